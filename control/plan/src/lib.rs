@@ -1,0 +1,2 @@
+//! plan
+pub mod tables;

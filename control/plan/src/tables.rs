@@ -1,0 +1,131 @@
+//! The tables the packet path reads, as plain values: what [`crate::plan`] computes and
+//! `ringway-kernel` writes. Nothing here knows about maps or system calls.
+
+use std::net::IpAddr;
+
+/// Transport protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP, IP protocol number 6.
+    Tcp,
+    /// UDP, IP protocol number 17.
+    Udp,
+}
+
+/// What a client addresses: the identity of a service entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServiceKey {
+    /// The address clients connect to.
+    pub address: IpAddr,
+    /// The port clients connect to, host byte order.
+    pub port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+}
+
+/// One service entry. A `[[service]]` with two protocols gives two.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceRow {
+    /// Stable identifier, index into the kernel's tables; below `RW_MAX_SERVICES`.
+    pub id: u16,
+    /// What clients address.
+    pub key: ServiceKey,
+    /// The service's name in the configuration.
+    pub name: String,
+    /// Ring that chooses its backends (index into [`Tables::rings`] by [`RingRow::id`]).
+    pub ring: u32,
+    /// Keep the client's source address (`source = "client"`).
+    pub source_client: bool,
+    /// Answer ARP and neighbour solicitations for the address (`announce = "arp"`).
+    pub announce: bool,
+    /// Reset TCP when no backend is healthy (`when_none_healthy = "reset"`); otherwise drop.
+    pub reset_when_none: bool,
+}
+
+/// Where packets to a backend leave: resolved from the kernel's routes and neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// Interface slot (position in `[node] interfaces`).
+    pub iface: u32,
+    /// MAC address of the next hop.
+    pub mac: [u8; 6],
+    /// MTU of the way out, bytes of layer 3.
+    pub mtu: u16,
+}
+
+/// One backend of one service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackendRow {
+    /// Stable index into the kernel's table; below `RW_MAX_BACKENDS`.
+    pub index: u16,
+    /// Raised each time the index is given to another backend.
+    pub generation: u16,
+    /// Service it belongs to ([`ServiceRow::id`]).
+    pub service: u16,
+    /// The backend's own address.
+    pub address: IpAddr,
+    /// The backend's own port, host byte order.
+    pub port: u16,
+    /// Same as the service's.
+    pub protocol: Protocol,
+    /// Relative weight, 1..=1000 (0 when drained).
+    pub weight: u16,
+    /// Healthy, unchecked, or kept by `when_none_healthy = "all"`: its flows live.
+    pub up: bool,
+    /// Way out, when known.
+    pub next_hop: Option<NextHop>,
+    /// Source addresses for nat: a range of [`Tables::nat_addresses`] (first, count).
+    pub nat: (u32, u32),
+}
+
+impl BackendRow {
+    /// The reference held in rings and flow records: `index | generation << 16`.
+    pub fn reference(&self) -> u32 {
+        u32::from(self.index) | u32::from(self.generation) << 16
+    }
+}
+
+/// One Maglev ring, the content of one inner map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RingRow {
+    /// Identifier, index into the outer map; below `RW_MAX_RINGS`.
+    pub id: u32,
+    /// Backend references; slots index into this. At most `RW_MAX_MEMBERS`.
+    pub backends: Vec<u32>,
+    /// `RW_RING_SLOTS` entries: an index into `backends`, or `RW_NO_MEMBER`.
+    pub slots: Vec<u16>,
+}
+
+/// Everything the packet path should know, computed from configuration and health.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tables {
+    /// Services, by ascending id.
+    pub services: Vec<ServiceRow>,
+    /// Backends, by ascending index.
+    pub backends: Vec<BackendRow>,
+    /// Rings, by ascending id.
+    pub rings: Vec<RingRow>,
+    /// Source addresses of nat.
+    pub nat_addresses: Vec<IpAddr>,
+    /// nat pool: first port and number of ports, host byte order.
+    pub nat_ports: (u16, u16),
+    /// Idle timeouts in seconds.
+    pub timeouts: Timeouts,
+}
+
+/// Idle timeouts of tracked flows, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP, handshake not finished.
+    pub syn: u32,
+    /// TCP, established.
+    pub established: u32,
+    /// TCP, one side has sent FIN.
+    pub closing: u32,
+    /// TCP, both have, or RST.
+    pub closed: u32,
+    /// UDP, no answer yet.
+    pub udp_new: u32,
+    /// UDP, answered.
+    pub udp: u32,
+}

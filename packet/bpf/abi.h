@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/*
+ * The only contract between the packet path and user space: keys, values,
+ * verdicts, reasons, limits and the layout version. Included by every eBPF
+ * program and turned into Rust by packet/abi at build time.
+ *
+ * Byte order: fields named *_be and every address are in network byte order,
+ * as on the wire. Everything else is in host byte order.
+ * Addresses are 16 bytes; IPv4 is held IPv4-mapped (::ffff:a.b.c.d), so one
+ * structure and one code path serve both families.
+ */
+#ifndef RINGWAY_ABI_H
+#define RINGWAY_ABI_H
+
+/* Raised whenever a pinned map changes in meaning or size. A daemon that
+ * finds another number under its pins refuses to take them over. */
+#define RW_LAYOUT 1
+
+#define RW_MAX_IFACES 64	 /* interface slots, key of ifaces, ledger, devmap */
+#define RW_MAX_SERVICES 4096	 /* (address, port, protocol) triples */
+#define RW_MAX_BACKENDS 16384	 /* one per (service, real) */
+#define RW_MAX_RINGS 4096	 /* one per service today */
+#define RW_MAX_MEMBERS 1024	 /* backends in one ring */
+#define RW_MAX_NAT_ADDRS 64	 /* source addresses of nat, both families */
+#define RW_RING_SLOTS 65537	 /* prime, Maglev's table size */
+#define RW_NO_MEMBER 0xffff	 /* ring slot without a backend */
+#define RW_BUCKET_FLOWS 3	 /* records in a flow bucket (128 bytes) */
+#define RW_INDEX_ENTRIES 8	 /* entries in an index bucket (64 bytes) */
+#define RW_LABEL_LEN 64		 /* service name, NUL-terminated */
+
+/* Slots of an interface's prog_array, in the order a packet meets them. */
+enum rw_slot {
+	RW_SLOT_SHIELD,
+	RW_SLOT_BALANCE,
+	RW_SLOT_STEER,
+	RW_SLOT_FORWARD,
+	RW_SLOT_ON_PASS, /* a user's own program; last, instead of XDP_PASS */
+	RW_SLOTS,
+};
+
+/* The same numbers as enum xdp_action (linux/bpf.h). */
+enum rw_verdict {
+	RW_ABORTED,
+	RW_DROP,
+	RW_PASS,
+	RW_TX,
+	RW_REDIRECT,
+	RW_VERDICTS,
+};
+
+/* Why a packet got its verdict. Append only; names and explanations are in
+ * packet/abi/src/reason.rs, whose match fails to compile when one is missing. */
+enum rw_reason {
+	RW_REASON_NONE,		 /* never counted: a zero here is a bug */
+	/* passed to the kernel */
+	RW_REASON_NOT_IP,	 /* ARP, LLDP, ... not for us */
+	RW_REASON_VLAN,		 /* tagged frame */
+	RW_REASON_NO_SERVICE,	 /* not a service's address and port */
+	RW_REASON_ICMP,		 /* ICMP to a service address */
+	RW_REASON_OTHER_PROTOCOL,/* neither TCP nor UDP, to a service address */
+	RW_REASON_ON_PASS,	 /* handed to the user's on_pass program */
+	RW_REASON_NO_STAGE,	 /* no program in any slot */
+	/* dropped */
+	RW_REASON_MALFORMED,	 /* header cut short or lengths that disagree */
+	RW_REASON_IP_OPTIONS,	 /* IPv4 options, to a service address */
+	RW_REASON_IPV6_EXTENSION,/* extension header, to a service address */
+	RW_REASON_FRAGMENT,	 /* to a service address */
+	RW_REASON_TTL_EXPIRED,
+	RW_REASON_NO_BACKEND,	 /* none healthy, when_none_healthy = "drop" */
+	RW_REASON_NO_NEIGHBOUR,	 /* backend's next hop has no MAC address */
+	RW_REASON_NAT_EXHAUSTED, /* no free port towards this backend */
+	RW_REASON_NAT_CONFLICT,	 /* source = "client": port in use to this backend */
+	RW_REASON_FLOW_TABLE_FULL,
+	RW_REASON_HAIRPIN,	 /* source = "client": client is a backend */
+	RW_REASON_TOO_BIG,	 /* longer than the way out allows */
+	RW_REASON_LOOP,		 /* source is one of our own addresses */
+	RW_REASON_RESET_FAILED,	 /* a reset was due but could not be built */
+	/* sent on */
+	RW_REASON_NAT_FORWARD,	 /* client -> backend */
+	RW_REASON_NAT_REPLY,	 /* backend -> client */
+	RW_REASON_RESET_NO_BACKEND,  /* RST: none healthy */
+	RW_REASON_RESET_BACKEND_DOWN,/* RST: the flow's backend died */
+	RW_REASON_RESET_NO_FLOW, /* RST: TCP segment of an unknown flow */
+	RW_REASON_ARP_REPLY,
+	RW_REASON_ND_REPLY,
+	RW_REASONS,
+};
+#define RW_REASON_SPACE 64 /* room in the ledger */
+
+/* One interface's books. seen is counted by root on entry; every exit counts
+ * one (verdict, reason). seen - sum(counts) = packets lost track of: 0. */
+struct rw_ledger {
+	__u64 seen;
+	__u64 counts[RW_VERDICTS][RW_REASON_SPACE];
+};
+
+/* What a stage has learnt, for those after it: tail calls do not return. */
+struct rw_scratch {
+	__u32 iface; /* interface slot the packet came in by */
+	__u32 pad;
+};
+
+struct rw_iface {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u16 mtu; /* L3 bytes */
+};
+
+/* Key (address, 0, 0) names an address that belongs to some service. */
+struct rw_service_key {
+	__u32 addr[4];
+	__u16 port_be;
+	__u8 proto;
+	__u8 pad;
+};
+
+enum rw_service_flags {
+	RW_SVC_SOURCE_CLIENT = 1, /* keep the client's address */
+	RW_SVC_ANNOUNCE = 2,	  /* answer ARP and ND (address entries) */
+	RW_SVC_NONE_RESET = 4,	  /* none healthy: RST, else drop */
+};
+
+struct rw_service {
+	__u32 id; /* into service_info; < RW_MAX_SERVICES */
+	__u32 ring;
+	__u32 flags;
+};
+
+/* The service as its clients see it, for the way back. */
+struct rw_service_info {
+	__u32 addr[4];
+	__u16 port_be;
+	__u8 proto;
+	__u8 used;
+	__u32 flags;
+};
+
+struct rw_label {
+	char name[RW_LABEL_LEN];
+};
+
+/* A ring as one value, so that a swap of the inner map swaps all of it. */
+struct rw_ring {
+	__u32 backends[RW_MAX_MEMBERS]; /* backend references */
+	__u16 slots[RW_RING_SLOTS];	/* index into backends, or RW_NO_MEMBER */
+	__u16 pad;
+};
+
+/* A backend reference is index | generation << 16. The generation changes
+ * when an index is given to another backend, so a flow of the former one is
+ * recognised and never sent to the wrong machine. */
+#define RW_BACKEND_INDEX(ref) ((ref) & 0xffff)
+#define RW_BACKEND_GENERATION(ref) ((ref) >> 16)
+
+enum rw_backend_flags {
+	RW_BACKEND_UP = 1,	 /* healthy: its flows live */
+	RW_BACKEND_RESOLVED = 2, /* dmac, iface and mtu are valid */
+};
+
+struct rw_backend {
+	__u32 addr[4];
+	__u16 port_be;
+	__u8 proto;
+	__u8 flags;
+	__u16 generation;
+	__u16 service;
+	__u8 dmac[6];
+	__u16 mtu;	/* L3 bytes, of the way out */
+	__u32 iface;	/* interface slot of the way out */
+	__u32 nat_first;/* nat_addrs[nat_first .. nat_first + nat_count] */
+	__u32 nat_count;
+};
+
+struct rw_address {
+	__u32 addr[4];
+};
+
+enum rw_flow_state {
+	RW_FLOW_FREE,	     /* never used, or given back */
+	RW_FLOW_CLAIMED,     /* being written by one CPU */
+	RW_FLOW_SYN,	     /* client's SYN seen */
+	RW_FLOW_SYN_ACK,     /* backend's answer seen */
+	RW_FLOW_ESTABLISHED, /* client's ACK of it seen */
+	RW_FLOW_FIN_CLIENT,
+	RW_FLOW_FIN_BACKEND,
+	RW_FLOW_CLOSED,	     /* FIN from both, or RST */
+	RW_FLOW_UDP_NEW,     /* no answer yet */
+	RW_FLOW_UDP,
+	RW_FLOW_STATES,
+};
+
+/* nat_addr of a flow whose source stays the client's (source = "client"). */
+#define RW_NAT_CLIENT 0xff
+
+/*
+ * One translated flow, found from both directions: by the reply's tuple
+ * (its bucket is the hash of it) and through the forward index.
+ * key is one 64-bit word: it changes first when a record is claimed and last
+ * when it is published, by compare-and-swap; a reader that saw the same live
+ * key before and after has read one flow, not two halves.
+ *   key = backend ref | nat_port << 32 | nat_addr << 48 | state << 56
+ *   (nat_port in host byte order)
+ */
+struct rw_flow {
+	__u64 key;
+	__u32 client[4];
+	__u8 client_mac[6]; /* where replies go: L2 source of the last request */
+	__u8 iface;	    /* interface slot of the last request */
+	__u8 pad;
+	__u16 client_port_be;
+	__u16 service;
+	__u32 seen; /* seconds, CLOCK_BOOTTIME */
+};
+
+struct rw_flow_bucket {
+	struct rw_flow flows[RW_BUCKET_FLOWS];
+	__u64 pad;
+};
+
+/* Forward index entry: tag << 32 | flow number + 1; 0 is empty.
+ * Flow number = bucket * RW_BUCKET_FLOWS + place in it. */
+struct rw_index_bucket {
+	__u64 entries[RW_INDEX_ENTRIES];
+};
+
+/* Per CPU. Host byte order. */
+struct rw_traffic {
+	__u64 packets;	/* client -> backend */
+	__u64 bytes;
+	__u64 reply_packets;
+	__u64 reply_bytes;
+	__u64 flows;	/* flows begun */
+	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
+};
+
+/* Written by user space, read per packet. Seconds. */
+struct rw_settings {
+	__u32 layout; /* RW_LAYOUT */
+	__u32 flow_mask;  /* flow buckets - 1 */
+	__u32 index_mask; /* index buckets - 1 */
+	__u32 port_first; /* nat pool, host byte order */
+	__u32 port_count;
+	__u32 cpus; /* blocks the pool is split into */
+	__u64 seed; /* of the flow tables' hash; the ring's is fixed */
+	__u32 timeout[RW_FLOW_STATES];
+	__u32 source_client; /* any service with RW_SVC_SOURCE_CLIENT */
+	__u32 on_pass;	     /* the on_pass slot is filled */
+};
+
+/* Written once a second by the daemon: who looks after this node. */
+struct rw_daemon {
+	__u64 pid;
+	__u64 started_unix_ns;
+	__u64 alive_unix_ns;
+};
+
+_Static_assert(sizeof(struct rw_service_key) == 20, "layout");
+_Static_assert(sizeof(struct rw_backend) == 48, "layout");
+_Static_assert(sizeof(struct rw_flow) == 40, "layout");
+_Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
+_Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
+_Static_assert(RW_REASONS <= RW_REASON_SPACE, "ledger too small");
+_Static_assert(RW_MAX_BACKENDS <= 0x10000, "backend index is 16 bits");
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every map of the gateway, with who writes it and who reads it.
+ * "control" is control/kernel; "status" any process that reads the pins.
+ * All are pinned under /sys/fs/bpf/ringway/NODE/maps.
+ */
+#ifndef RINGWAY_MAPS_H
+#define RINGWAY_MAPS_H
+
+#include "common.bpf.h"
+
+#define RW_MAP(NAME, TYPE, ENTRIES, KEY, VALUE, FLAGS) \
+	struct {                                       \
+		__uint(type, TYPE);                    \
+		__uint(max_entries, ENTRIES);          \
+		__uint(map_flags, FLAGS);              \
+		__type(key, KEY);                      \
+		__type(value, VALUE);                  \
+	} NAME SEC(".maps")
+
+/* writer: control; reader: gateway. Layout, timeouts, nat pool. */
+RW_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_settings, 0);
+
+/* writer: root, every stage; reader: status. Per interface slot. */
+RW_MAP(ledger, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_IFACES, __u32, struct rw_ledger, 0);
+
+/* writer: root; reader: the stages after it. Lives for one packet. */
+RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
+
+/* writer: control; reader: gateway. Interface slot -> device. */
+RW_MAP(ifaces, BPF_MAP_TYPE_ARRAY, RW_MAX_IFACES, __u32, struct rw_iface, 0);
+RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
+
+/* writer: control; reader: gateway. Full: refused by validation. */
+RW_MAP(services, BPF_MAP_TYPE_HASH, 2 * RW_MAX_SERVICES, struct rw_service_key, struct rw_service, 0);
+RW_MAP(service_info, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_service_info, 0);
+RW_MAP(backends, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_backend, 0);
+RW_MAP(nat_addrs, BPF_MAP_TYPE_ARRAY, RW_MAX_NAT_ADDRS, __u32, struct rw_address, 0);
+
+/* writer: control; reader: status. Names of services. */
+RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
+
+/* writer: control, by swapping the inner map; reader: gateway. */
+struct rw_ring_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct rw_ring);
+} ring_template SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, RW_MAX_RINGS);
+	__type(key, __u32);
+	__array(values, struct rw_ring_map);
+} rings SEC(".maps");
+
+/*
+ * writer: gateway; reader: gateway, status. Sized by [nat] flows before load.
+ * Full: the flow is dropped and counted (flow-table-full, nat-exhausted);
+ * idle flows are taken over where they lie, nothing sweeps.
+ * Mapped so that buckets start on a page and status can read them in place.
+ */
+RW_MAP(flows, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_flow_bucket, BPF_F_MMAPABLE);
+RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_MMAPABLE);
+
+/* writer: gateway; reader: gateway. Next port of this CPU's block. */
+RW_MAP(port_cursor, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, __u32, 0);
+
+/* writer: gateway; reader: status. By backend index. */
+RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);
+
+/* writer: control, once a second; reader: status. */
+RW_MAP(daemon, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_daemon, 0);
+
+#endif
