@@ -1,0 +1,64 @@
+//! One interface's books: adding them up.
+
+use crate::raw::{Reason, Verdict, rw_ledger, rw_traffic};
+
+impl rw_ledger {
+    /// Adds another CPU's or interface's books to these.
+    pub fn add(&mut self, other: &Self) {
+        self.seen += other.seen;
+        let own = self.counts.as_flattened_mut().iter_mut();
+        own.zip(other.counts.as_flattened()).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// Packets that ended this way.
+    pub fn count(&self, verdict: Verdict, reason: Reason) -> u64 {
+        self.counts[verdict as usize][reason as usize]
+    }
+
+    /// Packets that have been given a verdict.
+    pub fn sum(&self) -> u64 {
+        self.counts.as_flattened().iter().sum()
+    }
+
+    /// Packets seen but not accounted for. Zero when nothing is under way, whatever happened.
+    pub fn difference(&self) -> i128 {
+        i128::from(self.seen) - i128::from(self.sum())
+    }
+
+    /// The (verdict, reason) pairs that occurred, with their packets. A reason that this version
+    /// does not know is left out: compare [`Self::sum`].
+    pub fn entries(&self) -> impl Iterator<Item = (Verdict, Reason, u64)> + '_ {
+        Verdict::all()
+            .flat_map(|verdict| Reason::all().map(move |reason| (verdict, reason)))
+            .map(|(verdict, reason)| (verdict, reason, self.count(verdict, reason)))
+            .filter(|(.., packets)| *packets > 0)
+    }
+}
+
+impl rw_traffic {
+    /// Adds another CPU's counters to these.
+    pub fn add(&mut self, other: &Self) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.reply_packets += other.reply_packets;
+        self.reply_bytes += other.reply_bytes;
+        self.flows += other.flows;
+        self.partial_checksums += other.partial_checksums;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adds_up() {
+        let mut one = rw_ledger { seen: 3, ..Default::default() };
+        one.counts[Verdict::Pass as usize][Reason::Vlan as usize] = 2;
+        let mut sum = one;
+        sum.add(&one);
+        assert_eq!(sum.count(Verdict::Pass, Reason::Vlan), 4);
+        assert_eq!((sum.seen, sum.sum(), sum.difference()), (6, 4, 2));
+        assert_eq!(sum.entries().collect::<Vec<_>>(), [(Verdict::Pass, Reason::Vlan, 4)]);
+    }
+}

@@ -1,0 +1,335 @@
+//! What every reason means, why it happens and what to run next: the text of `ringway reasons`.
+
+use std::fmt;
+
+use crate::raw::{Reason, Verdict};
+
+crate::numbered!(Reason, "reason");
+
+/// Everything worth saying about a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Name in output, metrics and tests: kebab-case, never changed once released.
+    pub name: &'static str,
+    /// Verdicts that the packet path gives with it.
+    pub verdicts: &'static [Verdict],
+    /// What happened to the packet.
+    pub meaning: &'static str,
+    /// Why that happens.
+    pub cause: &'static str,
+    /// What to run or change next; empty when nothing needs doing.
+    pub next: &'static str,
+}
+
+impl Reason {
+    /// Name in output, metrics and tests: kebab-case.
+    pub const fn name(self) -> &'static str {
+        self.explain().name
+    }
+
+    /// What happened to the packet.
+    pub const fn meaning(self) -> &'static str {
+        self.explain().meaning
+    }
+
+    /// Why that happens.
+    pub const fn cause(self) -> &'static str {
+        self.explain().cause
+    }
+
+    /// What to run or change next, if anything.
+    pub const fn next(self) -> Option<&'static str> {
+        let next = self.explain().next;
+        if next.is_empty() { None } else { Some(next) }
+    }
+
+    /// Verdicts that the packet path gives with this reason.
+    pub const fn verdicts(self) -> &'static [Verdict] {
+        self.explain().verdicts
+    }
+
+    /// The reason with this name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::all().find(|reason| reason.name() == name)
+    }
+
+    /// The table. Exhaustive on purpose: a reason added to abi.h must be explained here.
+    pub const fn explain(self) -> Explanation {
+        match self {
+            Self::None => Explanation {
+                name: "none",
+                verdicts: &[],
+                meaning: "Nothing was recorded.",
+                cause: "Never counted. A packet here is a bug in the packet path.",
+                next: "ringway status --ledger",
+            },
+            Self::NotIp => Explanation {
+                name: "not-ip",
+                verdicts: &[Verdict::Pass],
+                meaning: "Neither IPv4 nor IPv6: ARP, LLDP, spanning tree and the like.",
+                cause: "Ordinary traffic of the link; the kernel handles it.",
+                next: "",
+            },
+            Self::Vlan => Explanation {
+                name: "vlan",
+                verdicts: &[Verdict::Pass],
+                meaning: "The frame carries a VLAN tag.",
+                cause: "Tagged frames are not balanced. On an access port the switch removes the tag; a NIC with VLAN offload removes it only for the kernel.",
+                next: "ethtool -k IFACE | grep vlan",
+            },
+            Self::NoService => Explanation {
+                name: "no-service",
+                verdicts: &[Verdict::Pass],
+                meaning: "Not addressed to any service's address and port.",
+                cause: "Ordinary traffic of the node. When it should have reached a service, the address, port or protocol differs from the configuration.",
+                next: "ringway status",
+            },
+            Self::Icmp => Explanation {
+                name: "icmp",
+                verdicts: &[Verdict::Pass],
+                meaning: "ICMP or ICMPv6 to a service address.",
+                cause: "The kernel answers it, if it owns the address.",
+                next: "",
+            },
+            Self::OtherProtocol => Explanation {
+                name: "other-protocol",
+                verdicts: &[Verdict::Pass],
+                meaning: "To a service address, but neither TCP nor UDP.",
+                cause: "A protocol that is not balanced (SCTP, GRE, ESP) or a probe.",
+                next: "",
+            },
+            Self::OnPass => Explanation {
+                name: "on-pass",
+                verdicts: &[Verdict::Pass],
+                meaning: "Handed to the user's own on_pass program, which decides.",
+                cause: "A program is in the on_pass slot.",
+                next: "ringway status",
+            },
+            Self::NoStage => Explanation {
+                name: "no-stage",
+                verdicts: &[Verdict::Pass],
+                meaning: "No program is in any slot; passed untouched.",
+                cause: "The gateway is between loading and its first configuration, or a slot was emptied by hand.",
+                next: "ringway status",
+            },
+            Self::OtherHost => Explanation {
+                name: "other-host",
+                verdicts: &[Verdict::Pass],
+                meaning: "To a service, but the frame is addressed to another machine's MAC address.",
+                cause: "Flooding by a switch or bridge, promiscuous mode, or a neighbour that still knows the former owner of the address.",
+                next: "ip neighbour show",
+            },
+            Self::Malformed => Explanation {
+                name: "malformed",
+                verdicts: &[Verdict::Drop],
+                meaning: "A header is cut short, or its lengths disagree.",
+                cause: "A broken or hostile sender, or a path that cuts packets.",
+                next: "ringway status --ledger",
+            },
+            Self::IpOptions => Explanation {
+                name: "ip-options",
+                verdicts: &[Verdict::Drop],
+                meaning: "IPv4 options in a packet to a service address.",
+                cause: "A probe or an unusual sender. Options are not balanced.",
+                next: "",
+            },
+            Self::Ipv6Extension => Explanation {
+                name: "ipv6-extension",
+                verdicts: &[Verdict::Drop],
+                meaning: "An IPv6 extension header in a packet to a service address.",
+                cause: "A probe or an unusual sender. Extension headers are not balanced.",
+                next: "",
+            },
+            Self::Fragment => Explanation {
+                name: "fragment",
+                verdicts: &[Verdict::Drop],
+                meaning: "A fragment to a service address.",
+                cause: "Large UDP datagrams, or a path whose MTU is smaller than the client's. Fragments are not balanced.",
+                next: "ip link show dev IFACE",
+            },
+            Self::TtlExpired => Explanation {
+                name: "ttl-expired",
+                verdicts: &[Verdict::Drop],
+                meaning: "The TTL or hop limit would reach zero here.",
+                cause: "A traceroute towards the service, or a routing loop.",
+                next: "tracepath -n BACKEND",
+            },
+            Self::NoBackend => Explanation {
+                name: "no-backend",
+                verdicts: &[Verdict::Drop],
+                meaning: "No backend of the service is healthy, and when_none_healthy is \"drop\".",
+                cause: "All health checks fail, or the check itself is wrong.",
+                next: "ringway status",
+            },
+            Self::NoNeighbour => Explanation {
+                name: "no-neighbour",
+                verdicts: &[Verdict::Drop],
+                meaning: "The MAC address of the backend's next hop is not known.",
+                cause: "The backend or its router does not answer ARP or neighbour discovery, or no route leads there by one of the node's interfaces.",
+                next: "ip route get BACKEND; ip neighbour show",
+            },
+            Self::NatExhausted => Explanation {
+                name: "nat-exhausted",
+                verdicts: &[Verdict::Drop],
+                meaning: "No free nat port towards this backend.",
+                cause: "More simultaneous flows to one backend than addresses times ports, or long idle timeouts.",
+                next: "ringway status; then widen [nat] ports, add [nat] addresses or shorten [nat] timeouts",
+            },
+            Self::NatConflict => Explanation {
+                name: "nat-conflict",
+                verdicts: &[Verdict::Drop],
+                meaning: "source = \"client\": the same client address and port is in use towards this backend by another service.",
+                cause: "One client uses the same source port for two services that share the backend.",
+                next: "give the services different backend ports",
+            },
+            Self::FlowTableFull => Explanation {
+                name: "flow-table-full",
+                verdicts: &[Verdict::Drop],
+                meaning: "No room for another flow in the flow's bucket.",
+                cause: "More simultaneous flows than [nat] flows allows for, or a flood of new connections.",
+                next: "ringway status; then raise [nat] flows",
+            },
+            Self::Hairpin => Explanation {
+                name: "hairpin",
+                verdicts: &[Verdict::Drop],
+                meaning: "source = \"client\": the client is itself a backend of the service.",
+                cause: "Its answer would reach itself directly, not through the node.",
+                next: "use source = \"node\" for this service",
+            },
+            Self::TooBig => Explanation {
+                name: "too-big",
+                verdicts: &[Verdict::Drop],
+                meaning: "Longer than the MTU of the way out.",
+                cause: "Jumbo frames or unsegmented TCP on the way in, a smaller MTU on the way out.",
+                next: "ip link show; ethtool -K IFACE gro off lro off",
+            },
+            Self::Loop => Explanation {
+                name: "loop",
+                verdicts: &[Verdict::Drop],
+                meaning: "The source address is one of the node's own nat addresses.",
+                cause: "A packet of ours has come back: a routing loop, or a forged source.",
+                next: "ip route get BACKEND",
+            },
+            Self::ResetFailed => Explanation {
+                name: "reset-failed",
+                verdicts: &[Verdict::Drop],
+                meaning: "A reset was due but the packet could not be turned into one.",
+                cause: "The driver leaves no room to shorten or lengthen the packet.",
+                next: "ringway status --ledger",
+            },
+            Self::NoFlow => Explanation {
+                name: "no-flow",
+                verdicts: &[Verdict::Drop],
+                meaning: "A TCP reset of a flow that is not known; a reset is never answered.",
+                cause: "The flow had already ended or had been idle for too long.",
+                next: "",
+            },
+            Self::NoDevice => Explanation {
+                name: "no-device",
+                verdicts: &[Verdict::Drop],
+                meaning: "No device is in the interface slot of the way out.",
+                cause: "The interface towards the backend or client has vanished.",
+                next: "ip link show; ringway status",
+            },
+            Self::NoState => Explanation {
+                name: "no-state",
+                verdicts: &[Verdict::Drop, Verdict::Aborted],
+                meaning: "One of the packet path's own tables has no entry where there must be one.",
+                cause: "A table was changed by hand, or a bug.",
+                next: "ringway status --ledger; then restart ringway run",
+            },
+            Self::NatForward => Explanation {
+                name: "nat-forward",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "From a client, sent to its backend.",
+                cause: "The service works.",
+                next: "",
+            },
+            Self::NatReply => Explanation {
+                name: "nat-reply",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "From a backend, sent to its client.",
+                cause: "The service works.",
+                next: "",
+            },
+            Self::ResetNoBackend => Explanation {
+                name: "reset-no-backend",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Answered with a TCP reset: no backend of the service is healthy.",
+                cause: "All health checks fail, or the check itself is wrong.",
+                next: "ringway status",
+            },
+            Self::ResetBackendDown => Explanation {
+                name: "reset-backend-down",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Answered with a TCP reset: the backend of this connection died or was removed.",
+                cause: "The client should connect again and will reach another backend.",
+                next: "ringway status",
+            },
+            Self::ResetNoFlow => Explanation {
+                name: "reset-no-flow",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Answered with a TCP reset: the segment belongs to no known connection.",
+                cause: "The connection was idle for longer than [nat] timeouts.established, or began before the gateway did.",
+                next: "ringway status; then raise [nat] timeouts.established or use TCP keepalive",
+            },
+            Self::ArpReply => Explanation {
+                name: "arp-reply",
+                verdicts: &[Verdict::Tx],
+                meaning: "An ARP request for a service address, answered.",
+                cause: "announce = \"arp\".",
+                next: "",
+            },
+            Self::NdReply => Explanation {
+                name: "nd-reply",
+                verdicts: &[Verdict::Tx],
+                meaning: "A neighbour solicitation for a service address, answered.",
+                cause: "announce = \"arp\".",
+                next: "",
+            },
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::raw::RW_REASON_SPACE;
+
+    #[test]
+    fn names_are_unique_kebab_case_and_found_again() {
+        let names: HashSet<&str> = Reason::all().map(Reason::name).collect();
+        assert_eq!(names.len(), Reason::all().count());
+        for reason in Reason::all() {
+            let kebab = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            assert!(reason.name().chars().all(kebab), "{reason}");
+            assert_eq!(Reason::by_name(reason.name()), Some(reason));
+        }
+        assert_eq!(Reason::by_name("no-such-reason"), None);
+    }
+
+    #[test]
+    fn every_reason_is_explained() {
+        for reason in Reason::all() {
+            let text = reason.explain();
+            assert!(text.meaning.ends_with('.'), "{reason}: {}", text.meaning);
+            assert!(text.cause.ends_with('.'), "{reason}: {}", text.cause);
+            assert!(reason == Reason::None || !text.verdicts.is_empty(), "{reason}");
+            assert!(text.next.is_empty() || reason.next().is_some());
+        }
+    }
+
+    #[test]
+    fn every_reason_has_room_in_the_ledger() {
+        assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
+        assert_eq!(Reason::all().last(), Some(Reason::NdReply));
+    }
+}

@@ -1,0 +1,100 @@
+//! Names of verdicts, slots and flow states.
+
+use std::fmt;
+
+use crate::raw::{FlowState, Slot, Verdict};
+
+crate::numbered!(Verdict, "verdict");
+crate::numbered!(Slot, "slot");
+crate::numbered!(FlowState, "flow state");
+
+impl Verdict {
+    /// The verdict's name in output, metrics and tests.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Aborted => "aborted",
+            Self::Drop => "drop",
+            Self::Pass => "pass",
+            Self::Tx => "tx",
+            Self::Redirect => "redirect",
+        }
+    }
+
+    /// What the kernel does with the packet.
+    pub const fn meaning(self) -> &'static str {
+        match self {
+            Self::Aborted => "dropped after an error inside the program",
+            Self::Drop => "dropped",
+            Self::Pass => "handed to the kernel's network stack",
+            Self::Tx => "sent back out of the interface it came in by",
+            Self::Redirect => "sent out of another interface",
+        }
+    }
+}
+
+impl Slot {
+    /// The slot's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Shield => "shield",
+            Self::Balance => "balance",
+            Self::Steer => "steer",
+            Self::Forward => "forward",
+            Self::OnPass => "on_pass",
+        }
+    }
+}
+
+impl FlowState {
+    /// The state's name in output and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Claimed => "claimed",
+            Self::Syn => "syn",
+            Self::SynAck => "syn-ack",
+            Self::Established => "established",
+            Self::FinClient => "fin-client",
+            Self::FinBackend => "fin-backend",
+            Self::Closed => "closed",
+            Self::UdpNew => "udp-new",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+macro_rules! display_name {
+    ($($name:ident),*) => {
+        $(impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(self.name())
+            }
+        })*
+    };
+}
+display_name!(Verdict, Slot, FlowState);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts_are_the_kernels_numbers() {
+        // enum xdp_action, linux/bpf.h
+        let numbers: Vec<(u32, &str)> = Verdict::all().map(|v| (v as u32, v.name())).collect();
+        assert_eq!(numbers, [(0, "aborted"), (1, "drop"), (2, "pass"), (3, "tx"), (4, "redirect")]);
+    }
+
+    #[test]
+    fn unknown_numbers_are_errors() {
+        assert_eq!(Verdict::try_from(5).unwrap_err().value, 5);
+        assert!(Slot::try_from(5).is_err());
+        assert!(FlowState::try_from(u32::MAX).unwrap_err().to_string().contains("flow state"));
+    }
+
+    #[test]
+    fn all_lists_every_value() {
+        assert_eq!(Slot::all().count(), 5);
+        assert_eq!(FlowState::all().last(), Some(FlowState::Udp));
+    }
+}
