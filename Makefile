@@ -1,0 +1,50 @@
+# Thin: every target is one command. `make help` lists them.
+CARGO := packaging/cargo
+# Expanded only where used, so that packaging/bootstrap has provided a toolchain by then.
+TARGET = $(shell $(CARGO) -vV | sed -n 's/^host: //p')
+BINARY = target/$(TARGET)/release/ringway
+PREFIX ?= /usr
+DESTDIR ?=
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
+	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) demo $(ARGS)
+
+test: ## Run every test (prepares the machine first, as demo does)
+	@packaging/test
+
+bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
+	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) bench lb $(ARGS)
+
+bootstrap: ## Check the machine and install what is missing
+	@packaging/bootstrap
+
+build: ## Debug build
+	@$(CARGO) build --workspace
+
+# No dynamic loader, and not position-independent either, so that ldd calls it what it is.
+release: ## The released binary: one statically linked file
+	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
+		$(CARGO) build --release --target $(TARGET) -p ringway --features static-bpf
+
+print-binary:
+	@echo $(BINARY)
+
+lint: ## clippy, shellcheck, formats
+	@packaging/test lint
+
+fmt: ## Format Rust and C
+	@$(CARGO) fmt --all
+	@git ls-files '*.bpf.c' '*.bpf.h' '*/abi.h' | xargs clang-format -i
+
+install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
+	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/ringway
+	install -D -m 644 packaging/ringway.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service
+	install -d -m 755 $(DESTDIR)/etc/ringway
+
+clean: ## Remove everything built and fetched
+	rm -rf target
+
+.PHONY: help demo test bench bootstrap build release print-binary lint fmt install clean
