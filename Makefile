@@ -37,7 +37,7 @@ lint: ## clippy, shellcheck, formats
 
 fmt: ## Format Rust and C
 	@$(CARGO) fmt --all
-	@git ls-files '*.bpf.c' '*.bpf.h' '*/abi.h' | xargs clang-format -i
+	@find packet lab -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/ringway
