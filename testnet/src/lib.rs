@@ -1,1 +1,62 @@
-//! ringway-testnet
+//! Network namespaces and veth topologies that clean up after themselves.
+//!
+//! A [`Namespace`] is a bind mount `/run/netns/NAME` (so `ip netns` and `nsenter --net=` see it) that goes
+//! when its last handle is dropped. Its name carries its owner's pid and start time, so that whatever a
+//! killed owner left behind is swept away by the next process that makes a namespace.
+//!
+//! ```no_run
+//! # fn main() -> ringway_testnet::Result<()> {
+//! use ringway_testnet::{End, Namespace, VethOptions, veth};
+//! let a = Namespace::new("a")?;
+//! let b = Namespace::new("b")?;
+//! veth(
+//!     &End::new(&a, "eth0").address("10.0.0.1/24"),
+//!     &End::new(&b, "eth0").address("10.0.0.2/24"),
+//!     &VethOptions::default(),
+//! )?;
+//! let status = a.command("ping").args(["-c1", "10.0.0.2"]).status();
+//! # let _ = status; Ok(()) }
+//! ```
+//! Needs root.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+mod ip;
+mod link;
+mod namespace;
+mod nginx;
+mod owner;
+mod process;
+mod sweep;
+pub mod tools;
+mod topology;
+mod wait;
+
+pub use error::Error;
+pub use link::{End, Link, VethOptions, bridge, enable_napi, veth};
+pub use namespace::Namespace;
+pub use nginx::Nginx;
+pub use owner::keep_everything;
+pub use process::{Child, Finished};
+pub use rustix::process::Signal;
+pub use sweep::{remove_kept, sweep};
+pub use topology::{Families, Node, OneBridge, TwoArmed, one_bridge, two_armed};
+pub use wait::{wait_for, wait_until};
+
+/// Result of every fallible call in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// For tests that need root: false, said aloud, when they cannot run here. Where `CI=true` is set it panics
+/// instead, so that a machine that should run them cannot skip them unseen.
+pub fn root_or_skip(test: &str) -> bool {
+    if rustix::process::geteuid().is_root() {
+        return true;
+    }
+    assert!(
+        std::env::var("CI").as_deref() != Ok("true"),
+        "{test} needs root, and CI=true forbids skipping: run as root"
+    );
+    eprintln!("SKIPPED: {test} needs root");
+    false
+}

@@ -1,0 +1,91 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why a fact could not be had, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file of /proc or /sys, or of a captured tree, could not be read.
+    #[error("cannot read {path}: {source}; check that it exists and that this process may read it")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file was read but does not look as the kernel documents it.
+    #[error(
+        "{path} holds {content:?}, where {expected} was expected; report this with the kernel's version"
+    )]
+    Content {
+        /// The file.
+        path: PathBuf,
+        /// What it held, shortened.
+        content: String,
+        /// What should be there.
+        expected: &'static str,
+    },
+    /// No interface of this name or index in the calling thread's network namespace.
+    #[error("no interface {name} in this network namespace; `ip link` lists those that exist")]
+    NoInterface {
+        /// Name, or the index in decimal.
+        name: String,
+    },
+    /// An ioctl on an interface failed.
+    #[error("{what} on {interface}: {source}{}", privilege_hint(source))]
+    Interface {
+        /// What was asked of the interface.
+        what: &'static str,
+        /// Its name.
+        interface: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The kernel refused a netlink request.
+    #[error("{what}: {source}{}{}", kernel_hint(detail), privilege_hint(source))]
+    Netlink {
+        /// What was asked.
+        what: String,
+        /// The system's answer.
+        source: io::Error,
+        /// The kernel's own words (extended acknowledgement), or empty.
+        detail: String,
+    },
+    /// A netlink answer is shorter than its own length fields say.
+    #[error("malformed netlink answer to {what}; report this with the kernel's version")]
+    Malformed {
+        /// What was asked.
+        what: String,
+    },
+    /// There is no route to this address.
+    #[error(
+        "no route to {destination}: {source}; add one, for example `ip route add {destination} via GATEWAY`"
+    )]
+    NoRoute {
+        /// Where to.
+        destination: std::net::IpAddr,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The captured tree lacks this fact.
+    #[error(
+        "the captured tree {tree} does not hold {fact}; capture it again with this version of Ringway"
+    )]
+    NotCaptured {
+        /// The tree.
+        tree: PathBuf,
+        /// The missing fact.
+        fact: &'static str,
+    },
+}
+
+fn privilege_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => " (needs CAP_NET_ADMIN: run as root)",
+        _ => "",
+    }
+}
+
+fn kernel_hint(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" (the kernel says: {detail})") }
+}

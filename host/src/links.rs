@@ -1,0 +1,307 @@
+//! Interfaces of the calling thread's network namespace, by RTM_GETLINK.
+
+use serde::{Deserialize, Serialize};
+
+use crate::netlink::{Attribute, Message, Netlink, Request, attributes, string, u32_of};
+use crate::{Error, Mac, Result};
+
+// linux/if_link.h
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+const IFLA_OPERSTATE: u16 = 16;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_LINK_NETNSID: u16 = 37;
+const IFLA_EXT_MASK: u16 = 29;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_CARRIER: u16 = 33;
+const IFLA_XDP: u16 = 43;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFLA_XDP_DRV_PROG_ID: u16 = 5;
+const IFLA_XDP_SKB_PROG_ID: u16 = 6;
+const IFLA_XDP_HW_PROG_ID: u16 = 7;
+/// RTEXT_FILTER_SKIP_STATS: counters are not asked for.
+const RTEXT_FILTER_SKIP_STATS: u32 = 1 << 3;
+
+/// RFC 2863 operational state, as in linux/if.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Operstate {
+    /// Not reported by the driver (loopback, for one); use `up` and `carrier`.
+    Unknown,
+    /// A component is missing.
+    NotPresent,
+    /// No carrier, or not up.
+    Down,
+    /// A lower layer is down.
+    LowerLayerDown,
+    /// Testing.
+    Testing,
+    /// Waiting for an external event.
+    Dormant,
+    /// Ready for packets.
+    Up,
+}
+
+/// Where an XDP program is attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum XdpMode {
+    /// In the driver.
+    Native,
+    /// In the stack, after an skb was made.
+    Generic,
+    /// In the device.
+    Hardware,
+}
+
+/// An attached XDP program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Xdp {
+    /// Its id, as in `bpftool prog show id N`.
+    pub program: u32,
+    /// Where.
+    pub mode: XdpMode,
+}
+
+/// One interface.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Index in its network namespace.
+    pub ifindex: u32,
+    /// Name.
+    pub name: String,
+    /// What makes it: `veth`, `bridge`, `bond`, `vlan`, ...; absent for hardware and loopback.
+    pub kind: Option<String>,
+    /// Ethernet address; absent for interfaces without (tun).
+    pub mac: Option<Mac>,
+    /// Largest IP packet in bytes.
+    pub mtu: u32,
+    /// Whether it is the loopback interface.
+    pub loopback: bool,
+    /// Administratively up.
+    pub up: bool,
+    /// Whether there is a carrier.
+    pub carrier: bool,
+    /// Operational state.
+    pub operstate: Operstate,
+    /// Receive queues it was made with; the driver may use fewer (see `ethtool::Channels`).
+    pub rx_queues: u32,
+    /// Transmit queues it was made with.
+    pub tx_queues: u32,
+    /// Index of the bridge or bond it belongs to.
+    pub master: Option<u32>,
+    /// Index of the veth peer, or of the interface below a VLAN or macvlan.
+    pub lower: Option<u32>,
+    /// Whether `lower` counts in another network namespace, so that it names nothing here.
+    pub lower_elsewhere: bool,
+    /// Attached XDP programs; more than one if native and generic are both there.
+    pub xdp: Vec<Xdp>,
+}
+
+/// All interfaces, by index.
+pub fn all() -> Result<Vec<Link>> {
+    let request = || {
+        request(libc::NLM_F_DUMP, 0)
+            .attribute(IFLA_EXT_MASK, &RTEXT_FILTER_SKIP_STATS.to_ne_bytes())
+    };
+    let mut links = Netlink::open()?.dump("listing interfaces", request, read)?;
+    links.sort_by_key(|l| l.ifindex);
+    Ok(links)
+}
+
+/// The interface of this name.
+pub fn by_name(name: &str) -> Result<Link> {
+    let mut terminated = name.as_bytes().to_vec();
+    terminated.push(0);
+    get(request(0, 0).attribute(IFLA_IFNAME, &terminated), name.to_owned())
+}
+
+/// The interface of this index.
+pub fn by_index(ifindex: u32) -> Result<Link> {
+    get(request(0, ifindex), ifindex.to_string())
+}
+
+fn get(request: Request, name: String) -> Result<Link> {
+    let answer = Netlink::open()?.get(&format!("reading interface {name}"), request, read);
+    match answer {
+        Err(Error::Netlink { source, .. }) if missing(&source) => Err(Error::NoInterface { name }),
+        other => other,
+    }
+}
+
+/// ENODEV: none of this name; ERANGE and EINVAL: no interface can have this name or index.
+fn missing(source: &std::io::Error) -> bool {
+    matches!(source.raw_os_error(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL))
+}
+
+fn request(flags: i32, ifindex: u32) -> Request {
+    // struct ifinfomsg: family, pad, type, index, flags, change.
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    Request::new(libc::RTM_GETLINK, libc::NLM_F_REQUEST | flags, &header)
+}
+
+/// RTM_NEWLINK (or RTM_DELLINK) into a link.
+pub(crate) fn read(message: Message) -> Option<Link> {
+    if !matches!(message.kind, libc::RTM_NEWLINK | libc::RTM_DELLINK) {
+        return None;
+    }
+    let header = message.body.get(..16)?;
+    let flags = u32_of(&header[8..])? as i32;
+    let mut link = Link {
+        ifindex: u32_of(&header[4..])?,
+        name: String::new(),
+        kind: None,
+        mac: None,
+        mtu: 0,
+        loopback: flags & libc::IFF_LOOPBACK != 0,
+        up: flags & libc::IFF_UP != 0,
+        carrier: flags & libc::IFF_LOWER_UP != 0,
+        operstate: Operstate::Unknown,
+        rx_queues: 1,
+        tx_queues: 1,
+        master: None,
+        lower: None,
+        lower_elsewhere: false,
+        xdp: Vec::new(),
+    };
+    for attribute in attributes(&message.body[16..]) {
+        fill(&mut link, attribute);
+    }
+    (!link.name.is_empty()).then_some(link)
+}
+
+fn fill(link: &mut Link, Attribute { kind, data }: Attribute) {
+    let number = || u32_of(data).unwrap_or(0);
+    match kind {
+        IFLA_IFNAME => link.name = string(data),
+        IFLA_ADDRESS => link.mac = data.try_into().ok().map(Mac),
+        IFLA_MTU => link.mtu = number(),
+        IFLA_LINK => link.lower = Some(number()).filter(|n| *n != 0),
+        IFLA_LINK_NETNSID => link.lower_elsewhere = true,
+        IFLA_MASTER => link.master = Some(number()),
+        IFLA_OPERSTATE => link.operstate = operstate(data.first().copied().unwrap_or(0)),
+        IFLA_CARRIER => link.carrier = data.first() == Some(&1),
+        IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
+        IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
+        IFLA_LINKINFO => {
+            let info = attributes(data).find(|a| a.kind == IFLA_INFO_KIND);
+            link.kind = info.map(|a| string(a.data));
+        }
+        IFLA_XDP => link.xdp = xdp(data),
+        _ => {}
+    }
+}
+
+fn operstate(code: u8) -> Operstate {
+    match code {
+        1 => Operstate::NotPresent,
+        2 => Operstate::Down,
+        3 => Operstate::LowerLayerDown,
+        4 => Operstate::Testing,
+        5 => Operstate::Dormant,
+        6 => Operstate::Up,
+        _ => Operstate::Unknown,
+    }
+}
+
+/// One program: IFLA_XDP_ATTACHED says the mode and IFLA_XDP_PROG_ID the id. Several: an id per mode.
+fn xdp(data: &[u8]) -> Vec<Xdp> {
+    let mut programs = Vec::new();
+    let mut single = (None, 0);
+    for Attribute { kind, data } in attributes(data) {
+        let mode = match kind {
+            IFLA_XDP_DRV_PROG_ID => XdpMode::Native,
+            IFLA_XDP_SKB_PROG_ID => XdpMode::Generic,
+            IFLA_XDP_HW_PROG_ID => XdpMode::Hardware,
+            IFLA_XDP_PROG_ID => {
+                single.1 = u32_of(data).unwrap_or(0);
+                continue;
+            }
+            IFLA_XDP_ATTACHED => {
+                single.0 = match data.first() {
+                    Some(1) => Some(XdpMode::Native),
+                    Some(2) => Some(XdpMode::Generic),
+                    Some(3) => Some(XdpMode::Hardware),
+                    _ => None,
+                };
+                continue;
+            }
+            _ => continue,
+        };
+        programs.extend(u32_of(data).filter(|id| *id != 0).map(|program| Xdp { program, mode }));
+    }
+    if let (true, (Some(mode), program)) = (programs.is_empty(), single) {
+        programs.push(Xdp { program, mode });
+    }
+    programs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::messages;
+
+    fn nested(pairs: &[(u16, &[u8])]) -> Vec<u8> {
+        let whole = pairs.iter().fold(Request::new(0, 0, &[]), |r, (k, d)| r.attribute(*k, d));
+        whole.finish(0)[16..].to_vec()
+    }
+
+    #[test]
+    fn reads_a_veth_with_xdp() {
+        let mut header = [0; 16];
+        header[4] = 7;
+        header[8..12].copy_from_slice(&(libc::IFF_UP as u32).to_ne_bytes());
+        let info = nested(&[(IFLA_INFO_KIND, b"veth\0")]);
+        let programs = nested(&[(IFLA_XDP_ATTACHED, &[1]), (IFLA_XDP_PROG_ID, &[42, 0, 0, 0])]);
+        let bytes = Request::new(libc::RTM_NEWLINK, 0, &header)
+            .attribute(IFLA_IFNAME, b"eth0\0")
+            .attribute(IFLA_ADDRESS, &[2, 0, 0, 0, 0, 9])
+            .attribute(IFLA_MTU, &1500u32.to_ne_bytes())
+            .attribute(IFLA_OPERSTATE, &[6])
+            .attribute(IFLA_LINKINFO | 0x8000, &info)
+            .attribute(IFLA_XDP | 0x8000, &programs)
+            .finish(1);
+        let link = read(messages(&bytes).next().unwrap()).unwrap();
+        assert_eq!((link.ifindex, link.name.as_str(), link.mtu), (7, "eth0", 1500));
+        assert_eq!(link.kind.as_deref(), Some("veth"));
+        assert_eq!(link.mac, Some(Mac([2, 0, 0, 0, 0, 9])));
+        assert!(link.up && link.operstate == Operstate::Up);
+        assert_eq!(link.xdp, [Xdp { program: 42, mode: XdpMode::Native }]);
+    }
+
+    #[test]
+    fn both_modes_are_told_apart() {
+        let data = nested(&[
+            (IFLA_XDP_ATTACHED, &[4]),
+            (IFLA_XDP_DRV_PROG_ID, &[1, 0, 0, 0]),
+            (IFLA_XDP_SKB_PROG_ID, &[2, 0, 0, 0]),
+        ]);
+        let modes: Vec<_> = xdp(&data).into_iter().map(|x| (x.program, x.mode)).collect();
+        assert_eq!(modes, [(1, XdpMode::Native), (2, XdpMode::Generic)]);
+        assert!(xdp(&nested(&[(IFLA_XDP_ATTACHED, &[0])])).is_empty());
+    }
+
+    #[test]
+    fn loopback_is_always_there() {
+        let lo = by_name("lo").unwrap();
+        assert!(lo.loopback && lo.ifindex == 1);
+        assert_eq!(by_index(1).unwrap().name, "lo");
+        assert!(all().unwrap().iter().any(|l| l.name == "lo"));
+    }
+
+    #[test]
+    fn missing_interfaces_are_named() {
+        for name in ["nosuch0", "a-name-that-is-far-too-long", ""] {
+            let error = by_name(name).unwrap_err();
+            assert!(matches!(error, Error::NoInterface { .. }), "{error}");
+        }
+        assert!(matches!(by_index(999_999), Err(Error::NoInterface { .. })));
+    }
+}

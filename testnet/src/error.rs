@@ -1,0 +1,110 @@
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why a namespace, link or process could not be had, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A system call on a namespace failed.
+    #[error("{step} network namespace {name}: {source}{}", privilege_hint(source))]
+    Namespace {
+        /// What was being done, as a participle: "creating", "entering".
+        step: &'static str,
+        /// The namespace.
+        name: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A file or directory could not be used.
+    #[error("{what} {path}: {source}{}", privilege_hint(source))]
+    File {
+        /// What was being done, as a participle.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// `ip` refused a command.
+    #[error("`ip {command}` in {namespace} failed: {message}")]
+    Ip {
+        /// The failing line of the batch, or the whole batch.
+        command: String,
+        /// Where it ran.
+        namespace: String,
+        /// What `ip` said.
+        message: String,
+    },
+    /// Offloads of an interface could not be switched.
+    #[error(transparent)]
+    Host(#[from] ringway_host::Error),
+    /// A program is not on this machine.
+    #[error(
+        "{tool} is neither on PATH nor under {peers}; install the Debian package {package}, or unpack it there"
+    )]
+    NoTool {
+        /// The program.
+        tool: String,
+        /// The Debian package that carries it.
+        package: String,
+        /// The directory with unpacked packages.
+        peers: String,
+    },
+    /// A program could not be started.
+    #[error("cannot start {program} in {namespace}: {source}{}", missing_hint(source))]
+    Start {
+        /// The program.
+        program: String,
+        /// Where.
+        namespace: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A program ended when it should have gone on.
+    #[error("{program} ended with {status}; its last words: {log}")]
+    Ended {
+        /// The program.
+        program: String,
+        /// How it ended.
+        status: String,
+        /// The end of its log.
+        log: String,
+    },
+    /// What was waited for did not happen.
+    #[error("{what} did not happen within {after:?} ({tries} tries){}", last_hint(last))]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        after: Duration,
+        /// How often the condition was looked at.
+        tries: u32,
+        /// What the last look said; may be empty.
+        last: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn file(what: &'static str, path: impl Into<PathBuf>, source: io::Error) -> Self {
+        Self::File { what, path: path.into(), source }
+    }
+}
+
+fn privilege_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root",
+        _ => "",
+    }
+}
+
+fn missing_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => "; install it or give its full path",
+        _ => "",
+    }
+}
+
+fn last_hint(last: &str) -> String {
+    if last.is_empty() { String::new() } else { format!("; last: {last}") }
+}

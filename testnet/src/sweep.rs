@@ -1,0 +1,106 @@
+//! Removing what owners left behind.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::owner::{Owner, directory_of, parse_stat};
+use crate::{Error, Result};
+
+pub(crate) const NETNS: &str = "/run/netns";
+
+/// Removes the namespaces whose owner no longer lives, and the programs it left in them. Runs by itself before
+/// a process makes its first namespace. Returns the names removed.
+pub fn sweep() -> Result<Vec<String>> {
+    remove_where(|owner, kept| !kept && !owner.lives())
+}
+
+/// Removes all namespaces made under [`crate::keep_everything`], whoever made them, and ends the programs in
+/// them. Returns the names removed.
+pub fn remove_kept() -> Result<Vec<String>> {
+    remove_where(|_, kept| kept)
+}
+
+fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
+    let mut removed = Vec::new();
+    // Directories may outlive their namespace (a reboot clears neither in a container), so look at both.
+    for place in [NETNS, "/run/ringway-testnet"] {
+        let entries = match fs::read_dir(place) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(Error::file("listing", place, e)),
+        };
+        for entry in entries.flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if Owner::of_name(&name).is_some_and(|(owner, kept)| doomed(owner, kept)) {
+                remove(&name)?;
+                if place == NETNS {
+                    removed.push(name);
+                }
+            }
+        }
+    }
+    Ok(removed)
+}
+
+/// Removes one namespace, the programs started in it and its directory. What is already gone is no error.
+pub(crate) fn remove(name: &str) -> Result<()> {
+    let path = Path::new(NETNS).join(name);
+    let directory = directory_of(name);
+    if let Ok(netns) = fs::metadata(&path) {
+        kill_leftovers(&directory, netns.ino());
+    }
+    let _ = fs::remove_dir_all(&directory);
+    // Not a mount point (EINVAL): its owner died between making the file and mounting.
+    match unmount(&path, UnmountFlags::DETACH) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
+        Err(e) => return Err(Error::file("unmounting", path, e.into())),
+    }
+    match fs::remove_file(&path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Error::file("removing", path, e)),
+        _ => Ok(()),
+    }
+}
+
+/// Notes that the process group `pid` was started by us in this namespace.
+pub(crate) fn note_started(directory: &Path, pid: u32) -> io::Result<()> {
+    fs::write(group_file(directory, pid), [])
+}
+
+fn group_file(directory: &Path, pid: u32) -> PathBuf {
+    directory.join(format!("group-{pid}"))
+}
+
+/// Kills the processes of groups noted in `directory` that are still inside the namespace with this inode:
+/// both must hold, since a group's number may have been reused by a stranger.
+fn kill_leftovers(directory: &Path, netns_inode: u64) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    let groups: Vec<u32> = entries
+        .flatten()
+        .filter_map(|e| e.file_name().to_str()?.strip_prefix("group-")?.parse().ok())
+        .collect();
+    if groups.is_empty() {
+        return;
+    }
+    let Ok(processes) = fs::read_dir("/proc") else { return };
+    for process in processes.flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|n| n.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        let started_by_us = parse_stat(&stat).is_some_and(|(_, group, _)| groups.contains(&group));
+        let inside =
+            || fs::metadata(process.path().join("ns/net")).is_ok_and(|m| m.ino() == netns_inode);
+        if let Some(pid) = Pid::from_raw(pid)
+            && started_by_us
+            && inside()
+        {
+            // Ended meanwhile: fine.
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Waiting for conditions instead of sleeping and hoping.
+
+use std::fmt::Display;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::{Error, Result};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Polls `condition` until it is true. `what` reads as a sentence's subject: "the neighbour of b".
+pub fn wait_until(
+    what: impl Display,
+    timeout: Duration,
+    mut condition: impl FnMut() -> bool,
+) -> Result<()> {
+    wait_for(what, timeout, || if condition() { Ok(()) } else { Err("") })
+}
+
+/// Polls `attempt` until it succeeds and returns its value; on timeout the error carries the last refusal.
+pub fn wait_for<T, E: Display>(
+    what: impl Display,
+    timeout: Duration,
+    mut attempt: impl FnMut() -> Result<T, E>,
+) -> Result<T> {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attempt() {
+            Ok(value) => return Ok(value),
+            Err(last) if start.elapsed() >= timeout => {
+                return Err(Error::Timeout {
+                    what: what.to_string(),
+                    after: timeout,
+                    tries,
+                    last: last.to_string(),
+                });
+            }
+            Err(_) => sleep(pause),
+        }
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn returns_as_soon_as_it_holds() {
+        let mut left = 3;
+        wait_until("three looks", Duration::from_secs(5), || {
+            left -= 1;
+            left == 0
+        })
+        .unwrap();
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn timeout_says_what_and_why() {
+        let error = wait_for("the moon", Duration::from_millis(5), || Err::<(), _>("still day"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("the moon") && error.contains("still day"), "{error}");
+    }
+}
