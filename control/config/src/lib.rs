@@ -1,1 +1,95 @@
-//! ringway-config
+//! Ringway's configuration: the only place that reads it.
+//!
+//! [`load`] and [`parse`] give a [`Config`] that holds in itself, or every error found, each with
+//! its line and column and what to write instead.
+
+mod check;
+mod daemon;
+mod located;
+mod model;
+mod nat;
+mod node;
+mod report;
+mod section;
+mod service;
+mod suggest;
+mod validate;
+mod value;
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use toml::de::DeTable;
+
+pub use located::Located;
+pub use model::*;
+pub use report::{Error, Errors};
+
+use report::{Report, Source};
+use section::Section;
+
+/// Where `ringway run` looks when it is not told.
+pub const DEFAULT_PATH: &str = "/etc/ringway/ringway.toml";
+/// Where the API listens unless configured otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/ringway/api.sock";
+
+/// The largest file worth parsing, bytes: ten times what every limit reached at once takes.
+const MAX_FILE: u64 = 32 << 20;
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// The file cannot be read, or everything that is wrong with its content.
+pub fn load(path: &Path) -> Result<Config, Errors> {
+    let filename = path.display().to_string();
+    let fail = |message: String| Errors::from(Error::of_file(&filename, message));
+    let mut bytes = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
+        .map_err(|error| fail(format!("cannot be read ({error}): name the file with -c FILE")))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(fail("is larger than 32 MiB: this is no configuration".into()));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => parse(&text, &filename),
+        Err(error) => {
+            let good = error.utf8_error().valid_up_to();
+            let line = error.as_bytes()[..good].iter().filter(|byte| **byte == b'\n').count() + 1;
+            Err(fail(format!("is not UTF-8 in line {line}: save it as UTF-8 text")))
+        }
+    }
+}
+
+/// Checks a configuration; `filename` is how errors name it.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub fn parse(text: &str, filename: &str) -> Result<Config, Errors> {
+    let report = Report::new(Source::new(filename, text));
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    if !syntax.is_empty() {
+        for error in syntax {
+            let span = error.span().unwrap_or(0..0);
+            report.error(span, format!("not valid TOML: {}", error.message()));
+        }
+        return report.finish(None);
+    }
+    let config = read(&report, document.get_ref());
+    report.finish(config)
+}
+
+/// The whole file. Every section is read whatever is wrong with the others.
+fn read(report: &Report, document: &DeTable) -> Option<Config> {
+    let mut file = Section::new(report, "the file", 0..0, document);
+    let node = node::read(&mut file);
+    let nat = nat::read(&mut file);
+    let services = service::read_all(&mut file);
+    let metrics = daemon::metrics(&mut file);
+    let api = daemon::api(&mut file);
+    let log = daemon::log(&mut file);
+    file.finish();
+    validate::services(report, &services);
+    validate::nat(report, &services, &nat);
+    Some(Config { node: node?, nat, services, metrics, api, log, source: report.source.clone() })
+}

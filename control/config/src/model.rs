@@ -1,0 +1,368 @@
+//! The configuration as values: what the rest of Ringway works with.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::located::Located;
+use crate::report::{Error, Source};
+
+/// A whole configuration, checked in itself. Whether it fits this machine (do the interfaces
+/// exist, does anybody answer for the addresses) is for others to find out; they report it with
+/// [`Config::error_at`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `[node]`
+    pub node: Node,
+    /// `[nat]`
+    pub nat: Nat,
+    /// `[[service]]`, in the order of the file.
+    pub services: Vec<Service>,
+    /// `[metrics]`
+    pub metrics: Metrics,
+    /// `[api]`
+    pub api: Api,
+    /// `[log]`
+    pub log: Log,
+    pub(crate) source: Source,
+}
+
+impl Config {
+    /// An error at the place where `value` was written, rendered like the parser's own.
+    /// `what` should say what is wrong and what to do.
+    pub fn error_at<T>(&self, value: &Located<T>, what: impl Into<String>) -> Error {
+        Error::at_value(&self.source, value.span(), what.into())
+    }
+
+    /// The name of the file, as errors show it.
+    pub fn filename(&self) -> &str {
+        self.source.filename()
+    }
+}
+
+/// Equal when they mean the same, wherever it was written.
+impl PartialEq for Config {
+    fn eq(&self, other: &Config) -> bool {
+        self.node == other.node
+            && self.nat == other.nat
+            && self.services == other.services
+            && self.metrics == other.metrics
+            && self.api == other.api
+            && self.log == other.log
+    }
+}
+
+/// This machine, or this instance on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Names the directory under /sys/fs/bpf/ringway: letters, digits, `-` and `_`.
+    pub name: Located<String>,
+    /// Interfaces to attach to; the position is the interface slot. 1 to `RW_MAX_IFACES`.
+    pub interfaces: Vec<Located<String>>,
+    /// How to attach.
+    pub xdp_mode: Located<XdpMode>,
+    /// Attach even to an interface that carries the default route.
+    pub allow_default_route: bool,
+}
+
+/// How XDP programs are attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum XdpMode {
+    /// Native where the driver can, else generic.
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the kernel's stack, after the skb is built.
+    Generic,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            XdpMode::Auto => "auto",
+            XdpMode::Native => "native",
+            XdpMode::Generic => "generic",
+        })
+    }
+}
+
+/// Source address and port translation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nat {
+    /// Source addresses towards backends. Of a family that is absent, the address the kernel
+    /// itself would use towards each backend.
+    pub addresses: Vec<Located<IpAddr>>,
+    /// Source ports; must be disjoint from net.ipv4.ip_local_port_range.
+    pub ports: Located<PortRange>,
+    /// Flows tracked at once.
+    pub flows: u32,
+    /// Idle timeouts.
+    pub timeouts: Timeouts,
+}
+
+/// Ports `first..=last`, host byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PortRange {
+    /// Lowest port.
+    pub first: u16,
+    /// Highest port, not below `first`.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// Number of ports.
+    pub fn count(self) -> u16 {
+        self.last - self.first + 1
+    }
+
+    /// Is the port one of them?
+    pub fn contains(self, port: u16) -> bool {
+        (self.first..=self.last).contains(&port)
+    }
+}
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// Idle timeouts of tracked flows: whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// TCP, handshake not finished.
+    pub syn: Duration,
+    /// TCP, established.
+    pub established: Duration,
+    /// TCP, one side has sent FIN.
+    pub closing: Duration,
+    /// TCP, both have, or RST.
+    pub closed: Duration,
+    /// UDP, no answer yet.
+    pub udp_new: Duration,
+    /// UDP, answered.
+    pub udp: Duration,
+}
+
+/// Transport protocol of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Protocol {
+    /// TCP, IP protocol number 6.
+    Tcp,
+    /// UDP, IP protocol number 17.
+    Udp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        })
+    }
+}
+
+/// One `[[service]]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Service {
+    /// Unique; shown in status and metrics.
+    pub name: Located<String>,
+    /// What clients connect to. Backends are of the same family.
+    pub address: Located<IpAddr>,
+    /// What clients connect to, host byte order.
+    pub port: u16,
+    /// One or two, TCP first.
+    pub protocols: Vec<Protocol>,
+    /// How packets reach the backends.
+    pub forward: Forward,
+    /// Whose source address the backends see.
+    pub source: SourceMode,
+    /// Who answers for the address on the link.
+    pub announce: Announce,
+    /// What a client gets while no backend is healthy.
+    pub when_none_healthy: WhenNoneHealthy,
+    /// How health is checked; none: every backend is always up.
+    pub check: Option<Check>,
+    /// At least one, no two with the same address and port.
+    pub backends: Vec<Backend>,
+}
+
+/// How packets reach the backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Forward {
+    /// Both addresses rewritten, replies come back through the node.
+    Nat,
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nat")
+    }
+}
+
+/// Whose source address the backends see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SourceMode {
+    /// An address of the node.
+    Node,
+    /// The client's own; backends must route their replies through the node.
+    Client,
+}
+
+impl fmt::Display for SourceMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            SourceMode::Node => "node",
+            SourceMode::Client => "client",
+        })
+    }
+}
+
+/// Who answers ARP and neighbour solicitations for a service address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Announce {
+    /// The node's kernel, which must own the address (`announce` absent).
+    Kernel,
+    /// Ringway itself, in XDP.
+    Arp,
+    /// Nobody needs to: a router has a route to the address by way of the node.
+    Routed,
+}
+
+impl fmt::Display for Announce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Announce::Kernel => "kernel",
+            Announce::Arp => "arp",
+            Announce::Routed => "routed",
+        })
+    }
+}
+
+/// What a client gets while no backend is healthy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WhenNoneHealthy {
+    /// TCP is reset, UDP dropped.
+    Reset,
+    /// Silence.
+    Drop,
+    /// The backends nevertheless, all of them.
+    All,
+}
+
+impl fmt::Display for WhenNoneHealthy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            WhenNoneHealthy::Reset => "reset",
+            WhenNoneHealthy::Drop => "drop",
+            WhenNoneHealthy::All => "all",
+        })
+    }
+}
+
+/// A health check, run against every backend of its service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// What is asked.
+    pub kind: CheckKind,
+    /// TCP port to ask; absent: the backend's own port.
+    pub port: Option<u16>,
+    /// From the start of one check to the start of the next.
+    pub interval: Duration,
+    /// After which a check without an answer has failed; at most `interval`.
+    pub timeout: Duration,
+    /// Successes in a row that bring a backend up, 1..=100.
+    pub rise: u32,
+    /// Failures in a row that take it down, 1..=100.
+    pub fall: u32,
+}
+
+/// What a health check asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CheckKind {
+    /// Does it accept a connection?
+    Tcp,
+    /// Does `GET path` give a status from 200 to 399?
+    Http {
+        /// Begins with `/`; printable ASCII.
+        path: String,
+    },
+}
+
+/// One backend of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend {
+    /// Its own address.
+    pub address: Located<IpAddr>,
+    /// Its own port, host byte order; the service's unless given.
+    pub port: u16,
+    /// Share of new flows relative to the others, 0..=1000; 0: none (drained).
+    pub weight: u16,
+}
+
+impl Backend {
+    /// Address and port together.
+    pub fn endpoint(&self) -> SocketAddr {
+        SocketAddr::new(*self.address, self.port)
+    }
+}
+
+/// `[metrics]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// Where Prometheus asks, /healthz and /readyz beside it; `None`: `listen = "off"`.
+    pub listen: Option<Located<SocketAddr>>,
+}
+
+/// `[api]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Api {
+    /// Unix socket, absolute path.
+    pub socket: Located<PathBuf>,
+}
+
+/// `[log]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// Text for people or JSON for machines.
+    pub format: LogFormat,
+    /// Least important level written.
+    pub level: LogLevel,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// Least important level written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LogLevel {
+    /// Only what failed.
+    Error,
+    /// And what is likely to.
+    Warn,
+    /// And what changed.
+    Info,
+    /// And why.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl fmt::Display for LogLevel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        })
+    }
+}

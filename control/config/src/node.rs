@@ -1,0 +1,85 @@
+//! `[node]`: this machine and its interfaces.
+
+use std::collections::HashSet;
+
+use ringway_abi::raw::RW_MAX_IFACES;
+use toml::de::DeValue;
+
+use crate::located::Located;
+use crate::model::{Node, XdpMode};
+use crate::section::Section;
+use crate::value::{Read, boolean, choice, text};
+
+const MAX_INTERFACES: usize = RW_MAX_IFACES as usize;
+/// IFNAMSIZ without the NUL (linux/if.h).
+const MAX_INTERFACE_NAME: usize = 15;
+const MAX_NODE_NAME: usize = 32;
+
+const MODES: [(&str, XdpMode); 3] =
+    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
+
+/// `None` when name or interfaces are missing or wrong.
+pub(crate) fn read(file: &mut Section) -> Option<Node> {
+    let Some(mut section) = file.table("node", "[node]".into()) else {
+        file.require("node", "[node] with name = \"gw1\" and interfaces = [\"eth0\"]");
+        return None;
+    };
+    let name = section.required("name", "name = \"gw1\"", node_name);
+    let interfaces = section.required_list("interfaces", "interfaces = [\"eth0\"]", interface);
+    let xdp_mode = section.or("xdp_mode", XdpMode::Auto, |v| choice(v, &MODES));
+    let allow_default_route = *section.or("allow_default_route", false, boolean);
+    if let Some(interfaces) = &interfaces {
+        check_interfaces(&section, interfaces);
+    }
+    section.finish();
+    let interfaces = interfaces?.into_inner();
+    Some(Node { name: name?, interfaces, xdp_mode, allow_default_route })
+}
+
+/// A name that is a directory's, too.
+fn node_name(value: &DeValue) -> Read<String> {
+    const REMEDY: &str = "write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"";
+    let name = text(value, REMEDY)?;
+    let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if name.is_empty() || name.starts_with('-') || !name.chars().all(fits) {
+        return Err(format!("is not usable as the name of a directory: {REMEDY}"));
+    }
+    if name.len() > MAX_NODE_NAME {
+        return Err(format!("is too long: {REMEDY}"));
+    }
+    Ok(name.into())
+}
+
+/// What the kernel accepts as a device's name (dev_valid_name in net/core/dev.c).
+fn interface(value: &DeValue) -> Read<String> {
+    const REMEDY: &str = "write a name as `ip link` shows it, such as \"eth0\"";
+    let name = text(value, REMEDY)?;
+    if name.len() > MAX_INTERFACE_NAME {
+        return Err(format!(
+            "is longer than the {MAX_INTERFACE_NAME} characters of an interface name: {REMEDY}"
+        ));
+    }
+    let fits = |c: char| !c.is_whitespace() && !c.is_control() && c != '/' && c != ':';
+    if name.is_empty() || name == "." || name == ".." || !name.chars().all(fits) {
+        return Err(format!("is not an interface name: {REMEDY}"));
+    }
+    Ok(name.into())
+}
+
+fn check_interfaces(section: &Section, interfaces: &Located<Vec<Located<String>>>) {
+    let mut seen = HashSet::new();
+    for interface in interfaces.iter() {
+        if !seen.insert(interface.as_str()) {
+            let message = format!("{:?} is twice in interfaces of [node]: remove one", **interface);
+            section.report.error(interface.span(), message);
+        }
+    }
+    if interfaces.len() > MAX_INTERFACES {
+        let message = format!(
+            "interfaces of [node] has {} elements: keep the {MAX_INTERFACES} that carry services \
+             or backends",
+            interfaces.len()
+        );
+        section.report.error(interfaces.span(), message);
+    }
+}

@@ -1,0 +1,173 @@
+//! Reading a table key by key: what is wrong goes to the report, what was not asked for is
+//! unknown.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::located::Located;
+use crate::report::Report;
+use crate::suggest::nearest;
+use crate::value::{Read, wrong_type};
+
+/// One table of the file.
+pub(crate) struct Section<'a> {
+    pub(crate) report: &'a Report,
+    /// How messages name it: `[node]`, `service "web"`.
+    pub(crate) place: String,
+    /// Where it begins.
+    pub(crate) span: Range<usize>,
+    /// `None` when it was left out.
+    table: Option<&'a DeTable<'a>>,
+    known: Vec<&'static str>,
+}
+
+impl<'a> Section<'a> {
+    pub(crate) fn new(
+        report: &'a Report,
+        place: impl Into<String>,
+        span: Range<usize>,
+        table: &'a DeTable<'a>,
+    ) -> Section<'a> {
+        Section { report, place: place.into(), span, table: Some(table), known: Vec::new() }
+    }
+
+    /// The value of a key, which is known from now on.
+    fn take(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.known.push(key);
+        self.table?.get(key)
+    }
+
+    /// Reports `key = value in place` and what is wrong with it.
+    fn complain(&self, key: &str, value: &Spanned<DeValue>, complaint: &str) {
+        let written = self.report.source.excerpt(&value.span());
+        let message = format!("{key} = {written} in {} {complaint}", self.place);
+        self.report.error(value.span(), message);
+    }
+
+    /// A key that may be left out. `None` also when its value is wrong.
+    pub(crate) fn optional<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&DeValue) -> Read<T>,
+    ) -> Option<Located<T>> {
+        let value = self.take(key)?;
+        read(value.get_ref())
+            .map(|read| Located::new(read, value.span()))
+            .inspect_err(|complaint| self.complain(key, value, complaint))
+            .ok()
+    }
+
+    /// A key with a default.
+    pub(crate) fn or<T>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        read: impl FnOnce(&DeValue) -> Read<T>,
+    ) -> Located<T> {
+        self.optional(key, read).unwrap_or(default.into())
+    }
+
+    /// A key that must be there; `example` is what to add when it is not.
+    pub(crate) fn required<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        read: impl FnOnce(&DeValue) -> Read<T>,
+    ) -> Option<Located<T>> {
+        self.require(key, example);
+        self.optional(key, read)
+    }
+
+    /// Reports a key that is not there.
+    pub(crate) fn require(&self, key: &str, example: &str) {
+        if self.table.is_none_or(|table| !table.contains_key(key)) {
+            let message = format!("{} has no {key}: add {example}", self.place);
+            self.report.error(self.span.clone(), message);
+        }
+    }
+
+    /// A list. Elements that are wrong are reported and left out; `None` when the key is absent or
+    /// no list.
+    pub(crate) fn list<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        read: impl Fn(&'a DeValue<'a>) -> Read<T>,
+    ) -> Option<Located<Vec<Located<T>>>> {
+        let value = self.take(key)?;
+        let Some(items) = value.get_ref().as_array() else {
+            self.complain(key, value, &wrong_type(value.get_ref(), &format!("write {example}")));
+            return None;
+        };
+        let read = |item: &'a Spanned<DeValue<'a>>| match read(item.get_ref()) {
+            Ok(read) => Some(Located::new(read, item.span())),
+            Err(complaint) => {
+                let written = self.report.source.excerpt(&item.span());
+                let message = format!("{written} in {key} of {} {complaint}", self.place);
+                self.report.error(item.span(), message);
+                None
+            }
+        };
+        Some(Located::new(items.iter().filter_map(read).collect(), value.span()))
+    }
+
+    /// A list that must be there with something in it.
+    pub(crate) fn required_list<T>(
+        &mut self,
+        key: &'static str,
+        example: &str,
+        read: impl Fn(&'a DeValue<'a>) -> Read<T>,
+    ) -> Option<Located<Vec<Located<T>>>> {
+        self.require(key, example);
+        let value = self.table.and_then(|table| table.get(key));
+        if let Some(value) = value
+            && value.get_ref().as_array().is_some_and(|items| items.is_empty())
+        {
+            self.complain(key, value, &format!("is empty: write {example}"));
+        }
+        self.list(key, example, read)
+    }
+
+    /// A table inside this one, when it is there.
+    pub(crate) fn table(&mut self, key: &'static str, place: String) -> Option<Section<'a>> {
+        let value = self.take(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Section::new(self.report, place, value.span(), table)),
+            other => {
+                let remedy = format!("write a table, {key} = {{ ... }}");
+                self.complain(key, value, &wrong_type(other, &remedy));
+                None
+            }
+        }
+    }
+
+    /// A table that may be left out: then every key has its default.
+    pub(crate) fn table_or_empty(&mut self, key: &'static str, place: String) -> Section<'a> {
+        let absent = Section {
+            report: self.report,
+            place: place.clone(),
+            span: 0..0,
+            table: None,
+            known: Vec::new(),
+        };
+        self.table(key, place).unwrap_or(absent)
+    }
+
+    /// Reports every key that nobody asked for.
+    pub(crate) fn finish(self) {
+        for (key, _) in self.table.into_iter().flat_map(|table| table.iter()) {
+            let name: &str = key.get_ref();
+            if self.known.contains(&name) {
+                continue;
+            }
+            let remedy = match nearest(name, &self.known) {
+                Some(known) => format!("did you mean {known:?}?"),
+                None => format!("remove it; known here: {}", self.known.join(", ")),
+            };
+            let message = format!("unknown key {name:?} in {}: {remedy}", self.place);
+            self.report.error(key.span(), message);
+        }
+    }
+}

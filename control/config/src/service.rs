@@ -1,0 +1,150 @@
+//! `[[service]]`: what clients address, and the backends behind it.
+
+use ringway_abi::raw::RW_LABEL_LEN;
+use toml::de::{DeTable, DeValue};
+
+use crate::check;
+use crate::located::Located;
+use crate::model::{Announce, Backend, Forward, Protocol, Service, SourceMode, WhenNoneHealthy};
+use crate::section::Section;
+use crate::value::{Read, choice, integer, port, table, text, unicast, wrong_type};
+
+/// Without the NUL.
+const MAX_NAME: usize = RW_LABEL_LEN as usize - 1;
+const MAX_WEIGHT: u32 = 1000;
+
+const SOURCES: [(&str, SourceMode); 2] =
+    [("node", SourceMode::Node), ("client", SourceMode::Client)];
+const ANNOUNCE: [(&str, Announce); 2] = [("arp", Announce::Arp), ("routed", Announce::Routed)];
+const NONE_HEALTHY: [(&str, WhenNoneHealthy); 3] = [
+    ("reset", WhenNoneHealthy::Reset),
+    ("drop", WhenNoneHealthy::Drop),
+    ("all", WhenNoneHealthy::All),
+];
+const BACKENDS: &str = "backends = [ { address = \"10.0.0.2\" } ]";
+
+/// Every service that has nothing wrong.
+pub(crate) fn read_all(file: &mut Section) -> Vec<Service> {
+    const EXAMPLE: &str = "[[service]] with name, address, port and backends";
+    let Some(tables) = file
+        .required_list("service", EXAMPLE, |v| table(v, "write [[service]] and its keys below"))
+    else {
+        return Vec::new();
+    };
+    let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1);
+    tables.iter().enumerate().filter_map(read).collect()
+}
+
+fn read_one(file: &Section, table: &Located<&DeTable>, number: usize) -> Option<Service> {
+    let place = match table.get("name").and_then(|name| name.get_ref().as_str()) {
+        Some(name) if service_name_fits(name) => format!("service \"{name}\""),
+        _ => format!("[[service]] number {number}"),
+    };
+    let mut section = Section::new(file.report, place, table.span(), table);
+    let name = section.required("name", "name = \"web\"", service_name);
+    let address = section.required("address", "address = \"203.0.113.10\"", unicast);
+    let port = section.required("port", "port = 80", service_port);
+    let protocols = section.or("protocol", vec![Protocol::Tcp], protocols);
+    let forward = *section.or("forward", Forward::Nat, forward);
+    let source = *section.or("source", SourceMode::Node, |v| choice(v, &SOURCES));
+    let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
+    let when_none_healthy =
+        *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
+    let check = check::read(&mut section);
+    let backends = backends(&mut section, port.as_deref().copied());
+    section.finish();
+    Some(Service {
+        name: name?,
+        address: address?,
+        port: *port?,
+        protocols: protocols.into_inner(),
+        forward,
+        source,
+        announce,
+        when_none_healthy,
+        check,
+        backends: backends?,
+    })
+}
+
+fn service_name_fits(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+fn service_name(value: &DeValue) -> Read<String> {
+    const REMEDY: &str = "write up to 63 letters, digits, \"-\", \"_\" and \".\"";
+    let name = text(value, REMEDY)?;
+    match service_name_fits(name) {
+        true => Ok(name.into()),
+        false => Err(format!("cannot be a service's name: {REMEDY}")),
+    }
+}
+
+fn service_port(value: &DeValue) -> Read<u16> {
+    const LATER: &str = "write one port, such as 80, and a [[service]] for each";
+    match value.as_str() {
+        Some("*") => Err(format!("means every port, which is not in this version: {LATER}")),
+        Some(text) if is_range(text) => {
+            Err(format!("is a range of ports, which is not in this version: {LATER}"))
+        }
+        Some(text) if text.parse::<u16>().is_ok() => {
+            Err(format!("is a string: write port = {text}, without quotes"))
+        }
+        _ => port(value),
+    }
+}
+
+fn is_range(text: &str) -> bool {
+    text.split_once('-').is_some_and(|(first, last)| {
+        first.trim().parse::<u16>().is_ok() && last.trim().parse::<u16>().is_ok()
+    })
+}
+
+/// One protocol or a list of both; TCP first.
+fn protocols(value: &DeValue) -> Read<Vec<Protocol>> {
+    const REMEDY: &str = "write \"tcp\", \"udp\" or [\"tcp\", \"udp\"]";
+    let one = |value: &DeValue| match value.as_str() {
+        Some("tcp") => Ok(Protocol::Tcp),
+        Some("udp") => Ok(Protocol::Udp),
+        Some(_) => Err(format!("is not a known protocol: {REMEDY}")),
+        None => Err(wrong_type(value, REMEDY)),
+    };
+    let Some(items) = value.as_array() else {
+        return one(value).map(|protocol| vec![protocol]);
+    };
+    let mut protocols =
+        items.iter().map(|item| one(item.get_ref())).collect::<Read<Vec<Protocol>>>()?;
+    protocols.sort();
+    protocols.dedup();
+    match protocols.len() {
+        0 => Err(format!("is empty: {REMEDY}")),
+        n if n < items.len() => Err(format!("names a protocol twice: {REMEDY}")),
+        _ => Ok(protocols),
+    }
+}
+
+fn forward(value: &DeValue) -> Read<Forward> {
+    const REMEDY: &str = "write \"nat\", or leave it out";
+    match text(value, REMEDY)? {
+        "nat" => Ok(Forward::Nat),
+        "dsr-l2" | "dsr-ipip" | "dsr-gue" => Err(format!("is not in this version: {REMEDY}")),
+        _ => Err(format!("is not known: {REMEDY}")),
+    }
+}
+
+/// `None` when there are none or one of them is wrong.
+fn backends(service: &mut Section, service_port: Option<u16>) -> Option<Vec<Backend>> {
+    let remedy = "write { address = \"10.0.0.2\" }";
+    let tables = service.required_list("backends", BACKENDS, |v| table(v, remedy))?;
+    let read = |(i, table): (usize, &Located<&DeTable>)| {
+        let place = format!("backend {} of {}", i + 1, service.place);
+        let mut section = Section::new(service.report, place, table.span(), table);
+        let address = section.required("address", "address = \"10.0.0.2\"", unicast);
+        let port = section.optional("port", port).map(Located::into_inner).or(service_port);
+        let weight = section.or("weight", 1, |v| integer(v, 0..=MAX_WEIGHT));
+        section.finish();
+        Some(Backend { address: address?, port: port?, weight: *weight as u16 })
+    };
+    tables.iter().enumerate().map(read).collect()
+}

@@ -1,0 +1,147 @@
+//! What no single key can tell: duplicates, families, limits and loops.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICES};
+
+use crate::model::{Nat, Service, SourceMode};
+use crate::report::Report;
+
+const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
+const MAX_BACKENDS: usize = RW_MAX_BACKENDS as usize;
+const MAX_MEMBERS: usize = RW_MAX_MEMBERS as usize;
+
+/// The services, each and among each other.
+pub(crate) fn services(report: &Report, services: &[Service]) {
+    duplicate_names(report, services);
+    duplicate_keys(report, services);
+    let addresses: HashSet<IpAddr> = services.iter().map(|service| *service.address).collect();
+    for service in services {
+        backends(report, service, &addresses);
+    }
+    limits(report, services);
+}
+
+fn duplicate_names(report: &Report, services: &[Service]) {
+    let mut seen = HashSet::new();
+    for service in services {
+        if !seen.insert(service.name.as_str()) {
+            let message = format!(
+                "name = {0:?} is the name of an earlier service: write another, such as \"{0}-2\"",
+                service.name
+            );
+            report.error(service.name.span(), message);
+        }
+    }
+}
+
+fn duplicate_keys(report: &Report, services: &[Service]) {
+    let mut seen = HashMap::new();
+    for service in services {
+        for protocol in &service.protocols {
+            let key = (*service.address, service.port, *protocol);
+            let Some(other) = seen.insert(key, &service.name) else { continue };
+            let message = format!(
+                "service {:?} has the address, port and protocol of service {:?} ({}, {}, \
+                 {protocol}): change one of them, or move the backends into one service",
+                service.name, other, key.0, key.1
+            );
+            report.error(service.address.span(), message);
+        }
+    }
+}
+
+/// The backends of one service.
+fn backends(report: &Report, service: &Service, service_addresses: &HashSet<IpAddr>) {
+    let mut seen = HashSet::new();
+    for backend in &service.backends {
+        let (address, port) = (*backend.address, backend.port);
+        let place = format!("service {:?}", service.name);
+        if !seen.insert((address, port)) {
+            let message = format!(
+                "{address} port {port} is twice among the backends of {place}: remove one, and \
+                 give the other the weight of both"
+            );
+            report.error(backend.address.span(), message);
+        }
+        if address.is_ipv4() != service.address.is_ipv4() {
+            let (mine, other) = if address.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+            let message = format!(
+                "backend {address} of {place} is {mine} and the service {other}, which nat does \
+                 not translate: write the backend's {other} address"
+            );
+            report.error(backend.address.span(), message);
+        }
+        if service_addresses.contains(&address) {
+            let message = format!(
+                "backend {address} of {place} is itself the address of a service, a loop: write \
+                 the address of the machine that serves"
+            );
+            report.error(backend.address.span(), message);
+        }
+    }
+    if service.backends.len() > MAX_MEMBERS {
+        let message = format!(
+            "service {:?} has {} backends: keep at most {MAX_MEMBERS}",
+            service.name,
+            service.backends.len()
+        );
+        report.error(service.name.span(), message);
+    }
+}
+
+/// What the tables of the packet path hold. A service with two protocols takes twice its room.
+fn limits(report: &Report, services: &[Service]) {
+    let (mut entries, mut backends) = (0, 0);
+    for service in services {
+        entries += service.protocols.len();
+        backends += service.protocols.len() * service.backends.len();
+        if entries > MAX_ENTRIES {
+            let message = format!(
+                "this is service number {entries} (each protocol counts), and a node takes \
+                 {MAX_ENTRIES}: move the rest to another node"
+            );
+            return report.error(service.name.span(), message);
+        }
+        if backends > MAX_BACKENDS {
+            let message = format!(
+                "this service brings the backends to {backends} (each protocol counts), and a \
+                 node takes {MAX_BACKENDS}: move the rest to another node"
+            );
+            return report.error(service.name.span(), message);
+        }
+    }
+}
+
+/// `[nat]` against the services that use it.
+pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
+    let translated = || services.iter().filter(|service| service.source == SourceMode::Node);
+    let Some(first) = nat.addresses.first() else { return };
+    for (family, v4) in [("IPv4", true), ("IPv6", false)] {
+        let uncovered = translated().find(|service| service.address.is_ipv4() == v4);
+        let covered = nat.addresses.iter().any(|address| address.is_ipv4() == v4);
+        if let Some(service) = uncovered
+            && !covered
+        {
+            let message = format!(
+                "addresses of [nat] has no {family} address, and service {:?} is {family}: add \
+                 one of the node's, or leave addresses out",
+                service.name
+            );
+            report.error(first.span(), message);
+        }
+    }
+    // A reply to such an address and port would look like a client's request.
+    for service in services {
+        let shared = nat.addresses.iter().any(|address| **address == *service.address);
+        if shared && nat.ports.contains(service.port) {
+            let message = format!(
+                "service {:?} has port {}, which ports of [nat] ({}) uses on the same address: \
+                 write another range, or another address for nat",
+                service.name, service.port, *nat.ports
+            );
+            report.error(service.address.span(), message);
+        }
+    }
+}

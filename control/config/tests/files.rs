@@ -1,0 +1,115 @@
+//! Files that are right, and what they mean.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use ringway_config::*;
+
+const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+const MINIMAL: &str = r#"
+[node]
+name = "gw1"
+interfaces = ["eth0"]
+[[service]]
+name = "web"
+address = "203.0.113.10"
+port = 80
+backends = [{ address = "10.0.0.2" }]
+"#;
+
+#[test]
+fn packaged_example() {
+    let config = parse(PACKAGED, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(*config.node.name, "gw1");
+    assert_eq!(config.services.len(), 2);
+    let web = &config.services[0];
+    assert_eq!(web.backends[1].endpoint(), "10.0.0.3:80".parse().unwrap());
+    let check = web.check.as_ref().unwrap();
+    assert_eq!(check.kind, CheckKind::Http { path: "/".into() });
+    assert_eq!((check.rise, check.fall), (2, 2));
+    let dns = &config.services[1];
+    assert_eq!(dns.protocols, [Protocol::Tcp, Protocol::Udp]);
+    assert_eq!(dns.announce, Announce::Routed);
+}
+
+/// What the comments of the packaged example call the default is the default.
+#[test]
+fn packaged_example_shows_defaults() {
+    let uncommented: String = PACKAGED
+        .lines()
+        .map(|line| line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).unwrap_or(line))
+        .filter(|line| !line.starts_with("addresses =") && !line.starts_with("announce = \"arp\""))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    assert!(uncommented.contains("\nxdp_mode") && uncommented.contains("\nlevel"));
+    let shown = parse(&uncommented, "shown").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(shown, parse(PACKAGED, "packaged").unwrap());
+}
+
+#[test]
+fn defaults() {
+    let config = parse(MINIMAL, "minimal").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(*config.node.xdp_mode, XdpMode::Auto);
+    assert!(!config.node.allow_default_route);
+    assert_eq!(*config.nat.ports, PortRange { first: 10000, last: 29999 });
+    assert_eq!(config.nat.ports.count(), 20000);
+    assert_eq!(config.nat.flows, 1 << 20);
+    assert_eq!(config.nat.timeouts.established, Duration::from_secs(3600));
+    assert_eq!(*config.api.socket, Path::new(DEFAULT_SOCKET));
+    assert_eq!(*config.metrics.listen.unwrap(), "127.0.0.1:9810".parse().unwrap());
+    let service = &config.services[0];
+    assert_eq!(service.protocols, [Protocol::Tcp]);
+    assert_eq!(service.source, SourceMode::Node);
+    assert_eq!(service.announce, Announce::Kernel);
+    assert_eq!(service.when_none_healthy, WhenNoneHealthy::Reset);
+    assert_eq!(service.check, None);
+    assert_eq!(*service.backends[0].address, ip("10.0.0.2"));
+    assert_eq!((service.backends[0].port, service.backends[0].weight), (80, 1));
+}
+
+/// A check with a short interval and no timeout does not wait longer than that.
+#[test]
+fn default_timeout_fits_the_interval() {
+    let text = format!("{MINIMAL}check = {{ type = \"tcp\", interval = \"100ms\" }}\n");
+    let config = parse(&text, "short").unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(config.services[0].check.as_ref().unwrap().timeout, Duration::from_millis(100));
+}
+
+/// Errors that others find later point at the place, too.
+#[test]
+fn later_errors_have_their_place() {
+    let config = parse(MINIMAL, "gw.toml").unwrap();
+    let error = config.error_at(&config.node.interfaces[0], "no such interface: plug it in");
+    assert_eq!(
+        error.to_string(),
+        "gw.toml:4:15: no such interface: plug it in\n    4 | interfaces = [\"eth0\"]\n      |               ^^^^^^"
+    );
+    let mode = config.error_at(&config.node.xdp_mode, "a default has no place");
+    assert_eq!((mode.line, mode.column), (0, 0));
+    assert_eq!(mode.to_string(), "gw.toml: a default has no place");
+}
+
+#[test]
+fn loading() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("ringway.toml");
+    let error = load(&path).unwrap_err().to_string();
+    assert!(error.contains("No such file") && error.contains("-c FILE"), "{error}");
+    std::fs::write(&path, MINIMAL).unwrap();
+    assert_eq!(load(&path).unwrap(), parse(MINIMAL, "other").unwrap());
+    std::fs::write(&path, b"[node]\nname = \"\xff\"\n").unwrap();
+    let error = load(&path).unwrap_err().to_string();
+    assert!(error.ends_with("is not UTF-8 in line 2: save it as UTF-8 text"), "{error}");
+    let error = load(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("directory"), "{error}");
+    std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
+    assert!(load(&path).unwrap_err().to_string().contains("larger than 32 MiB"));
+}
