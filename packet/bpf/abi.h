@@ -28,7 +28,7 @@
 #define RW_INDEX_ENTRIES 8	 /* entries in an index bucket (64 bytes) */
 #define RW_LABEL_LEN 64		 /* service name, NUL-terminated */
 
-/* Slots of an interface's prog_array, in the order a packet meets them. */
+/* Slots of the node's prog_array, in the order a packet meets them. */
 enum rw_slot {
 	RW_SLOT_SHIELD,
 	RW_SLOT_BALANCE,
@@ -60,6 +60,7 @@ enum rw_reason {
 	RW_REASON_OTHER_PROTOCOL,/* neither TCP nor UDP, to a service address */
 	RW_REASON_ON_PASS,	 /* handed to the user's on_pass program */
 	RW_REASON_NO_STAGE,	 /* no program in any slot */
+	RW_REASON_OTHER_HOST,	 /* the frame is for another MAC address */
 	/* dropped */
 	RW_REASON_MALFORMED,	 /* header cut short or lengths that disagree */
 	RW_REASON_IP_OPTIONS,	 /* IPv4 options, to a service address */
@@ -75,6 +76,9 @@ enum rw_reason {
 	RW_REASON_TOO_BIG,	 /* longer than the way out allows */
 	RW_REASON_LOOP,		 /* source is one of our own addresses */
 	RW_REASON_RESET_FAILED,	 /* a reset was due but could not be built */
+	RW_REASON_NO_FLOW,	 /* RST of an unknown flow: never answered */
+	RW_REASON_NO_DEVICE,	 /* no device in the way out's slot */
+	RW_REASON_NO_STATE,	 /* a table of ours is missing: a bug, never silent */
 	/* sent on */
 	RW_REASON_NAT_FORWARD,	 /* client -> backend */
 	RW_REASON_NAT_REPLY,	 /* backend -> client */
@@ -94,19 +98,49 @@ struct rw_ledger {
 	__u64 counts[RW_VERDICTS][RW_REASON_SPACE];
 };
 
-/* What a stage has learnt, for those after it: tail calls do not return. */
+/* Whose packet is it? */
+struct rw_tuple {
+	__u32 saddr[4];
+	__u32 daddr[4];
+	__u16 sport_be;
+	__u16 dport_be;
+	__u8 proto;
+	__u8 tcp_flags;
+	__u16 pad;
+};
+
+/* What a new flow is opened with, and what came of it. */
+struct rw_opening {
+	__u64 key;     /* out: of the published flow */
+	__u32 backend; /* reference */
+	__u32 iface;   /* slot the request came in by */
+	__u32 now;     /* seconds */
+	__u16 service;
+	__u8 source_client;
+	__u8 pad;
+	__u8 mac[6]; /* the request's L2 source */
+	__u16 pad2;
+};
+
+/* What a stage has learnt, for those after it: tail calls do not return. Per
+ * CPU; lives for one packet. */
 struct rw_scratch {
 	__u32 iface; /* interface slot the packet came in by */
 	__u32 pad;
+	struct rw_tuple tuple;
+	struct rw_tuple reply; /* as the backend will answer it */
+	struct rw_opening opening;
 };
 
 struct rw_iface {
 	__u32 ifindex;
 	__u8 mac[6];
-	__u16 mtu; /* L3 bytes */
+	__u8 alt_mac[6]; /* also ours: the bridge's or bond's; else same as mac */
+	__u16 mtu;	 /* L3 bytes */
+	__u16 pad;
 };
 
-/* Key (address, 0, 0) names an address that belongs to some service. */
+/* Key (address, 0, 0) is an address entry: what we know of the address alone. */
 struct rw_service_key {
 	__u32 addr[4];
 	__u16 port_be;
@@ -115,9 +149,13 @@ struct rw_service_key {
 };
 
 enum rw_service_flags {
+	/* of a service */
 	RW_SVC_SOURCE_CLIENT = 1, /* keep the client's address */
-	RW_SVC_ANNOUNCE = 2,	  /* answer ARP and ND (address entries) */
-	RW_SVC_NONE_RESET = 4,	  /* none healthy: RST, else drop */
+	RW_SVC_NONE_RESET = 2,	  /* none healthy: RST, else drop */
+	/* of an address entry */
+	RW_ADDR_SERVICE = 16,	/* some service has this address */
+	RW_ADDR_ANNOUNCE = 32,	/* answer ARP and ND for it */
+	RW_ADDR_BACKEND = 64,	/* backend of a source = "client" service */
 };
 
 struct rw_service {
@@ -169,6 +207,7 @@ struct rw_backend {
 	__u32 iface;	/* interface slot of the way out */
 	__u32 nat_first;/* nat_addrs[nat_first .. nat_first + nat_count] */
 	__u32 nat_count;
+	__u32 pad;
 };
 
 struct rw_address {
@@ -209,7 +248,7 @@ struct rw_flow {
 	__u8 pad;
 	__u16 client_port_be;
 	__u16 service;
-	__u32 seen; /* seconds, CLOCK_BOOTTIME */
+	__u32 seen; /* seconds, CLOCK_MONOTONIC */
 };
 
 struct rw_flow_bucket {
@@ -217,8 +256,8 @@ struct rw_flow_bucket {
 	__u64 pad;
 };
 
-/* Forward index entry: tag << 32 | flow number + 1; 0 is empty.
- * Flow number = bucket * RW_BUCKET_FLOWS + place in it. */
+/* Forward index entry: tag << 32 | bucket << 2 | place + 1; 0 is empty.
+ * The tag is the upper half of the client tuple's hash. */
 struct rw_index_bucket {
 	__u64 entries[RW_INDEX_ENTRIES];
 };
@@ -244,7 +283,7 @@ struct rw_settings {
 	__u64 seed; /* of the flow tables' hash; the ring's is fixed */
 	__u32 timeout[RW_FLOW_STATES];
 	__u32 source_client; /* any service with RW_SVC_SOURCE_CLIENT */
-	__u32 on_pass;	     /* the on_pass slot is filled */
+	__u32 stages;	     /* bit per filled slot: 1 << RW_SLOT_... */
 };
 
 /* Written once a second by the daemon: who looks after this node. */

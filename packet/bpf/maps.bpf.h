@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Every map of the gateway, with who writes it and who reads it.
+ * The gateway's own maps, with who writes them and who reads them; those that
+ * all stages share are in stage.bpf.h.
  * "control" is control/kernel; "status" any process that reads the pins.
  * All are pinned under /sys/fs/bpf/ringway/NODE/maps.
  */
@@ -9,30 +10,12 @@
 
 #include "common.bpf.h"
 
-#define RW_MAP(NAME, TYPE, ENTRIES, KEY, VALUE, FLAGS) \
-	struct {                                       \
-		__uint(type, TYPE);                    \
-		__uint(max_entries, ENTRIES);          \
-		__uint(map_flags, FLAGS);              \
-		__type(key, KEY);                      \
-		__type(value, VALUE);                  \
-	} NAME SEC(".maps")
-
-/* writer: control; reader: gateway. Layout, timeouts, nat pool. */
-RW_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_settings, 0);
-
-/* writer: root, every stage; reader: status. Per interface slot. */
-RW_MAP(ledger, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_IFACES, __u32, struct rw_ledger, 0);
-
-/* writer: root; reader: the stages after it. Lives for one packet. */
-RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
-
 /* writer: control; reader: gateway. Interface slot -> device. */
 RW_MAP(ifaces, BPF_MAP_TYPE_ARRAY, RW_MAX_IFACES, __u32, struct rw_iface, 0);
 RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
 
-/* writer: control; reader: gateway. Full: refused by validation. */
-RW_MAP(services, BPF_MAP_TYPE_HASH, 2 * RW_MAX_SERVICES, struct rw_service_key, struct rw_service, 0);
+/* writer: control; reader: gateway. Services and address entries. Full: refused by validation. */
+RW_MAP(services, BPF_MAP_TYPE_HASH, 2 * RW_MAX_SERVICES + RW_MAX_BACKENDS, struct rw_service_key, struct rw_service, 0);
 RW_MAP(service_info, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_service_info, 0);
 RW_MAP(backends, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_backend, 0);
 RW_MAP(nat_addrs, BPF_MAP_TYPE_ARRAY, RW_MAX_NAT_ADDRS, __u32, struct rw_address, 0);

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * New flows: a free port towards a backend, a record that holds it, and an
+ * index entry that leads there. Bounded: a fixed number of ports is tried.
+ */
+#ifndef RINGWAY_CLAIM_H
+#define RINGWAY_CLAIM_H
+
+#include "flow.bpf.h"
+
+/* Do two keys name the same source towards one backend? (They share a bucket,
+ * so nearly always the backend is the same too; a chance match of another
+ * backend only costs a second try.) */
+static __always_inline bool same_source(__u64 a, __u64 b)
+{
+	return !(((a ^ b) >> 32) & 0xffffff);
+}
+
+/* A claimed record, for its writer to fill and publish. */
+struct claim {
+	struct rw_flow *flow;
+	__u64 key;	/* in state CLAIMED */
+	__u32 place;
+};
+
+/*
+ * Takes a dead record of the bucket for `key`, which is in state CLAIMED.
+ * Two CPUs that claim one port in two records of a bucket each see the other
+ * after their own compare-and-swap, a full barrier; at least one gives way.
+ */
+static __always_inline bool claim_record(const struct rw_settings *set, __u32 number, __u64 key,
+					 __u32 now, struct claim *claim)
+{
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+	__u32 mine = RW_BUCKET_FLOWS;
+	struct rw_flow *flow;
+	__u64 dead = 0;
+
+	if (!bucket)
+		return false;
+	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+		__u64 other = READ_ONCE(bucket->flows[i].key);
+		bool alive = flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now);
+
+		if (alive && same_source(other, key))
+			return false;
+		/* A dead record of this very port first: it must not linger beside. */
+		if (!alive && (mine == RW_BUCKET_FLOWS || same_source(other, key))) {
+			mine = i;
+			dead = other;
+		}
+	}
+	if (mine >= RW_BUCKET_FLOWS)
+		return false;
+	flow = &bucket->flows[mine];
+	if (__sync_val_compare_and_swap(&flow->key, dead, key) != dead)
+		return false;
+	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+		__u64 other = READ_ONCE(bucket->flows[i].key);
+
+		if (i != mine && same_source(other, key) &&
+		    flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now)) {
+			WRITE_ONCE(flow->key, 0);
+			return false;
+		}
+	}
+	claim->flow = flow;
+	claim->key = key;
+	claim->place = number << 2 | (mine + 1);
+	return true;
+}
+
+/* Is the record an entry leads to dead, or no longer the entry's? */
+static __always_inline bool entry_stale(const struct rw_settings *set, __u64 entry, __u32 now)
+{
+	struct rw_flow *flow = flow_at((__u32)entry);
+	struct index_place at;
+
+	if (!flow || !flow_alive(set, READ_ONCE(flow->key), READ_ONCE(flow->seen), now))
+		return true;
+	if (key_state(READ_ONCE(flow->key)) == RW_FLOW_CLAIMED)
+		return false;
+	at = index_place(set, flow->client, flow->client_port_be, flow->service);
+	return at.tag != (__u32)(entry >> 32);
+}
+
+/* Leads the request tuple to its record. False: both buckets are full. */
+static __always_inline bool index_flow(const struct rw_settings *set, const struct index_place *at,
+				       __u32 place, __u32 now)
+{
+	__u64 entry = (__u64)at->tag << 32 | place;
+
+	for (int b = 0; b < 2; b++) {
+		__u32 number = at->bucket[b & 1];
+		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
+
+		if (!bucket)
+			return false;
+		for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
+			__u64 old = READ_ONCE(bucket->entries[i]);
+
+			if (old && !entry_stale(set, old, now))
+				continue;
+			if (__sync_val_compare_and_swap(&bucket->entries[i], old, entry) == old)
+				return true;
+		}
+	}
+	return false;
+}
+
+/* The nth port to try: own block first, each port once a round; then anywhere. */
+static __always_inline __u32 nth_port(const struct rw_settings *set, __u32 n, __u32 cursor)
+{
+	__u32 cpus = set->cpus ?: 1, block = set->port_count / cpus ?: 1;
+	__u32 cpu = bpf_get_smp_processor_id() % cpus;
+
+	if (n < FLOW_TRIES_OWN)
+		return set->port_first + cpu * block +
+		       (__u32)(((__u64)cursor * PORT_STRIDE) % block);
+	return set->port_first + (__u32)(((__u64)cursor * PORT_STRIDE) % (set->port_count ?: 1));
+}
+
+/* The reply's tuple, but for the nat source. */
+static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_backend *backend)
+{
+	copy_addr(reply->saddr, backend->addr);
+	reply->sport_be = backend->port_be;
+	reply->proto = backend->proto;
+	reply->tcp_flags = 0;
+	reply->pad = 0;
+}
+
+/* nat: a port of the pool towards this backend. */
+static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
+						 const struct rw_backend *backend,
+						 const struct rw_opening *open,
+						 struct rw_tuple *reply, struct claim *claim)
+{
+	__u32 *cursor = RW_ONLY(port_cursor);
+
+	if (!cursor)
+		return RW_REASON_NO_STATE;
+	for (__u32 n = 0; n < FLOW_TRIES_OWN + FLOW_TRIES_ALL; n++) {
+		__u32 at = (*cursor)++, count = backend->nat_count ?: 1;
+		__u32 nat = (backend->nat_first + at % count) & 0xff;
+		__u32 port = nth_port(set, n, at / count);
+		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
+
+		if (!own)
+			return RW_REASON_NO_STATE;
+		copy_addr(reply->daddr, own->addr);
+		reply->dport_be = bpf_htons((__u16)port);
+		if (claim_record(set, reply_bucket(set, reply_hash(set, reply), 0),
+				 flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED),
+				 open->now, claim))
+			return RW_REASON_NONE;
+	}
+	return RW_REASON_NAT_EXHAUSTED;
+}
+
+/* source = "client": the client's own port, or nothing. */
+static __always_inline enum rw_reason claim_client(const struct rw_settings *set,
+						   const struct rw_tuple *t,
+						   const struct rw_opening *open,
+						   struct rw_tuple *reply, struct claim *claim)
+{
+	__u64 other = 0, hash, key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT,
+					      RW_FLOW_CLAIMED);
+
+	copy_addr(reply->daddr, t->saddr);
+	reply->dport_be = t->sport_be;
+	/* The same client port, to the same backend, by way of another service. */
+	if (flow_by_reply(reply, open->now, &other))
+		return RW_REASON_NAT_CONFLICT;
+	hash = reply_hash(set, reply);
+	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++)
+		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, claim))
+			return RW_REASON_NONE;
+	return RW_REASON_FLOW_TABLE_FULL;
+}
+
+/* Fills a claimed record and makes it known in both directions. */
+static __always_inline bool publish_flow(const struct rw_settings *set, const struct rw_tuple *t,
+					 struct rw_opening *open, struct claim *claim)
+{
+	__u8 state = t->proto == IPPROTO_TCP ? RW_FLOW_SYN : RW_FLOW_UDP_NEW;
+	struct index_place at = index_place(set, t->saddr, t->sport_be, open->service);
+	__u64 key = key_with_state(claim->key, state);
+	struct rw_flow *flow = claim->flow;
+
+	copy_addr(flow->client, t->saddr);
+	copy_mac(flow->client_mac, open->mac);
+	flow->iface = (__u8)open->iface;
+	flow->client_port_be = t->sport_be;
+	flow->service = open->service;
+	WRITE_ONCE(flow->seen, open->now);
+	/* Exchange, not store: a full barrier between the fields and the key. */
+	__sync_lock_test_and_set(&flow->key, key);
+	if (!index_flow(set, &at, claim->place, open->now)) {
+		WRITE_ONCE(flow->key, 0);
+		return false;
+	}
+	open->key = key;
+	return true;
+}
+
+/* Opens a flow towards open->backend. 0, or the reason why not. */
+__noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply, struct rw_opening *open)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	struct claim claim = {};
+	struct rw_backend *backend;
+	enum rw_reason failed;
+	__u32 index;
+
+	if (!set || !t || !reply || !open)
+		return RW_REASON_NO_STATE;
+	index = RW_BACKEND_INDEX(open->backend);
+	backend = bpf_map_lookup_elem(&backends, &index);
+	if (!backend)
+		return RW_REASON_NO_STATE;
+	reply_from(reply, backend);
+	if (open->source_client)
+		failed = claim_client(set, t, open, reply, &claim);
+	else
+		failed = claim_port(set, backend, open, reply, &claim);
+	if (failed)
+		return failed;
+	if (!claim.flow)
+		return RW_REASON_NO_STATE;
+	return publish_flow(set, t, open, &claim) ? RW_REASON_NONE : RW_REASON_FLOW_TABLE_FULL;
+}
+
+#endif

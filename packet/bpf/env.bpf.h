@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What a stage needs for every packet, looked up once at its entry. */
+#ifndef RINGWAY_ENV_H
+#define RINGWAY_ENV_H
+
+#include "maps.bpf.h"
+#include "stage.bpf.h"
+
+struct env {
+	struct rw_ledger *books;
+	struct rw_settings *set;
+	struct rw_scratch *scratch;
+	struct rw_iface *in; /* the interface the packet came in by */
+	__u32 slot;	     /* its slot */
+	__u32 now;	     /* seconds */
+};
+
+/* False only where a map is missing, which the loader rules out. */
+static __always_inline bool env_open(struct env *env)
+{
+	struct rw_scratch *scratched = RW_ONLY(scratch);
+
+	if (!scratched)
+		return false;
+	env->scratch = scratched;
+	env->slot = scratched->iface;
+	env->books = bpf_map_lookup_elem(&ledger, &env->slot);
+	env->set = RW_ONLY(settings);
+	env->in = bpf_map_lookup_elem(&ifaces, &env->slot);
+	env->now = now_seconds();
+	return env->books && env->set && env->in;
+}
+
+#endif

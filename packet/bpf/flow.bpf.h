@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The flow table: one record per translated flow, found from both directions.
+ *
+ * Reply direction: the record lies in the bucket its reply tuple hashes to.
+ * Request direction: an index entry leads to it. Both tables are plain arrays:
+ * no locks, no allocation, nothing that sweeps. A record whose idle time is
+ * over is dead wherever it lies, and the next claim may take its place.
+ *
+ * Writers agree through the record's key, one 64-bit word (abi.h). A claim is
+ * a compare-and-swap from a dead key to a CLAIMED one that already names its
+ * port; the record is then filled, and published by writing the key again.
+ * The record is committed before the index entry that leads to it, so a
+ * request never finds a flow whose replies would not.
+ */
+#ifndef RINGWAY_FLOW_H
+#define RINGWAY_FLOW_H
+
+#include "hash.bpf.h"
+#include "maps.bpf.h"
+#include "parse.bpf.h"
+
+#define FLOW_TRIES_OWN 8  /* ports tried in this CPU's block */
+#define FLOW_TRIES_ALL 8  /* and then anywhere in the pool */
+#define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
+
+/* Set where loads may be reordered (arm64): a seqlock reader then needs a barrier. */
+const volatile bool weak_memory;
+
+static __always_inline __u32 key_backend(__u64 key)
+{
+	return (__u32)key;
+}
+
+static __always_inline __u16 key_port(__u64 key)
+{
+	return (__u16)(key >> 32);
+}
+
+static __always_inline __u8 key_nat_addr(__u64 key)
+{
+	return (__u8)(key >> 48);
+}
+
+static __always_inline __u8 key_state(__u64 key)
+{
+	return (__u8)(key >> 56);
+}
+
+static __always_inline __u64 key_with_state(__u64 key, __u8 state)
+{
+	return (key & 0x00ffffffffffffffull) | ((__u64)state << 56);
+}
+
+static __always_inline __u64 flow_key(__u32 backend, __u16 port, __u8 nat_addr, __u8 state)
+{
+	return backend | ((__u64)port << 32) | ((__u64)nat_addr << 48) | ((__u64)state << 56);
+}
+
+/* A claimed record is alive whatever its age: its writer is at work. */
+static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key, __u32 seen,
+				       __u32 now)
+{
+	__u32 state = key_state(key);
+
+	if (state <= RW_FLOW_CLAIMED)
+		return state == RW_FLOW_CLAIMED;
+	if (state >= RW_FLOW_STATES)
+		return false;
+	/* Signed: another CPU's clock reading may be one tick ahead of ours. */
+	return (__s32)(now - seen) <= (__s32)set->timeout[state];
+}
+
+/* The second half of a seqlock read: was the record the same throughout? */
+static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
+{
+	if (weak_memory)
+		return __sync_fetch_and_or(&flow->key, 0) == key;
+	barrier();
+	return READ_ONCE(flow->key) == key;
+}
+
+/* Moves a flow to another state, unless someone was faster. */
+static __always_inline void flow_move(struct rw_flow *flow, __u64 *key, __u8 state)
+{
+	__u64 to = key_with_state(*key, state);
+
+	if (__sync_val_compare_and_swap(&flow->key, *key, to) == *key)
+		*key = to;
+}
+
+/* A record's place: bucket << 2 | number + 1. Never 0. */
+static __always_inline struct rw_flow *flow_at(__u32 place)
+{
+	__u32 number = place >> 2;
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+	if (!bucket)
+		return NULL;
+	switch (place & 3) {
+	case 1:
+		return &bucket->flows[0];
+	case 2:
+		return &bucket->flows[1];
+	case 3:
+		return &bucket->flows[2];
+	}
+	return NULL;
+}
+
+/* Where a request's tuple is indexed: two buckets, one tag. */
+struct index_place {
+	__u32 tag;
+	__u32 bucket[2];
+};
+
+static __always_inline struct index_place index_place(const struct rw_settings *set,
+						      const __u32 *client, __be16 port,
+						      __u16 service)
+{
+	__u64 h = hash_addr(set->seed, client);
+	struct index_place at;
+
+	h = hash_end(hash_word(h, (__u64)port << 16 | service));
+	at.tag = (__u32)(h >> 32);
+	at.bucket[0] = (__u32)h & set->index_mask;
+	at.bucket[1] = (at.bucket[0] ^ (at.tag * 0x9e3779b1u | 1)) & set->index_mask;
+	return at;
+}
+
+/* Is the flow at `place` that of this request? Then *key is what it was read by. */
+static __always_inline bool flow_requests(const struct rw_settings *set, const struct rw_tuple *t,
+					  __u16 service, __u32 place, __u32 now, __u64 *key)
+{
+	struct rw_flow *flow = flow_at(place);
+	__u64 seen_key;
+
+	if (!flow)
+		return false;
+	seen_key = READ_ONCE(flow->key);
+	if (key_state(seen_key) <= RW_FLOW_CLAIMED ||
+	    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
+		return false;
+	if (!same_addr(flow->client, t->saddr) || flow->service != service ||
+	    flow->client_port_be != t->sport_be || !flow_unchanged(flow, seen_key))
+		return false;
+	*key = seen_key;
+	return true;
+}
+
+/*
+ * The flow of a request: its place, or 0. The tag is compared first, so a
+ * record is touched only when it is ours (or once in 2^32 someone else's).
+ * A function of its own, so that it is verified once and not for every kind
+ * of packet that may come here; so are the others without `static`.
+ */
+__noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 now, __u64 *key)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	struct index_place at;
+
+	if (!set || !t || !key)
+		return 0;
+	at = index_place(set, t->saddr, t->sport_be, service);
+	for (int b = 0; b < 2; b++) {
+		__u32 number = at.bucket[b & 1];
+		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
+
+		if (!bucket)
+			return 0;
+		for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
+			__u64 entry = READ_ONCE(bucket->entries[i]);
+
+			if ((__u32)(entry >> 32) == at.tag &&
+			    flow_requests(set, t, service, (__u32)entry, now, key))
+				return (__u32)entry;
+		}
+	}
+	return 0;
+}
+
+/* `t` is a packet from a backend: daddr and dport are the nat source's. */
+static __always_inline __u64 reply_hash(const struct rw_settings *set, const struct rw_tuple *t)
+{
+	__u64 h = hash_addr(hash_addr(set->seed, t->saddr), t->daddr);
+
+	return hash_end(hash_word(h, (__u64)t->sport_be << 32 | (__u64)t->dport_be << 16 | t->proto));
+}
+
+/*
+ * Buckets a flow may lie in. One is enough under nat, where another port leads
+ * to another bucket; with source = "client" there is no other port to try.
+ */
+#define REPLY_CHOICES 4
+
+static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 hash, __u32 choice)
+{
+	return ((__u32)hash + choice * ((__u32)(hash >> 32) | 1)) & set->flow_mask;
+}
+
+/* Is this live key, in this record, the flow that t answers? */
+static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, const struct rw_tuple *t)
+{
+	__u32 index = RW_BACKEND_INDEX(key_backend(key)), nat = key_nat_addr(key);
+	struct rw_backend *backend;
+
+	if (key_port(key) != bpf_ntohs(t->dport_be))
+		return false;
+	if (nat == RW_NAT_CLIENT) {
+		if (!same_addr(flow->client, t->daddr))
+			return false;
+	} else {
+		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
+
+		if (!own || !same_addr(own->addr, t->daddr))
+			return false;
+	}
+	backend = bpf_map_lookup_elem(&backends, &index);
+	return backend && backend->generation == RW_BACKEND_GENERATION(key_backend(key)) &&
+	       backend->port_be == t->sport_be && backend->proto == t->proto &&
+	       same_addr(backend->addr, t->saddr);
+}
+
+/* The flow that a packet from a backend belongs to: its place, or 0. */
+__noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	__u32 choices;
+	__u64 hash;
+
+	if (!set || !t || !key)
+		return 0;
+	choices = set->source_client ? REPLY_CHOICES : 1;
+	hash = reply_hash(set, t);
+	for (__u32 choice = 0; choice < REPLY_CHOICES && choice < choices; choice++) {
+		__u32 number = reply_bucket(set, hash, choice);
+		struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+		if (!bucket)
+			return 0;
+		for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+			struct rw_flow *flow = &bucket->flows[i];
+			__u64 seen_key = READ_ONCE(flow->key);
+
+			if (key_state(seen_key) <= RW_FLOW_CLAIMED ||
+			    !flow_answers(flow, seen_key, t) ||
+			    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
+				continue;
+			*key = seen_key;
+			return number << 2 | (i + 1);
+		}
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * The gateway, top to bottom: parse -> balance -> send. One header per step.
+ * Loaded once per node and shared by all its interfaces.
+ */
+#include "announce.bpf.h"
+#include "balance.bpf.h"
+#include "parse.bpf.h"
+
+static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_reason reason)
+{
+	return next_stage(ctx, env->books, env->set->stages, RW_SLOT_BALANCE, reason);
+}
+
+static __always_inline bool frame_is_ours(const struct env *env, const struct packet *p)
+{
+	return same_mac(p->eth->h_dest, env->in->mac) || same_mac(p->eth->h_dest, env->in->alt_mac);
+}
+
+/* Is any service at this packet's destination address? */
+static __always_inline bool to_service_address(const struct packet *p)
+{
+	struct rw_service_key key = {};
+	struct rw_service *entry;
+
+	copy_addr(key.addr, p->t->daddr);
+	entry = bpf_map_lookup_elem(&services, &key);
+	return entry && (entry->flags & RW_ADDR_SERVICE);
+}
+
+/* IP that cannot be balanced: the kernel's, unless it is for a service. */
+static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
+				      enum rw_reason why)
+{
+	if (why == RW_REASON_ICMP && p->v6 && answer_nd(ctx, env, p))
+		return leave(env->books, RW_TX, RW_REASON_ND_REPLY);
+	if (!to_service_address(p))
+		return pass(ctx, env, RW_REASON_NO_SERVICE);
+	if (why == RW_REASON_ICMP || why == RW_REASON_OTHER_PROTOCOL)
+		return pass(ctx, env, why);
+	return leave(env->books, RW_DROP, why);
+}
+
+/* Could this be a backend's answer? Cheap, and right for everything in the pool. */
+static __always_inline bool may_be_reply(const struct env *env, const struct packet *p)
+{
+	return env->set->source_client ||
+	       bpf_ntohs(p->t->dport_be) - env->set->port_first < env->set->port_count;
+}
+
+static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct packet *p)
+{
+	struct rw_service_key key = { .port_be = p->t->dport_be, .proto = p->t->proto };
+	struct rw_service *service;
+
+	if (!frame_is_ours(env, p))
+		return pass(ctx, env, RW_REASON_OTHER_HOST);
+	if (may_be_reply(env, p)) {
+		__u64 flow_key = 0;
+		__u32 place = flow_by_reply(p->t, env->now, &flow_key);
+
+		if (place)
+			return nat_reply(env, p, place, flow_key);
+	}
+	copy_addr(key.addr, p->t->daddr);
+	service = bpf_map_lookup_elem(&services, &key);
+	if (!service)
+		return pass(ctx, env, RW_REASON_NO_SERVICE);
+	return request(ctx, env, p, service);
+}
+
+SEC("xdp.frags")
+int ringway_balance(struct xdp_md *ctx)
+{
+	struct packet p = {};
+	enum rw_reason why;
+	struct env env;
+
+	if (!env_open(&env))
+		return XDP_PASS; /* array elements exist: for the verifier */
+	p.t = &env.scratch->tuple;
+	why = parse(ctx, &p);
+	switch (why) {
+	case RW_REASON_NONE:
+		return balance(ctx, &env, &p);
+	case RW_REASON_NOT_IP:
+		if (p.eth->h_proto == bpf_htons(ETH_P_ARP) && answer_arp(ctx, &env))
+			return leave(env.books, RW_TX, RW_REASON_ARP_REPLY);
+		return pass(ctx, &env, why);
+	case RW_REASON_VLAN:
+		return pass(ctx, &env, why);
+	case RW_REASON_MALFORMED:
+		return leave(env.books, RW_DROP, why);
+	default:
+		return unbalanced(ctx, &env, &p, why);
+	}
+}
+
+char LICENSE[] SEC("license") = "GPL";

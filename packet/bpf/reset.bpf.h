@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Answers a TCP segment with a reset, so that a client whose backend is gone
+ * learns it now instead of after its timeouts. Sequence numbers as RFC 9293
+ * section 3.10.7.1 wants them.
+ */
+#ifndef RINGWAY_RESET_H
+#define RINGWAY_RESET_H
+
+#include "checksum.bpf.h"
+#include "send.bpf.h"
+
+#define RESET_TTL 64
+#define MIN_FRAME 60 /* Ethernet's minimum, without FCS */
+
+struct reset {
+	__be32 seq;
+	__be32 ack;
+	__u8 flags;
+};
+
+/* What the reset says, from the segment it answers. */
+static __always_inline struct reset reset_for(const struct packet *p)
+{
+	const struct tcphdr *tcp = p->l4;
+	__u32 l3 = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u32 used = p->l3_len - l3 - tcp->doff * 4u;
+	struct reset r = {};
+
+	if (p->t->tcp_flags & TCP_ACK) {
+		r.seq = tcp->ack_seq;
+		r.flags = TCP_RST;
+		return r;
+	}
+	used += !!(p->t->tcp_flags & TCP_SYN) + !!(p->t->tcp_flags & TCP_FIN);
+	r.ack = bpf_htonl(bpf_ntohl(tcp->seq) + used);
+	r.flags = TCP_RST | TCP_ACK;
+	return r;
+}
+
+static __always_inline void write_tcp_reset(struct tcphdr *tcp, const struct packet *p,
+					    const struct reset *r)
+{
+	__u32 *word = (__u32 *)tcp;
+
+	word[0] = (__u32)p->t->dport_be | (__u32)p->t->sport_be << 16;
+	word[1] = r->seq;
+	word[2] = r->ack;
+	word[3] = 0;
+	word[4] = 0;
+	((__u8 *)tcp)[12] = 5 << 4;
+	((__u8 *)tcp)[13] = r->flags;
+	tcp->check = ~csum_fold(csum_words(word, 5) +
+				csum_pseudo(p->t->daddr, p->t->saddr, p->v6, IPPROTO_TCP, 20));
+}
+
+static __always_inline bool write_reset4(struct xdp_md *ctx, const struct packet *p,
+					 const struct reset *r)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct iphdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u32 *word = (__u32 *)ip;
+
+	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return false;
+	word[0] = bpf_htonl(0x45000000 | (sizeof(*ip) + sizeof(*tcp)));
+	word[1] = bpf_htonl(0x4000); /* don't fragment */
+	word[2] = bpf_htonl(RESET_TTL << 24 | IPPROTO_TCP << 16);
+	word[3] = p->t->daddr[3];
+	word[4] = p->t->saddr[3];
+	ip->check = ~csum_fold(csum_words(word, 5));
+	write_tcp_reset(tcp, p, r);
+	return true;
+}
+
+static __always_inline bool write_reset6(struct xdp_md *ctx, const struct packet *p,
+					 const struct reset *r)
+{
+	struct ethhdr *eth = (void *)(long)ctx->data;
+	struct ipv6hdr *ip = (void *)(eth + 1);
+	struct tcphdr *tcp = (void *)(ip + 1);
+	__u32 *word = (__u32 *)ip;
+
+	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
+		return false;
+	word[0] = bpf_htonl(0x60000000);
+	word[1] = bpf_htonl(sizeof(*tcp) << 16 | IPPROTO_TCP << 8 | RESET_TTL);
+	copy_addr(ip->saddr.in6_u.u6_addr32, p->t->daddr);
+	copy_addr(ip->daddr.in6_u.u6_addr32, p->t->saddr);
+	write_tcp_reset(tcp, p, r);
+	return true;
+}
+
+/*
+ * Sends a reset back the way the segment came. The frame is cut to size
+ * first, which invalidates every pointer into it.
+ */
+static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struct packet *p,
+				      enum rw_reason reason)
+{
+	__u32 len = bpf_xdp_get_buff_len(ctx), l3 = p->v6 ? 40 : 20, want = ETH_HLEN + l3 + 20;
+	struct reset r;
+	__u16 mac[3];
+	struct ethhdr *eth;
+
+	if (p->t->tcp_flags & TCP_RST)
+		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
+	/* Parsed already; said again for verifiers that lost sight of it. */
+	if (p->l4 + sizeof(struct tcphdr) > (void *)(long)ctx->data_end)
+		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
+	r = reset_for(p);
+	copy_mac((__u8 *)mac, p->eth->h_source);
+	if (want < MIN_FRAME)
+		want = MIN_FRAME;
+	if (len > want && bpf_xdp_adjust_tail(ctx, (int)want - (int)len))
+		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
+	if (!(p->v6 ? write_reset6(ctx, p, &r) : write_reset4(ctx, p, &r)))
+		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
+	eth = (void *)(long)ctx->data;
+	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
+		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
+	copy_mac(eth->h_dest, (__u8 *)mac);
+	copy_mac(eth->h_source, env->in->mac);
+	return leave(env->books, RW_TX, reason);
+}
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What every stage shares: the maps that lead from one to the next, and the
+ * exits. A stage ends a packet by leave(), or hands it on by next_stage();
+ * nothing else returns a verdict, so each packet is counted once.
+ */
+#ifndef RINGWAY_STAGE_H
+#define RINGWAY_STAGE_H
+
+#include "common.bpf.h"
+
+/* writer: control; reader: gateway. Layout, timeouts, nat pool. */
+RW_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_settings, 0);
+
+/* writer: control; reader: root, every stage. The stages, in enum rw_slot's order. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, RW_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} slots SEC(".maps");
+
+/* writer: root, every stage; reader: status. Per interface slot. */
+RW_MAP(ledger, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_IFACES, __u32, struct rw_ledger, 0);
+
+/* writer: root; reader: the stages after it. Lives for one packet. */
+RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
+
+/* Ends a packet. The only way out, so that the ledger's sum is its seen. */
+static __always_inline int leave(struct rw_ledger *books, enum rw_verdict verdict,
+				 enum rw_reason reason)
+{
+	books->counts[verdict][reason]++;
+	return (int)verdict;
+}
+
+/*
+ * Passes a packet on to the stages after `from`, in order, then to the kernel.
+ * A tail call only returns when its slot was emptied under us.
+ */
+static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *books, __u32 stages,
+				      enum rw_slot from, enum rw_reason reason)
+{
+	if (stages & ~((2u << from) - 1)) {
+		if (from < RW_SLOT_STEER && (stages & (1u << RW_SLOT_STEER)))
+			bpf_tail_call(ctx, &slots, RW_SLOT_STEER);
+		if (from < RW_SLOT_FORWARD && (stages & (1u << RW_SLOT_FORWARD)))
+			bpf_tail_call(ctx, &slots, RW_SLOT_FORWARD);
+		if (stages & (1u << RW_SLOT_ON_PASS)) {
+			/* Not our program: it will not count, so we do, before. */
+			books->counts[RW_PASS][RW_REASON_ON_PASS]++;
+			bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
+			books->counts[RW_PASS][RW_REASON_ON_PASS]--;
+		}
+	}
+	return leave(books, RW_PASS, reason);
+}
+
+#endif
