@@ -16,17 +16,17 @@
  * finds another number under its pins refuses to take them over. */
 #define RW_LAYOUT 1
 
-#define RW_MAX_IFACES 64	 /* interface slots, key of ifaces, ledger, devmap */
-#define RW_MAX_SERVICES 4096	 /* (address, port, protocol) triples */
-#define RW_MAX_BACKENDS 16384	 /* one per (service, real) */
-#define RW_MAX_RINGS 4096	 /* one per service today */
-#define RW_MAX_MEMBERS 1024	 /* backends in one ring */
-#define RW_MAX_NAT_ADDRS 64	 /* source addresses of nat, both families */
-#define RW_RING_SLOTS 65537	 /* prime, Maglev's table size */
-#define RW_NO_MEMBER 0xffff	 /* ring slot without a backend */
-#define RW_BUCKET_FLOWS 3	 /* records in a flow bucket (128 bytes) */
-#define RW_INDEX_ENTRIES 8	 /* entries in an index bucket (64 bytes) */
-#define RW_LABEL_LEN 64		 /* service name, NUL-terminated */
+#define RW_MAX_IFACES 64      /* interface slots, key of ifaces, ledger, devmap */
+#define RW_MAX_SERVICES 4096  /* (address, port, protocol) triples */
+#define RW_MAX_BACKENDS 16384 /* one per (service, real) */
+#define RW_MAX_RINGS 4096     /* one per service today */
+#define RW_MAX_MEMBERS 1024   /* backends in one ring */
+#define RW_MAX_NAT_ADDRS 64   /* source addresses of nat, both families */
+#define RW_RING_SLOTS 65537   /* prime, Maglev's table size */
+#define RW_NO_MEMBER 0xffff   /* ring slot without a backend */
+#define RW_BUCKET_FLOWS 3     /* records in a flow bucket (128 bytes) */
+#define RW_INDEX_ENTRIES 8    /* entries in an index bucket (64 bytes) */
+#define RW_LABEL_LEN 64	      /* service name, NUL-terminated */
 
 /* Slots of the node's prog_array, in the order a packet meets them. */
 enum rw_slot {
@@ -51,40 +51,40 @@ enum rw_verdict {
 /* Why a packet got its verdict. Append only; names and explanations are in
  * packet/abi/src/reason.rs, whose match fails to compile when one is missing. */
 enum rw_reason {
-	RW_REASON_NONE,		 /* never counted: a zero here is a bug */
+	RW_REASON_NONE, /* never counted: a zero here is a bug */
 	/* passed to the kernel */
-	RW_REASON_NOT_IP,	 /* ARP, LLDP, ... not for us */
-	RW_REASON_VLAN,		 /* tagged frame */
-	RW_REASON_NO_SERVICE,	 /* not a service's address and port */
-	RW_REASON_ICMP,		 /* ICMP to a service address */
-	RW_REASON_OTHER_PROTOCOL,/* neither TCP nor UDP, to a service address */
-	RW_REASON_ON_PASS,	 /* handed to the user's on_pass program */
-	RW_REASON_NO_STAGE,	 /* no program in any slot */
-	RW_REASON_OTHER_HOST,	 /* the frame is for another MAC address */
+	RW_REASON_NOT_IP,	  /* ARP, LLDP, ... not for us */
+	RW_REASON_VLAN,		  /* tagged frame */
+	RW_REASON_NO_SERVICE,	  /* not a service's address and port */
+	RW_REASON_ICMP,		  /* ICMP to a service address */
+	RW_REASON_OTHER_PROTOCOL, /* neither TCP nor UDP, to a service address */
+	RW_REASON_ON_PASS,	  /* handed to the user's on_pass program */
+	RW_REASON_NO_STAGE,	  /* no program in any slot */
+	RW_REASON_OTHER_HOST,	  /* the frame is for another MAC address */
 	/* dropped */
-	RW_REASON_MALFORMED,	 /* header cut short or lengths that disagree */
-	RW_REASON_IP_OPTIONS,	 /* IPv4 options, to a service address */
-	RW_REASON_IPV6_EXTENSION,/* extension header, to a service address */
-	RW_REASON_FRAGMENT,	 /* to a service address */
+	RW_REASON_MALFORMED,	  /* header cut short or lengths that disagree */
+	RW_REASON_IP_OPTIONS,	  /* IPv4 options, to a service address */
+	RW_REASON_IPV6_EXTENSION, /* extension header, to a service address */
+	RW_REASON_FRAGMENT,	  /* to a service address */
 	RW_REASON_TTL_EXPIRED,
 	RW_REASON_NO_BACKEND,	 /* none healthy, when_none_healthy = "drop" */
 	RW_REASON_NO_NEIGHBOUR,	 /* backend's next hop has no MAC address */
 	RW_REASON_NAT_EXHAUSTED, /* no free port towards this backend */
 	RW_REASON_NAT_CONFLICT,	 /* source = "client": port in use to this backend */
 	RW_REASON_FLOW_TABLE_FULL,
-	RW_REASON_HAIRPIN,	 /* source = "client": client is a backend */
-	RW_REASON_TOO_BIG,	 /* longer than the way out allows */
-	RW_REASON_LOOP,		 /* source is one of our own addresses */
-	RW_REASON_RESET_FAILED,	 /* a reset was due but could not be built */
-	RW_REASON_NO_FLOW,	 /* RST of an unknown flow: never answered */
-	RW_REASON_NO_DEVICE,	 /* no device in the way out's slot */
-	RW_REASON_NO_STATE,	 /* a table of ours is missing: a bug, never silent */
+	RW_REASON_HAIRPIN,	/* source = "client": client is a backend */
+	RW_REASON_TOO_BIG,	/* longer than the way out allows */
+	RW_REASON_LOOP,		/* source is one of our own addresses */
+	RW_REASON_RESET_FAILED, /* a reset was due but could not be built */
+	RW_REASON_NO_FLOW,	/* RST of an unknown flow: never answered */
+	RW_REASON_NO_DEVICE,	/* no device in the way out's slot */
+	RW_REASON_NO_STATE,	/* a table of ours is missing: a bug, never silent */
 	/* sent on */
-	RW_REASON_NAT_FORWARD,	 /* client -> backend */
-	RW_REASON_NAT_REPLY,	 /* backend -> client */
-	RW_REASON_RESET_NO_BACKEND,  /* RST: none healthy */
-	RW_REASON_RESET_BACKEND_DOWN,/* RST: the flow's backend died */
-	RW_REASON_RESET_NO_FLOW, /* RST: TCP segment of an unknown flow */
+	RW_REASON_NAT_FORWARD,	      /* client -> backend */
+	RW_REASON_NAT_REPLY,	      /* backend -> client */
+	RW_REASON_RESET_NO_BACKEND,   /* RST: none healthy */
+	RW_REASON_RESET_BACKEND_DOWN, /* RST: the flow's backend died */
+	RW_REASON_RESET_NO_FLOW,      /* RST: TCP segment of an unknown flow */
 	RW_REASON_ARP_REPLY,
 	RW_REASON_ND_REPLY,
 	RW_REASONS,
@@ -153,9 +153,9 @@ enum rw_service_flags {
 	RW_SVC_SOURCE_CLIENT = 1, /* keep the client's address */
 	RW_SVC_NONE_RESET = 2,	  /* none healthy: RST, else drop */
 	/* of an address entry */
-	RW_ADDR_SERVICE = 16,	/* some service has this address */
-	RW_ADDR_ANNOUNCE = 32,	/* answer ARP and ND for it */
-	RW_ADDR_BACKEND = 64,	/* backend of a source = "client" service */
+	RW_ADDR_SERVICE = 16,  /* some service has this address */
+	RW_ADDR_ANNOUNCE = 32, /* answer ARP and ND for it */
+	RW_ADDR_BACKEND = 64,  /* backend of a source = "client" service */
 };
 
 struct rw_service {
@@ -187,7 +187,7 @@ struct rw_ring {
 /* A backend reference is index | generation << 16. The generation changes
  * when an index is given to another backend, so a flow of the former one is
  * recognised and never sent to the wrong machine. */
-#define RW_BACKEND_INDEX(ref) ((ref) & 0xffff)
+#define RW_BACKEND_INDEX(ref) ((ref)&0xffff)
 #define RW_BACKEND_GENERATION(ref) ((ref) >> 16)
 
 enum rw_backend_flags {
@@ -203,9 +203,9 @@ struct rw_backend {
 	__u16 generation;
 	__u16 service;
 	__u8 dmac[6];
-	__u16 mtu;	/* L3 bytes, of the way out */
-	__u32 iface;	/* interface slot of the way out */
-	__u32 nat_first;/* nat_addrs[nat_first .. nat_first + nat_count] */
+	__u16 mtu;	 /* L3 bytes, of the way out */
+	__u32 iface;	 /* interface slot of the way out */
+	__u32 nat_first; /* nat_addrs[nat_first .. nat_first + nat_count] */
 	__u32 nat_count;
 	__u32 pad;
 };
@@ -222,8 +222,8 @@ enum rw_flow_state {
 	RW_FLOW_ESTABLISHED, /* client's ACK of it seen */
 	RW_FLOW_FIN_CLIENT,
 	RW_FLOW_FIN_BACKEND,
-	RW_FLOW_CLOSED,	     /* FIN from both, or RST */
-	RW_FLOW_UDP_NEW,     /* no answer yet */
+	RW_FLOW_CLOSED,	 /* FIN from both, or RST */
+	RW_FLOW_UDP_NEW, /* no answer yet */
 	RW_FLOW_UDP,
 	RW_FLOW_STATES,
 };
@@ -264,17 +264,17 @@ struct rw_index_bucket {
 
 /* Per CPU. Host byte order. */
 struct rw_traffic {
-	__u64 packets;	/* client -> backend */
+	__u64 packets; /* client -> backend */
 	__u64 bytes;
 	__u64 reply_packets;
 	__u64 reply_bytes;
-	__u64 flows;	/* flows begun */
+	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
 };
 
 /* Written by user space, read per packet. Seconds. */
 struct rw_settings {
-	__u32 layout; /* RW_LAYOUT */
+	__u32 layout;	  /* RW_LAYOUT */
 	__u32 flow_mask;  /* flow buckets - 1 */
 	__u32 index_mask; /* index buckets - 1 */
 	__u32 port_first; /* nat pool, host byte order */

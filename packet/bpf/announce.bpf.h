@@ -117,9 +117,8 @@ static __always_inline void write_advert(struct nd_message *nd, const struct env
 	nd->opt_type = ND_OPT_TARGET_MAC;
 	nd->opt_len = 1;
 	copy_mac(nd->opt_mac, env->in->mac);
-	nd->head.icmp6_cksum =
-		~csum_fold(csum_words((__u32 *)nd, sizeof(*nd) / 4) +
-			   csum_pseudo(from, to, true, IPPROTO_ICMPV6, sizeof(*nd)));
+	nd->head.icmp6_cksum = ~csum_fold(csum_words((__u32 *)nd, sizeof(*nd) / 4) +
+					  csum_pseudo(from, to, true, IPPROTO_ICMPV6, sizeof(*nd)));
 }
 
 static __always_inline bool answer_nd(struct xdp_md *ctx, struct env *env, struct packet *p)

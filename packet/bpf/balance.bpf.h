@@ -32,7 +32,8 @@ static __always_inline __u32 ring_slot(const struct packet *p)
 {
 	__u64 h = hash_addr(hash_addr(RING_SEED, p->t->saddr), p->t->daddr);
 
-	h = hash_end(hash_word(h, (__u64)p->t->sport_be << 32 | (__u64)p->t->dport_be << 16 | p->t->proto));
+	h = hash_end(hash_word(h, (__u64)p->t->sport_be << 32 | (__u64)p->t->dport_be << 16 |
+					  p->t->proto));
 	return (__u32)(((h >> 32) * RW_RING_SLOTS) >> 32);
 }
 
@@ -75,8 +76,8 @@ static __always_inline void count_request(const struct packet *p, __u32 referenc
 		__u16 l4_len = p->l3_len - (p->v6 ? 40 : 20);
 
 		t->partial_checksums +=
-			*p->check ==
-			csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6, p->t->proto, l4_len));
+			*p->check == csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6,
+							   p->t->proto, l4_len));
 	}
 }
 
@@ -216,7 +217,8 @@ static __always_inline int new_flow(struct xdp_md *ctx, struct env *env, struct 
 /* Is this segment the start of another connection on a finished one's tuple? */
 static __always_inline bool starts_anew(const struct packet *p, __u8 state)
 {
-	return (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN && state == RW_FLOW_CLOSED;
+	return (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
+	       state == RW_FLOW_CLOSED;
 }
 
 static __always_inline bool opens_flow(const struct packet *p)
@@ -260,8 +262,7 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 }
 
 /* backend -> client. */
-static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 place,
-				     __u64 key)
+static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 place, __u64 key)
 {
 	struct rw_flow *flow = flow_at(place);
 	struct rw_service_info *info;

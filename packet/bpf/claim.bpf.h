@@ -19,7 +19,7 @@ static __always_inline bool same_source(__u64 a, __u64 b)
 /* A claimed record, for its writer to fill and publish. */
 struct claim {
 	struct rw_flow *flow;
-	__u64 key;	/* in state CLAIMED */
+	__u64 key; /* in state CLAIMED */
 	__u32 place;
 };
 
@@ -164,8 +164,8 @@ static __always_inline enum rw_reason claim_client(const struct rw_settings *set
 						   const struct rw_opening *open,
 						   struct rw_tuple *reply, struct claim *claim)
 {
-	__u64 other = 0, hash, key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT,
-					      RW_FLOW_CLAIMED);
+	__u64 other = 0, hash,
+	      key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
 
 	copy_addr(reply->daddr, t->saddr);
 	reply->dport_be = t->sport_be;
@@ -205,7 +205,8 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 }
 
 /* Opens a flow towards open->backend. 0, or the reason why not. */
-__noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply, struct rw_opening *open)
+__noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
+			   struct rw_opening *open)
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct claim claim = {};

@@ -31,10 +31,10 @@
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
 /* Looks up element 0 of a one-element array. */
-#define RW_ONLY(map)                                   \
-	({                                             \
-		__u32 zero = 0;                        \
-		bpf_map_lookup_elem(&(map), &zero);    \
+#define RW_ONLY(map)                                \
+	({                                          \
+		__u32 zero = 0;                     \
+		bpf_map_lookup_elem(&(map), &zero); \
 	})
 
 static __always_inline void copy_addr(__u32 *to, const __u32 *from)

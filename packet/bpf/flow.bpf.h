@@ -20,8 +20,8 @@
 #include "maps.bpf.h"
 #include "parse.bpf.h"
 
-#define FLOW_TRIES_OWN 8  /* ports tried in this CPU's block */
-#define FLOW_TRIES_ALL 8  /* and then anywhere in the pool */
+#define FLOW_TRIES_OWN 8	/* ports tried in this CPU's block */
+#define FLOW_TRIES_ALL 8	/* and then anywhere in the pool */
 #define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
 
 /* Set where loads may be reordered (arm64): a seqlock reader then needs a barrier. */
@@ -114,9 +114,8 @@ struct index_place {
 	__u32 bucket[2];
 };
 
-static __always_inline struct index_place index_place(const struct rw_settings *set,
-						      const __u32 *client, __be16 port,
-						      __u16 service)
+static __always_inline struct index_place
+index_place(const struct rw_settings *set, const __u32 *client, __be16 port, __u16 service)
 {
 	__u64 h = hash_addr(set->seed, client);
 	struct index_place at;
@@ -184,7 +183,8 @@ static __always_inline __u64 reply_hash(const struct rw_settings *set, const str
 {
 	__u64 h = hash_addr(hash_addr(set->seed, t->saddr), t->daddr);
 
-	return hash_end(hash_word(h, (__u64)t->sport_be << 32 | (__u64)t->dport_be << 16 | t->proto));
+	return hash_end(
+		hash_word(h, (__u64)t->sport_be << 32 | (__u64)t->dport_be << 16 | t->proto));
 }
 
 /*

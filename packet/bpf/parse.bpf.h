@@ -20,8 +20,8 @@
 struct packet {
 	struct rw_tuple *t; /* in scratch */
 	struct ethhdr *eth;
-	void *l3; /* iphdr or ipv6hdr, without options or extensions */
-	void *l4; /* tcphdr or udphdr: ports lie alike in both */
+	void *l3;     /* iphdr or ipv6hdr, without options or extensions */
+	void *l4;     /* tcphdr or udphdr: ports lie alike in both */
 	__u16 *check; /* the layer-4 checksum */
 	__u16 l3_len; /* bytes of layer 3, by its own header */
 	bool v6;
@@ -65,8 +65,9 @@ static __always_inline enum rw_reason parse_l4(struct packet *p, void *end, __u3
 		p->t->tcp_flags = 0;
 		return RW_REASON_NONE;
 	}
-	return p->t->proto == IPPROTO_ICMP || p->t->proto == IPPROTO_ICMPV6 ? RW_REASON_ICMP :
-									 RW_REASON_OTHER_PROTOCOL;
+	return p->t->proto == IPPROTO_ICMP || p->t->proto == IPPROTO_ICMPV6 ?
+		       RW_REASON_ICMP :
+		       RW_REASON_OTHER_PROTOCOL;
 }
 
 static __always_inline enum rw_reason parse_ipv4(struct xdp_md *ctx, struct packet *p, void *end)
@@ -77,7 +78,8 @@ static __always_inline enum rw_reason parse_ipv4(struct xdp_md *ctx, struct pack
 	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
 		return RW_REASON_MALFORMED;
 	total = bpf_ntohs(ip->tot_len);
-	if (total < ip->ihl * 4u || sizeof(struct ethhdr) + total > frame_len(ctx, ETH_HLEN + total))
+	if (total < ip->ihl * 4u ||
+	    sizeof(struct ethhdr) + total > frame_len(ctx, ETH_HLEN + total))
 		return RW_REASON_MALFORMED;
 	p->v6 = false;
 	p->l3_len = total;

@@ -40,7 +40,8 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 {
 	__u64 change = csum_change_addr(p->t->saddr, to->saddr) +
 		       csum_change_addr(p->t->daddr, to->daddr) +
-		       csum_change16(p->t->sport_be, to->sport_be) + csum_change16(p->t->dport_be, to->dport_be);
+		       csum_change16(p->t->sport_be, to->sport_be) +
+		       csum_change16(p->t->dport_be, to->dport_be);
 
 	__be16 *ports = p->l4;
 	__u16 check;
