@@ -174,11 +174,19 @@ impl Ethtool {
         Ok(value != 0)
     }
 
-    /// Switches `offload`. Needs CAP_NET_ADMIN. Fails when the device cannot do it; already being so
-    /// is success.
+    /// Switches `offload`. Needs CAP_NET_ADMIN. Being so already is success, and an offload that the device does
+    /// not have is off.
     pub fn set(&self, interface: &str, offload: Offload, on: bool) -> Result<()> {
         let mut value = Value { command: offload.commands().1, data: u32::from(on) };
-        self.call(interface, &mut value, "switching an offload")
+        match self.raw_call(interface, &mut value) {
+            Err(e)
+                if e.raw_os_error() == Some(libc::EOPNOTSUPP)
+                    && self.get(interface, offload).ok() == Some(on) =>
+            {
+                Ok(())
+            }
+            other => other.map_err(|source| failed("switching an offload", interface, source)),
+        }
     }
 
     /// The offloads that matter to XDP. What a device does not know counts as off.

@@ -1,5 +1,7 @@
 //! Interfaces of the calling thread's network namespace, by RTM_GETLINK.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Attribute, Message, Netlink, Request, attributes, string, u32_of};
@@ -20,7 +22,10 @@ const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
+const IFLA_XDP_FLAGS: u16 = 3;
+const XDP_FLAGS_UPDATE_IF_NOEXIST: u32 = 1;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
@@ -125,6 +130,29 @@ pub fn by_name(name: &str) -> Result<Link> {
 /// The interface of this index.
 pub fn by_index(ifindex: u32) -> Result<Link> {
     get(request(0, ifindex), ifindex.to_string())
+}
+
+/// Attaches an XDP program in the given mode, or detaches the one there with `None`. Refuses to replace a program.
+/// It stays attached when the caller ends. Needs CAP_NET_ADMIN.
+pub fn set_xdp(ifindex: u32, program: Option<BorrowedFd>, mode: XdpMode) -> Result<()> {
+    let mut flags: u32 = match mode {
+        XdpMode::Generic => 1 << 1,
+        XdpMode::Native => 1 << 2,
+        XdpMode::Hardware => 1 << 3,
+    };
+    let fd = program.map_or(-1, |p| p.as_raw_fd());
+    if program.is_some() {
+        flags |= XDP_FLAGS_UPDATE_IF_NOEXIST;
+    }
+    let xdp = Request::nested()
+        .attribute(IFLA_XDP_FD, &fd.to_ne_bytes())
+        .attribute(IFLA_XDP_FLAGS, &flags.to_ne_bytes());
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+    let request = Request::new(libc::RTM_SETLINK, flags, &header).nest(IFLA_XDP, xdp);
+    let what = format!("attaching or detaching an XDP program on interface {ifindex}");
+    Netlink::open()?.execute(&what, request)
 }
 
 fn get(request: Request, name: String) -> Result<Link> {

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::{Namespace, Result, wait_for};
+use crate::{Namespace, Result, XdpReceive, attach_pass, enable_napi, wait_for};
 
 /// One end of a veth pair, as wished.
 #[derive(Debug, Clone)]
@@ -16,7 +16,7 @@ pub struct End {
     mac: Option<Mac>,
     addresses: Vec<String>,
     master: Option<String>,
-    napi: bool,
+    xdp_receive: XdpReceive,
 }
 
 impl End {
@@ -28,7 +28,7 @@ impl End {
             mac: None,
             addresses: Vec::new(),
             master: None,
-            napi: false,
+            xdp_receive: XdpReceive::No,
         }
     }
 
@@ -50,9 +50,9 @@ impl End {
         self
     }
 
-    /// See [`enable_napi`].
-    pub fn napi(mut self) -> Self {
-        self.napi = true;
+    /// Makes it ready for frames that XDP sends from the other end.
+    pub fn xdp_receive(mut self, how: XdpReceive) -> Self {
+        self.xdp_receive = how;
         self
     }
 }
@@ -120,25 +120,18 @@ pub fn bridge(namespace: &Namespace, name: &str, addresses: &[&str]) -> Result<(
     namespace.ip(&lines)
 }
 
-/// Turns NAPI on for a veth device, by switching GRO on, so that frames which XDP sends into it (XDP_TX or redirect on
-/// its peer) arrive. Without NAPI or a native XDP program **on the receiving end** veth drops them silently
-/// (drivers/net/veth.c: veth_xdp_xmit needs `rcv_priv->xdp_prog` or an enabled NAPI).
-pub fn enable_napi(namespace: &Namespace, interface: &str) -> Result<()> {
-    namespace.run(|| Ok(Ethtool::open()?.set(interface, Offload::Gro, true)?))?
-}
-
 fn set_offloads(end: &End, options: &VethOptions) -> Result<()> {
     let ethtool = Ethtool::open()?;
     if !options.offloads {
-        for offload in [Offload::Tso, Offload::Gso, Offload::TxChecksum] {
+        for offload in [Offload::Tso, Offload::Gso, Offload::TxChecksum, Offload::Gro] {
             ethtool.set(&end.name, offload, false)?;
         }
-        ethtool.set(&end.name, Offload::Gro, false)?;
     }
-    if end.napi {
-        ethtool.set(&end.name, Offload::Gro, true)?;
+    match end.xdp_receive {
+        XdpReceive::No => Ok(()),
+        XdpReceive::Gro => enable_napi(&end.namespace, &end.name),
+        XdpReceive::Pass => attach_pass(&end.namespace, &end.name),
     }
-    Ok(())
 }
 
 fn set_up(end: &End) -> String {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::{End, Link, Namespace, Result, VethOptions, bridge, veth};
+use crate::{End, Link, Namespace, Result, VethOptions, XdpReceive, bridge, veth};
 
 /// Which address families a topology has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,21 +77,21 @@ pub struct OneBridge {
 /// client eth0 -- eth0 gateway eth1 -- gw switch(br0) b1..bn -- eth0 backend 1..n
 ///    10.1.0.0/24, fd01::/64      10.2.0.0/24, fd02::/64
 /// ```
-/// All offloads off, except GRO where frames sent by XDP on the gateway arrive (see [`crate::enable_napi`]).
-/// At most 200 backends.
+/// All offloads off. A program that passes everything sits on the client's `eth0` and the switch's `gw`, so that
+/// what XDP on the gateway sends arrives. At most 200 backends.
 pub fn two_armed(backends: usize, families: Families) -> Result<TwoArmed> {
     let options = VethOptions::default();
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let switch = Namespace::new("switch")?;
     let (outer_net, inner_net) = (Net::new(10, 1), Net::new(10, 2));
 
-    let eth0 = outer_net.end(&client, "eth0", 2, families).napi();
+    let eth0 = outer_net.end(&client, "eth0", 2, families).xdp_receive(XdpReceive::Pass);
     let (client_eth0, outer) =
         veth(&eth0, &outer_net.end(&gateway, "eth0", 1, families), &options)?;
     add_default_routes(&client, outer_net, families)?;
 
     bridge(&switch, "br0", &[])?;
-    let port = End::new(&switch, "gw").port_of("br0").napi();
+    let port = End::new(&switch, "gw").port_of("br0").xdp_receive(XdpReceive::Pass);
     let (inner, _) = veth(&inner_net.end(&gateway, "eth1", 1, families), &port, &options)?;
 
     let mut nodes = Vec::new();
@@ -108,20 +108,16 @@ pub fn two_armed(backends: usize, families: Families) -> Result<TwoArmed> {
 }
 
 /// Client, balancer and backends, each with `eth0` on the bridge `br0` of a host namespace, as a container engine
-/// arranges them. Default routes by the host's 172.17.0.1 and fd17::1. With `napi`, GRO is on for every end, so
-/// that XDP may send into any of them; without, attach a native XDP program where frames are to arrive.
-/// At most 200 backends.
-pub fn one_bridge(backends: usize, napi: bool) -> Result<OneBridge> {
+/// arranges them. Default routes by the host's 172.17.0.1 and fd17::1. `xdp_receive` holds for both ends of every
+/// pair. All offloads off (but GRO if wished by it). At most 200 backends.
+pub fn one_bridge(backends: usize, xdp_receive: XdpReceive) -> Result<OneBridge> {
     let host = Namespace::new("host")?;
     let net = Net::new(172, 17);
     bridge(&host, "br0", &[&net.v4(1, 24), &net.v6(1, 64)])?;
     let container = |name: &str, n: usize| -> Result<Node> {
         let ns = Namespace::new(name)?;
-        let mut eth0 = net.end(&ns, "eth0", n, Families::Both);
-        let mut port = End::new(&host, name).port_of("br0");
-        if napi {
-            (eth0, port) = (eth0.napi(), port.napi());
-        }
+        let eth0 = net.end(&ns, "eth0", n, Families::Both).xdp_receive(xdp_receive);
+        let port = End::new(&host, name).port_of("br0").xdp_receive(xdp_receive);
         let (eth0, peer) = veth(&eth0, &port, &VethOptions::default())?;
         add_default_routes(&ns, net, Families::Both)?;
         Ok(net.node(ns, eth0, peer, n, Families::Both))

@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_testnet::{
-    End, Families, Namespace, Nginx, VethOptions, one_bridge, root_or_skip, sweep, tools,
-    two_armed, veth, wait_until,
+    End, Families, Namespace, Nginx, VethOptions, XdpReceive, attach_pass, detach_pass, one_bridge,
+    root_or_skip, sweep, tools, two_armed, veth, wait_until,
 };
 
 const SOON: Duration = Duration::from_secs(5);
@@ -70,7 +70,12 @@ fn wishes_for_a_veth_are_met() {
     let ns = Namespace::new("wish").unwrap();
     let mac = Mac([2, 0, 0, 0, 0, 7]);
     let options = VethOptions { queues: 2, mtu: 3000, ..VethOptions::default() };
-    veth(&End::new(&ns, "left").mac(mac), &End::new(&ns, "right").napi(), &options).unwrap();
+    veth(
+        &End::new(&ns, "left").mac(mac),
+        &End::new(&ns, "right").xdp_receive(XdpReceive::Gro),
+        &options,
+    )
+    .unwrap();
     ns.run(|| {
         let (left, right) = (links::by_name("left").unwrap(), links::by_name("right").unwrap());
         assert_eq!((left.mac, left.mtu, left.rx_queues, left.tx_queues), (Some(mac), 3000, 2, 2));
@@ -231,7 +236,7 @@ fn one_bridge_connects_all() {
         return;
     }
     let start = Instant::now();
-    let net = one_bridge(2, true).unwrap();
+    let net = one_bridge(2, XdpReceive::Pass).unwrap();
     println!("one_bridge with 2 backends: {:?}", start.elapsed());
     for backend in &net.backends {
         for address in backend.sockets(7) {
@@ -263,4 +268,25 @@ fn nginx_answers_and_dies() {
     let address = backend.sockets(80)[0];
     let after = net.gateway.run(|| TcpStream::connect_timeout(&address, SOON)).unwrap();
     assert_eq!(after.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn pass_programs_come_and_go() {
+    if !root_or_skip("pass_programs_come_and_go") {
+        return;
+    }
+    use ringway_host::links::{self, XdpMode};
+    let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    let end_a = End::new(&a, "eth0").address("10.0.0.1/24").xdp_receive(XdpReceive::Pass);
+    let end_b = End::new(&b, "eth0").address("10.0.0.2/24");
+    veth(&end_a, &end_b, &VethOptions::default()).unwrap();
+    let attached = || a.run(|| links::by_name("eth0").unwrap().xdp).unwrap();
+    assert_eq!(attached().iter().map(|x| x.mode).collect::<Vec<_>>(), [XdpMode::Native]);
+    exchange(&a, &b, "10.0.0.2:7");
+    detach_pass(&a, "eth0").unwrap();
+    assert!(attached().is_empty());
+    detach_pass(&a, "eth0").unwrap();
+    attach_pass(&a, "eth0").unwrap();
+    let again = attach_pass(&a, "eth0").unwrap_err().to_string();
+    assert!(again.contains("eth0") || again.contains("busy"), "{again}");
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const HEADER: usize = 16;
+const NLA_F_NESTED: u16 = 0x8000;
 /// NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const ATTRIBUTE_FLAGS: u16 = 0xc000;
 
@@ -30,6 +31,16 @@ impl Request {
         self.bytes.extend_from_slice(data);
         self.pad();
         self
+    }
+
+    /// The start of what goes into [`Request::nest`].
+    pub fn nested() -> Self {
+        Self::new(0, 0, &[])
+    }
+
+    /// Adds the attributes of `inner` as one nested attribute.
+    pub fn nest(self, kind: u16, inner: Self) -> Self {
+        self.attribute(kind | NLA_F_NESTED, &inner.bytes[HEADER..])
     }
 
     pub fn address(self, kind: u16, address: IpAddr) -> Self {
