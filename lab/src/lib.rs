@@ -1,1 +1,15 @@
-//! ringway-lab
+//! Measures Ringway beside what it replaces. Nothing depends on this crate but the binary.
+//!
+//! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod error;
+pub mod lb;
+mod machine;
+mod wrk;
+
+pub use error::Error;
+
+/// Result of every fallible call in this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,29 @@
+//! Compiles bpf/bare.bpf.c and generates its skeleton, as control/kernel does for the gateway.
+
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let source = Path::new("bpf/bare.bpf.c");
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: run by cargo only")?);
+    println!("cargo:rerun-if-changed={}", source.display());
+    println!("cargo:rerun-if-env-changed=CLANG");
+
+    let mut builder = SkeletonBuilder::new();
+    if let Some(clang) = env::var_os("CLANG") {
+        builder.clang(PathBuf::from(clang));
+    }
+    // Debian keeps <asm/types.h> in a directory per architecture, which clang does not search when
+    // it compiles for bpf.
+    let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
+    let args = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-idirafter", &multiarch];
+    builder
+        .source(source)
+        .clang_args(args.map(OsString::from))
+        .build_and_generate(out.join("bare.skel.rs"))?;
+    Ok(())
+}

@@ -1,0 +1,44 @@
+use std::io;
+use std::path::PathBuf;
+
+/// Why something could not be measured, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Namespaces, links or programs.
+    #[error(transparent)]
+    Testnet(#[from] ringway_testnet::Error),
+    /// A file could not be written.
+    #[error("writing {path}: {source}; see that the disk has room and the directory is yours")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A program could not be run at all.
+    #[error("cannot run {program}: {source}")]
+    Run {
+        /// The program.
+        program: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// A program ran and failed.
+    #[error("{program} failed: {output}")]
+    Failed {
+        /// The program.
+        program: String,
+        /// What it said.
+        output: String,
+    },
+    /// The bare rewriter could not be loaded or attached.
+    #[error("the bare XDP rewriter: {0}; run as root on a kernel with BTF and native XDP on veth")]
+    Bpf(#[from] libbpf_rs::Error),
+    /// The machine has no such balancer.
+    #[error("{0}")]
+    Unavailable(String),
+    /// An unknown path was asked for.
+    #[error("there is no path {0:?}; write one of {1}")]
+    NoSuchPath(String, String),
+}

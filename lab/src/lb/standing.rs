@@ -1,0 +1,149 @@
+//! A path that has been set up and carries requests.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use ringway_testnet::{Child, Namespace, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
+
+use super::path::Path;
+use super::{bare, gateway, kernel_nat, proxies};
+use crate::{Error, Result};
+
+pub(super) const PORT: u16 = 80;
+const BACKENDS: usize = 2;
+/// Fetches made before measuring, to see that both backends answer. A fair spread misses one of
+/// them once in 2^47 times.
+const TRIAL_FETCHES: usize = 48;
+
+/// A path at work. Dropping it takes everything down.
+pub(super) struct Standing {
+    /// What was configured, as text, for the report.
+    pub configuration: String,
+    address: Ipv4Addr,
+    // Dropped in this order: programs before the namespaces they live in.
+    _balancer: Balancer,
+    _backends: Vec<Nginx>,
+    pub net: OneBridge,
+}
+
+/// What a path's set-up leaves running.
+pub(super) struct Balancer {
+    /// Where clients connect, at [`PORT`].
+    pub address: Ipv4Addr,
+    pub configuration: String,
+    /// Kept alive, for dropping it ends the program.
+    pub _child: Option<Child>,
+}
+
+impl Standing {
+    /// Makes the topology, the backends and the balancer, and waits until both backends answer through it.
+    pub fn set_up(path: Path, ringway: &FilePath) -> Result<Self> {
+        let net = one_bridge(BACKENDS, XdpReceive::No)?;
+        let mut backends = Vec::new();
+        for (n, node) in net.backends.iter().enumerate() {
+            let listen = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, PORT).into();
+            backends.push(Nginx::start(&node.ns, &[listen], &format!("backend {n}"))?);
+        }
+        let balancer = match path {
+            Path::Direct => multipath(&net)?,
+            Path::NginxStream => proxies::nginx_stream(&net)?,
+            Path::Haproxy => proxies::haproxy(&net)?,
+            Path::Nftables => kernel_nat::nftables(&net)?,
+            Path::Ipvs => kernel_nat::ipvs(&net)?,
+            Path::BareGeneric => bare::attach(&net, bare::Mode::Generic)?,
+            Path::BareNative => bare::attach(&net, bare::Mode::Native)?,
+            Path::RingwayGeneric => gateway::in_container(&net, ringway, "generic")?,
+            Path::RingwayNative => gateway::in_container(&net, ringway, "native")?,
+            Path::RingwayHost => gateway::on_host(&net, ringway)?,
+        };
+        let standing = Self {
+            configuration: balancer.configuration.clone(),
+            address: balancer.address,
+            _balancer: balancer,
+            _backends: backends,
+            net,
+        };
+        standing.try_out()?;
+        Ok(standing)
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}:{PORT}/", self.address)
+    }
+
+    /// A figure for a path that uses one backend, or none, would be worth nothing.
+    fn try_out(&self) -> Result<()> {
+        let fetch = || self.net.client.ns.run(|| fetch(self.address)).map_err(|e| e.to_string())?;
+        let address = self.address;
+        wait_for(format!("an answer from {address}:{PORT}"), Duration::from_secs(20), fetch)?;
+        let mut seen = BTreeSet::new();
+        for _ in 0..TRIAL_FETCHES {
+            seen.insert(fetch().map_err(|output| Error::Failed {
+                program: format!("a request to {address}:{PORT}"),
+                output,
+            })?);
+        }
+        if seen.len() == BACKENDS {
+            return Ok(());
+        }
+        Err(Error::Failed {
+            program: "spreading requests".into(),
+            output: format!(
+                "{TRIAL_FETCHES} connections all saw {seen:?}; expected {BACKENDS} backends"
+            ),
+        })
+    }
+}
+
+/// One request on a connection of its own; the answer's body, or what went wrong.
+fn fetch(address: Ipv4Addr) -> Result<String, String> {
+    let patience = Duration::from_secs(2);
+    let get = || -> std::io::Result<String> {
+        let mut stream =
+            TcpStream::connect_timeout(&SocketAddrV4::new(address, PORT).into(), patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = get().map_err(|e| e.to_string())?;
+    match answer.split_once("\r\n\r\n") {
+        Some((head, body)) if head.starts_with("HTTP/1.1 200 ") => Ok(body.trim().to_owned()),
+        _ => Err(format!("not an HTTP 200: {answer:?}")),
+    }
+}
+
+/// No balancer in the way, and yet one wrk over both backends: both own one more address, and the client's
+/// multipath route picks one of them for each connection.
+fn multipath(net: &OneBridge) -> Result<Balancer> {
+    let address = Ipv4Addr::new(172, 17, 0, 100);
+    for node in &net.backends {
+        node.ns.ip(&format!("addr add {address}/32 dev lo\n"))?;
+    }
+    net.client.ns.sysctl("net.ipv4.fib_multipath_hash_policy", "1")?;
+    let hops: String = net.backends.iter().map(|b| format!(" nexthop via {}", v4(b.v4))).collect();
+    let route = format!("route add {address}{hops}\n");
+    net.client.ns.ip(&route)?;
+    let configuration = format!(
+        "on each backend:  ip addr add {address}/32 dev lo\n\
+         on the client:    sysctl net.ipv4.fib_multipath_hash_policy=1; ip {route}"
+    );
+    Ok(Balancer { address, configuration, _child: None })
+}
+
+/// The topology always has IPv4; [`Ipv4Addr::UNSPECIFIED`] would fail the trial fetches.
+pub(super) fn v4(address: Option<Ipv4Addr>) -> Ipv4Addr {
+    address.unwrap_or(Ipv4Addr::UNSPECIFIED)
+}
+
+/// Writes a program's configuration into its namespace's directory.
+pub(super) fn write(namespace: &Namespace, name: &str, text: &str) -> Result<PathBuf> {
+    let path = namespace.directory().join(name);
+    fs::write(&path, text).map_err(|source| Error::Write { path: path.clone(), source })?;
+    Ok(path)
+}

@@ -1,0 +1,101 @@
+//! What a figure must be read with: the machine, the versions, the day.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use ringway_testnet::tools;
+use serde::Serialize;
+
+/// The machine that measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Machine {
+    /// Model name of the first processor.
+    pub cpu: String,
+    /// Processors online.
+    pub cores: usize,
+    /// Kernel release.
+    pub kernel: String,
+    /// Day and time, UTC, RFC 3339.
+    pub date: String,
+    /// Version of each program, by name; absent programs are left out.
+    pub versions: BTreeMap<String, String>,
+}
+
+impl Machine {
+    /// This one, now.
+    pub fn here() -> Self {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let programs = [("nginx", "-v"), ("haproxy", "-v"), ("wrk", "-v"), ("nft", "--version")];
+        let versions = programs
+            .iter()
+            .filter_map(|(program, flag)| Some(((*program).to_owned(), version(program, flag)?)))
+            .chain([("ringway".to_owned(), env!("CARGO_PKG_VERSION").to_owned())])
+            .collect();
+        Self {
+            cpu: cpu_model(&fs::read_to_string("/proc/cpuinfo").unwrap_or_default()),
+            cores: std::thread::available_parallelism().map_or(1, Into::into),
+            kernel: kernel.trim().to_owned(),
+            date: now(),
+            versions,
+        }
+    }
+}
+
+fn cpu_model(cpuinfo: &str) -> String {
+    let model = cpuinfo.lines().find(|l| l.starts_with("model name"));
+    let model = model.and_then(|l| l.split_once(':')).map(|(_, name)| name.trim());
+    model.unwrap_or("unknown").to_owned()
+}
+
+/// The first line that a program prints about itself; nginx uses standard error.
+fn version(program: &str, flag: &str) -> Option<String> {
+    let tool = tools::find(program).ok()?;
+    let mut command = Command::new(&tool.path);
+    tool.set_environment(&mut command);
+    let output = command.arg(flag).output().ok()?;
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said);
+    Some(said.lines().next()?.trim().to_owned())
+}
+
+fn now() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    rfc3339(seconds)
+}
+
+/// Days to year, month, day by the method of eras of 400 years that begin in March.
+fn rfc3339(unix_s: u64) -> String {
+    let (days, second) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
+    let (era, day_of_era) = (days / 146_097, days % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = era * 400 + year_of_era + u64::from(month <= 2);
+    let (h, m, s) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        assert_eq!(rfc3339(0), "1970-01-01T00:00:00Z");
+        assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(rfc3339(1_767_225_599), "2025-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn model_of_the_first_processor() {
+        let cpuinfo = "processor\t: 0\nmodel name\t: Some CPU @ 2GHz\nmodel name\t: other\n";
+        assert_eq!(cpu_model(cpuinfo), "Some CPU @ 2GHz");
+        assert_eq!(cpu_model(""), "unknown");
+    }
+}
