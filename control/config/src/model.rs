@@ -90,8 +90,8 @@ impl fmt::Display for XdpMode {
 /// Source address and port translation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// Source addresses towards backends. Of a family that is absent, the address the kernel
-    /// itself would use towards each backend.
+    /// Source addresses towards backends, of every family that needs one; empty: the address the
+    /// kernel itself would use towards each backend.
     pub addresses: Vec<Located<IpAddr>>,
     /// Source ports; must be disjoint from net.ipv4.ip_local_port_range.
     pub ports: Located<PortRange>,
@@ -171,7 +171,7 @@ pub struct Service {
     /// What clients connect to. Backends are of the same family.
     pub address: Located<IpAddr>,
     /// What clients connect to, host byte order.
-    pub port: u16,
+    pub port: Located<u16>,
     /// One or two, TCP first.
     pub protocols: Vec<Protocol>,
     /// How packets reach the backends.

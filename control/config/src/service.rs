@@ -56,7 +56,7 @@ fn read_one(file: &Section, table: &Located<&DeTable>, number: usize) -> Option<
     Some(Service {
         name: name?,
         address: address?,
-        port: *port?,
+        port: port?,
         protocols: protocols.into_inner(),
         forward,
         source,

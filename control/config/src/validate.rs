@@ -40,7 +40,7 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
     let mut seen = HashMap::new();
     for service in services {
         for protocol in &service.protocols {
-            let key = (*service.address, service.port, *protocol);
+            let key = (*service.address, *service.port, *protocol);
             let Some(other) = seen.insert(key, &service.name) else { continue };
             let message = format!(
                 "service {:?} has the address, port and protocol of service {:?} ({}, {}, \
@@ -116,12 +116,13 @@ fn limits(report: &Report, services: &[Service]) {
 
 /// `[nat]` against the services that use it.
 pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
-    let translated = || services.iter().filter(|service| service.source == SourceMode::Node);
-    let Some(first) = nat.addresses.first() else { return };
     for (family, v4) in [("IPv4", true), ("IPv6", false)] {
-        let uncovered = translated().find(|service| service.address.is_ipv4() == v4);
+        let translated = |service: &&Service| {
+            service.source == SourceMode::Node && service.address.is_ipv4() == v4
+        };
+        let Some(service) = services.iter().find(translated) else { continue };
         let covered = nat.addresses.iter().any(|address| address.is_ipv4() == v4);
-        if let Some(service) = uncovered
+        if let Some(first) = nat.addresses.first()
             && !covered
         {
             let message = format!(
@@ -131,17 +132,34 @@ pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
             );
             report.error(first.span(), message);
         }
-    }
-    // A reply to such an address and port would look like a client's request.
-    for service in services {
-        let shared = nat.addresses.iter().any(|address| **address == *service.address);
-        if shared && nat.ports.contains(service.port) {
-            let message = format!(
-                "service {:?} has port {}, which ports of [nat] ({}) uses on the same address: \
-                 write another range, or another address for nat",
-                service.name, service.port, *nat.ports
-            );
-            report.error(service.address.span(), message);
+        for service in services.iter().filter(|service| service.address.is_ipv4() == v4) {
+            shared_port(report, service, nat);
         }
     }
+}
+
+/// A reply to a nat address and port must not look like a client's request. Which address nat
+/// uses by default is not known here: it may be the service's.
+fn shared_port(report: &Report, service: &Service, nat: &Nat) {
+    let shared = match nat.addresses.is_empty() {
+        true => true,
+        false => nat.addresses.iter().any(|address| **address == *service.address),
+    };
+    if shared && nat.ports.contains(*service.port) {
+        let message = format!(
+            "port {} of service {:?} is one of the ports of [nat] ({}), possibly on the same \
+             address: write another range, such as ports = \"{}\", or addresses of [nat] that \
+             are no service's",
+            service.port,
+            service.name,
+            nat.ports,
+            other_range(*service.port)
+        );
+        report.error(service.port.span(), message);
+    }
+}
+
+/// A range of nat ports without this one, below Linux's default ip_local_port_range.
+fn other_range(port: u16) -> &'static str {
+    if port < 20000 { "20000-32767" } else { "10000-19999" }
 }

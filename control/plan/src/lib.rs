@@ -1,2 +1,18 @@
-//! plan
+//! What the packet path should do: a pure function of configuration, health and the kernel's
+//! routes. [`Planner::plan`] gives [`tables::Tables`]; `ringway-kernel` writes them.
+//!
+//! What must not change from one plan to the next lives in [`Ids`]: flows in the kernel hold
+//! the numbers of services, backends and nat addresses.
+
+mod diff;
+mod ids;
+pub mod maglev;
+mod observed;
+mod plan;
+mod sources;
 pub mod tables;
+
+pub use diff::Change;
+pub use ids::{BackendKey, Ids};
+pub use observed::{Health, Observed};
+pub use plan::{PlanError, Planner};

@@ -1,16 +1,10 @@
 //! The tables the packet path reads, as plain values: what [`crate::plan`] computes and
 //! `ringway-kernel` writes. Nothing here knows about maps or system calls.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
-/// Transport protocol of a service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
-    /// TCP, IP protocol number 6.
-    Tcp,
-    /// UDP, IP protocol number 17.
-    Udp,
-}
+pub use ringway_config::Protocol;
 
 /// What a client addresses: the identity of a service entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -58,7 +52,7 @@ pub struct NextHop {
 pub struct BackendRow {
     /// Stable index into the kernel's table; below `RW_MAX_BACKENDS`.
     pub index: u16,
-    /// Raised each time the index is given to another backend.
+    /// From 1, raised each time the index is given to another backend; 0: never used.
     pub generation: u16,
     /// Service it belongs to ([`ServiceRow::id`]).
     pub service: u16,
@@ -68,11 +62,11 @@ pub struct BackendRow {
     pub port: u16,
     /// Same as the service's.
     pub protocol: Protocol,
-    /// Relative weight, 1..=1000 (0 when drained).
+    /// Relative weight, 0..=1000; 0: no new flows.
     pub weight: u16,
     /// Healthy, unchecked, or kept by `when_none_healthy = "all"`: its flows live.
     pub up: bool,
-    /// Way out, when known.
+    /// Way out, when known. None also while no source address for nat is known.
     pub next_hop: Option<NextHop>,
     /// Source addresses for nat: a range of [`Tables::nat_addresses`] (first, count).
     pub nat: (u32, u32),
@@ -83,6 +77,11 @@ impl BackendRow {
     pub fn reference(&self) -> u32 {
         u32::from(self.index) | u32::from(self.generation) << 16
     }
+
+    /// Address and port together.
+    pub fn endpoint(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
 }
 
 /// One Maglev ring, the content of one inner map.
@@ -92,8 +91,9 @@ pub struct RingRow {
     pub id: u32,
     /// Backend references; slots index into this. At most `RW_MAX_MEMBERS`.
     pub backends: Vec<u32>,
-    /// `RW_RING_SLOTS` entries: an index into `backends`, or `RW_NO_MEMBER`.
-    pub slots: Vec<u16>,
+    /// `RW_RING_SLOTS` entries: an index into `backends`, or `RW_NO_MEMBER`. Shared between
+    /// plans while nothing changes.
+    pub slots: Arc<[u16]>,
 }
 
 /// Everything the packet path should know, computed from configuration and health.
@@ -105,7 +105,8 @@ pub struct Tables {
     pub backends: Vec<BackendRow>,
     /// Rings, by ascending id.
     pub rings: Vec<RingRow>,
-    /// Source addresses of nat.
+    /// Source addresses of nat, at most `RW_MAX_NAT_ADDRS`. Flow records hold positions in this
+    /// list, so an address keeps its place; some may serve old flows alone.
     pub nat_addresses: Vec<IpAddr>,
     /// nat pool: first port and number of ports, host byte order.
     pub nat_ports: (u16, u16),

@@ -1,0 +1,131 @@
+//! Numbers that flows in the kernel hold, and that therefore must not change hands: ids of
+//! services, indexes of backends, positions of nat addresses.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+
+use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_SERVICES};
+
+use crate::sources::Places;
+use crate::tables::{BackendRow, ServiceKey, ServiceRow};
+
+/// A backend's identity: the same machine behind two services is two backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BackendKey {
+    /// Service entry it belongs to.
+    pub service: ServiceKey,
+    /// Its own address and port.
+    pub endpoint: SocketAddr,
+}
+
+/// Who has which number.
+#[derive(Clone, Debug)]
+pub struct Ids {
+    pub(crate) services: Pool<ServiceKey>,
+    pub(crate) backends: Pool<BackendKey>,
+    /// By backend index: generation of its last holder, 0 when it never had one.
+    generations: Vec<u16>,
+    pub(crate) places: Places,
+}
+
+impl Default for Ids {
+    /// Of a node that starts from nothing.
+    fn default() -> Ids {
+        Ids::from_rows(&[], &[], &[], &[])
+    }
+}
+
+impl Ids {
+    /// Of a node whose tables are in the kernel already. `backends` are the rows in use;
+    /// `retired` has (index, generation) of every other row whose generation is not 0, so the
+    /// kernel's table must keep the generation of a backend that is removed. `nat_addresses`
+    /// is the kernel's table, with the unspecified address where it is empty.
+    ///
+    /// Rows that contradict one another lose: a row whose number is taken, or whose service is
+    /// not there, counts as retired.
+    pub fn from_rows(
+        services: &[ServiceRow],
+        backends: &[BackendRow],
+        retired: &[(u16, u16)],
+        nat_addresses: &[IpAddr],
+    ) -> Ids {
+        let held = services.iter().map(|row| (row.key, row.id));
+        let service_pool = Pool::new(RW_MAX_SERVICES as u16, held, &[]);
+        let mut generations = vec![0; RW_MAX_BACKENDS as usize];
+        let rows = backends.iter().map(|row| (row.index, row.generation));
+        for (index, generation) in retired.iter().copied().chain(rows) {
+            if let Some(known) = generations.get_mut(usize::from(index)) {
+                *known = generation.max(*known);
+            }
+        }
+        let key_of: BTreeMap<u16, ServiceKey> =
+            service_pool.held.iter().map(|(key, id)| (*id, *key)).collect();
+        let held = backends.iter().filter_map(|row| {
+            let service = *key_of.get(&row.service)?;
+            Some((BackendKey { service, endpoint: row.endpoint() }, row.index))
+        });
+        let used: Vec<u16> = (0..RW_MAX_BACKENDS as u16)
+            .filter(|index| generations[usize::from(*index)] != 0)
+            .collect();
+        Ids {
+            services: service_pool,
+            backends: Pool::new(RW_MAX_BACKENDS as u16, held, &used),
+            generations,
+            places: Places::new(nat_addresses),
+        }
+    }
+
+    /// Index and generation of a backend, new ones if it has none. `None`: none are left.
+    pub(crate) fn backend(&mut self, key: BackendKey) -> Option<(u16, u16)> {
+        let (index, new) = self.backends.number(key)?;
+        let generation = &mut self.generations[usize::from(index)];
+        if new {
+            *generation = generation.checked_add(1).unwrap_or(1);
+        }
+        Some((index, *generation))
+    }
+}
+
+/// Numbers below a limit and who holds them. A number that was given back is given out again
+/// as late as possible.
+#[derive(Clone, Debug)]
+pub(crate) struct Pool<K> {
+    held: BTreeMap<K, u16>,
+    /// Never used ones first, then as they were given back.
+    free: VecDeque<u16>,
+}
+
+impl<K: Ord + Copy> Pool<K> {
+    /// With `held` given out, first come first served; of the rest, `used` go last.
+    fn new(limit: u16, held: impl Iterator<Item = (K, u16)>, used: &[u16]) -> Pool<K> {
+        let mut pool = Pool { held: BTreeMap::new(), free: VecDeque::new() };
+        let mut taken = HashSet::new();
+        for (key, number) in held {
+            if number < limit && !pool.held.contains_key(&key) && taken.insert(number) {
+                pool.held.insert(key, number);
+            }
+        }
+        let used: BTreeSet<u16> = used.iter().copied().collect();
+        let free = |number: &u16| !taken.contains(number);
+        pool.free.extend((0..limit).filter(free).filter(|number| !used.contains(number)));
+        pool.free.extend(used.iter().copied().filter(free));
+        pool
+    }
+
+    /// Takes back the numbers of all but those wanted.
+    pub(crate) fn keep(&mut self, wanted: &BTreeSet<K>) {
+        let mut freed = BTreeSet::new();
+        self.held.retain(|key, number| wanted.contains(key) || !freed.insert(*number));
+        self.free.extend(freed);
+    }
+
+    /// The number of `key`, and whether it is new. `None`: none are left.
+    pub(crate) fn number(&mut self, key: K) -> Option<(u16, bool)> {
+        if let Some(number) = self.held.get(&key) {
+            return Some((*number, false));
+        }
+        let number = self.free.pop_front()?;
+        self.held.insert(key, number);
+        Some((number, true))
+    }
+}

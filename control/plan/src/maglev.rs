@@ -1,0 +1,119 @@
+//! Weighted Maglev hashing (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load
+//! Balancer", NSDI 2016, section 3.4).
+//!
+//! A ring depends on what its members are and weigh, not on their order, on the node or on any
+//! number given to them: every node with the same configuration has the same ring.
+
+use std::net::IpAddr;
+
+use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
+
+use crate::tables::Protocol;
+
+/// Slots of a ring; prime, so that every step visits all of them.
+pub const SLOTS: usize = RW_RING_SLOTS as usize;
+/// A slot without a member.
+pub const NO_MEMBER: u16 = RW_NO_MEMBER as u16;
+
+/// A backend as the ring sees it. Ordered by identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Member {
+    /// The backend's own address.
+    pub address: IpAddr,
+    /// The backend's own port.
+    pub port: u16,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// Share relative to the others; 0: none.
+    pub weight: u16,
+}
+
+/// The ring: for each of [`SLOTS`] slots a position in `members`, or [`NO_MEMBER`] when no
+/// member has weight. Of n members that share a weight of W, one of weight w gets
+/// 65 537 * w / W slots, give or take 1 + n * w / W, and never none.
+pub fn ring(members: &[Member]) -> Vec<u16> {
+    let mut slots = vec![NO_MEMBER; SLOTS];
+    let mut order: Vec<usize> = (0..members.len()).filter(|&i| members[i].weight > 0).collect();
+    order.sort_by_key(|&i| members[i]);
+    let Some(heaviest) = order.iter().map(|&i| u64::from(members[i].weight)).max() else {
+        return slots;
+    };
+    let mut walks: Vec<Walk> = order.iter().map(|&i| Walk::new(i as u16, &members[i])).collect();
+    // In a round, the heaviest take a slot each; the others when their weight has added up.
+    let mut left = SLOTS;
+    for round in 1.. {
+        for walk in &mut walks {
+            if round * walk.weight < walk.due {
+                continue;
+            }
+            walk.due += heaviest;
+            let slot = walk.next_free(&slots);
+            slots[slot] = walk.member;
+            left -= 1;
+            if left == 0 {
+                return slots;
+            }
+        }
+    }
+    slots
+}
+
+/// A member on its way through its own permutation of the slots.
+struct Walk {
+    member: u16,
+    weight: u64,
+    /// Weight to have added up before the next turn.
+    due: u64,
+    position: usize,
+    step: usize,
+}
+
+impl Walk {
+    fn new(number: u16, member: &Member) -> Walk {
+        let slots = SLOTS as u64;
+        Walk {
+            member: number,
+            weight: u64::from(member.weight),
+            due: 0,
+            position: (hash(member, 0x52_69_6e_67) % slots) as usize,
+            step: (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1,
+        }
+    }
+
+    /// The next slot of the permutation that nobody has; there is one.
+    fn next_free(&mut self, slots: &[u16]) -> usize {
+        loop {
+            let slot = self.position;
+            self.position += self.step;
+            if self.position >= SLOTS {
+                self.position -= SLOTS;
+            }
+            if slots[slot] == NO_MEMBER {
+                return slot;
+            }
+        }
+    }
+}
+
+/// A fixed hash of a member's identity: never to change, or every flow without a record moves.
+fn hash(member: &Member, seed: u64) -> u64 {
+    let address = match member.address {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let bits = address.to_bits();
+    let protocol: u64 = match member.protocol {
+        Protocol::Tcp => 6,
+        Protocol::Udp => 17,
+    };
+    let words = [(bits >> 64) as u64, bits as u64, u64::from(member.port) << 8 | protocol];
+    words.iter().fold(seed, |state, word| mix(state ^ word))
+}
+
+/// The finalizer of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
+fn mix(value: u64) -> u64 {
+    let mut z = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,46 @@
+//! What the world looks like: health, and the kernel's routes and neighbours.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::tables::NextHop;
+
+/// What a health check knows of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// It answers.
+    Up,
+    /// It does not, or has not been asked yet.
+    Down,
+    /// Nobody asks; taken to be up.
+    Unchecked,
+}
+
+/// Everything a plan depends on besides the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    health: HashMap<String, HashMap<SocketAddr, Health>>,
+    /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
+    /// interface that is not the gateway's.
+    pub next_hops: HashMap<IpAddr, NextHop>,
+    /// Source address the kernel would use towards each backend address, for nat without
+    /// configured addresses.
+    pub sources: HashMap<IpAddr, IpAddr>,
+}
+
+impl Observed {
+    /// Notes the health of a backend of the service of that name.
+    pub fn set_health(&mut self, service: &str, backend: SocketAddr, health: Health) {
+        match self.health.get_mut(service) {
+            Some(backends) => drop(backends.insert(backend, health)),
+            None => drop(self.health.insert(service.into(), [(backend, health)].into())),
+        }
+    }
+
+    /// The health noted last; [`Health::Down`] for a backend never heard of, so that one with a
+    /// check waits for its first. A service without a check does not ask.
+    pub fn health(&self, service: &str, backend: SocketAddr) -> Health {
+        let backends = self.health.get(service);
+        backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Down)
+    }
+}

@@ -1,0 +1,265 @@
+//! Configuration and observations in, tables out.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+
+use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
+use ringway_config::{Announce, Backend, Config, Service, SourceMode, WhenNoneHealthy};
+
+use crate::ids::{BackendKey, Ids};
+use crate::maglev::{self, Member};
+use crate::observed::{Health, Observed};
+use crate::tables::{BackendRow, RingRow, ServiceKey, ServiceRow, Tables, Timeouts};
+
+/// Why there is no plan. The one in force stays.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// More service entries than the kernel's table holds.
+    #[error(
+        "more than {RW_MAX_SERVICES} services (each protocol counts): move some to another node"
+    )]
+    Services,
+    /// More backends than the kernel's table holds.
+    #[error(
+        "more than {RW_MAX_BACKENDS} backends (each service and protocol counts): move some to \
+         another node"
+    )]
+    Backends,
+    /// More source addresses than the kernel's table holds.
+    #[error(
+        "more than {RW_MAX_NAT_ADDRS} source addresses towards backends: name those to use in \
+         addresses of [nat]"
+    )]
+    Sources,
+}
+
+/// Makes plans, and remembers what must be the same in the next one.
+#[derive(Debug, Default)]
+pub struct Planner {
+    ids: Ids,
+    /// Rings of the last plan, by their members: building one takes a millisecond.
+    rings: HashMap<Vec<Member>, Arc<[u16]>>,
+}
+
+impl Planner {
+    /// `Ids::default()` for a node that starts from nothing, [`Ids::from_rows`] for one that
+    /// takes over.
+    pub fn new(ids: Ids) -> Planner {
+        Planner { ids, rings: HashMap::new() }
+    }
+
+    /// The tables for this configuration and this state of the world.
+    ///
+    /// - A service with two protocols becomes two entries with their own backends and rings.
+    /// - A ring has the backends that are up and have weight. Those that cannot be reached (no
+    ///   next hop, or no source address for nat) stay out as long as another one can be: a ring
+    ///   of unreachable ones drops packets and counts why, an empty one says none is healthy.
+    /// - While no backend with weight is up, the ring is empty, or with
+    ///   `when_none_healthy = "all"` every backend counts as up.
+    ///
+    /// # Errors
+    /// Something does not fit its table; nothing has changed then.
+    pub fn plan(&mut self, config: &Config, observed: &Observed) -> Result<Tables, PlanError> {
+        let mut ids = self.ids.clone();
+        let entries: Vec<Entry> = config.services.iter().flat_map(Entry::of).collect();
+        ids.services.keep(&entries.iter().map(|entry| entry.key).collect());
+        ids.backends.keep(&entries.iter().flat_map(Entry::backend_keys).collect());
+        ids.places.begin(&wanted_sources(config, observed));
+        let configured = Sources::new(config, &mut ids)?;
+        let mut plan = Plan { observed, configured, ids, tables: Tables::default() };
+        let mut rings = HashMap::new();
+        for entry in &entries {
+            let (id, members) = plan.entry(entry)?;
+            let slots = self.ring(&members, &mut rings);
+            let backends = members.iter().map(|(_, reference)| *reference).collect();
+            plan.tables.rings.push(RingRow { id: u32::from(id), backends, slots });
+        }
+        let Plan { ids, mut tables, .. } = plan;
+        tables.services.sort_by_key(|row| row.id);
+        tables.backends.sort_by_key(|row| row.index);
+        tables.rings.sort_by_key(|row| row.id);
+        tables.nat_addresses = ids.places.table().to_vec();
+        tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
+        tables.timeouts = timeouts(config);
+        (self.ids, self.rings) = (ids, rings);
+        Ok(tables)
+    }
+
+    /// The ring of these members: of this plan, of the last one, or a new one.
+    fn ring(
+        &self,
+        members: &[(Member, u32)],
+        rings: &mut HashMap<Vec<Member>, Arc<[u16]>>,
+    ) -> Arc<[u16]> {
+        let members: Vec<Member> = members.iter().map(|(member, _)| *member).collect();
+        let build = |members: &Vec<Member>| match self.rings.get(members) {
+            Some(slots) => slots.clone(),
+            None => maglev::ring(members).into(),
+        };
+        rings.entry(members).or_insert_with_key(build).clone()
+    }
+}
+
+/// A service under one of its protocols.
+struct Entry<'c> {
+    service: &'c Service,
+    key: ServiceKey,
+}
+
+impl<'c> Entry<'c> {
+    fn of(service: &'c Service) -> impl Iterator<Item = Entry<'c>> {
+        let (address, port) = (*service.address, *service.port);
+        service.protocols.iter().map(move |protocol| Entry {
+            service,
+            key: ServiceKey { address, port, protocol: *protocol },
+        })
+    }
+
+    fn backend_keys(&self) -> impl Iterator<Item = BackendKey> {
+        let service = self.key;
+        let endpoints = self.service.backends.iter().map(Backend::endpoint);
+        endpoints.map(move |endpoint| BackendKey { service, endpoint })
+    }
+}
+
+/// Where configured nat addresses are in the table, by family; `None`: not configured.
+struct Sources {
+    v4: Option<Range<usize>>,
+    v6: Option<Range<usize>>,
+}
+
+impl Sources {
+    fn new(config: &Config, ids: &mut Ids) -> Result<Sources, PlanError> {
+        let mut family = |v4: bool| {
+            let addresses: BTreeSet<IpAddr> = config.nat.addresses.iter().map(|a| **a).collect();
+            let mine: Vec<IpAddr> = addresses.into_iter().filter(|a| a.is_ipv4() == v4).collect();
+            match mine.is_empty() {
+                true => Ok(None),
+                false => ids.places.place(&mine).map(Some).ok_or(PlanError::Sources),
+            }
+        };
+        Ok(Sources { v4: family(true)?, v6: family(false)? })
+    }
+}
+
+/// A plan in the making.
+struct Plan<'p> {
+    observed: &'p Observed,
+    configured: Sources,
+    ids: Ids,
+    tables: Tables,
+}
+
+impl Plan<'_> {
+    /// Adds a service entry and its backends. Its id, and the ring's members with their
+    /// references.
+    fn entry(&mut self, entry: &Entry) -> Result<(u16, Vec<(Member, u32)>), PlanError> {
+        let service = entry.service;
+        let (id, _) = self.ids.services.number(entry.key).ok_or(PlanError::Services)?;
+        self.tables.services.push(ServiceRow {
+            id,
+            key: entry.key,
+            name: service.name.to_string(),
+            ring: u32::from(id),
+            source_client: service.source == SourceMode::Client,
+            announce: service.announce == Announce::Arp,
+            reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
+        });
+        let mut rows = Vec::with_capacity(service.backends.len());
+        for (backend, up) in service.backends.iter().zip(up(service, self.observed)) {
+            rows.push(self.backend(entry, id, backend, up)?);
+        }
+        let members = members(&rows);
+        self.tables.backends.append(&mut rows);
+        Ok((id, members))
+    }
+
+    fn backend(
+        &mut self,
+        entry: &Entry,
+        service: u16,
+        backend: &Backend,
+        up: bool,
+    ) -> Result<BackendRow, PlanError> {
+        let key = BackendKey { service: entry.key, endpoint: backend.endpoint() };
+        let (index, generation) = self.ids.backend(key).ok_or(PlanError::Backends)?;
+        let nat = match entry.service.source {
+            SourceMode::Client => Some(0..0),
+            SourceMode::Node => self.sources(*backend.address)?,
+        };
+        let next_hop = self.observed.next_hops.get(&backend.address).copied();
+        Ok(BackendRow {
+            index,
+            generation,
+            service,
+            address: *backend.address,
+            port: backend.port,
+            protocol: entry.key.protocol,
+            weight: backend.weight,
+            up,
+            next_hop: next_hop.filter(|_| nat.is_some()),
+            nat: nat.map_or((0, 0), |run| (run.start as u32, run.len() as u32)),
+        })
+    }
+
+    /// The source addresses towards a backend; `None` while none is known.
+    fn sources(&mut self, backend: IpAddr) -> Result<Option<Range<usize>>, PlanError> {
+        let configured = if backend.is_ipv4() { &self.configured.v4 } else { &self.configured.v6 };
+        if let Some(run) = configured {
+            return Ok(Some(run.clone()));
+        }
+        match self.observed.sources.get(&backend) {
+            Some(source) => self.ids.places.place(&[*source]).map(Some).ok_or(PlanError::Sources),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Every source address a plan can use.
+fn wanted_sources(config: &Config, observed: &Observed) -> HashSet<IpAddr> {
+    let configured = config.nat.addresses.iter().map(|address| **address);
+    configured.chain(observed.sources.values().copied()).collect()
+}
+
+/// Which backends of a service count as up, in the order of the configuration.
+fn up(service: &Service, observed: &Observed) -> Vec<bool> {
+    let healthy = |backend: &Backend| {
+        service.check.is_none()
+            || observed.health(&service.name, backend.endpoint()) != Health::Down
+    };
+    let any = service.backends.iter().any(|backend| backend.weight > 0 && healthy(backend));
+    let all = !any && service.when_none_healthy == WhenNoneHealthy::All;
+    service.backends.iter().map(|backend| all || healthy(backend)).collect()
+}
+
+/// The members of a ring, in the order of identity, with their references.
+fn members(rows: &[BackendRow]) -> Vec<(Member, u32)> {
+    let serving = || rows.iter().filter(|row| row.up && row.weight > 0);
+    let reachable = serving().any(|row| row.next_hop.is_some());
+    let mut members: Vec<(Member, u32)> = serving()
+        .filter(|row| !reachable || row.next_hop.is_some())
+        .map(|row| (member(row), row.reference()))
+        .collect();
+    members.sort();
+    members
+}
+
+fn member(row: &BackendRow) -> Member {
+    let BackendRow { address, port, protocol, weight, .. } = *row;
+    Member { address, port, protocol, weight }
+}
+
+fn timeouts(config: &Config) -> Timeouts {
+    let seconds = |duration: std::time::Duration| duration.as_secs() as u32;
+    let timeouts = &config.nat.timeouts;
+    Timeouts {
+        syn: seconds(timeouts.syn),
+        established: seconds(timeouts.established),
+        closing: seconds(timeouts.closing),
+        closed: seconds(timeouts.closed),
+        udp_new: seconds(timeouts.udp_new),
+        udp: seconds(timeouts.udp),
+    }
+}
