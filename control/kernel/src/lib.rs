@@ -1,1 +1,34 @@
-//! ringway-kernel
+//! The packet path, from user space: loads it, attaches it, pins it, fills its tables and reads
+//! its books. Nothing else in Ringway calls libbpf.
+//!
+//! [`Gateway`] is for the one process that looks after a node; [`View`] reads the same pins from
+//! any process, with or without a daemon. [`detach`] takes everything away again. Dropping a
+//! pinned [`Gateway`] takes nothing away: traffic keeps flowing.
+//!
+//! Interfaces are looked up in the network namespace of the calling thread.
+
+mod attach;
+mod detach;
+mod error;
+mod gateway;
+mod link;
+mod load;
+mod log;
+mod map;
+mod pins;
+mod probe;
+mod read;
+mod rows;
+mod tables;
+mod testrun;
+
+pub use attach::{Attached, Mode, NativeRefused, XdpMode};
+pub use detach::{Detached, detach};
+pub use error::{Error, Result};
+pub use gateway::{Gateway, Interface, Opened, Options, Orphan, OrphanCause, TakenOver};
+pub use pins::{DEFAULT_BPFFS, Pins};
+pub use probe::{Bpffs, Probe, ensure_bpffs, probe};
+pub use read::{BackendState, Daemon, FlowCounts, InterfaceState, ServiceState, View};
+pub use rows::{Existing, ExistingBackend, ExistingService};
+pub use tables::Applied;
+pub use testrun::{Frame, TestRun};

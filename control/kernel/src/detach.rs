@@ -1,0 +1,91 @@
+//! Takes a node's packet path away: attachments, then everything else.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, MapHandle, Program};
+use ringway_abi::Slot;
+
+use crate::link::XdpLink;
+use crate::map::{self, Maps};
+use crate::pins::{Pins, pin_error};
+use crate::{Error, Result, gateway, log};
+
+/// What [`detach`] took away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// Interfaces that are free again.
+    pub interfaces: Vec<String>,
+    /// Ids of the programs.
+    pub programs: Vec<u32>,
+    /// Ids of the maps.
+    pub maps: Vec<u32>,
+}
+
+impl Detached {
+    /// What is still there of it, in words; waits up to `patience`, since the kernel frees
+    /// programs and maps a little later. Empty: nothing is left.
+    pub fn leftovers(&self, patience: Duration) -> Vec<String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = self.left_now();
+            if left.is_empty() || Instant::now() >= deadline {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn left_now(&self) -> Vec<String> {
+        let program = |id: &&u32| Program::fd_from_id(**id).is_ok();
+        let map = |id: &&u32| MapHandle::from_map_id(**id).is_ok();
+        let programs = self.programs.iter().filter(program).map(|id| format!("program {id}"));
+        programs.chain(self.maps.iter().filter(map).map(|id| format!("map {id}"))).collect()
+    }
+}
+
+/// Takes away everything that is pinned for a node: its traffic stops being balanced and all its
+/// connections end. Works whatever version made the pins. Fails when nothing is pinned, or when
+/// a daemon looks after the node.
+pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
+    log::install();
+    let pins = Pins::new(bpffs, node)?;
+    if !pins.dir().exists() {
+        return Err(Error::NotLoaded {
+            node: node.to_owned(),
+            path: bpffs.join("ringway"),
+            known: pins.known_nodes(),
+        });
+    }
+    let Some(_lock) = pins.lock()? else {
+        return Err(Error::Busy { node: node.to_owned(), pid: gateway::daemon_pid(&pins) });
+    };
+    let mut detached = Detached::default();
+    for iface in pins.iface_names()? {
+        let path = pins.link(&iface);
+        if path.exists() {
+            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+            detached.programs.extend(link.info().map(|(_, program)| program));
+            link.detach().map_err(pin_error("detach", &path))?;
+        }
+        detached.interfaces.push(iface);
+    }
+    note_maps(&pins, &mut detached);
+    pins.remove()?;
+    Ok(detached)
+}
+
+/// Remembers what should be gone afterwards. A map that cannot be opened is only not checked.
+fn note_maps(pins: &Pins, detached: &mut Detached) {
+    for name in Maps::NAMES {
+        let Ok(Some(map)) = map::open_pinned(&pins.map(name), name) else { continue };
+        detached.maps.extend(map.info().map(|info| info.info.id));
+        if *name == "slots" {
+            for slot in Slot::all().filter(|slot| *slot != Slot::OnPass) {
+                detached
+                    .programs
+                    .extend(map::find::<u32, u32>(&map, &(slot as u32)).ok().flatten());
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What can go wrong between user space and the kernel, each with what to do about it.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Every error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The process lacks privileges.
+    #[error("not permitted: missing {}; run as root, or grant these capabilities", missing.join(", "))]
+    NotPermitted {
+        /// Names of the missing capabilities.
+        missing: Vec<&'static str>,
+    },
+    /// The kernel is older than the floor.
+    #[error("Linux {found} is too old: Ringway needs 6.1 or newer; boot a newer kernel")]
+    KernelTooOld {
+        /// Release of the running kernel.
+        found: String,
+    },
+    /// No bpffs where the pins belong.
+    #[error(
+        "no bpf file system at {} and it could not be mounted ({source}); \
+         as root: mount -t bpf bpf {}",
+        path.display(), path.display()
+    )]
+    NoBpffs {
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Why mounting failed.
+        source: io::Error,
+    },
+    /// Another process looks after this node.
+    #[error(
+        "node {node} is already looked after by process {pid}; \
+         stop it first (systemctl stop ringway, or kill {pid}): traffic keeps flowing meanwhile"
+    )]
+    Busy {
+        /// Name of the node.
+        node: String,
+        /// Process that holds it, 0 when unknown.
+        pid: u64,
+    },
+    /// The pins were made by a version with other tables.
+    #[error(
+        "the tables pinned for node {node} have layout {found}, this version has {expected}; \
+         they cannot be taken over: run `ringway detach` (ends all connections), then start again"
+    )]
+    Layout {
+        /// Name of the node.
+        node: String,
+        /// Layout found under the pins.
+        found: u32,
+        /// Layout of this version.
+        expected: u32,
+    },
+    /// A pinned map differs from what this version expects although the layout is the same.
+    #[error(
+        "pinned map {map} is not what this version expects ({detail}); \
+         run `ringway detach` (ends all connections), then start again"
+    )]
+    PinnedMap {
+        /// Name of the map.
+        map: String,
+        /// What differs.
+        detail: String,
+    },
+    /// Nothing is loaded for this node.
+    #[error(
+        "no gateway named {node} under {}{}; start one with `ringway run`, \
+         or give the name of the right node",
+        path.display(), known_nodes(known)
+    )]
+    NotLoaded {
+        /// Name of the node.
+        node: String,
+        /// Where it was looked for.
+        path: PathBuf,
+        /// Nodes that are there.
+        known: Vec<String>,
+    },
+    /// A node or interface name that cannot be a file name.
+    #[error("{name:?} cannot name a node or interface: use 1 to 64 characters, no slash or NUL")]
+    BadName {
+        /// The name.
+        name: String,
+    },
+    /// The kernel refused the program.
+    #[error(
+        "the kernel refused to load {program}: {source:#}{}{}",
+        load_hint(source),
+        log_tail(log)
+    )]
+    Load {
+        /// Name of the program.
+        program: &'static str,
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+        /// The last lines of libbpf's and the verifier's log.
+        log: String,
+    },
+    /// A map could not be read or written.
+    #[error(
+        "cannot {action} map {map}: {source:#}; `ringway status` shows whether it is still loaded"
+    )]
+    Map {
+        /// "read", "write", "open", ...
+        action: &'static str,
+        /// Name of the map.
+        map: String,
+        /// libbpf's error.
+        source: libbpf_rs::Error,
+    },
+    /// A value under a pin has not the size or content it should have.
+    #[error(
+        "map {map} holds something this version cannot read ({detail}); \
+         read it with the version that loaded it"
+    )]
+    Content {
+        /// Name of the map.
+        map: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A pin, directory or link could not be handled.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Pin {
+        /// "create", "remove", ...
+        action: &'static str,
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Tables that the packet path has no room for; nothing was changed.
+    #[error("tables refused, nothing changed: {0}")]
+    Tables(String),
+    /// No such interface.
+    #[error(
+        "no interface {name} (index {ifindex}) in this network namespace; `ip link` lists them"
+    )]
+    NoInterface {
+        /// Its name.
+        name: String,
+        /// The index it was thought to have.
+        ifindex: u32,
+    },
+    /// The slot has not been given an interface.
+    #[error("interface slot {slot} is not in use; call set_iface first (slots are 0 to {})", ringway_abi::raw::RW_MAX_IFACES - 1)]
+    NoSlot {
+        /// The slot.
+        slot: u32,
+    },
+    /// Somebody else's XDP program is on the interface.
+    #[error(
+        "{iface} already runs an XDP program that is not ours: {name} (id {id}); \
+         stop what loaded it, or remove it with `ip link set dev {iface} xdp off`"
+    )]
+    ForeignProgram {
+        /// The interface.
+        iface: String,
+        /// The program's id.
+        id: u32,
+        /// The program's name.
+        name: String,
+    },
+    /// An interface of this node is attached from another network namespace.
+    #[error(
+        "the pins of node {node} belong to interface {iface} of another network namespace; \
+         run ringway there, or give this gateway another [node] name"
+    )]
+    OtherNamespace {
+        /// Name of the node.
+        node: String,
+        /// The interface.
+        iface: String,
+    },
+    /// Attaching failed.
+    #[error("cannot attach to {iface} in {mode} mode: {source}; {hint}")]
+    Attach {
+        /// The interface.
+        iface: String,
+        /// "native" or "generic".
+        mode: &'static str,
+        /// Why.
+        source: io::Error,
+        /// What to do.
+        hint: &'static str,
+    },
+    /// A test run was refused.
+    #[error(
+        "test run refused: {source}; frames are 14 bytes or longer, and the receive queue must \
+         exist on the given interface"
+    )]
+    TestRun {
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else the system refused.
+    #[error("cannot {action}: {source}")]
+    System {
+        /// What was being done.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn known_nodes(known: &[String]) -> String {
+    match known {
+        [] => String::new(),
+        names => format!(" (there: {})", names.join(", ")),
+    }
+}
+
+fn load_hint(source: &libbpf_rs::Error) -> &'static str {
+    match source.kind() {
+        libbpf_rs::ErrorKind::PermissionDenied => {
+            " (run as root, or grant CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON)"
+        }
+        libbpf_rs::ErrorKind::OutOfMemory | libbpf_rs::ErrorKind::TooBig => {
+            " (lower [nat] flows, or give the control group more memory)"
+        }
+        _ => " (run with RUST_LOG=debug for the whole log)",
+    }
+}
+
+fn log_tail(log: &str) -> String {
+    if log.is_empty() { String::new() } else { format!("\n{log}") }
+}

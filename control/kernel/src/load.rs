@@ -1,0 +1,126 @@
+//! Loads the programs, into new maps or into those that are already pinned.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject};
+
+use crate::log;
+use crate::map::{Maps, map_error};
+use crate::{Error, Result};
+
+/// An object file as the build made it, aligned as its 64-bit fields want it.
+#[repr(C, align(8))]
+struct Embedded<T: ?Sized> {
+    bytes: T,
+}
+
+static GATEWAY_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/gateway.bpf.o")) };
+static ROOT_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/root.bpf.o")) };
+
+const GATEWAY: &str = "ringway_balance";
+const ROOT: &str = "ringway_root";
+
+/// Buckets of the two flow tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowSizes {
+    pub(crate) flow_buckets: u32,
+    pub(crate) index_buckets: u32,
+}
+
+/// Loads the balancer. `reuse` gives the maps that exist already, by name; the others are made.
+pub(crate) fn load_gateway(
+    sizes: FlowSizes,
+    mut reuse: impl FnMut(&str) -> Result<Option<MapHandle>>,
+) -> Result<(OwnedFd, Maps)> {
+    let failed = load_error(GATEWAY);
+    let mut open = ObjectBuilder::default().open_memory(&GATEWAY_OBJECT.bytes).map_err(&failed)?;
+    set_entries(&mut open, "flows", sizes.flow_buckets)?;
+    set_entries(&mut open, "flow_index", sizes.index_buckets)?;
+    share(&mut open, &mut reuse)?;
+    let object = load(GATEWAY, open)?;
+    let maps = Maps::from_each(|name| {
+        let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+        MapHandle::try_from(&map).map_err(map_error("open", name))
+    })?;
+    Ok((program(&object, GATEWAY)?, maps))
+}
+
+/// Loads the root program for one interface slot, on the gateway's maps.
+pub(crate) fn load_root(slot: u32, maps: &Maps) -> Result<OwnedFd> {
+    let failed = load_error(ROOT);
+    let mut open = ObjectBuilder::default().open_memory(&ROOT_OBJECT.bytes).map_err(&failed)?;
+    // root.bpf.c has a single constant, iface_slot.
+    let mut constants =
+        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
+    constants.set_initial_value(&slot.to_ne_bytes()).map_err(&failed)?;
+    share(&mut open, &mut |name| {
+        maps.get(name).map(MapHandle::try_from).transpose().map_err(map_error("open", name))
+    })?;
+    program(&load(ROOT, open)?, ROOT)
+}
+
+fn load(program: &'static str, open: OpenObject) -> Result<Object> {
+    let (result, log) = log::capture(|| open.load());
+    result.map_err(|source| Error::Load { program, source, log })
+}
+
+fn load_error(program: &'static str) -> impl Fn(libbpf_rs::Error) -> Error {
+    move |source| Error::Load { program, source, log: String::new() }
+}
+
+/// A descriptor of its own: the program outlives the object.
+fn program(object: &Object, name: &str) -> Result<OwnedFd> {
+    let program = object.progs().find(|program| program.name() == name);
+    let program = program.ok_or_else(|| missing(name))?;
+    let fd = program.as_fd().try_clone_to_owned();
+    fd.map_err(|source| Error::System { action: "duplicate a program's descriptor", source })
+}
+
+fn set_entries(open: &mut OpenObject, name: &str, entries: u32) -> Result<()> {
+    let mut map = open.maps_mut().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+    map.set_max_entries(entries).map_err(map_error("size", name))
+}
+
+fn is_rodata(name: &OsStr) -> bool {
+    name.as_encoded_bytes().ends_with(b".rodata")
+}
+
+/// Puts existing maps in the place of those the object would create.
+fn share(
+    object: &mut OpenObject,
+    reuse: &mut impl FnMut(&str) -> Result<Option<MapHandle>>,
+) -> Result<()> {
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        // .rodata and other sections are each object's own.
+        if name.contains('.') {
+            continue;
+        }
+        let Some(existing) = reuse(&name)? else { continue };
+        check_same(&name, &map, &existing)?;
+        map.reuse_fd(existing.as_fd()).map_err(map_error("reuse", &name))?;
+    }
+    Ok(())
+}
+
+/// The number of entries may differ: a pinned table keeps its size.
+fn check_same(name: &str, wanted: &OpenMapMut<'_>, found: &MapHandle) -> Result<()> {
+    let expected = (wanted.map_type(), wanted.key_size(), wanted.value_size());
+    let pinned = (found.map_type(), found.key_size(), found.value_size());
+    // Maps of maps and of programs hold descriptors: the object leaves their sizes open.
+    if expected == pinned || (expected.0 == pinned.0 && expected.2 == 0) {
+        return Ok(());
+    }
+    Err(Error::PinnedMap {
+        map: name.to_owned(),
+        detail: format!("type, key and value size {pinned:?} instead of {expected:?}"),
+    })
+}
+
+fn missing(name: &str) -> Error {
+    let detail = "the program does not have it".to_owned();
+    Error::Content { map: name.to_owned(), detail }
+}

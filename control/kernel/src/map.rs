@@ -1,0 +1,187 @@
+//! The packet path's maps by name, and typed access to their entries.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::Path;
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+use ringway_abi::{FromBytes, IntoBytes};
+use zerocopy::Immutable;
+
+use crate::pins::Pins;
+use crate::{Error, Result};
+
+/// One structure with a field per map, so that a missing map is found when it is built.
+macro_rules! maps {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// Every shared map of the packet path (packet/bpf/{stage,maps}.bpf.h).
+        #[derive(Debug)]
+        pub(crate) struct Maps {
+            $($(#[$doc])* pub(crate) $name: MapHandle,)*
+        }
+
+        impl Maps {
+            /// Names of all maps.
+            pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Builds the set from whatever gives a map by its name.
+            pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {
+                Ok(Self { $($name: get(stringify!($name))?,)* })
+            }
+
+            /// All maps with their names.
+            pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&'static str, &mut MapHandle)> {
+                [$((stringify!($name), &mut self.$name)),*].into_iter()
+            }
+
+            /// A map by name.
+            pub(crate) fn get(&self, name: &str) -> Option<&MapHandle> {
+                match name {
+                    $(stringify!($name) => Some(&self.$name),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+maps!(
+    settings,
+    slots,
+    ledger,
+    scratch,
+    ifaces,
+    devices,
+    services,
+    service_info,
+    backends,
+    nat_addrs,
+    labels,
+    rings,
+    flows,
+    flow_index,
+    port_cursor,
+    traffic,
+    daemon,
+);
+
+/// Read-only handle, linux/bpf.h BPF_F_RDONLY.
+const RDONLY: u32 = libbpf_rs::libbpf_sys::BPF_F_RDONLY;
+
+impl Maps {
+    /// Opens the pinned maps for reading only.
+    pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
+        Self::from_each(|name| {
+            MapHandle::from_pinned_path_with_file_flags(pins.map(name), RDONLY)
+                .map_err(map_error("open", name))
+        })
+    }
+}
+
+pub(crate) fn map_error(action: &'static str, map: &str) -> impl FnOnce(libbpf_rs::Error) -> Error {
+    let map = map.to_owned();
+    move |source| Error::Map { action, map, source }
+}
+
+fn name_of(map: &MapHandle) -> String {
+    map.name().to_string_lossy().into_owned()
+}
+
+fn parse<T: FromBytes>(map: &MapHandle, bytes: &[u8]) -> Result<T> {
+    T::read_from_bytes(bytes).map_err(|_| Error::Content {
+        map: name_of(map),
+        detail: format!("{} bytes where {} belong", bytes.len(), size_of::<T>()),
+    })
+}
+
+/// Reads one entry; `None` when the key is not there.
+pub(crate) fn find<K, V>(map: &MapHandle, key: &K) -> Result<Option<V>>
+where
+    K: IntoBytes + Immutable,
+    V: FromBytes,
+{
+    let found = map.lookup(key.as_bytes(), MapFlags::ANY);
+    found.map_err(map_error("read", &name_of(map)))?.map(|bytes| parse(map, &bytes)).transpose()
+}
+
+/// Reads an element of an array.
+pub(crate) fn get<V: FromBytes>(map: &MapHandle, index: u32) -> Result<V> {
+    find(map, &index)?.ok_or_else(|| Error::Content {
+        map: name_of(map),
+        detail: format!("no element {index} of {}", map.max_entries()),
+    })
+}
+
+/// Writes one entry.
+pub(crate) fn put<K, V>(map: &MapHandle, key: &K, value: &V) -> Result<()>
+where
+    K: IntoBytes + Immutable + ?Sized,
+    V: IntoBytes + Immutable + ?Sized,
+{
+    map.update(key.as_bytes(), value.as_bytes(), MapFlags::ANY)
+        .map_err(map_error("write", &name_of(map)))
+}
+
+/// Puts a program or map into an array of such.
+pub(crate) fn put_fd(map: &MapHandle, index: u32, fd: BorrowedFd<'_>) -> Result<()> {
+    put(map, &index, &fd.as_raw_fd())
+}
+
+/// Removes one entry; one that is not there is fine.
+pub(crate) fn remove<K: IntoBytes + Immutable + ?Sized>(map: &MapHandle, key: &K) -> Result<()> {
+    match map.delete(key.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(map_error("write", &name_of(map))(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads one element of a per-CPU array, one value per possible CPU.
+pub(crate) fn get_percpu<V: FromBytes>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
+    let found = map.lookup_percpu(index.as_bytes(), MapFlags::ANY);
+    let values = found.map_err(map_error("read", &name_of(map)))?.unwrap_or_default();
+    values.iter().map(|bytes| parse(map, bytes)).collect()
+}
+
+/// Visits every element of an array, many per system call.
+pub(crate) fn for_each<V: FromBytes>(map: &MapHandle, mut visit: impl FnMut(u32, V)) -> Result<()> {
+    let elements = map.max_entries();
+    let batch = elements.clamp(1, 4096);
+    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY);
+    let mut visited = 0;
+    for (key, value) in found.map_err(map_error("read", &name_of(map)))? {
+        visit(parse(map, &key)?, parse(map, &value)?);
+        visited += 1;
+    }
+    // The iterator ends early on an error without telling it.
+    if visited != elements {
+        let detail = format!("only {visited} of {elements} elements could be read");
+        return Err(Error::Content { map: name_of(map), detail });
+    }
+    Ok(())
+}
+
+/// Every entry of a hash that nobody else writes meanwhile.
+pub(crate) fn entries<K, V>(map: &MapHandle) -> Result<Vec<(K, V)>>
+where
+    K: FromBytes + IntoBytes + Immutable,
+    V: FromBytes,
+{
+    let mut all = Vec::new();
+    for bytes in map.keys() {
+        let key: K = parse(map, &bytes)?;
+        if let Some(value) = find(map, &key)? {
+            all.push((key, value));
+        }
+    }
+    Ok(all)
+}
+
+/// Opens a pinned map to use it; `None` when there is no such pin.
+pub(crate) fn open_pinned(path: &Path, name: &str) -> Result<Option<MapHandle>> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        _ => MapHandle::from_pinned_path(path).map(Some).map_err(map_error("open", name)),
+    }
+}

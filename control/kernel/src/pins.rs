@@ -1,0 +1,222 @@
+//! Where a node's pins live:
+//!
+//! ```text
+//! BPFFS/ringway/NODE/maps/NAME          every map of the packet path
+//! BPFFS/ringway/NODE/ifaces/IFACE/link  the attachment of one interface
+//! ```
+//!
+//! bpffs refuses dots in names (kernel/bpf/inode.c, bpf_lookup), so `.` and `%` are written as
+//! `%2e` and `%25`.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, Mode, OFlags};
+
+use crate::{Error, Result};
+
+/// Where the kernel expects bpffs.
+pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf";
+
+/// Paths of one node's pins. Makes no promise that they exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pins {
+    bpffs: PathBuf,
+    node: String,
+}
+
+impl Pins {
+    /// The pins of `node` under `bpffs`. Fails on a name that cannot be a file name.
+    pub fn new(bpffs: impl Into<PathBuf>, node: &str) -> Result<Self> {
+        check_name(node)?;
+        Ok(Self { bpffs: bpffs.into(), node: node.to_owned() })
+    }
+
+    /// Name of the node.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Directory of the node.
+    pub fn dir(&self) -> PathBuf {
+        self.all_nodes().join(encode(&self.node))
+    }
+
+    /// Directory of the node's maps.
+    pub fn maps(&self) -> PathBuf {
+        self.dir().join("maps")
+    }
+
+    /// Pin of one map.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.maps().join(name)
+    }
+
+    /// Directory with a directory for each interface.
+    pub fn ifaces(&self) -> PathBuf {
+        self.dir().join("ifaces")
+    }
+
+    /// Pin of an interface's attachment.
+    pub fn link(&self, iface: &str) -> PathBuf {
+        self.ifaces().join(encode(iface)).join("link")
+    }
+
+    /// Whether a gateway is pinned here. The settings are pinned last: without them a start was
+    /// cut short and nothing can be in use.
+    pub fn exist(&self) -> bool {
+        self.map("settings").exists()
+    }
+
+    /// Interfaces that have pins, in alphabetical order.
+    pub fn iface_names(&self) -> Result<Vec<String>> {
+        list(&self.ifaces())
+    }
+
+    /// Nodes that have pins under this bpffs, in alphabetical order.
+    pub fn known_nodes(&self) -> Vec<String> {
+        list(&self.all_nodes()).unwrap_or_default()
+    }
+
+    /// Whether a process holds the node, which a daemon does for as long as it lives.
+    pub fn is_held(&self) -> bool {
+        match self.lock() {
+            Ok(lock) => lock.is_none(),
+            Err(_) => false,
+        }
+    }
+
+    /// Creates the directories.
+    pub(crate) fn create(&self) -> Result<()> {
+        for dir in [self.maps(), self.ifaces()] {
+            fs::create_dir_all(&dir).map_err(pin_error("create", &dir))?;
+        }
+        Ok(())
+    }
+
+    /// Takes the node for this process, until the descriptor is closed; `None` when another
+    /// process has it. The directory must exist.
+    pub(crate) fn lock(&self) -> Result<Option<OwnedFd>> {
+        let dir = self.dir();
+        let fd = rustix::fs::open(&dir, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(|errno| pin_error("open", &dir)(errno.into()))?;
+        match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(fd)),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(errno) => Err(pin_error("lock", &dir)(errno.into())),
+        }
+    }
+
+    /// Makes the directory for an interface's pins.
+    pub(crate) fn create_iface(&self, iface: &str) -> Result<()> {
+        check_name(iface)?;
+        let dir = self.ifaces().join(encode(iface));
+        fs::create_dir_all(&dir).map_err(pin_error("create", &dir))
+    }
+
+    /// Removes an interface's pins; its attachment ends when nothing else holds the link.
+    pub(crate) fn remove_iface(&self, iface: &str) -> Result<()> {
+        remove_tree(&self.ifaces().join(encode(iface)))
+    }
+
+    /// Removes every pin of the node, attachments first, and the directories that become empty.
+    pub(crate) fn remove(&self) -> Result<()> {
+        remove_tree(&self.ifaces())?;
+        remove_tree(&self.dir())?;
+        // Shared with other nodes: stays when they are there.
+        match fs::remove_dir(self.all_nodes()) {
+            Err(error)
+                if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty) =>
+            {
+                Err(pin_error("remove", &self.all_nodes())(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Empties the node's directories, which stay; tells whether anything was there.
+    pub(crate) fn clear(&self) -> Result<bool> {
+        let empty = list(&self.maps())?.is_empty() && list(&self.ifaces())?.is_empty();
+        if !empty {
+            remove_tree(&self.ifaces())?;
+            remove_tree(&self.maps())?;
+            self.create()?;
+        }
+        Ok(!empty)
+    }
+
+    fn all_nodes(&self) -> PathBuf {
+        self.bpffs.join("ringway")
+    }
+}
+
+pub(crate) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error::Pin { action, path, source }
+}
+
+fn check_name(name: &str) -> Result<()> {
+    let allowed = |c: char| c != '/' && c != '\0';
+    if (1..=64).contains(&name.len()) && name.chars().all(allowed) {
+        return Ok(());
+    }
+    Err(Error::BadName { name: name.to_owned() })
+}
+
+fn encode(name: &str) -> String {
+    name.replace('%', "%25").replace('.', "%2e")
+}
+
+fn decode(file: &str) -> String {
+    file.replace("%2e", ".").replace("%25", "%")
+}
+
+fn list(dir: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(pin_error("list", dir))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(pin_error("list", dir))?;
+        names.push(decode(&entry.file_name().to_string_lossy()));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a directory and what is in it; one that is not there is fine.
+fn remove_tree(dir: &Path) -> Result<()> {
+    match fs::remove_dir_all(dir) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(pin_error("remove", dir)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dots_are_escaped() {
+        let pins = Pins::new("/b", "gw1.example.org").unwrap();
+        assert_eq!(
+            pins.link("eth0.100").to_str(),
+            Some("/b/ringway/gw1%2eexample%2eorg/ifaces/eth0%2e100/link")
+        );
+        for name in ["eth0.100", "a%2eb", "%", "..", "%25.%2e"] {
+            assert!(!encode(name).contains('.'));
+            assert_eq!(decode(&encode(name)), name);
+        }
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        let long = "x".repeat(65);
+        for name in ["", "a/b", "a\0b", &long] {
+            assert!(matches!(Pins::new("/b", name), Err(Error::BadName { .. })), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Reads a node's counters, flows and tables: for the daemon, and for `status` without one.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use libbpf_rs::MapCore;
+use ringway_abi::raw::{
+    RW_BACKEND_RESOLVED, RW_BACKEND_UP, RW_BUCKET_FLOWS, RW_MAX_IFACES, RW_SVC_NONE_RESET,
+    RW_SVC_SOURCE_CLIENT, rw_daemon, rw_flow, rw_flow_bucket, rw_iface, rw_ledger, rw_settings,
+    rw_traffic,
+};
+use ringway_abi::{FlowKey, FlowState, addr_from_words};
+use ringway_plan::tables::{NextHop, ServiceKey};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::attach::XdpMode;
+use crate::link::{OnInterface, XdpLink};
+use crate::map::{self, Maps};
+use crate::pins::{Pins, pin_error};
+use crate::rows::{Rows, is_vacant, label_text, service_key_of};
+use crate::{Error, Result, gateway, log};
+
+/// A window on one node. Cheap to clone; changes nothing.
+#[derive(Clone, Debug)]
+pub struct View {
+    maps: Arc<Maps>,
+    pins: Option<Pins>,
+}
+
+/// Who looks after the node, as of the last heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Its process id.
+    pub pid: u64,
+    /// When it started.
+    pub started: SystemTime,
+    /// Its last heartbeat.
+    pub alive: SystemTime,
+    /// A process holds the node now.
+    pub running: bool,
+}
+
+/// One interface slot that is in use.
+#[derive(Clone, Debug)]
+pub struct InterfaceState {
+    /// Interface slot.
+    pub slot: u32,
+    /// Index of the device.
+    pub ifindex: u32,
+    /// Name under which it is pinned; `None` when nothing is pinned for it.
+    pub name: Option<String>,
+    /// MAC address that frames for us carry.
+    pub mac: [u8; 6],
+    /// MTU, bytes of layer 3.
+    pub mtu: u16,
+    /// How our program is on it; `None` when it is not, or in another network namespace.
+    pub mode: Option<XdpMode>,
+    /// Its books, all CPUs added up.
+    pub ledger: rw_ledger,
+}
+
+/// One service.
+#[derive(Clone, Debug)]
+pub struct ServiceState {
+    /// Its id.
+    pub id: u16,
+    /// What clients address.
+    pub key: ServiceKey,
+    /// Its name in the configuration.
+    pub name: String,
+    /// It keeps its clients' addresses.
+    pub source_client: bool,
+    /// It resets TCP when no backend is healthy.
+    pub reset_when_none: bool,
+    /// Its backends, by ascending index.
+    pub backends: Vec<BackendState>,
+}
+
+/// One backend of a service.
+#[derive(Clone, Debug)]
+pub struct BackendState {
+    /// Index in the table.
+    pub index: u16,
+    /// Generation of the index.
+    pub generation: u16,
+    /// Its address and port.
+    pub address: std::net::SocketAddr,
+    /// It is healthy.
+    pub up: bool,
+    /// Way out, when known.
+    pub next_hop: Option<NextHop>,
+    /// Packets, bytes and flows, all CPUs added up. Counted per index: a backend that got a used
+    /// index inherits its numbers.
+    pub traffic: rw_traffic,
+}
+
+/// The flow table, counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Flows there is room for.
+    pub capacity: u64,
+    /// Live flows by state, index by `FlowState as usize`.
+    pub live: [u64; 10],
+    /// Records whose idle timeout has passed: free to be taken over.
+    pub expired: u64,
+}
+
+impl FlowCounts {
+    /// All live flows.
+    pub fn total(&self) -> u64 {
+        self.live.iter().sum()
+    }
+
+    /// Live flows in one state.
+    pub fn in_state(&self, state: FlowState) -> u64 {
+        self.live[state as usize]
+    }
+}
+
+impl View {
+    /// Opens the pins of a node, for reading only. Fails when nothing is pinned for it or when
+    /// its tables have another layout.
+    pub fn open(bpffs: &Path, node: &str) -> Result<Self> {
+        log::install();
+        let pins = Pins::new(bpffs, node)?;
+        if !pins.exist() {
+            return Err(Error::NotLoaded {
+                node: node.to_owned(),
+                path: bpffs.join("ringway"),
+                known: pins.known_nodes(),
+            });
+        }
+        let settings = map::open_pinned(&pins.map("settings"), "settings")?;
+        if let Some(settings) = settings {
+            gateway::check_layout(node, &settings)?;
+        }
+        let maps = Maps::open_read_only(&pins)?;
+        Ok(Self { maps: Arc::new(maps), pins: Some(pins) })
+    }
+
+    pub(crate) fn on(maps: Arc<Maps>, pins: Option<Pins>) -> Self {
+        Self { maps, pins }
+    }
+
+    /// Paths of the pins; `None` when nothing is pinned.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    /// The node's settings.
+    pub fn settings(&self) -> Result<rw_settings> {
+        map::get(&self.maps.settings, 0)
+    }
+
+    /// One interface slot's books, all CPUs added up.
+    pub fn ledger(&self, slot: u32) -> Result<rw_ledger> {
+        let mut sum = rw_ledger::default();
+        for one in map::get_percpu::<rw_ledger>(&self.maps.ledger, slot)? {
+            sum.add(&one);
+        }
+        Ok(sum)
+    }
+
+    /// A backend's traffic by its index, all CPUs added up.
+    pub fn traffic(&self, index: u16) -> Result<rw_traffic> {
+        let mut sum = rw_traffic::default();
+        for one in map::get_percpu::<rw_traffic>(&self.maps.traffic, index.into())? {
+            sum.add(&one);
+        }
+        Ok(sum)
+    }
+
+    /// The last heartbeat; `None` when there never was one.
+    pub fn daemon(&self) -> Result<Option<Daemon>> {
+        let daemon: rw_daemon = map::get(&self.maps.daemon, 0)?;
+        let time = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
+        Ok((daemon.pid != 0).then(|| Daemon {
+            pid: daemon.pid,
+            started: time(daemon.started_unix_ns),
+            alive: time(daemon.alive_unix_ns),
+            running: self.pins.as_ref().is_none_or(Pins::is_held),
+        }))
+    }
+
+    /// Interface slots in use, with their books, by ascending slot.
+    pub fn interfaces(&self) -> Result<Vec<InterfaceState>> {
+        let pinned = self.pinned_ifaces()?;
+        let mut states = Vec::new();
+        for slot in 0..RW_MAX_IFACES {
+            let iface: rw_iface = map::get(&self.maps.ifaces, slot)?;
+            if iface.ifindex == 0 {
+                continue;
+            }
+            let own = pinned.iter().find(|pin| pin.ifindex == iface.ifindex);
+            states.push(InterfaceState {
+                slot,
+                ifindex: iface.ifindex,
+                name: own.map(|pin| pin.name.clone()),
+                mac: iface.mac,
+                mtu: iface.mtu,
+                mode: own.and_then(|pin| mode_of(pin.ifindex, pin.program)),
+                ledger: self.ledger(slot)?,
+            });
+        }
+        Ok(states)
+    }
+
+    fn pinned_ifaces(&self) -> Result<Vec<PinnedIface>> {
+        let Some(pins) = &self.pins else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for name in pins.iface_names()? {
+            let path = pins.link(&name);
+            if !path.exists() {
+                continue;
+            }
+            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+            let info = link.info();
+            let (ifindex, program) =
+                info.map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+            found.push(PinnedIface { name, ifindex, program });
+        }
+        Ok(found)
+    }
+
+    /// Services with their backends, by ascending id.
+    pub fn services(&self) -> Result<Vec<ServiceState>> {
+        let rows = Rows::read(&self.maps)?;
+        let mut services = Vec::new();
+        for (id, info) in &rows.info {
+            services.push(ServiceState {
+                id: *id as u16,
+                key: service_key_of(info),
+                name: rows.labels.get(id).map(label_text).unwrap_or_default(),
+                source_client: info.flags & RW_SVC_SOURCE_CLIENT != 0,
+                reset_when_none: info.flags & RW_SVC_NONE_RESET != 0,
+                backends: self.backends_of(&rows, *id)?,
+            });
+        }
+        Ok(services)
+    }
+
+    fn backends_of(&self, rows: &Rows, service: u32) -> Result<Vec<BackendState>> {
+        let own = |row: &ringway_abi::raw::rw_backend| {
+            !is_vacant(row) && u32::from(row.service) == service
+        };
+        let mut backends = Vec::new();
+        for (index, row) in rows.backends.iter().filter(|(_, row)| own(row)) {
+            let flags = u32::from(row.flags);
+            let hop = NextHop { iface: row.iface, mac: row.dmac, mtu: row.mtu };
+            backends.push(BackendState {
+                index: *index as u16,
+                generation: row.generation,
+                address: (addr_from_words(row.addr), u16::from_be(row.port_be)).into(),
+                up: flags & RW_BACKEND_UP != 0,
+                next_hop: (flags & RW_BACKEND_RESOLVED != 0).then_some(hop),
+                traffic: self.traffic(*index as u16)?,
+            });
+        }
+        Ok(backends)
+    }
+
+    /// Counts flows by state. Reads the whole table: some tens of milliseconds per million.
+    pub fn flows(&self) -> Result<FlowCounts> {
+        let timeout = self.settings()?.timeout;
+        let now = clock_gettime(ClockId::Monotonic).tv_sec as u32;
+        let buckets = u64::from(self.maps.flows.max_entries());
+        let mut counts =
+            FlowCounts { capacity: buckets * u64::from(RW_BUCKET_FLOWS), ..Default::default() };
+        map::for_each(&self.maps.flows, |_, bucket: rw_flow_bucket| {
+            for flow in bucket.flows.iter().filter(|flow| flow.key != 0) {
+                count(&mut counts, flow, &timeout, now);
+            }
+        })?;
+        Ok(counts)
+    }
+}
+
+struct PinnedIface {
+    name: String,
+    ifindex: u32,
+    program: u32,
+}
+
+fn mode_of(ifindex: u32, program: u32) -> Option<XdpMode> {
+    let on = OnInterface::query(ifindex).ok()?;
+    match program {
+        0 => None,
+        id if id == on.native => Some(XdpMode::Native),
+        id if id == on.generic => Some(XdpMode::Generic),
+        _ => None,
+    }
+}
+
+fn count(counts: &mut FlowCounts, flow: &rw_flow, timeout: &[u32; 10], now: u32) {
+    // An unknown state is a record of another version: not ours to count as live.
+    let Ok(key) = FlowKey::unpack(flow.key) else { return };
+    let state = key.state as usize;
+    match key.state {
+        FlowState::Free => {}
+        FlowState::Claimed => counts.live[state] += 1,
+        _ if now.saturating_sub(flow.seen) > timeout[state] => counts.expired += 1,
+        _ => counts.live[state] += 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_records_are_not_live() {
+        let key = FlowKey { backend: 1, nat_port: 2, nat_addr: 0, state: FlowState::Udp };
+        let flow = |seen, key: u64| rw_flow { key, seen, ..Default::default() };
+        let mut timeout = [0; 10];
+        timeout[FlowState::Udp as usize] = 120;
+        let mut counts = FlowCounts::default();
+        count(&mut counts, &flow(880, key.pack()), &timeout, 1000);
+        count(&mut counts, &flow(879, key.pack()), &timeout, 1000);
+        count(&mut counts, &flow(1000, 0xee << 56), &timeout, 1000);
+        assert_eq!((counts.in_state(FlowState::Udp), counts.expired, counts.total()), (1, 1, 1));
+    }
+}

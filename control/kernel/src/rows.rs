@@ -1,0 +1,389 @@
+//! The tables' rows between the plan's plain values and the packet path's structures.
+
+use std::collections::{BTreeMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::IpAddr;
+
+use ringway_abi::raw::{
+    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_UP,
+    RW_LABEL_LEN, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label,
+    rw_service, rw_service_info, rw_service_key,
+};
+use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
+use ringway_plan::tables::{BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables};
+
+use crate::Result;
+use crate::map::{self, Maps};
+
+/// IP protocol numbers, as in the packet's header.
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// A service found in the tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExistingService {
+    /// Its id.
+    pub id: u16,
+    /// What clients address.
+    pub key: ServiceKey,
+    /// Its name in the configuration.
+    pub name: String,
+    /// Its ring.
+    pub ring: u32,
+}
+
+/// A place in the backend table that has been used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExistingBackend {
+    /// Index in the table.
+    pub index: u16,
+    /// Generation it has now; raise it when the index is given to another backend.
+    pub generation: u16,
+    /// Who has it: service id, address, port, protocol. `None` when it is free.
+    pub owner: Option<(u16, IpAddr, u16, Protocol)>,
+}
+
+/// What the tables of a running gateway hold: what a new daemon must keep for flows to survive.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Existing {
+    /// Services, by ascending id.
+    pub services: Vec<ExistingService>,
+    /// Used places in the backend table, by ascending index.
+    pub backends: Vec<ExistingBackend>,
+    /// nat addresses in their order. A flow remembers its address by position: keep the order,
+    /// add at the end.
+    pub nat_addresses: Vec<IpAddr>,
+    /// Interface slots in use: slot and device index. A flow remembers its client's slot.
+    pub ifaces: Vec<(u32, u32)>,
+}
+
+/// Bytes of a `rw_service_key`, which order and compare where the structure does not.
+pub(crate) type KeyBytes = [u8; size_of::<rw_service_key>()];
+
+/// Everything but settings, as the packet path holds it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Rows {
+    pub(crate) info: BTreeMap<u32, rw_service_info>,
+    pub(crate) labels: BTreeMap<u32, rw_label>,
+    pub(crate) backends: BTreeMap<u32, rw_backend>,
+    pub(crate) nat: Vec<rw_address>,
+    /// Hash of a ring's content; `None` when it is not known.
+    pub(crate) rings: BTreeMap<u32, Option<u64>>,
+    pub(crate) services: BTreeMap<KeyBytes, rw_service>,
+}
+
+impl Rows {
+    /// What the tables should hold.
+    pub(crate) fn wanted(tables: &Tables) -> Self {
+        let id = |service: &ServiceRow| u32::from(service.id);
+        Self {
+            info: tables.services.iter().map(|s| (id(s), service_info(s))).collect(),
+            labels: tables.services.iter().map(|s| (id(s), label(&s.name))).collect(),
+            backends: tables.backends.iter().map(|b| (b.index.into(), backend(b))).collect(),
+            nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
+            rings: tables.rings.iter().map(|ring| (ring.id, Some(ring_hash(ring)))).collect(),
+            services: service_entries(tables),
+        }
+    }
+
+    /// What the tables hold now.
+    pub(crate) fn read(maps: &Maps) -> Result<Self> {
+        let mut rows = Self::default();
+        map::for_each(&maps.service_info, |id, info: rw_service_info| {
+            if info.used != 0 {
+                rows.info.insert(id, info);
+            }
+        })?;
+        for id in rows.info.keys() {
+            rows.labels.insert(*id, map::get(&maps.labels, *id)?);
+        }
+        map::for_each(&maps.backends, |index, row: rw_backend| {
+            if row != rw_backend::default() {
+                rows.backends.insert(index, row);
+            }
+        })?;
+        map::for_each(&maps.nat_addrs, |_, address: rw_address| rows.nat.push(address))?;
+        let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
+        rows.nat.truncate(used.map_or(0, |last| last + 1));
+        for (ring, _inner) in ring_ids(maps)? {
+            rows.rings.insert(ring, None);
+        }
+        for (key, service) in map::entries::<rw_service_key, rw_service>(&maps.services)? {
+            rows.services.insert(key_bytes(&key), service);
+        }
+        Ok(rows)
+    }
+
+    /// The same for people and for the plan.
+    pub(crate) fn existing(&self, maps: &Maps) -> Result<Existing> {
+        let mut services = Vec::new();
+        for (bytes, service) in &self.services {
+            let (Some(info), Some(label)) =
+                (self.info.get(&service.id), self.labels.get(&service.id))
+            else {
+                continue;
+            };
+            // Address entries share the map; a service's own entry has its port.
+            if key_bytes(&info_key(info)) != *bytes {
+                continue;
+            }
+            services.push(ExistingService {
+                id: service.id as u16,
+                key: service_key_of(info),
+                name: label_text(label),
+                ring: service.ring,
+            });
+        }
+        services.sort_by_key(|service| service.id);
+        let mut ifaces = Vec::new();
+        map::for_each(&maps.ifaces, |slot, iface: ringway_abi::raw::rw_iface| {
+            if iface.ifindex != 0 {
+                ifaces.push((slot, iface.ifindex));
+            }
+        })?;
+        Ok(Existing {
+            services,
+            backends: self
+                .backends
+                .iter()
+                .map(|(index, row)| existing_backend(*index, row))
+                .collect(),
+            nat_addresses: self.nat.iter().map(|address| IpAddr::from(*address)).collect(),
+            ifaces,
+        })
+    }
+}
+
+/// Rings that have an inner map, and its id.
+fn ring_ids(maps: &Maps) -> Result<Vec<(u32, u32)>> {
+    map::entries(&maps.rings)
+}
+
+/// The number in packets.
+pub(crate) fn protocol_number(protocol: Protocol) -> u8 {
+    match protocol {
+        Protocol::Tcp => TCP,
+        Protocol::Udp => UDP,
+    }
+}
+
+fn protocol_from(number: u8) -> Protocol {
+    if number == UDP { Protocol::Udp } else { Protocol::Tcp }
+}
+
+fn key_bytes(key: &rw_service_key) -> KeyBytes {
+    let mut bytes = KeyBytes::default();
+    bytes.copy_from_slice(key.as_bytes());
+    bytes
+}
+
+fn info_key(info: &rw_service_info) -> rw_service_key {
+    rw_service_key { addr: info.addr, port_be: info.port_be, proto: info.proto, pad: 0 }
+}
+
+/// What clients address, from the service's row.
+pub(crate) fn service_key_of(info: &rw_service_info) -> ServiceKey {
+    ServiceKey {
+        address: addr_from_words(info.addr),
+        port: u16::from_be(info.port_be),
+        protocol: protocol_from(info.proto),
+    }
+}
+
+fn service_flags(service: &ServiceRow) -> u32 {
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    flag(service.source_client, RW_SVC_SOURCE_CLIENT)
+        | flag(service.reset_when_none, RW_SVC_NONE_RESET)
+}
+
+fn service_info(service: &ServiceRow) -> rw_service_info {
+    rw_service_info {
+        addr: addr_to_words(service.key.address),
+        port_be: service.key.port.to_be(),
+        proto: protocol_number(service.key.protocol),
+        used: 1,
+        flags: service_flags(service),
+    }
+}
+
+/// Service entries by address, port and protocol; address entries by address alone.
+fn service_entries(tables: &Tables) -> BTreeMap<KeyBytes, rw_service> {
+    let mut entries = BTreeMap::new();
+    for service in &tables.services {
+        let flags = service_flags(service);
+        let value = rw_service { id: service.id.into(), ring: service.ring, flags };
+        entries.insert(key_bytes(&info_key(&service_info(service))), value);
+
+        let announce = if service.announce { RW_ADDR_ANNOUNCE } else { 0 };
+        add_address(&mut entries, service.key.address, RW_ADDR_SERVICE | announce);
+    }
+    let keep_client: HashSet<u16> =
+        tables.services.iter().filter(|s| s.source_client).map(|s| s.id).collect();
+    for backend in tables.backends.iter().filter(|b| keep_client.contains(&b.service)) {
+        add_address(&mut entries, backend.address, RW_ADDR_BACKEND);
+    }
+    entries
+}
+
+fn add_address(entries: &mut BTreeMap<KeyBytes, rw_service>, address: IpAddr, flags: u32) {
+    let key = rw_service_key { addr: addr_to_words(address), ..Default::default() };
+    entries.entry(key_bytes(&key)).or_default().flags |= flags;
+}
+
+fn backend(row: &BackendRow) -> rw_backend {
+    let hop = row.next_hop;
+    let up = if row.up { RW_BACKEND_UP } else { 0 };
+    let resolved = if hop.is_some() { RW_BACKEND_RESOLVED } else { 0 };
+    rw_backend {
+        addr: addr_to_words(row.address),
+        port_be: row.port.to_be(),
+        proto: protocol_number(row.protocol),
+        flags: (up | resolved) as u8,
+        generation: row.generation,
+        service: row.service,
+        dmac: hop.map_or([0; 6], |hop| hop.mac),
+        mtu: hop.map_or(0, |hop| hop.mtu),
+        iface: hop.map_or(0, |hop| hop.iface),
+        nat_first: row.nat.0,
+        nat_count: row.nat.1,
+        pad: 0,
+    }
+}
+
+/// An index without owner: the generation stays, so that the next owner gets another one.
+pub(crate) fn vacated(row: &rw_backend) -> rw_backend {
+    rw_backend { generation: row.generation, ..Default::default() }
+}
+
+/// Nobody has this index.
+pub(crate) fn is_vacant(row: &rw_backend) -> bool {
+    row.addr == [0; 4]
+}
+
+fn existing_backend(index: u32, row: &rw_backend) -> ExistingBackend {
+    let owner = || {
+        let (port, protocol) = (u16::from_be(row.port_be), protocol_from(row.proto));
+        (row.service, addr_from_words(row.addr), port, protocol)
+    };
+    ExistingBackend {
+        index: index as u16,
+        generation: row.generation,
+        owner: (!is_vacant(row)).then(owner),
+    }
+}
+
+fn label(name: &str) -> rw_label {
+    let mut label = rw_label::default();
+    // The last byte stays NUL.
+    let room = RW_LABEL_LEN as usize - 1;
+    for (to, from) in label.name[..room].iter_mut().zip(name.bytes()) {
+        *to = from as std::ffi::c_char;
+    }
+    label
+}
+
+/// The text of a label, up to its NUL.
+pub(crate) fn label_text(label: &rw_label) -> String {
+    let bytes = label.name.as_bytes().split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn ring_hash(ring: &RingRow) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (&ring.backends, &ring.slots).hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_plan::tables::NextHop;
+
+    fn service(id: u16, address: &str, source_client: bool, announce: bool) -> ServiceRow {
+        ServiceRow {
+            id,
+            key: ServiceKey {
+                address: address.parse().unwrap(),
+                port: 80,
+                protocol: Protocol::Tcp,
+            },
+            name: format!("s{id}"),
+            ring: id.into(),
+            source_client,
+            announce,
+            reset_when_none: true,
+        }
+    }
+
+    fn one_backend(service: u16, next_hop: Option<NextHop>) -> BackendRow {
+        BackendRow {
+            index: 5,
+            generation: 2,
+            service,
+            address: "10.0.0.2".parse().unwrap(),
+            port: 8080,
+            protocol: Protocol::Udp,
+            weight: 1,
+            up: true,
+            next_hop,
+            nat: (1, 2),
+        }
+    }
+
+    #[test]
+    fn ports_and_addresses_are_as_on_the_wire() {
+        let row = backend(&one_backend(0, None));
+        assert_eq!(row.port_be.to_ne_bytes(), [0x1f, 0x90]);
+        assert_eq!(row.addr[3].to_ne_bytes(), [10, 0, 0, 2]);
+        assert_eq!((row.proto, row.flags, row.generation), (17, RW_BACKEND_UP as u8, 2));
+        let hop = NextHop { iface: 3, mac: [1, 2, 3, 4, 5, 6], mtu: 1500 };
+        let row = backend(&one_backend(0, Some(hop)));
+        assert_eq!(row.flags, (RW_BACKEND_UP | RW_BACKEND_RESOLVED) as u8);
+        assert_eq!((row.iface, row.dmac, row.mtu), (3, hop.mac, 1500));
+    }
+
+    #[test]
+    fn addresses_have_entries_of_their_own() {
+        let tables = Tables {
+            services: vec![
+                service(0, "203.0.113.10", false, false),
+                service(1, "203.0.113.11", true, true),
+            ],
+            backends: vec![one_backend(1, None)],
+            ..Default::default()
+        };
+        let entries = service_entries(&tables);
+        assert_eq!(entries.len(), 5);
+        let flags_of = |address: &str| {
+            let addr = addr_to_words(address.parse().unwrap());
+            entries[&key_bytes(&rw_service_key { addr, ..Default::default() })].flags
+        };
+        assert_eq!(flags_of("203.0.113.10"), RW_ADDR_SERVICE);
+        assert_eq!(flags_of("203.0.113.11"), RW_ADDR_SERVICE | RW_ADDR_ANNOUNCE);
+        assert_eq!(flags_of("10.0.0.2"), RW_ADDR_BACKEND);
+    }
+
+    #[test]
+    fn labels_end_with_nul() {
+        assert_eq!(label_text(&label("web")), "web");
+        let long = "x".repeat(100);
+        assert_eq!(label_text(&label(&long)).len(), RW_LABEL_LEN as usize - 1);
+        assert_eq!(label(&long).name[RW_LABEL_LEN as usize - 1], 0);
+    }
+
+    #[test]
+    fn a_vacated_index_keeps_its_generation() {
+        let row = vacated(&backend(&one_backend(0, None)));
+        assert!(is_vacant(&row));
+        assert_eq!((row.generation, row.flags), (2, 0));
+        assert_eq!(existing_backend(5, &row).owner, None);
+    }
+
+    #[test]
+    fn a_rings_hash_follows_its_content() {
+        let ring = RingRow { id: 1, backends: vec![1, 2], slots: vec![0, 1, 0] };
+        let moved = RingRow { slots: vec![1, 0, 0], ..ring.clone() };
+        assert_eq!(ring_hash(&ring), ring_hash(&RingRow { id: 9, ..ring.clone() }));
+        assert_ne!(ring_hash(&ring), ring_hash(&moved));
+    }
+}

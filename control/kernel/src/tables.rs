@@ -1,0 +1,277 @@
+//! Makes the packet path's tables hold what the plan says, writing only what changed and in an
+//! order in which no packet finds a service without its ring or a ring without its backends.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::AsFd;
+
+use libbpf_rs::{MapHandle, MapType};
+use ringway_abi::raw::{
+    RW_LABEL_LEN, RW_MAX_BACKENDS, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
+    RW_MAX_SERVICES, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_ring, rw_service_info,
+    rw_settings,
+};
+use ringway_abi::{FlowState, FromZeros};
+use ringway_plan::tables::{RingRow, Tables, Timeouts};
+use zerocopy::{Immutable, IntoBytes};
+
+use crate::gateway::Gateway;
+use crate::map::{self, Maps, map_error};
+use crate::rows::{Rows, is_vacant, vacated};
+use crate::{Error, Result};
+
+/// What [`Gateway::apply`] changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Service and address entries written.
+    pub services: usize,
+    /// Backends written.
+    pub backends: usize,
+    /// Rings swapped.
+    pub rings: usize,
+    /// Entries, backends and rings removed.
+    pub removed: usize,
+    /// nat pool, addresses or timeouts changed.
+    pub settings: bool,
+}
+
+impl Applied {
+    /// Nothing had to be changed.
+    pub fn is_unchanged(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl Gateway {
+    /// Makes the tables hold this. Idempotent; writes only what differs from the last time, or
+    /// from what a former daemon left. Tables that the packet path has no room for are refused
+    /// before anything is written; after another error the next call compares with the kernel
+    /// again.
+    pub fn apply(&mut self, tables: &Tables) -> Result<Applied> {
+        check(tables)?;
+        let have = match self.rows.take() {
+            Some(rows) => rows,
+            None => Rows::read(self.maps())?,
+        };
+        let mut want = Rows::wanted(tables);
+        let applied = write(self.maps(), tables, &have, &want)?;
+        // Remember what was vacated: its generation still stands in the table.
+        for (index, row) in have.backends {
+            want.backends.entry(index).or_insert_with(|| vacated(&row));
+        }
+        self.rows = Some(want);
+        Ok(applied)
+    }
+}
+
+fn write(maps: &Maps, tables: &Tables, have: &Rows, want: &Rows) -> Result<Applied> {
+    let mut done = Applied { settings: write_settings(maps, tables)?, ..Default::default() };
+
+    // 1. What others point to.
+    for (index, address) in want.nat.iter().enumerate() {
+        if have.nat.get(index) != Some(address) {
+            map::put(&maps.nat_addrs, &(index as u32), address)?;
+            done.settings = true;
+        }
+    }
+    for (index, row) in changed(&have.backends, &want.backends) {
+        write_backend(maps, *index, have.backends.get(index), row)?;
+        done.backends += 1;
+    }
+    write_changed(&maps.service_info, &have.info, &want.info)?;
+    write_changed(&maps.labels, &have.labels, &want.labels)?;
+
+    // 2. Rings, each swapped as a whole.
+    for ring in &tables.rings {
+        if have.rings.get(&ring.id) != want.rings.get(&ring.id) {
+            let inner = new_ring(ring)?;
+            map::put_fd(&maps.rings, ring.id, inner.as_fd())?;
+            done.rings += 1;
+        }
+    }
+
+    // 3. Services, which packets meet first.
+    for (key, service) in changed(&have.services, &want.services) {
+        map::put(&maps.services, key, service)?;
+        done.services += 1;
+    }
+
+    // 4. What nothing points to any more.
+    done.removed = remove_stale(maps, have, want)?;
+    Ok(done)
+}
+
+fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
+    let mut removed = 0;
+    for key in gone(&have.services, &want.services) {
+        map::remove(&maps.services, key)?;
+        removed += 1;
+    }
+    for id in gone(&have.rings, &want.rings) {
+        map::remove(&maps.rings, id)?;
+        removed += 1;
+    }
+    for index in gone(&have.backends, &want.backends) {
+        let row = &have.backends[index];
+        if !is_vacant(row) {
+            write_backend(maps, *index, Some(row), &vacated(row))?;
+            removed += 1;
+        }
+    }
+    for id in gone(&have.info, &want.info) {
+        map::put(&maps.service_info, id, &rw_service_info::default())?;
+        map::put(&maps.labels, id, &rw_label::default())?;
+    }
+    for index in want.nat.len()..have.nat.len() {
+        map::put(&maps.nat_addrs, &(index as u32), &rw_address::default())?;
+    }
+    Ok(removed)
+}
+
+/// Entries to write: new or different.
+fn changed<'a, K: Ord, V: PartialEq>(
+    have: &'a BTreeMap<K, V>,
+    want: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = (&'a K, &'a V)> {
+    want.iter().filter(|(key, value)| have.get(key) != Some(value))
+}
+
+/// Keys that are not wanted any more.
+fn gone<'a, K: Ord, V>(
+    have: &'a BTreeMap<K, V>,
+    want: &'a BTreeMap<K, V>,
+) -> impl Iterator<Item = &'a K> {
+    have.keys().filter(|key| !want.contains_key(key))
+}
+
+fn write_changed<V>(map: &MapHandle, have: &BTreeMap<u32, V>, want: &BTreeMap<u32, V>) -> Result<()>
+where
+    V: PartialEq + IntoBytes + Immutable,
+{
+    changed(have, want).try_for_each(|(key, value)| map::put(map, key, value))
+}
+
+/// An element is not written at once (48 bytes, word by word). An index that changes its owner
+/// is therefore taken down first and gets its flags last: no packet goes to a mixture.
+fn write_backend(
+    maps: &Maps,
+    index: u32,
+    old: Option<&rw_backend>,
+    new: &rw_backend,
+) -> Result<()> {
+    if let Some(old) = old.filter(|old| old.flags != 0 && other_owner(old, new)) {
+        map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*old })?;
+        map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*new })?;
+    }
+    map::put(&maps.backends, &index, new)
+}
+
+fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
+    let owner = |row: &rw_backend| (row.addr, row.port_be, row.proto, row.service, row.generation);
+    owner(a) != owner(b)
+}
+
+/// A new inner map that holds the ring.
+fn new_ring(row: &RingRow) -> Result<MapHandle> {
+    let mut ring =
+        rw_ring::new_box_zeroed().map_err(|_| Error::Tables("no memory for a ring".to_owned()))?;
+    ring.backends[..row.backends.len()].copy_from_slice(&row.backends);
+    ring.slots.copy_from_slice(&row.slots);
+
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let size = size_of::<rw_ring>() as u32;
+    let map = MapHandle::create(MapType::Array, Some("rw_ring"), 4, size, 1, &options)
+        .map_err(map_error("create", "rw_ring"))?;
+    map::put(&map, &0u32, &*ring)?;
+    Ok(map)
+}
+
+fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
+    let have: rw_settings = map::get(&maps.settings, 0)?;
+    let want = rw_settings {
+        port_first: tables.nat_ports.0.into(),
+        port_count: tables.nat_ports.1.into(),
+        timeout: timeouts(&tables.timeouts),
+        source_client: tables.services.iter().any(|service| service.source_client).into(),
+        ..have
+    };
+    if have != want {
+        map::put(&maps.settings, &0u32, &want)?;
+    }
+    Ok(have != want)
+}
+
+/// Idle timeout of each state, seconds.
+fn timeouts(of: &Timeouts) -> [u32; 10] {
+    let seconds = |state| match state {
+        FlowState::Free | FlowState::Claimed => 0,
+        FlowState::Syn | FlowState::SynAck => of.syn,
+        FlowState::Established => of.established,
+        FlowState::FinClient | FlowState::FinBackend => of.closing,
+        FlowState::Closed => of.closed,
+        FlowState::UdpNew => of.udp_new,
+        FlowState::Udp => of.udp,
+    };
+    let mut timeouts = [0; 10];
+    for state in FlowState::all() {
+        timeouts[state as usize] = seconds(state);
+    }
+    timeouts
+}
+
+/// Refuses what the packet path has no room for or could not make sense of.
+fn check(tables: &Tables) -> Result<()> {
+    let refuse = |text: String| Err(Error::Tables(text));
+    let rings: HashSet<u32> = tables.rings.iter().map(|ring| ring.id).collect();
+    for service in &tables.services {
+        if u32::from(service.id) >= RW_MAX_SERVICES || service.ring >= RW_MAX_RINGS {
+            return refuse(format!(
+                "service {}: id {} or ring {} too large",
+                service.name, service.id, service.ring
+            ));
+        }
+        if service.name.len() >= RW_LABEL_LEN as usize {
+            return refuse(format!(
+                "service name {:?} is longer than {} bytes",
+                service.name,
+                RW_LABEL_LEN - 1
+            ));
+        }
+        if !rings.contains(&service.ring) {
+            return refuse(format!("service {} has no ring {}", service.name, service.ring));
+        }
+    }
+    for backend in &tables.backends {
+        let nat_end = backend.nat.0.saturating_add(backend.nat.1) as usize;
+        let slot = backend.next_hop.map_or(0, |hop| hop.iface);
+        if u32::from(backend.index) >= RW_MAX_BACKENDS
+            || nat_end > tables.nat_addresses.len()
+            || slot >= RW_MAX_IFACES
+        {
+            return refuse(format!(
+                "backend {}:{}: index {}, nat addresses to {nat_end} or interface slot {slot} out of range",
+                backend.address, backend.port, backend.index
+            ));
+        }
+    }
+    for ring in &tables.rings {
+        let members = ring.backends.len();
+        let fits = members <= RW_MAX_MEMBERS as usize && ring.slots.len() == RW_RING_SLOTS as usize;
+        if ring.id >= RW_MAX_RINGS || !fits {
+            return refuse(format!(
+                "ring {}: {members} members (at most {RW_MAX_MEMBERS}) in {} slots (exactly {RW_RING_SLOTS})",
+                ring.id,
+                ring.slots.len()
+            ));
+        }
+    }
+    if tables.nat_addresses.len() > RW_MAX_NAT_ADDRS as usize {
+        return refuse(format!(
+            "{} nat addresses, at most {RW_MAX_NAT_ADDRS}",
+            tables.nat_addresses.len()
+        ));
+    }
+    Ok(())
+}
