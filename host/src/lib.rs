@@ -5,14 +5,21 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod addresses;
+mod announce;
 mod error;
 pub mod ethtool;
 pub mod links;
 mod mac;
+mod monitor;
+pub mod neighbours;
 mod netlink;
+pub mod routes;
 
+pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
 pub use mac::{Mac, ParseMacError};
+pub use monitor::{Change, Monitor, MonitorThread};
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -4,7 +4,7 @@
 mod socket;
 mod wire;
 
-pub(crate) use socket::{Groups, Netlink};
+pub(crate) use socket::Netlink;
 pub(crate) use wire::{
     Attribute, Message, Request, address, attributes, messages, string, u16_of, u32_of,
 };

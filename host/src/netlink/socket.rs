@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const DUMP_TRIES: u32 = 10;
 
 /// RTNLGRP numbers to listen to.
-pub(crate) type Groups<'a> = &'a [u32];
+type Groups<'a> = &'a [u32];
 
 pub(crate) struct Netlink {
     socket: Socket,
@@ -55,6 +55,14 @@ impl Netlink {
         let netlink = Self { socket, sequence: 0 };
         set_socket_timeout(&netlink.socket, Timeout::Recv, Some(PATIENCE))?;
         Ok(netlink)
+    }
+
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    pub fn set_non_blocking(&self) -> io::Result<()> {
+        self.socket.set_non_blocking(true)
     }
 
     /// One datagram of notifications, blocking at most ten seconds.

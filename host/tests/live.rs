@@ -1,0 +1,212 @@
+//! Facts read from live network namespaces. Needs root.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::IpAddr;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use ringway_host::neighbours::NeighbourState;
+use ringway_host::routes::RouteKind;
+use ringway_host::{Change, Error, Mac, Monitor, addresses, announce, links, neighbours, routes};
+use ringway_testnet::{
+    End, Families, Link, Namespace, VethOptions, root_or_skip, two_armed, veth, wait_for,
+    wait_until,
+};
+
+const SOON: Duration = Duration::from_secs(5);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn pair() -> (Namespace, Namespace, Link, Link) {
+    let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
+    let end_a = End::new(&a, "eth0").address("10.0.0.1/24").address("fd00::1/64");
+    let end_b = End::new(&b, "eth0").address("10.0.0.2/24").address("fd00::2/64");
+    let (link_a, link_b) = veth(&end_a, &end_b, &VethOptions::default()).unwrap();
+    (a, b, link_a, link_b)
+}
+
+#[test]
+fn routes_lead_where_the_kernel_would_go() {
+    if !root_or_skip("routes_lead_where_the_kernel_would_go") {
+        return;
+    }
+    let (a, _b, link, _) = pair();
+    a.ip("route add 10.9.0.0/16 via 10.0.0.2 mtu 1400 src 10.0.0.1\n\
+          route add default via fd00::2\n\
+          route add 10.7.0.0/16 via inet6 fd00::2 dev eth0\n\
+          route add blackhole 10.8.0.0/16\nroute add unreachable 10.6.0.0/16\n\
+          route add prohibit fd06::/16\nroute add blackhole fd08::/16\n")
+        .unwrap();
+    a.run(|| {
+        let direct = routes::route_to(ip("10.0.0.9")).unwrap();
+        assert_eq!((direct.ifindex, direct.kind), (link.ifindex, RouteKind::Unicast));
+        assert_eq!((direct.gateway, direct.next_hop()), (None, ip("10.0.0.9")));
+        assert_eq!((direct.source, direct.mtu), (Some(ip("10.0.0.1")), None));
+
+        let far = routes::route_to(ip("10.9.1.1")).unwrap();
+        assert_eq!((far.gateway, far.mtu), (Some(ip("10.0.0.2")), Some(1400)));
+        let far = routes::route_to(ip("2001:db8::1")).unwrap();
+        assert_eq!((far.next_hop(), far.source), (ip("fd00::2"), Some(ip("fd00::1"))));
+        assert_eq!(routes::route_to(ip("10.7.1.1")).unwrap().next_hop(), ip("fd00::2"));
+
+        assert_eq!(routes::route_to(ip("10.0.0.1")).unwrap().kind, RouteKind::Local);
+        assert_eq!(routes::route_to(ip("fd00::1")).unwrap().kind, RouteKind::Local);
+        for refused in ["10.8.0.1", "10.6.0.1", "11.0.0.1", "fd06::1", "fd08::1"] {
+            let error = routes::route_to(ip(refused)).unwrap_err();
+            assert!(matches!(error, Error::NoRoute { .. }), "{refused}: {error:?}");
+        }
+        let all = routes::all().unwrap();
+        assert_eq!(
+            routes::default_interfaces(&all).into_iter().collect::<Vec<_>>(),
+            [link.ifindex]
+        );
+        assert!(all.iter().any(|r| r.destination == ip("10.9.0.0") && r.prefix == 16));
+    })
+    .unwrap();
+}
+
+#[test]
+fn addresses_and_their_holders() {
+    if !root_or_skip("addresses_and_their_holders") {
+        return;
+    }
+    let (a, _b, link, _) = pair();
+    a.run(|| {
+        for address in ["10.0.0.1", "fd00::1"] {
+            let held = addresses::holder(ip(address)).unwrap().unwrap();
+            assert_eq!((held.ifindex, held.unusable), (link.ifindex, false));
+        }
+        assert_eq!(addresses::holder(ip("10.0.0.2")).unwrap(), None);
+    })
+    .unwrap();
+}
+
+#[test]
+fn kept_neighbours_stay_resolved() {
+    if !root_or_skip("kept_neighbours_stay_resolved") {
+        return;
+    }
+    let (a, b, link, far) = pair();
+    a.run(|| {
+        for address in [ip("10.0.0.2"), ip("fd00::2")] {
+            assert_eq!(neighbours::get(link.ifindex, address).unwrap(), None);
+            neighbours::keep(link.ifindex, address).unwrap();
+            let mac = wait_for(format!("neighbour {address}"), SOON, || {
+                let found = neighbours::get(link.ifindex, address).unwrap();
+                found.as_ref().and_then(|n| n.usable()).ok_or(format!("{found:?}"))
+            });
+            assert_eq!(mac.unwrap(), far.mac);
+            neighbours::keep(link.ifindex, address).unwrap();
+            let listed = neighbours::all().unwrap();
+            assert!(listed.iter().any(|n| n.address == address && n.managed), "{listed:?}");
+            neighbours::release(link.ifindex, address).unwrap();
+            assert!(!neighbours::get(link.ifindex, address).unwrap().unwrap().managed);
+        }
+        // One that does not answer is no error: it fails, and the kernel goes on asking.
+        neighbours::keep(link.ifindex, ip("10.0.0.77")).unwrap();
+        let state = || neighbours::get(link.ifindex, ip("10.0.0.77")).unwrap().unwrap().state;
+        wait_until("failure of a silent neighbour", SOON, || state() == NeighbourState::Failed)
+            .unwrap();
+    })
+    .unwrap();
+    // It comes to life without anybody sending to it.
+    b.ip("addr add 10.0.0.77/24 dev eth0").unwrap();
+    a.run(|| {
+        wait_until("the kernel asking again", Duration::from_secs(15), || {
+            let found = neighbours::get(link.ifindex, ip("10.0.0.77")).unwrap();
+            found.is_some_and(|n| n.usable() == Some(far.mac))
+        })
+        .unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn entries_set_by_hand_are_left_alone() {
+    if !root_or_skip("entries_set_by_hand_are_left_alone") {
+        return;
+    }
+    let (a, _b, link, _) = pair();
+    a.ip("neigh add 10.0.0.2 lladdr 02:00:00:00:00:99 dev eth0 nud permanent").unwrap();
+    a.run(|| {
+        neighbours::keep(link.ifindex, ip("10.0.0.2")).unwrap();
+        let entry = neighbours::get(link.ifindex, ip("10.0.0.2")).unwrap().unwrap();
+        assert_eq!(entry.state, NeighbourState::Permanent);
+        assert_eq!(entry.usable(), Some(Mac([2, 0, 0, 0, 0, 0x99])));
+    })
+    .unwrap();
+}
+
+#[test]
+fn announcements_change_the_neighbours_mind() {
+    if !root_or_skip("announcements_change_the_neighbours_mind") {
+        return;
+    }
+    let (a, b, link_a, link_b) = pair();
+    let new = Mac([2, 0, 0, 0, 0, 0x42]);
+    b.ip("neigh add 10.0.0.50 lladdr 02:00:00:00:00:41 dev eth0 nud stale\n\
+          neigh add fd00::50 lladdr 02:00:00:00:00:41 dev eth0 nud stale\n")
+        .unwrap();
+    for address in [ip("10.0.0.50"), ip("fd00::50")] {
+        a.run(|| announce(link_a.ifindex, new, address).unwrap()).unwrap();
+        let seen =
+            || b.run(|| neighbours::get(link_b.ifindex, address).unwrap().unwrap().mac).unwrap();
+        wait_until(format!("{address} at its new place"), SOON, || seen() == Some(new)).unwrap();
+    }
+    let gone = a.run(|| announce(999, new, ip("10.0.0.50")).unwrap_err().to_string()).unwrap();
+    assert!(gone.contains("999"), "{gone}");
+}
+
+#[test]
+fn the_monitor_tells_changes() {
+    if !root_or_skip("the_monitor_tells_changes") {
+        return;
+    }
+    let (a, b, link, far) = pair();
+    let monitor = a.run(|| Monitor::open().unwrap()).unwrap();
+    assert!(monitor.next(Some(Duration::from_millis(20))).unwrap().is_empty());
+    let (sender, changes) = channel();
+    // Read outside the namespace that it was opened in.
+    let thread = monitor.spawn(move |change| sender.send(change).is_ok()).unwrap();
+    let expect = |what: &str, wanted: &dyn Fn(&Change) -> bool| {
+        while !wanted(&changes.recv_timeout(SOON).unwrap_or_else(|e| panic!("{what}: {e}"))) {}
+    };
+    let added = ip("10.0.0.3");
+    a.ip("addr add 10.0.0.3/24 dev eth0").unwrap();
+    expect("address", &|c| matches!(c, Change::Address(a) if a.address == added));
+    a.ip("addr del 10.0.0.3/24 dev eth0").unwrap();
+    expect("address gone", &|c| matches!(c, Change::AddressGone(a) if a.address == added));
+    a.ip("route add 10.9.0.0/16 via 10.0.0.2").unwrap();
+    expect("route", &|c| *c == Change::Routes);
+    a.run(|| neighbours::keep(link.ifindex, ip("10.0.0.2")).unwrap()).unwrap();
+    expect("neighbour", &|c| matches!(c, Change::Neighbour(n) if n.usable() == Some(far.mac)));
+    b.ip("link set eth0 down").unwrap();
+    expect(
+        "carrier lost",
+        &|c| matches!(c, Change::Link(l) if l.ifindex == link.ifindex && !l.carrier),
+    );
+    b.ip("link del eth0").unwrap();
+    expect("link gone", &|c| matches!(c, Change::LinkGone { name, .. } if name == "eth0"));
+    drop(thread);
+    assert!(changes.try_iter().count() < 100);
+}
+
+#[test]
+fn bridges_and_ports_are_told_apart() {
+    if !root_or_skip("bridges_and_ports_are_told_apart") {
+        return;
+    }
+    let net = two_armed(1, Families::V4).unwrap();
+    net.switch
+        .run(|| {
+            let bridge = links::by_name("br0").unwrap();
+            assert_eq!(bridge.kind.as_deref(), Some("bridge"));
+            let port = links::by_name("b1").unwrap();
+            assert_eq!(port.master, Some(bridge.ifindex));
+            assert!(port.lower_elsewhere && port.lower.is_some());
+        })
+        .unwrap();
+}
