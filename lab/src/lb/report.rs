@@ -96,7 +96,7 @@ impl Report {
             machine: Machine::here(),
             rounds: options.rounds.max(1),
             duration_s: options.duration.as_secs().max(1),
-            offloads: "tx checksum, TSO, GSO off; GRO on; at every interface",
+            offloads: "checksum, TSO, GSO and GRO offloads off at every interface",
             command: format!("wrk -t1 -cN -d{}s --latency", options.duration.as_secs().max(1)),
             configurations: BTreeMap::new(),
         }
