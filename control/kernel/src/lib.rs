@@ -29,6 +29,6 @@ pub use gateway::{Gateway, Interface, Opened, Options, Orphan, OrphanCause, Take
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use probe::{Bpffs, Probe, ensure_bpffs, probe};
 pub use read::{BackendState, Daemon, FlowCounts, InterfaceState, ServiceState, View};
-pub use rows::{Existing, ExistingBackend, ExistingService};
+pub use rows::Existing;
 pub use tables::Applied;
 pub use testrun::{Frame, TestRun};

@@ -6,11 +6,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
-    RW_BACKEND_RESOLVED, RW_BACKEND_UP, RW_BUCKET_FLOWS, RW_MAX_IFACES, RW_SVC_NONE_RESET,
-    RW_SVC_SOURCE_CLIENT, rw_daemon, rw_flow, rw_flow_bucket, rw_iface, rw_ledger, rw_settings,
-    rw_traffic,
+    RW_BUCKET_FLOWS, RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_flow,
+    rw_flow_bucket, rw_iface, rw_ledger, rw_settings, rw_traffic,
 };
-use ringway_abi::{FlowKey, FlowState, addr_from_words};
+use ringway_abi::{FlowKey, FlowState};
 use ringway_plan::tables::{NextHop, ServiceKey};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -18,7 +17,7 @@ use crate::attach::XdpMode;
 use crate::link::{OnInterface, XdpLink};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
-use crate::rows::{Rows, is_vacant, label_text, service_key_of};
+use crate::rows::{Rows, backend_row, is_vacant, label_text, service_key_of};
 use crate::{Error, Result, gateway, log};
 
 /// A window on one node. Cheap to clone; changes nothing.
@@ -246,14 +245,13 @@ impl View {
         };
         let mut backends = Vec::new();
         for (index, row) in rows.backends.iter().filter(|(_, row)| own(row)) {
-            let flags = u32::from(row.flags);
-            let hop = NextHop { iface: row.iface, mac: row.dmac, mtu: row.mtu };
+            let row = backend_row(*index, row);
             backends.push(BackendState {
-                index: *index as u16,
+                index: row.index,
                 generation: row.generation,
-                address: (addr_from_words(row.addr), u16::from_be(row.port_be)).into(),
-                up: flags & RW_BACKEND_UP != 0,
-                next_hop: (flags & RW_BACKEND_RESOLVED != 0).then_some(hop),
+                address: row.endpoint(),
+                up: row.up,
+                next_hop: row.next_hop,
                 traffic: self.traffic(*index as u16)?,
             });
         }

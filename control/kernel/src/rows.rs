@@ -1,16 +1,18 @@
 //! The tables' rows between the plan's plain values and the packet path's structures.
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
 use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_UP,
-    RW_LABEL_LEN, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_label,
-    rw_service, rw_service_info, rw_service_key,
+    RW_LABEL_LEN, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface,
+    rw_label, rw_service, rw_service_info, rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
-use ringway_plan::tables::{BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables};
+use ringway_plan::Ids;
+use ringway_plan::tables::{
+    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables,
+};
 
 use crate::Result;
 use crate::map::{self, Maps};
@@ -19,42 +21,27 @@ use crate::map::{self, Maps};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// A service found in the tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExistingService {
-    /// Its id.
-    pub id: u16,
-    /// What clients address.
-    pub key: ServiceKey,
-    /// Its name in the configuration.
-    pub name: String,
-    /// Its ring.
-    pub ring: u32,
-}
-
-/// A place in the backend table that has been used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExistingBackend {
-    /// Index in the table.
-    pub index: u16,
-    /// Generation it has now; raise it when the index is given to another backend.
-    pub generation: u16,
-    /// Who has it: service id, address, port, protocol. `None` when it is free.
-    pub owner: Option<(u16, IpAddr, u16, Protocol)>,
-}
-
 /// What the tables of a running gateway hold: what a new daemon must keep for flows to survive.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Existing {
     /// Services, by ascending id.
-    pub services: Vec<ExistingService>,
-    /// Used places in the backend table, by ascending index.
-    pub backends: Vec<ExistingBackend>,
-    /// nat addresses in their order. A flow remembers its address by position: keep the order,
-    /// add at the end.
+    pub services: Vec<ServiceRow>,
+    /// Backends, by ascending index. Their weights are not in the tables: 0 here.
+    pub backends: Vec<BackendRow>,
+    /// Index and generation of every place in the backend table that was used and is free.
+    pub retired: Vec<(u16, u16)>,
+    /// nat addresses in their order, the unspecified address where a place is empty. A flow
+    /// remembers its address by position.
     pub nat_addresses: Vec<IpAddr>,
     /// Interface slots in use: slot and device index. A flow remembers its client's slot.
     pub ifaces: Vec<(u32, u32)>,
+}
+
+impl Existing {
+    /// The numbers a new plan must keep.
+    pub fn ids(&self) -> Ids {
+        Ids::from_rows(&self.services, &self.backends, &self.retired, &self.nat_addresses)
+    }
 }
 
 /// Bytes of a `rw_service_key`, which order and compare where the structure does not.
@@ -67,8 +54,9 @@ pub(crate) struct Rows {
     pub(crate) labels: BTreeMap<u32, rw_label>,
     pub(crate) backends: BTreeMap<u32, rw_backend>,
     pub(crate) nat: Vec<rw_address>,
-    /// Hash of a ring's content; `None` when it is not known.
-    pub(crate) rings: BTreeMap<u32, Option<u64>>,
+    /// `None`: there is a ring, its content is not known. Cheap to keep and compare: plans share
+    /// the slots of a ring that did not change.
+    pub(crate) rings: BTreeMap<u32, Option<RingRow>>,
     pub(crate) services: BTreeMap<KeyBytes, rw_service>,
 }
 
@@ -81,7 +69,7 @@ impl Rows {
             labels: tables.services.iter().map(|s| (id(s), label(&s.name))).collect(),
             backends: tables.backends.iter().map(|b| (b.index.into(), backend(b))).collect(),
             nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
-            rings: tables.rings.iter().map(|ring| (ring.id, Some(ring_hash(ring)))).collect(),
+            rings: tables.rings.iter().map(|ring| (ring.id, Some(ring.clone()))).collect(),
             services: service_entries(tables),
         }
     }
@@ -114,42 +102,37 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The same for people and for the plan.
+    /// The same as the plan writes it.
     pub(crate) fn existing(&self, maps: &Maps) -> Result<Existing> {
-        let mut services = Vec::new();
-        for (bytes, service) in &self.services {
-            let (Some(info), Some(label)) =
-                (self.info.get(&service.id), self.labels.get(&service.id))
-            else {
-                continue;
-            };
-            // Address entries share the map; a service's own entry has its port.
-            if key_bytes(&info_key(info)) != *bytes {
-                continue;
-            }
-            services.push(ExistingService {
-                id: service.id as u16,
-                key: service_key_of(info),
-                name: label_text(label),
-                ring: service.ring,
-            });
-        }
-        services.sort_by_key(|service| service.id);
         let mut ifaces = Vec::new();
-        map::for_each(&maps.ifaces, |slot, iface: ringway_abi::raw::rw_iface| {
+        map::for_each(&maps.ifaces, |slot, iface: rw_iface| {
             if iface.ifindex != 0 {
                 ifaces.push((slot, iface.ifindex));
             }
         })?;
+        let (vacant, owned): (Vec<_>, Vec<_>) =
+            self.backends.iter().partition(|(_, row)| is_vacant(row));
         Ok(Existing {
-            services,
-            backends: self
-                .backends
-                .iter()
-                .map(|(index, row)| existing_backend(*index, row))
-                .collect(),
+            services: self.info.iter().filter_map(|(id, info)| self.service(*id, info)).collect(),
+            backends: owned.into_iter().map(|(index, row)| backend_row(*index, row)).collect(),
+            retired: vacant.into_iter().map(|(i, row)| (*i as u16, row.generation)).collect(),
             nat_addresses: self.nat.iter().map(|address| IpAddr::from(*address)).collect(),
             ifaces,
+        })
+    }
+
+    /// `None` for one that clients cannot reach: its removal was cut short.
+    fn service(&self, id: u32, info: &rw_service_info) -> Option<ServiceRow> {
+        let entry = self.services.get(&key_bytes(&info_key(info)))?;
+        let address = self.services.get(&key_bytes(&address_key(info.addr)))?;
+        Some(ServiceRow {
+            id: id as u16,
+            key: service_key_of(info),
+            name: label_text(self.labels.get(&id)?),
+            ring: entry.ring,
+            source_client: entry.flags & RW_SVC_SOURCE_CLIENT != 0,
+            announce: address.flags & RW_ADDR_ANNOUNCE != 0,
+            reset_when_none: entry.flags & RW_SVC_NONE_RESET != 0,
         })
     }
 }
@@ -179,6 +162,10 @@ fn key_bytes(key: &rw_service_key) -> KeyBytes {
 
 fn info_key(info: &rw_service_info) -> rw_service_key {
     rw_service_key { addr: info.addr, port_be: info.port_be, proto: info.proto, pad: 0 }
+}
+
+fn address_key(addr: [u32; 4]) -> rw_service_key {
+    rw_service_key { addr, ..Default::default() }
 }
 
 /// What clients address, from the service's row.
@@ -226,8 +213,8 @@ fn service_entries(tables: &Tables) -> BTreeMap<KeyBytes, rw_service> {
 }
 
 fn add_address(entries: &mut BTreeMap<KeyBytes, rw_service>, address: IpAddr, flags: u32) {
-    let key = rw_service_key { addr: addr_to_words(address), ..Default::default() };
-    entries.entry(key_bytes(&key)).or_default().flags |= flags;
+    let key = key_bytes(&address_key(addr_to_words(address)));
+    entries.entry(key).or_default().flags |= flags;
 }
 
 fn backend(row: &BackendRow) -> rw_backend {
@@ -260,15 +247,21 @@ pub(crate) fn is_vacant(row: &rw_backend) -> bool {
     row.addr == [0; 4]
 }
 
-fn existing_backend(index: u32, row: &rw_backend) -> ExistingBackend {
-    let owner = || {
-        let (port, protocol) = (u16::from_be(row.port_be), protocol_from(row.proto));
-        (row.service, addr_from_words(row.addr), port, protocol)
-    };
-    ExistingBackend {
+/// The backend that has this place.
+pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
+    let flags = u32::from(row.flags);
+    let hop = NextHop { iface: row.iface, mac: row.dmac, mtu: row.mtu };
+    BackendRow {
         index: index as u16,
         generation: row.generation,
-        owner: (!is_vacant(row)).then(owner),
+        service: row.service,
+        address: addr_from_words(row.addr),
+        port: u16::from_be(row.port_be),
+        protocol: protocol_from(row.proto),
+        weight: 0,
+        up: flags & RW_BACKEND_UP != 0,
+        next_hop: (flags & RW_BACKEND_RESOLVED != 0).then_some(hop),
+        nat: (row.nat_first, row.nat_count),
     }
 }
 
@@ -288,16 +281,9 @@ pub(crate) fn label_text(label: &rw_label) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn ring_hash(ring: &RingRow) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (&ring.backends, &ring.slots).hash(&mut hasher);
-    hasher.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_plan::tables::NextHop;
 
     fn service(id: u16, address: &str, source_client: bool, announce: bool) -> ServiceRow {
         ServiceRow {
@@ -340,6 +326,8 @@ mod tests {
         let row = backend(&one_backend(0, Some(hop)));
         assert_eq!(row.flags, (RW_BACKEND_UP | RW_BACKEND_RESOLVED) as u8);
         assert_eq!((row.iface, row.dmac, row.mtu), (3, hop.mac, 1500));
+        let back = BackendRow { weight: 0, ..one_backend(0, Some(hop)) };
+        assert_eq!(backend_row(5, &row), back);
     }
 
     #[test]
@@ -356,7 +344,7 @@ mod tests {
         assert_eq!(entries.len(), 5);
         let flags_of = |address: &str| {
             let addr = addr_to_words(address.parse().unwrap());
-            entries[&key_bytes(&rw_service_key { addr, ..Default::default() })].flags
+            entries[&key_bytes(&address_key(addr))].flags
         };
         assert_eq!(flags_of("203.0.113.10"), RW_ADDR_SERVICE);
         assert_eq!(flags_of("203.0.113.11"), RW_ADDR_SERVICE | RW_ADDR_ANNOUNCE);
@@ -376,14 +364,5 @@ mod tests {
         let row = vacated(&backend(&one_backend(0, None)));
         assert!(is_vacant(&row));
         assert_eq!((row.generation, row.flags), (2, 0));
-        assert_eq!(existing_backend(5, &row).owner, None);
-    }
-
-    #[test]
-    fn a_rings_hash_follows_its_content() {
-        let ring = RingRow { id: 1, backends: vec![1, 2], slots: vec![0, 1, 0] };
-        let moved = RingRow { slots: vec![1, 0, 0], ..ring.clone() };
-        assert_eq!(ring_hash(&ring), ring_hash(&RingRow { id: 9, ..ring.clone() }));
-        assert_ne!(ring_hash(&ring), ring_hash(&moved));
     }
 }

@@ -1,7 +1,7 @@
 //! Feeds frames to the packet path without a wire: BPF_PROG_TEST_RUN of a slot's root program.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
 use libbpf_rs::libbpf_sys as sys;
@@ -82,5 +82,16 @@ impl Gateway {
             detail: unknown.to_string(),
         })?;
         Ok(TestRun { verdict, data, duration: Duration::from_nanos(opts.duration.into()) })
+    }
+
+    /// The root program of a slot, for test runs of one's own: several threads, other options.
+    pub fn root_program(&mut self, slot: u32) -> Result<BorrowedFd<'_>> {
+        self.load_root(slot)?;
+        self.slot(slot)?.root()
+    }
+
+    /// A map by its name in packet/bpf, for tests that look inside or age what is in it.
+    pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
+        self.maps().get(name).map(AsFd::as_fd)
     }
 }
