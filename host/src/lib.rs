@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod addresses;
+pub mod bridge;
 mod announce;
 mod error;
 pub mod ethtool;
