@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use ringway_testnet::{Namespace, OneBridge, tools};
+use ringway_testnet::{Namespace, OneBridge, attach_pass, tools};
 
 use super::standing::{Balancer, PORT, v4, write};
 use crate::Result;
@@ -12,31 +12,47 @@ use crate::Result;
 /// In the balancer's container: one interface, packets leave as they came.
 pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: &str) -> Result<Balancer> {
     let address = v4(net.balancer.v4);
-    let configuration = configuration(net, &net.balancer.ns, &["eth0"], mode, address, "");
-    start(&net.balancer.ns, ringway, address, configuration)
+    let ns = &net.balancer.ns;
+    if mode == "native" {
+        attach_pass(&net.host, &net.balancer.peer.name)?;
+    }
+    let node = format!("name = \"bench\"\ninterfaces = [\"eth0\"]\nxdp_mode = \"{mode}\"");
+    let service = format!("address = \"{address}\"");
+    let configuration = configuration(net, ns, &node, &service);
+    start(ns, ringway, address, configuration)
 }
 
-/// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to another, past it.
+/// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to another, past it. The
+/// service's address, which nat sends from too, is nobody's: XDP answers ARP for it at every port. The kernel has
+/// to be told which port a backend is at, for its own route leads to the bridge.
 pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
-    let address = Ipv4Addr::new(172, 17, 0, 1);
-    let mut interfaces = vec!["client".to_owned()];
-    interfaces.extend((1..=net.backends.len()).map(|n| format!("b{n}")));
-    let names: Vec<&str> = interfaces.iter().map(String::as_str).collect();
-    let configuration = configuration(net, &net.host, &names, "native", address, "");
-    start(&net.host, ringway, address, configuration)
+    let address = Ipv4Addr::new(172, 17, 0, 100);
+    let mut interfaces = vec![&net.client.peer.name];
+    let mut routes = String::new();
+    attach_pass(&net.client.ns, &net.client.eth0.name)?;
+    for backend in &net.backends {
+        attach_pass(&backend.ns, &backend.eth0.name)?;
+        let (port, to, mac) = (&backend.peer.name, v4(backend.v4), backend.eth0.mac);
+        let _ = writeln!(routes, "route add {to}/32 dev {port}");
+        let _ = writeln!(routes, "neigh replace {to} lladdr {mac} dev {port} nud permanent");
+        interfaces.push(port);
+    }
+    net.host.ip(&routes)?;
+    let node = format!(
+        "name = \"bench\"\ninterfaces = {interfaces:?}\nxdp_mode = \"native\"\n\n\
+         [nat]\naddresses = [\"{address}\"]"
+    );
+    let service = format!("address = \"{address}\"\nannounce = \"arp\"");
+    let configuration = configuration(net, &net.host, &node, &service);
+    let mut balancer = start(&net.host, ringway, address, configuration)?;
+    balancer.configuration += &routes;
+    Ok(balancer)
 }
 
-fn configuration(
-    net: &OneBridge,
-    ns: &Namespace,
-    interfaces: &[&str],
-    mode: &str,
-    address: Ipv4Addr,
-    service: &str,
-) -> String {
+/// `node` and `service` are lines of those sections.
+fn configuration(net: &OneBridge, ns: &Namespace, node: &str, service: &str) -> String {
     let mut text = format!(
-        "[node]\nname = \"bench\"\ninterfaces = {interfaces:?}\nxdp_mode = \"{mode}\"\n\n\
-         [[service]]\nname = \"web\"\naddress = \"{address}\"\nport = {PORT}\nforward = \"nat\"\n{service}backends = [\n"
+        "[node]\n{node}\n\n[[service]]\nname = \"web\"\n{service}\nport = {PORT}\nforward = \"nat\"\nbackends = [\n"
     );
     for backend in &net.backends {
         let _ = writeln!(text, "    {{ address = \"{}\" }},", v4(backend.v4));
