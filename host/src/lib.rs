@@ -6,8 +6,8 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod addresses;
-pub mod bridge;
 mod announce;
+pub mod bridge;
 mod error;
 pub mod ethtool;
 pub mod links;

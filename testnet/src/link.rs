@@ -1,7 +1,9 @@
 //! Links between namespaces: veth pairs and bridges.
 
+use ringway_host::Mac;
 use ringway_host::ethtool::{Ethtool, Offload};
-use ringway_host::{Mac, links};
+use ringway_host::links::{self, Operstate};
+use ringway_host::routes::{self, RouteKind};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -151,21 +153,28 @@ fn add_address(lines: &mut String, interface: &str, address: &str) {
     let _ = writeln!(lines, "addr add {address} dev {interface}{nodad}");
 }
 
-/// The kernel switches carrier and queues on from a work queue: frames sent before are lost.
+/// The kernel switches carrier and queues on from a work queue, and IPv6 addresses too: what is sent before is lost.
 fn wait_up(end: &End) -> Result<Link> {
-    let what = format!("carrier on {} in {}", end.name, end.namespace.name());
-    wait_for(what, Duration::from_secs(5), || {
-        let link = end.namespace.run(|| links::by_name(&end.name)).map_err(|e| e.to_string())?;
-        let link = link.map_err(|e| e.to_string())?;
-        if link.operstate != links::Operstate::Up {
-            return Err(format!("its operational state is {:?}", link.operstate));
+    let what = format!("readiness of {} in {}", end.name, end.namespace.name());
+    end.namespace.run(|| wait_for(what, Duration::from_secs(5), || ready(end)))?
+}
+
+fn ready(end: &End) -> Result<Link, String> {
+    let link = links::by_name(&end.name).map_err(|e| e.to_string())?;
+    if link.operstate != Operstate::Up {
+        return Err(format!("its operational state is {:?}", link.operstate));
+    }
+    for address in end.addresses.iter().filter_map(|a| a.split('/').next()?.parse().ok()) {
+        let path = routes::route_to(address).map_err(|e| e.to_string())?;
+        if path.kind != RouteKind::Local {
+            return Err(format!("its address {address} is not in use yet"));
         }
-        Ok(Link {
-            namespace: end.namespace.clone(),
-            name: end.name.clone(),
-            mac: link.mac.unwrap_or_default(),
-            ifindex: link.ifindex,
-        })
+    }
+    Ok(Link {
+        namespace: end.namespace.clone(),
+        name: end.name.clone(),
+        mac: link.mac.unwrap_or_default(),
+        ifindex: link.ifindex,
     })
 }
 
