@@ -41,4 +41,15 @@ pub enum Error {
     /// An unknown path was asked for.
     #[error("there is no path {0:?}; write one of {1}")]
     NoSuchPath(String, String),
+    /// An unknown phase of the demo was asked for.
+    #[error("the demo has no phase {0:?}; write one of {1}")]
+    NoSuchPhase(String, String),
+    /// Something that was left behind could not be removed.
+    #[error("removing {path}: {source}; run as root, or remove it by hand")]
+    Remove {
+        /// The file or directory.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
 }

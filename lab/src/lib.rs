@@ -1,9 +1,11 @@
 //! Measures Ringway beside what it replaces. Nothing depends on this crate but the binary.
 //!
+//! [`demo`] is `ringway demo`: real traffic through the gateway, and what becomes of it when things die.
 //! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod demo;
 mod error;
 pub mod lb;
 mod machine;

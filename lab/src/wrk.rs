@@ -20,6 +20,8 @@ end
 /// What one run of wrk measured.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Figures {
+    /// Answered.
+    pub requests: u64,
     pub requests_per_s: f64,
     pub latency_p50_ns: u64,
     pub latency_p99_ns: u64,
@@ -59,6 +61,7 @@ fn parse(output: &str) -> Option<Figures> {
         return None;
     };
     (duration_us > 0).then(|| Figures {
+        requests,
         requests_per_s: requests as f64 * 1e6 / duration_us as f64,
         latency_p50_ns: p50_us * 1000,
         latency_p99_ns: p99_us * 1000,
@@ -75,7 +78,7 @@ mod tests {
         let figures = parse("Running 2s test\nfigures 100000 2000000 1100 3200 7\n").unwrap();
         assert_eq!(figures.requests_per_s, 50_000.0);
         assert_eq!((figures.latency_p50_ns, figures.latency_p99_ns), (1_100_000, 3_200_000));
-        assert_eq!(figures.errors, 7);
+        assert_eq!((figures.requests, figures.errors), (100_000, 7));
     }
 
     #[test]

@@ -25,6 +25,13 @@ pub fn remove_kept() -> Result<Vec<String>> {
     remove_where(|_, kept| kept)
 }
 
+/// Removes all namespaces made by this process, kept ones too, and ends the programs in them. For ending at
+/// once, as on a signal: no handle to them may be used any more. Returns the names removed.
+pub fn remove_own() -> Result<Vec<String>> {
+    let this = Owner::this()?;
+    remove_where(|owner, _| owner == this)
+}
+
 fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     // Directories may outlive their namespace (a reboot clears neither in a container), so look at both.

@@ -242,7 +242,13 @@ mod tests {
     use crate::wrk::Figures;
 
     fn figures(requests_per_s: f64) -> Figures {
-        Figures { requests_per_s, latency_p50_ns: 1_000_000, latency_p99_ns: 2_500_000, errors: 1 }
+        Figures {
+            requests: 1,
+            requests_per_s,
+            latency_p50_ns: 1_000_000,
+            latency_p99_ns: 2_500_000,
+            errors: 1,
+        }
     }
 
     fn report() -> Report {

@@ -1,0 +1,106 @@
+//! `ringway demo`: real traffic through Ringway, and what happens to it when things die.
+//!
+//! A client, a gateway and three backends, each in a network namespace of its own; the gateway runs this very
+//! binary. Needs root, less than a minute, and leaves nothing behind unless told to.
+
+mod clean;
+mod daemon;
+mod echo;
+mod http;
+mod judge;
+mod keep;
+mod load;
+mod phases;
+mod report;
+mod site;
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+pub use clean::clean;
+pub use phases::{Info, PHASES, Say};
+pub use report::{Phase, Report, SCHEMA};
+
+use crate::{Error, Result};
+use clean::{Guard, end_on_signals};
+use site::Site;
+
+/// What to show, and how.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The `ringway` binary; this process's own by default.
+    pub binary: Option<PathBuf>,
+    /// Only the phase of this name; see [`PHASES`].
+    pub only: Option<String>,
+    /// Leave everything standing; [`clean`] takes it down.
+    pub keep: bool,
+}
+
+/// What is left to try by hand after [`Options::keep`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Command {
+    /// What it shows.
+    pub what: String,
+    /// For a shell.
+    pub line: String,
+}
+
+/// Runs the demo. `say` gets a line whenever something happens. The commands are empty unless it was kept.
+///
+/// # Errors
+/// The demo could not be built, or not taken down. What does not hold once it stands is in the report.
+pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
+    let chosen = phases::choose(options.only.as_deref())?;
+    let binary = binary(options)?;
+    if options.keep {
+        ringway_testnet::keep_everything();
+    }
+    clean::remove_stale()?;
+    let guard = Guard::start(&binary)?;
+    end_on_signals()?;
+
+    let mut site = Site::build(&binary, say)?;
+    let mut results = Vec::new();
+    for phase in chosen {
+        say(&format!("{}: {}", phase.name, phase.what));
+        let result = phases::run(phase, &mut site, say);
+        say(&phases::outcome(&result));
+        if !result.ok {
+            say(&format!("  the daemon's last words:\n{}", site.daemon.last_words()));
+        }
+        results.push(result);
+    }
+    let commands = if options.keep { keep::commands(&binary, &mut site) } else { Vec::new() };
+    if !options.keep {
+        site.take_down()?;
+    }
+    guard.dismiss();
+    Ok((Report::new(results), commands))
+}
+
+/// The demo's own helpers, run by this binary itself as `ringway demo --inner JOB`: `guard` removes what a killed
+/// demo leaves; `echo,ADDRESS:PORT,NAME` answers UDP.
+///
+/// # Errors
+/// An unknown job, or it could not be done.
+pub fn inner(job: &str) -> io::Result<()> {
+    let unknown = || io::Error::new(ErrorKind::InvalidInput, format!("no such inner job: {job}"));
+    let fields: Vec<&str> = job.split(',').collect();
+    match fields.as_slice() {
+        ["guard", pid] => clean::guard(pid.parse().map_err(|_| unknown())?),
+        ["echo", address, name] => {
+            let address: SocketAddr = address.parse().map_err(|_| unknown())?;
+            echo::serve(address, name)
+        }
+        _ => Err(unknown()),
+    }
+}
+
+fn binary(options: &Options) -> Result<PathBuf> {
+    match &options.binary {
+        Some(binary) => Ok(binary.clone()),
+        None => std::env::current_exe()
+            .map_err(|source| Error::Run { program: "this program again".into(), source }),
+    }
+}
