@@ -1,1 +1,33 @@
-fn main() {}
+//! The `ringway` command: reads the command line, hands over, turns results into exit codes.
+
+mod cli;
+mod command;
+mod exit;
+mod logging;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::exit::Exit;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome = match cli.command {
+        Command::Run(args) => command::run::main(&args),
+        Command::Check(args) => command::check::main(&args),
+        Command::Status(args) => command::status::main(&args),
+        Command::Reasons(args) => command::reasons::main(&args),
+        Command::Detach(args) => command::detach::main(&args),
+        Command::Demo(args) => command::demo::main(&args),
+        Command::Bench(args) => command::bench::main(&args),
+        Command::Completions(args) => command::completions::main(&args),
+    };
+    let exit = outcome.unwrap_or_else(|error| {
+        exit::complain(&error);
+        Exit::of(&error)
+    });
+    exit.into()
+}

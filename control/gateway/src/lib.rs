@@ -1,1 +1,16 @@
-//! ringway-gateway
+//! The daemon of Ringway, as a library: health checks, next hops, preflight, API and metrics.
+
+pub mod api;
+pub mod ask;
+pub mod board;
+pub mod clock;
+pub mod daemon;
+pub mod detach;
+pub mod health;
+pub mod metrics;
+pub mod next_hop;
+pub mod notify;
+pub mod preflight;
+pub mod problem;
+pub mod roster;
+pub mod status;

@@ -184,9 +184,14 @@ fn keeps_mode(asked: Mode, on: OnInterface) -> bool {
 }
 
 fn foreign(iface: &str, id: u32) -> Error {
-    let name = ProgramHandle::from_prog_id(id)
-        .map_or_else(|_| "unknown".to_owned(), |p| p.name().to_string_lossy().into_owned());
+    let name = program_name(id).unwrap_or_else(|| "unknown".to_owned());
     Error::ForeignProgram { iface: iface.to_owned(), id, name }
+}
+
+/// Name of a loaded program; `None` when there is none with this id, or it may not be read.
+pub fn program_name(id: u32) -> Option<String> {
+    let program = ProgramHandle::from_prog_id(id).ok()?;
+    Some(program.name().to_string_lossy().into_owned())
 }
 
 fn attach_error(iface: &str, mode: XdpMode) -> impl FnOnce(io::Error) -> Error {

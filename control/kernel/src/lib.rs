@@ -22,7 +22,7 @@ mod rows;
 mod tables;
 mod testrun;
 
-pub use attach::{Attached, Mode, NativeRefused, XdpMode};
+pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
 pub use detach::{Detached, detach};
 pub use error::{Error, Result};
 pub use gateway::{Gateway, Interface, Opened, Options, Orphan, OrphanCause, TakenOver};

@@ -1,0 +1,78 @@
+//! Asks a running daemon: one GET over its Unix socket, without a runtime.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde::de::DeserializeOwned;
+
+use crate::problem::Error;
+
+/// How long the daemon may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest answer that is read.
+const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
+
+/// Why nothing was learnt.
+#[derive(Debug)]
+pub enum Failure {
+    /// Nobody listens on the socket.
+    NotRunning,
+    /// Somebody does, but the answer is no use.
+    Failed(Error),
+}
+
+/// Asks for `path` and reads the JSON answer.
+///
+/// # Errors
+/// [`Failure::NotRunning`] when nobody listens; else what went wrong, with its remedy.
+pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure> {
+    let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::NotRunning,
+        io::ErrorKind::PermissionDenied => failed(
+            socket,
+            "permission denied",
+            "run as root, or join the group that owns the socket (ringway)",
+        ),
+        _ => failed(socket, &error.to_string(), "see the daemon's log"),
+    })?;
+    let answer = exchange(&mut stream, path)
+        .map_err(|error| failed(socket, &error.to_string(), "see the daemon's log"))?;
+    let (head, body) = split(&answer)
+        .ok_or_else(|| failed(socket, "the answer is not HTTP", "is this Ringway's socket?"))?;
+    if !head.starts_with(b"HTTP/1.1 200 ") {
+        return Err(refused(socket, head, body));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        let what = format!("the answer cannot be read: {error}");
+        failed(socket, &what, "use the same version of ringway as the daemon's")
+    })
+}
+
+fn exchange(stream: &mut UnixStream, path: &str) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: ringway\r\nConnection: close\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
+    Ok(answer)
+}
+
+fn split(answer: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    Some((&answer[..end], &answer[end + 4..]))
+}
+
+fn refused(socket: &Path, head: &[u8], body: &[u8]) -> Failure {
+    let problem: crate::status::Problem = serde_json::from_slice(body).unwrap_or_default();
+    if problem.error.is_empty() {
+        let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        return failed(socket, &String::from_utf8_lossy(line), "see the daemon's log");
+    }
+    failed(socket, &problem.error, &problem.remedy)
+}
+
+fn failed(socket: &Path, what: &str, remedy: &str) -> Failure {
+    Failure::Failed(Error::failed(format!("API socket {}: {what}", socket.display()), remedy))
+}

@@ -1,0 +1,189 @@
+//! Serves the API on its socket.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
+
+use super::{BODY_LIMIT, CONCURRENCY};
+use crate::board::Board;
+use crate::problem::Error;
+use crate::status::Status;
+
+/// Group that may use the socket, when it exists.
+const GROUP: &str = "ringway";
+
+/// Takes the socket: removes a leftover of a daemon that is gone, sets mode 0660 and group.
+///
+/// # Errors
+/// When another process listens there, the path is something else, or it cannot be created.
+pub fn listen(path: &Path) -> Result<UnixListener, Error> {
+    let failed = |what: &str, error: io::Error| {
+        Error::failed(
+            format!("API socket {}: {what}: {error}", path.display()),
+            "choose another [api] socket, or mend the directory's permissions",
+        )
+    };
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory).map_err(|error| failed("no directory", error))?;
+    }
+    remove_leftover(path)?;
+    let listener = UnixListener::bind(path).map_err(|error| failed("cannot listen", error))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))
+        .map_err(|error| failed("cannot set mode 0660", error))?;
+    if let Some(group) = group_id(GROUP) {
+        std::os::unix::fs::chown(path, None, Some(group))
+            .map_err(|error| failed("cannot give it to group ringway", error))?;
+    }
+    Ok(listener)
+}
+
+fn remove_leftover(path: &Path) -> Result<(), Error> {
+    let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !found.file_type().is_socket() {
+        return Err(Error::configuration(
+            format!("API socket {}: a file that is no socket is in the way", path.display()),
+            "remove it or choose another [api] socket",
+        ));
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        return Err(Error::configuration(
+            format!("API socket {}: another process answers there", path.display()),
+            "give each node its own [api] socket",
+        ));
+    }
+    std::fs::remove_file(path).map_err(|error| {
+        Error::failed(
+            format!("API socket {}: cannot remove the leftover: {error}", path.display()),
+            format!("rm {}", path.display()),
+        )
+    })
+}
+
+fn group_id(name: &str) -> Option<u32> {
+    let groups = std::fs::read_to_string("/etc/group").ok()?;
+    groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
+    })
+}
+
+/// Answers until cancelled.
+///
+/// # Errors
+/// When the socket breaks.
+pub async fn serve(listener: UnixListener, board: Arc<Board>) -> io::Result<()> {
+    axum::serve(listener, router(board)).await
+}
+
+fn router(board: Arc<Board>) -> Router {
+    let gate = Arc::new(Semaphore::new(CONCURRENCY));
+    Router::new()
+        .route("/v1/status", get(status))
+        .route("/v1/ledger", get(ledger))
+        .route("/v1/health", get(health))
+        .fallback(unknown)
+        .method_not_allowed_fallback(method)
+        .layer(from_fn_with_state(gate, bounds))
+        .with_state(board)
+}
+
+/// Bounds requests in flight and the size of their bodies, before anything looks at them.
+async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    let Ok(_permit) = gate.try_acquire() else {
+        return error(
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{CONCURRENCY} requests are being answered already"),
+            "ask again in a second",
+        );
+    };
+    let (parts, body) = request.into_parts();
+    match to_bytes(body, BODY_LIMIT).await {
+        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Err(_) => error(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            format!("the body is cut short or longer than {BODY_LIMIT} bytes"),
+            "send less; no request of this API needs a body",
+        ),
+    }
+}
+
+async fn status(State(board): State<Arc<Board>>) -> Response {
+    answer(&board, |status| json!(status)).await
+}
+
+async fn ledger(State(board): State<Arc<Board>>) -> Response {
+    answer(&board, |status| {
+        json!({
+            "schema": "ringway.ledger/1",
+            "node": status.node,
+            "ledger": status.ledger,
+            "interfaces": status.interfaces.iter()
+                .map(|interface| json!({"name": interface.name, "ledger": interface.ledger}))
+                .collect::<Vec<_>>(),
+            "counters": status.counters,
+        })
+    })
+    .await
+}
+
+async fn health(State(board): State<Arc<Board>>) -> Response {
+    answer(&board, |status| {
+        json!({
+            "schema": "ringway.health/1",
+            "node": status.node,
+            "healthy": status.healthy,
+            "problems": status.problems,
+            "services": status.services.iter().map(|service| json!({
+                "name": service.name,
+                "protocol": service.protocol,
+                "backends": service.backends.iter().map(|backend| json!({
+                    "address": backend.address,
+                    "port": backend.port,
+                    "health": backend.health,
+                    "since": backend.since,
+                    "reason": backend.reason,
+                })).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+        })
+    })
+    .await
+}
+
+async fn answer(board: &Arc<Board>, shape: impl Fn(&Status) -> serde_json::Value) -> Response {
+    match Board::read(board).await {
+        Ok(status) => Json(shape(&status)).into_response(),
+        Err(failure) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.what, &failure.remedy),
+    }
+}
+
+async fn unknown(uri: Uri) -> Response {
+    error(
+        StatusCode::NOT_FOUND,
+        format!("there is no {}", uri.path()),
+        "ask for /v1/status, /v1/ledger or /v1/health",
+    )
+}
+
+async fn method(method: Method, uri: Uri) -> Response {
+    error(
+        StatusCode::METHOD_NOT_ALLOWED,
+        format!("{} cannot be done with {method}", uri.path()),
+        "use GET",
+    )
+}
+
+fn error(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
+    (status, Json(json!({"error": error.into(), "remedy": remedy}))).into_response()
+}

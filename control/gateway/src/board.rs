@@ -1,0 +1,138 @@
+//! What the daemon tells those who ask: it posts what it knows, they read it together with the
+//! kernel's counters. Nobody waits for the daemon's loop.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use ringway_abi::raw::{rw_ledger, rw_traffic};
+use ringway_kernel::{ServiceState, View};
+use ringway_plan::tables::{Protocol, ServiceKey};
+
+use crate::clock;
+use crate::problem::Error;
+use crate::status::{Backend, Counter, Ledger, Problem, SCHEMA, Status};
+
+/// Older than this, the loop's last turn means that it is stuck.
+const STALLED: Duration = Duration::from_secs(5);
+
+/// Shared by the daemon's loop, the API and the metrics.
+#[derive(Debug)]
+pub struct Board {
+    posted: RwLock<Arc<Status>>,
+    view: View,
+    started: SystemTime,
+    turned: Mutex<Instant>,
+}
+
+impl Board {
+    /// An empty board of a daemon that starts now.
+    pub fn new(node: &str, view: View) -> Board {
+        let board = Board {
+            posted: RwLock::default(),
+            view,
+            started: SystemTime::now(),
+            turned: Mutex::new(Instant::now()),
+        };
+        let problems = vec![Problem { error: "starting".into(), remedy: "wait".into() }];
+        board.post(Status { node: node.to_owned(), problems, ..Status::default() });
+        board
+    }
+
+    /// Puts up a new picture; `status` needs neither counters nor the daemon's own data.
+    pub fn post(&self, mut status: Status) {
+        status.schema = SCHEMA.to_owned();
+        status.healthy = status.problems.is_empty();
+        status.daemon.running = true;
+        status.daemon.pid = Some(std::process::id().into());
+        status.daemon.since = Some(clock::rfc3339(self.started));
+        status.daemon.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        *self.posted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
+    }
+
+    /// The loop has turned.
+    pub fn turn(&self) {
+        *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// How long the loop has been stuck, if it is.
+    pub fn stalled(&self) -> Option<Duration> {
+        let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(turned.elapsed()).filter(|age| *age > STALLED)
+    }
+
+    /// What is wrong now.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.posted.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
+    }
+
+    /// The picture with the kernel's counters, read on a thread that may wait.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub async fn read(board: &Arc<Board>) -> Result<Status, Error> {
+        let board = board.clone();
+        let reading = tokio::task::spawn_blocking(move || board.read_now());
+        reading.await.unwrap_or_else(|error| {
+            Err(Error::failed(format!("status not read: {error}"), "see the daemon's log"))
+        })
+    }
+
+    fn read_now(&self) -> Result<Status, Error> {
+        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut status = Status::clone(&posted);
+        status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
+        fill(&mut status, &self.view)
+            .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+        Ok(status)
+    }
+}
+
+/// Adds the kernel's counters to interfaces (their position is their slot), services and backends.
+fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
+    for slot in 0..status.interfaces.len() {
+        let books = view.ledger(slot as u32)?;
+        count(status, slot, &books);
+    }
+    let states = view.services()?;
+    let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();
+    for service in &mut status.services {
+        let Ok(address) = service.address.parse() else { continue };
+        let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
+        let Some(state) = states.get(&ServiceKey { address, port: service.port, protocol }) else {
+            continue;
+        };
+        for backend in &mut service.backends {
+            let Ok(address) = backend.address.parse() else { continue };
+            let endpoint = SocketAddr::new(address, backend.port);
+            if let Some(found) = state.backends.iter().find(|b| b.address == endpoint) {
+                add_traffic(backend, &found.traffic);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Enters one interface's books.
+pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
+    let Some(interface) = status.interfaces.get_mut(place) else { return };
+    interface.ledger = Ledger::new(books.seen, books.sum());
+    let name = interface.name.clone();
+    status.ledger.add(interface.ledger);
+    status.counters.extend(books.entries().map(|(verdict, reason, packets)| Counter {
+        interface: name.clone(),
+        verdict: verdict.name().to_owned(),
+        reason: reason.name().to_owned(),
+        packets,
+    }));
+}
+
+/// Enters one backend's traffic.
+pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
+    backend.flows = traffic.flows;
+    backend.packets = traffic.packets;
+    backend.bytes = traffic.bytes;
+    backend.reply_packets = traffic.reply_packets;
+    backend.reply_bytes = traffic.reply_bytes;
+}

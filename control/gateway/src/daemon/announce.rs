@@ -1,0 +1,61 @@
+//! Says at start that the addresses with `announce = "arp"` are here now.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ringway_config::{Announce, Config};
+use ringway_host::Mac;
+use ringway_host::addresses::{self, Address};
+use ringway_kernel::Interface;
+
+use crate::preflight::covers;
+
+/// Nobody acknowledges an announcement: it is made this often.
+const TIMES: u32 = 3;
+
+/// Announces in the background.
+pub fn start(config: &Config, interfaces: &[Interface]) {
+    let services = config.services.iter().filter(|service| service.announce == Announce::Arp);
+    let mut wanted: Vec<IpAddr> = services.map(|service| *service.address).collect();
+    wanted.sort();
+    wanted.dedup();
+    if wanted.is_empty() {
+        return;
+    }
+    let interfaces = interfaces.to_vec();
+    tokio::spawn(async move {
+        for _ in 0..TIMES {
+            let (wanted, interfaces) = (wanted.clone(), interfaces.clone());
+            // Packet sockets are made on a thread that may wait.
+            let _ = tokio::task::spawn_blocking(move || all(&wanted, &interfaces)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+fn all(wanted: &[IpAddr], interfaces: &[Interface]) {
+    let known = addresses::all().unwrap_or_default();
+    for address in wanted {
+        for interface in places(*address, interfaces, &known) {
+            let sent = ringway_host::announce(interface.ifindex, Mac(interface.mac), *address);
+            if let Err(error) = sent {
+                tracing::warn!(%error, %address, "not announced");
+            }
+        }
+    }
+}
+
+/// Interfaces on whose network the address is; all of them when it is on none.
+fn places<'a>(
+    address: IpAddr,
+    interfaces: &'a [Interface],
+    known: &[Address],
+) -> Vec<&'a Interface> {
+    let on_link = |interface: &&Interface| {
+        known
+            .iter()
+            .any(|own| own.ifindex == interface.ifindex && covers(own.address, own.prefix, address))
+    };
+    let found: Vec<&Interface> = interfaces.iter().filter(on_link).collect();
+    if found.is_empty() { interfaces.iter().collect() } else { found }
+}

@@ -1,0 +1,334 @@
+//! The daemon: looks after the packet path until told to stop, and then leaves it running.
+
+mod announce;
+mod path;
+mod start;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringway_config::Config;
+use ringway_kernel::{Interface, XdpMode};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+use crate::board::Board;
+use crate::health::{self, Checks};
+use crate::next_hop::Ways;
+use crate::notify::Notifier;
+use crate::problem::Error;
+use crate::roster::Roster;
+use crate::status::{self, Problem, Status};
+use path::{Order, Path, Report};
+use watch::{News, Watch};
+
+/// Changes that come together are applied together.
+const SETTLE: Duration = Duration::from_millis(3);
+/// A first start waits this long at most for the first results of checks.
+const FIRST_RESULTS: Duration = Duration::from_secs(3);
+
+/// Runs the gateway of this configuration in the calling thread's network namespace, until
+/// SIGTERM or SIGINT. The packet path stays when this returns without error.
+///
+/// # Errors
+/// It cannot start; what a first start had made is taken away again.
+pub fn run(config: Config) -> Result<(), Error> {
+    start::raise_open_files();
+    start::preflight(&config)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|error| Error::failed(format!("no runtime: {error}"), ""))?;
+    let outcome = runtime.block_on(look_after(Arc::new(config)));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn look_after(config: Arc<Config>) -> Result<(), Error> {
+    let (reports, from_path) = mpsc::unbounded_channel();
+    let path = Path::open(&config, reports)?;
+    let fresh = path.opened.taken_over.is_none();
+    start::tell(&path.opened);
+    let (socket, node) = (config.api.socket.clone().into_inner(), config.node.name.to_string());
+    let mut daemon = match start::prepare(config, path, from_path).await {
+        Ok(daemon) => daemon,
+        Err((error, path)) => {
+            path.close();
+            start::undo(&node, fresh);
+            return Err(error);
+        }
+    };
+    let outcome = daemon.live().await;
+    daemon.notifier.stopping();
+    daemon.path.close();
+    // The next daemon would remove it, too; without it `status` knows at once.
+    let _ = std::fs::remove_file(socket);
+    match &outcome {
+        Ok(()) => tracing::info!("stopped; traffic still flows; `ringway detach` stops it"),
+        Err(_) => start::undo(&node, fresh && !daemon.attached),
+    }
+    outcome
+}
+
+/// Everything the loop knows.
+struct Daemon {
+    config: Arc<Config>,
+    path: Path,
+    from_path: mpsc::UnboundedReceiver<Report>,
+    interfaces: Vec<Interface>,
+    roster: Roster,
+    kept: BTreeSet<(u32, IpAddr)>,
+    watch: Watch,
+    results: mpsc::Receiver<health::Event>,
+    _checks: Checks,
+    board: Arc<Board>,
+    notifier: Notifier,
+    attached: bool,
+    /// Attach at the latest then, whatever is not known yet.
+    attach_by: Instant,
+    modes: BTreeMap<u32, (XdpMode, String)>,
+    lost: BTreeSet<u32>,
+    beat_error: Option<Error>,
+    apply_error: Option<Error>,
+    applied: bool,
+    told_ready: bool,
+    /// Apply what has changed then.
+    due: Option<Instant>,
+}
+
+impl Daemon {
+    async fn live(&mut self) -> Result<(), Error> {
+        let mut signals = Signals::new()?;
+        let mut tick = interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let period = self.notifier.watchdog_period().unwrap_or(Duration::from_secs(3600));
+        let mut watchdog = interval(period);
+        self.apply_soon();
+        loop {
+            if !self.attached && (!self.roster.waiting() || Instant::now() >= self.attach_by) {
+                self.attach().await?;
+            }
+            let due = self.due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                Some(event) = self.results.recv() => self.result(&event),
+                news = self.watch.next() => match news {
+                    News::Changed => self.watch.look(self.roster.addresses()),
+                    News::Found(found) => self.ways(found),
+                },
+                Some(report) = self.from_path.recv() => self.report(report),
+                () = sleep_until(due), if self.due.is_some() => self.apply(),
+                () = sleep_until(self.attach_by), if !self.attached => {}
+                _ = watchdog.tick() => self.notifier.watchdog(),
+                _ = tick.tick() => self.tick(),
+                stop = signals.next() => if stop { return Ok(()) },
+            }
+            self.board.turn();
+        }
+    }
+
+    fn tick(&mut self) {
+        self.path.order(Order::Beat);
+        if self.apply_error.is_some() {
+            self.apply_soon();
+        }
+    }
+
+    fn result(&mut self, event: &health::Event) {
+        if let Some(line) = self.roster.take(event) {
+            match event.health.is_up() {
+                true => tracing::info!("{line}"),
+                false => tracing::warn!("{line}"),
+            }
+        }
+        self.apply_soon();
+    }
+
+    fn ways(&mut self, found: watch::Found) {
+        for interface in found.interfaces {
+            if !self.interfaces.contains(&interface) {
+                self.path.order(Order::Describe(interface.clone()));
+            }
+            let slot = interface.slot as usize;
+            self.interfaces[slot] = interface;
+        }
+        let Ways { ways, kept } = found.ways;
+        watch::release(self.kept.difference(&kept).copied().collect());
+        self.kept = kept;
+        let not_yet = Err(crate::next_hop::NoWay::NotYet);
+        if self.roster.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone()) {
+            self.apply_soon();
+        }
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Applied(outcome) => {
+                if let Err(error) = &outcome {
+                    tracing::error!(%error, "tables not written");
+                }
+                self.applied |= outcome.is_ok();
+                self.apply_error = outcome.err();
+            }
+            Report::Beat(Ok(modes)) => {
+                self.beat_error = None;
+                if self.attached {
+                    self.verify(&modes);
+                }
+            }
+            Report::Beat(Err(error)) => {
+                tracing::error!(%error, "the packet path cannot be read");
+                self.beat_error = Some(error);
+            }
+        }
+        self.post();
+    }
+
+    /// Compares how our programs are attached with how they should be.
+    fn verify(&mut self, modes: &[(u32, Option<XdpMode>)]) {
+        for interface in &self.interfaces {
+            let attached =
+                modes.iter().any(|(slot, mode)| *slot == interface.slot && mode.is_some());
+            if attached && self.lost.remove(&interface.slot) {
+                tracing::info!(interface = interface.name, "attached again");
+            } else if !attached && self.lost.insert(interface.slot) {
+                tracing::error!(interface = interface.name, "our program is no longer attached");
+            }
+        }
+    }
+
+    fn apply_soon(&mut self) {
+        self.due.get_or_insert_with(|| Instant::now() + SETTLE);
+    }
+
+    fn apply(&mut self) {
+        self.due = None;
+        // Before the first attachment nothing is in force, so nothing is hurried.
+        if self.attached {
+            self.path.order(Order::Apply(Box::new(self.roster.observed())));
+        }
+        self.post();
+    }
+
+    /// Writes the tables, then lets packets in.
+    async fn attach(&mut self) -> Result<(), Error> {
+        self.due = None;
+        self.path.order(Order::Apply(Box::new(self.roster.observed())));
+        let attached = self.path.attach(self.interfaces.clone()).await?;
+        for (interface, attached) in self.interfaces.iter().zip(attached) {
+            let why = start::why(*self.config.node.xdp_mode, &attached);
+            let (name, mode) = (&interface.name, attached.mode.name());
+            tracing::info!(
+                interface = name,
+                mode,
+                taken_over = attached.taken_over,
+                "attached: {why}"
+            );
+            self.modes.insert(interface.slot, (attached.mode, why));
+        }
+        self.attached = true;
+        announce::start(&self.config, &self.interfaces);
+        self.post();
+        Ok(())
+    }
+
+    /// Puts up what is known now.
+    fn post(&mut self) {
+        let problems = self.problems();
+        let ready = self.attached && self.applied && self.apply_error.is_none();
+        let (up, all) = self.roster.serving();
+        let line =
+            format!("{} services, {up} of {all} backends get traffic", self.config.services.len());
+        if ready && !self.told_ready {
+            self.told_ready = true;
+            self.notifier.ready(&line);
+            tracing::info!("serving: {line}");
+        } else if self.told_ready {
+            self.notifier.status(&line);
+        }
+        self.board.post(Status {
+            node: self.config.node.name.to_string(),
+            problems,
+            interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
+            services: self.roster.shown(),
+            ..Status::default()
+        });
+    }
+
+    fn shown(&self, interface: &Interface) -> status::Interface {
+        let mode = self.modes.get(&interface.slot);
+        status::Interface {
+            name: interface.name.clone(),
+            ifindex: interface.ifindex,
+            attached: mode.is_some() && !self.lost.contains(&interface.slot),
+            mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
+            mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
+            ..status::Interface::default()
+        }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if !self.attached {
+            problems.push(Problem {
+                error: "starting: not attached yet".into(),
+                remedy: "wait for the first results of the health checks".into(),
+            });
+        }
+        for interface in self.interfaces.iter().filter(|i| self.lost.contains(&i.slot)) {
+            problems.push(Problem {
+                error: format!(
+                    "{}: the interface has vanished, or our program was detached or replaced",
+                    interface.name
+                ),
+                remedy: format!(
+                    "see `ip link show dev {}`, then restart the daemon: it attaches again",
+                    interface.name
+                ),
+            });
+        }
+        let errors = self.beat_error.iter().chain(&self.apply_error).cloned();
+        problems.extend(errors.map(Problem::from));
+        problems.extend(self.roster.problems());
+        problems
+    }
+}
+
+/// Signals that the daemon knows.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Signals, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Error::failed(format!("signals not heard: {error}"), ""))
+        };
+        Ok(Signals {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+            hangup: listen(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for one; true when it means to stop.
+    async fn next(&mut self) -> bool {
+        tokio::select! {
+            _ = self.terminate.recv() => true,
+            _ = self.interrupt.recv() => true,
+            _ = self.hangup.recv() => {
+                tracing::warn!(
+                    "SIGHUP: the configuration is read only at start; restart the daemon to \
+                     change it (no packet is lost)"
+                );
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The packet path on a thread of its own: planning a large configuration and writing its rings
+//! takes milliseconds, and the daemon's loop must not wait for that.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::SystemTime;
+
+use ringway_config::Config;
+use ringway_kernel::{Attached, Gateway, Interface, Opened, Options, View, XdpMode};
+use ringway_plan::{Observed, Planner};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::problem::Error;
+
+/// What the loop asks for.
+#[derive(Debug)]
+pub enum Order {
+    /// Make the tables fit this state of the world.
+    Apply(Box<Observed>),
+    /// Attach to every interface, then give up those of an earlier configuration.
+    Attach(Vec<Interface>, oneshot::Sender<Result<Vec<Attached>, Error>>),
+    /// Another MAC address, MTU or index.
+    Describe(Interface),
+    /// Say that the daemon is alive, and look whether everything is still attached.
+    Beat,
+}
+
+/// What the loop is told.
+#[derive(Debug)]
+pub enum Report {
+    /// The tables were written, or why not.
+    Applied(Result<(), Error>),
+    /// The heartbeat was written. How our program is on each interface slot; `None` when it is
+    /// not there any more.
+    Beat(Result<Vec<(u32, Option<XdpMode>)>, Error>),
+}
+
+/// The open packet path.
+#[derive(Debug)]
+pub struct Path {
+    /// What was found when it was opened.
+    pub opened: Opened,
+    /// Counters and tables.
+    pub view: View,
+    orders: mpsc::UnboundedSender<Order>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Path {
+    /// Loads programs and opens or makes the pinned tables. Attaches nothing.
+    ///
+    /// # Errors
+    /// Another daemon runs this node, or the kernel refuses.
+    pub fn open(
+        config: &Arc<Config>,
+        reports: mpsc::UnboundedSender<Report>,
+    ) -> Result<Path, Error> {
+        let options = Options {
+            node: config.node.name.to_string(),
+            flows: config.nat.flows,
+            ..Options::default()
+        };
+        let (gateway, opened) = Gateway::open(&options).map_err(kernel)?;
+        let existing = gateway.existing().map_err(kernel)?;
+        let view = gateway.view();
+        let planner = Planner::new(existing.ids());
+        let (orders, receiver) = mpsc::unbounded_channel();
+        let worker = Worker { config: config.clone(), gateway, planner, reports };
+        let thread = thread::Builder::new()
+            .name("packet-path".into())
+            .spawn(move || worker.work(receiver))
+            .map_err(|error| {
+                Error::failed(format!("no thread for the packet path: {error}"), "")
+            })?;
+        Ok(Path { opened, view, orders, thread })
+    }
+
+    /// Hands over an order; the thread lives as long as this.
+    pub fn order(&self, order: Order) {
+        // The thread ends only after this sender is gone.
+        let _ = self.orders.send(order);
+    }
+
+    /// Ends the thread and lets go of the node. Pinned state stays.
+    pub fn close(self) {
+        drop(self.orders);
+        if self.thread.join().is_err() {
+            tracing::error!("the packet path's thread panicked");
+        }
+    }
+
+    /// Attaches to every interface.
+    ///
+    /// # Errors
+    /// The first that could not be attached to.
+    pub async fn attach(&self, interfaces: Vec<Interface>) -> Result<Vec<Attached>, Error> {
+        let (done, wait) = oneshot::channel();
+        self.order(Order::Attach(interfaces, done));
+        wait.await.unwrap_or_else(|_| Err(Error::failed("the packet path's thread died", "")))
+    }
+}
+
+struct Worker {
+    config: Arc<Config>,
+    gateway: Gateway,
+    planner: Planner,
+    reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Worker {
+    fn work(mut self, mut orders: mpsc::UnboundedReceiver<Order>) {
+        let mut next = orders.blocking_recv();
+        while let Some(order) = next.take() {
+            next = match order {
+                Order::Apply(mut observed) => {
+                    // Only the newest state of the world matters.
+                    let mut after = orders.try_recv().ok();
+                    while let Some(Order::Apply(newer)) = after {
+                        observed = newer;
+                        after = orders.try_recv().ok();
+                    }
+                    let outcome = self.apply(&observed);
+                    let _ = self.reports.send(Report::Applied(outcome));
+                    after
+                }
+                Order::Attach(interfaces, done) => {
+                    let _ = done.send(self.attach(&interfaces));
+                    None
+                }
+                Order::Describe(interface) => {
+                    if let Err(error) = self.gateway.set_iface(&interface) {
+                        tracing::error!(interface = interface.name, %error, "not described");
+                    }
+                    None
+                }
+                Order::Beat => {
+                    let _ = self.reports.send(Report::Beat(self.beat()));
+                    None
+                }
+            };
+            if next.is_none() {
+                next = orders.blocking_recv();
+            }
+        }
+    }
+
+    fn apply(&mut self, observed: &Observed) -> Result<(), Error> {
+        let tables = self
+            .planner
+            .plan(&self.config, observed)
+            .map_err(|error| Error::configuration(error.to_string(), ""))?;
+        let applied = self.gateway.apply(&tables).map_err(kernel)?;
+        if !applied.is_unchanged() {
+            tracing::debug!(?applied, "tables written");
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, interfaces: &[Interface]) -> Result<Vec<Attached>, Error> {
+        for interface in interfaces {
+            self.gateway.set_iface(interface).map_err(kernel)?;
+        }
+        let mode = match *self.config.node.xdp_mode {
+            ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
+            ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
+            ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
+        };
+        let mut all = Vec::new();
+        for interface in interfaces {
+            all.push(self.gateway.attach(interface.slot, mode).map_err(kernel)?);
+        }
+        for name in self.gateway.release_others().map_err(kernel)? {
+            tracing::warn!(interface = name, "detached: no longer in [node] interfaces");
+        }
+        self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        Ok(all)
+    }
+
+    fn beat(&self) -> Result<Vec<(u32, Option<XdpMode>)>, Error> {
+        self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        let states = self.gateway.view().interfaces().map_err(kernel)?;
+        Ok(states.iter().map(|state| (state.slot, state.mode)).collect())
+    }
+}
+
+/// The kernel crate's messages carry their remedies themselves.
+pub fn kernel(error: ringway_kernel::Error) -> Error {
+    Error::failed(error.to_string(), "")
+}

@@ -1,0 +1,197 @@
+//! From a configuration to a daemon that is ready to attach.
+
+use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use ringway_config::{Config, XdpMode};
+use ringway_kernel::{Attached, DEFAULT_BPFFS, Opened, OrphanCause};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::path::{Path, Report};
+use super::watch::{self, Watch};
+use super::{Daemon, FIRST_RESULTS};
+use crate::board::Board;
+use crate::health::Checks;
+use crate::notify::Notifier;
+use crate::preflight::{self, State};
+use crate::problem::{Error, Kind};
+use crate::roster::{Entry, Member, Roster};
+use crate::{api, metrics, next_hop};
+
+/// Thousands of health checks need as many descriptors.
+pub fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::debug!(%error, "limit of open files not raised");
+    }
+}
+
+/// Looks at the machine; what is not well is logged.
+///
+/// # Errors
+/// Something forbids a start.
+pub fn preflight(config: &Config) -> Result<(), Error> {
+    let report = preflight::run(config);
+    for finding in &report.findings {
+        let preflight::Finding { check, subject, reason, fix, .. } = finding;
+        match finding.state {
+            State::Ok => tracing::debug!(check, subject, "{reason}"),
+            State::Unknown => tracing::info!(check, subject, fix, "not known: {reason}"),
+            State::Warn => tracing::warn!(check, subject, fix, "{reason}"),
+            State::Fail => tracing::error!(check, subject, fix, "{reason}"),
+        }
+        if finding.check == "answers" && finding.state == State::Ok {
+            tracing::info!(service = subject, "who answers for the address: {reason}");
+        }
+    }
+    let failures: Vec<String> = report.failures().map(ToString::to_string).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let at_fault = report.failures().any(|finding| finding.place.is_some());
+    let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
+    let what = format!("this machine is not fit for this configuration:\n{}", failures.join("\n"));
+    Err(Error { kind, what, remedy: String::new() })
+}
+
+/// Says what was found in the kernel.
+pub fn tell(opened: &Opened) {
+    for orphan in &opened.orphans {
+        let what = match orphan.cause {
+            OrphanCause::Vanished => "the interface is gone",
+            OrphanCause::Renamed => "the name belongs to another interface now",
+            OrphanCause::NeverAttached => "it was never attached",
+        };
+        tracing::warn!(interface = orphan.iface, "removed orphaned pins: {what}");
+    }
+    if opened.unfinished_removed {
+        tracing::warn!("removed what a start that was cut short had left");
+    }
+    match &opened.taken_over {
+        None => tracing::info!("a first start: nothing was pinned for this node"),
+        Some(taken) => {
+            tracing::info!(interfaces = ?taken.interfaces, "took over the running packet path");
+            if let Some((have, want)) = taken.flow_buckets {
+                tracing::warn!(
+                    have,
+                    want,
+                    "[nat] flows changed: takes effect after `ringway detach`"
+                );
+            }
+        }
+    }
+}
+
+/// Opens everything that can fail before packets are touched.
+///
+/// # Errors
+/// With the path, for the caller to close.
+pub async fn prepare(
+    config: Arc<Config>,
+    path: Path,
+    from_path: mpsc::UnboundedReceiver<Report>,
+) -> Result<Daemon, (Error, Path)> {
+    match assemble(&config, &path).await {
+        Ok(parts) => Ok(parts.into_daemon(config, path, from_path)),
+        Err(error) => Err((error, path)),
+    }
+}
+
+/// What is assembled around the path.
+struct Parts {
+    interfaces: Vec<ringway_kernel::Interface>,
+    roster: Roster,
+    watch: Watch,
+    found: watch::Found,
+    board: Arc<Board>,
+}
+
+async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
+    let board = Arc::new(Board::new(&config.node.name, path.view.clone()));
+    let socket = api::server::listen(&config.api.socket)?;
+    tokio::spawn(api::server::serve(socket, board.clone()));
+    if let Some(address) = &config.metrics.listen {
+        let listener = metrics::listen(**address).await?;
+        tokio::spawn(metrics::serve(listener, board.clone()));
+    }
+    let interfaces = next_hop::interfaces(&config.node.interfaces)?;
+    let mut roster = Roster::new(config);
+    if path.opened.taken_over.is_some() {
+        inherit(&mut roster, path)?;
+    }
+    // Watching begins before the first look, so that no change is missed.
+    let watch = Watch::start(config)?;
+    let found = watch::look(&config.node.interfaces, &roster.addresses());
+    Ok(Parts { interfaces, roster, watch, found, board })
+}
+
+impl Parts {
+    fn into_daemon(
+        self,
+        config: Arc<Config>,
+        path: Path,
+        from_path: mpsc::UnboundedReceiver<Report>,
+    ) -> Daemon {
+        let (send, results) = mpsc::channel(1024);
+        let checks = Checks::start(self.roster.targets(), &send);
+        let mut daemon = Daemon {
+            config,
+            path,
+            from_path,
+            interfaces: self.interfaces,
+            roster: self.roster,
+            kept: Default::default(),
+            watch: self.watch,
+            results,
+            _checks: checks,
+            board: self.board,
+            notifier: Notifier::from_env(),
+            attached: false,
+            attach_by: Instant::now() + FIRST_RESULTS,
+            modes: Default::default(),
+            lost: Default::default(),
+            beat_error: None,
+            apply_error: None,
+            applied: false,
+            told_ready: false,
+            due: None,
+        };
+        daemon.ways(self.found);
+        daemon
+    }
+}
+
+/// Until their first checks, backends keep the health they had.
+fn inherit(roster: &mut Roster, path: &Path) -> Result<(), Error> {
+    let states = path.view.services().map_err(super::path::kernel)?;
+    roster.inherit(|entry: &Entry, member: &Member| {
+        let mut same = states
+            .iter()
+            .filter(|state| state.key.address == entry.address && state.key.port == entry.port);
+        let backend = same.find_map(|state| {
+            state.backends.iter().find(|backend| backend.address == member.endpoint)
+        })?;
+        Some(backend.up)
+    });
+    Ok(())
+}
+
+/// Takes away what a first start that failed has made; of a running packet path, nothing.
+pub fn undo(node: &str, fresh: bool) {
+    if fresh && let Err(error) = ringway_kernel::detach(FilePath::new(DEFAULT_BPFFS), node) {
+        tracing::warn!(%error, "not cleaned up");
+    }
+}
+
+/// Why the mode is what it is, for people.
+pub fn why(asked: XdpMode, attached: &Attached) -> String {
+    match (&attached.refused, asked) {
+        (Some(refused), _) => refused.to_string(),
+        (None, XdpMode::Auto) if attached.taken_over => "as it was before".into(),
+        (None, XdpMode::Auto) => "auto: the driver takes it".into(),
+        (None, XdpMode::Native | XdpMode::Generic) => "as configured".into(),
+    }
+}

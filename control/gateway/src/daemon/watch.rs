@@ -1,0 +1,137 @@
+//! Watches the kernel's links, routes and neighbours, and looks up the ways to backends anew when
+//! they change.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ringway_config::{Config, Located};
+use ringway_host::{Change, Mac, Monitor, MonitorThread};
+use ringway_kernel::Interface;
+use tokio::sync::{Notify, mpsc};
+
+use crate::next_hop::{self, Ways};
+use crate::problem::Error;
+
+/// What a look found.
+#[derive(Debug)]
+pub struct Found {
+    /// Interfaces that exist, as they are now.
+    pub interfaces: Vec<Interface>,
+    /// Ways to all backends.
+    pub ways: Ways,
+}
+
+/// What the loop has to do.
+#[derive(Debug)]
+pub enum News {
+    /// Something changed that may change a way: look again.
+    Changed,
+    /// A look is done.
+    Found(Found),
+}
+
+/// The watch; dropping it ends it.
+pub struct Watch {
+    names: Vec<Located<String>>,
+    notify: Arc<Notify>,
+    looking: bool,
+    again: bool,
+    send: mpsc::UnboundedSender<Found>,
+    receive: mpsc::UnboundedReceiver<Found>,
+    _thread: MonitorThread,
+}
+
+impl Watch {
+    /// Begins watching in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel refuses to tell.
+    pub fn start(config: &Config) -> Result<Watch, Error> {
+        let failed = |error: ringway_host::Error| Error::failed(error.to_string(), "");
+        let notify = Arc::new(Notify::new());
+        let teller = notify.clone();
+        let mut known = HashMap::new();
+        let thread = Monitor::open()
+            .and_then(|monitor| {
+                monitor.spawn(move |change| {
+                    if matters(&change, &mut known) {
+                        teller.notify_one();
+                    }
+                    true
+                })
+            })
+            .map_err(failed)?;
+        let (send, receive) = mpsc::unbounded_channel();
+        Ok(Watch {
+            names: config.node.interfaces.clone(),
+            notify,
+            looking: false,
+            again: false,
+            send,
+            receive,
+            _thread: thread,
+        })
+    }
+
+    /// Looks on a thread that may wait, one look at a time; [`News::Found`] has the result.
+    pub fn look(&mut self, addresses: Vec<IpAddr>) {
+        if self.looking {
+            self.again = true;
+            return;
+        }
+        self.looking = true;
+        let (names, send) = (self.names.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || {
+            // Closed only when the daemon has ended.
+            let _ = send.send(look(&names, &addresses));
+        });
+    }
+
+    /// Waits for something to do.
+    pub async fn next(&mut self) -> News {
+        tokio::select! {
+            () = self.notify.notified() => News::Changed,
+            Some(found) = self.receive.recv() => {
+                self.looking = false;
+                if std::mem::take(&mut self.again) {
+                    self.notify.notify_one();
+                }
+                News::Found(found)
+            }
+        }
+    }
+}
+
+/// One look, here and now.
+pub fn look(names: &[Located<String>], addresses: &[IpAddr]) -> Found {
+    let interfaces = next_hop::existing(names);
+    let ways = next_hop::look(addresses, &interfaces);
+    Found { interfaces, ways }
+}
+
+/// Lets go of neighbours, on a thread that may wait.
+pub fn release(neighbours: Vec<(u32, IpAddr)>) {
+    if !neighbours.is_empty() {
+        tokio::task::spawn_blocking(move || next_hop::release(neighbours.iter()));
+    }
+}
+
+/// A neighbour is confirmed again and again; only a new MAC address, or none any more, counts.
+fn matters(change: &Change, known: &mut HashMap<(u32, IpAddr), Option<Mac>>) -> bool {
+    match change {
+        Change::Neighbour(neighbour) => {
+            let key = (neighbour.ifindex, neighbour.address);
+            known.insert(key, neighbour.usable()) != Some(neighbour.usable())
+        }
+        Change::NeighbourGone { ifindex, address } => {
+            known.remove(&(*ifindex, *address));
+            true
+        }
+        Change::Lost => {
+            known.clear();
+            true
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,121 @@
+//! Takes a node's packet path away, and proves it.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
+
+use ringway_host::neighbours::{self, Neighbour};
+use ringway_host::{Mac, links, routes};
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View};
+use serde::Serialize;
+
+use crate::ask::Whom;
+use crate::problem::Error;
+
+/// How long the kernel may take to free programs and maps that nobody holds any more.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What was done and what is left.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// `ringway.detach/1`.
+    pub schema: &'static str,
+    /// The node.
+    pub node: String,
+    /// What was taken away.
+    pub removed: Vec<String>,
+    /// Whether it was verified that nothing is left.
+    pub verified: bool,
+    /// What is left nevertheless.
+    pub left: Vec<String>,
+}
+
+/// Detaches a node. With `verify` looks afterwards for anything of it that is left.
+///
+/// # Errors
+/// A daemon runs, or the kernel refuses. That nothing is loaded is no error.
+pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
+    let node = match whom.find() {
+        Ok(target) => target.node,
+        Err(error) if error.kind == crate::problem::Kind::Unhealthy => String::new(),
+        Err(error) => return Err(error),
+    };
+    let mut outcome = Outcome {
+        schema: "ringway.detach/1",
+        node,
+        removed: Vec::new(),
+        verified: false,
+        left: Vec::new(),
+    };
+    if outcome.node.is_empty() {
+        outcome.verified = verify;
+        return Ok(outcome);
+    }
+    // Whom to release is known only while the tables are there.
+    let hops = next_hops(&outcome.node);
+    let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
+        Ok(detached) => detached,
+        Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
+        Err(error) => return Err(Error::failed(error.to_string(), "")),
+    };
+    let interfaces = detached.interfaces.iter();
+    outcome.removed.extend(interfaces.map(|name| format!("program on {name}")));
+    if !detached.maps.is_empty() {
+        outcome.removed.push(format!("{} maps and their pins", detached.maps.len()));
+    }
+    for hop in &hops {
+        match neighbours::release(hop.ifindex, hop.address) {
+            Ok(()) => outcome.removed.push(format!("managed neighbour {}", hop.address)),
+            Err(error) => outcome.left.push(error.to_string()),
+        }
+    }
+    if verify {
+        outcome.verified = true;
+        outcome.left.extend(left(&outcome.node, &detached, &hops));
+    }
+    Ok(outcome)
+}
+
+/// Neighbours that are kept resolved for this node's backends.
+fn next_hops(node: &str) -> Vec<Neighbour> {
+    let Ok(view) = View::open(Path::new(DEFAULT_BPFFS), node) else { return Vec::new() };
+    let interfaces = view.interfaces().unwrap_or_default();
+    let services = view.services().unwrap_or_default();
+    let backends = || services.iter().flat_map(|service| &service.backends);
+    let path = |address: IpAddr| routes::route_to(address).ok();
+    let wanted: BTreeSet<IpAddr> =
+        backends().filter_map(|backend| Some(path(backend.address.ip())?.next_hop())).collect();
+    let macs: BTreeSet<Mac> =
+        backends().filter_map(|backend| Some(Mac(backend.next_hop?.mac))).collect();
+    let ours = |neighbour: &Neighbour| {
+        interfaces.iter().any(|interface| interface.ifindex == neighbour.ifindex)
+            && (wanted.contains(&neighbour.address)
+                || neighbour.mac.is_some_and(|mac| macs.contains(&mac)))
+    };
+    let mut all = neighbours::all().unwrap_or_default();
+    all.retain(|neighbour| neighbour.managed && ours(neighbour));
+    all
+}
+
+fn left(node: &str, detached: &Detached, hops: &[Neighbour]) -> Vec<String> {
+    let mut left = detached.leftovers(PATIENCE);
+    if let Ok(pins) = Pins::new(DEFAULT_BPFFS, node)
+        && pins.dir().exists()
+    {
+        left.push(format!("pins in {}", pins.dir().display()));
+    }
+    for name in &detached.interfaces {
+        let programs = links::by_name(name).map(|link| link.xdp).unwrap_or_default();
+        let ours = programs.iter().filter(|xdp| detached.programs.contains(&xdp.program));
+        left.extend(ours.map(|xdp| format!("program {} on {name}", xdp.program)));
+    }
+    for hop in hops {
+        if let Ok(Some(now)) = neighbours::get(hop.ifindex, hop.address)
+            && now.managed
+        {
+            left.push(format!("managed neighbour {}", hop.address));
+        }
+    }
+    left
+}

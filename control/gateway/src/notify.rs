@@ -1,0 +1,99 @@
+//! systemd's notification protocol (sd_notify(3)): datagrams to `$NOTIFY_SOCKET`.
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+/// The service manager, when there is one.
+#[derive(Debug)]
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+    watchdog: Option<Duration>,
+}
+
+impl Notifier {
+    /// Reads `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`. Without them every call does
+    /// nothing.
+    pub fn from_env() -> Notifier {
+        let socket = std::env::var("NOTIFY_SOCKET").ok();
+        let usec = std::env::var("WATCHDOG_USEC").ok().and_then(|text| text.parse().ok());
+        let ours =
+            std::env::var("WATCHDOG_PID").map_or(true, |pid| pid == std::process::id().to_string());
+        Notifier::new(socket.as_deref(), usec.filter(|_| ours))
+    }
+
+    fn new(socket: Option<&str>, watchdog_usec: Option<u64>) -> Notifier {
+        let to = socket.and_then(address).and_then(|to| Some((UnixDatagram::unbound().ok()?, to)));
+        // Twice per period, as sd_watchdog_enabled(3) advises.
+        let watchdog = watchdog_usec.filter(|_| to.is_some());
+        Notifier { to, watchdog: watchdog.map(|usec| Duration::from_micros(usec / 2)) }
+    }
+
+    /// How often [`Notifier::watchdog`] must be called.
+    pub fn watchdog_period(&self) -> Option<Duration> {
+        self.watchdog
+    }
+
+    /// Traffic is being served.
+    pub fn ready(&self, status: &str) {
+        self.send(&format!("READY=1\nSTATUS={status}\nMAINPID={}", std::process::id()));
+    }
+
+    /// One line for `systemctl status`.
+    pub fn status(&self, status: &str) {
+        self.send(&format!("STATUS={status}"));
+    }
+
+    /// The daemon is leaving.
+    pub fn stopping(&self) {
+        self.send("STOPPING=1");
+    }
+
+    /// The daemon's loop is alive.
+    pub fn watchdog(&self) {
+        self.send("WATCHDOG=1");
+    }
+
+    fn send(&self, message: &str) {
+        if let Some((socket, to)) = &self.to
+            && let Err(error) = socket.send_to_addr(message.as_bytes(), to)
+        {
+            tracing::debug!(%error, "service manager not notified");
+        }
+    }
+}
+
+/// A path, or `@name` for the abstract namespace.
+fn address(socket: &str) -> Option<SocketAddr> {
+    match socket.strip_prefix('@') {
+        Some(name) => SocketAddr::from_abstract_name(name.as_bytes()).ok(),
+        None => SocketAddr::from_pathname(socket).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_arrive() {
+        let name = format!("@ringway-notify-{}", std::process::id());
+        let manager = UnixDatagram::bind_addr(&address(&name).expect("address")).expect("bind");
+        let notifier = Notifier::new(Some(&name), Some(2_000_000));
+        assert_eq!(notifier.watchdog_period(), Some(Duration::from_secs(1)));
+        notifier.ready("1 service");
+        let mut buffer = [0; 256];
+        let length = manager.recv(&mut buffer).expect("message");
+        assert!(buffer[..length].starts_with(b"READY=1\nSTATUS=1 service\n"));
+        notifier.watchdog();
+        let length = manager.recv(&mut buffer).expect("message");
+        assert_eq!(&buffer[..length], b"WATCHDOG=1");
+    }
+
+    #[test]
+    fn no_manager_no_watchdog() {
+        let notifier = Notifier::new(None, Some(5));
+        assert_eq!(notifier.watchdog_period(), None);
+        notifier.stopping();
+    }
+}

@@ -1,0 +1,131 @@
+//! What the rules need to know about the machine, looked up once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::path::Path;
+
+use ringway_config::Config;
+use ringway_host::addresses::{self, Address};
+use ringway_host::ethtool::{Ethtool, Offloads};
+use ringway_host::links::{self, Link};
+use ringway_host::neighbours::{self, Neighbour};
+use ringway_host::routes;
+use ringway_kernel::{DEFAULT_BPFFS, Probe, View};
+
+/// Facts of the calling thread's network namespace.
+#[derive(Debug)]
+pub struct Facts {
+    /// Kernel, BTF, bpffs, capabilities.
+    pub probe: Result<Probe, String>,
+    /// All interfaces.
+    pub links: Vec<Link>,
+    /// Offloads by interface name.
+    pub offloads: HashMap<String, Offloads>,
+    /// Drivers by interface name.
+    pub drivers: HashMap<String, String>,
+    /// All addresses.
+    pub addresses: Vec<Address>,
+    /// Interfaces that carry a default route.
+    pub default_route_links: BTreeSet<u32>,
+    /// The way the kernel would send to each backend and service address.
+    pub paths: HashMap<IpAddr, Result<routes::Path, String>>,
+    /// Known neighbours.
+    pub neighbours: Vec<Neighbour>,
+    /// Whether this is the network namespace of process 1.
+    pub first_namespace: Option<bool>,
+    /// net.ipv4.ip_local_port_range.
+    pub local_ports: Option<(u16, u16)>,
+    /// Slots of `[node] interfaces` on which this node's own program is attached already.
+    pub own_links: BTreeSet<u32>,
+    /// What could not be read.
+    pub errors: Vec<String>,
+}
+
+impl Facts {
+    /// Looks. What cannot be read is an entry in `errors`, and unknown to the rules.
+    pub fn gather(config: &Config) -> Facts {
+        let mut errors = Vec::new();
+        let links = noted(links::all(), &mut errors);
+        let (offloads, drivers) = ethtool(&links, &mut errors);
+        let routes = noted(routes::all(), &mut errors);
+        let backends = config.services.iter().flat_map(|service| &service.backends);
+        let services = config.services.iter().map(|service| *service.address);
+        let wanted = backends.map(|backend| *backend.address).chain(services);
+        let path = |address| (address, routes::route_to(address).map_err(|e| e.to_string()));
+        Facts {
+            probe: ringway_kernel::probe(Path::new(DEFAULT_BPFFS)).map_err(|e| e.to_string()),
+            offloads,
+            drivers,
+            addresses: noted(addresses::all(), &mut errors),
+            default_route_links: routes::default_interfaces(&routes),
+            paths: wanted.map(path).collect(),
+            neighbours: noted(neighbours::all(), &mut errors),
+            first_namespace: first_namespace(),
+            local_ports: local_ports(),
+            own_links: own_links(&config.node.name),
+            links,
+            errors,
+        }
+    }
+
+    /// The interface of this name.
+    pub fn link(&self, name: &str) -> Option<&Link> {
+        self.links.iter().find(|link| link.name == name)
+    }
+
+    /// The interface's name, or its number.
+    pub fn link_name(&self, ifindex: u32) -> String {
+        let link = self.links.iter().find(|link| link.ifindex == ifindex);
+        link.map_or_else(|| format!("interface {ifindex}"), |link| link.name.clone())
+    }
+
+    /// The far end of a veth pair, when it is in this namespace.
+    pub fn peer(&self, link: &Link) -> Option<&Link> {
+        let peer = link.lower.filter(|_| !link.lower_elsewhere)?;
+        self.links.iter().find(|link| link.ifindex == peer)
+    }
+}
+
+fn noted<T: Default>(found: ringway_host::Result<T>, errors: &mut Vec<String>) -> T {
+    found.unwrap_or_else(|error| {
+        errors.push(error.to_string());
+        T::default()
+    })
+}
+
+fn ethtool(
+    links: &[Link],
+    errors: &mut Vec<String>,
+) -> (HashMap<String, Offloads>, HashMap<String, String>) {
+    let ethtool = match Ethtool::open() {
+        Ok(ethtool) => ethtool,
+        Err(error) => {
+            errors.push(error.to_string());
+            return Default::default();
+        }
+    };
+    let names = || links.iter().map(|link| link.name.clone());
+    let offloads = names().filter_map(|name| Some((name.clone(), ethtool.offloads(&name).ok()?)));
+    let drivers =
+        names().filter_map(|name| Some((name.clone(), ethtool.driver(&name).ok()??.name)));
+    (offloads.collect(), drivers.collect())
+}
+
+/// Process 1 is in the first namespace, or in the first one of this container.
+fn first_namespace() -> Option<bool> {
+    let own = std::fs::read_link("/proc/thread-self/ns/net").ok()?;
+    Some(own == std::fs::read_link("/proc/1/ns/net").ok()?)
+}
+
+fn local_ports() -> Option<(u16, u16)> {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
+    let mut numbers = text.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+/// Interfaces that carry this node's own program from before.
+fn own_links(node: &str) -> BTreeSet<u32> {
+    let Ok(view) = View::open(Path::new(DEFAULT_BPFFS), node) else { return BTreeSet::new() };
+    let states = view.interfaces().unwrap_or_default();
+    states.iter().filter(|state| state.mode.is_some()).map(|state| state.ifindex).collect()
+}

@@ -1,0 +1,137 @@
+//! What must be true of the machine before the gateway may start, and what had better be.
+//!
+//! [`facts`] looks at the machine once; the rules are pure functions of configuration and facts.
+
+mod facts;
+mod interfaces;
+mod services;
+mod system;
+
+use ringway_config::{Config, Located};
+use serde::Serialize;
+
+pub use facts::Facts;
+pub(crate) use services::covers;
+
+/// Looks at this machine, in the calling thread's network namespace. Changes nothing.
+pub fn run(config: &Config) -> Report {
+    judge(config, &Facts::gather(config))
+}
+
+/// What these facts mean for this configuration.
+pub fn judge(config: &Config, facts: &Facts) -> Report {
+    let mut report = Report::default();
+    for error in &facts.errors {
+        report.push("facts", "this machine", State::Unknown, error, "");
+    }
+    system::look(config, facts, &mut report);
+    interfaces::look(config, facts, &mut report);
+    services::look(config, facts, &mut report);
+    report
+}
+
+/// How one check came out. Not knowing is never the same as all being well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Could not be found out.
+    Unknown,
+    /// Works, but not well, or perhaps not at all.
+    Warn,
+    /// The gateway must not start.
+    Fail,
+}
+
+impl State {
+    /// The word shown to people and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Unknown => "unknown",
+            State::Warn => "warn",
+            State::Fail => "fail",
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What kind of check, such as `xdp-mode`.
+    pub check: &'static str,
+    /// What was checked: an interface, an address, a file.
+    pub subject: String,
+    /// How it came out.
+    pub state: State,
+    /// What was found, and why it matters.
+    pub reason: String,
+    /// What to do; empty when nothing is to be done.
+    pub fix: String,
+    /// `FILE:LINE:COLUMN` in the configuration, when that is at fault.
+    pub place: Option<String>,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        write!(f, "{}: {}", self.subject, self.reason)?;
+        if self.fix.is_empty() { Ok(()) } else { write!(f, "\n  to do: {}", self.fix) }
+    }
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// In the order of the packet's road.
+    pub findings: Vec<Finding>,
+}
+
+impl Report {
+    /// Adds one that is as it should be.
+    pub fn ok(&mut self, check: &'static str, subject: &str, reason: impl Into<String>) {
+        self.push(check, subject, State::Ok, reason, "");
+    }
+
+    /// Adds one.
+    pub fn push(
+        &mut self,
+        check: &'static str,
+        subject: &str,
+        state: State,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.into());
+        self.findings.push(Finding { check, subject, state, reason, fix, place: None });
+    }
+
+    /// Adds a failure for which a value of the configuration is to blame.
+    pub fn fail_at<T: std::fmt::Display>(
+        &mut self,
+        config: &Config,
+        value: &Located<T>,
+        check: &'static str,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.push(check, &value.to_string(), State::Fail, reason, fix);
+        let error = config.error_at(value, "");
+        if let Some(finding) = self.findings.last_mut().filter(|_| error.line > 0) {
+            finding.place = Some(format!("{}:{}:{}", error.file, error.line, error.column));
+        }
+    }
+
+    /// Those that forbid a start.
+    pub fn failures(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.state == State::Fail)
+    }
+
+    /// The worst state among them.
+    pub fn worst(&self) -> State {
+        self.findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
+    }
+}

@@ -1,0 +1,201 @@
+//! Rules about services and backends: who answers for an address, and where packets would go.
+
+use std::net::IpAddr;
+
+use ringway_config::{Announce, Backend, Config, Located, Service, SourceMode};
+use ringway_host::addresses::Address;
+use ringway_host::neighbours::Neighbour;
+use ringway_host::routes::{Path, RouteKind};
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// Every rule, service by service.
+pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+    for service in &config.services {
+        answers(config, facts, service, report);
+        for backend in &service.backends {
+            way(config, facts, service, backend, report);
+        }
+    }
+}
+
+/// Who answers ARP and neighbour solicitations for the address.
+fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Report) {
+    let address = &service.address;
+    let subject = format!("{} {}", *service.name, **address);
+    let local = matches!(
+        facts.paths.get(address),
+        Some(Ok(path)) if path.kind == RouteKind::Local
+    );
+    match service.announce {
+        Announce::Kernel if local => {
+            report.ok("answers", &subject, "kernel: the node owns the address")
+        }
+        Announce::Kernel => {
+            let bits = if address.is_ipv4() { 32 } else { 128 };
+            let interface = config.node.interfaces.first().map_or("IF", |name| name.as_str());
+            let reason =
+                format!("nobody answers for {}: it is not an address of this node", **address);
+            let fix = format!(
+                "ip addr add {}/{bits} dev {interface}, or write announce = \"arp\" (Ringway answers) \
+                 or \"routed\" (a router sends it here)",
+                **address
+            );
+            report.fail_at(config, address, "answers", reason, fix);
+        }
+        Announce::Arp => report.ok("answers", &subject, "arp: Ringway answers ARP and ND"),
+        Announce::Routed => {
+            report.ok("answers", &subject, "routed: declared to be routed to this node")
+        }
+    }
+}
+
+fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let path = match facts.paths.get(&backend.address) {
+        None => return,
+        Some(Err(error)) => {
+            let fix = format!("ip route add {}/... via ROUTER", *backend.address);
+            report.push("route", &subject, State::Warn, error, fix);
+            return;
+        }
+        Some(Ok(path)) => path,
+    };
+    if path.kind == RouteKind::Local {
+        let reason = format!(
+            "{} is an address of this node; a backend must be another machine",
+            *backend.address
+        );
+        let fix = "give the address of another machine, or of a namespace with a veth pair";
+        report.fail_at(config, &backend.address, "route", reason, fix);
+        return;
+    }
+    let interface = facts.link_name(path.ifindex);
+    if !config.node.interfaces.iter().any(|name| **name == interface) {
+        let reason = format!(
+            "{} is reached by way of {interface}, which is not among [node] interfaces",
+            *backend.address
+        );
+        let fix = format!(
+            "add \"{interface}\" to [node] interfaces, or route the backend by one of them"
+        );
+        report.fail_at(config, &backend.address, "route", reason, fix);
+        return;
+    }
+    let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
+    report.ok("route", &subject, format!("by way of {interface}, {via}"));
+    neighbour(facts, path, &subject, report);
+    if service.source == SourceMode::Client {
+        replies(config, facts, service, &backend.address, path, report);
+    }
+}
+
+fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
+    let next_hop = path.next_hop();
+    let known = facts
+        .neighbours
+        .iter()
+        .find(|neighbour| neighbour.ifindex == path.ifindex && neighbour.address == next_hop);
+    match known.and_then(Neighbour::usable) {
+        Some(mac) => report.ok("neighbour", subject, format!("{next_hop} is at {mac}")),
+        None => {
+            let reason =
+                format!("{next_hop} has not told its MAC address yet; the gateway will ask");
+            let fix = format!("if that does not help: ping {next_hop}");
+            report.push("neighbour", subject, State::Unknown, reason, fix);
+        }
+    }
+}
+
+/// With `source = "client"` replies must come back through this node. Visible from here is one
+/// case where they do not: clients on the backend's own link are answered directly, past the
+/// node. That is so when the service address itself is of a network on that link.
+fn replies(
+    config: &Config,
+    facts: &Facts,
+    service: &Service,
+    backend: &Located<IpAddr>,
+    path: &Path,
+    report: &mut Report,
+) {
+    let subject = format!("{} {}", *service.name, **backend);
+    let on_link = |address: &Address| {
+        address.ifindex == path.ifindex && covers(address.address, address.prefix, *service.address)
+    };
+    if service.announce != Announce::Routed && facts.addresses.iter().any(on_link) {
+        let reason = format!(
+            "source = \"client\", but {} and the service address are on one link ({}): the backend \
+             answers clients there directly, past this node",
+            **backend,
+            facts.link_name(path.ifindex)
+        );
+        let fix = "write source = \"node\", or put the backends on a link of their own with this \
+                   node as their router";
+        report.fail_at(config, backend, "replies", reason, fix);
+        return;
+    }
+    if facts.default_route_links.contains(&path.ifindex) {
+        let reason = format!(
+            "backends and this node's default route share {}: replies come back only if the \
+             backends' route to the clients leads here",
+            facts.link_name(path.ifindex)
+        );
+        report.push(
+            "replies",
+            &subject,
+            State::Warn,
+            reason,
+            "on the backends: ip route show default",
+        );
+        return;
+    }
+    let reason = "the backends' route to the clients must lead to this node; not visible from here";
+    report.push(
+        "replies",
+        &subject,
+        State::Unknown,
+        reason,
+        "on the backends: ip route get CLIENT",
+    );
+}
+
+/// Whether a prefix covers an address. A host prefix covers no network.
+pub(crate) fn covers(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
+    match (network, address) {
+        (IpAddr::V4(a), IpAddr::V4(b)) if prefix < 32 => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+            (a.to_bits() ^ b.to_bits()) & mask == 0
+        }
+        (IpAddr::V6(a), IpAddr::V6(b)) if prefix < 128 => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+            (a.to_bits() ^ b.to_bits()) & mask == 0
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes() {
+        for (network, prefix, address, want) in [
+            ("10.0.0.1", 24, "10.0.0.9", true),
+            ("10.0.0.1", 24, "10.0.1.9", false),
+            ("10.0.0.1", 32, "10.0.0.1", false),
+            ("10.0.0.1", 0, "192.0.2.1", true),
+            ("fd00::1", 64, "fd00::9", true),
+            ("fd00::1", 64, "fd00:0:0:1::9", false),
+            ("10.0.0.1", 24, "fd00::9", false),
+        ] {
+            let parse = |text: &str| text.parse::<IpAddr>().expect("address");
+            assert_eq!(
+                covers(parse(network), prefix, parse(address)),
+                want,
+                "{network}/{prefix} {address}"
+            );
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Rules about the kernel and this process.
+
+use ringway_config::Config;
+use ringway_kernel::{Bpffs, DEFAULT_BPFFS};
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// Kernel, BTF, bpffs, privileges, and the nat pool against the node's own ports.
+pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+    match &facts.probe {
+        Err(error) => report.push("kernel", "this machine", State::Unknown, error, ""),
+        Ok(probe) => {
+            kernel(probe, report);
+            bpffs(probe, report);
+            privileges(probe, report);
+        }
+    }
+    ports(config, facts, report);
+}
+
+fn kernel(probe: &ringway_kernel::Probe, report: &mut Report) {
+    if probe.kernel_ok {
+        report.ok("kernel", &probe.kernel, "6.1 or newer");
+    } else {
+        let reason = "too old: Ringway needs Linux 6.1 or newer";
+        report.push("kernel", &probe.kernel, State::Fail, reason, "boot a newer kernel");
+    }
+    let btf = "/sys/kernel/btf/vmlinux";
+    if probe.btf {
+        report.ok("btf", btf, "the kernel describes its types");
+    } else {
+        let reason = "missing: programs cannot be fitted to this kernel where layouts differ";
+        let fix = "boot a kernel with CONFIG_DEBUG_INFO_BTF=y";
+        report.push("btf", btf, State::Warn, reason, fix);
+    }
+}
+
+fn bpffs(probe: &ringway_kernel::Probe, report: &mut Report) {
+    match probe.bpffs {
+        Bpffs::Mounted => report.ok("bpffs", DEFAULT_BPFFS, "mounted"),
+        Bpffs::JustMounted { private: false } => report.ok("bpffs", DEFAULT_BPFFS, "just mounted"),
+        Bpffs::JustMounted { private: true } => report.push(
+            "bpffs",
+            DEFAULT_BPFFS,
+            State::Warn,
+            "mounted in a private mount namespace: pins vanish with it",
+            "use nsenter --net=/run/netns/NAME instead of ip netns exec",
+        ),
+        Bpffs::Missing => {
+            let reason = "not mounted; `ringway run` mounts it";
+            report.push("bpffs", DEFAULT_BPFFS, State::Ok, reason, "");
+        }
+    }
+}
+
+fn privileges(probe: &ringway_kernel::Probe, report: &mut Report) {
+    if probe.missing_capabilities.is_empty() {
+        report.ok("privileges", "this process", "sufficient");
+        return;
+    }
+    let missing = probe.missing_capabilities.join(", ");
+    let fix = "run as root, or grant these capabilities";
+    report.push("privileges", "this process", State::Fail, format!("missing {missing}"), fix);
+}
+
+/// The node's own connections, health checks among them, must never use a port of the pool: their
+/// replies would be taken for those of a balanced flow.
+fn ports(config: &Config, facts: &Facts, report: &mut Report) {
+    let pool = &config.nat.ports;
+    let name = "net.ipv4.ip_local_port_range";
+    let Some((first, last)) = facts.local_ports else {
+        let reason = format!("{name} cannot be read");
+        report.push(
+            "nat-ports",
+            &pool.to_string(),
+            State::Unknown,
+            reason,
+            format!("sysctl {name}"),
+        );
+        return;
+    };
+    if last < pool.first || pool.last < first {
+        let reason = format!("clear of the node's own ports, {first}-{last}");
+        report.ok("nat-ports", &pool.to_string(), reason);
+        return;
+    }
+    report.fail_at(
+        config,
+        pool,
+        "nat-ports",
+        format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
+        format!("write ports = \"10000-29999\" and sysctl -w {name}=\"32768 60999\", or another pair apart"),
+    );
+}

@@ -1,0 +1,59 @@
+//! Errors of the daemon: what failed, on what, why, and what to do.
+
+use std::fmt;
+
+use crate::status::Problem;
+
+/// Why the daemon cannot go on, or a command failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    /// Which exit code it deserves.
+    pub kind: Kind,
+    /// What failed, on what and why.
+    pub what: String,
+    /// What to do about it; may be empty.
+    pub remedy: String,
+}
+
+/// What sort of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The configuration does not fit this machine, or is wrong in itself.
+    Configuration,
+    /// Something did not work.
+    Failed,
+    /// Nothing failed, but what was asked about is not well.
+    Unhealthy,
+}
+
+impl Error {
+    /// Something did not work.
+    pub fn failed(what: impl Into<String>, remedy: impl Into<String>) -> Error {
+        Error { kind: Kind::Failed, what: what.into(), remedy: remedy.into() }
+    }
+
+    /// The configuration is at fault.
+    pub fn configuration(what: impl Into<String>, remedy: impl Into<String>) -> Error {
+        Error { kind: Kind::Configuration, what: what.into(), remedy: remedy.into() }
+    }
+
+    /// What was asked about is not well.
+    pub fn unhealthy(what: impl Into<String>, remedy: impl Into<String>) -> Error {
+        Error { kind: Kind::Unhealthy, what: what.into(), remedy: remedy.into() }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if self.remedy.is_empty() { Ok(()) } else { write!(f, "\n  to do: {}", self.remedy) }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Problem {
+        Problem { error: error.what, remedy: error.remedy }
+    }
+}

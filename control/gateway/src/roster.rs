@@ -1,0 +1,263 @@
+//! What the daemon knows about each backend: its health and the way to it. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ringway_config::{Check, Config, Protocol, WhenNoneHealthy};
+use ringway_plan::Observed;
+use ringway_plan::tables::NextHop;
+
+use crate::clock;
+use crate::health::{Event, Health, Record, Target};
+use crate::next_hop::{Hop, NoWay};
+use crate::status::{self, Problem};
+
+/// All services, in the order of the configuration.
+#[derive(Debug)]
+pub struct Roster {
+    services: Vec<Entry>,
+}
+
+/// One `[[service]]`.
+#[derive(Debug)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// What clients connect to.
+    pub address: IpAddr,
+    /// What clients connect to.
+    pub port: u16,
+    /// One or two.
+    pub protocols: Vec<Protocol>,
+    shape: status::Service,
+    when_none: WhenNoneHealthy,
+    /// In the order of the configuration.
+    pub members: Vec<Member>,
+}
+
+/// One backend of a service.
+#[derive(Debug)]
+pub struct Member {
+    /// Its own address and port.
+    pub endpoint: SocketAddr,
+    /// Share of new flows.
+    pub weight: u16,
+    check: Option<Check>,
+    /// What its checks say.
+    pub health: Health,
+    since: Option<SystemTime>,
+    reason: Option<String>,
+    record: Arc<Record>,
+    /// The way to it.
+    pub way: Result<Hop, NoWay>,
+}
+
+impl Roster {
+    /// Everything unknown, but what has no check.
+    pub fn new(config: &Config) -> Roster {
+        Roster { services: config.services.iter().map(Entry::new).collect() }
+    }
+
+    /// The services.
+    pub fn services(&self) -> &[Entry] {
+        &self.services
+    }
+
+    /// Backends as they were left by an earlier daemon: `up` says whether one had traffic.
+    pub fn inherit(&mut self, up: impl Fn(&Entry, &Member) -> Option<bool>) {
+        for entry in &mut self.services {
+            let known: Vec<_> = entry.members.iter().map(|member| up(entry, member)).collect();
+            for (member, up) in entry.members.iter_mut().zip(known) {
+                if let (Health::Unknown, Some(up)) = (member.health, up) {
+                    member.health = if up { Health::Up } else { Health::Down };
+                }
+            }
+        }
+    }
+
+    /// One check per backend that has one.
+    pub fn targets(&self) -> Vec<Target> {
+        self.members()
+            .enumerate()
+            .filter_map(|(id, (_, member))| {
+                let check = member.check.clone()?;
+                let port = check.port.unwrap_or(member.endpoint.port());
+                let address = SocketAddr::new(member.endpoint.ip(), port);
+                let record = member.record.clone();
+                Some(Target { id, address, check, initial: member.health, record })
+            })
+            .collect()
+    }
+
+    /// Takes a result of a check; returns a line for the log.
+    pub fn take(&mut self, event: &Event) -> Option<String> {
+        let (service, member) = self
+            .services
+            .iter_mut()
+            .flat_map(|entry| entry.members.iter_mut().map(|member| (&entry.name, member)))
+            .nth(event.id)?;
+        member.health = event.health;
+        member.since = Some(event.at);
+        member.reason.clone_from(&event.reason);
+        let why = event.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        Some(format!("{service}: backend {} is {}{why}", member.endpoint, event.health.as_str()))
+    }
+
+    /// Whether a check has not had its first result.
+    pub fn waiting(&self) -> bool {
+        self.members().any(|(_, member)| member.health == Health::Unknown)
+    }
+
+    /// Addresses of all backends, each once.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let mut all: Vec<IpAddr> = self.members().map(|(_, m)| m.endpoint.ip()).collect();
+        all.sort();
+        all.dedup();
+        all
+    }
+
+    /// Takes the ways to all backends; returns whether any is another than before.
+    pub fn take_ways(&mut self, ways: impl Fn(IpAddr) -> Result<Hop, NoWay>) -> bool {
+        let mut changed = false;
+        for member in self.services.iter_mut().flat_map(|entry| &mut entry.members) {
+            let way = ways(member.endpoint.ip());
+            changed |= way != member.way;
+            member.way = way;
+        }
+        changed
+    }
+
+    /// What the plan depends on.
+    pub fn observed(&self) -> Observed {
+        let mut observed = Observed::default();
+        for (entry, member) in self.members() {
+            let health = match member.health {
+                Health::Up => ringway_plan::Health::Up,
+                Health::Unchecked => ringway_plan::Health::Unchecked,
+                Health::Unknown | Health::Down => ringway_plan::Health::Down,
+            };
+            observed.set_health(&entry.name, member.endpoint, health);
+            let Ok(hop) = &member.way else { continue };
+            let address = member.endpoint.ip();
+            let next_hop = NextHop { iface: hop.slot, mac: hop.mac.0, mtu: hop.mtu };
+            observed.next_hops.insert(address, next_hop);
+            observed.sources.extend(hop.source.map(|source| (address, source)));
+        }
+        observed
+    }
+
+    /// How many backends get traffic, and how many there are.
+    pub fn serving(&self) -> (usize, usize) {
+        (self.members().filter(|(_, member)| member.serves()).count(), self.members().count())
+    }
+
+    fn members(&self) -> impl Iterator<Item = (&Entry, &Member)> {
+        self.services.iter().flat_map(|entry| entry.members.iter().map(move |m| (entry, m)))
+    }
+
+    /// Services as `ringway status` shows them, without counters: one per protocol.
+    pub fn shown(&self) -> Vec<status::Service> {
+        let shown = |entry: &Entry, protocol: &Protocol| status::Service {
+            protocol: protocol.to_string(),
+            backends: entry.members.iter().map(Member::shown).collect(),
+            ..entry.shape.clone()
+        };
+        let all = self.services.iter();
+        all.flat_map(|entry| entry.protocols.iter().map(move |p| shown(entry, p))).collect()
+    }
+
+    /// Services without a backend that gets traffic.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.services.iter().filter_map(Entry::problem).collect()
+    }
+}
+
+impl Entry {
+    fn new(service: &ringway_config::Service) -> Entry {
+        let member = |backend: &ringway_config::Backend| Member {
+            endpoint: backend.endpoint(),
+            weight: backend.weight,
+            check: service.check.clone(),
+            health: if service.check.is_some() { Health::Unknown } else { Health::Unchecked },
+            since: None,
+            reason: None,
+            record: Arc::default(),
+            way: Err(NoWay::NotYet),
+        };
+        Entry {
+            name: service.name.to_string(),
+            address: *service.address,
+            port: *service.port,
+            protocols: service.protocols.clone(),
+            when_none: service.when_none_healthy,
+            shape: status::Service {
+                name: service.name.to_string(),
+                address: service.address.to_string(),
+                port: *service.port,
+                forward: service.forward.to_string(),
+                source: service.source.to_string(),
+                answers: service.announce.to_string(),
+                ..status::Service::default()
+            },
+            members: service.backends.iter().map(member).collect(),
+        }
+    }
+
+    fn problem(&self) -> Option<Problem> {
+        if self.members.iter().any(Member::serves) {
+            return None;
+        }
+        let blind = self.when_none == WhenNoneHealthy::All;
+        if blind && self.members.iter().any(|member| member.way.is_ok()) {
+            return None;
+        }
+        let reasons = |member: &Member| {
+            format!(
+                "{} {}",
+                member.endpoint,
+                member.obstacle().unwrap_or_else(|| "has weight 0".into())
+            )
+        };
+        let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
+        Some(Problem {
+            error: format!("service {}: no backend gets traffic ({why})", self.name),
+            remedy: "bring a backend back; `ringway status` shows each one's state".into(),
+        })
+    }
+}
+
+impl Member {
+    fn serves(&self) -> bool {
+        self.health.is_up() && self.way.is_ok() && self.weight > 0
+    }
+
+    /// Why it gets no traffic, apart from its weight.
+    fn obstacle(&self) -> Option<String> {
+        match (self.health, &self.way) {
+            (Health::Unknown, _) => Some("has not been checked yet".into()),
+            (Health::Down, _) => {
+                Some(self.record.last_failure().or_else(|| self.reason.clone()).unwrap_or_else(
+                    || "was down when this daemon took over, and is not up yet".into(),
+                ))
+            }
+            (_, Err(no_way)) => Some(no_way.to_string()),
+            (_, Ok(_)) => None,
+        }
+    }
+
+    fn shown(&self) -> status::Backend {
+        status::Backend {
+            address: self.endpoint.ip().to_string(),
+            port: self.endpoint.port(),
+            weight: Some(self.weight),
+            health: self.health,
+            since: self.since.map(clock::rfc3339),
+            reason: self.obstacle(),
+            next_hop: self.way.as_ref().ok().map(Hop::shown),
+            checks_passed: self.record.passed(),
+            checks_failed: self.record.failed(),
+            ..status::Backend::default()
+        }
+    }
+}

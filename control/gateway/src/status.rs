@@ -1,0 +1,223 @@
+//! What `ringway status` and the API answer: schema `ringway.status/1`.
+//!
+//! Fields are only ever added. Counts are of packets, bytes or flows, as the key says; moments
+//! are RFC 3339 in UTC; ports are plain numbers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::health::Health;
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "ringway.status/1";
+
+/// A node as it stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// `[node] name`.
+    pub node: String,
+    /// True when `problems` is empty and the daemon runs.
+    pub healthy: bool,
+    /// What is wrong, each with its remedy.
+    pub problems: Vec<Problem>,
+    /// The process that looks after the node.
+    pub daemon: Daemon,
+    /// In the order of `[node] interfaces`.
+    pub interfaces: Vec<Interface>,
+    /// In the order of the configuration; one per protocol.
+    pub services: Vec<Service>,
+    /// Packets by verdict and reason, per interface; only those that occurred.
+    pub counters: Vec<Counter>,
+    /// The books of all interfaces together.
+    pub ledger: Ledger,
+}
+
+/// Something that makes the node unhealthy.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What is wrong and why.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+/// The daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Daemon {
+    /// Whether it runs.
+    pub running: bool,
+    /// Its process, the last one when it does not run.
+    pub pid: Option<u64>,
+    /// When it began; when it does not run: when it was last alive.
+    pub since: Option<String>,
+    /// Ringway's version, when it runs.
+    pub version: Option<String>,
+    /// Seconds since it began; 0 when it does not run.
+    pub uptime_s: u64,
+}
+
+/// An attached interface.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// The kernel's number for it.
+    pub ifindex: u32,
+    /// Whether our program is attached, as last verified.
+    pub attached: bool,
+    /// `native` or `generic`; empty when not known.
+    pub mode: String,
+    /// Why that mode.
+    pub mode_reason: String,
+    /// Its books.
+    pub ledger: Ledger,
+}
+
+/// Every packet is counted on entry and once with its verdict. Exact when no packet is on its
+/// way; while packets arrive, a reading may differ by those in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Counted on entry.
+    pub seen_packets: u64,
+    /// Counted with a verdict.
+    pub sum_packets: u64,
+    /// Seen less sum.
+    pub difference_packets: i64,
+}
+
+impl Ledger {
+    /// Books with this many entries and verdicts.
+    pub fn new(seen: u64, sum: u64) -> Ledger {
+        let difference = seen.wrapping_sub(sum).cast_signed();
+        Ledger { seen_packets: seen, sum_packets: sum, difference_packets: difference }
+    }
+
+    /// Adds another interface's.
+    pub fn add(&mut self, other: Ledger) {
+        *self = Ledger::new(
+            self.seen_packets + other.seen_packets,
+            self.sum_packets + other.sum_packets,
+        );
+    }
+}
+
+/// One (address, port, protocol).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Service {
+    /// Name in the configuration.
+    pub name: String,
+    /// What clients connect to.
+    pub address: String,
+    /// What clients connect to.
+    pub port: u16,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// How packets reach the backends: `nat`.
+    pub forward: String,
+    /// Whose address the backends see: `node` or `client`.
+    pub source: String,
+    /// Who answers for the address: `kernel`, `arp` or `routed`; empty when not known.
+    pub answers: String,
+    /// In the order of the configuration.
+    pub backends: Vec<Backend>,
+}
+
+/// One backend of one service.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Backend {
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// Share of new flows relative to the others; absent when only the pins are known.
+    pub weight: Option<u16>,
+    /// What its checks say.
+    pub health: Health,
+    /// Since when; absent before the first result.
+    pub since: Option<String>,
+    /// Why it gets no traffic: the last failed check, or no way to it.
+    pub reason: Option<String>,
+    /// Way out, when there is one.
+    pub next_hop: Option<NextHop>,
+    /// Checks passed since the daemon began.
+    pub checks_passed: u64,
+    /// Checks failed since the daemon began.
+    pub checks_failed: u64,
+    /// Flows begun.
+    pub flows: u64,
+    /// Client to backend.
+    pub packets: u64,
+    /// Client to backend, as they came in.
+    pub bytes: u64,
+    /// Backend to client.
+    pub reply_packets: u64,
+    /// Backend to client.
+    pub reply_bytes: u64,
+}
+
+impl Backend {
+    /// Address and port, an IPv6 address in brackets.
+    pub fn endpoint(&self) -> String {
+        endpoint(&self.address, self.port)
+    }
+
+    /// Whether new flows can be given to it.
+    pub fn serves(&self) -> bool {
+        self.health.is_up() && self.next_hop.is_some() && self.weight != Some(0)
+    }
+}
+
+impl Service {
+    /// Address and port, an IPv6 address in brackets.
+    pub fn endpoint(&self) -> String {
+        endpoint(&self.address, self.port)
+    }
+
+    /// Backends that get traffic.
+    pub fn serving(&self) -> usize {
+        self.backends.iter().filter(|backend| backend.serves()).count()
+    }
+}
+
+fn endpoint(address: &str, port: u16) -> String {
+    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
+}
+
+/// Where packets to a backend leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextHop {
+    /// Interface they leave by.
+    pub interface: String,
+    /// MAC address of the next hop.
+    pub mac: String,
+    /// Layer 3 bytes that fit.
+    pub mtu_bytes: u16,
+}
+
+/// Packets that ended one way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counter {
+    /// Interface they came in by.
+    pub interface: String,
+    /// `aborted`, `drop`, `pass`, `tx` or `redirect`.
+    pub verdict: String,
+    /// Why; `ringway reasons NAME` explains it.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ledger_differences_have_a_sign() {
+        assert_eq!(Ledger::new(5, 3).difference_packets, 2);
+        let mut all = Ledger::new(3, 5);
+        assert_eq!(all.difference_packets, -2);
+        all.add(Ledger::new(2, 0));
+        assert_eq!(all, Ledger::new(5, 5));
+    }
+}

@@ -1,0 +1,219 @@
+//! The command line. One definition for parsing, help and completions.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// An XDP load balancer that shows what it does.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ringway",
+    version,
+    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unhealthy or findings."
+)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway in the foreground.
+    Run(RunArgs),
+    /// Validate a configuration, and with --host whether it fits this machine.
+    Check(CheckArgs),
+    /// Show interfaces, services, backends and counters of a node.
+    Status(StatusArgs),
+    /// Explain why packets get their verdicts.
+    Reasons(ReasonsArgs),
+    /// Stop the packet path of a node: remove its programs, maps and neighbours.
+    Detach(DetachArgs),
+    /// Watch real traffic go through Ringway and survive a backend's death.
+    Demo(DemoArgs),
+    /// Measure Ringway beside its alternatives.
+    Bench(BenchArgs),
+    /// Print a completion script for a shell.
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people: aligned, with units.
+    #[default]
+    Table,
+    /// For programs: one JSON document with a schema.
+    Json,
+}
+
+/// `-o table|json`
+#[derive(Clone, Copy, Debug, Args)]
+pub struct OutputArgs {
+    /// How to print the result.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub output: Output,
+}
+
+/// `-c FILE`
+#[derive(Clone, Debug, Args)]
+pub struct ConfigArgs {
+    /// Configuration file.
+    #[arg(short, long, value_name = "FILE", default_value = ringway_config::DEFAULT_PATH)]
+    pub config: PathBuf,
+}
+
+/// `ringway run`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Stopping it (SIGTERM, Ctrl-C) leaves programs and flows in place; a new run takes \
+    them over, `ringway detach` removes them.\n\nExample:\n  ringway run -c /etc/ringway/ringway.toml --log debug"
+)]
+pub struct RunArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// What to log: error, warn, info, debug, trace, or filters such as ringway_gateway=debug.
+    #[arg(long, env = "RINGWAY_LOG", value_name = "LEVEL")]
+    pub log: Option<String>,
+}
+
+/// `ringway check`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  ringway check -c ringway.toml\n  ringway check --host -o json"
+)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Also look at this machine: interfaces, kernel, routes, neighbours, who answers.
+    #[arg(long)]
+    pub host: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway status`
+#[derive(Debug, Args)]
+#[command(after_help = "Exit code 3 when something is wrong or no daemon runs.\n\nExamples:\n  \
+    ringway status\n  ringway status --ledger -o json")]
+pub struct StatusArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
+    #[arg(long)]
+    pub ledger: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Which node: by its configuration or by name.
+#[derive(Clone, Debug, Args)]
+pub struct NodeArgs {
+    /// Configuration file that names the node and its API socket.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "node")]
+    pub config: Option<PathBuf>,
+    /// Name of the node; the only one pinned on this machine when neither is given.
+    #[arg(long, value_name = "NAME")]
+    pub node: Option<String>,
+}
+
+/// `ringway reasons`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour")]
+pub struct ReasonsArgs {
+    /// Only this reason, in full.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway detach`
+#[derive(Debug, Args)]
+#[command(after_help = "Connections through the node end. Stop the daemon first.\n\nExamples:\n  \
+    ringway detach\n  ringway detach --node gw1 --verify")]
+pub struct DetachArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
+    /// Afterwards, verify that nothing of Ringway is left; exit code 1 if something is.
+    #[arg(long)]
+    pub verify: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway demo`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs in network namespaces of its own and cleans up after itself.\n\nExamples:\n  \
+    ringway demo\n  ringway demo --list\n  ringway demo --only failover -o json"
+)]
+pub struct DemoArgs {
+    /// List the phases and do nothing.
+    #[arg(long)]
+    pub list: bool,
+    /// Only this phase.
+    #[arg(long, value_name = "NAME")]
+    pub only: Option<String>,
+    /// Leave everything standing and print commands to try.
+    #[arg(long)]
+    pub keep: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
+    Lb(BenchLbArgs),
+}
+
+/// `ringway bench lb`
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  ringway bench lb\n  ringway bench lb -o json --show-configs")]
+pub struct BenchLbArgs {
+    /// Print every configuration used.
+    #[arg(long)]
+    pub show_configs: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway completions`
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// Which shell.
+    pub shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_holds() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_an_example() {
+        fn visit(command: &clap::Command) {
+            let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let leaf = command.get_subcommands().next().is_none();
+            assert!(!leaf || command.is_hide_set() || after.contains("Example"), "{command}");
+            command.get_subcommands().for_each(visit);
+        }
+        visit(&Cli::command());
+    }
+}

@@ -1,0 +1,10 @@
+//! One file per subcommand.
+
+pub mod bench;
+pub mod check;
+pub mod completions;
+pub mod demo;
+pub mod detach;
+pub mod reasons;
+pub mod run;
+pub mod status;

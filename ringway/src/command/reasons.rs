@@ -1,0 +1,108 @@
+//! `ringway reasons [NAME]`: what verdicts mean.
+
+use std::fmt::Write as _;
+
+use ringway_abi::{Reason, Verdict};
+use ringway_gateway::problem::Error;
+use serde::Serialize;
+
+use crate::cli::{Output, ReasonsArgs};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone};
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    reasons: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    verdicts: Vec<&'static str>,
+    meaning: &'static str,
+    cause: &'static str,
+    next: Option<&'static str>,
+}
+
+/// Prints all reasons, or one in full.
+pub fn main(args: &ReasonsArgs) -> anyhow::Result<Exit> {
+    let entries = select(args.name.as_deref())?;
+    match (args.output.output, &args.name) {
+        (Output::Json, _) => {
+            table::json(&Document { schema: "ringway.reasons/1", reasons: entries })?;
+        }
+        (Output::Table, None) => table::print(&list(&entries, table::colour()))?,
+        (Output::Table, Some(_)) => {
+            table::print(&entries.iter().map(in_full).collect::<String>())?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
+    let Some(name) = name else {
+        return Ok(Reason::all().filter(|reason| *reason != Reason::None).map(entry).collect());
+    };
+    let reason = Reason::by_name(name).ok_or_else(|| {
+        Error::configuration(
+            format!("there is no reason {name:?}"),
+            "`ringway reasons` lists them all",
+        )
+    })?;
+    Ok(vec![entry(reason)])
+}
+
+fn entry(reason: Reason) -> Entry {
+    Entry {
+        name: reason.name(),
+        verdicts: reason.verdicts().iter().map(|verdict: &Verdict| verdict.name()).collect(),
+        meaning: reason.meaning(),
+        cause: reason.cause(),
+        next: reason.next(),
+    }
+}
+
+fn list(entries: &[Entry], colour: bool) -> String {
+    let mut table = Table::new(&["reason", "verdict", "meaning"]);
+    for entry in entries {
+        table.row(vec![
+            Cell::new(entry.name),
+            Cell::new(entry.verdicts.join(", ")).tone(tone(&entry.verdicts)),
+            Cell::new(entry.meaning),
+        ]);
+    }
+    table.render(colour) + "\n`ringway reasons NAME` tells why it happens and what to do.\n"
+}
+
+fn tone(verdicts: &[&str]) -> Tone {
+    if verdicts.iter().any(|verdict| matches!(*verdict, "drop" | "aborted")) {
+        Tone::Warn
+    } else {
+        Tone::Plain
+    }
+}
+
+fn in_full(entry: &Entry) -> String {
+    let mut text = format!("{} ({})\n", entry.name, entry.verdicts.join(", "));
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "  meaning  {}", entry.meaning);
+    let _ = writeln!(text, "  cause    {}", entry.cause);
+    let _ = writeln!(text, "  next     {}", entry.next.unwrap_or("nothing to do"));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_and_one() {
+        let all = select(None).expect("all");
+        assert!(all.len() > 20 && all.iter().all(|entry| !entry.meaning.is_empty()));
+        let one = select(Some("vlan")).expect("vlan");
+        assert!(in_full(&one[0]).starts_with("vlan (pass)\n  meaning  The frame carries"));
+        assert!(select(Some("vlam")).is_err());
+        assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));
+    }
+}

@@ -1,0 +1,252 @@
+//! `ringway status`: a node as it stands.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use ringway_gateway::ask;
+use ringway_gateway::health::Health;
+use ringway_gateway::status::{Backend, Daemon, Interface, Ledger, Service, Status};
+
+use crate::cli::{Output, StatusArgs};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone, paint};
+
+/// Asks the daemon, or reads the pins when there is none.
+pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
+    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let status = ask::status(&whom)?;
+    match args.output.output {
+        Output::Json => table::json(&status)?,
+        Output::Table => table::print(&render(&status, args.ledger, table::colour()))?,
+    }
+    Ok(if status.healthy { Exit::Done } else { Exit::Unhealthy })
+}
+
+/// The whole status as text.
+fn render(status: &Status, ledger: bool, colour: bool) -> String {
+    let mut text = heading(status, colour);
+    for problem in &status.problems {
+        let mark = paint("problem", Tone::Bad, colour);
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{mark}: {}\n  to do: {}", problem.error, problem.remedy);
+    }
+    text += &section("interfaces", &interfaces(&status.interfaces), colour);
+    text += &section("services", &services(&status.services), colour);
+    text += &section("packets", &counters(status), colour);
+    if ledger {
+        text += &section("ledger", &books(status), colour);
+    }
+    text
+}
+
+fn section(title: &str, table: &Table, colour: bool) -> String {
+    if table.is_empty() { String::new() } else { format!("\n{title}\n{}", table.render(colour)) }
+}
+
+fn heading(status: &Status, colour: bool) -> String {
+    let Daemon { running, pid, since, .. } = &status.daemon;
+    let since = since.as_deref().unwrap_or("an unknown time");
+    if !running {
+        let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
+        return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
+    }
+    let (word, tone) =
+        if status.healthy { ("healthy", Tone::Good) } else { ("unhealthy", Tone::Bad) };
+    let pid = pid.map_or_else(String::new, |pid| format!(" as process {pid}"));
+    let word = paint(word, tone, colour);
+    format!("node {}: {word}, daemon running since {since}{pid}\n", status.node)
+}
+
+fn interfaces(interfaces: &[Interface]) -> Table {
+    let mut table = Table::new(&["name", "attached", "mode", "packets", "why this mode"]);
+    for interface in interfaces {
+        let attached = match interface.attached {
+            true => Cell::new("yes").tone(Tone::Good),
+            false => Cell::new("no").tone(Tone::Bad),
+        };
+        table.row(vec![
+            Cell::new(&interface.name),
+            attached,
+            Cell::new(&interface.mode),
+            Cell::number(interface.ledger.seen_packets),
+            Cell::new(&interface.mode_reason).tone(Tone::Dim),
+        ]);
+    }
+    table
+}
+
+fn services(services: &[Service]) -> Table {
+    let mut table = Table::new(&[
+        "service", "backend", "health", "weight", "flows", "packets", "bytes", "replies", "bytes",
+        "remark",
+    ]);
+    for service in services {
+        let total = |field: fn(&Backend) -> u64| {
+            Cell::number(service.backends.iter().map(field).sum::<u64>())
+        };
+        let (up, all) = (service.serving(), service.backends.len());
+        let tone = if up == 0 { Tone::Bad } else { Tone::Plain };
+        table.row(vec![
+            Cell::new(&service.name),
+            Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
+            Cell::new(format!("{up}/{all} up")).tone(tone),
+            Cell::number(""),
+            total(|backend| backend.flows),
+            total(|backend| backend.packets),
+            total(|backend| backend.bytes),
+            total(|backend| backend.reply_packets),
+            total(|backend| backend.reply_bytes),
+            Cell::new(remark(service)).tone(Tone::Dim),
+        ]);
+        service.backends.iter().for_each(|backend| table.row(backend_row(backend)));
+    }
+    table
+}
+
+fn remark(service: &Service) -> String {
+    let mut words = vec![service.forward.clone()];
+    if service.source == "client" {
+        words.push("source client".into());
+    }
+    words.push(match service.answers.as_str() {
+        "kernel" => "the kernel answers".into(),
+        "arp" => "Ringway answers ARP and ND".into(),
+        "routed" => "routed to this node".into(),
+        _ => String::new(),
+    });
+    words.retain(|word| !word.is_empty());
+    words.join(", ")
+}
+
+fn backend_row(backend: &Backend) -> Vec<Cell> {
+    let tone = match backend.health {
+        _ if backend.serves() => Tone::Good,
+        Health::Up | Health::Unchecked => Tone::Warn,
+        Health::Unknown | Health::Down => Tone::Bad,
+    };
+    vec![
+        Cell::new(""),
+        Cell::new(format!("  {}", backend.endpoint())),
+        Cell::new(backend.health.as_str()).tone(tone),
+        Cell::number(backend.weight.map_or_else(|| "?".to_owned(), |weight| weight.to_string())),
+        Cell::number(backend.flows),
+        Cell::number(backend.packets),
+        Cell::number(backend.bytes),
+        Cell::number(backend.reply_packets),
+        Cell::number(backend.reply_bytes),
+        Cell::new(backend_remark(backend)).tone(Tone::Dim),
+    ]
+}
+
+fn backend_remark(backend: &Backend) -> String {
+    let way = backend.next_hop.as_ref().map(|hop| format!("{} via {}", hop.interface, hop.mac));
+    let since = backend.since.as_ref().map(|since| format!("since {since}"));
+    [since, backend.reason.clone(), way].into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// All interfaces together, most frequent first.
+fn counters(status: &Status) -> Table {
+    let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for counter in &status.counters {
+        *sums.entry((&counter.verdict, &counter.reason)).or_default() += counter.packets;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
+    let mut table = Table::new(&["verdict", "reason", "packets"]);
+    for ((verdict, reason), packets) in sums {
+        let tone = match verdict {
+            "drop" => Tone::Warn,
+            "aborted" => Tone::Bad,
+            _ => Tone::Plain,
+        };
+        table.row(vec![Cell::new(verdict).tone(tone), Cell::new(reason), Cell::number(packets)]);
+    }
+    table
+}
+
+fn books(status: &Status) -> Table {
+    let mut table = Table::new(&["interface", "seen", "sum of verdicts", "difference"]);
+    let each = status.interfaces.iter().map(|each| (each.name.as_str(), each.ledger));
+    for (name, ledger) in each.chain([("all", status.ledger)]) {
+        let Ledger { seen_packets, sum_packets, difference_packets } = ledger;
+        let tone = if difference_packets == 0 { Tone::Good } else { Tone::Bad };
+        table.row(vec![
+            Cell::new(name),
+            Cell::number(seen_packets),
+            Cell::number(sum_packets),
+            Cell::number(difference_packets).tone(tone),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_gateway::status::{Counter, Problem};
+
+    fn status() -> Status {
+        let backend = Backend {
+            address: "10.0.0.2".into(),
+            port: 80,
+            weight: Some(1),
+            health: Health::Down,
+            reason: Some("connection refused by 10.0.0.2:80".into()),
+            ..Backend::default()
+        };
+        let counter = |interface: &str, packets| Counter {
+            interface: interface.into(),
+            verdict: "redirect".into(),
+            reason: "nat-forward".into(),
+            packets,
+        };
+        Status {
+            node: "gw1".into(),
+            problems: vec![Problem { error: "broken".into(), remedy: "mend it".into() }],
+            daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
+            services: vec![Service {
+                name: "web".into(),
+                address: "10.9.9.9".into(),
+                port: 80,
+                protocol: "tcp".into(),
+                forward: "nat".into(),
+                answers: "arp".into(),
+                backends: vec![backend],
+                ..Service::default()
+            }],
+            counters: vec![counter("eth0", 2), counter("eth1", 3)],
+            ledger: Ledger::new(7, 5),
+            ..Status::default()
+        }
+    }
+
+    #[test]
+    fn shows_what_is_wrong_first() {
+        let text = render(&status(), true, false);
+        let mut lines = text.lines();
+        assert!(lines.next().expect("heading").starts_with("node gw1: unhealthy, daemon running"));
+        assert_eq!(lines.next(), Some("problem: broken"));
+        assert_eq!(lines.next(), Some("  to do: mend it"));
+        let squeezed: Vec<String> = text
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        for line in [
+            "web 10.9.9.9:80 tcp 0/1 up 0 0 0 0 0 nat, Ringway answers ARP and ND",
+            "10.0.0.2:80 down 1 0 0 0 0 0 connection refused by 10.0.0.2:80",
+            "redirect nat-forward 5",
+            "all 7 5 2",
+        ] {
+            assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");
+        }
+    }
+
+    #[test]
+    fn without_a_daemon_the_first_line_says_so() {
+        let mut status = status();
+        status.daemon = Daemon { since: Some("2026-01-01T00:00:00Z".into()), ..Daemon::default() };
+        let text = render(&status, false, false);
+        assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
+        assert!(!text.contains("difference"));
+    }
+}

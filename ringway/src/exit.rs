@@ -1,0 +1,50 @@
+//! Exit codes, the same for every subcommand.
+
+use std::io;
+use std::process::ExitCode;
+
+use ringway_gateway::problem::{Error, Kind};
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done; nothing to complain about.
+    Done = 0,
+    /// It did not work.
+    Failed = 1,
+    /// Wrong usage or configuration (clap's own code is 2 as well).
+    Usage = 2,
+    /// It worked, and found something unhealthy.
+    Unhealthy = 3,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(exit as u8)
+    }
+}
+
+impl Exit {
+    /// The code an error deserves.
+    pub fn of(error: &anyhow::Error) -> Exit {
+        let cause = error.downcast_ref::<Error>();
+        match cause.map(|error| error.kind) {
+            _ if closed_pipe(error) => Exit::Done,
+            _ if error.is::<ringway_config::Errors>() => Exit::Usage,
+            Some(Kind::Configuration) => Exit::Usage,
+            Some(Kind::Unhealthy) => Exit::Unhealthy,
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// Says on stderr what went wrong; nothing when the reader of our output went away (`| head`).
+pub fn complain(error: &anyhow::Error) {
+    if !closed_pipe(error) {
+        eprintln!("ringway: {error:#}");
+    }
+}
+
+fn closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
