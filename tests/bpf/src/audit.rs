@@ -1,0 +1,147 @@
+//! The flow tables, read and aged behind the packet path's back.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use ringway_abi::raw::{RW_BUCKET_FLOWS, rw_flow, rw_flow_bucket, rw_index_bucket};
+use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
+
+use crate::World;
+use crate::run::Program;
+
+/// A flow record that is in use, dead or alive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Bucket << 2 | number + 1, as the index holds it.
+    pub place: u32,
+    /// Its key.
+    pub key: FlowKey,
+    /// The client.
+    pub client: SocketAddr,
+    /// L2 source of the last request.
+    pub client_mac: [u8; 6],
+    /// Interface slot of the last request.
+    pub iface: u8,
+    /// Service id.
+    pub service: u16,
+    /// Seconds, CLOCK_MONOTONIC.
+    pub seen: u32,
+}
+
+/// Every record that is not free.
+pub fn records(world: &World) -> Vec<Record> {
+    let mut all = Vec::new();
+    for (number, bucket) in elements::<rw_flow_bucket>(world.map("flows")) {
+        for (i, flow) in bucket.flows.iter().enumerate() {
+            let key = FlowKey::unpack(flow.key).unwrap();
+            if key.state != FlowState::Free {
+                all.push(record(number << 2 | (i as u32 + 1), key, flow));
+            }
+        }
+    }
+    all
+}
+
+fn record(place: u32, key: FlowKey, flow: &rw_flow) -> Record {
+    let port = u16::from_be(flow.client_port_be);
+    Record {
+        place,
+        key,
+        client: SocketAddr::new(addr_from_words(flow.client), port),
+        client_mac: flow.client_mac,
+        iface: flow.iface,
+        service: flow.service,
+        seen: flow.seen,
+    }
+}
+
+/// Index entries that lead to each place.
+pub fn index(world: &World) -> HashMap<u32, Vec<u64>> {
+    let mut leads: HashMap<u32, Vec<u64>> = HashMap::new();
+    for (_, bucket) in elements::<rw_index_bucket>(world.map("flow_index")) {
+        for entry in bucket.entries.into_iter().filter(|entry| *entry != 0) {
+            leads.entry(entry as u32).or_default().push(entry);
+        }
+    }
+    leads
+}
+
+/// Makes a record look idle for longer, or (negative) for less long.
+pub fn age(world: &World, place: u32, seconds: i64) {
+    let map = world.map("flows");
+    let mut bucket = rw_flow_bucket::read_from_bytes(&read(map, place >> 2)).unwrap();
+    let flow = &mut bucket.flows[(place & 3) as usize - 1];
+    flow.seen = flow.seen.wrapping_sub(seconds as u32);
+    write(map, place >> 2, bucket.as_bytes());
+}
+
+/// Ages every record.
+pub fn age_all(world: &World, seconds: i64) {
+    let map = world.map("flows");
+    for (number, mut bucket) in elements::<rw_flow_bucket>(map) {
+        if bucket.flows.iter().all(|flow| flow.key == 0) {
+            continue;
+        }
+        for flow in &mut bucket.flows {
+            flow.seen = flow.seen.wrapping_sub(seconds as u32);
+        }
+        write(map, number, bucket.as_bytes());
+    }
+}
+
+/// Records there is room for.
+pub fn capacity(world: &World) -> u32 {
+    handle(world.map("flows")).max_entries() * RW_BUCKET_FLOWS
+}
+
+fn elements<V: FromBytes>(map: BorrowedFd<'_>) -> Vec<(u32, V)> {
+    let map = handle(map);
+    let batch = map.max_entries().clamp(1, 4096);
+    let found = map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).unwrap();
+    let all: Vec<(u32, V)> = found
+        .map(|(key, value)| {
+            (u32::read_from_bytes(&key).unwrap(), V::read_from_bytes(&value).unwrap())
+        })
+        .collect();
+    assert_eq!(all.len(), map.max_entries() as usize, "the batch ended early");
+    all
+}
+
+fn handle(map: BorrowedFd<'_>) -> MapHandle {
+    let mut info = sys::bpf_map_info::default();
+    let mut len = size_of::<sys::bpf_map_info>() as u32;
+    // SAFETY: `info` is as long as `len` says.
+    let ret = unsafe { sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &mut info, &mut len) };
+    assert_eq!(ret, 0, "reading a map's info");
+    MapHandle::from_map_id(info.id).unwrap()
+}
+
+pub(crate) fn read(map: BorrowedFd<'_>, index: u32) -> Vec<u8> {
+    handle(map).lookup(index.as_bytes(), MapFlags::ANY).unwrap().unwrap()
+}
+
+pub(crate) fn write(map: BorrowedFd<'_>, index: u32, value: &[u8]) {
+    handle(map).update(index.as_bytes(), value, MapFlags::ANY).unwrap();
+}
+
+pub(crate) fn delete(map: BorrowedFd<'_>, index: u32) {
+    handle(map).delete(index.as_bytes()).unwrap();
+}
+
+pub(crate) fn set_program(
+    map: BorrowedFd<'_>,
+    index: u32,
+    program: Option<&Program>,
+) -> Result<(), libbpf_rs::Error> {
+    use std::os::fd::AsFd;
+    match program {
+        Some(program) => {
+            let fd = program.as_fd().as_raw_fd();
+            handle(map).update(index.as_bytes(), fd.as_bytes(), MapFlags::ANY)
+        }
+        None => handle(map).delete(index.as_bytes()),
+    }
+}

@@ -1,0 +1,355 @@
+//! Builds frames byte by byte from the RFCs, checksums computed over the whole.
+
+use std::net::{IpAddr, SocketAddr};
+
+use crate::cast::{CLIENT_MAC, FRONT_MAC, Family, Mac};
+
+/// IP protocol number of TCP.
+pub const TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// TCP flags.
+pub mod flags {
+    #![allow(missing_docs)]
+    pub const FIN: u8 = 0x01;
+    pub const SYN: u8 = 0x02;
+    pub const RST: u8 = 0x04;
+    pub const PSH: u8 = 0x08;
+    pub const ACK: u8 = 0x10;
+    pub const ECE: u8 = 0x40;
+    pub const CWR: u8 = 0x80;
+}
+
+/// An IP packet in an Ethernet frame. Change what you like, then [`Frame::bytes`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// Ethernet source.
+    pub src_mac: Mac,
+    /// Ethernet destination.
+    pub dst_mac: Mac,
+    /// VLAN tags, outermost first: ethertype and tag.
+    pub vlans: Vec<(u16, u16)>,
+    /// Source address and port.
+    pub src: SocketAddr,
+    /// Destination address and port.
+    pub dst: SocketAddr,
+    /// IP protocol; ports are written for TCP and UDP only.
+    pub proto: u8,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// IPv4 type of service or IPv6 traffic class.
+    pub tos: u8,
+    /// IPv4 identification, or the lower half of the IPv6 flow label.
+    pub id: u16,
+    /// IPv4 options, a multiple of 4 bytes; for IPv6 a chain of extension headers, whose first
+    /// is of type `first_extension`.
+    pub options: Vec<u8>,
+    /// Type of the first extension header.
+    pub first_extension: u8,
+    /// IPv4 flags and offset as on the wire, in units of 8 bytes.
+    pub fragment: u16,
+    /// TCP flags.
+    pub flags: u8,
+    /// TCP sequence number.
+    pub seq: u32,
+    /// TCP acknowledgement number.
+    pub ack: u32,
+    /// TCP window.
+    pub window: u16,
+    /// TCP options, a multiple of 4 bytes.
+    pub tcp_options: Vec<u8>,
+    /// After the layer-4 header; of other protocols, all of layer 4.
+    pub payload: Vec<u8>,
+    /// UDP without a checksum.
+    pub no_checksum: bool,
+    /// Ethernet padding: zeros after the packet.
+    pub padding: usize,
+}
+
+impl Frame {
+    /// From a client to the front interface.
+    pub fn new(proto: u8, src: SocketAddr, dst: SocketAddr) -> Self {
+        Self {
+            src_mac: CLIENT_MAC,
+            dst_mac: FRONT_MAC,
+            vlans: Vec::new(),
+            src,
+            dst,
+            proto,
+            ttl: 61,
+            tos: 0,
+            id: 0x1234,
+            options: Vec::new(),
+            first_extension: 0,
+            fragment: 0x4000,
+            flags: 0,
+            seq: 0x1000_0000,
+            ack: 0,
+            window: 0xfaf0,
+            tcp_options: Vec::new(),
+            payload: Vec::new(),
+            no_checksum: false,
+            padding: 0,
+        }
+    }
+
+    /// A TCP segment.
+    pub fn tcp(src: SocketAddr, dst: SocketAddr, tcp_flags: u8) -> Self {
+        let ack = if tcp_flags & flags::ACK != 0 { 0x2000_0000 } else { 0 };
+        Self { flags: tcp_flags, ack, ..Self::new(TCP, src, dst) }
+    }
+
+    /// A UDP datagram with something in it.
+    pub fn udp(src: SocketAddr, dst: SocketAddr) -> Self {
+        Self::new(UDP, src, dst).payload(b"question")
+    }
+
+    /// With this after the layer-4 header.
+    pub fn payload(mut self, bytes: &[u8]) -> Self {
+        self.payload = bytes.to_vec();
+        self
+    }
+
+    /// With any other change.
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+
+    /// IPv4 or IPv6.
+    pub fn family(&self) -> Family {
+        if self.dst.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// Bytes of layer 3, header included.
+    pub fn l3_len(&self) -> usize {
+        self.bytes().len() - 14 - 4 * self.vlans.len() - self.padding
+    }
+
+    /// The frame on the wire, without FCS.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(1600);
+        out.extend(self.dst_mac);
+        out.extend(self.src_mac);
+        for (ethertype, tag) in &self.vlans {
+            out.extend(ethertype.to_be_bytes());
+            out.extend(tag.to_be_bytes());
+        }
+        let l4 = self.l4();
+        match (self.src.ip(), self.dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                out.extend([8, 0]);
+                out.extend(self.ipv4(src.octets(), dst.octets(), l4.len()));
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                out.extend([0x86, 0xdd]);
+                out.extend(self.ipv6(src.octets(), dst.octets(), l4.len()));
+            }
+            _ => panic!("source and destination of two families"),
+        }
+        out.extend(l4);
+        out.resize(out.len() + self.padding, 0);
+        out
+    }
+
+    // RFC 791 section 3.1
+    fn ipv4(&self, src: [u8; 4], dst: [u8; 4], l4_len: usize) -> Vec<u8> {
+        let header = 20 + self.options.len();
+        let mut ip = vec![0x40 | (header / 4) as u8, self.tos];
+        ip.extend(((header + l4_len) as u16).to_be_bytes());
+        ip.extend(self.id.to_be_bytes());
+        ip.extend(self.fragment.to_be_bytes());
+        ip.extend([self.ttl, self.proto, 0, 0]);
+        ip.extend(src);
+        ip.extend(dst);
+        ip.extend(&self.options);
+        let check = !sum(&ip, 0);
+        ip[10..12].copy_from_slice(&check.to_be_bytes());
+        ip
+    }
+
+    // RFC 8200 section 3
+    fn ipv6(&self, src: [u8; 16], dst: [u8; 16], l4_len: usize) -> Vec<u8> {
+        let word = 0x6000_0000 | u32::from(self.tos) << 20 | u32::from(self.id);
+        let mut ip = word.to_be_bytes().to_vec();
+        ip.extend(((self.options.len() + l4_len) as u16).to_be_bytes());
+        let next = if self.options.is_empty() { self.proto } else { self.first_extension };
+        ip.extend([next, self.ttl]);
+        ip.extend(src);
+        ip.extend(dst);
+        ip.extend(&self.options);
+        ip
+    }
+
+    fn l4(&self) -> Vec<u8> {
+        let mut l4 = Vec::new();
+        let check_at = match self.proto {
+            TCP => {
+                // RFC 9293 section 3.1
+                l4.extend(self.src.port().to_be_bytes());
+                l4.extend(self.dst.port().to_be_bytes());
+                l4.extend(self.seq.to_be_bytes());
+                l4.extend(self.ack.to_be_bytes());
+                l4.extend([((20 + self.tcp_options.len()) / 4 << 4) as u8, self.flags]);
+                l4.extend(self.window.to_be_bytes());
+                l4.extend([0; 4]);
+                l4.extend(&self.tcp_options);
+                16
+            }
+            UDP => {
+                // RFC 768
+                l4.extend(self.src.port().to_be_bytes());
+                l4.extend(self.dst.port().to_be_bytes());
+                l4.extend(((8 + self.payload.len()) as u16).to_be_bytes());
+                l4.extend([0; 2]);
+                6
+            }
+            58 if self.payload.len() >= 4 => 2,
+            1 if self.payload.len() >= 4 => 2,
+            _ => usize::MAX,
+        };
+        l4.extend(&self.payload);
+        if check_at != usize::MAX && !self.no_checksum {
+            l4[check_at..check_at + 2].fill(0);
+            // RFC 792: ICMP for IPv4 has no pseudo-header.
+            let pseudo = if self.proto == 1 { 0 } else { self.pseudo(l4.len()) };
+            let check = match !sum(&l4, pseudo) {
+                0 if self.proto == UDP => 0xffff,
+                check => check,
+            };
+            l4[check_at..check_at + 2].copy_from_slice(&check.to_be_bytes());
+        }
+        l4
+    }
+
+    fn pseudo(&self, l4_len: usize) -> u64 {
+        let addresses = |ip: IpAddr| match ip {
+            IpAddr::V4(v4) => u64::from(sum(&v4.octets(), 0)),
+            IpAddr::V6(v6) => u64::from(sum(&v6.octets(), 0)),
+        };
+        addresses(self.src.ip()) + addresses(self.dst.ip()) + u64::from(self.proto) + l4_len as u64
+    }
+}
+
+/// RFC 1071: one's complement sum of big-endian 16-bit words, an odd byte padded with zero.
+pub fn sum(bytes: &[u8], initial: u64) -> u16 {
+    let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);
+    let mut total = bytes.chunks(2).map(word).sum::<u64>() + initial;
+    while total > 0xffff {
+        total = (total & 0xffff) + (total >> 16);
+    }
+    total as u16
+}
+
+/// An ARP packet for IPv4 over Ethernet (RFC 826), padded to Ethernet's minimum.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub struct Arp {
+    pub dst_mac: Mac,
+    pub src_mac: Mac,
+    pub op: u16,
+    pub sender: (Mac, IpAddr),
+    pub target: (Mac, IpAddr),
+}
+
+impl Arp {
+    /// The frame on the wire, without FCS.
+    pub fn bytes(&self) -> Vec<u8> {
+        let v4 = |ip| match ip {
+            IpAddr::V4(v4) => v4.octets(),
+            IpAddr::V6(_) => panic!("ARP is for IPv4"),
+        };
+        let mut out = Vec::new();
+        out.extend(self.dst_mac);
+        out.extend(self.src_mac);
+        out.extend([8, 6, 0, 1, 8, 0, 6, 4]);
+        out.extend(self.op.to_be_bytes());
+        out.extend(self.sender.0);
+        out.extend(v4(self.sender.1));
+        out.extend(self.target.0);
+        out.extend(v4(self.target.1));
+        out.resize(60, 0);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cast::FAMILIES;
+    use etherparse::{PacketBuilder, TcpOptionElement};
+
+    /// The same frames by somebody else's hand.
+    fn by_etherparse(frame: &Frame) -> Vec<u8> {
+        let start = PacketBuilder::ethernet2(frame.src_mac, frame.dst_mac);
+        let ip = match (frame.src.ip(), frame.dst.ip()) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let mut ip = etherparse::Ipv4Header {
+                    identification: frame.id,
+                    dont_fragment: true,
+                    time_to_live: frame.ttl,
+                    source: src.octets(),
+                    destination: dst.octets(),
+                    ..Default::default()
+                };
+                ip.header_checksum = 0;
+                start.ip(etherparse::IpHeaders::Ipv4(ip, Default::default()))
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let ip = etherparse::Ipv6Header {
+                    flow_label: u32::from(frame.id).try_into().unwrap(),
+                    hop_limit: frame.ttl,
+                    source: src.octets(),
+                    destination: dst.octets(),
+                    ..Default::default()
+                };
+                start.ip(etherparse::IpHeaders::Ipv6(ip, Default::default()))
+            }
+            _ => unreachable!(),
+        };
+        let mut out = Vec::new();
+        if frame.proto == UDP {
+            let udp = ip.udp(frame.src.port(), frame.dst.port());
+            udp.write(&mut out, &frame.payload).unwrap();
+        } else {
+            let mut tcp = ip.tcp(frame.src.port(), frame.dst.port(), frame.seq, frame.window);
+            if frame.flags & flags::SYN != 0 {
+                tcp = tcp.syn();
+            }
+            if frame.flags & flags::ACK != 0 {
+                tcp = tcp.ack(frame.ack);
+            }
+            if !frame.tcp_options.is_empty() {
+                tcp = tcp.options(&[TcpOptionElement::MaximumSegmentSize(1460)]).unwrap();
+            }
+            tcp.write(&mut out, &frame.payload).unwrap();
+        }
+        out
+    }
+
+    #[test]
+    fn frames_are_those_of_etherparse() {
+        for family in FAMILIES {
+            let src = SocketAddr::new(family.client(), 40000);
+            let dst = SocketAddr::new(family.vip(), 80);
+            let mss = vec![2, 4, 0x05, 0xb4];
+            for frame in [
+                Frame::tcp(src, dst, flags::SYN).with(|f| f.tcp_options = mss),
+                Frame::tcp(src, dst, flags::ACK).payload(b"odd"),
+                Frame::udp(src, dst),
+                Frame::udp(src, dst).payload(b""),
+                Frame::udp(src, dst).payload(&[0xff; 1201]),
+            ] {
+                assert_eq!(frame.bytes(), by_etherparse(&frame), "{frame:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_sum_is_that_of_rfc_1071() {
+        // The example of section 3.
+        assert_eq!(sum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7], 0), 0xddf2);
+        assert_eq!(sum(&[0x01], 0), 0x0100);
+    }
+}

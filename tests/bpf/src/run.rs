@@ -1,0 +1,108 @@
+//! BPF_PROG_TEST_RUN and the few other system calls that tests need and the gateway does not.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::libbpf_sys as sys;
+use ringway_abi::Verdict;
+
+/// One program to run frames through. Shared by threads.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+/// Room for what a program may add to a frame.
+const GROWTH: usize = 64;
+
+impl Program {
+    /// Another handle to a loaded program.
+    pub fn new(fd: BorrowedFd<'_>) -> Self {
+        Self(fd.try_clone_to_owned().unwrap())
+    }
+
+    /// Runs a frame through it. `out` receives the frame as the program left it.
+    pub fn run(&self, frame: &[u8], out: &mut Vec<u8>) -> Result<Verdict, std::io::Error> {
+        out.resize(frame.len() + GROWTH, 0);
+        let mut opts = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: both buffers are as long as said and outlive the call; the kernel writes only
+        // to `out` and to `opts` itself.
+        let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
+        if ret < 0 {
+            return Err(std::io::Error::from_raw_os_error(-ret));
+        }
+        out.truncate(opts.data_size_out as usize);
+        Ok(Verdict::try_from(opts.retval).unwrap())
+    }
+
+    /// How often the kernel has run it, while [`count_runs`] was held.
+    pub fn run_count(&self) -> u64 {
+        self.info().run_cnt
+    }
+
+    /// Instructions that the verifier looked at when it was loaded.
+    pub fn verified_instructions(&self) -> u32 {
+        self.info().verified_insns
+    }
+
+    fn info(&self) -> sys::bpf_prog_info {
+        let mut info = sys::bpf_prog_info::default();
+        let mut len = size_of::<sys::bpf_prog_info>() as u32;
+        // SAFETY: `info` is as long as `len` says and asks for no array.
+        let ret = unsafe { sys::bpf_prog_get_info_by_fd(self.0.as_raw_fd(), &mut info, &mut len) };
+        assert_eq!(ret, 0, "reading a program's info");
+        info
+    }
+}
+
+impl AsFd for Program {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The kernel counts the runs of every program until the guard is dropped.
+pub fn count_runs() -> OwnedFd {
+    // SAFETY: takes a number, gives a new descriptor that nobody else owns.
+    unsafe {
+        let fd = sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME);
+        assert!(fd >= 0, "BPF_ENABLE_STATS: {fd}");
+        OwnedFd::from_raw_fd(fd)
+    }
+}
+
+/// Somebody else's XDP program, with or without the frags flag: it gives one verdict, always.
+pub fn foreign_program(verdict: Verdict, frags: bool) -> Result<Program, std::io::Error> {
+    const MOV_R0: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
+    const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
+    const HAS_FRAGS: u32 = 1 << 5; // BPF_F_XDP_HAS_FRAGS, linux/bpf.h
+    let insn =
+        |code, imm| sys::bpf_insn { code, imm, off: 0, ..Default::default() };
+    let insns = [insn(MOV_R0, verdict as i32), insn(EXIT, 0)];
+    let mut opts = sys::bpf_prog_load_opts {
+        sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
+        expected_attach_type: sys::BPF_XDP,
+        prog_flags: if frags { HAS_FRAGS } else { 0 },
+        ..Default::default()
+    };
+    // SAFETY: strings end with NUL, `insns` is as long as said; the new descriptor is ours.
+    unsafe {
+        let fd = sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_XDP,
+            c"foreign".as_ptr(),
+            c"GPL".as_ptr(),
+            insns.as_ptr(),
+            insns.len() as sys::size_t,
+            &mut opts,
+        );
+        if fd < 0 {
+            return Err(std::io::Error::from_raw_os_error(-fd));
+        }
+        Ok(Program(OwnedFd::from_raw_fd(fd)))
+    }
+}

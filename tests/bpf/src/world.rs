@@ -1,0 +1,494 @@
+//! A gateway with two interfaces and one service for every case, unpinned.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS, rw_iface, rw_ledger, rw_settings, rw_traffic};
+use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
+use ringway_kernel::{Gateway, Interface, Options};
+use ringway_plan::tables::{
+    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
+};
+
+use crate::audit::{self, Record};
+use crate::cast::{
+    BACK, BACK_MAC, FAMILIES, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, backend_mac,
+};
+use crate::frame::{Frame, TCP, flags};
+use crate::model::ring_slot;
+use crate::run::Program;
+use crate::wire;
+
+/// The nat pool of [`World::new`]: first port, number of ports.
+pub const NAT_PORTS: (u16, u16) = (10_000, 20_000);
+
+/// A service's port says what is special about it. All exist for both families, TCP and UDP.
+pub mod ports {
+    /// One backend, out by the interface requests come in by.
+    pub const SAME: u16 = 80;
+    /// One backend, out by the other interface.
+    pub const ACROSS: u16 = 81;
+    /// No backend: reset.
+    pub const NONE_RESET: u16 = 82;
+    /// No backend: drop.
+    pub const NONE_DROP: u16 = 83;
+    /// A backend whose next hop is not known.
+    pub const UNRESOLVED: u16 = 84;
+    /// A backend behind an MTU of 1280.
+    pub const SMALL: u16 = 85;
+    /// `source = "client"`.
+    pub const CLIENT: u16 = 86;
+    /// The same backend, address and port, for another service.
+    pub const CLIENT_TOO: u16 = 87;
+    /// Four backends.
+    pub const POOL: u16 = 88;
+    /// A backend by an interface slot without a device.
+    pub const NO_DEVICE: u16 = 89;
+    /// On the announced address.
+    pub const ANNOUNCED: u16 = 90;
+}
+
+/// A service and its backends, as in the tables.
+#[derive(Clone, Debug)]
+pub struct Service {
+    /// Its row.
+    pub row: ServiceRow,
+    /// Its backends' rows.
+    pub backends: Vec<BackendRow>,
+}
+
+/// What came of one frame.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    /// The program's verdict.
+    pub verdict: Verdict,
+    /// The one reason that was counted.
+    pub reason: Reason,
+    /// The frame as it was left.
+    pub frame: Vec<u8>,
+}
+
+impl Summary {
+    /// Verdict and reason.
+    pub fn pair(&self) -> (Verdict, Reason) {
+        (self.verdict, self.reason)
+    }
+}
+
+/// An open flow.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// The frame that opened it.
+    pub request: Frame,
+    /// Interface slot it came by.
+    pub slot: u32,
+    /// Its backend.
+    pub backend: BackendRow,
+    /// Its source as the backend sees it.
+    pub source: SocketAddr,
+}
+
+impl Flow {
+    /// The client's next segment or datagram.
+    pub fn next(&self, tcp_flags: u8) -> Frame {
+        let ack = if tcp_flags & flags::ACK != 0 { 0x2000_0001 } else { 0 };
+        let seq = self.request.seq + 1;
+        Frame { flags: tcp_flags, ack, seq, ..self.request.clone() }
+    }
+
+    /// The backend's answer as it comes in.
+    pub fn answer(&self, tcp_flags: u8) -> Frame {
+        let hop = self.backend.next_hop.unwrap();
+        let here = SocketAddr::new(self.backend.address, self.backend.port);
+        Frame::new(self.request.proto, here, self.source).with(|f| {
+            f.src_mac = hop.mac;
+            f.dst_mac = mac_of(hop.iface);
+            f.flags = tcp_flags;
+            f.payload = b"answer".to_vec();
+        })
+    }
+
+    /// Where answers come in.
+    pub fn back_slot(&self) -> u32 {
+        self.backend.next_hop.unwrap().iface
+    }
+
+    /// What the backend should get for a request.
+    pub fn forwarded(&self, request: &Frame) -> Frame {
+        let hop = self.backend.next_hop.unwrap();
+        let (src, dst) = (self.source, SocketAddr::new(self.backend.address, self.backend.port));
+        let ttl = request.ttl - 1;
+        let (src_mac, dst_mac) = (mac_of(hop.iface), hop.mac);
+        Frame { src, dst, src_mac, dst_mac, ttl, ..request.clone() }
+    }
+
+    /// What the client should get for an answer.
+    pub fn returned(&self, answer: &Frame) -> Frame {
+        Frame {
+            src: self.request.dst,
+            dst: self.request.src,
+            src_mac: mac_of(self.slot),
+            dst_mac: self.request.src_mac,
+            ttl: answer.ttl - 1,
+            ..answer.clone()
+        }
+    }
+}
+
+/// MAC of an interface slot.
+pub fn mac_of(slot: u32) -> [u8; 6] {
+    if slot == FRONT { FRONT_MAC } else { BACK_MAC }
+}
+
+/// The gateway and what it was told.
+#[derive(Debug)]
+pub struct World {
+    /// The gateway.
+    pub gateway: Gateway,
+    /// What [`Gateway::apply`] was last given.
+    pub tables: Tables,
+    roots: [Program; 2],
+    next_port: u16,
+}
+
+impl Default for World {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl World {
+    /// Room for 12 288 flows, which is plenty.
+    pub fn new() -> Self {
+        Self::with(8_192, |_| ())
+    }
+
+    /// Room for so many flows, and any change to the tables before they are first applied.
+    pub fn with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
+        private_network();
+        let options = Options { flows, pin: false, ..Default::default() };
+        let (mut gateway, _) = Gateway::open(&options).unwrap();
+        for (slot, mac, alt_mac, mtu) in
+            [(FRONT, FRONT_MAC, Some(FRONT_ALT_MAC), 9000), (BACK, BACK_MAC, None, 9000)]
+        {
+            // The loopback device of a network namespace of our own: nothing is ever sent.
+            let (name, ifindex) = ("lo".to_owned(), 1);
+            gateway.set_iface(&Interface { slot, name, ifindex, mac, alt_mac, mtu }).unwrap();
+        }
+        let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
+        let mut world = Self { gateway, tables: standard_tables(), roots, next_port: 30_000 };
+        world.change(change);
+        world
+    }
+
+    /// Changes the tables and applies them.
+    pub fn change(&mut self, change: impl FnOnce(&mut Tables)) {
+        change(&mut self.tables);
+        self.gateway.apply(&self.tables).unwrap();
+    }
+
+    /// The root program of an interface slot.
+    pub fn root(&self, slot: u32) -> &Program {
+        &self.roots[slot as usize]
+    }
+
+    /// Feeds a frame to an interface slot. Whatever it is, it must be counted once, there, with
+    /// the verdict that was given; and what is sent must be in order when what came was.
+    pub fn feed(&self, slot: u32, frame: &[u8]) -> Summary {
+        let before = [self.ledger(FRONT), self.ledger(BACK)];
+        let mut out = Vec::new();
+        let verdict = self.root(slot).run(frame, &mut out).unwrap();
+        let reason = self.counted(slot, &before, verdict);
+        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(frame).is_good() {
+            wire::check(&out).good();
+        }
+        Summary { verdict, reason, frame: out }
+    }
+
+    /// Feeds a frame to the front interface.
+    pub fn send(&self, frame: &Frame) -> Summary {
+        self.feed(FRONT, &frame.bytes())
+    }
+
+    /// The one reason that was counted since.
+    fn counted(&self, slot: u32, before: &[rw_ledger; 2], verdict: Verdict) -> Reason {
+        let mut found = Vec::new();
+        for (at, before) in [FRONT, BACK].into_iter().zip(before) {
+            let after = self.ledger(at);
+            assert_eq!(after.seen - before.seen, u64::from(at == slot), "seen in slot {at}");
+            assert_eq!(after.difference(), before.difference(), "seen and sum in slot {at}");
+            for verdict in Verdict::all() {
+                for reason in Reason::all() {
+                    if after.count(verdict, reason) != before.count(verdict, reason) {
+                        let more =
+                            after.count(verdict, reason).wrapping_sub(before.count(verdict, reason));
+                        found.push((at, verdict, reason, more));
+                    }
+                }
+            }
+        }
+        let [(at, counted, reason, 1)] = found[..] else { panic!("counted: {found:?}") };
+        assert_eq!((at, counted), (slot, verdict), "counted as {reason}");
+        reason
+    }
+
+    /// An interface slot's books.
+    pub fn ledger(&self, slot: u32) -> rw_ledger {
+        self.gateway.view().ledger(slot).unwrap()
+    }
+
+    /// A backend's counters.
+    pub fn traffic(&self, backend: &BackendRow) -> rw_traffic {
+        self.gateway.view().traffic(backend.index).unwrap()
+    }
+
+    /// A client port that no flow of this world has had.
+    pub fn client_port(&mut self) -> u16 {
+        self.next_port += 1;
+        self.next_port
+    }
+
+    /// A fresh client of a service.
+    pub fn ends(&mut self, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
+        ((family.client(), self.client_port()).into(), (family.vip(), port).into())
+    }
+
+    /// A service on the usual address.
+    pub fn service(&self, family: Family, proto: u8, port: u16) -> Service {
+        let key = ServiceKey { address: family.vip(), port, protocol: protocol(proto) };
+        let row = self.tables.services.iter().find(|s| s.key == key).unwrap().clone();
+        let own = |b: &&BackendRow| b.service == row.id;
+        let backends = self.tables.backends.iter().filter(own).cloned().collect();
+        Service { row, backends }
+    }
+
+    /// The backend the ring should choose for this packet.
+    pub fn chosen(&self, frame: &Frame) -> Option<BackendRow> {
+        let service = self.service(frame.family(), frame.proto, frame.dst.port());
+        let ring = self.tables.rings.iter().find(|r| r.id == service.row.ring).unwrap();
+        let member = ring.slots[ring_slot(frame.proto, frame.src, frame.dst)];
+        let reference = *ring.backends.get(usize::from(member))?;
+        service.backends.into_iter().find(|b| b.reference() == reference)
+    }
+
+    /// Opens a flow to a service by a SYN or a datagram, and checks what the backend gets.
+    pub fn open(&mut self, family: Family, proto: u8, port: u16) -> Flow {
+        let (src, dst) = self.ends(family, port);
+        let request = match proto {
+            TCP => Frame::tcp(src, dst, flags::SYN),
+            _ => Frame::udp(src, dst),
+        };
+        self.open_with(FRONT, request)
+    }
+
+    /// Opens a flow by this frame, which may be of an open one.
+    pub fn open_with(&mut self, slot: u32, request: Frame) -> Flow {
+        let backend = self.chosen(&request).unwrap();
+        let seen = self.feed(slot, &request.bytes());
+        assert_eq!(seen.pair(), (verdict(slot, &backend), Reason::NatForward), "{request:?}");
+        let source = wire::check(&seen.frame).good().src;
+        let flow = Flow { request: request.clone(), slot, backend, source };
+        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+        flow
+    }
+
+    /// Opens a TCP flow and shakes hands.
+    pub fn connect(&mut self, family: Family, port: u16) -> Flow {
+        let flow = self.open(family, TCP, port);
+        self.answer(&flow, flags::SYN | flags::ACK);
+        self.request(&flow, flags::ACK);
+        flow
+    }
+
+    /// The client's next packet on an open flow must reach the same backend by the same source.
+    pub fn request(&self, flow: &Flow, tcp_flags: u8) {
+        let request = flow.next(tcp_flags);
+        let seen = self.feed(flow.slot, &request.bytes());
+        let expected = (verdict(flow.slot, &flow.backend), Reason::NatForward);
+        assert_eq!(seen.pair(), expected, "{request:?}");
+        assert_eq!(seen.frame, flow.forwarded(&request).bytes(), "{request:?}");
+    }
+
+    /// The backend's answer on an open flow must reach the client as if from the service.
+    pub fn answer(&self, flow: &Flow, tcp_flags: u8) {
+        let answer = flow.answer(tcp_flags);
+        let seen = self.feed(flow.back_slot(), &answer.bytes());
+        let expected =
+            if flow.slot == flow.back_slot() { Verdict::Tx } else { Verdict::Redirect };
+        assert_eq!(seen.pair(), (expected, Reason::NatReply), "{answer:?}");
+        assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
+    }
+
+    /// The flow's record, however old.
+    pub fn record(&self, flow: &Flow) -> Record {
+        let id = self.service(flow.request.family(), flow.request.proto, flow.request.dst.port());
+        let own = |r: &Record| {
+            r.client == flow.request.src && r.service == id.row.id && r.key.nat_port == flow.source.port()
+        };
+        let mut found = audit::records(self).into_iter().filter(own);
+        let record = found.next().unwrap_or_else(|| panic!("no record of {flow:?}"));
+        assert_eq!(found.next(), None, "two records of {flow:?}");
+        record
+    }
+
+    /// The flow's state.
+    pub fn state(&self, flow: &Flow) -> FlowState {
+        self.record(flow).key.state
+    }
+
+    /// A map of the packet path.
+    pub fn map(&self, name: &str) -> BorrowedFd<'_> {
+        self.gateway.map(name).unwrap()
+    }
+
+    /// Changes the settings behind the gateway's back.
+    pub fn change_settings(&self, change: impl FnOnce(&mut rw_settings)) {
+        let map = self.map("settings");
+        let mut settings = rw_settings::read_from_bytes(&audit::read(map, 0)).unwrap();
+        change(&mut settings);
+        audit::write(map, 0, settings.as_bytes());
+    }
+
+    /// Puts a program into a slot of the node's program array, or empties it; says so in the
+    /// settings when `told`.
+    pub fn set_stage(&self, slot: Slot, program: Option<&Program>, told: bool) {
+        self.try_set_stage(slot, program, told).unwrap();
+    }
+
+    /// The same; the kernel may refuse.
+    pub fn try_set_stage(
+        &self,
+        slot: Slot,
+        program: Option<&Program>,
+        told: bool,
+    ) -> Result<(), libbpf_rs::Error> {
+        audit::set_program(self.map("slots"), slot as u32, program)?;
+        let bit = 1 << slot as u32;
+        self.change_settings(|settings| {
+            settings.stages &= !bit;
+            settings.stages |= if told { bit } else { 0 };
+        });
+        Ok(())
+    }
+
+    /// Takes the device out of an interface slot.
+    pub fn remove_device(&self, slot: u32) {
+        audit::delete(self.map("devices"), slot);
+    }
+
+    /// Gives an interface slot another MTU.
+    pub fn set_mtu(&self, slot: u32, mtu: u16) {
+        let map = self.map("ifaces");
+        let mut iface = rw_iface::read_from_bytes(&audit::read(map, slot)).unwrap();
+        iface.mtu = mtu;
+        audit::write(map, slot, iface.as_bytes());
+    }
+}
+
+/// TX back by the same interface, redirect to another.
+fn verdict(came_by: u32, backend: &BackendRow) -> Verdict {
+    let out = backend.next_hop.unwrap().iface;
+    if out == came_by { Verdict::Tx } else { Verdict::Redirect }
+}
+
+/// The plan's name for a protocol number.
+pub fn protocol(proto: u8) -> Protocol {
+    if proto == TCP { Protocol::Tcp } else { Protocol::Udp }
+}
+
+/// A network namespace of this thread's own, gone with it: devices named in tables are its.
+fn private_network() {
+    use std::cell::Cell;
+    thread_local!(static PRIVATE: Cell<bool> = const { Cell::new(false) });
+    if !PRIVATE.replace(true) {
+        // SAFETY: of the flags that are unsafe (FILES), none is given.
+        unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
+    }
+}
+
+/// Everything in [`ports`].
+fn standard_tables() -> Tables {
+    let mut tables = Tables {
+        nat_addresses: FAMILIES.map(Family::nat).to_vec(),
+        nat_ports: NAT_PORTS,
+        timeouts: Timeouts {
+            syn: 10,
+            established: 3600,
+            closing: 60,
+            closed: 20,
+            udp_new: 30,
+            udp: 120,
+        },
+        ..Default::default()
+    };
+    for family in FAMILIES {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let mut add = |port, real_port, backends: &[(u8, Option<u32>)]| {
+                add_service(&mut tables, family, protocol, port, real_port, backends)
+            };
+            add(ports::SAME, 8080, &[(0, Some(FRONT))]);
+            add(ports::ACROSS, 8081, &[(1, Some(BACK))]);
+            add(ports::NONE_RESET, 8082, &[]);
+            add(ports::NONE_DROP, 8083, &[]);
+            add(ports::UNRESOLVED, 8084, &[(2, None)]);
+            add(ports::SMALL, 8085, &[(3, Some(BACK))]);
+            add(ports::CLIENT, 8086, &[(4, Some(BACK))]);
+            add(ports::CLIENT_TOO, 8086, &[(4, Some(BACK))]);
+            let four = [0, 1, 5, 6].map(|n| (n, Some(if n == 0 { FRONT } else { BACK })));
+            add(ports::POOL, 8088, &four);
+            add(ports::NO_DEVICE, 8089, &[(7, Some(2))]);
+            add(ports::ANNOUNCED, 8090, &[(1, Some(BACK))]);
+        }
+    }
+    tables
+}
+
+fn add_service(
+    tables: &mut Tables,
+    family: Family,
+    protocol: Protocol,
+    port: u16,
+    real_port: u16,
+    backends: &[(u8, Option<u32>)],
+) {
+    let id = tables.services.len() as u16;
+    let first = tables.backends.len() as u16;
+    for (index, (n, iface)) in (first..).zip(backends) {
+        let mtu = if port == ports::SMALL { 1280 } else { 9000 };
+        tables.backends.push(BackendRow {
+            index,
+            generation: 3,
+            service: id,
+            address: family.backend(*n),
+            port: real_port,
+            protocol,
+            weight: 1,
+            up: true,
+            next_hop: iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu }),
+            nat: (u32::from(family == Family::V6), 1),
+        });
+    }
+    let members: Vec<u32> =
+        tables.backends[usize::from(first)..].iter().map(BackendRow::reference).collect();
+    let announce = port == ports::ANNOUNCED;
+    let address: IpAddr = if announce { family.announced() } else { family.vip() };
+    tables.rings.push(ring(id.into(), &members));
+    tables.services.push(ServiceRow {
+        id,
+        key: ServiceKey { address, port, protocol },
+        name: format!("{family:?}-{protocol:?}-{port}"),
+        ring: id.into(),
+        source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
+        announce,
+        reset_when_none: port != ports::NONE_DROP,
+    });
+}
+
+/// A ring whose slots take the members in turn.
+pub fn ring(id: u32, members: &[u32]) -> RingRow {
+    let slot = |slot: usize| match members.len() {
+        0 => RW_NO_MEMBER as u16,
+        n => (slot % n) as u16,
+    };
+    RingRow { id, backends: members.to_vec(), slots: (0..RW_RING_SLOTS as usize).map(slot).collect() }
+}

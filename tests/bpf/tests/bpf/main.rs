@@ -1,0 +1,2 @@
+//! Packet tables: frame in -> verdict, frame out, counters.
+mod smoke;
