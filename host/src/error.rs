@@ -13,6 +13,16 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A captured tree could not be written.
+    #[error(
+        "cannot write the captured tree {path}: {source}; check the directory's rights and free space"
+    )]
+    Write {
+        /// The tree.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// A file was read but does not look as the kernel documents it.
     #[error(
         "{path} holds {content:?}, where {expected} was expected; report this with the kernel's version"

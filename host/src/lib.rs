@@ -10,17 +10,25 @@ mod announce;
 pub mod bridge;
 mod error;
 pub mod ethtool;
+mod host;
 pub mod links;
 mod mac;
 mod monitor;
 pub mod neighbours;
 mod netlink;
+mod network;
 pub mod routes;
+mod source;
+pub mod sysctl;
+pub mod system;
 
 pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
+pub use host::Host;
 pub use mac::{Mac, ParseMacError};
 pub use monitor::{Change, Monitor, MonitorThread};
+pub use network::{Interface, Network, interface_by_name};
+pub use source::Source;
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
