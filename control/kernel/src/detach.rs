@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use libbpf_rs::{MapCore, MapHandle, Program};
+use libbpf_rs::{MapCore, libbpf_sys as sys};
 use ringway_abi::Slot;
 
 use crate::link::XdpLink;
+use crate::load::{GATEWAY as BALANCE, ROOT};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
 use crate::{Error, Result, gateway, log};
@@ -16,10 +17,10 @@ use crate::{Error, Result, gateway, log};
 pub struct Detached {
     /// Interfaces that are free again.
     pub interfaces: Vec<String>,
-    /// Ids of the programs.
-    pub programs: Vec<u32>,
-    /// Ids of the maps.
-    pub maps: Vec<u32>,
+    /// Ids and names of the programs.
+    pub programs: Vec<(u32, &'static str)>,
+    /// Ids and names of the maps.
+    pub maps: Vec<(u32, &'static str)>,
 }
 
 impl Detached {
@@ -37,11 +38,29 @@ impl Detached {
     }
 
     fn left_now(&self) -> Vec<String> {
-        let program = |id: &&u32| Program::fd_from_id(**id).is_ok();
-        let map = |id: &&u32| MapHandle::from_map_id(**id).is_ok();
-        let programs = self.programs.iter().filter(program).map(|id| format!("program {id}"));
-        programs.chain(self.maps.iter().filter(map).map(|id| format!("map {id}"))).collect()
+        let programs = self.programs.iter().filter(|(id, _)| program_exists(*id));
+        let maps = self.maps.iter().filter(|(id, _)| map_exists(*id));
+        let programs = programs.map(|(id, name)| format!("program {id} ({name})"));
+        programs.chain(maps.map(|(id, name)| format!("map {id} ({name})"))).collect()
     }
+}
+
+// By asking for the id after the one before. Opening would be simpler, but a program array that is
+// opened while the kernel is about to empty it (kernel/bpf/arraymap.c, prog_array_map_clear: takes
+// a reference for work that is queued already) is never freed.
+
+fn program_exists(id: u32) -> bool {
+    let mut next = 0;
+    // SAFETY: writes one integer, which outlives the call.
+    let ret = unsafe { sys::bpf_prog_get_next_id(id.saturating_sub(1), &mut next) };
+    ret == 0 && next == id
+}
+
+fn map_exists(id: u32) -> bool {
+    let mut next = 0;
+    // SAFETY: writes one integer, which outlives the call.
+    let ret = unsafe { sys::bpf_map_get_next_id(id.saturating_sub(1), &mut next) };
+    ret == 0 && next == id
 }
 
 /// Takes away everything that is pinned for a node: its traffic stops being balanced and all its
@@ -65,7 +84,7 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
         let path = pins.link(&iface);
         if path.exists() {
             let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            detached.programs.extend(link.info().map(|(_, program)| program));
+            detached.programs.extend(link.info().map(|(_, program)| (program, ROOT)));
             link.detach().map_err(pin_error("detach", &path))?;
         }
         detached.interfaces.push(iface);
@@ -79,13 +98,10 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
 fn note_maps(pins: &Pins, detached: &mut Detached) {
     for name in Maps::NAMES {
         let Ok(Some(map)) = map::open_pinned(&pins.map(name), name) else { continue };
-        detached.maps.extend(map.info().map(|info| info.info.id));
+        detached.maps.extend(map.info().map(|info| (info.info.id, *name)));
         if *name == "slots" {
-            for slot in Slot::all().filter(|slot| *slot != Slot::OnPass) {
-                detached
-                    .programs
-                    .extend(map::find::<u32, u32>(&map, &(slot as u32)).ok().flatten());
-            }
+            let balance = map::find::<u32, u32>(&map, &(Slot::Balance as u32)).ok().flatten();
+            detached.programs.extend(balance.map(|id| (id, BALANCE)));
         }
     }
 }

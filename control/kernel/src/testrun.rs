@@ -44,11 +44,17 @@ pub struct TestRun {
 }
 
 impl Gateway {
+    /// The root program of an interface slot, for those who run it themselves (many frames from
+    /// several threads) or put it into a program array of their own.
+    pub fn root_program(&mut self, slot: u32) -> Result<BorrowedFd<'_>> {
+        self.load_root(slot)?;
+        self.slot(slot)?.root()
+    }
+
     /// Runs the root program of an interface slot on a frame. The slot needs an interface
     /// ([`Gateway::set_iface`]) but no attachment.
     pub fn test_run(&mut self, slot: u32, frame: Frame<'_>) -> Result<TestRun> {
-        self.load_root(slot)?;
-        let root = self.slot(slot)?.root()?.as_raw_fd();
+        let root = self.root_program(slot)?.as_raw_fd();
         let mut data = vec![0; frame.data.len() + GROWTH];
         let (ifindex, queue) = frame.from.unwrap_or_default();
         let context = sys::xdp_md {
@@ -82,12 +88,6 @@ impl Gateway {
             detail: unknown.to_string(),
         })?;
         Ok(TestRun { verdict, data, duration: Duration::from_nanos(opts.duration.into()) })
-    }
-
-    /// The root program of a slot, for test runs of one's own: several threads, other options.
-    pub fn root_program(&mut self, slot: u32) -> Result<BorrowedFd<'_>> {
-        self.load_root(slot)?;
-        self.slot(slot)?.root()
     }
 
     /// A map by its name in packet/bpf, for tests that look inside or age what is in it.

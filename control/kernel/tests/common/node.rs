@@ -1,0 +1,62 @@
+//! Pinned nodes for tests.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Options, Pins, View, detach};
+
+/// A node of its own under the machine's bpffs, detached when dropped, also by a failing test.
+/// What a killed test left behind goes when the next one starts.
+pub struct Node {
+    /// Its name: rwtest-PID-N.
+    pub name: String,
+}
+
+impl Node {
+    /// A node with a name that no other test has.
+    pub fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { name: format!("rwtest-{}-{number}", std::process::id()) }
+    }
+
+    /// Options to open it with.
+    pub fn options(&self) -> Options {
+        Options { node: self.name.clone(), flows: 4096, ..Options::default() }
+    }
+
+    /// Paths of its pins.
+    pub fn pins(&self) -> Pins {
+        Pins::new(DEFAULT_BPFFS, &self.name).expect("the name is good")
+    }
+
+    /// Reads it as `status` does.
+    pub fn view(&self) -> ringway_kernel::Result<View> {
+        View::open(Path::new(DEFAULT_BPFFS), &self.name)
+    }
+
+    /// Takes everything away.
+    pub fn detach(&self) -> ringway_kernel::Result<Detached> {
+        detach(Path::new(DEFAULT_BPFFS), &self.name)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if self.pins().dir().exists() {
+            let _ = self.detach();
+        }
+    }
+}
+
+fn sweep() {
+    let Ok(pins) = Pins::new(DEFAULT_BPFFS, "rwtest") else { return };
+    for name in pins.known_nodes() {
+        let owner = name.strip_prefix("rwtest-").and_then(|rest| rest.split('-').next());
+        let Some(owner) = owner else { continue };
+        if !Path::new("/proc").join(owner).exists() {
+            let _ = detach(Path::new(DEFAULT_BPFFS), &name);
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Tables for tests, without Maglev: slot k of a ring belongs to backend k modulo their number.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
+use ringway_plan::tables::{
+    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
+};
+
+/// Tables without services: nat address 10.0.0.1, ports 10000 to 29999, short timeouts.
+pub fn empty() -> Tables {
+    Tables {
+        nat_addresses: vec![ip("10.0.0.1")],
+        nat_ports: (10_000, 20_000),
+        timeouts: Timeouts {
+            syn: 10,
+            established: 3600,
+            closing: 60,
+            closed: 10,
+            udp_new: 30,
+            udp: 120,
+        },
+        ..Tables::default()
+    }
+}
+
+/// Adds a service with its backends, all healthy and reachable by interface slot 1.
+pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]) {
+    let id = tables.services.len() as u16;
+    let first = tables.backends.len();
+    for (n, endpoint) in backends.iter().enumerate() {
+        let index = (first + n) as u16;
+        tables.backends.push(BackendRow {
+            index,
+            generation: 1,
+            service: id,
+            address: endpoint.ip(),
+            port: endpoint.port(),
+            protocol: key.protocol,
+            weight: 1,
+            up: true,
+            next_hop: Some(NextHop { iface: 1, mac: backend_mac(index), mtu: 1500 }),
+            nat: (0, 1),
+        });
+    }
+    let references = tables.backends[first..].iter().map(BackendRow::reference).collect();
+    tables.rings.push(RingRow {
+        id: id.into(),
+        backends: references,
+        slots: ring_slots(backends.len()),
+    });
+    tables.services.push(ServiceRow {
+        id,
+        key,
+        name: format!("service-{id}"),
+        ring: id.into(),
+        source_client: false,
+        announce: false,
+        reset_when_none: true,
+    });
+}
+
+/// A service's key.
+pub fn key(address: &str, port: u16, protocol: Protocol) -> ServiceKey {
+    ServiceKey { address: ip(address), port, protocol }
+}
+
+/// MAC address of the backend with this index.
+pub fn backend_mac(index: u16) -> [u8; 6] {
+    let [high, low] = index.to_be_bytes();
+    [0x02, 0, 0, 0xbb, high, low]
+}
+
+fn ring_slots(members: usize) -> std::sync::Arc<[u16]> {
+    let owner = |slot: usize| match members {
+        0 => RW_NO_MEMBER as u16,
+        members => (slot % members) as u16,
+    };
+    (0..RW_RING_SLOTS as usize).map(owner).collect()
+}
+
+/// An address from its text.
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().expect("tests write good addresses")
+}
