@@ -4,6 +4,8 @@
 //! A ring depends on what its members are and weigh, not on their order, on the node or on any
 //! number given to them: every node with the same configuration has the same ring.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
@@ -35,53 +37,47 @@ pub fn ring(members: &[Member]) -> Vec<u16> {
     let mut slots = vec![NO_MEMBER; SLOTS];
     let mut order: Vec<usize> = (0..members.len()).filter(|&i| members[i].weight > 0).collect();
     order.sort_by_key(|&i| members[i]);
-    let Some(heaviest) = order.iter().map(|&i| u64::from(members[i].weight)).max() else {
-        return slots;
-    };
-    let mut walks: Vec<Walk> = order.iter().map(|&i| Walk::new(i as u16, &members[i])).collect();
-    // In a round, the heaviest take a slot each; the others when their weight has added up.
-    let mut left = SLOTS;
-    for round in 1.. {
-        for walk in &mut walks {
-            if round * walk.weight < walk.due {
-                continue;
-            }
-            walk.due += heaviest;
-            let slot = walk.next_free(&slots);
-            slots[slot] = walk.member;
-            left -= 1;
-            if left == 0 {
-                return slots;
-            }
-        }
+    let walks = order.iter().enumerate().map(|(rank, &i)| Walk::new(rank, i, &members[i]));
+    let mut walks: BinaryHeap<Walk> = walks.collect();
+    for _ in 0..SLOTS {
+        // Dropping the guard puts the walk where its next turn belongs.
+        let Some(mut walk) = walks.peek_mut() else { break };
+        let slot = walk.next_free(&slots);
+        slots[slot] = walk.member;
     }
     slots
 }
 
-/// A member on its way through its own permutation of the slots.
+/// A member on its way through its own permutation of the slots. The greatest is next.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Walk {
-    member: u16,
+    /// Turn k comes at time k / weight. That is nobody else's business: when a member goes,
+    /// the others keep their order, and few of their slots change.
+    turn: Reverse<(u64, usize)>,
+    turns: u64,
     weight: u64,
-    /// Weight to have added up before the next turn.
-    due: u64,
     position: usize,
     step: usize,
+    member: u16,
 }
 
 impl Walk {
-    fn new(number: u16, member: &Member) -> Walk {
+    fn new(rank: usize, number: usize, member: &Member) -> Walk {
         let slots = SLOTS as u64;
         Walk {
-            member: number,
+            turn: Reverse((0, rank)),
+            turns: 0,
             weight: u64::from(member.weight),
-            due: 0,
             position: (hash(member, 0x52_69_6e_67) % slots) as usize,
             step: (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1,
+            member: number as u16,
         }
     }
 
-    /// The next slot of the permutation that nobody has; there is one.
+    /// Takes a turn: the next slot of the permutation that nobody has; there is one.
     fn next_free(&mut self, slots: &[u16]) -> usize {
+        self.turns += 1;
+        self.turn.0.0 = (self.turns << 32) / self.weight;
         loop {
             let slot = self.position;
             self.position += self.step;

@@ -39,7 +39,7 @@ pub enum PlanError {
 #[derive(Debug, Default)]
 pub struct Planner {
     ids: Ids,
-    /// Rings of the last plan, by their members: building one takes a millisecond.
+    /// Rings of the last plan, by their members: building one takes milliseconds.
     rings: HashMap<Vec<Member>, Arc<[u16]>>,
 }
 

@@ -1,0 +1,349 @@
+//! Configurations and states of the world, and the tables they give.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ringway_config::{Config, parse};
+use ringway_plan::maglev::NO_MEMBER;
+use ringway_plan::tables::{BackendRow, NextHop, Protocol, RingRow, Tables};
+use ringway_plan::{Health, Ids, Observed, PlanError, Planner};
+
+const HOP: NextHop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 1], mtu: 1500 };
+const NODE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+/// One service "web" with a check; `backends` is a TOML list, `more` more keys.
+fn web(backends: &str, more: &str) -> Config {
+    config(&format!(
+        "[[service]]\nname = \"web\"\naddress = \"203.0.113.10\"\nport = 80\n\
+         check = {{ type = \"tcp\" }}\nbackends = {backends}\n{more}\n"
+    ))
+}
+
+fn config(services: &str) -> Config {
+    let text = format!("[node]\nname = \"gw1\"\ninterfaces = [\"eth0\"]\n{services}");
+    parse(&text, "test.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+const TWO: &str = "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }]";
+
+/// Every backend up and reachable, the source of each [`NODE`] (or ::1 of a v6 network).
+fn well(config: &Config) -> Observed {
+    let mut observed = Observed::default();
+    for service in &config.services {
+        for backend in &service.backends {
+            observed.set_health(&service.name, backend.endpoint(), Health::Up);
+            let source = if backend.address.is_ipv4() { NODE } else { ip("2001:db8::1") };
+            observed.next_hops.insert(*backend.address, HOP);
+            observed.sources.insert(*backend.address, source);
+        }
+    }
+    observed
+}
+
+fn plan(config: &Config, observed: &Observed) -> Tables {
+    Planner::default().plan(config, observed).unwrap()
+}
+
+fn row<'t>(tables: &'t Tables, endpoint: &str) -> &'t BackendRow {
+    tables.backends.iter().find(|row| row.endpoint() == at(endpoint)).unwrap()
+}
+
+/// The backends a ring leads to, by address.
+fn served(tables: &Tables, ring: &RingRow) -> HashSet<IpAddr> {
+    let slots: HashSet<u16> = ring.slots.iter().copied().filter(|s| *s != NO_MEMBER).collect();
+    let reference = |slot: u16| ring.backends[usize::from(slot)];
+    let address = |reference| {
+        tables.backends.iter().find(|row| row.reference() == reference).unwrap().address
+    };
+    slots.into_iter().map(reference).map(address).collect()
+}
+
+fn web_serves(tables: &Tables) -> HashSet<IpAddr> {
+    served(tables, &tables.rings[0])
+}
+
+#[test]
+fn everything_well() {
+    let config = web(TWO, "announce = \"arp\"");
+    let tables = plan(&config, &well(&config));
+    let service = &tables.services[0];
+    assert_eq!((service.id, service.ring, service.name.as_str()), (0, 0, "web"));
+    assert_eq!(service.key.address, ip("203.0.113.10"));
+    assert!(service.announce && service.reset_when_none && !service.source_client);
+    assert_eq!(web_serves(&tables), [ip("10.0.0.2"), ip("10.0.0.3")].into());
+    let second = row(&tables, "10.0.0.3:80");
+    assert_eq!((second.index, second.generation, second.service), (1, 1, 0));
+    assert_eq!((second.up, second.next_hop, second.nat), (true, Some(HOP), (0, 1)));
+    assert_eq!(tables.nat_addresses, [NODE]);
+    assert_eq!(tables.nat_ports, (10000, 20000));
+    assert_eq!((tables.timeouts.established, tables.timeouts.udp), (3600, 120));
+}
+
+#[test]
+fn both_protocols_have_their_own_everything() {
+    let config = web(TWO, "protocol = [\"tcp\", \"udp\"]");
+    let tables = plan(&config, &well(&config));
+    let protocols: Vec<_> = tables.services.iter().map(|row| row.key.protocol).collect();
+    assert_eq!(protocols, [Protocol::Tcp, Protocol::Udp]);
+    assert_eq!((tables.backends.len(), tables.rings.len()), (4, 2));
+    for (service, ring) in tables.services.iter().zip(&tables.rings) {
+        assert_eq!(service.ring, ring.id);
+        for reference in &ring.backends {
+            let row = tables.backends.iter().find(|row| row.reference() == *reference).unwrap();
+            assert_eq!((row.service, row.protocol), (service.id, service.key.protocol));
+        }
+    }
+}
+
+#[test]
+fn a_dead_backend_leaves_the_ring() {
+    let config = web(TWO, "");
+    let mut observed = well(&config);
+    observed.set_health("web", at("10.0.0.2:80"), Health::Down);
+    let tables = plan(&config, &observed);
+    assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into());
+    assert!(!row(&tables, "10.0.0.2:80").up && row(&tables, "10.0.0.3:80").up);
+}
+
+#[test]
+fn down_until_its_first_check() {
+    let config = web(TWO, "");
+    let mut observed = Observed::default();
+    let tables = plan(&config, &observed);
+    assert!(tables.backends.iter().all(|row| !row.up));
+    observed.set_health("web", at("10.0.0.2:80"), Health::Unchecked);
+    assert!(row(&plan(&config, &observed), "10.0.0.2:80").up);
+}
+
+#[test]
+fn without_a_check_always_up() {
+    let config = config(
+        "[[service]]\nname = \"web\"\naddress = \"203.0.113.10\"\nport = 80\n\
+         backends = [{ address = \"10.0.0.2\" }]",
+    );
+    let mut observed = well(&config);
+    observed.set_health("web", at("10.0.0.2:80"), Health::Down);
+    assert!(plan(&config, &observed).backends[0].up);
+}
+
+#[test]
+fn none_healthy() {
+    for (mode, served, reset) in [("reset", 0, true), ("drop", 0, false), ("all", 2, false)] {
+        let config = web(TWO, &format!("when_none_healthy = \"{mode}\""));
+        let mut observed = well(&config);
+        for endpoint in ["10.0.0.2:80", "10.0.0.3:80"] {
+            observed.set_health("web", at(endpoint), Health::Down);
+        }
+        let tables = plan(&config, &observed);
+        assert_eq!(web_serves(&tables).len(), served, "{mode}");
+        assert_eq!(tables.services[0].reset_when_none, reset, "{mode}");
+        assert!(tables.backends.iter().all(|row| row.up == (mode == "all")), "{mode}");
+        // One comes back: the same in every mode.
+        observed.set_health("web", at("10.0.0.3:80"), Health::Up);
+        let tables = plan(&config, &observed);
+        assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into(), "{mode}");
+        assert!(!row(&tables, "10.0.0.2:80").up, "{mode}");
+    }
+}
+
+#[test]
+fn drained_keeps_its_flows_alone() {
+    let config = web("[{ address = \"10.0.0.2\", weight = 0 }, { address = \"10.0.0.3\" }]", "");
+    let mut observed = well(&config);
+    let tables = plan(&config, &observed);
+    assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into());
+    assert!(row(&tables, "10.0.0.2:80").up);
+    // It does not step in for the others.
+    observed.set_health("web", at("10.0.0.3:80"), Health::Down);
+    let tables = plan(&config, &observed);
+    assert!(web_serves(&tables).is_empty() && row(&tables, "10.0.0.2:80").up);
+}
+
+#[test]
+fn unreachable_stays_out_while_another_can_be_reached() {
+    let config = web(TWO, "");
+    let mut observed = well(&config);
+    observed.next_hops.remove(&ip("10.0.0.2"));
+    let tables = plan(&config, &observed);
+    assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into());
+    assert!(row(&tables, "10.0.0.2:80").up, "its flows wait for the neighbour");
+    observed.next_hops.clear();
+    assert_eq!(web_serves(&plan(&config, &observed)).len(), 2);
+}
+
+#[test]
+fn no_source_address_is_no_way_out() {
+    let config = web(TWO, "");
+    let mut observed = well(&config);
+    observed.sources.remove(&ip("10.0.0.2"));
+    let tables = plan(&config, &observed);
+    assert_eq!(row(&tables, "10.0.0.2:80").next_hop, None);
+    assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into());
+}
+
+#[test]
+fn the_clients_source_needs_none() {
+    let config = web(TWO, "source = \"client\"");
+    let mut observed = well(&config);
+    observed.sources.clear();
+    let tables = plan(&config, &observed);
+    assert!(tables.services[0].source_client && tables.nat_addresses.is_empty());
+    assert!(tables.backends.iter().all(|row| row.next_hop == Some(HOP) && row.nat == (0, 0)));
+}
+
+#[test]
+fn configured_sources_are_ranges_by_family() {
+    let nat = "[nat]\naddresses = [\"2001:db8::9\", \"10.0.0.8\", \"10.0.0.9\"]\n";
+    let v6 = "[[service]]\nname = \"six\"\naddress = \"2001:db8:1::1\"\nport = 80\n\
+              backends = [{ address = \"2001:db8::2\" }]\n";
+    let config = web(TWO, &format!("{nat}{v6}"));
+    let tables = plan(&config, &well(&config));
+    assert_eq!(tables.nat_addresses, [ip("10.0.0.8"), ip("10.0.0.9"), ip("2001:db8::9")]);
+    assert_eq!(row(&tables, "10.0.0.2:80").nat, (0, 2));
+    assert_eq!(row(&tables, "[2001:db8::2]:80").nat, (2, 1));
+}
+
+#[test]
+fn a_source_keeps_its_place() {
+    let config = web(TWO, "");
+    let mut observed = well(&config);
+    let mut planner = Planner::default();
+    planner.plan(&config, &observed).unwrap();
+    // The kernel changes its mind: flows that know place 0 still mean the old address.
+    for source in observed.sources.values_mut() {
+        *source = ip("10.0.0.7");
+    }
+    let tables = planner.plan(&config, &observed).unwrap();
+    assert_eq!(tables.nat_addresses, [NODE, ip("10.0.0.7")]);
+    assert!(tables.backends.iter().all(|row| row.nat == (1, 1)));
+}
+
+#[test]
+fn too_many_sources() {
+    let backends: Vec<String> =
+        (2..=70).map(|i| format!("{{ address = \"10.0.0.{i}\" }}")).collect();
+    let config = web(&format!("[{}]", backends.join(", ")), "");
+    let mut observed = well(&config);
+    let mut planner = Planner::default();
+    let before = planner.plan(&config, &observed).unwrap();
+    for (i, source) in observed.sources.values_mut().enumerate() {
+        *source = ip(&format!("10.1.0.{i}"));
+    }
+    assert_eq!(planner.plan(&config, &observed), Err(PlanError::Sources));
+    // And nothing is lost by it.
+    assert_eq!(planner.plan(&config, &well(&config)).unwrap(), before);
+}
+
+#[test]
+fn indexes_stay_and_generations_rise() {
+    let one = web("[{ address = \"10.0.0.2\" }]", "");
+    let other = web("[{ address = \"10.0.0.3\" }]", "");
+    let both = web(TWO, "");
+    let mut planner = Planner::default();
+    let mut tables = |config: &Config| planner.plan(config, &well(config)).unwrap();
+    let first = row(&tables(&one), "10.0.0.2:80").reference();
+    assert_eq!(row(&tables(&both), "10.0.0.2:80").reference(), first);
+    // Gone and back: not the index it had, as long as there are others.
+    tables(&other);
+    let again = tables(&both);
+    assert_eq!((row(&again, "10.0.0.2:80").index, row(&again, "10.0.0.2:80").generation), (2, 1));
+    assert_eq!(row(&again, "10.0.0.3:80").index, 1);
+}
+
+/// A new process that reads the tables from the kernel plans the same, and gives a freed index
+/// away last and under another generation.
+#[test]
+fn takeover() {
+    let config = web(TWO, "protocol = [\"tcp\", \"udp\"]");
+    let mut planner = Planner::default();
+    let reversed = web("[{ address = \"10.0.0.9\" }]", "");
+    planner.plan(&reversed, &well(&reversed)).unwrap();
+    let before = planner.plan(&config, &well(&config)).unwrap();
+    let ids = || {
+        let sources = &before.nat_addresses;
+        Ids::from_rows(&before.services, &before.backends, &[(0, 1), (7, 65535)], sources)
+    };
+    assert_eq!(Planner::new(ids()).plan(&config, &well(&config)).unwrap(), before);
+
+    // Fill the table: every index that was never used goes before the two that were.
+    let full: Vec<String> = (0..16380)
+        .map(|i| format!("{{ address = \"10.2.{}.{}\" }}", i / 250, 1 + i % 250))
+        .collect();
+    let services: String = full
+        .chunks(1000)
+        .enumerate()
+        .map(|(i, backends)| {
+            format!(
+                "[[service]]\nname = \"s{i}\"\naddress = \"203.0.113.11\"\nport = {}\n\
+                 backends = [{}]\n",
+                i + 1,
+                backends.join(", ")
+            )
+        })
+        .collect();
+    let config = web(TWO, &format!("protocol = [\"tcp\", \"udp\"]\n{services}"));
+    let tables = Planner::new(ids()).plan(&config, &well(&config)).unwrap();
+    assert_eq!(tables.backends.len(), 16384);
+    let last: Vec<(u16, u16)> =
+        [0, 7].map(|i| (tables.backends[i].index, tables.backends[i].generation)).into();
+    assert_eq!(last, [(0, 2), (7, 1)]);
+    assert_eq!(tables.backends[7].address, ip("10.2.65.130"), "the very last");
+}
+
+/// Rows that contradict one another, as no kernel should hold: no number is given twice.
+#[test]
+fn takeover_of_nonsense() {
+    let config = web(TWO, "protocol = [\"tcp\", \"udp\"]");
+    let mut rows = plan(&config, &well(&config));
+    rows.services[1].id = 0;
+    rows.backends[0].service = 77;
+    rows.backends[2].index = 1;
+    rows.backends[3].index = u16::MAX;
+    let sources = [IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED); 64];
+    let ids = Ids::from_rows(&rows.services, &rows.backends, &[(1, 5), (60000, 1)], &sources);
+    let tables = Planner::new(ids).plan(&config, &well(&config)).unwrap();
+    let indexes: HashSet<u16> = tables.backends.iter().map(|row| row.index).collect();
+    let ids: HashSet<u16> = tables.services.iter().map(|row| row.id).collect();
+    assert_eq!((indexes.len(), ids.len()), (4, 2));
+    assert_eq!(tables.nat_addresses, [NODE]);
+}
+
+#[test]
+fn rings_are_kept_while_nothing_changes() {
+    let config = web(TWO, "");
+    let mut planner = Planner::default();
+    let first = planner.plan(&config, &well(&config)).unwrap();
+    let second = planner.plan(&config, &well(&config)).unwrap();
+    assert!(Arc::ptr_eq(&first.rings[0].slots, &second.rings[0].slots));
+}
+
+/// Neither the order in the file nor the numbers a node has given matter.
+#[test]
+fn every_node_has_the_same_ring() {
+    let config = web(TWO, "");
+    let turned = web("[{ address = \"10.0.0.3\" }, { address = \"10.0.0.2\" }]", "");
+    let before = web("[{ address = \"10.0.0.9\" }, { address = \"10.0.0.8\" }]", "");
+    let mut planner = Planner::default();
+    planner.plan(&before, &well(&before)).unwrap();
+    let (a, b) = (plan(&config, &well(&config)), planner.plan(&turned, &well(&turned)).unwrap());
+    let owners = |tables: &Tables| -> Vec<IpAddr> {
+        let ring = &tables.rings[0];
+        let address = |slot: &u16| {
+            let reference = ring.backends[usize::from(*slot)];
+            tables.backends.iter().find(|row| row.reference() == reference).unwrap().address
+        };
+        ring.slots.iter().map(address).collect()
+    };
+    assert!(owners(&a) == owners(&b));
+}
