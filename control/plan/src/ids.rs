@@ -129,3 +129,74 @@ impl<K: Ord + Copy> Pool<K> {
         Some((number, true))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use proptest::collection::btree_set;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::tables::Protocol;
+
+    fn key(number: u8) -> BackendKey {
+        let address = IpAddr::from([203, 0, 113, 10]);
+        let service = ServiceKey { address, port: 80, protocol: Protocol::Tcp };
+        BackendKey { service, endpoint: SocketAddr::new(IpAddr::from([10, 0, 0, number]), 80) }
+    }
+
+    proptest! {
+        /// Whatever comes and goes, restarts included: a backend keeps its reference while it
+        /// stays, and no reference ever means two backends.
+        #[test]
+        fn references_never_change_hands(
+            steps in prop::collection::vec((btree_set(0..9u8, 0..5), any::<bool>()), 1..40),
+        ) {
+            let mut ids = small(&[]);
+            let mut known: HashSet<(u16, u16)> = HashSet::new();
+            let mut present: HashMap<u8, (u16, u16)> = HashMap::new();
+            for (wanted, restart) in steps {
+                if restart {
+                    ids = restarted(&ids);
+                }
+                ids.backends.keep(&wanted.iter().copied().map(key).collect());
+                let now: HashMap<u8, (u16, u16)> =
+                    wanted.iter().map(|n| (*n, ids.backend(key(*n)).expect("room"))).collect();
+                let distinct: HashSet<u16> = now.values().map(|(index, _)| *index).collect();
+                prop_assert_eq!(distinct.len(), now.len());
+                for (number, reference) in &now {
+                    match present.get(number) {
+                        Some(before) => prop_assert_eq!(before, reference),
+                        None => prop_assert!(
+                            known.insert(*reference),
+                            "{reference:?} used before"
+                        ),
+                    }
+                }
+                present = now;
+            }
+        }
+    }
+
+    /// With room for six backends, so that indexes are soon used again.
+    fn small(held: &[(BackendKey, u16)]) -> Ids {
+        let backends = Pool::new(6, held.iter().copied(), &[]);
+        Ids { backends, ..Ids::default() }
+    }
+
+    /// What a new process knows from the kernel's tables.
+    fn restarted(ids: &Ids) -> Ids {
+        let held: Vec<(BackendKey, u16)> =
+            ids.backends.held.iter().map(|(k, n)| (*k, *n)).collect();
+        Ids { generations: ids.generations.clone(), ..small(&held) }
+    }
+
+    #[test]
+    fn generations_go_round_without_zero() {
+        let mut ids = Ids::from_rows(&[], &[], &[(0, u16::MAX)], &[]);
+        ids.backends = Pool::new(1, [].into_iter(), &[0]);
+        assert_eq!(ids.backend(key(1)), Some((0, 1)));
+        assert_eq!(ids.backend(key(2)), None, "full");
+    }
+}

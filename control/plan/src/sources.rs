@@ -88,3 +88,52 @@ impl Places {
         Some(run)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ips(numbers: &[u8]) -> Vec<IpAddr> {
+        numbers.iter().map(|number| IpAddr::from([10, 0, 0, *number])).collect()
+    }
+
+    /// One plan that uses one group of addresses.
+    fn plan(places: &mut Places, group: &[u8]) -> Option<Range<usize>> {
+        let group = ips(group);
+        places.begin(&group.iter().copied().collect());
+        let run = places.place(&group)?;
+        let mut held = places.table()[run.clone()].to_vec();
+        held.sort();
+        assert_eq!(held, group);
+        Some(run)
+    }
+
+    #[test]
+    fn addresses_stay_where_they_are() {
+        let mut places = Places::new(&[]);
+        assert_eq!(plan(&mut places, &[1, 2]), Some(0..2));
+        assert_eq!(plan(&mut places, &[1, 2, 3]), Some(0..3), "extended");
+        assert_eq!(plan(&mut places, &[2, 3]), Some(1..3), "part of what is there");
+        assert_eq!(plan(&mut places, &[2, 3, 4]), Some(1..4));
+        assert_eq!(plan(&mut places, &[1, 3]), Some(4..6), "apart: a new run");
+        assert_eq!(places.table(), ips(&[1, 2, 3, 4, 1, 3]));
+    }
+
+    #[test]
+    fn the_unused_make_room() {
+        let all: Vec<u8> = (1..=64).collect();
+        let mut places = Places::new(&ips(&all));
+        assert_eq!(plan(&mut places, &[3]), Some(2..3));
+        places.begin(&ips(&[1, 3]).into_iter().collect());
+        assert_eq!(places.place(&ips(&[70, 71])), Some(3..5));
+        assert_eq!(places.place(&ips(&[1])), Some(0..1));
+        assert_eq!(places.place(&ips(&(100..=163).collect::<Vec<u8>>())), None);
+    }
+
+    #[test]
+    fn empty_places_at_the_end_are_no_places() {
+        let unspecified = IpAddr::from([0, 0, 0, 0]);
+        let mut places = Places::new(&[ips(&[1])[0], unspecified, unspecified]);
+        assert_eq!(plan(&mut places, &[2]), Some(1..2));
+    }
+}
