@@ -2,9 +2,9 @@
 //! order in which no packet finds a service without its ring or a ring without its backends.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
-use libbpf_rs::{MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::{
     RW_LABEL_LEN, RW_MAX_BACKENDS, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
     RW_MAX_SERVICES, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_ring, rw_service_info,
@@ -81,13 +81,8 @@ fn write(maps: &Maps, tables: &Tables, have: &Rows, want: &Rows) -> Result<Appli
     write_changed(&maps.labels, &have.labels, &want.labels)?;
 
     // 2. Rings, each swapped as a whole.
-    for ring in &tables.rings {
-        if have.rings.get(&ring.id) != want.rings.get(&ring.id) {
-            let inner = new_ring(ring)?;
-            map::put_fd(&maps.rings, ring.id, inner.as_fd())?;
-            done.rings += 1;
-        }
-    }
+    let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
+    done.rings = swap_rings(&maps.rings, tables.rings.iter().filter(differs))?;
 
     // 3. Services, which packets meet first.
     for (key, service) in changed(&have.services, &want.services) {
@@ -168,6 +163,27 @@ fn write_backend(
 fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
     let owner = |row: &rw_backend| (row.addr, row.port_be, row.proto, row.service, row.generation);
     owner(a) != owner(b)
+}
+
+/// Puts new inner maps in the place of the old. In batches: the kernel waits for running programs
+/// (an RCU grace period, some 10 ms) once per call, and a backend may be in very many rings.
+fn swap_rings<'a>(map: &MapHandle, rows: impl Iterator<Item = &'a RingRow>) -> Result<usize> {
+    const BATCH: usize = 256;
+    let rows: Vec<&RingRow> = rows.collect();
+    for rows in rows.chunks(BATCH) {
+        let inner = rows.iter().map(|row| new_ring(row)).collect::<Result<Vec<_>>>()?;
+        let ids: Vec<u32> = rows.iter().map(|row| row.id).collect();
+        let fds: Vec<i32> = inner.iter().map(|map| map.as_fd().as_raw_fd()).collect();
+        map.update_batch(
+            ids.as_bytes(),
+            fds.as_bytes(),
+            rows.len() as u32,
+            MapFlags::ANY,
+            MapFlags::ANY,
+        )
+        .map_err(map_error("write", "rings"))?;
+    }
+    Ok(rows.len())
 }
 
 /// A new inner map that holds the ring.
