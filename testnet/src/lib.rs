@@ -21,6 +21,8 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+use std::io::Write as _;
+
 mod error;
 mod ip;
 mod link;
@@ -49,16 +51,19 @@ pub use wait::{wait_for, wait_until};
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// For tests that need root: false, said aloud, when they cannot run here. Where `CI=true` is set it panics
-/// instead, so that a machine that should run them cannot skip them unseen.
+/// For tests that need root: false, said aloud, when they cannot run here; see [`skip`].
 pub fn root_or_skip(test: &str) -> bool {
-    if rustix::process::geteuid().is_root() {
-        return true;
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        skip(test, "needs root");
     }
-    assert!(
-        std::env::var("CI").as_deref() != Ok("true"),
-        "{test} needs root, and CI=true forbids skipping: run as root"
-    );
-    eprintln!("SKIPPED: {test} needs root");
-    false
+    root
+}
+
+/// Says that a test is skipped, past the test harness, which swallows what passing tests print. Where `CI=true` is
+/// set it panics instead, so that a machine that should run all tests cannot skip one unseen.
+pub fn skip(test: &str, why: impl std::fmt::Display) {
+    let ci = std::env::var("CI").as_deref() == Ok("true");
+    assert!(!ci, "{test}: {why}; CI=true forbids skipping it");
+    let _ = writeln!(std::io::stderr(), "SKIPPED: {test}: {why}");
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::{Child, Error, Namespace, Result, Signal};
@@ -18,8 +19,9 @@ impl Nginx {
     /// Starts nginx on `listen`; ready when each address accepts. One process without a master, so that killing it
     /// kills the backend and nothing goes on serving.
     pub fn start(namespace: &Namespace, listen: &[SocketAddr], body: &str) -> Result<Self> {
-        let port = listen.first().map_or(0, SocketAddr::port);
-        let directory = namespace.directory().join(format!("nginx-{port}"));
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let directory = namespace.directory().join(format!("nginx-{number}"));
         fs::create_dir_all(&directory)
             .map_err(|e| Error::file("creating", directory.as_path(), e))?;
         let file = directory.join("nginx.conf");

@@ -34,7 +34,7 @@ pub fn remove_own() -> Result<Vec<String>> {
 
 fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
-    // Directories may outlive their namespace (a reboot clears neither in a container), so look at both.
+    // An owner may die between making or removing the one and the other, so look at both.
     for place in [NETNS, "/run/ringway-testnet"] {
         let entries = match fs::read_dir(place) {
             Ok(entries) => entries,
@@ -109,5 +109,54 @@ fn kill_leftovers(directory: &Path, netns_inode: u64) {
             // Ended meanwhile: fine.
             let _ = kill_process(pid, Signal::KILL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+
+    use super::*;
+    use crate::{Namespace, keep_everything, owner, root_or_skip};
+
+    const ROLE: &str = "RINGWAY_TEST_OWNER_THAT_KEEPS";
+
+    #[test]
+    fn kept_namespaces_outlive_their_owner_until_removed() {
+        if !root_or_skip("kept_namespaces_outlive_their_owner_until_removed") {
+            return;
+        }
+        let output = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "sweep::tests::owner_that_keeps", "--nocapture"])
+            .env(ROLE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let line = text.split_once("KEPT ").unwrap().1.lines().next().unwrap();
+        let (name, pid) = line.split_once(' ').unwrap();
+        let pid = pid.parse().unwrap();
+        assert!(!sweep().unwrap().contains(&name.to_owned()));
+        assert!(Path::new(NETNS).join(name).exists() && owner::start_time(pid).is_some());
+        // Not remove_kept(): that would take down what the user of this machine keeps.
+        remove(name).unwrap();
+        assert!(!Path::new(NETNS).join(name).exists() && !directory_of(name).exists());
+        let ended = || owner::start_time(pid).is_none();
+        crate::wait_until("the kept program's end", std::time::Duration::from_secs(5), ended)
+            .unwrap();
+    }
+
+    /// Not a test by itself: the one above runs it in a process of its own.
+    #[test]
+    fn owner_that_keeps() {
+        if env::var_os(ROLE).is_none() {
+            return;
+        }
+        keep_everything();
+        let ns = Namespace::new("kept").unwrap();
+        let mut sleeper = ns.command("sleep");
+        sleeper.arg("1000");
+        let child = ns.spawn(sleeper).unwrap();
+        println!("\nKEPT {} {}", ns.name(), child.pid());
     }
 }
