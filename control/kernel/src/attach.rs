@@ -60,7 +60,7 @@ pub struct NativeRefused {
     /// What the kernel answered.
     pub source: io::Error,
     /// What it usually means.
-    pub hint: &'static str,
+    pub hint: String,
 }
 
 impl fmt::Display for NativeRefused {
@@ -160,7 +160,7 @@ fn create(
             Err(source) => {
                 let link =
                     attach(XdpMode::Generic).map_err(attach_error(iface, XdpMode::Generic))?;
-                let refused = NativeRefused { hint: hint(&source), source };
+                let refused = NativeRefused { hint: hint(&source, iface), source };
                 Ok((link, attached(XdpMode::Generic, Some(refused))))
             }
         },
@@ -196,13 +196,16 @@ pub fn program_name(id: u32) -> Option<String> {
 
 fn attach_error(iface: &str, mode: XdpMode) -> impl FnOnce(io::Error) -> Error {
     let iface = iface.to_owned();
-    move |source| Error::Attach { iface, mode: mode.name(), hint: hint(&source), source }
+    move |source| {
+        let hint = hint(&source, &iface);
+        Error::Attach { iface, mode: mode.name(), hint, source }
+    }
 }
 
 /// What the drivers' refusals usually mean; the kernel's own text goes only to netlink.
-fn hint(error: &io::Error) -> &'static str {
+fn hint(error: &io::Error, iface: &str) -> String {
     use rustix::io::Errno;
-    match Errno::from_io_error(error) {
+    let text = match Errno::from_io_error(error) {
         Some(Errno::OPNOTSUPP) => {
             "the driver has no native XDP, or an offload is in its way: \
              try `ethtool -K IFACE lro off rx-gro-hw off`, or use xdp_mode = \"generic\""
@@ -221,5 +224,6 @@ fn hint(error: &io::Error) -> &'static str {
         Some(Errno::PERM | Errno::ACCESS) => "run as root, or grant CAP_NET_ADMIN and CAP_BPF",
         Some(Errno::NODEV) => "the interface has vanished: `ip link` lists those there are",
         _ => "the kernel log (`dmesg`) may tell more",
-    }
+    };
+    text.replace("IFACE", iface)
 }

@@ -16,6 +16,12 @@ pub enum Error {
         /// Names of the missing capabilities.
         missing: Vec<&'static str>,
     },
+    /// The pins are for root alone.
+    #[error("not permitted to look into {}: run as root (sudo)", path.display())]
+    NotReadable {
+        /// What could not be looked into.
+        path: PathBuf,
+    },
     /// The kernel is older than the floor.
     #[error("Linux {found} is too old: Ringway needs 6.1 or newer; boot a newer kernel")]
     KernelTooOld {
@@ -189,7 +195,7 @@ pub enum Error {
         /// Why.
         source: io::Error,
         /// What to do.
-        hint: &'static str,
+        hint: String,
     },
     /// A test run was refused.
     #[error(

@@ -147,7 +147,7 @@ impl Gateway {
         pins.create()?;
         let lock = hold(&pins)?;
         let mut opened = Opened::default();
-        let (balance, maps) = if pins.exist() {
+        let (balance, maps) = if pins.exist()? {
             take_over(&pins, sizes, &mut opened)?
         } else {
             create(&pins, sizes, &mut opened)?

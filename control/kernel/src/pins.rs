@@ -65,9 +65,10 @@ impl Pins {
     }
 
     /// Whether a gateway is pinned here. The settings are pinned last: without them a start was
-    /// cut short and nothing can be in use.
-    pub fn exist(&self) -> bool {
-        self.map("settings").exists()
+    /// cut short and nothing can be in use. Fails for a user who may not look.
+    pub fn exist(&self) -> Result<bool> {
+        let settings = self.map("settings");
+        settings.try_exists().map_err(|_| Error::NotReadable { path: self.bpffs.clone() })
     }
 
     /// Interfaces that have pins, in alphabetical order.

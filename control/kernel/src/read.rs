@@ -123,7 +123,7 @@ impl View {
     pub fn open(bpffs: &Path, node: &str) -> Result<Self> {
         log::install();
         let pins = Pins::new(bpffs, node)?;
-        if !pins.exist() {
+        if !pins.exist()? {
             return Err(Error::NotLoaded {
                 node: node.to_owned(),
                 path: bpffs.join("ringway"),

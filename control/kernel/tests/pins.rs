@@ -11,8 +11,9 @@ use common::tables;
 use ringway_abi::raw::rw_settings;
 use ringway_abi::{FromBytes, IntoBytes};
 use ringway_kernel::{
-    Error, Gateway, Interface, Mode, Options, Orphan, OrphanCause, Result, XdpMode,
+    Applied, Error, Gateway, Interface, Mode, Options, Orphan, OrphanCause, Result, XdpMode,
 };
+use ringway_plan::tables::Protocol;
 use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
 
 /// A gateway's namespace and a client's, with a veth between them.
@@ -321,4 +322,25 @@ fn nodes_that_are_there_are_named() {
     let bpffs = Path::new(ringway_kernel::DEFAULT_BPFFS);
     let error = ringway_kernel::View::open(bpffs, "no-such-node").unwrap_err();
     assert!(error.to_string().contains(&node.name), "{error}");
+}
+
+#[test]
+fn a_new_daemon_finds_its_predecessors_tables() {
+    if !root_or_skip("a_new_daemon_finds_its_predecessors_tables") {
+        return;
+    }
+    let node = Node::new();
+    let mut wanted = tables::empty();
+    let backends = ["10.0.0.2:80".parse().unwrap(), "10.0.0.3:80".parse().unwrap()];
+    tables::add_service(&mut wanted, tables::key("203.0.113.10", 80, Protocol::Tcp), &backends);
+    let (mut first, _) = Gateway::open(&node.options()).unwrap();
+    first.apply(&wanted).unwrap();
+    let existing = first.existing().unwrap();
+    drop(first);
+
+    let (mut second, _) = Gateway::open(&node.options()).unwrap();
+    assert_eq!(second.existing().unwrap(), existing);
+    // What a ring holds is not read back, so it is swapped for its equal.
+    assert_eq!(second.apply(&wanted).unwrap(), Applied { rings: 1, ..Applied::default() });
+    assert!(second.apply(&wanted).unwrap().is_unchanged());
 }

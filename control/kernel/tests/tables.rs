@@ -6,6 +6,8 @@ mod common;
 
 use common::tables::{add_service, empty, ip, key};
 use common::{CLIENT_MAC, GATEWAY_MAC, gateway};
+use std::time::{Duration, Instant};
+
 use etherparse::PacketBuilder;
 use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Applied, Frame};
@@ -142,4 +144,26 @@ fn a_slot_that_is_not_in_use_is_an_error() {
     }
     let error = gateway().test_run(7, Frame::new(&stranger())).unwrap_err().to_string();
     assert!(error.contains("slot 7 is not in use"), "{error}");
+}
+
+/// All rings are swapped together, not one wait of the kernel after the other.
+#[test]
+fn many_rings_are_swapped_quickly() {
+    if !root_or_skip("many_rings_are_swapped_quickly") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = empty();
+    for port in 0..200 {
+        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
+        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
+    }
+    gateway.apply(&tables).unwrap();
+    for ring in &mut tables.rings {
+        ring.slots = vec![1; ring.slots.len()].into();
+    }
+    let start = Instant::now();
+    assert_eq!(gateway.apply(&tables).unwrap(), Applied { rings: 200, ..Applied::default() });
+    let took = start.elapsed();
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
