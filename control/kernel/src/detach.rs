@@ -7,7 +7,6 @@ use libbpf_rs::{MapCore, libbpf_sys as sys};
 use ringway_abi::Slot;
 
 use crate::link::XdpLink;
-use crate::load::{GATEWAY as BALANCE, ROOT};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
 use crate::{Error, Result, gateway, log};
@@ -17,10 +16,10 @@ use crate::{Error, Result, gateway, log};
 pub struct Detached {
     /// Interfaces that are free again.
     pub interfaces: Vec<String>,
-    /// Ids and names of the programs.
-    pub programs: Vec<(u32, &'static str)>,
-    /// Ids and names of the maps.
-    pub maps: Vec<(u32, &'static str)>,
+    /// Ids of the programs.
+    pub programs: Vec<u32>,
+    /// Ids of the maps.
+    pub maps: Vec<u32>,
 }
 
 impl Detached {
@@ -38,10 +37,10 @@ impl Detached {
     }
 
     fn left_now(&self) -> Vec<String> {
-        let programs = self.programs.iter().filter(|(id, _)| program_exists(*id));
-        let maps = self.maps.iter().filter(|(id, _)| map_exists(*id));
-        let programs = programs.map(|(id, name)| format!("program {id} ({name})"));
-        programs.chain(maps.map(|(id, name)| format!("map {id} ({name})"))).collect()
+        let programs = self.programs.iter().filter(|id| program_exists(**id));
+        let maps = self.maps.iter().filter(|id| map_exists(**id));
+        let programs = programs.map(|id| format!("program {id}"));
+        programs.chain(maps.map(|id| format!("map {id}"))).collect()
     }
 }
 
@@ -84,7 +83,7 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
         let path = pins.link(&iface);
         if path.exists() {
             let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            detached.programs.extend(link.info().map(|(_, program)| (program, ROOT)));
+            detached.programs.extend(link.info().map(|(_, program)| program));
             link.detach().map_err(pin_error("detach", &path))?;
         }
         detached.interfaces.push(iface);
@@ -98,10 +97,10 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
 fn note_maps(pins: &Pins, detached: &mut Detached) {
     for name in Maps::NAMES {
         let Ok(Some(map)) = map::open_pinned(&pins.map(name), name) else { continue };
-        detached.maps.extend(map.info().map(|info| (info.info.id, *name)));
+        detached.maps.extend(map.info().map(|info| info.info.id));
         if *name == "slots" {
             let balance = map::find::<u32, u32>(&map, &(Slot::Balance as u32)).ok().flatten();
-            detached.programs.extend(balance.map(|id| (id, BALANCE)));
+            detached.programs.extend(balance);
         }
     }
 }

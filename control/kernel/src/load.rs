@@ -20,8 +20,8 @@ static GATEWAY_OBJECT: &Embedded<[u8]> =
 static ROOT_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/root.bpf.o")) };
 
-pub(crate) const GATEWAY: &str = "ringway_balance";
-pub(crate) const ROOT: &str = "ringway_root";
+const GATEWAY: &str = "ringway_balance";
+const ROOT: &str = "ringway_root";
 
 /// Buckets of the two flow tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
