@@ -51,7 +51,7 @@ pub(super) fn attach(net: &OneBridge, mode: Mode) -> Result<Balancer> {
         "lab/bpf/bare.bpf.c on the balancer's eth0, {name} XDP: {address}:{PORT} -> {}\n",
         net.backends.iter().map(|b| v4(b.v4).to_string()).collect::<Vec<_>>().join(", ")
     );
-    Ok(Balancer { address, configuration, _child: None })
+    Ok(Balancer { address, configuration, child: None })
 }
 
 fn host(node: &Node) -> skeleton::types::host {

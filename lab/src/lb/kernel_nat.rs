@@ -22,7 +22,7 @@ pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
     let file = write(ns, "balancer.nft", &rules)?;
     let mut nft = ns.tool("nft")?;
     run(nft.arg("-f").arg(file))?;
-    Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), _child: None })
+    Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), child: None })
 }
 
 pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
@@ -50,7 +50,7 @@ pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
     let mut nft = ns.tool("nft")?;
     run(nft.arg("-f").arg(file))?;
     let configuration = format!("{sysctls}net.ipv4.vs.conntrack=1\n{rules}{masquerade}");
-    Ok(Balancer { address, configuration, _child: None })
+    Ok(Balancer { address, configuration, child: None })
 }
 
 /// Makes the balancer a router that keeps quiet about shorter ways.

@@ -103,7 +103,7 @@ impl Bench<'_> {
     fn measure(&mut self, path: Path, round: u32, progress: &mut impl FnMut(&str)) -> Result<()> {
         let standing = Standing::set_up(path, &self.options.ringway)?;
         if self.options.show_configs {
-            self.report.configurations.insert(path, standing.configuration.clone());
+            self.report.configurations.insert(path, standing.configuration().to_owned());
         }
         // Caches, neighbours and the processor's clock.
         wrk::run(&standing.net.client.ns, &standing.url(), 50, Duration::from_secs(1))?;

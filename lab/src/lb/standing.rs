@@ -21,11 +21,8 @@ const TRIAL_FETCHES: usize = 48;
 
 /// A path at work. Dropping it takes everything down.
 pub(super) struct Standing {
-    /// What was configured, as text, for the report.
-    pub configuration: String,
-    address: Ipv4Addr,
     // Dropped in this order: programs before the namespaces they live in.
-    _balancer: Balancer,
+    balancer: Balancer,
     _backends: Vec<Nginx>,
     pub net: OneBridge,
 }
@@ -35,8 +32,8 @@ pub(super) struct Balancer {
     /// Where clients connect, at [`PORT`].
     pub address: Ipv4Addr,
     pub configuration: String,
-    /// Kept alive, for dropping it ends the program.
-    pub _child: Option<Child>,
+    /// The program, if there is one.
+    pub child: Option<Child>,
 }
 
 impl Standing {
@@ -60,26 +57,34 @@ impl Standing {
             Path::RingwayNative => gateway::in_container(&net, ringway, "native")?,
             Path::RingwayHost => gateway::on_host(&net, ringway)?,
         };
-        let standing = Self {
-            configuration: balancer.configuration.clone(),
-            address: balancer.address,
-            _balancer: balancer,
-            _backends: backends,
-            net,
-        };
+        let mut standing = Self { balancer, _backends: backends, net };
         standing.try_out()?;
         Ok(standing)
     }
 
     pub fn url(&self) -> String {
-        format!("http://{}:{PORT}/", self.address)
+        format!("http://{}:{PORT}/", self.balancer.address)
+    }
+
+    /// What was configured, as text, for the report.
+    pub fn configuration(&self) -> &str {
+        &self.balancer.configuration
     }
 
     /// A figure for a path that uses one backend, or none, would be worth nothing.
-    fn try_out(&self) -> Result<()> {
-        let fetch = || self.net.client.ns.run(|| fetch(self.address)).map_err(|e| e.to_string())?;
-        let address = self.address;
-        wait_for(format!("an answer from {address}:{PORT}"), Duration::from_secs(20), fetch)?;
+    fn try_out(&mut self) -> Result<()> {
+        let (address, client) = (self.balancer.address, self.net.client.ns.clone());
+        let fetch = || client.run(|| fetch(address)).map_err(|e| e.to_string())?;
+        let what = format!("an answer from {address}:{PORT}");
+        let child = &mut self.balancer.child;
+        wait_for(what, Duration::from_secs(20), || {
+            let Err(refusal) = fetch() else { return Ok(Ok(())) };
+            let Some(child) = child.as_mut() else { return Err(refusal) };
+            if child.running() {
+                return Err(format!("{refusal}\n{}", child.log()));
+            }
+            Ok(Err(Error::Failed { program: "the balancer".into(), output: child.log() }))
+        })??;
         let mut seen = BTreeSet::new();
         for _ in 0..TRIAL_FETCHES {
             seen.insert(fetch().map_err(|output| Error::Failed {
@@ -133,7 +138,7 @@ fn multipath(net: &OneBridge) -> Result<Balancer> {
         "on each backend:  ip addr add {address}/32 dev lo\n\
          on the client:    sysctl net.ipv4.fib_multipath_hash_policy=1; ip {route}"
     );
-    Ok(Balancer { address, configuration, _child: None })
+    Ok(Balancer { address, configuration, child: None })
 }
 
 /// The topology always has IPv4; [`Ipv4Addr::UNSPECIFIED`] would fail the trial fetches.
