@@ -6,7 +6,11 @@ use tracing_subscriber::EnvFilter;
 
 /// Begins logging as configured; `wish` (from --log or RINGWAY_LOG) outranks the file's level.
 pub fn start(log: Log, wish: Option<&str>) -> anyhow::Result<()> {
-    let level = wish.map_or_else(|| log.level.to_string(), str::to_owned);
+    let mut level = wish.map_or_else(|| log.level.to_string(), str::to_owned);
+    if level == "debug" {
+        // libbpf tells hundreds of lines per program; `trace` or `libbpf=debug` shows them.
+        level += ",libbpf=info";
+    }
     let filter = EnvFilter::try_new(&level).map_err(|error| {
         Error::configuration(
             format!("log filter {level:?}: {error}"),

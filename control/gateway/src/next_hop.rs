@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ringway_config::Located;
 use ringway_host::Mac;
+use ringway_host::bridge;
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour, NeighbourState};
 use ringway_host::routes::{self, Path, RouteKind};
@@ -57,6 +58,16 @@ pub enum NoWay {
         /// The interface.
         interface: String,
     },
+    /// The bridge does not know where the next hop is.
+    #[error("bridge {bridge} has not learnt behind which port {next_hop} ({mac}) is")]
+    UnknownPort {
+        /// Who is meant.
+        next_hop: IpAddr,
+        /// Its MAC address.
+        mac: Mac,
+        /// The bridge.
+        bridge: String,
+    },
     /// The next hop has no MAC address yet.
     #[error("next hop {next_hop} on {interface} has not told its MAC address")]
     Unresolved {
@@ -79,60 +90,120 @@ pub struct Ways {
 /// Looks up the way to each address and has the kernel keep its next hop resolved. Acts in the
 /// calling thread's network namespace; some system calls per address.
 pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> Ways {
-    let neighbours = match neighbours::all() {
-        Ok(all) => all.into_iter().map(|n| ((n.ifindex, n.address), n)).collect(),
-        Err(error) => {
-            tracing::warn!(%error, "neighbours not read");
-            HashMap::new()
-        }
-    };
+    let kernel = Kernel::read(interfaces);
     let mut found = Ways::default();
     for address in addresses {
-        let way = route(*address, interfaces).and_then(|(interface, path)| {
-            let key = (interface.ifindex, path.next_hop());
-            found.kept.insert(key);
-            resolve(interface, &path, neighbours.get(&key))
+        let way = kernel.out(*address).and_then(|(out, path)| {
+            found.kept.insert((path.ifindex, path.next_hop()));
+            kernel.resolve(&out, &path)
         });
         found.ways.insert(*address, way);
     }
     found
 }
 
-/// Where the kernel would send it, if that is one of our interfaces.
-pub fn route(address: IpAddr, interfaces: &[Interface]) -> Result<(&Interface, Path), NoWay> {
-    let path = routes::route_to(address).map_err(|error| NoWay::NoRoute(error.to_string()))?;
-    if path.kind == RouteKind::Local {
-        return Err(NoWay::Local);
-    }
-    match interfaces.iter().find(|interface| interface.ifindex == path.ifindex) {
-        Some(interface) => Ok((interface, path)),
-        None => {
-            let interface = links::by_index(path.ifindex)
-                .map_or_else(|_| format!("interface {}", path.ifindex), |link| link.name);
-            Err(NoWay::OtherInterface { interface })
+/// How packets to an address leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Out<'a> {
+    /// By one of our interfaces.
+    Interface(&'a Interface),
+    /// By a bridge some of whose ports are ours: by the port that leads to the next hop's MAC
+    /// address, past the bridge.
+    Bridge(&'a Link),
+}
+
+/// What the kernel knows, read once per look.
+struct Kernel<'a> {
+    interfaces: &'a [Interface],
+    links: Vec<Link>,
+    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    /// Forwarding tables of the bridges that our interfaces are ports of.
+    ports: HashMap<u32, HashMap<Mac, u32>>,
+}
+
+impl<'a> Kernel<'a> {
+    fn read(interfaces: &'a [Interface]) -> Kernel<'a> {
+        let links = noted(links::all());
+        let neighbours = noted(neighbours::all());
+        let ours = |link: &&Link| interfaces.iter().any(|i| i.ifindex == link.ifindex);
+        let bridges: BTreeSet<u32> =
+            links.iter().filter(ours).filter_map(|link| link.master).collect();
+        let ports = bridges.into_iter().map(|bridge| (bridge, noted(bridge::ports(bridge))));
+        Kernel {
+            interfaces,
+            neighbours: neighbours.into_iter().map(|n| ((n.ifindex, n.address), n)).collect(),
+            ports: ports.collect(),
+            links,
         }
+    }
+
+    /// Where the kernel would send it, if that is a way we can take.
+    fn out(&self, address: IpAddr) -> Result<(Out<'_>, Path), NoWay> {
+        let path = routes::route_to(address).map_err(|error| NoWay::NoRoute(error.to_string()))?;
+        if path.kind == RouteKind::Local {
+            return Err(NoWay::Local);
+        }
+        if let Some(interface) = self.interfaces.iter().find(|i| i.ifindex == path.ifindex) {
+            return Ok((Out::Interface(interface), path));
+        }
+        let link = self.links.iter().find(|link| link.ifindex == path.ifindex);
+        match link.filter(|link| self.ports.contains_key(&link.ifindex)) {
+            Some(bridge) => Ok((Out::Bridge(bridge), path)),
+            None => {
+                let unnamed = || format!("interface {}", path.ifindex);
+                let interface = link.map_or_else(unnamed, |link| link.name.clone());
+                Err(NoWay::OtherInterface { interface })
+            }
+        }
+    }
+
+    fn resolve(&self, out: &Out<'_>, path: &Path) -> Result<Hop, NoWay> {
+        let next_hop = path.next_hop();
+        let neighbour = self.neighbours.get(&(path.ifindex, next_hop));
+        let cared_for =
+            neighbour.is_some_and(|n| n.managed || n.state == NeighbourState::Permanent);
+        if !cared_for && let Err(error) = neighbours::keep(path.ifindex, next_hop) {
+            tracing::warn!(%error, "next hop not kept resolved");
+        }
+        let name = match out {
+            Out::Interface(interface) => &interface.name,
+            Out::Bridge(bridge) => &bridge.name,
+        };
+        let unresolved = || NoWay::Unresolved { next_hop, interface: name.clone() };
+        let mac = neighbour.and_then(Neighbour::usable).ok_or_else(unresolved)?;
+        let interface = match out {
+            Out::Interface(interface) => *interface,
+            Out::Bridge(bridge) => self.port(bridge, mac, next_hop)?,
+        };
+        let mtu = path.mtu.map_or(interface.mtu, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+        Ok(Hop {
+            slot: interface.slot,
+            interface: interface.name.clone(),
+            mac,
+            mtu: mtu.min(interface.mtu),
+            source: path.source,
+        })
+    }
+
+    /// The interface of ours behind which the bridge has learnt the MAC address.
+    fn port(&self, bridge: &Link, mac: Mac, next_hop: IpAddr) -> Result<&Interface, NoWay> {
+        let bridge_name = bridge.name.clone();
+        let Some(port) = self.ports.get(&bridge.ifindex).and_then(|ports| ports.get(&mac)) else {
+            return Err(NoWay::UnknownPort { next_hop, mac, bridge: bridge_name });
+        };
+        let interface = self.interfaces.iter().find(|interface| interface.ifindex == *port);
+        interface.ok_or_else(|| {
+            let link = self.links.iter().find(|link| link.ifindex == *port);
+            let name = link.map_or_else(|| format!("port {port}"), |link| link.name.clone());
+            NoWay::OtherInterface { interface: format!("{name} of bridge {bridge_name}") }
+        })
     }
 }
 
-fn resolve(
-    interface: &Interface,
-    path: &Path,
-    neighbour: Option<&Neighbour>,
-) -> Result<Hop, NoWay> {
-    let next_hop = path.next_hop();
-    let cared_for = neighbour.is_some_and(|n| n.managed || n.state == NeighbourState::Permanent);
-    if !cared_for && let Err(error) = neighbours::keep(interface.ifindex, next_hop) {
-        tracing::warn!(%error, "next hop not kept resolved");
-    }
-    let unresolved = || NoWay::Unresolved { next_hop, interface: interface.name.clone() };
-    let mac = neighbour.and_then(Neighbour::usable).ok_or_else(unresolved)?;
-    let mtu = path.mtu.map_or(interface.mtu, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
-    Ok(Hop {
-        slot: interface.slot,
-        interface: interface.name.clone(),
-        mac,
-        mtu: mtu.min(interface.mtu),
-        source: path.source,
+fn noted<T: Default>(found: ringway_host::Result<T>) -> T {
+    found.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the ways to the backends may be incomplete");
+        T::default()
     })
 }
 

@@ -95,7 +95,6 @@ struct Daemon {
     lost: BTreeSet<u32>,
     beat_error: Option<Error>,
     apply_error: Option<Error>,
-    applied: bool,
     told_ready: bool,
     /// Apply what has changed then.
     due: Option<Instant>,
@@ -171,7 +170,6 @@ impl Daemon {
                 if let Err(error) = &outcome {
                     tracing::error!(%error, "tables not written");
                 }
-                self.applied |= outcome.is_ok();
                 self.apply_error = outcome.err();
             }
             Report::Beat(Ok(modes)) => {
@@ -217,8 +215,7 @@ impl Daemon {
     /// Writes the tables, then lets packets in.
     async fn attach(&mut self) -> Result<(), Error> {
         self.due = None;
-        self.path.order(Order::Apply(Box::new(self.roster.observed())));
-        let attached = self.path.attach(self.interfaces.clone()).await?;
+        let attached = self.path.attach(self.interfaces.clone(), self.roster.observed()).await?;
         for (interface, attached) in self.interfaces.iter().zip(attached) {
             let why = start::why(*self.config.node.xdp_mode, &attached);
             let (name, mode) = (&interface.name, attached.mode.name());
@@ -239,7 +236,7 @@ impl Daemon {
     /// Puts up what is known now.
     fn post(&mut self) {
         let problems = self.problems();
-        let ready = self.attached && self.applied && self.apply_error.is_none();
+        let ready = self.attached && self.apply_error.is_none();
         let (up, all) = self.roster.serving();
         let line =
             format!("{} services, {up} of {all} backends get traffic", self.config.services.len());

@@ -17,8 +17,9 @@ use crate::problem::Error;
 pub enum Order {
     /// Make the tables fit this state of the world.
     Apply(Box<Observed>),
-    /// Attach to every interface, then give up those of an earlier configuration.
-    Attach(Vec<Interface>, oneshot::Sender<Result<Vec<Attached>, Error>>),
+    /// Write the tables, attach to every interface, then give up those of an earlier
+    /// configuration.
+    Attach(Vec<Interface>, Box<Observed>, oneshot::Sender<Result<Vec<Attached>, Error>>),
     /// Another MAC address, MTU or index.
     Describe(Interface),
     /// Say that the daemon is alive, and look whether everything is still attached.
@@ -89,13 +90,17 @@ impl Path {
         }
     }
 
-    /// Attaches to every interface.
+    /// Writes the tables and attaches to every interface.
     ///
     /// # Errors
-    /// The first that could not be attached to.
-    pub async fn attach(&self, interfaces: Vec<Interface>) -> Result<Vec<Attached>, Error> {
+    /// The tables do not fit, or the first interface that could not be attached to.
+    pub async fn attach(
+        &self,
+        interfaces: Vec<Interface>,
+        observed: Observed,
+    ) -> Result<Vec<Attached>, Error> {
         let (done, wait) = oneshot::channel();
-        self.order(Order::Attach(interfaces, done));
+        self.order(Order::Attach(interfaces, Box::new(observed), done));
         wait.await.unwrap_or_else(|_| Err(Error::failed("the packet path's thread died", "")))
     }
 }
@@ -123,8 +128,8 @@ impl Worker {
                     let _ = self.reports.send(Report::Applied(outcome));
                     after
                 }
-                Order::Attach(interfaces, done) => {
-                    let _ = done.send(self.attach(&interfaces));
+                Order::Attach(interfaces, observed, done) => {
+                    let _ = done.send(self.attach(&interfaces, &observed));
                     None
                 }
                 Order::Describe(interface) => {
@@ -156,10 +161,15 @@ impl Worker {
         Ok(())
     }
 
-    fn attach(&mut self, interfaces: &[Interface]) -> Result<Vec<Attached>, Error> {
+    fn attach(
+        &mut self,
+        interfaces: &[Interface],
+        observed: &Observed,
+    ) -> Result<Vec<Attached>, Error> {
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
         }
+        self.apply(observed)?;
         let mode = match *self.config.node.xdp_mode {
             ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
             ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,

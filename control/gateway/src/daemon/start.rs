@@ -155,7 +155,6 @@ impl Parts {
             lost: Default::default(),
             beat_error: None,
             apply_error: None,
-            applied: false,
             told_ready: false,
             due: None,
         };

@@ -53,10 +53,14 @@ fn present<'a>(
 
 /// Attaching to the interface by which an administrator came in can lock them out.
 fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, report: &mut Report) {
-    if !facts.default_route_links.contains(&link.ifindex) {
-        return;
-    }
-    let carries = "it carries the default route";
+    let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
+    let carries = match link.master.filter(|master| on(*master)) {
+        Some(bridge) => {
+            &format!("it belongs to {}, which carries the default route", facts.link_name(bridge))
+        }
+        None if on(link.ifindex) => "it carries the default route",
+        None => return,
+    };
     match facts.first_namespace {
         Some(false) => {
             let reason = format!("{carries}, in a namespace that is not the first");

@@ -6,6 +6,8 @@ mod facts;
 mod interfaces;
 mod services;
 mod system;
+#[cfg(test)]
+mod tests;
 
 use ringway_config::{Config, Located};
 use serde::Serialize;

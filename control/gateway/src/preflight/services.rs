@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ringway_config::{Announce, Backend, Config, Located, Service, SourceMode};
 use ringway_host::addresses::Address;
+use ringway_host::links::Link;
 use ringway_host::neighbours::Neighbour;
 use ringway_host::routes::{Path, RouteKind};
 
@@ -71,20 +72,21 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         report.fail_at(config, &backend.address, "route", reason, fix);
         return;
     }
-    let interface = facts.link_name(path.ifindex);
-    if !config.node.interfaces.iter().any(|name| **name == interface) {
-        let reason = format!(
-            "{} is reached by way of {interface}, which is not among [node] interfaces",
-            *backend.address
-        );
-        let fix = format!(
-            "add \"{interface}\" to [node] interfaces, or route the backend by one of them"
-        );
+    let out = facts.link_name(path.ifindex);
+    let ours = |link: &&Link| config.node.interfaces.iter().any(|name| **name == link.name);
+    let leads_there =
+        |link: &Link| link.ifindex == path.ifindex || link.master == Some(path.ifindex);
+    if !facts.links.iter().filter(ours).any(leads_there) {
+        let address = *backend.address;
+        let reason =
+            format!("{address} is reached by way of {out}, which is not among [node] interfaces");
+        let fix =
+            format!("add \"{out}\" to [node] interfaces, or route the backend by one of them");
         report.fail_at(config, &backend.address, "route", reason, fix);
         return;
     }
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
-    report.ok("route", &subject, format!("by way of {interface}, {via}"));
+    report.ok("route", &subject, format!("by way of {out}, {via}"));
     neighbour(facts, path, &subject, report);
     if service.source == SourceMode::Client {
         replies(config, facts, service, &backend.address, path, report);

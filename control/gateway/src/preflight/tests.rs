@@ -1,0 +1,241 @@
+//! The rules on made-up machines.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ringway_config::Config;
+use ringway_host::Mac;
+use ringway_host::addresses::Address;
+use ringway_host::ethtool::Offloads;
+use ringway_host::links::{Link, Operstate, Xdp, XdpMode};
+use ringway_host::routes::{Path, RouteKind};
+use ringway_kernel::{Bpffs, Probe};
+
+use super::facts::Facts;
+use super::{Finding, State, judge};
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("address")
+}
+
+fn config(node: &str, service: &str) -> Config {
+    let text = format!(
+        "[node]\nname = \"gw\"\n{node}\n[[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\n\
+         port = 80\n{service}\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
+    );
+    ringway_config::parse(&text, "ringway.toml").expect("valid")
+}
+
+fn link(ifindex: u32, name: &str) -> Link {
+    Link {
+        ifindex,
+        name: name.into(),
+        kind: None,
+        mac: Some(Mac([2, 0, 0, 0, 0, ifindex as u8])),
+        mtu: 1500,
+        loopback: false,
+        up: true,
+        carrier: true,
+        operstate: Operstate::Up,
+        rx_queues: 1,
+        tx_queues: 1,
+        master: None,
+        lower: None,
+        lower_elsewhere: false,
+        xdp: Vec::new(),
+    }
+}
+
+fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<Path, String>) {
+    let destination = ip(to);
+    (destination, Ok(Path { destination, kind, ifindex, gateway: None, source: None, mtu: None }))
+}
+
+/// A machine on which all is well: eth0 (2) leads to the backend, the service address is its own.
+fn machine() -> Facts {
+    Facts {
+        probe: Ok(Probe {
+            kernel: "6.12.0".into(),
+            kernel_ok: true,
+            btf: true,
+            bpffs: Bpffs::Mounted,
+            missing_capabilities: Vec::new(),
+        }),
+        links: vec![link(2, "eth0"), link(3, "eth1")],
+        offloads: HashMap::new(),
+        drivers: HashMap::new(),
+        addresses: Vec::new(),
+        default_route_links: BTreeSet::new(),
+        paths: HashMap::from([
+            path("10.0.0.2", RouteKind::Unicast, 2),
+            path("203.0.113.9", RouteKind::Local, 1),
+        ]),
+        neighbours: Vec::new(),
+        first_namespace: Some(true),
+        local_ports: Some((32768, 60999)),
+        own_links: BTreeSet::new(),
+        errors: Vec::new(),
+    }
+}
+
+fn find(config: &Config, facts: &Facts, check: &str) -> Finding {
+    let report = judge(config, facts);
+    let found = report.findings.into_iter().find(|finding| finding.check == check);
+    found.unwrap_or_else(|| panic!("no finding {check}"))
+}
+
+const ETH0: &str = "interfaces = [\"eth0\"]";
+
+#[test]
+fn nothing_fails_where_all_is_well() {
+    let report = judge(&config(ETH0, ""), &machine());
+    let failures: Vec<_> = report.failures().collect();
+    assert!(failures.is_empty(), "{failures:?}");
+    // The neighbour has not been asked yet, and unknown is not ok.
+    assert_eq!(report.worst(), State::Unknown);
+}
+
+#[test]
+fn an_absent_interface_is_placed_and_the_others_are_named() {
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:3:15")));
+    assert!(finding.fix.contains("eth0, eth1"), "{finding}");
+}
+
+#[test]
+fn the_default_route_is_guarded_in_the_first_namespace_only() {
+    let guarded = Facts { default_route_links: [2].into(), ..machine() };
+    let finding = find(&config(ETH0, ""), &guarded, "default-route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("allow_default_route = true") && finding.place.is_some());
+
+    let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
+    assert_eq!(find(&allowed, &guarded, "default-route").state, State::Ok);
+    let elsewhere = Facts { first_namespace: Some(false), ..guarded };
+    assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").state, State::Ok);
+    let unknown = Facts { first_namespace: None, ..elsewhere };
+    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").state, State::Fail);
+}
+
+#[test]
+fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
+    let mut facts = machine();
+    facts.links[0].master = Some(3);
+    facts.default_route_links = [3].into();
+    let finding = find(&config(ETH0, ""), &facts, "default-route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.reason.contains("eth1"), "{finding}");
+}
+
+#[test]
+fn foreign_programs_are_refused_and_our_own_are_not() {
+    let mut facts = machine();
+    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
+    facts.own_links = [2].into();
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
+}
+
+#[test]
+fn somebody_must_answer_for_the_address() {
+    let mut facts = machine();
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    let finding = find(&config(ETH0, ""), &facts, "answers");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
+    assert!(finding.fix.contains("announce = \"arp\""), "{finding}");
+    for announce in ["announce = \"arp\"", "announce = \"routed\""] {
+        assert_eq!(find(&config(ETH0, announce), &facts, "answers").state, State::Ok);
+    }
+}
+
+#[test]
+fn backends_must_be_reached_by_our_interfaces() {
+    let mut facts = machine();
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("\"eth1\""), "{finding}");
+    // eth1 as the bridge that eth0 is a port of: packets leave by the port.
+    facts.links[0].master = Some(3);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Ok);
+
+    facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Fail);
+    facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Warn);
+}
+
+#[test]
+fn source_client_is_refused_where_backends_answer_past_the_node() {
+    let client = config(ETH0, "source = \"client\"");
+    let mut facts = machine();
+    assert_eq!(find(&client, &facts, "replies").state, State::Unknown);
+    facts.default_route_links = [2].into();
+    facts.first_namespace = Some(false);
+    assert_eq!(find(&client, &facts, "replies").state, State::Warn);
+    facts.addresses = vec![Address {
+        ifindex: 2,
+        address: ip("203.0.113.1"),
+        prefix: 24,
+        local_scope: false,
+        unusable: false,
+        deprecated: false,
+    }];
+    let finding = find(&client, &facts, "replies");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.place.is_some() && finding.fix.contains("source = \"node\""), "{finding}");
+}
+
+#[test]
+fn the_pool_must_be_clear_of_the_nodes_own_ports() {
+    let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
+    let finding = find(&config(ETH0, ""), &facts, "nat-ports");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip_local_port_range"));
+    let facts = Facts { local_ports: None, ..facts };
+    assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").state, State::Unknown);
+}
+
+#[test]
+fn veth_peers() {
+    let mut facts = machine();
+    facts.links[0].kind = Some("veth".into());
+    facts.links[0].lower = Some(3);
+    let both = |facts: &Facts| {
+        let config = config(ETH0, "");
+        let (peer, sums) =
+            (find(&config, facts, "veth-peer"), find(&config, facts, "checksum-offload"));
+        (peer.state, sums.state)
+    };
+    facts.links[0].lower_elsewhere = true;
+    assert_eq!(both(&facts), (State::Unknown, State::Unknown));
+
+    facts.links[0].lower_elsewhere = false;
+    let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
+    facts.offloads.insert("eth1".into(), offloads);
+    assert_eq!(both(&facts), (State::Warn, State::Warn));
+    let finding = find(&config(ETH0, ""), &facts, "checksum-offload");
+    assert_eq!(finding.fix, "ethtool -K eth1 tx off");
+
+    facts.offloads.insert("eth1".into(), Offloads::default());
+    facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
+    assert_eq!(both(&facts), (State::Ok, State::Ok));
+}
+
+#[test]
+fn an_unfit_kernel_forbids_a_start() {
+    let probe = Probe {
+        kernel: "5.10.0".into(),
+        kernel_ok: false,
+        btf: false,
+        bpffs: Bpffs::Missing,
+        missing_capabilities: vec!["CAP_BPF"],
+    };
+    let facts = Facts { probe: Ok(probe), ..machine() };
+    let report = judge(&config(ETH0, ""), &facts);
+    let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
+    assert_eq!(failed, ["kernel", "privileges"]);
+}
