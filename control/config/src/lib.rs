@@ -13,6 +13,7 @@ mod report;
 mod section;
 mod service;
 mod suggest;
+mod syntax;
 mod validate;
 mod value;
 
@@ -70,8 +71,7 @@ pub fn parse(text: &str, filename: &str) -> Result<Config, Errors> {
     let (document, syntax) = DeTable::parse_recoverable(text);
     if !syntax.is_empty() {
         for error in syntax {
-            let span = error.span().unwrap_or(0..0);
-            report.error(span, format!("not valid TOML: {}", error.message()));
+            syntax::error(&report, error.message(), error.span());
         }
         return report.finish(None);
     }

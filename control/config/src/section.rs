@@ -46,6 +46,15 @@ impl<'a> Section<'a> {
         self.report.error(value.span(), message);
     }
 
+    /// Is the value a table under its own `[header]`? (Those in braces and lists span them.)
+    fn is_header(&self, value: &Spanned<DeValue>) -> bool {
+        let written = self.report.source.excerpt(&value.span());
+        match value.get_ref() {
+            DeValue::Array(_) => written.starts_with("[["),
+            _ => written.starts_with('['),
+        }
+    }
+
     /// A key that may be left out. `None` also when its value is wrong.
     pub(crate) fn optional<T>(
         &mut self,
@@ -98,7 +107,14 @@ impl<'a> Section<'a> {
     ) -> Option<Located<Vec<Located<T>>>> {
         let value = self.take(key)?;
         let Some(items) = value.get_ref().as_array() else {
-            self.complain(key, value, &wrong_type(value.get_ref(), &format!("write {example}")));
+            let complaint = wrong_type(value.get_ref(), &format!("write {example}"));
+            match self.is_header(value) {
+                true => self.report.error(
+                    value.span(),
+                    format!("[{key}] is one table: write [[{key}]], once for each"),
+                ),
+                false => self.complain(key, value, &complaint),
+            }
             return None;
         };
         let read = |item: &'a Spanned<DeValue<'a>>| match read(item.get_ref()) {
@@ -135,6 +151,11 @@ impl<'a> Section<'a> {
         let value = self.take(key)?;
         match value.get_ref() {
             DeValue::Table(table) => Some(Section::new(self.report, place, value.span(), table)),
+            DeValue::Array(_) if self.is_header(value) => {
+                let message = format!("[[{key}]] is a list: write [{key}], once");
+                self.report.error(value.span(), message);
+                None
+            }
             other => {
                 let remedy = format!("write a table, {key} = {{ ... }}");
                 self.complain(key, value, &wrong_type(other, &remedy));

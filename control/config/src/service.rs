@@ -21,7 +21,7 @@ const NONE_HEALTHY: [(&str, WhenNoneHealthy); 3] = [
     ("drop", WhenNoneHealthy::Drop),
     ("all", WhenNoneHealthy::All),
 ];
-const BACKENDS: &str = "backends = [ { address = \"10.0.0.2\" } ]";
+const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
 /// Every service that has nothing wrong.
 pub(crate) fn read_all(file: &mut Section) -> Vec<Service> {

@@ -72,6 +72,11 @@ pub(crate) fn unicast(value: &DeValue) -> Read<IpAddr> {
         }
         _ => format!("is not an address: {REMEDY}"),
     })?;
+    if let IpAddr::V6(v6) = address
+        && let Some(v4) = v6.to_ipv4_mapped()
+    {
+        return Err(format!("is an IPv4 address in IPv6 form: write \"{v4}\""));
+    }
     match unusable(address) {
         Some(kind) => Err(format!("is {kind}: {REMEDY}")),
         None => Ok(address),
@@ -79,22 +84,18 @@ pub(crate) fn unicast(value: &DeValue) -> Read<IpAddr> {
 }
 
 /// Why an address cannot be a machine's on a network.
-fn unusable(address: IpAddr) -> Option<String> {
-    let kind = match address {
-        a if a.is_unspecified() => "the unspecified address",
-        a if a.is_loopback() => "a loopback address, which no packet on a link carries",
-        a if a.is_multicast() => "a multicast address",
-        IpAddr::V4(Ipv4Addr::BROADCAST) => "the broadcast address",
-        IpAddr::V4(a) if a.octets()[0] == 0 => "in 0.0.0.0/8, which no machine can have",
+fn unusable(address: IpAddr) -> Option<&'static str> {
+    match address {
+        a if a.is_unspecified() => Some("the unspecified address"),
+        a if a.is_loopback() => Some("a loopback address, which no packet on a link carries"),
+        a if a.is_multicast() => Some("a multicast address"),
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some("the broadcast address"),
+        IpAddr::V4(a) if a.octets()[0] == 0 => Some("in 0.0.0.0/8, which no machine can have"),
         IpAddr::V6(a) if a.is_unicast_link_local() => {
-            "link-local, which does not say on which link"
+            Some("link-local, which does not say on which link")
         }
-        IpAddr::V6(a) => {
-            return a.to_ipv4_mapped().map(|v4| format!("IPv4-mapped, write \"{v4}\" instead"));
-        }
-        IpAddr::V4(_) => return None,
-    };
-    Some(kind.into())
+        _ => None,
+    }
 }
 
 /// A table in a list.

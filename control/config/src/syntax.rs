@@ -1,0 +1,30 @@
+//! What the TOML parser says, and what to do about it.
+
+use std::ops::Range;
+
+use crate::report::Report;
+
+/// Words of the parser's messages and the remedy for each.
+const REMEDIES: [(&str, &str); 8] = [
+    ("duplicate key", "remove one of the two"),
+    ("must be quoted", "put text, addresses and quantities in double quotes"),
+    ("invalid float", "put text, addresses and quantities in double quotes"),
+    ("invalid integer", "put text, addresses and quantities in double quotes"),
+    ("invalid date", "put text, addresses and quantities in double quotes"),
+    ("basic string", "end the text with a double quote on the same line"),
+    ("unclosed", "close what the line opens"),
+    ("", "write `key = value`, or a table's name as `[name]`"),
+];
+
+/// Reports one complaint of the parser.
+pub(crate) fn error(report: &Report, message: &str, span: Option<Range<usize>>) {
+    let remedy = REMEDIES.iter().find(|(words, _)| message.contains(words));
+    let remedy = remedy.map_or("", |(_, remedy)| remedy);
+    let what = message.split_once(", expected").map_or(message, |(what, _)| what);
+    let span = span.unwrap_or(0..0);
+    let written = match report.source.excerpt(&span) {
+        text if text.trim().is_empty() => String::new(),
+        text => format!(" ({text})"),
+    };
+    report.error(span, format!("not TOML: {what}{written}: {remedy}"));
+}

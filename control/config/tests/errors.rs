@@ -1,0 +1,724 @@
+//! What is wrong, and the message it gets: line, column, and what to write instead.
+
+#![allow(clippy::unwrap_used)]
+
+use ringway_config::parse;
+
+/// A configuration that is right, one key a line, for tests to break.
+const GOOD: &str = r#"[node]
+name = "gw1"
+interfaces = ["eth0", "eth1"]
+[nat]
+ports = "10000-29999"
+[[service]]
+name = "web"
+address = "203.0.113.10"
+port = 80
+check = { type = "http" }
+backends = [{ address = "10.0.0.2" }, { address = "10.0.0.3" }]
+[metrics]
+listen = "127.0.0.1:9810"
+"#;
+
+/// `LINE:COLUMN: message` of every error, without snippets.
+fn messages(text: &str) -> Vec<String> {
+    match parse(text, "gw.toml") {
+        Ok(_) => Vec::new(),
+        Err(errors) => {
+            errors.iter().map(|e| format!("{}:{}: {}", e.line, e.column, e.message)).collect()
+        }
+    }
+}
+
+/// [`GOOD`] with one line replaced.
+fn broken(line: &str, instead: &str) -> String {
+    assert!(GOOD.lines().any(|good| good == line), "no line {line:?}");
+    GOOD.replace(&format!("{line}\n"), &format!("{instead}\n"))
+}
+
+/// Replacing `line` by each of these gives exactly this message, or these lines.
+fn check(line: &str, cases: &[(&str, &str)]) {
+    let mut wrong = String::new();
+    for (instead, message) in cases {
+        let found = messages(&broken(line, instead)).join("\n");
+        if found != *message {
+            wrong += &format!("\n{instead:?}\n  found {found:?}\n  not   {message:?}");
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+#[test]
+fn good() {
+    assert_eq!(messages(GOOD), Vec::<String>::new());
+}
+
+#[test]
+fn node_name() {
+    check(
+        "name = \"gw1\"",
+        &[
+            ("", "1:1: [node] has no name: add name = \"gw1\""),
+            (
+                "name = 1",
+                "2:8: name = 1 in [node] is an integer: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+            ),
+            (
+                "name = \"\"",
+                "2:8: name = \"\" in [node] is not usable as the name of a directory: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+            ),
+            (
+                "name = \"a/b\"",
+                "2:8: name = \"a/b\" in [node] is not usable as the name of a directory: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+            ),
+            (
+                "name = \"..\"",
+                "2:8: name = \"..\" in [node] is not usable as the name of a directory: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+            ),
+            (
+                "name = \"a123456789a123456789a123456789abc\"",
+                "2:8: name = \"a123456789a123456789a123456789abc\" in [node] is too long: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
+            ),
+            (
+                "naem = \"gw1\"",
+                "1:1: [node] has no name: add name = \"gw1\"\n2:1: unknown key \"naem\" in [node]: did you mean \"name\"?",
+            ),
+            (
+                "name = \"gw1\"\ncolour = 1",
+                "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route",
+            ),
+            (
+                "name = \"gw1\"\nname = \"gw2\"",
+                "3:1: not TOML: duplicate key (name): remove one of the two",
+            ),
+            (
+                "name = gw1",
+                "2:8: not TOML: string values must be quoted (gw1): put text, addresses and quantities in double quotes",
+            ),
+            (
+                "name = \"gw1\"\nxdp_mode = \"fast\"",
+                "3:12: xdp_mode = \"fast\" in [node] is not known: write \"auto\", \"native\" or \"generic\"",
+            ),
+            (
+                "name = \"gw1\"\nallow_default_route = \"yes\"",
+                "3:23: allow_default_route = \"yes\" in [node] is a string: write true or false, without quotes",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn interfaces() {
+    check(
+        "interfaces = [\"eth0\", \"eth1\"]",
+        &[
+            ("", "1:1: [node] has no interfaces: add interfaces = [\"eth0\"]"),
+            (
+                "interfaces = []",
+                "3:14: interfaces = [] in [node] is empty: write interfaces = [\"eth0\"]",
+            ),
+            (
+                "interfaces = \"eth0\"",
+                "3:14: interfaces = \"eth0\" in [node] is a string: write interfaces = [\"eth0\"]",
+            ),
+            (
+                "interfaces = [\"eth0\", 1]",
+                "3:23: 1 in interfaces of [node] is an integer: write a name as `ip link` shows it, such as \"eth0\"",
+            ),
+            (
+                "interfaces = [\"eth0\", \"eth0\"]",
+                "3:23: \"eth0\" is twice in interfaces of [node]: remove one",
+            ),
+            (
+                "interfaces = [\"a123456789a12345\"]",
+                "3:15: \"a123456789a12345\" in interfaces of [node] is longer than the 15 characters of an interface name: write a name as `ip link` shows it, such as \"eth0\"",
+            ),
+            (
+                "interfaces = [\"eth 0\"]",
+                "3:15: \"eth 0\" in interfaces of [node] is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
+            ),
+            (
+                "interfaces = [\"eth0\",\n  \"\"]",
+                "4:3: \"\" in interfaces of [node] is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
+            ),
+        ],
+    );
+    let many: Vec<String> = (0..65).map(|i| format!("\"eth{i}\"")).collect();
+    let text =
+        broken("interfaces = [\"eth0\", \"eth1\"]", &format!("interfaces = [{}]", many.join(", ")));
+    let expected =
+        "3:14: interfaces of [node] has 65 elements: keep the 64 that carry services or backends";
+    assert_eq!(messages(&text), [expected]);
+}
+
+#[test]
+fn nat() {
+    check(
+        "ports = \"10000-29999\"",
+        &[
+            (
+                "ports = 10000",
+                "5:9: ports = 10000 in [nat] is an integer: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "ports = \"10000\"",
+                "5:9: ports = \"10000\" in [nat] is not a range of ports: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "ports = \"10000-10100\"",
+                "5:9: ports = \"10000-10100\" in [nat] is too narrow: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "ports = \"29999-10000\"",
+                "5:9: ports = \"29999-10000\" in [nat] is upside down: write \"10000-29999\"",
+            ),
+            (
+                "ports = \"80-29999\"",
+                "5:9: ports = \"80-29999\" in [nat] reaches below port 1024: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "ports = \"10000-70000\"",
+                "5:9: ports = \"10000-70000\" in [nat] is out of range: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "ports = \"+10000-20000\"",
+                "5:9: ports = \"+10000-20000\" in [nat] is not a range of ports: write a range of at least 1024 ports from 1024 to 65535, such as \"10000-29999\"",
+            ),
+            (
+                "flows = 1000",
+                "5:9: flows = 1000 in [nat] is out of range: write a whole number from 1024 to 16777216",
+            ),
+            (
+                "flows = \"1M\"",
+                "5:9: flows = \"1M\" in [nat] is a string: write a whole number from 1024 to 16777216",
+            ),
+            (
+                "flows = 1.5",
+                "5:9: flows = 1.5 in [nat] is a float: write a whole number from 1024 to 16777216",
+            ),
+            (
+                "timeouts = { syn = 10 }",
+                "5:20: syn = 10 in timeouts of [nat] is a bare number where a unit belongs: write \"10s\" if seconds are meant",
+            ),
+            (
+                "timeouts = { syn = \"10\" }",
+                "5:20: syn = \"10\" in timeouts of [nat] lacks its unit: write \"10s\" if seconds are meant",
+            ),
+            (
+                "timeouts = { syn = \"1500ms\" }",
+                "5:20: syn = \"1500ms\" in timeouts of [nat] is not whole seconds: write \"2s\"",
+            ),
+            (
+                "timeouts = { syn = \"0s\" }",
+                "5:20: syn = \"0s\" in timeouts of [nat] is out of range: write a number and its unit (ms, s, m, h, d), from \"1s\" to \"7d\"",
+            ),
+            (
+                "timeouts = { syn = \"10 seconds\" }",
+                "5:20: syn = \"10 seconds\" in timeouts of [nat] has the unknown unit \"seconds\": write a number and its unit (ms, s, m, h, d), from \"1s\" to \"7d\"",
+            ),
+            (
+                "timeouts = { syn = \"1.5s\" }",
+                "5:20: syn = \"1.5s\" in timeouts of [nat] is not a length of time: write a number and its unit (ms, s, m, h, d), from \"1s\" to \"7d\"",
+            ),
+            (
+                "timeouts = { syn = \"soon\" }",
+                "5:20: syn = \"soon\" in timeouts of [nat] is not a length of time: write a number and its unit (ms, s, m, h, d), from \"1s\" to \"7d\"",
+            ),
+            (
+                "timeouts = { syn = \"99999999999999999999d\" }",
+                "5:20: syn = \"99999999999999999999d\" in timeouts of [nat] is out of range: write a number and its unit (ms, s, m, h, d), from \"1s\" to \"7d\"",
+            ),
+            (
+                "timeouts = { etablished = \"1h\" }",
+                "5:14: unknown key \"etablished\" in timeouts of [nat]: did you mean \"established\"?",
+            ),
+            (
+                "timeouts = \"1h\"",
+                "5:12: timeouts = \"1h\" in [nat] is a string: write a table, timeouts = { ... }",
+            ),
+            (
+                "addresses = [\"10.0.0.1\", \"10.0.0.1\"]",
+                "5:26: 10.0.0.1 is twice in addresses of [nat]: remove one",
+            ),
+            (
+                "addresses = [\"2001:db8::1\"]",
+                "5:14: addresses of [nat] has no IPv4 address, and service \"web\" is IPv4: add one of the node's, or leave addresses out",
+            ),
+            (
+                "addresses = \"10.0.0.1\"",
+                "5:13: addresses = \"10.0.0.1\" in [nat] is a string: write addresses = [\"10.0.0.1\"]",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn service_keys() {
+    check(
+        "name = \"web\"",
+        &[
+            ("", "6:1: [[service]] number 1 has no name: add name = \"web\""),
+            (
+                "name = \"web page\"",
+                "7:8: name = \"web page\" in [[service]] number 1 cannot be a service's name: write up to 63 letters, digits, \"-\", \"_\" and \".\"",
+            ),
+            (
+                "name = \"web\"\nforward = \"dsr-l2\"",
+                "8:11: forward = \"dsr-l2\" in service \"web\" is not in this version: write \"nat\", or leave it out",
+            ),
+            (
+                "name = \"web\"\nforward = \"bridge\"",
+                "8:11: forward = \"bridge\" in service \"web\" is not known: write \"nat\", or leave it out",
+            ),
+            (
+                "name = \"web\"\nsource = \"clinet\"",
+                "8:10: source = \"clinet\" in service \"web\" is not known: write \"node\" or \"client\"",
+            ),
+            (
+                "name = \"web\"\nannounce = true",
+                "8:12: announce = true in service \"web\" is a boolean: write \"arp\" or \"routed\"",
+            ),
+            (
+                "name = \"web\"\nwhen_none_healthy = \"wait\"",
+                "8:21: when_none_healthy = \"wait\" in service \"web\" is not known: write \"reset\", \"drop\" or \"all\"",
+            ),
+            (
+                "name = \"web\"\nprotocol = \"sctp\"",
+                "8:12: protocol = \"sctp\" in service \"web\" is not a known protocol: write \"tcp\", \"udp\" or [\"tcp\", \"udp\"]",
+            ),
+            (
+                "name = \"web\"\nprotocol = []",
+                "8:12: protocol = [] in service \"web\" is empty: write \"tcp\", \"udp\" or [\"tcp\", \"udp\"]",
+            ),
+            (
+                "name = \"web\"\nprotocol = [\"tcp\", \"tcp\"]",
+                "8:12: protocol = [\"tcp\", \"tcp\"] in service \"web\" names a protocol twice: write \"tcp\", \"udp\" or [\"tcp\", \"udp\"]",
+            ),
+            (
+                "name = \"web\"\nprotocol = 6",
+                "8:12: protocol = 6 in service \"web\" is an integer: write \"tcp\", \"udp\" or [\"tcp\", \"udp\"]",
+            ),
+            (
+                "name = \"web\"\nbackend = []",
+                "8:1: unknown key \"backend\" in service \"web\": did you mean \"backends\"?",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn addresses() {
+    check(
+        "address = \"203.0.113.10\"",
+        &[
+            ("", "6:1: service \"web\" has no address: add address = \"203.0.113.10\""),
+            (
+                "address = 10",
+                "8:11: address = 10 in service \"web\" is an integer: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"example.com\"",
+                "8:11: address = \"example.com\" in service \"web\" is not an address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"203.0.113.10/32\"",
+                "8:11: address = \"203.0.113.10/32\" in service \"web\" is a prefix: write the address alone, \"203.0.113.10\"",
+            ),
+            (
+                "address = \"203.0.113.10:80\"",
+                "8:11: address = \"203.0.113.10:80\" in service \"web\" has a port in it: write the address alone and the port as port = ...",
+            ),
+            (
+                "address = \"203.0.113.256\"",
+                "8:11: address = \"203.0.113.256\" in service \"web\" is not an address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"0.0.0.0\"",
+                "8:11: address = \"0.0.0.0\" in service \"web\" is the unspecified address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"0.0.0.1\"",
+                "8:11: address = \"0.0.0.1\" in service \"web\" is in 0.0.0.0/8, which no machine can have: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"127.0.0.1\"",
+                "8:11: address = \"127.0.0.1\" in service \"web\" is a loopback address, which no packet on a link carries: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"224.0.0.1\"",
+                "8:11: address = \"224.0.0.1\" in service \"web\" is a multicast address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"255.255.255.255\"",
+                "8:11: address = \"255.255.255.255\" in service \"web\" is the broadcast address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = \"::ffff:203.0.113.10\"",
+                "8:11: address = \"::ffff:203.0.113.10\" in service \"web\" is an IPv4 address in IPv6 form: write \"203.0.113.10\"",
+            ),
+            (
+                "address = \"fe80::1\"",
+                "8:11: address = \"fe80::1\" in service \"web\" is link-local, which does not say on which link: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "address = 203.0.113.10",
+                "8:16: not TOML: invalid float (.113.10): put text, addresses and quantities in double quotes",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn ports() {
+    check(
+        "port = 80",
+        &[
+            ("", "6:1: service \"web\" has no port: add port = 80"),
+            (
+                "port = 0",
+                "9:8: port = 0 in service \"web\" is out of range: write a whole number from 1 to 65535",
+            ),
+            (
+                "port = 65536",
+                "9:8: port = 65536 in service \"web\" is out of range: write a whole number from 1 to 65535",
+            ),
+            (
+                "port = -1",
+                "9:8: port = -1 in service \"web\" is out of range: write a whole number from 1 to 65535",
+            ),
+            (
+                "port = 99999999999999999999999999999999999999999999999",
+                "9:8: port = 9999999999999999999999999999999999999999... in service \"web\" is out of range: write a whole number from 1 to 65535",
+            ),
+            (
+                "port = \"80\"",
+                "9:8: port = \"80\" in service \"web\" is a string: write port = 80, without quotes",
+            ),
+            (
+                "port = \"8000-8100\"",
+                "9:8: port = \"8000-8100\" in service \"web\" is a range of ports, which is not in this version: write one port, such as 80, and a [[service]] for each",
+            ),
+            (
+                "port = \"*\"",
+                "9:8: port = \"*\" in service \"web\" means every port, which is not in this version: write one port, such as 80, and a [[service]] for each",
+            ),
+            (
+                "port = \"http\"",
+                "9:8: port = \"http\" in service \"web\" is a string: write a whole number from 1 to 65535",
+            ),
+            (
+                "port = 12000",
+                "9:8: port 12000 of service \"web\" is one of the ports of [nat] (10000-29999), possibly on the same address: write another range, such as ports = \"20000-32767\", or addresses of [nat] that are no service's",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn checks() {
+    check(
+        "check = { type = \"http\" }",
+        &[
+            (
+                "check = \"http\"",
+                "10:9: check = \"http\" in service \"web\" is a string: write a table, check = { ... }",
+            ),
+            (
+                "check = {}",
+                "10:9: check of service \"web\" has no type: add type = \"tcp\" or type = \"http\"",
+            ),
+            (
+                "check = { type = \"icmp\" }",
+                "10:18: type = \"icmp\" in check of service \"web\" is not known: write \"tcp\" or \"http\"",
+            ),
+            (
+                "check = { type = \"http\", path = \"healthz\" }",
+                "10:33: path = \"healthz\" in check of service \"web\" is not an absolute path: write one that begins with \"/\", such as \"/healthz\"",
+            ),
+            (
+                "check = { type = \"http\", path = \"/a b\" }",
+                "10:33: path = \"/a b\" in check of service \"web\" has a space, a character that is not ASCII, or more than 1024 of them: write it percent-encoded, \"%20\" for a space",
+            ),
+            (
+                "check = { type = \"tcp\", path = \"/\" }",
+                "10:32: path = \"/\" in check of service \"web\" says nothing to a tcp check: remove it, or write type = \"http\"",
+            ),
+            (
+                "check = { type = \"tcp\", interval = 1 }",
+                "10:36: interval = 1 in check of service \"web\" is a bare number where a unit belongs: write \"1s\" if seconds are meant",
+            ),
+            (
+                "check = { type = \"tcp\", interval = 0.5 }",
+                "10:36: interval = 0.5 in check of service \"web\" is a float: write a number and its unit (ms, s, m, h, d), from \"10ms\" to \"1h\"",
+            ),
+            (
+                "check = { type = \"tcp\", interval = \"1us\" }",
+                "10:36: interval = \"1us\" in check of service \"web\" has the unknown unit \"us\": write a number and its unit (ms, s, m, h, d), from \"10ms\" to \"1h\"",
+            ),
+            (
+                "check = { type = \"tcp\", interval = \"1ms\" }",
+                "10:36: interval = \"1ms\" in check of service \"web\" is out of range: write a number and its unit (ms, s, m, h, d), from \"10ms\" to \"1h\"",
+            ),
+            (
+                "check = { type = \"tcp\", timeout = \"2s\" }",
+                "10:35: timeout = \"2s\" in check of service \"web\" is longer than the interval: write at most \"1s\"",
+            ),
+            (
+                "check = { type = \"tcp\", rise = 0 }",
+                "10:32: rise = 0 in check of service \"web\" is out of range: write a whole number from 1 to 100",
+            ),
+            (
+                "check = { type = \"tcp\", fall = 101 }",
+                "10:32: fall = 101 in check of service \"web\" is out of range: write a whole number from 1 to 100",
+            ),
+            (
+                "check = { type = \"tcp\", port = 0 }",
+                "10:32: port = 0 in check of service \"web\" is out of range: write a whole number from 1 to 65535",
+            ),
+            (
+                "check = { type = \"tcp\", inteval = \"1s\" }",
+                "10:25: unknown key \"inteval\" in check of service \"web\": did you mean \"interval\"?",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn backends() {
+    check(
+        "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }]",
+        &[
+            (
+                "",
+                "6:1: service \"web\" has no backends: add backends = [{ address = \"10.0.0.2\" }]",
+            ),
+            (
+                "backends = []",
+                "11:12: backends = [] in service \"web\" is empty: write backends = [{ address = \"10.0.0.2\" }]",
+            ),
+            (
+                "backends = \"10.0.0.2\"",
+                "11:12: backends = \"10.0.0.2\" in service \"web\" is a string: write backends = [{ address = \"10.0.0.2\" }]",
+            ),
+            (
+                "backends = [\"10.0.0.2\"]",
+                "11:13: \"10.0.0.2\" in backends of service \"web\" is a string: write { address = \"10.0.0.2\" }",
+            ),
+            (
+                "backends = [{ port = 80 }]",
+                "11:13: backend 1 of service \"web\" has no address: add address = \"10.0.0.2\"",
+            ),
+            (
+                "backends = [{ address = \"10.0.0\" }]",
+                "11:25: address = \"10.0.0\" in backend 1 of service \"web\" is not an address: write an IPv4 or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\", weight = 1001 }]",
+                "11:46: weight = 1001 in backend 1 of service \"web\" is out of range: write a whole number from 0 to 1000",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\", weight = -1 }]",
+                "11:46: weight = -1 in backend 1 of service \"web\" is out of range: write a whole number from 0 to 1000",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\", weigth = 1 }]",
+                "11:37: unknown key \"weigth\" in backend 1 of service \"web\": did you mean \"weight\"?",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.2\", port = 80 }]",
+                "11:51: 10.0.0.2 port 80 is twice among the backends of service \"web\": remove one, and give the other the weight of both",
+            ),
+            (
+                "backends = [{ address = \"2001:db8::2\" }]",
+                "11:25: backend 2001:db8::2 of service \"web\" is IPv6 and the service IPv4, which nat does not translate: write the backend's IPv4 address",
+            ),
+            (
+                "backends = [{ address = \"203.0.113.10\" }]",
+                "11:25: backend 203.0.113.10 of service \"web\" is itself the address of a service, a loop: write the address of the machine that serves",
+            ),
+        ],
+    );
+}
+
+#[test]
+fn the_daemon() {
+    check(
+        "listen = \"127.0.0.1:9810\"",
+        &[
+            (
+                "listen = 9810",
+                "13:10: listen = 9810 in [metrics] is an integer: write an address and port such as \"127.0.0.1:9810\", or \"off\"",
+            ),
+            (
+                "listen = \":9810\"",
+                "13:10: listen = \":9810\" in [metrics] is not an address and port: write an address and port such as \"127.0.0.1:9810\", or \"off\"",
+            ),
+            (
+                "listen = \"127.0.0.1:0\"",
+                "13:10: listen = \"127.0.0.1:0\" in [metrics] has port 0: write an address and port such as \"127.0.0.1:9810\", or \"off\"",
+            ),
+            (
+                "[api]\nsocket = \"api.sock\"",
+                "14:10: socket = \"api.sock\" in [api] is not the absolute path of a file: write an absolute path such as \"/run/ringway/api.sock\"",
+            ),
+            (
+                "[log]\nlevel = \"loud\"",
+                "14:9: level = \"loud\" in [log] is not known: write \"error\", \"warn\", \"info\", \"debug\" or \"trace\"",
+            ),
+            ("[apis]", "13:2: unknown key \"apis\" in the file: did you mean \"api\"?"),
+            ("[service]", "13:2: not TOML: duplicate key (service): remove one of the two"),
+        ],
+    );
+    let long = format!("[api]\nsocket = \"/{}\"", "a".repeat(107));
+    let found = messages(&broken("listen = \"127.0.0.1:9810\"", &long)).concat();
+    assert!(
+        found.contains("... in [api] is longer than the 107 bytes a Unix socket's path"),
+        "{found}"
+    );
+}
+
+#[test]
+fn services_among_each_other() {
+    let two = |more: &str| {
+        messages(&format!("{GOOD}[[service]]\nbackends = [{{ address = \"10.0.0.2\" }}]\n{more}"))
+    };
+    let same = "17:11: service \"b\" has the address, port and protocol of service \"web\" \
+                (203.0.113.10, 80, tcp): change one of them, or move the backends into one service";
+    let key = "name = \"b\"\naddress = \"203.0.113.10\"\nport = 80\n";
+    assert_eq!(two(key), [same]);
+    assert_eq!(two(&format!("{key}protocol = [\"udp\", \"tcp\"]")), [same]);
+    assert_eq!(two(&format!("{key}protocol = \"udp\"")), Vec::<String>::new());
+    assert_eq!(
+        two("name = \"web\"\naddress = \"203.0.113.11\"\nport = 80\n"),
+        [
+            "16:8: name = \"web\" is the name of an earlier service: write another, such as \"web-2\""
+        ]
+    );
+    assert_eq!(
+        two("name = \"b\"\naddress = \"10.0.0.3\"\nport = 81\n"),
+        ["11:51: backend 10.0.0.3 of service \"web\" is itself the address of a service, a loop: \
+          write the address of the machine that serves"]
+    );
+}
+
+#[test]
+fn missing_sections() {
+    let no_node =
+        "the file has no node: add [node] with name = \"gw1\" and interfaces = [\"eth0\"]";
+    let no_service =
+        "the file has no service: add [[service]] with name, address, port and backends";
+    assert_eq!(messages(""), [format!("1:1: {no_node}"), format!("1:1: {no_service}")]);
+    let node = "node = 1 in the file is an integer: write a table, node = { ... }";
+    let service = "service = [] in the file is empty: write [[service]] with name, address, port \
+                   and backends";
+    assert_eq!(
+        messages("service = []\nnode = 1"),
+        [format!("1:11: {service}"), format!("2:8: {node}")]
+    );
+    assert_eq!(
+        messages(&GOOD.replace("[node]", "[[node]]")),
+        ["1:1: [[node]] is a list: write [node], once"]
+    );
+    assert_eq!(
+        messages(&GOOD.replace("[[service]]", "[service]")),
+        ["6:1: [service] is one table: write [[service]], once for each"]
+    );
+}
+
+/// Source = "client" needs no nat address, and its family none.
+#[test]
+fn families_without_nat_need_no_address() {
+    let v6 = "[[service]]\nname = \"six\"\naddress = \"2001:db8::1\"\nport = 80\n\
+              backends = [{ address = \"2001:db8::2\" }]\n";
+    let text = broken("ports = \"10000-29999\"", "addresses = [\"10.0.0.1\"]") + v6;
+    assert_eq!(
+        messages(&text),
+        ["5:14: addresses of [nat] has no IPv6 address, and service \"six\" is IPv6: add one of \
+          the node's, or leave addresses out"]
+    );
+    assert_eq!(messages(&(text + "source = \"client\"\n")), Vec::<String>::new());
+}
+
+/// A nat port may be a service's where the addresses differ.
+#[test]
+fn nat_ports_and_service_ports() {
+    let high = broken("port = 80", "port = 12000");
+    let with = |address: &str| {
+        messages(&high.replace("[nat]", &format!("[nat]\naddresses = [\"{address}\"]")))
+    };
+    assert_eq!(with("10.0.0.1"), Vec::<String>::new());
+    assert!(with("203.0.113.10").concat().contains("port 12000 of service \"web\" is one of the"));
+}
+
+#[test]
+fn limits() {
+    let services = |count: usize, backends: usize| {
+        let backends: Vec<String> = (0..backends)
+            .map(|i| format!("{{address=\"10.1.{}.{}\"}}", i / 250, i % 250))
+            .collect();
+        let backends = backends.join(",");
+        let service = |i: usize| {
+            format!(
+                "[[service]]\nname=\"s{i}\"\naddress=\"203.0.113.11\"\nport={}\n\
+                 protocol=[\"tcp\",\"udp\"]\nbackends=[{backends}]\n",
+                i + 1
+            )
+        };
+        messages(&(GOOD.to_string() + &(0..count).map(service).collect::<String>())).concat()
+    };
+    assert_eq!(services(2047, 1), "");
+    assert!(services(2048, 1).contains("this is service number 4097 (each protocol counts)"));
+    assert_eq!(services(8, 1023), "");
+    assert!(services(9, 1000).contains("brings the backends to 18002 (each protocol counts)"));
+    assert!(services(1, 1025).contains("service \"s0\" has 1025 backends: keep at most 1024"));
+}
+
+/// All at once, in the order of the file, each under its line.
+#[test]
+fn several_errors_at_once() {
+    let text = "[node]\nname = \"gw 1\"\ninterfaces = []\n[[service]]\n\tport = 0 # \u{e9}\n\
+                \tname = \"w\u{e9}b\"\n";
+    let shown = parse(text, "etc/gw.toml").unwrap_err().to_string();
+    let expected = "\
+etc/gw.toml:2:8: name = \"gw 1\" in [node] is not usable as the name of a directory: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"
+    2 | name = \"gw 1\"
+      |        ^^^^^^
+etc/gw.toml:3:14: interfaces = [] in [node] is empty: write interfaces = [\"eth0\"]
+    3 | interfaces = []
+      |              ^^
+etc/gw.toml:4:1: [[service]] number 1 has no address: add address = \"203.0.113.10\"
+    4 | [[service]]
+      | ^^^^^^^^^^^
+etc/gw.toml:4:1: [[service]] number 1 has no backends: add backends = [{ address = \"10.0.0.2\" }]
+    4 | [[service]]
+      | ^^^^^^^^^^^
+etc/gw.toml:5:9: port = 0 in [[service]] number 1 is out of range: write a whole number from 1 to 65535
+    5 | \tport = 0 # \u{e9}
+      | \t       ^
+etc/gw.toml:6:9: name = \"w\u{e9}b\" in [[service]] number 1 cannot be a service's name: write up to 63 letters, digits, \"-\", \"_\" and \".\"
+    6 | \tname = \"w\u{e9}b\"
+      | \t       ^^^^^
+6 errors";
+    assert_eq!(shown, expected);
+}
+
+/// Of a long line, the part around the error.
+#[test]
+fn long_lines_are_cut() {
+    let many: Vec<String> = (0..60).map(|i| format!("\"eth{i}\"")).collect();
+    let instead = format!("interfaces = [{}, \"e/0\", \"last\"]", many.join(", "));
+    let text = broken("interfaces = [\"eth0\", \"eth1\"]", &instead);
+    let shown = parse(&text, "gw.toml").unwrap_err().to_string();
+    let lines: Vec<&str> = shown.lines().collect();
+    let caret = lines[2].find('^').unwrap();
+    assert_eq!(&lines[1][caret..caret + 5], "\"e/0\"", "{shown}");
+    assert!(lines[1].len() < 120, "{shown}");
+}
+
+/// A file with a thousand errors does not scroll away the first.
+#[test]
+fn many_errors_are_counted() {
+    let wrong: String = (0..1000).map(|i| format!("key{i} = 1\n")).collect();
+    let shown = parse(&(wrong + GOOD), "gw.toml").unwrap_err().to_string();
+    assert!(shown.ends_with("1000 errors, the first 20 shown"), "{shown}");
+}
