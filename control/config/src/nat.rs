@@ -15,7 +15,7 @@ const MAX_ADDRESSES: usize = RW_MAX_NAT_ADDRS as usize;
 /// Fewer could not be split among the CPUs of a large machine.
 const MIN_PORTS: u16 = 1024;
 const DEFAULT_PORTS: PortRange = PortRange { first: 10000, last: 29999 };
-/// 40 bytes of record and about 11 of index each: 1 GiB at the upper end.
+/// Tables of buckets, powers of two: 1.25 GiB at the upper end.
 const FLOWS: std::ops::RangeInclusive<u32> = 1024..=16_777_216;
 const DEFAULT_FLOWS: u32 = 1_048_576;
 const ONE_WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
