@@ -9,7 +9,7 @@ use ringway_abi::Slot;
 use crate::link::XdpLink;
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
-use crate::{Error, Result, gateway, log};
+use crate::{Error, Result, log, open};
 
 /// What [`detach`] took away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,7 +76,7 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
         });
     }
     let Some(_lock) = pins.lock()? else {
-        return Err(Error::Busy { node: node.to_owned(), pid: gateway::daemon_pid(&pins) });
+        return Err(Error::Busy { node: node.to_owned(), pid: open::daemon_pid(&pins) });
     };
     let mut detached = Detached::default();
     for iface in pins.iface_names()? {

@@ -18,7 +18,7 @@ use crate::link::{OnInterface, XdpLink};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
 use crate::rows::{Rows, backend_row, is_vacant, label_text, service_key_of};
-use crate::{Error, Result, gateway, log};
+use crate::{Error, Result, log, open};
 
 /// A window on one node. Cheap to clone; changes nothing.
 #[derive(Clone, Debug)]
@@ -132,7 +132,7 @@ impl View {
         }
         let settings = map::open_pinned(&pins.map("settings"), "settings")?;
         if let Some(settings) = settings {
-            gateway::check_layout(node, &settings)?;
+            open::check_layout(node, &settings)?;
         }
         let maps = Maps::open_read_only(&pins)?;
         Ok(Self { maps: Arc::new(maps), pins: Some(pins) })
