@@ -13,6 +13,8 @@ use crate::Result;
 pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: &str) -> Result<Balancer> {
     let address = v4(net.balancer.v4);
     let ns = &net.balancer.ns;
+    // Ringway guards interfaces that carry the default route, and nothing here needs it.
+    ns.ip("route del default via 172.17.0.1\nroute del default via fd17::1\n")?;
     if mode == "native" {
         attach_pass(&net.host, &net.balancer.peer.name)?;
     }

@@ -81,9 +81,10 @@ impl Standing {
             let Err(refusal) = fetch() else { return Ok(Ok(())) };
             let Some(child) = child.as_mut() else { return Err(refusal) };
             if child.running() {
-                return Err(format!("{refusal}\n{}", child.log()));
+                return Err(format!("{refusal}\n{}", last_words(&child.log())));
             }
-            Ok(Err(Error::Failed { program: "the balancer".into(), output: child.log() }))
+            let output = last_words(&child.log());
+            Ok(Err(Error::Failed { program: "the balancer".into(), output }))
         })??;
         let mut seen = BTreeSet::new();
         for _ in 0..TRIAL_FETCHES {
@@ -102,6 +103,11 @@ impl Standing {
             ),
         })
     }
+}
+
+fn last_words(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(6)..].join("\n")
 }
 
 /// One request on a connection of its own; the answer's body, or what went wrong.
