@@ -64,7 +64,7 @@ static __always_inline bool answer_arp(struct xdp_md *ctx, struct env *env)
 	__u32 target[4];
 	__u16 *ip, theirs[2];
 
-	if ((void *)(arp + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(arp + 1) > (void *)(long)ctx->data_end || !frame_reaches_us(env, eth))
 		return false;
 	if (arp->hardware != bpf_htons(ARP_ETHERNET) || arp->protocol != bpf_htons(ETH_P_IP) ||
 	    arp->hardware_len != 6 || arp->protocol_len != 4 || arp->op != bpf_htons(ARP_REQUEST))
@@ -130,7 +130,7 @@ static __always_inline bool answer_nd(struct xdp_md *ctx, struct env *env, struc
 	struct ipv6hdr *ip;
 	struct ethhdr *eth;
 
-	if (!solicits_us(ctx, p, target))
+	if (!frame_reaches_us(env, p->eth) || !solicits_us(ctx, p, target))
 		return false;
 	if (bpf_xdp_adjust_tail(ctx, (int)want - (int)bpf_xdp_get_buff_len(ctx)))
 		return false;

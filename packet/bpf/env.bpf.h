@@ -31,4 +31,15 @@ static __always_inline bool env_open(struct env *env)
 	return env->books && env->set && env->in;
 }
 
+static __always_inline bool frame_is_ours(const struct env *env, const struct ethhdr *eth)
+{
+	return same_mac(eth->h_dest, env->in->mac) || same_mac(eth->h_dest, env->in->alt_mac);
+}
+
+/* For us, or for everyone (broadcast, multicast). */
+static __always_inline bool frame_reaches_us(const struct env *env, const struct ethhdr *eth)
+{
+	return (eth->h_dest[0] & 1) || frame_is_ours(env, eth);
+}
+
 #endif

@@ -12,11 +12,6 @@ static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_rea
 	return next_stage(ctx, env->books, env->set->stages, RW_SLOT_BALANCE, reason);
 }
 
-static __always_inline bool frame_is_ours(const struct env *env, const struct packet *p)
-{
-	return same_mac(p->eth->h_dest, env->in->mac) || same_mac(p->eth->h_dest, env->in->alt_mac);
-}
-
 /* Is any service at this packet's destination address? */
 static __always_inline bool to_service_address(const struct packet *p)
 {
@@ -32,8 +27,12 @@ static __always_inline bool to_service_address(const struct packet *p)
 static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason why)
 {
+	bool ours = frame_is_ours(env, p->eth);
+
 	if (why == RW_REASON_ICMP && p->v6 && answer_nd(ctx, env, p))
 		return leave(env->books, RW_TX, RW_REASON_ND_REPLY);
+	if (!ours)
+		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (!to_service_address(p))
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
 	if (why == RW_REASON_ICMP || why == RW_REASON_OTHER_PROTOCOL)
@@ -53,7 +52,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 	struct rw_service_key key = { .port_be = p->t->dport_be, .proto = p->t->proto };
 	struct rw_service *service;
 
-	if (!frame_is_ours(env, p))
+	if (!frame_is_ours(env, p->eth))
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (may_be_reply(env, p)) {
 		__u64 flow_key = 0;
@@ -90,6 +89,8 @@ int ringway_balance(struct xdp_md *ctx)
 	case RW_REASON_VLAN:
 		return pass(ctx, &env, why);
 	case RW_REASON_MALFORMED:
+		if (p.eth && !frame_is_ours(&env, p.eth))
+			return pass(ctx, &env, RW_REASON_OTHER_HOST);
 		return leave(env.books, RW_DROP, why);
 	default:
 		return unbalanced(ctx, &env, &p, why);

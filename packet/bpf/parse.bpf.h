@@ -19,11 +19,11 @@
 
 struct packet {
 	struct rw_tuple *t; /* in scratch */
-	struct ethhdr *eth;
-	void *l3;     /* iphdr or ipv6hdr, without options or extensions */
-	void *l4;     /* tcphdr or udphdr: ports lie alike in both */
-	__u16 *check; /* the layer-4 checksum */
-	__u16 l3_len; /* bytes of layer 3, by its own header */
+	struct ethhdr *eth; /* NULL: not even that */
+	void *l3;	    /* iphdr or ipv6hdr, without options or extensions */
+	void *l4;	    /* tcphdr or udphdr: ports lie alike in both */
+	__u16 *check;	    /* the layer-4 checksum */
+	__u16 l3_len;	    /* bytes of layer 3, by its own header */
 	bool v6;
 };
 
@@ -129,17 +129,18 @@ static __always_inline enum rw_reason parse_ipv6(struct xdp_md *ctx, struct pack
 /*
  * NONE: TCP or UDP, all fields set. ICMP, OTHER_PROTOCOL, IP_OPTIONS,
  * IPV6_EXTENSION, FRAGMENT: addresses and lengths set. Anything else: eth at
- * most, and that only when not MALFORMED.
+ * most.
  */
 static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p)
 {
 	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *eth = (void *)(long)ctx->data;
 
-	p->eth = (void *)(long)ctx->data;
-	if ((void *)(p->eth + 1) > end)
+	if ((void *)(eth + 1) > end)
 		return RW_REASON_MALFORMED;
-	p->l3 = p->eth + 1;
-	switch (p->eth->h_proto) {
+	p->eth = eth;
+	p->l3 = eth + 1;
+	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
 		return parse_ipv4(ctx, p, end);
 	case bpf_htons(ETH_P_IPV6):
