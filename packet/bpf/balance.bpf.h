@@ -266,35 +266,32 @@ static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 pl
 {
 	struct rw_flow *flow = flow_at(place);
 	struct rw_service_info *info;
+	struct flow_client client;
 	struct rewrite to = {};
 	struct rw_iface *way;
 	enum rw_reason refused;
-	__u32 client[4], id, out;
-	__u16 mac[3];
+	__u32 id;
 
 	if (!flow)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
-	id = flow->service;
-	out = flow->iface;
+	if (!flow_read_client(flow, &key, &client))
+		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
+	id = client.service;
 	info = bpf_map_lookup_elem(&service_info, &id);
-	way = bpf_map_lookup_elem(&ifaces, &out);
+	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
-	to.daddr = client;
-	to.dport_be = flow->client_port_be;
-	copy_addr(client, flow->client);
-	copy_mac((__u8 *)mac, flow->client_mac);
-	if (!flow_unchanged(flow, key))
-		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
 	to.saddr = info->addr;
 	to.sport_be = info->port_be;
+	to.daddr = client.addr;
+	to.dport_be = client.port_be;
 	refused = may_forward(p, way->mtu);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
 	flow_touch(flow, &key, state_after_reply(key_state(key), p->t->tcp_flags), env->now);
 	count_reply(p, key_backend(key));
 	rewrite(p, &to);
-	return send_by(env, p, out, (__u8 *)mac, RW_REASON_NAT_REPLY);
+	return send_by(env, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);
 }
 
 #endif

@@ -80,6 +80,12 @@ static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
 	return READ_ONCE(flow->key) == key;
 }
 
+/* Two keys of one flow: nothing but its state differs. */
+static __always_inline bool same_flow(__u64 a, __u64 b)
+{
+	return key_with_state(a, 0) == key_with_state(b, 0) && key_state(b) > RW_FLOW_CLAIMED;
+}
+
 /* Moves a flow to another state, unless someone was faster. */
 static __always_inline void flow_move(struct rw_flow *flow, __u64 *key, __u8 state)
 {
@@ -127,24 +133,32 @@ index_place(const struct rw_settings *set, const __u32 *client, __be16 port, __u
 	return at;
 }
 
+/* Reads of one record before giving up: its state may move while we read. */
+#define FLOW_READS 3
+
 /* Is the flow at `place` that of this request? Then *key is what it was read by. */
 static __always_inline bool flow_requests(const struct rw_settings *set, const struct rw_tuple *t,
 					  __u16 service, __u32 place, __u32 now, __u64 *key)
 {
 	struct rw_flow *flow = flow_at(place);
-	__u64 seen_key;
 
 	if (!flow)
 		return false;
-	seen_key = READ_ONCE(flow->key);
-	if (key_state(seen_key) <= RW_FLOW_CLAIMED ||
-	    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
-		return false;
-	if (!same_addr(flow->client, t->saddr) || flow->service != service ||
-	    flow->client_port_be != t->sport_be || !flow_unchanged(flow, seen_key))
-		return false;
-	*key = seen_key;
-	return true;
+	for (int reads = 0; reads < FLOW_READS; reads++) {
+		__u64 before = READ_ONCE(flow->key);
+
+		if (key_state(before) <= RW_FLOW_CLAIMED ||
+		    !flow_alive(set, before, READ_ONCE(flow->seen), now))
+			return false;
+		if (!same_addr(flow->client, t->saddr) || flow->service != service ||
+		    flow->client_port_be != t->sport_be)
+			return false;
+		if (flow_unchanged(flow, before)) {
+			*key = before;
+			return true;
+		}
+	}
+	return false;
 }
 
 /*
@@ -251,6 +265,37 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 		}
 	}
 	return 0;
+}
+
+/* Where a reply goes. */
+struct flow_client {
+	__u32 addr[4];
+	__u32 iface;
+	__u16 mac[3];
+	__be16 port_be;
+	__u16 service;
+};
+
+/* Reads all of it from one flow, whose key was *key when it was found. */
+static __always_inline bool flow_read_client(struct rw_flow *flow, __u64 *key,
+					     struct flow_client *client)
+{
+	for (int reads = 0; reads < FLOW_READS; reads++) {
+		__u64 before = *key;
+
+		copy_addr(client->addr, flow->client);
+		copy_mac((__u8 *)client->mac, flow->client_mac);
+		client->iface = flow->iface;
+		client->port_be = flow->client_port_be;
+		client->service = flow->service;
+		if (flow_unchanged(flow, before))
+			return true;
+		*key = READ_ONCE(flow->key);
+		if (!same_flow(before, *key))
+			return false;
+		barrier();
+	}
+	return false;
 }
 
 #endif
