@@ -19,9 +19,22 @@ static __always_inline bool same_source(__u64 a, __u64 b)
 /* A claimed record, for its writer to fill and publish. */
 struct claim {
 	struct rw_flow *flow;
-	__u64 key; /* in state CLAIMED */
+	__u64 key;   /* in state CLAIMED */
+	__u64 rival; /* key of a record that has our source already, or 0 */
 	__u32 place;
 };
+
+/* Has a living record our source? Then claim->rival says which. */
+static __always_inline bool rivalled(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
+				     __u32 now, struct claim *claim)
+{
+	__u64 other = READ_ONCE(flow->key);
+
+	if (!same_source(other, key) || !flow_alive(set, other, READ_ONCE(flow->seen), now))
+		return false;
+	claim->rival = other;
+	return true;
+}
 
 /*
  * Takes a dead record of the bucket for `key`, which is in state CLAIMED.
@@ -36,16 +49,18 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 	struct rw_flow *flow;
 	__u64 dead = 0;
 
+	claim->rival = 0;
 	if (!bucket)
 		return false;
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
 		__u64 other = READ_ONCE(bucket->flows[i].key);
-		bool alive = flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now);
 
-		if (alive && same_source(other, key))
+		if (rivalled(set, &bucket->flows[i], key, now, claim))
 			return false;
+		if (flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now))
+			continue;
 		/* A dead record of this very port first: it must not linger beside. */
-		if (!alive && (mine == RW_BUCKET_FLOWS || same_source(other, key))) {
+		if (mine == RW_BUCKET_FLOWS || same_source(other, key)) {
 			mine = i;
 			dead = other;
 		}
@@ -55,11 +70,14 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 	flow = &bucket->flows[mine];
 	if (__sync_val_compare_and_swap(&flow->key, dead, key) != dead)
 		return false;
+	/* Since we looked, it may have been claimed and published under this very key. */
+	if (key_state(dead) > RW_FLOW_CLAIMED &&
+	    flow_alive(set, dead, READ_ONCE(flow->seen), now)) {
+		WRITE_ONCE(flow->key, dead);
+		return false;
+	}
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		__u64 other = READ_ONCE(bucket->flows[i].key);
-
-		if (i != mine && same_source(other, key) &&
-		    flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now)) {
+		if (i != mine && rivalled(set, &bucket->flows[i], key, now, claim)) {
 			WRITE_ONCE(flow->key, 0);
 			return false;
 		}
@@ -114,7 +132,8 @@ static __always_inline __u32 nth_port(const struct rw_settings *set, __u32 n, __
 	__u32 cpus = set->cpus ?: 1, block = set->port_count / cpus ?: 1;
 	__u32 cpu = bpf_get_smp_processor_id() % cpus;
 
-	if (n < FLOW_TRIES_OWN)
+	/* A pool smaller than the number of CPUs has no blocks. */
+	if (n < FLOW_TRIES_OWN && set->port_count >= cpus)
 		return set->port_first + cpu * block +
 		       (__u32)(((__u64)cursor * PORT_STRIDE) % block);
 	return set->port_first + (__u32)(((__u64)cursor * PORT_STRIDE) % (set->port_count ?: 1));
@@ -173,9 +192,14 @@ static __always_inline enum rw_reason claim_client(const struct rw_settings *set
 	if (flow_by_reply(reply, open->now, &other))
 		return RW_REASON_NAT_CONFLICT;
 	hash = reply_hash(set, reply);
-	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++)
+	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
 		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, claim))
 			return RW_REASON_NONE;
+		/* Another client with this port, or this very flow from another CPU? */
+		if (claim->rival && (key_state(claim->rival) == RW_FLOW_CLAIMED ||
+				     flow_by_reply(reply, open->now, &other)))
+			return RW_REASON_NAT_CONFLICT;
+	}
 	return RW_REASON_FLOW_TABLE_FULL;
 }
 
@@ -187,6 +211,8 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 	struct index_place at = index_place(set, t->saddr, t->sport_be, open->service);
 	__u64 key = key_with_state(claim->key, state);
 	struct rw_flow *flow = claim->flow;
+	__u64 first = 0;
+	__u32 place;
 
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
@@ -201,6 +227,12 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 		return false;
 	}
 	open->key = key;
+	/* Two CPUs may open one client's flow at once: the first in the index stays. */
+	place = flow_by_client(t, open->service, open->now, &first);
+	if (place && place != claim->place && key_backend(first) == open->backend) {
+		WRITE_ONCE(flow->key, 0);
+		open->key = first;
+	}
 	return true;
 }
 
