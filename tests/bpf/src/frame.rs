@@ -223,6 +223,11 @@ impl Frame {
         l4
     }
 
+    /// What a sender with checksum offload leaves in the checksum: the pseudo-header's sum.
+    pub fn pseudo_sum(&self) -> u16 {
+        sum(&[], self.pseudo(self.l4().len()))
+    }
+
     fn pseudo(&self, l4_len: usize) -> u64 {
         let addresses = |ip: IpAddr| match ip {
             IpAddr::V4(v4) => u64::from(sum(&v4.octets(), 0)),

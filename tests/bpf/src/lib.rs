@@ -12,10 +12,11 @@ pub mod frame;
 pub mod model;
 pub mod mutate;
 pub mod run;
+pub mod table;
 pub mod wire;
 mod world;
 
-pub use world::{NAT_PORTS, Service, Summary, World, ports};
+pub use world::{Flow, NAT_PORTS, Service, Summary, World, mac_of, ports, protocol, ring};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.
 pub fn can_run(test: &str) -> bool {

@@ -51,7 +51,8 @@ mod tests {
             let mut bins = [0u32; 64];
             let flows = 65_536;
             for n in 0..flows {
-                let src = SocketAddr::new(family.nth_client((n / 256) as u16), 1024 + (n % 256) as u16);
+                let src =
+                    SocketAddr::new(family.nth_client((n / 256) as u16), 1024 + (n % 256) as u16);
                 let slot = ring_slot(TCP, src, SocketAddr::new(family.vip(), 80));
                 bins[slot * 64 / RW_RING_SLOTS as usize] += 1;
             }

@@ -1,0 +1,1 @@
+//! Changes frames at random, repeatably.

@@ -18,6 +18,16 @@ impl Program {
         Self(fd.try_clone_to_owned().unwrap())
     }
 
+    /// A handle to the program with this id.
+    pub fn by_id(id: u32) -> Self {
+        // SAFETY: takes a number, gives a new descriptor that nobody else owns.
+        unsafe {
+            let fd = sys::bpf_prog_get_fd_by_id(id);
+            assert!(fd >= 0, "opening program {id}: {fd}");
+            Self(OwnedFd::from_raw_fd(fd))
+        }
+    }
+
     /// Runs a frame through it. `out` receives the frame as the program left it.
     pub fn run(&self, frame: &[u8], out: &mut Vec<u8>) -> Result<Verdict, std::io::Error> {
         out.resize(frame.len() + GROWTH, 0);
@@ -81,8 +91,7 @@ pub fn foreign_program(verdict: Verdict, frags: bool) -> Result<Program, std::io
     const MOV_R0: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
     const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
     const HAS_FRAGS: u32 = 1 << 5; // BPF_F_XDP_HAS_FRAGS, linux/bpf.h
-    let insn =
-        |code, imm| sys::bpf_insn { code, imm, off: 0, ..Default::default() };
+    let insn = |code, imm| sys::bpf_insn { code, imm, off: 0, ..Default::default() };
     let insns = [insn(MOV_R0, verdict as i32), insn(EXIT, 0)];
     let mut opts = sys::bpf_prog_load_opts {
         sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,

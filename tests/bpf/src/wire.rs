@@ -119,7 +119,8 @@ fn ipv6(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
     if total > l3.len() {
         return Err("IPv6 payload length beyond the frame");
     }
-    let ip = |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&l3[at..at + 16]).unwrap()));
+    let ip =
+        |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&l3[at..at + 16]).unwrap()));
     Ok(Packet {
         macs: Default::default(),
         src: (ip(8), 0).into(),

@@ -11,9 +11,7 @@ use ringway_plan::tables::{
 };
 
 use crate::audit::{self, Record};
-use crate::cast::{
-    BACK, BACK_MAC, FAMILIES, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, backend_mac,
-};
+use crate::cast::{BACK, BACK_MAC, FAMILIES, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, backend_mac};
 use crate::frame::{Frame, TCP, flags};
 use crate::model::ring_slot;
 use crate::run::Program;
@@ -220,8 +218,9 @@ impl World {
             for verdict in Verdict::all() {
                 for reason in Reason::all() {
                     if after.count(verdict, reason) != before.count(verdict, reason) {
-                        let more =
-                            after.count(verdict, reason).wrapping_sub(before.count(verdict, reason));
+                        let more = after
+                            .count(verdict, reason)
+                            .wrapping_sub(before.count(verdict, reason));
                         found.push((at, verdict, reason, more));
                     }
                 }
@@ -300,6 +299,11 @@ impl World {
         flow
     }
 
+    /// [`World::connect`] or, for UDP, [`World::open`].
+    pub fn connect_or_open(&mut self, family: Family, proto: u8, port: u16) -> Flow {
+        if proto == TCP { self.connect(family, port) } else { self.open(family, proto, port) }
+    }
+
     /// The client's next packet on an open flow must reach the same backend by the same source.
     pub fn request(&self, flow: &Flow, tcp_flags: u8) {
         let request = flow.next(tcp_flags);
@@ -313,8 +317,7 @@ impl World {
     pub fn answer(&self, flow: &Flow, tcp_flags: u8) {
         let answer = flow.answer(tcp_flags);
         let seen = self.feed(flow.back_slot(), &answer.bytes());
-        let expected =
-            if flow.slot == flow.back_slot() { Verdict::Tx } else { Verdict::Redirect };
+        let expected = if flow.slot == flow.back_slot() { Verdict::Tx } else { Verdict::Redirect };
         assert_eq!(seen.pair(), (expected, Reason::NatReply), "{answer:?}");
         assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
     }
@@ -323,7 +326,9 @@ impl World {
     pub fn record(&self, flow: &Flow) -> Record {
         let id = self.service(flow.request.family(), flow.request.proto, flow.request.dst.port());
         let own = |r: &Record| {
-            r.client == flow.request.src && r.service == id.row.id && r.key.nat_port == flow.source.port()
+            r.client == flow.request.src
+                && r.service == id.row.id
+                && r.key.nat_port == flow.source.port()
         };
         let mut found = audit::records(self).into_iter().filter(own);
         let record = found.next().unwrap_or_else(|| panic!("no record of {flow:?}"));
@@ -369,6 +374,12 @@ impl World {
             settings.stages |= if told { bit } else { 0 };
         });
         Ok(())
+    }
+
+    /// The program in a slot of the node's program array.
+    pub fn stage(&self, slot: Slot) -> Program {
+        let id = audit::read(self.map("slots"), slot as u32);
+        Program::by_id(u32::read_from_bytes(&id).unwrap())
     }
 
     /// Takes the device out of an interface slot.
@@ -490,5 +501,9 @@ pub fn ring(id: u32, members: &[u32]) -> RingRow {
         0 => RW_NO_MEMBER as u16,
         n => (slot % n) as u16,
     };
-    RingRow { id, backends: members.to_vec(), slots: (0..RW_RING_SLOTS as usize).map(slot).collect() }
+    RingRow {
+        id,
+        backends: members.to_vec(),
+        slots: (0..RW_RING_SLOTS as usize).map(slot).collect(),
+    }
 }

@@ -1,2 +1,21 @@
-//! Packet tables: frame in -> verdict, frame out, counters.
+//! Packet tables: frame in -> verdict, frame out, counters; then the flow table's behaviour.
+
+mod announce;
+mod forward;
+mod malformed;
+mod reset;
 mod smoke;
+mod source_client;
+mod stages;
+mod states;
+mod unbalanced;
+
+/// Returns from a test that cannot run here.
+macro_rules! needs_root {
+    ($name:literal) => {
+        if !ringway_bpf_tests::can_run($name) {
+            return;
+        }
+    };
+}
+use needs_root;

@@ -1,0 +1,274 @@
+//! Both directions of nat, byte by byte: [`World::open`], [`World::request`] and
+//! [`World::answer`] compare whole frames with those built from scratch.
+
+use ringway_abi::{Reason, Verdict};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::table::{check, row};
+use ringway_bpf_tests::{World, ports, wire};
+
+use crate::needs_root;
+
+const ALL: [(Family, u8, u16); 8] = [
+    (Family::V4, TCP, ports::SAME),
+    (Family::V4, TCP, ports::ACROSS),
+    (Family::V4, UDP, ports::SAME),
+    (Family::V4, UDP, ports::ACROSS),
+    (Family::V6, TCP, ports::SAME),
+    (Family::V6, TCP, ports::ACROSS),
+    (Family::V6, UDP, ports::SAME),
+    (Family::V6, UDP, ports::ACROSS),
+];
+
+#[test]
+fn there_and_back() {
+    needs_root!("there_and_back");
+    let mut world = World::new();
+    for (family, proto, port) in ALL {
+        let flow = world.open(family, proto, port);
+        assert!(flow.source.ip() == family.nat(), "{:?}", flow.source);
+        assert!((10_000..30_000).contains(&flow.source.port()), "{:?}", flow.source);
+        world.answer(&flow, flags::SYN | flags::ACK);
+        world.request(&flow, flags::ACK);
+        world.request(&flow, flags::PSH | flags::ACK);
+        world.answer(&flow, flags::ACK);
+        let traffic = world.traffic(&flow.backend);
+        assert_eq!((traffic.packets, traffic.reply_packets, traffic.flows), (3, 2, 1));
+        let bytes = flow.request.l3_len() + 2 * flow.next(flags::ACK).l3_len();
+        assert_eq!(traffic.bytes, bytes as u64);
+        assert_eq!(traffic.reply_bytes, 2 * flow.answer(flags::ACK).l3_len() as u64);
+        assert_eq!(traffic.partial_checksums, 0);
+    }
+}
+
+/// Etherparse, which shares no code with us, must read what was sent like our own check.
+#[test]
+fn somebody_elses_parser_agrees() {
+    needs_root!("somebody_elses_parser_agrees");
+    let mut world = World::new();
+    for (family, proto, port) in ALL {
+        let flow = world.open(family, proto, port);
+        let seen = world.feed(FRONT, &flow.next(flags::ACK).bytes());
+        wire::agrees_with_etherparse(&seen.frame);
+        let seen = world.feed(flow.back_slot(), &flow.answer(flags::ACK).bytes());
+        wire::agrees_with_etherparse(&seen.frame);
+    }
+}
+
+#[test]
+fn every_length_up_to_a_jumbo_frame() {
+    needs_root!("every_length_up_to_a_jumbo_frame");
+    let mut world = World::new();
+    for (family, proto, port) in ALL {
+        let mut flow = world.open(family, proto, port);
+        // Above some 3 500 bytes a test run has its data in several buffers.
+        for len in (0..70).chain([255, 256, 1399, 1400, 1460, 3000, 4096, 8000, 8900]) {
+            let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
+            flow.request.payload = payload.clone();
+            let request = flow.next(flags::ACK);
+            let seen = world.send(&request);
+            assert_eq!(seen.reason, Reason::NatForward, "{len} bytes");
+            assert!(seen.frame == flow.forwarded(&request).bytes(), "{len} bytes of {request:?}");
+            let answer = flow.answer(flags::ACK).payload(&payload);
+            let seen = world.feed(flow.back_slot(), &answer.bytes());
+            assert_eq!(seen.reason, Reason::NatReply, "{len} bytes");
+            assert!(seen.frame == flow.returned(&answer).bytes(), "{len} bytes of {answer:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_translated_stays() {
+    needs_root!("what_is_not_translated_stays");
+    let mut world = World::new();
+    for (family, proto, port) in ALL {
+        let changes: [(&str, fn(&mut Frame)); 9] = [
+            ("Ethernet padding", |f| f.padding = 18),
+            ("type of service and ECN", |f| f.tos = 0xb9),
+            ("another identification or flow label", |f| f.id = 0xffff),
+            ("no don't-fragment flag", |f| f.fragment = 0),
+            ("the last TTL that goes on", |f| f.ttl = 2),
+            ("the first TTL", |f| f.ttl = 255),
+            ("TCP options", |f| f.tcp_options = vec![2, 4, 5, 0xb4, 1, 3, 3, 7]),
+            ("a window of 0", |f| f.window = 0),
+            ("our other MAC address", |f| f.dst_mac = FRONT_ALT_MAC),
+        ];
+        for (what, change) in changes {
+            println!("{family:?} {proto} {port}: {what}");
+            let (src, dst) = world.ends(family, port);
+            let request = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }.with(change);
+            world.open_with(FRONT, request);
+        }
+        println!("ECN set up by the SYN (RFC 3168)");
+        let (src, dst) = world.ends(family, port);
+        let ecn =
+            Frame::tcp(src, dst, flags::SYN | flags::ECE | flags::CWR).with(|f| f.proto = proto);
+        world.open_with(FRONT, ecn);
+    }
+}
+
+/// RFC 768: no checksum stays none; one that comes out as 0 is sent as ffff.
+#[test]
+fn the_two_zeros_of_udp() {
+    needs_root!("the_two_zeros_of_udp");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, UDP, ports::ACROSS);
+        let checksum = |frame: &[u8]| {
+            let at = 14 + family.header_len() + 6;
+            u16::from_be_bytes([frame[at], frame[at + 1]])
+        };
+        let none = flow.next(0).with(|f| f.no_checksum = true);
+        let seen = world.send(&none);
+        assert_eq!(seen.frame, flow.forwarded(&none).bytes());
+        assert_eq!(checksum(&seen.frame), 0);
+        let none = flow.answer(0).with(|f| f.no_checksum = true);
+        let seen = world.feed(BACK, &none.bytes());
+        assert_eq!(seen.frame, flow.returned(&none).bytes());
+        assert_eq!(checksum(&seen.frame), 0);
+
+        // The payload that makes the sum what it must be, in either direction.
+        let with = |frame: &Frame, n: u16| frame.clone().payload(&n.to_be_bytes());
+        let request = (0..=u16::MAX)
+            .map(|n| with(&flow.next(0), n))
+            .find(|f| checksum(&flow.forwarded(f).bytes()) == 0xffff)
+            .unwrap();
+        let seen = world.send(&request);
+        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
+        let answer = (0..=u16::MAX)
+            .map(|n| with(&flow.answer(0), n))
+            .find(|f| checksum(&flow.returned(f).bytes()) == 0xffff)
+            .unwrap();
+        let seen = world.feed(BACK, &answer.bytes());
+        assert_eq!(seen.frame, flow.returned(&answer).bytes());
+        // And one that came as ffff.
+        let request = (0..=u16::MAX)
+            .map(|n| with(&flow.next(0), n))
+            .find(|f| checksum(&f.bytes()) == 0xffff)
+            .unwrap();
+        let seen = world.send(&request);
+        assert_eq!(seen.frame, flow.forwarded(&request).bytes());
+    }
+}
+
+/// RFC 768 lets the UDP length be less than IP's: what follows goes along.
+#[test]
+fn udp_shorter_than_its_packet() {
+    needs_root!("udp_shorter_than_its_packet");
+    let mut world = World::new();
+    let flow = world.open(Family::V6, UDP, ports::ACROSS);
+    let mut frame = flow.next(0).with(|f| f.no_checksum = true).payload(&[9; 20]).bytes();
+    let mut expected =
+        flow.forwarded(&flow.next(0)).with(|f| f.no_checksum = true).payload(&[9; 20]).bytes();
+    for frame in [&mut frame, &mut expected] {
+        frame[14 + 40 + 5] -= 8;
+    }
+    assert_eq!(world.feed(FRONT, &frame).frame, expected);
+}
+
+#[test]
+fn what_cannot_leave_is_dropped_untouched() {
+    needs_root!("what_cannot_leave_is_dropped_untouched");
+    use {Reason::*, Verdict::Drop};
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for (family, proto, port) in ALL {
+        let flow = world.connect_or_open(family, proto, port);
+        for ttl in [0, 1] {
+            let name = format!("{family:?} {proto} request with TTL {ttl}");
+            rows.push(row(&name, flow.next(flags::ACK).with(|f| f.ttl = ttl), Drop, TtlExpired));
+            let name = format!("{family:?} {proto} answer with TTL {ttl}");
+            let answer = flow.answer(flags::ACK).with(|f| f.ttl = ttl);
+            rows.push(row(&name, answer, Drop, TtlExpired).on(flow.back_slot()));
+        }
+    }
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let fresh = |world: &mut World, port| {
+                let (src, dst) = world.ends(family, port);
+                Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+            };
+            let first = fresh(&mut world, ports::ACROSS).with(|f| f.ttl = 1);
+            rows.push(row("first packet with TTL 1", first, Drop, TtlExpired));
+            let first = fresh(&mut world, ports::UNRESOLVED);
+            rows.push(row("next hop unknown", first, Drop, NoNeighbour));
+            let head = first_payload(family, proto);
+            let first = fresh(&mut world, ports::SMALL).payload(&vec![1; 1280 - head + 1]);
+            rows.push(row("one byte too big", first, Drop, TooBig));
+            let fits = fresh(&mut world, ports::SMALL).payload(&vec![1; 1280 - head]);
+            world.open_with(FRONT, fits);
+        }
+    }
+    check(&world, &rows);
+}
+
+fn first_payload(family: Family, proto: u8) -> usize {
+    family.header_len() + if proto == TCP { 20 } else { 8 }
+}
+
+/// The frame is rewritten by then, but must not be counted as sent.
+#[test]
+fn a_way_out_without_device_is_a_counted_drop() {
+    needs_root!("a_way_out_without_device_is_a_counted_drop");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::NO_DEVICE);
+        let seen = world.send(&Frame::udp(src, dst));
+        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
+        let flow = world.open(family, UDP, ports::ACROSS);
+        world.remove_device(FRONT);
+        let seen = world.feed(BACK, &flow.answer(0).bytes());
+        assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoDevice));
+        world = World::new();
+    }
+}
+
+#[test]
+fn an_answer_too_big_for_the_clients_side() {
+    needs_root!("an_answer_too_big_for_the_clients_side");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, UDP, ports::ACROSS);
+        world.set_mtu(FRONT, 1400);
+        let head = first_payload(family, UDP);
+        let fits = flow.answer(0).payload(&vec![1; 1400 - head]);
+        assert_eq!(world.feed(BACK, &fits.bytes()).pair(), (Verdict::Redirect, Reason::NatReply));
+        let big = flow.answer(0).payload(&vec![1; 1400 - head + 1]);
+        assert_eq!(world.feed(BACK, &big.bytes()).pair(), (Verdict::Drop, Reason::TooBig));
+    }
+}
+
+/// Answers go where the last request came from: another router, another interface.
+#[test]
+fn answers_follow_the_client() {
+    needs_root!("answers_follow_the_client");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let mut flow = world.connect(family, ports::ACROSS);
+        flow.request.src_mac = OTHER_CLIENT_MAC;
+        world.request(&flow, flags::ACK);
+        world.answer(&flow, flags::ACK);
+        flow.slot = BACK;
+        flow.request.dst_mac = BACK_MAC;
+        world.request(&flow, flags::ACK);
+        world.answer(&flow, flags::ACK);
+    }
+}
+
+/// A sender with checksum offload leaves the pseudo-header's sum: seen, counted, never judged.
+#[test]
+fn unfinished_checksums_are_counted() {
+    needs_root!("unfinished_checksums_are_counted");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let syn = Frame::tcp(src, dst, flags::SYN);
+        let mut bytes = syn.bytes();
+        let at = 14 + family.header_len() + 16;
+        let sum = syn.pseudo_sum();
+        bytes[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+        assert_eq!(world.feed(FRONT, &bytes).pair(), (Verdict::Redirect, Reason::NatForward));
+        let backend = world.chosen(&syn).unwrap();
+        assert_eq!(world.traffic(&backend).partial_checksums, 1);
+    }
+}
