@@ -206,8 +206,8 @@ impl Reason {
             Self::Loop => Explanation {
                 name: "loop",
                 verdicts: &[Verdict::Drop],
-                meaning: "The source address is one of the node's own nat addresses.",
-                cause: "A packet of ours has come back: a routing loop, or a forged source.",
+                meaning: "The source address is a service address of this node.",
+                cause: "A reply of ours has come back: a routing loop, or a forged source.",
                 next: "ip route get BACKEND",
             },
             Self::ResetFailed => Explanation {
