@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ringway_config::Config;
+use ringway_host::Host;
 use ringway_host::addresses::{self, Address};
 use ringway_host::ethtool::{Ethtool, Offloads};
 use ringway_host::links::{self, Link};
@@ -31,7 +32,7 @@ pub struct Facts {
     pub paths: HashMap<IpAddr, Result<routes::Path, String>>,
     /// Known neighbours.
     pub neighbours: Vec<Neighbour>,
-    /// Whether this is the network namespace of process 1.
+    /// Whether this is the machine's first network namespace.
     pub first_namespace: Option<bool>,
     /// net.ipv4.ip_local_port_range.
     pub local_ports: Option<(u16, u16)>,
@@ -111,10 +112,10 @@ fn ethtool(
     (offloads.collect(), drivers.collect())
 }
 
-/// Process 1 is in the first namespace, or in the first one of this container.
+/// Whether this is the machine's first network namespace; `None` where /proc/sys is not to be seen.
 fn first_namespace() -> Option<bool> {
-    let own = std::fs::read_link("/proc/thread-self/ns/net").ok()?;
-    Some(own == std::fs::read_link("/proc/1/ns/net").ok()?)
+    let visible = Path::new("/proc/sys/net/core").exists();
+    visible.then(|| Host::live().first_network_namespace())
 }
 
 fn local_ports() -> Option<(u16, u16)> {
