@@ -1,1 +1,38 @@
-//! ringway-net-tests
+//! The real `ringway` between real clients and backends, each in a network namespace of its own.
+//!
+//! A [`Site`] is a network with backends; a [`Gateway`] is `ringway run` in it. What a test builds goes
+//! when it is dropped, and what a killed run left goes when the next one begins.
+
+mod binary;
+mod books;
+mod client;
+mod gateway;
+mod load;
+mod server;
+mod site;
+
+pub use binary::{Ran, ringway};
+pub use books::{Device, received};
+pub use client::{Line, ask_udp, get, http, http_raw};
+pub use gateway::{Gateway, remove_stale_pins};
+pub use load::{Load, Outcome};
+pub use server::{Dns, Echo, Named, Responder};
+pub use site::{SERVICE_V4, SERVICE_V6, Site, configuration, service};
+
+use std::time::Duration;
+
+/// For what should happen at once, on a machine that is busy.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Skips the calling test, aloud, where it cannot run: it needs root. With `CI=true` it panics instead.
+#[macro_export]
+macro_rules! needs_root {
+    () => {{
+        fn here() {}
+        let name = std::any::type_name_of_val(&here).trim_end_matches("::here");
+        if !ringway_testnet::root_or_skip(name) {
+            return Ok(());
+        }
+        $crate::remove_stale_pins()?;
+    }};
+}

@@ -1,0 +1,67 @@
+//! The binary under test, as cargo built it.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Output;
+
+use anyhow::{Context, Result, ensure};
+use ringway_testnet::Namespace;
+use serde_json::Value;
+
+/// The `ringway` to test: `RINGWAY_BIN`, else the one beside this test in the target directory.
+pub(crate) fn path() -> Result<PathBuf> {
+    if let Some(path) = env::var_os("RINGWAY_BIN") {
+        return Ok(path.into());
+    }
+    // target/debug/deps/net-0123456789abcdef
+    let test = env::current_exe()?;
+    let directory = test.ancestors().nth(2).context("this test is in no target directory")?;
+    let path = directory.join("ringway");
+    ensure!(path.is_file(), "{} is missing: first `cargo build -p ringway`", path.display());
+    Ok(path)
+}
+
+/// What a finished command said.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl Ran {
+    /// Standard output as JSON.
+    ///
+    /// # Errors
+    /// It is none.
+    pub fn json(&self) -> Result<Value> {
+        serde_json::from_str(&self.out).with_context(|| format!("no JSON from {self:?}"))
+    }
+
+    /// Both outputs together.
+    pub fn said(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Ran {
+        Ran {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+/// Runs `ringway ARGUMENTS` in a namespace to its end.
+///
+/// # Errors
+/// It cannot be started. How it ended is for the caller to judge.
+pub fn ringway(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
+    let output = namespace.command(path()?).args(arguments).output()?;
+    Ok(output.into())
+}

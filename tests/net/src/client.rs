@@ -1,0 +1,124 @@
+//! Clients that say exactly how a request failed.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use ringway_testnet::Namespace;
+
+/// No answer in this network takes longer, unless it never comes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One `GET /` over a connection of its own; returns the body of a 200 without its newline.
+///
+/// # Errors
+/// Anything else; an `io::Error` at the root says how the connection failed.
+pub fn get(client: &Namespace, target: SocketAddr) -> Result<String> {
+    let answer = http(client, target, "/")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no HTTP")?;
+    if !head.starts_with("HTTP/1.1 200 ") {
+        bail!("{target} answered {head:?}");
+    }
+    Ok(body.trim_end().to_owned())
+}
+
+/// One `GET PATH` over a connection of its own; returns the whole answer.
+///
+/// # Errors
+/// The connection fails.
+pub fn http(client: &Namespace, target: SocketAddr, path: &str) -> Result<String> {
+    let host = target.ip();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    http_raw(client, target, request.as_bytes())
+}
+
+/// Sends these bytes and reads until the other side closes.
+///
+/// # Errors
+/// The connection fails.
+pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Result<String> {
+    let exchange = || -> io::Result<String> {
+        let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(request)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    client.run(exchange)?.with_context(|| format!("asking {target}"))
+}
+
+/// A long-lived connection to a [`crate::Echo`]: it answers each line with its name and the line.
+#[derive(Debug)]
+pub struct Line(TcpStream);
+
+impl Line {
+    /// Connects from within the namespace; the connection may be used from anywhere.
+    ///
+    /// # Errors
+    /// It is refused or not answered.
+    pub fn open(client: &Namespace, target: SocketAddr) -> io::Result<Line> {
+        let open = || {
+            let stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.set_nodelay(true)?;
+            Ok(Line(stream))
+        };
+        client.run(open).map_err(io::Error::other)?
+    }
+
+    /// Sends a line, and returns the name of whoever sent it back.
+    ///
+    /// # Errors
+    /// The connection is reset, closed or silent.
+    pub fn ask(&mut self, line: &str) -> io::Result<String> {
+        self.0.write_all(format!("{line}\n").as_bytes())?;
+        let mut answer = Vec::new();
+        let mut byte = [0];
+        while !answer.ends_with(b"\n") {
+            if self.0.read(&mut byte)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            answer.push(byte[0]);
+        }
+        let answer = String::from_utf8_lossy(&answer);
+        let (name, echoed) = answer.trim_end().split_once(' ').unwrap_or_default();
+        if echoed != line {
+            return Err(io::Error::other(format!("asked {line:?}, got {answer:?}")));
+        }
+        Ok(name.to_owned())
+    }
+
+    /// How long to wait for an answer.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn patience(&self, timeout: Duration) -> io::Result<()> {
+        self.0.set_read_timeout(Some(timeout))
+    }
+
+    /// The client's own end.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn local(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Sends one datagram by this socket and returns the name of whoever sent it back.
+///
+/// # Errors
+/// No answer within `timeout`, or a wrong one.
+pub fn ask_udp(socket: &UdpSocket, text: &str, timeout: Duration) -> io::Result<String> {
+    socket.set_read_timeout(Some(timeout))?;
+    socket.send(text.as_bytes())?;
+    let mut answer = [0; 65536];
+    let length = socket.recv(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer[..length]);
+    match answer.split_once(' ') {
+        Some((name, echoed)) if echoed == text => Ok(name.to_owned()),
+        _ => Err(io::Error::other(format!("asked {} bytes, got {}", text.len(), answer.len()))),
+    }
+}

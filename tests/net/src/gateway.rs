@@ -1,0 +1,251 @@
+//! `ringway run` in a namespace.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Once;
+
+use anyhow::{Context, Result, bail, ensure};
+use ringway_testnet::{Child, Namespace, Signal, wait_for};
+use serde_json::Value;
+
+use crate::binary::{self, Ran};
+use crate::{SOON, ringway};
+
+const PINS: &str = "/sys/fs/bpf/ringway";
+
+/// A daemon and the packet path it made. Dropping it ends the one and detaches the other.
+pub struct Gateway {
+    namespace: Namespace,
+    configuration: PathBuf,
+    child: Child,
+}
+
+impl Gateway {
+    /// Writes the configuration, starts the daemon, and waits until it serves and nothing is wrong.
+    ///
+    /// # Errors
+    /// It ends instead, or something stays wrong.
+    pub fn start(namespace: &Namespace, text: &str) -> Result<Gateway> {
+        let mut gateway = Gateway::launch(namespace, text)?;
+        gateway.wait_healthy()?;
+        Ok(gateway)
+    }
+
+    /// Writes the configuration and starts the daemon, no more.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn launch(namespace: &Namespace, text: &str) -> Result<Gateway> {
+        Gateway::launch_with(namespace, text, |_| ())
+    }
+
+    /// The same, with a say in how the daemon is started.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn launch_with(
+        namespace: &Namespace,
+        text: &str,
+        adapt: impl FnOnce(&mut Command),
+    ) -> Result<Gateway> {
+        let configuration = namespace.directory().join("ringway.toml");
+        fs::write(&configuration, text)?;
+        let child = spawn(namespace, &configuration, adapt)?;
+        Ok(Gateway { namespace: namespace.clone(), configuration, child })
+    }
+
+    /// Name of the node: that of its namespace.
+    pub fn node(&self) -> &str {
+        self.namespace.name()
+    }
+
+    /// Its configuration file.
+    pub fn configuration(&self) -> &Path {
+        &self.configuration
+    }
+
+    /// Directory of its pins.
+    pub fn pins(&self) -> PathBuf {
+        Path::new(PINS).join(self.node())
+    }
+
+    /// The daemon.
+    pub fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        self.child.log()
+    }
+
+    /// Waits until the daemon says that it serves; fails at once when it ends.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn wait_serving(&mut self) -> Result<()> {
+        Ok(self.child.wait_for_log("serving: ", SOON)?)
+    }
+
+    /// Waits until the daemon finds nothing wrong; fails at once when it ends.
+    ///
+    /// # Errors
+    /// It does not, and what it finds wrong.
+    pub fn wait_healthy(&mut self) -> Result<()> {
+        self.wait_serving()?;
+        self.wait_status("a healthy gateway", |status| status["healthy"] == true)?;
+        Ok(())
+    }
+
+    /// Waits for a status that fits, and returns it.
+    ///
+    /// # Errors
+    /// There is none in time; with the last one.
+    pub fn wait_status(&self, what: &str, fits: impl Fn(&Value) -> bool) -> Result<Value> {
+        let look = || {
+            let status = self.status().map_err(|error| format!("{error:#}"))?;
+            if fits(&status) { Ok(status) } else { Err(summary(&status)) }
+        };
+        wait_for(what, SOON, look).with_context(|| format!("the daemon said:\n{}", self.log()))
+    }
+
+    /// `ringway status -o json`, with or without a daemon.
+    ///
+    /// # Errors
+    /// It says something else than a status.
+    pub fn status(&self) -> Result<Value> {
+        self.ringway(&["status", "--ledger", "-o", "json"])?.json()
+    }
+
+    /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
+        let configuration = self.configuration.to_string_lossy();
+        ringway(&self.namespace, &[arguments, &["-c", &configuration]].concat())
+    }
+
+    /// What the API answers to raw bytes: everything until it closes the connection.
+    ///
+    /// # Errors
+    /// The socket breaks.
+    pub fn api(&self, request: &[u8]) -> Result<String> {
+        let mut stream = UnixStream::connect(self.namespace.directory().join("api.sock"))?;
+        stream.set_read_timeout(Some(SOON))?;
+        stream.write_all(request)?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(String::from_utf8_lossy(&answer).into_owned())
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn kill(&mut self) -> Result<()> {
+        Ok(self.child.kill()?)
+    }
+
+    /// SIGTERM, and waits for the end; returns what the daemon logged.
+    ///
+    /// # Errors
+    /// It ends otherwise than well.
+    pub fn terminate(&mut self) -> Result<String> {
+        self.child.signal(Signal::TERM)?;
+        let end = self.child.wait(SOON)?;
+        ensure!(end.status.success(), "SIGTERM ended the daemon with {}: {}", end.status, end.log);
+        Ok(end.log)
+    }
+
+    /// Starts a daemon in place of one that has ended.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.namespace, &self.configuration, |_| ())?;
+        Ok(())
+    }
+
+    /// Replaces the configuration file; for the next daemon.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn rewrite(&self, text: &str) -> Result<()> {
+        Ok(fs::write(&self.configuration, text)?)
+    }
+
+    /// Waits for the end of a daemon that is expected to refuse; its exit code and its words.
+    ///
+    /// # Errors
+    /// It goes on running.
+    pub fn refusal(&mut self) -> Result<(i32, String)> {
+        let end = self.child.wait(SOON)?;
+        Ok((end.status.code().unwrap_or(-1), end.log))
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        if !self.pins().exists() {
+            return;
+        }
+        match ringway(&self.namespace, &["detach", "--node", self.node()]) {
+            Ok(Ran { code: 0, .. }) => {}
+            Ok(ran) => eprintln!("{} not detached: {}", self.node(), ran.said()),
+            Err(error) => eprintln!("{} not detached: {error:#}", self.node()),
+        }
+        if std::thread::panicking() {
+            eprintln!("the daemon's last words:\n{}", self.log());
+        }
+    }
+}
+
+fn spawn(
+    namespace: &Namespace,
+    configuration: &Path,
+    adapt: impl FnOnce(&mut Command),
+) -> Result<Child> {
+    let mut command = namespace.command(binary::path()?);
+    command.arg("run").arg("-c").arg(configuration).env_remove("NOTIFY_SOCKET");
+    adapt(&mut command);
+    Ok(namespace.spawn(command)?)
+}
+
+/// What a failed wait wants to show of a status.
+fn summary(status: &Value) -> String {
+    format!("problems {}, services {}", status["problems"], status["services"])
+}
+
+/// Once: removes the pins of nodes whose namespace is gone because its test was killed.
+///
+/// # Errors
+/// They cannot be removed.
+pub fn remove_stale_pins() -> Result<()> {
+    static ONCE: Once = Once::new();
+    let mut result = Ok(());
+    ONCE.call_once(|| result = remove_pins());
+    result
+}
+
+fn remove_pins() -> Result<()> {
+    let Ok(entries) = fs::read_dir(PINS) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let stale = name.starts_with("rw-") && !Path::new("/run/netns").join(&name).exists();
+        if !stale {
+            continue;
+        }
+        match fs::remove_dir_all(entry.path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                bail!("stale pins {}: {error}", entry.path().display())
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

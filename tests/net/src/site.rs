@@ -1,0 +1,116 @@
+//! A network with backends that say their names.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::{Context, Result};
+use ringway_testnet::{Families, Namespace, Nginx, Node, TwoArmed, two_armed};
+
+/// A service address in the client's network that no kernel owns.
+pub const SERVICE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 80));
+/// The same for IPv6.
+pub const SERVICE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 0x80));
+
+/// A client, a gateway with an interface on either side, and backends `b1`, `b2`, ... with nginx on
+/// port 80 that answers with their name.
+pub struct Site {
+    /// The namespaces and links.
+    pub net: TwoArmed,
+    /// One per backend.
+    pub nginx: Vec<Nginx>,
+}
+
+impl Site {
+    /// Builds it.
+    ///
+    /// # Errors
+    /// Not root, or a tool is missing.
+    pub fn new(backends: usize) -> Result<Site> {
+        let net = two_armed(backends, Families::Both)?;
+        // One request per connection leaves a port in TIME_WAIT for a minute.
+        net.client.ns.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
+        let nginx = (0..backends).map(|n| start_nginx(&net, n)).collect::<Result<_>>()?;
+        Ok(Site { net, nginx })
+    }
+
+    /// The client's namespace.
+    pub fn client(&self) -> &Namespace {
+        &self.net.client.ns
+    }
+
+    /// Starts a killed backend's nginx again.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart_nginx(&mut self, n: usize) -> Result<()> {
+        self.nginx[n] = start_nginx(&self.net, n)?;
+        Ok(())
+    }
+
+    /// The backends' addresses of the family of `address`.
+    pub fn backends(&self, address: IpAddr) -> Vec<IpAddr> {
+        self.net.backends.iter().filter_map(|node| of_family(node, address)).collect()
+    }
+
+    /// Takes the switch's port to backend `n` down or up: silence, as when a machine loses power.
+    ///
+    /// # Errors
+    /// `ip` fails.
+    pub fn set_link(&self, n: usize, up: bool) -> Result<()> {
+        let state = if up { "up" } else { "down" };
+        Ok(self.net.switch.ip(&format!("link set b{} {state}\n", n + 1))?)
+    }
+
+    /// A configuration for this site's gateway with these services.
+    pub fn configuration(&self, body: &str) -> String {
+        configuration(&self.net.gateway, &["eth0", "eth1"], body)
+    }
+
+    /// A TCP service on port 80 of `address` over all backends, answered for by Ringway; `more` are further lines.
+    pub fn web(&self, name: &str, address: IpAddr, more: &str) -> String {
+        let more = format!("announce = \"arp\"\n{more}");
+        service(name, SocketAddr::new(address, 80), &self.backends(address), &more)
+    }
+}
+
+fn start_nginx(net: &TwoArmed, n: usize) -> Result<Nginx> {
+    let node = &net.backends[n];
+    Nginx::start(&node.ns, &node.sockets(80), &format!("b{}", n + 1)).context("nginx")
+}
+
+fn of_family(node: &Node, address: IpAddr) -> Option<IpAddr> {
+    node.addresses().into_iter().find(|a| a.is_ipv4() == address.is_ipv4())
+}
+
+/// A configuration of the gateway in `namespace`: its node is named like the namespace, its socket lies in the
+/// namespace's directory, its tables are small.
+pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> String {
+    let mut text = format!(
+        "[node]\nname = {:?}\ninterfaces = {interfaces:?}\n\n[api]\nsocket = {:?}\n\n",
+        namespace.name(),
+        namespace.directory().join("api.sock"),
+    );
+    if !body.contains("[nat]") {
+        text += "[nat]\nflows = 65536\n\n";
+    }
+    text + body
+}
+
+/// One `[[service]]` over `backends` with the service's own port; `more` are further lines.
+pub fn service(name: &str, endpoint: SocketAddr, backends: &[IpAddr], more: &str) -> String {
+    let mut text = format!(
+        "[[service]]\nname = {name:?}\naddress = \"{}\"\nport = {}\n",
+        endpoint.ip(),
+        endpoint.port()
+    );
+    text += more;
+    if !more.is_empty() && !more.ends_with('\n') {
+        text.push('\n');
+    }
+    text += "backends = [\n";
+    for backend in backends {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "    {{ address = \"{backend}\" }},");
+    }
+    text + "]\n\n"
+}

@@ -1,0 +1,3 @@
+//! End to end, module by module what a user relies on.
+
+mod http;
