@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringway_lab::lb;
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
@@ -148,7 +149,8 @@ pub struct DetachArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Runs in network namespaces of its own and cleans up after itself.\n\nExamples:\n  \
-    ringway demo\n  ringway demo --list\n  ringway demo --only failover -o json"
+    ringway demo\n  ringway demo --list\n  ringway demo --only kill-backend -o json\n  \
+    ringway demo --keep\n  ringway demo --clean"
 )]
 pub struct DemoArgs {
     /// List the phases and do nothing.
@@ -160,6 +162,12 @@ pub struct DemoArgs {
     /// Leave everything standing and print commands to try.
     #[arg(long)]
     pub keep: bool,
+    /// Take down what --keep left standing.
+    #[arg(long, conflicts_with_all = ["list", "only", "keep"])]
+    pub clean: bool,
+    /// A job for the demo's own helper processes.
+    #[arg(long, hide = true, value_name = "JOB")]
+    pub inner: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -180,8 +188,27 @@ pub enum Bench {
 
 /// `ringway bench lb`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ringway bench lb\n  ringway bench lb -o json --show-configs")]
+#[command(
+    after_help = "Takes about six minutes; runs in network namespaces of its own. Exit code 1 when a path that \
+    can run here did not.\n\nExamples:\n  ringway bench lb\n  ringway bench lb -o json --show-configs\n  \
+    ringway bench lb --only direct,nftables,ringway-host --connections 100"
+)]
 pub struct BenchLbArgs {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    pub only: Vec<lb::Path>,
+    /// Concurrent connections, each number measured.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
+        value_parser = clap::value_parser!(u32).range(1..=4000))]
+    pub connections: Vec<u32>,
+    /// How often each path is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
     /// Print every configuration used.
     #[arg(long)]
     pub show_configs: bool,

@@ -1,13 +1,33 @@
 //! `ringway bench`: measurements.
 
-use ringway_gateway::problem::Error;
+use std::time::Duration;
 
-use crate::cli::{Bench, BenchArgs};
+use ringway_lab::lb;
+
+use crate::cli::{Bench, BenchArgs, BenchLbArgs, Output};
 use crate::exit::Exit;
+use crate::table;
 
 /// Runs a benchmark.
 pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
     match &args.what {
-        Bench::Lb(_) => Err(Error::failed("this benchmark is not part of this build", "").into()),
+        Bench::Lb(args) => balancers(args),
     }
+}
+
+fn balancers(args: &BenchLbArgs) -> anyhow::Result<Exit> {
+    let options = lb::Options {
+        rounds: args.rounds,
+        duration: Duration::from_secs(args.seconds),
+        connections: args.connections.clone(),
+        only: args.only.clone(),
+        show_configs: args.show_configs,
+        ..lb::Options::default()
+    };
+    let report = lb::run(&options, |line| eprintln!("{line}"))?;
+    match args.output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(&report)?,
+    }
+    Ok(if report.ok() { Exit::Done } else { Exit::Failed })
 }

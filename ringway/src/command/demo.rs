@@ -1,11 +1,139 @@
 //! `ringway demo`: real traffic through Ringway, in namespaces.
 
 use ringway_gateway::problem::Error;
+use ringway_lab::demo::{self, Command, Options, Phase, Report};
 
-use crate::cli::DemoArgs;
+use crate::cli::{DemoArgs, Output};
 use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone};
 
 /// Runs the demo.
-pub fn main(_args: &DemoArgs) -> anyhow::Result<Exit> {
-    Err(Error::failed("the demo is not part of this build", "").into())
+pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
+    if let Some(job) = &args.inner {
+        demo::inner(job)?;
+    } else if args.list {
+        table::print(&list())?;
+    } else if args.clean {
+        clean()?;
+    } else {
+        return run(args);
+    }
+    Ok(Exit::Done)
+}
+
+fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
+    let options = Options { binary: None, only: args.only.clone(), keep: args.keep };
+    let (report, commands) = demo::run(&options, &|line| eprintln!("{line}")).map_err(failed)?;
+    match args.output.output {
+        Output::Json => table::json(&report)?,
+        Output::Table => table::print(&render(&report, table::colour()))?,
+    }
+    // Not on stdout, which may be a JSON document.
+    for Command { what, line } in &commands {
+        eprintln!("# {what}\n{line}");
+    }
+    Ok(if report.ok { Exit::Done } else { Exit::Failed })
+}
+
+/// A wrong phase is wrong usage.
+fn failed(error: ringway_lab::Error) -> anyhow::Error {
+    match error {
+        ringway_lab::Error::NoSuchPhase(..) => Error::configuration(error.to_string(), "").into(),
+        other => other.into(),
+    }
+}
+
+fn clean() -> anyhow::Result<()> {
+    let removed = demo::clean()?;
+    let lines: String = removed.iter().map(|name| format!("removed {name}\n")).collect();
+    table::print(if lines.is_empty() { "no demo was left standing\n" } else { &lines })?;
+    Ok(())
+}
+
+fn list() -> String {
+    let mut table = Table::new(&["phase", "what it does"]);
+    for phase in demo::PHASES {
+        table.row(vec![Cell::new(phase.name), Cell::new(phase.what)]);
+    }
+    table.render(table::colour())
+}
+
+fn render(report: &Report, colour: bool) -> String {
+    let mut table = Table::new(&[
+        "phase",
+        "forward",
+        "requests",
+        "errors",
+        "lost to killed",
+        "failover",
+        "requests/s",
+        "p99",
+        "",
+    ]);
+    for phase in &report.phases {
+        table.row(row(phase));
+    }
+    let verdict = match (report.ok, report.failover_ms) {
+        (true, Some(ms)) => format!("It held; failover in {ms} ms."),
+        (true, None) => "It held.".into(),
+        (false, _) => "It did not hold: see the phases above.".into(),
+    };
+    let tone = if report.ok { Tone::Good } else { Tone::Bad };
+    format!("\n{}\n{}\n", table.render(colour), table::paint(&verdict, tone, colour))
+}
+
+fn row(phase: &Phase) -> Vec<Cell> {
+    let bad_if = |bad: bool| if bad { Tone::Bad } else { Tone::Plain };
+    let verdict = if phase.ok { "held" } else { "did not hold" };
+    let failover = phase.failover_ms.map_or_else(|| "-".into(), |ms| format!("{ms} ms"));
+    let verdict_tone = if phase.ok { Tone::Good } else { Tone::Bad };
+    vec![
+        Cell::new(phase.name.as_str()),
+        Cell::new(phase.forward.as_str()),
+        Cell::number(phase.requests),
+        Cell::number(phase.errors).tone(bad_if(phase.errors > 0)),
+        Cell::number(phase.lost_to_killed),
+        Cell::number(failover),
+        Cell::number(format!("{:.0}", phase.requests_per_s)),
+        Cell::number(format!("{:.2} ms", phase.latency_p99_ns as f64 / 1e6)),
+        Cell::new(verdict).tone(verdict_tone),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn phase(name: &str, ok: bool) -> Phase {
+        Phase {
+            name: name.into(),
+            forward: "nat".into(),
+            requests: 1000,
+            errors: u64::from(!ok),
+            lost_to_killed: 0,
+            requests_per_s: 1234.5,
+            latency_p99_ns: 1_250_000,
+            failover_ms: Some(12),
+            ok,
+            problems: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn one_aligned_table() {
+        let phases = vec![phase("curl", true), phase("kill-backend", false)];
+        let report =
+            Report { schema: demo::SCHEMA.into(), phases, failover_ms: Some(12), ok: false };
+        let text = render(&report, false);
+        assert!(text.contains("It did not hold"), "{text}");
+        let rows: Vec<&str> = text.lines().filter(|line| line.contains("nat")).collect();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].find("1000"), rows[1].find("1000"));
+    }
+
+    #[test]
+    fn every_phase_is_listed() {
+        let text = list();
+        assert!(demo::PHASES.iter().all(|phase| text.contains(phase.name)), "{text}");
+    }
 }
