@@ -84,14 +84,17 @@ pub struct Tally {
     pub elapsed: Duration,
 }
 
+/// A histogram of 1 us to 60 s, exact to 1..2 per cent, and small enough to have one per connection.
+pub(super) fn nanoseconds() -> Histogram<u64> {
+    Histogram::new_with_bounds(1_000, 60_000_000_000, 2)
+        .expect("bounds are in order and the precision is below 6")
+}
+
 impl Tally {
     pub(super) fn empty() -> Self {
-        // 1 us to 60 s, two digits: 1..2 per cent, and small enough to have one per connection.
-        let latency = Histogram::new_with_bounds(1_000, 60_000_000_000, 2)
-            .expect("bounds are in order and the precision is below 6");
         Self {
             answered: BTreeMap::new(),
-            latency,
+            latency: nanoseconds(),
             failures: Vec::new(),
             opened: Vec::new(),
             elapsed: Duration::ZERO,

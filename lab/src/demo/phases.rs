@@ -5,12 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use hdrhistogram::Histogram;
 use ringway_testnet::wait_until;
 
 use super::echo;
 use super::judge::{Kill, judge};
-use super::load::{Load, Plan};
+use super::load::{Load, Plan, nanoseconds};
 use super::report::{Phase, per_second};
 use super::site::{
     BACKENDS, ECHO, FAILOVER_LIMIT, HTTP, SERVICE_V4, SERVICE_V6, Site, backend_name,
@@ -98,18 +97,13 @@ fn http(address: IpAddr) -> SocketAddr {
     SocketAddr::new(address, HTTP)
 }
 
-/// A histogram of nanoseconds, 1..2 per cent exact.
-fn histogram() -> Result<Histogram<u64>> {
-    Histogram::new(2).map_err(|e| Error::Unavailable(e.to_string()))
-}
-
 /// curl itself, since that is what everybody would try first.
 fn curl(site: &mut Site, say: Say) -> Result<Phase> {
     /// One of three equal backends stays unseen by all of these once in 180 000 times.
     const MOST: u32 = 30;
     let url = format!("http://{}/", http(SERVICE_V4));
     let mut phase = Phase::empty("curl");
-    let (mut seen, mut latency) = (BTreeSet::new(), histogram()?);
+    let (mut seen, mut latency) = (BTreeSet::new(), nanoseconds());
     let begin = Instant::now();
     while phase.requests < u64::from(MOST) && seen.len() < BACKENDS {
         let mut command = site.client().tool("curl")?;
