@@ -1,1 +1,205 @@
+//! What is not balanced: passed on or dropped as documented, each with its own reason, never
+//! changed.
 
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::table::{Row, check, row};
+use ringway_bpf_tests::{World, ports};
+
+use crate::needs_root;
+
+/// Frames to a service that would be forwarded as they are.
+fn plain(world: &mut World, family: Family) -> [Frame; 2] {
+    [TCP, UDP].map(|proto| {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+    })
+}
+
+fn elsewhere(frame: &Frame) -> Frame {
+    let to = (frame.family().elsewhere(), frame.dst.port()).into();
+    Frame { dst: to, ..frame.clone() }
+}
+
+/// Everything below starts from these; if they were not forwarded, nothing would be shown.
+#[test]
+fn the_plain_frames_are_forwarded() {
+    needs_root!("the_plain_frames_are_forwarded");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for frame in plain(&mut world, family) {
+            world.open_with(FRONT, frame);
+        }
+    }
+}
+
+#[test]
+fn other_links_and_hosts() {
+    needs_root!("other_links_and_hosts");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for family in FAMILIES {
+        for frame in plain(&mut world, family) {
+            let with = |change: fn(&mut Frame)| frame.clone().with(change);
+            rows.extend([
+                row("one tag", with(|f| f.vlans = vec![(0x8100, 5)]), Pass, Vlan),
+                row("priority tag", with(|f| f.vlans = vec![(0x8100, 0xe000)]), Pass, Vlan),
+                row("service tag", with(|f| f.vlans = vec![(0x88a8, 5)]), Pass, Vlan),
+                row("two tags", with(|f| f.vlans = vec![(0x88a8, 5), (0x8100, 6)]), Pass, Vlan),
+                row("another host", with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost),
+                row("broadcast", with(|f| f.dst_mac = BROADCAST_MAC), Pass, OtherHost),
+                row("the other interface's MAC", with(|f| f.dst_mac = BACK_MAC), Pass, OtherHost),
+                row("no service there", elsewhere(&frame), Pass, NoService),
+                row("no service on that port", with(|f| f.dst.set_port(79)), Pass, NoService),
+            ]);
+            let mut other_host = with(|f| f.dst_mac = STRANGER_MAC).bytes();
+            other_host.truncate(14 + family.header_len() + 7);
+            rows.push(row("another host's broken frame", other_host, Pass, OtherHost));
+        }
+    }
+    let ethertype = |ethertype: u16, len: usize| {
+        let mut bytes = FRONT_MAC.to_vec();
+        bytes.extend(CLIENT_MAC);
+        bytes.extend(ethertype.to_be_bytes());
+        bytes.resize(len, 0x5a);
+        bytes
+    };
+    rows.extend([
+        row("LLDP", ethertype(0x88cc, 60), Pass, NotIp),
+        row("an 802.3 length", ethertype(0x0040, 78), Pass, NotIp),
+        row("PPPoE", ethertype(0x8864, 60), Pass, NotIp),
+        row("nothing but a header", ethertype(0x88cc, 14), Pass, NotIp),
+        row("a tag and no more", ethertype(0x8100, 14), Pass, Vlan),
+    ]);
+    check(&world, &rows);
+}
+
+#[test]
+fn ipv4_options() {
+    needs_root!("ipv4_options");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for frame in plain(&mut world, Family::V4) {
+        for (what, options) in [
+            ("no operation", vec![1, 1, 1, 0]),
+            ("router alert", vec![0x94, 4, 0, 0]),
+            ("record route", [vec![7, 39, 4], vec![0; 37]].concat()),
+        ] {
+            let frame = frame.clone().with(|f| f.options = options);
+            rows.push(row(what, frame.clone(), Drop, IpOptions));
+            rows.push(row(what, elsewhere(&frame), Pass, NoService));
+            let stranger = frame.with(|f| f.dst_mac = STRANGER_MAC);
+            rows.push(row(what, stranger, Pass, OtherHost));
+        }
+    }
+    check(&world, &rows);
+}
+
+#[test]
+fn ipv6_extension_headers() {
+    needs_root!("ipv6_extension_headers");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for frame in plain(&mut world, Family::V6) {
+        // Next header, length, six bytes of padding option (RFC 8200 section 4.2).
+        let padded = vec![frame.proto, 0, 1, 4, 0, 0, 0, 0];
+        for (what, first) in [
+            ("hop-by-hop options", 0),
+            ("routing", 43),
+            ("destination options", 60),
+            ("authentication", 51),
+            ("mobility", 135),
+            ("host identity", 139),
+            ("shim6", 140),
+        ] {
+            let options = padded.clone();
+            let frame = frame.clone().with(|f| (f.first_extension, f.options) = (first, options));
+            rows.push(row(what, frame.clone(), Drop, Ipv6Extension));
+            rows.push(row(what, elsewhere(&frame), Pass, NoService));
+            let stranger = frame.with(|f| f.dst_mac = STRANGER_MAC);
+            rows.push(row(what, stranger, Pass, OtherHost));
+        }
+    }
+    check(&world, &rows);
+}
+
+#[test]
+fn fragments() {
+    needs_root!("fragments");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    let mut both = |what: &str, frame: Frame| {
+        rows.push(row(what, frame.clone(), Drop, Fragment));
+        rows.push(row(what, elsewhere(&frame), Pass, NoService));
+        rows.push(row(what, frame.with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost));
+    };
+    for frame in plain(&mut world, Family::V4) {
+        for (what, fragment) in [("first", 0x2000), ("middle", 0x2010), ("last", 0x0020)] {
+            both(what, frame.clone().with(|f| f.fragment = fragment));
+        }
+    }
+    for frame in plain(&mut world, Family::V6) {
+        // Next header, reserved, offset and more-flag, identification (RFC 8200 section 4.5).
+        for (what, offset) in [("first", 1u16), ("middle", 0x81), ("last", 0x80), ("atomic", 0)] {
+            let [high, low] = offset.to_be_bytes();
+            let header = vec![frame.proto, 0, high, low, 0, 0, 0, 7];
+            both(what, frame.clone().with(|f| (f.first_extension, f.options) = (44, header)));
+        }
+    }
+    check(&world, &rows);
+}
+
+#[test]
+fn other_protocols_and_icmp() {
+    needs_root!("other_protocols_and_icmp");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for family in FAMILIES {
+        let [frame, _] = plain(&mut world, family);
+        let with = |proto, payload: &[u8]| Frame { proto, ..frame.clone() }.payload(payload);
+        let echo = if family == Family::V4 { [8, 0] } else { [128, 0] };
+        let echo = [&echo[..], &[0, 0, 0, 1, 0, 1], b"abcdefgh"].concat();
+        let too_big = if family == Family::V4 { [3, 4] } else { [2, 0] };
+        let too_big = [&too_big[..], &[0, 0, 0, 0, 5, 0], &[0x45; 28]].concat();
+        for (what, payload) in [("echo", &echo[..]), ("packet too big", &too_big), ("empty", &[])] {
+            rows.push(row(what, with(family.icmp(), payload), Pass, Icmp));
+            rows.push(row(what, elsewhere(&with(family.icmp(), payload)), Pass, NoService));
+            let stranger = with(family.icmp(), payload).with(|f| f.dst_mac = STRANGER_MAC);
+            rows.push(row(what, stranger, Pass, OtherHost));
+        }
+        for (what, proto) in
+            [("SCTP", 132), ("GRE", 47), ("IP in IP", 4), ("ESP", 50), ("OSPF", 89), ("none", 59)]
+        {
+            rows.push(row(what, with(proto, &[1; 12]), Pass, OtherProtocol));
+            rows.push(row(what, elsewhere(&with(proto, &[1; 12])), Pass, NoService));
+        }
+    }
+    check(&world, &rows);
+}
+
+/// From an address of ours: a loop. From a nat address or a backend: a client like any other.
+#[test]
+fn sources() {
+    needs_root!("sources");
+    let mut world = World::new();
+    let mut rows: Vec<Row> = Vec::new();
+    for family in FAMILIES {
+        for frame in plain(&mut world, family) {
+            for own in [family.vip(), family.announced()] {
+                let frame = frame.clone().with(|f| f.src.set_ip(own));
+                rows.push(row("from a service address", frame, Drop, Loop));
+            }
+        }
+    }
+    check(&world, &rows);
+    for family in FAMILIES {
+        for frame in plain(&mut world, family) {
+            for client in [family.nat(), family.backend(1), family.backend(4)] {
+                let frame = frame.clone().with(|f| f.src.set_ip(client));
+                let flow = world.open_with(FRONT, frame);
+                world.answer(&flow, flags::SYN | flags::ACK);
+            }
+        }
+    }
+}
