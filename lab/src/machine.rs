@@ -49,15 +49,22 @@ fn cpu_model(cpuinfo: &str) -> String {
     model.unwrap_or("unknown").to_owned()
 }
 
-/// The first line that a program prints about itself; nginx uses standard error.
+/// The version in the first line that a program prints about itself; nginx uses standard error.
 fn version(program: &str, flag: &str) -> Option<String> {
     let tool = tools::find(program).ok()?;
     let mut command = Command::new(&tool.path);
     tool.set_environment(&mut command);
     let output = command.arg(flag).output().ok()?;
     let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    Some(said.lines().next()?.trim().to_owned())
+    Some(version_in(String::from_utf8_lossy(&said).lines().next()?))
+}
+
+/// The first word that looks like a version, without `name/` or `v` before it; else the whole line.
+fn version_in(line: &str) -> String {
+    let words = line.split_whitespace().map(|w| w.rsplit('/').next().unwrap_or(w));
+    let mut versions = words.map(|w| w.trim_start_matches('v'));
+    let found = versions.find(|w| w.contains('.') && w.starts_with(|c: char| c.is_ascii_digit()));
+    found.unwrap_or(line.trim()).to_owned()
 }
 
 fn now() -> String {
@@ -90,6 +97,22 @@ mod tests {
         assert_eq!(rfc3339(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(rfc3339(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(rfc3339(1_767_225_599), "2025-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn versions() {
+        for (line, version) in [
+            ("nginx version: nginx/1.22.1", "1.22.1"),
+            (
+                "HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/",
+                "2.6.12-1+deb12u4",
+            ),
+            ("nftables v1.0.6 (Lester Gooch #5)", "1.0.6"),
+            ("wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer", "4.1.0-3+b2"),
+            (" unheard of ", "unheard of"),
+        ] {
+            assert_eq!(version_in(line), version);
+        }
     }
 
     #[test]

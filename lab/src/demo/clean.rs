@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use ringway_testnet::{remove_kept, remove_own, sweep, wait_until};
+use ringway_testnet::{remove_kept, sweep, wait_until};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::{Error, Result};
@@ -32,6 +32,13 @@ pub fn clean() -> Result<Vec<String>> {
 /// Removes what demos left that were killed together with their guards.
 pub(super) fn remove_stale() -> Result<()> {
     sweep()?;
+    remove_pins()?;
+    Ok(())
+}
+
+/// Removes all that this process built, kept or not.
+pub(super) fn remove_own() -> Result<()> {
+    ringway_testnet::remove_own()?;
     remove_pins()?;
     Ok(())
 }
@@ -64,7 +71,7 @@ fn remove_directory(path: PathBuf) -> Result<()> {
 }
 
 /// A second process that outlives this one, should it be killed, and removes what it leaves.
-pub(super) struct Guard(Child);
+pub(crate) struct Guard(Child);
 
 impl Guard {
     pub fn start(binary: &Path) -> Result<Self> {
@@ -108,7 +115,7 @@ fn ended(pid: u32) -> bool {
 }
 
 /// On SIGINT, SIGTERM and SIGHUP: removes everything, then ends with 128 and the signal's number.
-pub(super) fn end_on_signals() -> Result<()> {
+pub(crate) fn end_on_signals() -> Result<()> {
     let failed = |source| Error::Run { program: "a signal handler".into(), source };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
@@ -125,10 +132,8 @@ pub(super) fn end_on_signals() -> Result<()> {
         .spawn(move || {
             let number = runtime.block_on(wait);
             eprintln!("\ninterrupted: removing what was built");
-            for result in [remove_own().map(drop).map_err(Error::from), remove_pins().map(drop)] {
-                if let Err(e) = result {
-                    eprintln!("{e}");
-                }
+            if let Err(e) = remove_own() {
+                eprintln!("{e}");
             }
             std::process::exit(128 + number);
         })

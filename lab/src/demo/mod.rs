@@ -3,7 +3,7 @@
 //! A client, a gateway and three backends, each in a network namespace of its own; the gateway runs this very
 //! binary. Needs root, less than a minute, and leaves nothing behind unless told to.
 
-mod clean;
+pub(crate) mod clean;
 mod daemon;
 mod echo;
 mod http;
@@ -16,7 +16,7 @@ mod site;
 
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use clean::clean;
 pub use phases::{Info, PHASES, Say};
@@ -24,6 +24,7 @@ pub use report::{Phase, Report, SCHEMA};
 
 use crate::{Error, Result};
 use clean::{Guard, end_on_signals};
+use ringway_testnet::tools;
 use site::Site;
 
 /// What to show, and how.
@@ -53,16 +54,27 @@ pub struct Command {
 pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     let chosen = phases::choose(options.only.as_deref())?;
     let binary = binary(options)?;
+    for tool in ["ip", "nginx", "curl", "wrk"] {
+        tools::find(tool)?;
+    }
     if options.keep {
         ringway_testnet::keep_everything();
     }
     clean::remove_stale()?;
     let guard = Guard::start(&binary)?;
     end_on_signals()?;
+    let outcome = show(&binary, &chosen, options.keep, say);
+    if outcome.is_err() {
+        clean::remove_own()?;
+    }
+    guard.dismiss();
+    outcome
+}
 
-    let mut site = Site::build(&binary, say)?;
+fn show(binary: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report, Vec<Command>)> {
+    let mut site = Site::build(binary, say)?;
     let mut results = Vec::new();
-    for phase in chosen {
+    for phase in phases {
         say(&format!("{}: {}", phase.name, phase.what));
         let result = phases::run(phase, &mut site, say);
         say(&phases::outcome(&result));
@@ -71,11 +83,12 @@ pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
         }
         results.push(result);
     }
-    let commands = if options.keep { keep::commands(&binary, &mut site) } else { Vec::new() };
-    if !options.keep {
+    let mut commands = Vec::new();
+    if keep {
+        commands = keep::commands(binary, &mut site);
+    } else {
         site.take_down()?;
     }
-    guard.dismiss();
     Ok((Report::new(results), commands))
 }
 

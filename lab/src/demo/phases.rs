@@ -69,7 +69,7 @@ pub(super) fn choose(only: Option<&str>) -> Result<Vec<Info>> {
 }
 
 /// A phase that breaks off is one that did not hold, and the next one gets its chance.
-pub(super) fn run(phase: Info, site: &mut Site, say: Say) -> Phase {
+pub(super) fn run(phase: &Info, site: &mut Site, say: Say) -> Phase {
     (phase.run)(site, say).unwrap_or_else(|e| Phase::failed(phase.name, e.to_string()))
 }
 

@@ -25,30 +25,21 @@ pub(super) fn in_container(net: &OneBridge, ringway: &Path, mode: &str) -> Resul
 }
 
 /// At the host ends of the veth pairs, which are ports of the bridge: packets go from one to another, past it. The
-/// service's address, which nat sends from too, is nobody's: XDP answers ARP for it at every port. The kernel has
-/// to be told which port a backend is at, for its own route leads to the bridge.
+/// service's address, which nat sends from too, is nobody's: XDP answers ARP for it at every port.
 pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
     let address = Ipv4Addr::new(172, 17, 0, 100);
-    let mut interfaces = vec![&net.client.peer.name];
-    let mut routes = String::new();
-    attach_pass(&net.client.ns, &net.client.eth0.name)?;
-    for backend in &net.backends {
-        attach_pass(&backend.ns, &backend.eth0.name)?;
-        let (port, to, mac) = (&backend.peer.name, v4(backend.v4), backend.eth0.mac);
-        let _ = writeln!(routes, "route add {to}/32 dev {port}");
-        let _ = writeln!(routes, "neigh replace {to} lladdr {mac} dev {port} nud permanent");
-        interfaces.push(port);
+    let mut interfaces = Vec::new();
+    for node in std::iter::once(&net.client).chain(&net.backends) {
+        attach_pass(&node.ns, &node.eth0.name)?;
+        interfaces.push(&node.peer.name);
     }
-    net.host.ip(&routes)?;
     let node = format!(
         "name = \"bench\"\ninterfaces = {interfaces:?}\nxdp_mode = \"native\"\n\n\
          [nat]\naddresses = [\"{address}\"]"
     );
     let service = format!("address = \"{address}\"\nannounce = \"arp\"");
     let configuration = configuration(net, &net.host, &node, &service);
-    let mut balancer = start(&net.host, ringway, address, configuration)?;
-    balancer.configuration += &routes;
-    Ok(balancer)
+    start(&net.host, ringway, address, configuration)
 }
 
 /// `node` and `service` are lines of those sections.

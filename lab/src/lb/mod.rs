@@ -26,6 +26,7 @@ pub use crate::machine::Machine;
 pub use path::Path;
 pub use report::{Comparison, NotRun, Report, Run, SCHEMA};
 
+use crate::demo::clean::{Guard, end_on_signals};
 use crate::wrk::{self, Figures};
 use crate::{Error, Result};
 use standing::Standing;
@@ -59,6 +60,16 @@ impl Default for Options {
             ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
         }
     }
+}
+
+/// [`run`] as a command does it: an interrupt takes everything down at once, and a guard process does so should this
+/// one be killed.
+pub fn run_guarded(options: &Options, progress: impl FnMut(&str)) -> Result<Report> {
+    let guard = Guard::start(&options.ringway)?;
+    end_on_signals()?;
+    let report = run(options, progress);
+    guard.dismiss();
+    report
 }
 
 /// Measures. `progress` is told in words what goes on, and aloud what is skipped or fails. A path that cannot run

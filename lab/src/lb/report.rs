@@ -186,8 +186,8 @@ impl fmt::Display for Report {
         }
         let m = &self.machine;
         writeln!(f, "\n{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        let versions: Vec<String> = m.versions.iter().map(|(k, v)| format!("{k}: {v}")).collect();
-        writeln!(f, "{}", versions.join("; "))?;
+        let versions: Vec<String> = m.versions.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        writeln!(f, "{}", versions.join(", "))?;
         writeln!(f, "{}, medians of {} rounds; {}", self.command, self.rounds, self.offloads)?;
         writeln!(f, "Network namespaces on one machine: these figures say nothing about hardware.")
     }

@@ -24,7 +24,7 @@ fn balancers(args: &BenchLbArgs) -> anyhow::Result<Exit> {
         show_configs: args.show_configs,
         ..lb::Options::default()
     };
-    let report = lb::run(&options, |line| eprintln!("{line}"))?;
+    let report = lb::run_guarded(&options, |line| eprintln!("{line}"))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,
