@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -121,4 +122,23 @@ pub fn ask_udp(socket: &UdpSocket, text: &str, timeout: Duration) -> io::Result<
         Some((name, echoed)) if echoed == text => Ok(name.to_owned()),
         _ => Err(io::Error::other(format!("asked {} bytes, got {}", text.len(), answer.len()))),
     }
+}
+
+/// From now on the socket sends datagrams without a checksum (IPv4, RFC 768).
+///
+/// # Errors
+/// The kernel refuses.
+pub fn no_checksum(socket: &UdpSocket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: an open socket, and an integer that outlives the call with its length.
+    let ret = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NO_CHECK,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -13,11 +13,11 @@ mod site;
 
 pub use binary::{Ran, ringway};
 pub use books::{Device, received};
-pub use client::{Line, ask_udp, get, http, http_raw};
+pub use client::{Line, ask_udp, get, http, http_raw, no_checksum};
 pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};
 pub use server::{Dns, Echo, Named, Responder};
-pub use site::{SERVICE_V4, SERVICE_V6, Site, configuration, service};
+pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, configuration, service};
 
 use std::time::Duration;
 

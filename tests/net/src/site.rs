@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::Echo;
 use anyhow::{Context, Result};
 use ringway_testnet::{Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 
@@ -10,6 +11,9 @@ use ringway_testnet::{Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 pub const SERVICE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 80));
 /// The same for IPv6.
 pub const SERVICE_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, 0x80));
+
+/// Where [`Site`]'s nginx are reached by IPv4.
+pub const WEB: SocketAddr = SocketAddr::new(SERVICE_V4, 80);
 
 /// A client, a gateway with an interface on either side, and backends `b1`, `b2`, ... with nginx on
 /// port 80 that answers with their name.
@@ -47,9 +51,21 @@ impl Site {
         Ok(())
     }
 
-    /// The backends' addresses of the family of `address`.
-    pub fn backends(&self, address: IpAddr) -> Vec<IpAddr> {
-        self.net.backends.iter().filter_map(|node| of_family(node, address)).collect()
+    /// The backends' addresses of the family of `address`, with a port.
+    pub fn backends(&self, address: IpAddr, port: u16) -> Vec<SocketAddr> {
+        let nodes = self.net.backends.iter();
+        nodes.filter_map(|node| Some(SocketAddr::new(of_family(node, address)?, port))).collect()
+    }
+
+    /// An echo server per backend, named like it, on this port of both families.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub fn echo(&self, address: IpAddr, port: u16) -> Result<Vec<Echo>> {
+        let start = |(n, endpoint): (usize, &SocketAddr)| {
+            Echo::start(&self.net.backends[n].ns, *endpoint, &format!("b{}", n + 1))
+        };
+        self.backends(address, port).iter().enumerate().map(start).collect()
     }
 
     /// Takes the switch's port to backend `n` down or up: silence, as when a machine loses power.
@@ -66,10 +82,10 @@ impl Site {
         configuration(&self.net.gateway, &["eth0", "eth1"], body)
     }
 
-    /// A TCP service on port 80 of `address` over all backends, answered for by Ringway; `more` are further lines.
-    pub fn web(&self, name: &str, address: IpAddr, more: &str) -> String {
+    /// A service over the same port of all backends, answered for by Ringway; `more` are further lines.
+    pub fn service(&self, name: &str, endpoint: SocketAddr, more: &str) -> String {
         let more = format!("announce = \"arp\"\n{more}");
-        service(name, SocketAddr::new(address, 80), &self.backends(address), &more)
+        service(name, endpoint, &self.backends(endpoint.ip(), endpoint.port()), &more)
     }
 }
 
@@ -96,8 +112,8 @@ pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> 
     text + body
 }
 
-/// One `[[service]]` over `backends` with the service's own port; `more` are further lines.
-pub fn service(name: &str, endpoint: SocketAddr, backends: &[IpAddr], more: &str) -> String {
+/// One `[[service]]` over `backends`; `more` are further lines.
+pub fn service(name: &str, endpoint: SocketAddr, backends: &[SocketAddr], more: &str) -> String {
     let mut text = format!(
         "[[service]]\nname = {name:?}\naddress = \"{}\"\nport = {}\n",
         endpoint.ip(),
@@ -110,7 +126,8 @@ pub fn service(name: &str, endpoint: SocketAddr, backends: &[IpAddr], more: &str
     text += "backends = [\n";
     for backend in backends {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "    {{ address = \"{backend}\" }},");
+        let (address, port) = (backend.ip(), backend.port());
+        let _ = writeln!(text, "    {{ address = \"{address}\", port = {port} }},");
     }
     text + "]\n\n"
 }

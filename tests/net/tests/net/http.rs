@@ -1,19 +1,19 @@
 //! HTTP gets through, whatever the way in and out.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
     Gateway, SERVICE_V4, SERVICE_V6, Site, configuration, get, needs_root, service,
 };
-use ringway_testnet::{Nginx, XdpReceive, detach_pass, one_bridge};
+use ringway_testnet::{Namespace, Nginx, XdpReceive, detach_pass, one_bridge};
 
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
 
 /// Names of all backends that answer within 64 requests.
-fn who_answers(site: &Site, target: SocketAddr) -> Result<BTreeSet<String>> {
-    (0..64).map(|_| get(site.client(), target)).collect()
+fn who_answers(client: &Namespace, target: SocketAddr) -> Result<BTreeSet<String>> {
+    (0..64).map(|_| get(client, target)).collect()
 }
 
 fn curl(site: &Site, url: &str) -> Result<String> {
@@ -23,12 +23,14 @@ fn curl(site: &Site, url: &str) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
-/// Both families through two interfaces; every backend gets its share; `mode` is what status says.
-fn both_families(asked: &str, mode: &str) -> Result<()> {
+/// Both families through two interfaces, every backend with its share, in the mode asked for.
+fn both_families(mode: &str) -> Result<()> {
     let site = Site::new(3)?;
-    let services = site.web("web", SERVICE_V4, CHECK) + &site.web("web6", SERVICE_V6, CHECK);
-    let text =
-        site.configuration(&services).replace("[api]", &format!("xdp_mode = {asked:?}\n[api]"));
+    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 80));
+    let services =
+        site.service("web", targets[0], CHECK) + &site.service("web6", targets[1], CHECK);
+    let text = site.configuration(&services);
+    let text = text.replace("[api]", &format!("xdp_mode = {mode:?}\n[api]"));
     let gateway = Gateway::start(&site.net.gateway, &text)?;
     let status = gateway.status()?;
     for interface in status["interfaces"].as_array().into_iter().flatten() {
@@ -36,9 +38,9 @@ fn both_families(asked: &str, mode: &str) -> Result<()> {
     }
     ensure!(curl(&site, &format!("http://{SERVICE_V4}/"))?.starts_with('b'));
     ensure!(curl(&site, &format!("http://[{SERVICE_V6}]/"))?.starts_with('b'));
-    for address in [SERVICE_V4, SERVICE_V6] {
-        let names = who_answers(&site, SocketAddr::new(address, 80))?;
-        ensure!(names.len() == 3, "{address} answered by {names:?} alone");
+    for target in targets {
+        let names = who_answers(site.client(), target)?;
+        ensure!(names.len() == 3, "{target} answered by {names:?} alone");
     }
     Ok(())
 }
@@ -46,13 +48,13 @@ fn both_families(asked: &str, mode: &str) -> Result<()> {
 #[test]
 fn both_families_in_native_mode() -> Result<()> {
     needs_root!();
-    both_families("native", "native")
+    both_families("native")
 }
 
 #[test]
 fn both_families_in_generic_mode() -> Result<()> {
     needs_root!();
-    both_families("generic", "generic")
+    both_families("generic")
 }
 
 #[test]
@@ -66,19 +68,44 @@ fn in_and_out_by_one_interface() -> Result<()> {
     }
     let mut services = String::new();
     // The container's own addresses: its kernel answers for them.
-    for (n, address) in net.balancer.addresses().into_iter().enumerate() {
-        let family = |a: &IpAddr| a.is_ipv4() == address.is_ipv4();
-        let backends: Vec<IpAddr> =
-            net.backends.iter().flat_map(|b| b.addresses()).filter(family).collect();
-        services += &service(&format!("web{n}"), SocketAddr::new(address, 80), &backends, CHECK);
+    for (n, target) in net.balancer.sockets(80).into_iter().enumerate() {
+        let backends: Vec<SocketAddr> = net
+            .backends
+            .iter()
+            .flat_map(|node| node.sockets(80))
+            .filter(|backend| backend.is_ipv4() == target.is_ipv4())
+            .collect();
+        services += &service(&format!("web{n}"), target, &backends, CHECK);
     }
-    let gateway =
-        Gateway::start(&net.balancer.ns, &configuration(&net.balancer.ns, &["eth0"], &services))?;
+    let text = configuration(&net.balancer.ns, &["eth0"], &services);
+    let _gateway = Gateway::start(&net.balancer.ns, &text)?;
     for target in net.balancer.sockets(80) {
-        let names: BTreeSet<String> =
-            (0..64).map(|_| get(&net.client.ns, target)).collect::<Result<_>>()?;
+        let names = who_answers(&net.client.ns, target)?;
         ensure!(names.len() == 2, "{target} answered by {names:?} alone");
     }
-    drop(gateway);
+    Ok(())
+}
+
+#[test]
+fn a_hundred_services_are_kept_apart() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let backends = site.backends(SERVICE_V4, 80);
+    let mut services = String::new();
+    for port in 8000..8100 {
+        // Even ports lead to b1, odd ones to b2.
+        let backend = backends[usize::from(port % 2)];
+        let target = SocketAddr::new(SERVICE_V4, port);
+        let more = format!("announce = \"arp\"\n{CHECK}");
+        services += &service(&format!("web{port}"), target, &[backend], &more);
+    }
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    for port in 8000..8100 {
+        let name = get(site.client(), SocketAddr::new(SERVICE_V4, port))?;
+        ensure!(name == format!("b{}", port % 2 + 1), "port {port} led to {name}");
+    }
+    let status = gateway.status()?;
+    let services = status["services"].as_array().map_or(0, Vec::len);
+    ensure!(services == 100, "status shows {services} services");
     Ok(())
 }

@@ -1,0 +1,119 @@
+//! A flow keeps its backend for life.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, Site, ask_udp, needs_root, service};
+
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n";
+
+/// Connections and UDP sockets, each with the backend that it was given.
+struct Flows {
+    lines: Vec<(Line, String)>,
+    sockets: Vec<(UdpSocket, String)>,
+}
+
+impl Flows {
+    fn open(site: &Site, number: usize) -> Result<Flows> {
+        let mut flows = Flows { lines: Vec::new(), sockets: Vec::new() };
+        for _ in 0..number {
+            let mut line = Line::open(site.client(), ECHO)?;
+            let name = line.ask("first")?;
+            flows.lines.push((line, name));
+            let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+            socket.connect(ECHO)?;
+            let name = ask_udp(&socket, "first", Duration::from_secs(2))?;
+            flows.sockets.push((socket, name));
+        }
+        Ok(flows)
+    }
+
+    /// Every flow of a backend named here is answered by the same one as at first.
+    fn check(&mut self, names: &[&str]) -> Result<()> {
+        for (line, name) in self.lines.iter_mut().filter(|(_, n)| names.contains(&n.as_str())) {
+            let now = line.ask("again").with_context(|| format!("a connection to {name}"))?;
+            ensure!(now == *name, "a connection moved from {name} to {now}");
+        }
+        for (socket, name) in self.sockets.iter().filter(|(_, n)| names.contains(&n.as_str())) {
+            let now = ask_udp(socket, "again", Duration::from_secs(2))
+                .with_context(|| format!("a UDP flow to {name}"))?;
+            ensure!(now == *name, "a UDP flow moved from {name} to {now}");
+        }
+        Ok(())
+    }
+
+    fn of(&self, name: &str) -> usize {
+        let lines = self.lines.iter().filter(|(_, n)| n == name).count();
+        lines + self.sockets.iter().filter(|(_, n)| n == name).count()
+    }
+}
+
+#[test]
+fn others_that_come_and_go_do_not_matter() -> Result<()> {
+    needs_root!();
+    let site = Site::new(3)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", ECHO, BOTH));
+    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut flows = Flows::open(&site, 20)?;
+    for _ in 0..5 {
+        Flows::open(&site, 20)?;
+        flows.check(&["b1", "b2", "b3"])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn another_configuration_moves_no_flow_of_a_backend_that_stays() -> Result<()> {
+    needs_root!();
+    let site = Site::new(4)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let all = site.backends(SERVICE_V4, 7);
+    let more = format!("announce = \"arp\"\n{BOTH}");
+    let over =
+        |backends: &[SocketAddr]| site.configuration(&service("echo", ECHO, backends, &more));
+    let mut gateway = Gateway::start(&site.net.gateway, &over(&all[..3]))?;
+    let mut flows = Flows::open(&site, 30)?;
+    for name in ["b1", "b2", "b3"] {
+        ensure!(flows.of(name) > 0, "no flow to {name}");
+    }
+
+    // Other weights: most of the ring changes hands.
+    let heavy = over(&all[..3]).replacen("port = 7 }", "port = 7, weight = 100 }", 1);
+    gateway.rewrite(&heavy)?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    flows.check(&["b1", "b2", "b3"])?;
+    let new = Flows::open(&site, 20)?;
+    ensure!(new.of("b1") >= 35, "weight 100 of 102 got {} of 40 new flows", new.of("b1"));
+
+    // One more, one drained, in another order.
+    let order = [all[3], all[2], all[0], all[1]];
+    let drained = format!("address = \"{}\", port = 7", all[1].ip());
+    gateway.rewrite(&over(&order).replace(&drained, &format!("{drained}, weight = 0")))?;
+    gateway.terminate()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    flows.check(&["b1", "b2", "b3"])?;
+    let new = Flows::open(&site, 30)?;
+    ensure!(new.of("b2") == 0 && new.of("b4") > 0, "b2 {}, b4 {}", new.of("b2"), new.of("b4"));
+
+    // One less: its connections are reset, its UDP flows go to others.
+    gateway.rewrite(&over(&[all[0], all[1], all[3]]))?;
+    gateway.terminate()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    flows.check(&["b1", "b2"])?;
+    for (line, _) in flows.lines.iter_mut().filter(|(_, name)| name == "b3") {
+        let error = line.ask("still there?").err().context("an answer from a removed backend")?;
+        ensure!(error.kind() == std::io::ErrorKind::ConnectionReset, "{error}");
+    }
+    for (socket, _) in flows.sockets.iter().filter(|(_, name)| name == "b3") {
+        let name = ask_udp(socket, "who?", Duration::from_secs(2))?;
+        ensure!(name != "b3", "a removed backend answers");
+    }
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! UDP, and large transfers.
+
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Dns, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
+};
+use ringway_testnet::Child;
+use serde_json::Value;
+
+const DNS: SocketAddr = SocketAddr::new(SERVICE_V4, 53);
+/// nginx tells whether the machine lives.
+const CHECK: &str =
+    "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 80, interval = \"200ms\" }\n";
+
+#[test]
+fn dig_asks_and_every_backend_answers() -> Result<()> {
+    needs_root!();
+    let site = Site::new(3)?;
+    let mut servers = Vec::new();
+    for (n, endpoint) in site.backends(SERVICE_V4, 53).into_iter().enumerate() {
+        let record = Ipv4Addr::new(192, 0, 2, n as u8 + 1);
+        servers.push(Dns::start(&site.net.backends[n].ns, endpoint, record)?);
+    }
+    let services = site.service("dns", DNS, CHECK);
+    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..30 {
+        let mut dig = site.client().tool("dig")?;
+        let arguments = ["+short", "+noedns", "+tries=1", "+time=2", "@10.1.0.80", "x.example"];
+        let output = dig.args(arguments).output()?;
+        let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        ensure!(answer.starts_with("192.0.2."), "dig said {answer:?}");
+        seen.insert(answer);
+    }
+    ensure!(seen.len() == 3, "only {seen:?} answered");
+    Ok(())
+}
+
+#[test]
+fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 7));
+    let _echo = (site.echo(SERVICE_V4, 7)?, site.echo(SERVICE_V6, 7)?);
+    let services =
+        site.service("echo", targets[0], CHECK) + &site.service("echo6", targets[1], CHECK);
+    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    for target in targets {
+        let any: SocketAddr =
+            if target.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
+        let socket = site.client().run(|| UdpSocket::bind(any))??;
+        socket.connect(target)?;
+        // The answer is three bytes longer ("b1 "); its packet has at most 1 500.
+        let longest = if target.is_ipv4() { 1469 } else { 1449 };
+        for size in [0, 1, 2, 3, 18, 19, 512, longest] {
+            let text = "x".repeat(size);
+            ask_udp(&socket, &text, Duration::from_secs(2))
+                .with_context(|| format!("{size} bytes to {target}"))?;
+        }
+    }
+    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    socket.connect(targets[0])?;
+    ringway_net_tests::no_checksum(&socket)?;
+    ask_udp(&socket, "no checksum", Duration::from_secs(2)).context("without checksum")?;
+    Ok(())
+}
+
+/// One backend with `iperf3 -s`, reached by TCP and UDP.
+fn iperf(site: &Site) -> Result<(Gateway, Child)> {
+    let target = SocketAddr::new(SERVICE_V4, 5201);
+    let mut server = site.net.backends[0].ns.tool("iperf3")?;
+    server.args(["-s", "--forceflush"]);
+    let mut server = site.net.backends[0].ns.spawn(server)?;
+    server.wait_for_log("Server listening", SOON)?;
+    let more = "announce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n";
+    let services = service("bulk", target, &site.backends(SERVICE_V4, 5201), more);
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    Ok((gateway, server))
+}
+
+fn measure(site: &Site, more: &[&str]) -> Result<Value> {
+    let mut client = site.client().tool("iperf3")?;
+    let output = client.args(["-J", "-c", "10.1.0.80", "-t", "2"]).args(more).output()?;
+    let said: Value = serde_json::from_slice(&output.stdout).context("iperf3")?;
+    ensure!(said["error"].is_null(), "iperf3: {}", said["error"]);
+    Ok(said["end"].clone())
+}
+
+#[test]
+fn bulk_tcp_flows_without_retransmissions() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let _iperf = iperf(&site)?;
+    for direction in [&[][..], &["-R"][..]] {
+        let end = measure(&site, direction)?;
+        let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
+        let bytes = end["sum_sent"]["bytes"].as_f64().context("no bytes")?;
+        let again = end["sum_sent"]["retransmits"].as_f64().context("no retransmits")?;
+        ensure!(rate > 100e6, "{direction:?}: {rate} bit/s");
+        let segments = bytes / 1448.0;
+        ensure!(again < segments / 100.0, "{direction:?}: {again} of {segments} segments again");
+    }
+    Ok(())
+}
+
+#[test]
+fn bulk_udp_loses_nothing() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let _iperf = iperf(&site)?;
+    let end = measure(&site, &["-u", "-b", "20M", "-l", "1400"])?;
+    let lost = end["sum"]["lost_percent"].as_f64().context("no loss")?;
+    let packets = end["sum"]["packets"].as_f64().context("no packets")?;
+    ensure!(packets > 3000.0 && lost < 0.5, "{lost} % of {packets} lost");
+    Ok(())
+}
