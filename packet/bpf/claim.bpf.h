@@ -24,25 +24,30 @@ struct claim {
 	__u32 place;
 };
 
-/* Has a living record our source? Then claim->rival says which. */
+/* Has a living record our source? Then claim->rival says which. Under source =
+ * "client" the client's address is part of it, and known once published. */
 static __always_inline bool rivalled(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
-				     __u32 now, struct claim *claim)
+				     __u32 now, const __u32 *client, struct claim *claim)
 {
 	__u64 other = READ_ONCE(flow->key);
 
 	if (!same_source(other, key) || !flow_alive(set, other, READ_ONCE(flow->seen), now))
+		return false;
+	if (client && key_state(other) > RW_FLOW_CLAIMED && !same_addr(flow->client, client) &&
+	    flow_unchanged(flow, other))
 		return false;
 	claim->rival = other;
 	return true;
 }
 
 /*
- * Takes a dead record of the bucket for `key`, which is in state CLAIMED.
+ * Takes a dead record of the bucket for `key`, which is in state CLAIMED;
+ * `client` is set when the source stays the client's.
  * Two CPUs that claim one port in two records of a bucket each see the other
  * after their own compare-and-swap, a full barrier; at least one gives way.
  */
 static __always_inline bool claim_record(const struct rw_settings *set, __u32 number, __u64 key,
-					 __u32 now, struct claim *claim)
+					 __u32 now, const __u32 *client, struct claim *claim)
 {
 	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
 	__u32 mine = RW_BUCKET_FLOWS;
@@ -55,7 +60,7 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
 		__u64 other = READ_ONCE(bucket->flows[i].key);
 
-		if (rivalled(set, &bucket->flows[i], key, now, claim))
+		if (rivalled(set, &bucket->flows[i], key, now, client, claim))
 			return false;
 		if (flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now))
 			continue;
@@ -77,7 +82,7 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 		return false;
 	}
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		if (i != mine && rivalled(set, &bucket->flows[i], key, now, claim)) {
+		if (i != mine && rivalled(set, &bucket->flows[i], key, now, client, claim)) {
 			WRITE_ONCE(flow->key, 0);
 			return false;
 		}
@@ -171,7 +176,7 @@ static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 		reply->dport_be = bpf_htons((__u16)port);
 		if (claim_record(set, reply_bucket(set, reply_hash(set, reply), 0),
 				 flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED),
-				 open->now, claim))
+				 open->now, NULL, claim))
 			return RW_REASON_NONE;
 	}
 	return RW_REASON_NAT_EXHAUSTED;
@@ -193,9 +198,10 @@ static __always_inline enum rw_reason claim_client(const struct rw_settings *set
 		return RW_REASON_NAT_CONFLICT;
 	hash = reply_hash(set, reply);
 	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
-		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, claim))
+		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, t->saddr,
+				 claim))
 			return RW_REASON_NONE;
-		/* Another client with this port, or this very flow from another CPU? */
+		/* Another backend's, or this very flow from another CPU? */
 		if (claim->rival && (key_state(claim->rival) == RW_FLOW_CLAIMED ||
 				     flow_by_reply(reply, open->now, &other)))
 			return RW_REASON_NAT_CONFLICT;
