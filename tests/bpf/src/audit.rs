@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
-use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{RW_BUCKET_FLOWS, rw_flow, rw_flow_bucket, rw_index_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
@@ -142,6 +142,9 @@ pub(crate) fn set_program(
             let fd = program.as_fd().as_raw_fd();
             handle(map).update(index.as_bytes(), fd.as_bytes(), MapFlags::ANY)
         }
-        None => handle(map).delete(index.as_bytes()),
+        None => match handle(map).delete(index.as_bytes()) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            deleted => deleted,
+        },
     }
 }

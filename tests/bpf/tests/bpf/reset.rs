@@ -1,1 +1,256 @@
+//! Nobody to talk to: resets that a client's stack will believe, moves, and drops.
 
+use ringway_abi::{FlowState, Reason, Reason::*, Verdict, Verdict::*};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::table::{Row, check, row};
+use ringway_bpf_tests::{Flow, World, ports, ring};
+
+use crate::needs_root;
+
+/// The reset that answers a segment (RFC 9293 section 3.10.7.1).
+fn reset(of: &Frame) -> Frame {
+    let with_ack = of.flags & ACK != 0;
+    let used =
+        of.payload.len() as u32 + u32::from(of.flags & SYN != 0) + u32::from(of.flags & FIN != 0);
+    let mut reset = Frame {
+        src_mac: FRONT_MAC,
+        dst_mac: of.src_mac,
+        flags: if with_ack { RST } else { RST | ACK },
+        seq: if with_ack { of.ack } else { 0 },
+        ack: if with_ack { 0 } else { of.seq.wrapping_add(used) },
+        ttl: 64,
+        tos: 0,
+        id: 0,
+        window: 0,
+        ..Frame::new(TCP, of.dst, of.src)
+    };
+    // Ethernet's minimum is 60 bytes.
+    if of.family() == Family::V4 {
+        reset.padding = 6;
+    }
+    reset
+}
+
+/// The reset must be this but for its padding, which is the segment's own next bytes.
+fn check_reset(world: &World, what: &str, frame: &Frame, reason: Reason) {
+    let seen = world.send(frame);
+    let reason_name = reason.name();
+    assert_eq!(seen.pair(), (Tx, reason), "{what}: {reason_name}");
+    let expected = reset(frame);
+    let len = expected.bytes().len() - expected.padding;
+    assert_eq!(seen.frame[..len], expected.bytes()[..len], "{what}");
+    assert!(seen.frame.len() <= 74, "{what}: {} bytes", seen.frame.len());
+}
+
+fn segments(world: &mut World, family: Family, port: u16) -> Vec<(&'static str, Frame)> {
+    let mut with = |tcp_flags: u8, payload: &[u8]| {
+        let (src, dst) = world.ends(family, port);
+        Frame::tcp(src, dst, tcp_flags).payload(payload)
+    };
+    vec![
+        ("ACK", with(ACK, b"")),
+        ("ACK with data", with(PSH | ACK, b"GET / HTTP/1.1\r\n\r\n")),
+        ("one byte", with(ACK, b"x")),
+        ("a full segment", with(ACK, &[7; 1400])),
+        ("several buffers", with(ACK, &[7; 8000])),
+        ("FIN", with(FIN | ACK, b"")),
+        ("FIN without ACK", with(FIN, b"bye")),
+        ("SYN-ACK", with(SYN | ACK, b"")),
+        ("SYN and FIN", with(SYN | FIN, b"")),
+        ("no flags", with(0, b"12345")),
+        ("sequence number wraps", with(0, b"12345").with(|f| f.seq = u32::MAX - 1)),
+        ("TCP options", with(ACK, b"data").with(|f| f.tcp_options = vec![1, 1, 1, 0])),
+        ("padded", with(ACK, b"").with(|f| f.padding = 6)),
+        ("TTL 1", with(ACK, b"").with(|f| f.ttl = 1)),
+    ]
+}
+
+#[test]
+fn unknown_flows() {
+    needs_root!("unknown_flows");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for port in [ports::ACROSS, ports::SAME, ports::NONE_RESET, ports::CLIENT] {
+            for (what, frame) in segments(&mut world, family, port) {
+                check_reset(&world, what, &frame, ResetNoFlow);
+            }
+        }
+    }
+}
+
+/// RFC 9293: a reset is never answered, or two would never end.
+#[test]
+fn a_reset_is_never_answered() {
+    needs_root!("a_reset_is_never_answered");
+    let mut world = World::new();
+    let mut rows: Vec<Row> = Vec::new();
+    for family in FAMILIES {
+        for port in [ports::ACROSS, ports::NONE_RESET, ports::NONE_DROP] {
+            for tcp_flags in [RST, RST | ACK, RST | SYN, RST | FIN | ACK] {
+                let (src, dst) = world.ends(family, port);
+                rows.push(row("RST", Frame::tcp(src, dst, tcp_flags), Drop, NoFlow));
+            }
+        }
+    }
+    check(&world, &rows);
+}
+
+#[test]
+fn no_backend() {
+    needs_root!("no_backend");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::NONE_RESET);
+        let syn = Frame::tcp(src, dst, SYN).with(|f| f.tcp_options = vec![2, 4, 5, 0xb4]);
+        check_reset(&world, "SYN", &syn, ResetNoBackend);
+        check_reset(&world, "SYN with data", &syn.clone().payload(b"fast open"), ResetNoBackend);
+        let dropped = Frame::tcp(src, (family.vip(), ports::NONE_DROP).into(), SYN);
+        let rows = [
+            row("TCP, when_none_healthy = \"drop\"", dropped, Drop, NoBackend),
+            row("UDP has no reset", Frame::udp(src, dst), Drop, NoBackend),
+        ];
+        check(&world, &rows);
+    }
+}
+
+fn set_up(world: &mut World, flow: &Flow, up: bool) {
+    let index = flow.backend.index;
+    world.change(|tables| tables.backends[usize::from(index)].up = up);
+}
+
+/// TCP learns at once that its backend is gone, in whatever state.
+#[test]
+fn a_dead_backends_connections_are_reset() {
+    needs_root!("a_dead_backends_connections_are_reset");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.connect(family, ports::ACROSS);
+        let other = world.connect(family, ports::SAME);
+        let half_open = world.open(family, TCP, ports::ACROSS);
+        set_up(&mut world, &flow, false);
+        for (what, tcp_flags) in [("ACK", ACK), ("data", PSH | ACK), ("FIN", FIN | ACK)] {
+            check_reset(&world, what, &flow.next(tcp_flags), ResetBackendDown);
+        }
+        assert_eq!(world.state(&flow), FlowState::Closed);
+        let rst = world.send(&flow.next(RST));
+        assert_eq!(rst.pair(), (Drop, NoFlow));
+        check_reset(&world, "handshake", &half_open.next(ACK), ResetBackendDown);
+        // What it had sent before it died still arrives; other backends' flows live.
+        world.answer(&flow, ACK);
+        world.request(&other, ACK);
+        set_up(&mut world, &flow, true);
+    }
+}
+
+/// The ring of a service loses one of its backends, as control would do it.
+fn lose(world: &mut World, family: Family, proto: u8, lost: u16) {
+    let service = world.service(family, proto, ports::POOL);
+    let left: Vec<u32> = service
+        .backends
+        .iter()
+        .filter(|b| b.index != lost)
+        .map(ringway_plan::tables::BackendRow::reference)
+        .collect();
+    world.change(|tables| {
+        tables.backends[usize::from(lost)].up = false;
+        *tables.rings.iter_mut().find(|r| r.id == service.row.ring).unwrap() =
+            ring(service.row.ring, &left);
+    });
+}
+
+#[test]
+fn udp_and_syns_move_to_another_backend() {
+    needs_root!("udp_and_syns_move_to_another_backend");
+    for family in FAMILIES {
+        for proto in [UDP, TCP] {
+            let mut world = World::new();
+            let flow = world.open(family, proto, ports::POOL);
+            lose(&mut world, family, proto, flow.backend.index);
+            let moved = world.open_with(FRONT, flow.request.clone());
+            assert_ne!(moved.backend.index, flow.backend.index);
+            world.answer(&moved, SYN | ACK);
+            world.request(&moved, ACK);
+            // The old source is free again and leads nowhere.
+            let late = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
+            assert_eq!(late.pair(), (Pass, NoService));
+        }
+    }
+}
+
+/// A flow stays with its backend while that lives, whatever becomes of the ring.
+#[test]
+fn a_flow_stays_when_the_ring_changes() {
+    needs_root!("a_flow_stays_when_the_ring_changes");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let flow = world.connect_or_open(family, proto, ports::POOL);
+            let others: Vec<u32> = (world.service(family, proto, ports::POOL).backends.iter())
+                .filter(|b| b.index != flow.backend.index)
+                .map(ringway_plan::tables::BackendRow::reference)
+                .collect();
+            let id = world.service(family, proto, ports::POOL).row.ring;
+            world.change(|tables| {
+                *tables.rings.iter_mut().find(|r| r.id == id).unwrap() = ring(id, &others);
+            });
+            world.request(&flow, PSH | ACK);
+            world.answer(&flow, ACK);
+        }
+    }
+}
+
+/// Drained or gone without a next hop: dropped with the reason, the flow kept.
+#[test]
+fn an_unresolved_next_hop_keeps_the_flow() {
+    needs_root!("an_unresolved_next_hop_keeps_the_flow");
+    let mut world = World::new();
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    let index = usize::from(flow.backend.index);
+    let mut hop = Default::default();
+    world.change(|tables| hop = tables.backends[index].next_hop.take());
+    let seen = world.send(&flow.next(ACK));
+    assert_eq!((seen.pair(), seen.frame), ((Drop, NoNeighbour), flow.next(ACK).bytes()));
+    assert_eq!(world.state(&flow), FlowState::Established);
+    world.change(|tables| tables.backends[index].next_hop = hop);
+    world.request(&flow, ACK);
+}
+
+/// An index that another backend has now: its former flows must not reach the new one.
+#[test]
+fn another_generation_is_another_backend() {
+    needs_root!("another_generation_is_another_backend");
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let mut world = World::new();
+            let flow = world.connect_or_open(family, proto, ports::ACROSS);
+            let service = world.service(family, proto, ports::ACROSS);
+            world.change(|tables| {
+                let row = &mut tables.backends[usize::from(flow.backend.index)];
+                row.generation += 1;
+                row.address = family.backend(9);
+                let reference = row.reference();
+                *tables.rings.iter_mut().find(|r| r.id == service.row.ring).unwrap() =
+                    ring(service.row.ring, &[reference]);
+            });
+            let late = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
+            assert_eq!(late.pair(), (Verdict::Pass, Reason::NoService));
+            if proto == TCP {
+                check_reset(&world, "segment", &flow.next(ACK), ResetBackendDown);
+            }
+            let moved = world.open_with(FRONT, flow.request.clone());
+            assert_eq!(moved.backend.address, family.backend(9));
+        }
+    }
+}
+
+/// A ring that names a generation that is gone is as good as empty.
+#[test]
+fn a_ring_behind_the_times() {
+    needs_root!("a_ring_behind_the_times");
+    let mut world = World::new();
+    let index = usize::from(world.service(Family::V4, TCP, ports::ACROSS).backends[0].index);
+    world.change(|tables| tables.backends[index].generation += 1);
+    let (src, dst) = world.ends(Family::V4, ports::ACROSS);
+    check_reset(&world, "SYN", &Frame::tcp(src, dst, SYN), ResetNoBackend);
+}

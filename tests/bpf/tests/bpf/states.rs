@@ -1,1 +1,210 @@
+//! The life of a flow, read from its record.
 
+use ringway_abi::{FlowState, Reason, Verdict};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{TCP, UDP, flags::*};
+use ringway_bpf_tests::{Flow, World, audit, ports};
+
+use crate::needs_root;
+
+/// Who sends which flags.
+#[derive(Clone, Copy, Debug)]
+enum Sent {
+    Client(u8),
+    Backend(u8),
+}
+use Sent::{Backend, Client};
+
+fn step(world: &World, flow: &Flow, from: Sent) {
+    match from {
+        Client(tcp_flags) => world.request(flow, tcp_flags),
+        Backend(tcp_flags) => world.answer(flow, tcp_flags),
+    }
+}
+
+#[test]
+fn tcp_states() {
+    needs_root!("tcp_states");
+    use FlowState::*;
+    const SHAKE: [(Sent, FlowState); 2] =
+        [(Backend(SYN | ACK), SynAck), (Client(ACK), Established)];
+    let walks: [(&str, &[(Sent, FlowState)]); 13] = [
+        ("handshake", &[]),
+        ("data", &[(Client(PSH | ACK), Established), (Backend(PSH | ACK), Established)]),
+        (
+            "the client closes",
+            &[
+                (Client(FIN | ACK), FinClient),
+                (Backend(ACK), FinClient),
+                (Backend(PSH | ACK), FinClient),
+                (Backend(FIN | ACK), Closed),
+                (Client(ACK), Closed),
+            ],
+        ),
+        (
+            "the backend closes",
+            &[
+                (Backend(FIN | ACK), FinBackend),
+                (Client(ACK), FinBackend),
+                (Client(FIN | ACK), Closed),
+            ],
+        ),
+        (
+            "the client's FIN again",
+            &[(Client(FIN | ACK), FinClient), (Client(FIN | ACK), FinClient)],
+        ),
+        (
+            "the backend's FIN again",
+            &[(Backend(FIN | ACK), FinBackend), (Backend(FIN | ACK), FinBackend)],
+        ),
+        (
+            "FINs after the end",
+            &[
+                (Client(FIN | ACK), FinClient),
+                (Backend(FIN | ACK), Closed),
+                (Client(FIN | ACK), Closed),
+                (Backend(FIN | ACK), Closed),
+            ],
+        ),
+        ("the client resets", &[(Client(RST), Closed), (Client(ACK), Closed)]),
+        ("the backend resets", &[(Backend(RST | ACK), Closed), (Backend(ACK), Closed)]),
+        ("reset while closing", &[(Client(FIN | ACK), FinClient), (Backend(RST), Closed)]),
+        ("SYN in an open connection", &[(Client(SYN), Established)]),
+        ("SYN-ACK again", &[(Backend(SYN | ACK), Established)]),
+        ("FIN and RST at once", &[(Client(FIN | RST | ACK), Closed)]),
+    ];
+    let mut world = World::new();
+    for family in FAMILIES {
+        for (what, steps) in walks {
+            let flow = world.open(family, TCP, ports::ACROSS);
+            assert_eq!(world.state(&flow), Syn);
+            for (from, expected) in SHAKE.iter().chain(steps) {
+                step(&world, &flow, *from);
+                assert_eq!(world.state(&flow), *expected, "{family:?} {what}: {from:?}");
+            }
+        }
+        let early: [(&str, &[(Sent, FlowState)]); 6] = [
+            ("SYN again", &[(Client(SYN), Syn)]),
+            ("ACK before any answer", &[(Client(ACK), Syn)]),
+            ("refused", &[(Backend(RST | ACK), Closed)]),
+            ("given up", &[(Client(RST), Closed)]),
+            ("SYN again after the answer", &[(Backend(SYN | ACK), SynAck), (Client(SYN), SynAck)]),
+            (
+                "FIN with the handshake's ACK",
+                &[(Backend(SYN | ACK), SynAck), (Client(FIN | ACK), FinClient)],
+            ),
+        ];
+        for (what, steps) in early {
+            let flow = world.open(family, TCP, ports::ACROSS);
+            for (from, expected) in steps {
+                step(&world, &flow, *from);
+                assert_eq!(world.state(&flow), *expected, "{family:?} {what}: {from:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn udp_states() {
+    needs_root!("udp_states");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, UDP, ports::ACROSS);
+        assert_eq!(world.state(&flow), FlowState::UdpNew);
+        world.request(&flow, 0);
+        assert_eq!(world.state(&flow), FlowState::UdpNew);
+        world.answer(&flow, 0);
+        assert_eq!(world.state(&flow), FlowState::Udp);
+        world.request(&flow, 0);
+        assert_eq!(world.state(&flow), FlowState::Udp);
+    }
+}
+
+/// A finished connection's tuple may begin anew at once: another record, another source.
+#[test]
+fn a_closed_tuple_begins_anew() {
+    needs_root!("a_closed_tuple_begins_anew");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let old = world.connect(family, ports::ACROSS);
+        world.answer(&old, RST);
+        let new = world.open_with(FRONT, old.request.clone());
+        assert_ne!(old.source, new.source);
+        assert_eq!(world.state(&new), FlowState::Syn);
+        // What the backend still sends on the old one reaches nobody.
+        let late = world.feed(old.back_slot(), &old.answer(ACK).bytes());
+        assert_eq!(late.pair(), (Verdict::Pass, Reason::NoService));
+        // A SYN-ACK or RST begins nothing.
+        world.answer(&new, RST);
+        for tcp_flags in [SYN | ACK, RST, SYN | RST, ACK] {
+            world.request(&new, tcp_flags);
+            assert_eq!(world.state(&new), FlowState::Closed);
+        }
+    }
+}
+
+/// Idle for exactly its timeout a flow lives, for a second more it does not. Both directions.
+#[test]
+fn each_state_has_its_timeout() {
+    needs_root!("each_state_has_its_timeout");
+    let mut world = World::new();
+    let timeouts = world.tables.timeouts;
+    let cases: [(&str, u8, &[Sent], u32); 9] = [
+        ("SYN", TCP, &[], timeouts.syn),
+        ("SYN-ACK", TCP, &[Backend(SYN | ACK)], timeouts.syn),
+        ("established", TCP, &[Backend(SYN | ACK), Client(ACK)], timeouts.established),
+        ("FIN of the client", TCP, &[Client(FIN | ACK)], timeouts.closing),
+        ("FIN of the backend", TCP, &[Backend(FIN | ACK)], timeouts.closing),
+        ("closed", TCP, &[Client(FIN | ACK), Backend(FIN | ACK)], timeouts.closed),
+        ("reset", TCP, &[Backend(RST)], timeouts.closed),
+        ("UDP unanswered", UDP, &[], timeouts.udp_new),
+        ("UDP", UDP, &[Backend(0)], timeouts.udp),
+    ];
+    for (what, proto, steps, timeout) in cases {
+        let open = |world: &mut World| {
+            let flow = world.open(Family::V4, proto, ports::ACROSS);
+            steps.iter().for_each(|from| step(world, &flow, *from));
+            flow
+        };
+        // A margin of a second: the clock may tick between two lines.
+        for (idle, lives) in [(timeout - 1, true), (timeout + 1, false)] {
+            let flow = open(&mut world);
+            let place = world.record(&flow).place;
+            let state = world.state(&flow);
+            audit::age(&world, place, idle.into());
+            let aged = world.record(&flow).seen;
+            let answer = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
+            let expected = if lives { Reason::NatReply } else { Reason::NoService };
+            assert_eq!(answer.reason, expected, "{what}, {idle} s, answer");
+            assert_eq!(world.record(&flow).seen > aged, lives, "{what}: seen after an answer");
+
+            let flow = open(&mut world);
+            assert_eq!(world.state(&flow), state);
+            let place = world.record(&flow).place;
+            audit::age(&world, place, idle.into());
+            let aged = world.record(&flow).seen;
+            let request = world.feed(flow.slot, &flow.next(ACK).bytes());
+            let expected = match (lives, proto) {
+                (false, TCP) => Reason::ResetNoFlow,
+                // UDP begins anew.
+                _ => Reason::NatForward,
+            };
+            assert_eq!(request.reason, expected, "{what}, {idle} s, request");
+            if lives {
+                assert!(world.record(&flow).seen > aged, "{what}: seen after a request");
+            }
+        }
+    }
+}
+
+/// Another CPU's clock may be a second ahead: such a flow is not 136 years old.
+#[test]
+fn a_record_from_the_future_lives() {
+    needs_root!("a_record_from_the_future_lives");
+    let mut world = World::new();
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    audit::age(&world, world.record(&flow).place, -1);
+    world.answer(&flow, ACK);
+    audit::age(&world, world.record(&flow).place, -1);
+    world.request(&flow, ACK);
+}
