@@ -21,14 +21,15 @@ const STALLED: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Board {
     posted: RwLock<Arc<Status>>,
-    view: View,
+    /// Where counters are read; none are shown without.
+    view: Option<View>,
     started: SystemTime,
     turned: Mutex<Instant>,
 }
 
 impl Board {
     /// An empty board of a daemon that starts now.
-    pub fn new(node: &str, view: View) -> Board {
+    pub fn new(node: &str, view: Option<View>) -> Board {
         let board = Board {
             posted: RwLock::default(),
             view,
@@ -83,8 +84,10 @@ impl Board {
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
-        fill(&mut status, &self.view)
-            .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+        if let Some(view) = &self.view {
+            fill(&mut status, view)
+                .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+        }
         Ok(status)
     }
 }

@@ -8,10 +8,16 @@
 //!
 //! Anything else is answered with a fitting status and `{"error", "remedy"}`.
 
+use std::time::Duration;
+
 pub mod client;
 pub mod server;
+#[cfg(test)]
+mod tests;
 
 /// Longest request body that is read, bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
+/// How long a request's body may take.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(5);
 /// Requests answered at once; more get status 503.
 pub const CONCURRENCY: usize = 64;

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
@@ -15,8 +15,9 @@ use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
-use super::{BODY_LIMIT, CONCURRENCY};
+use super::{BODY_LIMIT, BODY_PATIENCE, CONCURRENCY};
 use crate::board::Board;
 use crate::problem::Error;
 use crate::status::Status;
@@ -108,13 +109,24 @@ async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next
             "ask again in a second",
         );
     };
-    let (parts, body) = request.into_parts();
-    match to_bytes(body, BODY_LIMIT).await {
-        Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
-        Err(_) => error(
+    let too_long = || {
+        error(
             StatusCode::PAYLOAD_TOO_LARGE,
-            format!("the body is cut short or longer than {BODY_LIMIT} bytes"),
+            format!("the body is longer than {BODY_LIMIT} bytes, or cut short"),
             "send less; no request of this API needs a body",
+        )
+    };
+    let (parts, body) = request.into_parts();
+    if body.size_hint().lower() > BODY_LIMIT as u64 {
+        return too_long();
+    }
+    match timeout(BODY_PATIENCE, to_bytes(body, BODY_LIMIT)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Err(_)) => too_long(),
+        Err(_) => error(
+            StatusCode::REQUEST_TIMEOUT,
+            format!("the body did not come within {} s", BODY_PATIENCE.as_secs()),
+            "send all of it at once; no request of this API needs a body",
         ),
     }
 }

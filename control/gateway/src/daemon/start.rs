@@ -110,7 +110,7 @@ struct Parts {
 }
 
 async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
-    let board = Arc::new(Board::new(&config.node.name, path.view.clone()));
+    let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
     let socket = api::server::listen(&config.api.socket)?;
     tokio::spawn(api::server::serve(socket, board.clone()));
     if let Some(address) = &config.metrics.listen {
