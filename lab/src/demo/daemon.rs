@@ -153,7 +153,9 @@ fn what_is_missing(status: &Value) -> Option<String> {
     if backends(status).next().is_none() {
         return Some("it has no backends".into());
     }
-    if let Some(b) = backends(status).find(|b| b["health"] != "up") {
+    // Up is not enough: without a next hop it is in no ring yet.
+    let used = |b: &&Value| b["health"] == "up" && !b["next_hop"].is_null();
+    if let Some(b) = backends(status).find(|b| !used(b)) {
         let text = |key: &str| b[key].as_str().unwrap_or_default().to_owned();
         return Some(format!("{} is {}: {}", text("address"), text("health"), text("reason")));
     }
@@ -184,13 +186,17 @@ mod tests {
 
     #[test]
     fn says_what_is_missing() {
-        let backend =
-            |health: &str| json!({"address": "10.2.0.11", "health": health, "reason": "no route"});
-        let status = |running: bool, backend: Value| json!({"daemon": {"running": running}, "problems": [], "services": [{"backends": [backend]}]});
-        assert_eq!(what_is_missing(&status(true, backend("up"))), None);
-        let down = what_is_missing(&status(true, backend("down")));
+        let backend = |health: &str, next_hop: Value| json!({"address": "10.2.0.11", "health": health, "reason": "no route", "next_hop": next_hop});
+        let status = |running: bool, backend: Value| {
+            let services = json!([{"backends": [backend]}]);
+            json!({"daemon": {"running": running}, "problems": [], "services": services})
+        };
+        assert_eq!(what_is_missing(&status(true, backend("up", json!({})))), None);
+        let down = what_is_missing(&status(true, backend("down", json!({}))));
         assert_eq!(down.as_deref(), Some("10.2.0.11 is down: no route"));
-        assert!(what_is_missing(&status(false, backend("up"))).is_some());
+        let no_way = what_is_missing(&status(true, backend("up", Value::Null)));
+        assert_eq!(no_way.as_deref(), Some("10.2.0.11 is up: no route"));
+        assert!(what_is_missing(&status(false, backend("up", json!({})))).is_some());
         assert!(what_is_missing(&json!({"daemon": {"running": true}})).is_some());
     }
 }
