@@ -108,6 +108,8 @@ fn ipv4(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
     })
 }
 
+const ICMPV6: u8 = 58;
+
 /// Headers between IPv6's and layer 4.
 const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
 
@@ -135,8 +137,12 @@ fn ipv6(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
 
 fn transport(mut packet: Packet<'_>) -> Result<Packet<'_>, &'static str> {
     let l4 = packet.l4;
-    if packet.opaque || !matches!(packet.proto, TCP | UDP) {
+    if packet.opaque || !matches!(packet.proto, TCP | UDP | ICMPV6) {
         return Ok(packet);
+    }
+    if packet.proto == ICMPV6 {
+        let right = packet.src.is_ipv4() || sum(l4, pseudo(&packet, l4.len())) == 0xffff;
+        return if right { Ok(packet) } else { Err("ICMPv6 checksum") };
     }
     let covered = if packet.proto == TCP {
         if l4.len() < 20 || l4[12] >> 4 < 5 || usize::from(l4[12] >> 4) * 4 > l4.len() {
@@ -165,6 +171,42 @@ fn pseudo(packet: &Packet<'_>, len: usize) -> u64 {
         IpAddr::V6(v6) => u64::from(sum(&v6.octets(), 0)),
     };
     one(packet.src.ip()) + one(packet.dst.ip()) + u64::from(packet.proto) + len as u64
+}
+
+/// Makes the checksums of a frame right, wherever its lengths allow it.
+pub fn mend(frame: &mut [u8]) {
+    if frame.len() >= 34 && frame[12..14] == [8, 0] {
+        let end = 14 + usize::from(frame[14] & 15) * 4;
+        if (34..=frame.len()).contains(&end) {
+            frame[24..26].fill(0);
+            let check = !sum(&frame[14..end], 0);
+            frame[24..26].copy_from_slice(&check.to_be_bytes());
+        }
+    }
+    let packet = match frame.get(14..).map(|l3| ([frame[12], frame[13]], l3)) {
+        Some(([8, 0], l3)) => ipv4(l3),
+        Some(([0x86, 0xdd], l3)) => ipv6(l3),
+        _ => return,
+    };
+    let Ok(packet) = packet else { return };
+    let (check_at, mut len) = match packet.proto {
+        TCP => (16, packet.l4.len()),
+        UDP if packet.l4.len() >= 8 => (6, usize::from(word(packet.l4, 4))),
+        ICMPV6 => (2, packet.l4.len()),
+        _ => return,
+    };
+    len = len.min(packet.l4.len());
+    if packet.opaque || len < check_at + 2 {
+        return;
+    }
+    let at = 14 + packet.l3_len - packet.l4.len();
+    let pseudo = pseudo(&packet, len);
+    frame[at + check_at..at + check_at + 2].fill(0);
+    let check = match !sum(&frame[at..at + len], pseudo) {
+        0 => 0xffff,
+        check => check,
+    };
+    frame[at + check_at..at + check_at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
 /// Checks that etherparse, which shares no code with us, reads and sums the frame alike.
@@ -216,6 +258,22 @@ mod tests {
     use super::*;
     use crate::cast::FAMILIES;
     use crate::frame::{Frame, flags};
+
+    #[test]
+    fn what_is_mended_is_in_order() {
+        for family in FAMILIES {
+            let src = SocketAddr::new(family.client(), 40000);
+            let dst = SocketAddr::new(family.vip(), 80);
+            for frame in [Frame::tcp(src, dst, flags::ACK).payload(b"odd"), Frame::udp(src, dst)] {
+                let mut bytes = frame.bytes();
+                bytes[14 + family.header_len() + 1] ^= 1;
+                bytes[14 + family.header_len() - 1] ^= 1;
+                assert!(!check(&bytes).is_good());
+                mend(&mut bytes);
+                check(&bytes).good();
+            }
+        }
+    }
 
     #[test]
     fn every_damaged_byte_under_a_checksum_is_noticed() {

@@ -2,6 +2,7 @@
 
 mod announce;
 mod forward;
+mod ledger;
 mod malformed;
 mod reset;
 mod smoke;
