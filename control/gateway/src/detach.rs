@@ -53,7 +53,11 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
         return Ok(outcome);
     }
     // Whom to release is known only while the tables are there.
-    let hops = next_hops(&outcome.node);
+    let view = View::open(Path::new(DEFAULT_BPFFS), &outcome.node).ok();
+    let hops = view.as_ref().map(next_hops).unwrap_or_default();
+    let unseen = view.as_ref().map(elsewhere).unwrap_or_default();
+    // An open view would hold on to the maps.
+    drop(view);
     let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
         Ok(detached) => detached,
         Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
@@ -73,13 +77,18 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
     if verify {
         outcome.verified = true;
         outcome.left.extend(left(&outcome.node, &detached, &hops));
+        outcome.left.extend(unseen.into_iter().map(|name| {
+            format!(
+                "perhaps managed neighbours on {name}, which is in another network namespace: not \
+                 released, not verified (there: ip neighbour show | grep managed)"
+            )
+        }));
     }
     Ok(outcome)
 }
 
 /// Neighbours that are kept resolved for this node's backends.
-fn next_hops(node: &str) -> Vec<Neighbour> {
-    let Ok(view) = View::open(Path::new(DEFAULT_BPFFS), node) else { return Vec::new() };
+fn next_hops(view: &View) -> Vec<Neighbour> {
     let interfaces = view.interfaces().unwrap_or_default();
     let services = view.services().unwrap_or_default();
     let backends = || services.iter().flat_map(|service| &service.backends);
@@ -88,14 +97,26 @@ fn next_hops(node: &str) -> Vec<Neighbour> {
         backends().filter_map(|backend| Some(path(backend.address.ip())?.next_hop())).collect();
     let macs: BTreeSet<Mac> =
         backends().filter_map(|backend| Some(Mac(backend.next_hop?.mac))).collect();
+    // Backends behind a bridge are neighbours of the bridge, not of its ports.
+    let ports: BTreeSet<u32> = interfaces.iter().map(|interface| interface.ifindex).collect();
+    let links = links::all().unwrap_or_default();
+    let bridges = links.iter().filter(|link| ports.contains(&link.ifindex));
+    let bridges: BTreeSet<u32> = bridges.filter_map(|link| link.master).collect();
     let ours = |neighbour: &Neighbour| {
-        interfaces.iter().any(|interface| interface.ifindex == neighbour.ifindex)
+        (ports.contains(&neighbour.ifindex) || bridges.contains(&neighbour.ifindex))
             && (wanted.contains(&neighbour.address)
                 || neighbour.mac.is_some_and(|mac| macs.contains(&mac)))
     };
     let mut all = neighbours::all().unwrap_or_default();
     all.retain(|neighbour| neighbour.managed && ours(neighbour));
     all
+}
+
+/// Interfaces that exist, but cannot be seen from here.
+fn elsewhere(view: &View) -> Vec<String> {
+    let states = view.interfaces().unwrap_or_default();
+    let unseen = states.into_iter().filter(|state| state.mode.is_none());
+    unseen.filter_map(|state| state.name).collect()
 }
 
 fn left(node: &str, detached: &Detached, hops: &[Neighbour]) -> Vec<String> {

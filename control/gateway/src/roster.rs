@@ -261,3 +261,100 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_host::Mac;
+
+    fn roster(service: &str) -> Roster {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{service}\n\
+             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", weight = 0 }}]\n"
+        );
+        Roster::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
+    }
+
+    fn way() -> Result<Hop, NoWay> {
+        Ok(Hop {
+            slot: 0,
+            interface: "eth0".into(),
+            mac: Mac([2, 0, 0, 0, 0, 9]),
+            mtu: 1500,
+            source: "10.0.0.1".parse().ok(),
+        })
+    }
+
+    fn event(id: usize, health: Health) -> Event {
+        let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
+        Event { id, health, at: SystemTime::UNIX_EPOCH, reason }
+    }
+
+    const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
+
+    #[test]
+    fn one_check_per_backend_whatever_its_protocols() {
+        let targets = roster(CHECK).targets();
+        let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
+        assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
+        assert!(roster("").targets().is_empty() && !roster("").waiting());
+    }
+
+    #[test]
+    fn a_service_without_traffic_is_a_problem_and_says_why() {
+        let mut roster = roster(CHECK);
+        assert!(roster.waiting());
+        assert!(roster.take_ways(|_| way()) && !roster.take_ways(|_| way()));
+        roster.take(&event(0, Health::Down));
+        let line = roster.take(&event(1, Health::Up)).expect("known");
+        assert_eq!(line, "web: backend 10.0.0.3:80 is up");
+        assert!(!roster.waiting());
+        // The only one that is up has no weight.
+        let problems = roster.problems();
+        assert!(problems[0].error.contains("10.0.0.2:80 connection refused"), "{problems:?}");
+        assert!(problems[0].error.contains("10.0.0.3:80 has weight 0"), "{problems:?}");
+        roster.take(&event(0, Health::Up));
+        assert!(roster.problems().is_empty());
+        assert_eq!(roster.serving(), (1, 2));
+        roster.take_ways(|_| Err(NoWay::Local));
+        assert_eq!(roster.problems().len(), 1);
+    }
+
+    #[test]
+    fn blind_services_serve_while_there_is_a_way() {
+        let mut roster = roster(&format!("{CHECK}\nwhen_none_healthy = \"all\""));
+        roster.take_ways(|_| way());
+        assert!(roster.problems().is_empty());
+    }
+
+    #[test]
+    fn a_new_daemon_begins_with_the_health_it_finds() {
+        let mut roster = roster(CHECK);
+        roster.inherit(|_, member| (member.weight > 0).then_some(true));
+        assert!(roster.waiting(), "the second backend is new");
+        let states: Vec<_> = roster.targets().iter().map(|target| target.initial).collect();
+        assert_eq!(states, [Health::Up, Health::Unknown]);
+    }
+
+    #[test]
+    fn what_is_observed_and_shown() {
+        let mut roster = roster(CHECK);
+        roster.take_ways(|address| {
+            if address.to_string().ends_with('2') { way() } else { Err(NoWay::Local) }
+        });
+        roster.take(&event(0, Health::Up));
+        let observed = roster.observed();
+        let address: IpAddr = "10.0.0.2".parse().expect("address");
+        assert_eq!(observed.health("web", (address, 80).into()), ringway_plan::Health::Up);
+        assert_eq!(observed.next_hops[&address].mac, [2, 0, 0, 0, 0, 9]);
+        assert_eq!(observed.sources[&address].to_string(), "10.0.0.1");
+        assert_eq!(observed.next_hops.len(), 1);
+
+        let shown = roster.shown();
+        let kinds: Vec<_> = shown.iter().map(|service| service.protocol.as_str()).collect();
+        assert_eq!(kinds, ["tcp", "udp"]);
+        assert_eq!(shown[0].serving(), 1);
+        assert!(shown[0].backends[1].reason.as_ref().expect("reason").contains("not been checked"));
+    }
+}

@@ -69,8 +69,10 @@ async fn look_after(config: Arc<Config>) -> Result<(), Error> {
     // The next daemon would remove it, too; without it `status` knows at once.
     let _ = std::fs::remove_file(socket);
     match &outcome {
-        Ok(()) => tracing::info!("stopped; traffic still flows; `ringway detach` stops it"),
-        Err(_) => start::undo(&node, fresh && !daemon.attached),
+        Ok(()) if daemon.attached => {
+            tracing::info!("stopped; traffic still flows; `ringway detach` stops it");
+        }
+        _ => start::undo(&node, fresh && !daemon.attached),
     }
     outcome
 }

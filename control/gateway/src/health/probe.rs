@@ -14,14 +14,14 @@ const HEAD_LIMIT: usize = 16 * 1024;
 /// How much of the body is read, so that closing does not reset the connection.
 const BODY_LIMIT: usize = 64 * 1024;
 
-/// Why a check failed.
+/// Why a check failed. The address is the backend's, so only the port is told.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// Nobody listens.
-    #[error("connection refused by {0}")]
+    #[error("connection refused on port {}", .0.port())]
     Refused(SocketAddr),
     /// No answer in time.
-    #[error("no answer from {address} within {} ms", limit.as_millis())]
+    #[error("no answer on port {} within {} ms", address.port(), limit.as_millis())]
     Timeout {
         /// Who was asked.
         address: SocketAddr,
@@ -29,7 +29,7 @@ pub enum Failure {
         limit: Duration,
     },
     /// The connection could not be made or broke.
-    #[error("{address}: {cause}")]
+    #[error("port {}: {}", address.port(), in_words(cause))]
     Io {
         /// Who was asked.
         address: SocketAddr,
@@ -40,8 +40,14 @@ pub enum Failure {
     #[error("HTTP status {0}; 200 to 399 pass")]
     Status(u16),
     /// The peer closed or sent something that is not HTTP.
-    #[error("{0} did not answer in HTTP/1")]
+    #[error("port {} does not answer in HTTP/1", .0.port())]
     NotHttp(SocketAddr),
+}
+
+/// Without the number, which says nothing to people.
+fn in_words(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or_default().to_lowercase()
 }
 
 /// HTTP statuses that pass.
