@@ -1,0 +1,222 @@
+//! Backends that die, come back, or were never there.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ringway_net_tests::{
+    Gateway, Line, Responder, SERVICE_V4, SOON, Site, WEB, ask_udp, get, http, needs_root, service,
+};
+use ringway_testnet::wait_for;
+use serde_json::Value;
+
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+const QUICK: &str = "check = { type = \"http\", interval = \"100ms\", timeout = \"100ms\" }\n";
+/// interval 1 s, timeout 500 ms, fall 2: what a user gets who says no more.
+const DEFAULT: &str = "check = { type = \"http\" }\n";
+/// The promise for the default check.
+const FAILOVER: Duration = Duration::from_millis(3000);
+
+/// `health` of backend `n` of the first service.
+fn health(status: &Value, n: usize) -> &str {
+    status["services"][0]["backends"][n]["health"].as_str().unwrap_or_default()
+}
+
+/// Asks again and again for at least `least`, then until 50 requests in a row were answered; returns
+/// how long after `from` the last failure began.
+fn last_failure(site: &Site, from: Instant, least: Duration) -> Result<Duration> {
+    let mut last = Duration::ZERO;
+    let mut streak = 0;
+    while streak < 50 || from.elapsed() < least {
+        let began = from.elapsed();
+        match get(site.client(), WEB) {
+            Ok(_) => streak += 1,
+            Err(_) => (last, streak) = (began, 0),
+        }
+        ensure!(began < SOON, "requests still fail after {began:?}");
+    }
+    Ok(last)
+}
+
+#[test]
+fn a_dead_process_leaves_the_ring_and_comes_back() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(3)?;
+    let text = site.configuration(&site.service("web", WEB, DEFAULT));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    site.nginx[0].kill()?;
+    let failover = last_failure(&site, Instant::now(), Duration::from_millis(3500))?;
+    ensure!(failover <= FAILOVER, "requests failed for {failover:?}");
+    ensure!(!failover.is_zero(), "no request met the dead backend: nothing was tested");
+    let status = gateway.status()?;
+    let reason = status["services"][0]["backends"][0]["reason"].as_str().unwrap_or_default();
+    ensure!(health(&status, 0) == "down" && reason.contains("refused"), "{status}");
+
+    site.restart_nginx(0)?;
+    gateway.wait_status("b1 up again", |status| health(status, 0) == "up")?;
+    let answers = || match get(site.client(), WEB) {
+        Ok(name) if name == "b1" => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    wait_for("an answer from b1", SOON, answers)?;
+    Ok(())
+}
+
+#[test]
+fn a_silent_machine_loses_its_tcp_flows_by_reset_and_its_udp_flows_to_others() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let more = DEFAULT.replace("\"http\"", "\"http\", port = 80");
+    let more = format!("protocol = [\"tcp\", \"udp\"]\n{more}");
+    let text = site.configuration(&site.service("echo", ECHO, &more));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut lines = Vec::new();
+    let mut sockets = Vec::new();
+    for _ in 0..16 {
+        let mut line = Line::open(site.client(), ECHO)?;
+        let name = line.ask("hello")?;
+        lines.push((line, name));
+        let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+        socket.connect(ECHO)?;
+        let name = ask_udp(&socket, "hello", Duration::from_secs(2))?;
+        sockets.push((socket, name));
+    }
+    site.set_link(0, false)?;
+    let cut = Instant::now();
+    let (socket, _) = sockets.iter().find(|(_, name)| name == "b1").context("no flow to b1")?;
+    let moved = || ask_udp(socket, "hello", Duration::from_millis(50)).map_err(|e| e.to_string());
+    let name = wait_for("a UDP flow with another backend", SOON, moved)?;
+    ensure!(name == "b2" && cut.elapsed() <= FAILOVER, "{name} after {:?}", cut.elapsed());
+    let status = gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
+    ensure!(status["healthy"] == true, "one of two is enough: {}", status["problems"]);
+    for (line, name) in &mut lines {
+        match (name.as_str(), line.ask("still there?")) {
+            ("b2", Ok(now)) if now == "b2" => {}
+            ("b1", Err(error)) if error.kind() == ErrorKind::ConnectionReset => {}
+            (name, other) => bail!("a connection to {name}: {other:?}"),
+        }
+    }
+    for (socket, name) in &sockets {
+        let now = ask_udp(socket, "hello", Duration::from_secs(2))
+            .with_context(|| format!("a UDP flow once with {name}"))?;
+        ensure!(now == "b2", "{now}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_backend_is_down_until_its_first_check() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(3)?;
+    site.nginx[1].kill()?;
+    site.set_link(2, false)?;
+    // Were a backend up until checked, it would get traffic for 3 s.
+    let more = "check = { type = \"tcp\", interval = \"3s\", timeout = \"1s\" }\n";
+    let text = site.configuration(&site.service("web", WEB, more));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    for _ in 0..40 {
+        ensure!(get(site.client(), WEB)? == "b1");
+    }
+    let status = gateway.status()?;
+    ensure!(["up", "down", "down"] == [0, 1, 2].map(|n| health(&status, n)), "{status}");
+    Ok(())
+}
+
+#[test]
+fn an_http_check_judges_the_status() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let target = SocketAddr::new(SERVICE_V4, 8080);
+    let start = |n: usize, at: &SocketAddr| {
+        Responder::start(&site.net.backends[n].ns, *at, &format!("b{}", n + 1))
+    };
+    let backends = site.backends(SERVICE_V4, 8080);
+    let (b1, b2) = (start(0, &backends[0])?, start(1, &backends[1])?);
+    let text = site.configuration(&site.service("web", target, QUICK));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    b1.say(500);
+    gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
+    for _ in 0..20 {
+        ensure!(get(site.client(), target)? == "b2");
+    }
+    b1.say(302);
+    gateway.wait_status("b1 up", |status| health(status, 0) == "up")?;
+    b2.say(404);
+    gateway.wait_status("b2 down", |status| health(status, 1) == "down")?;
+    ensure!(http(site.client(), target, "/")?.starts_with("HTTP/1.1 302"));
+    Ok(())
+}
+
+#[test]
+fn without_a_check_a_backend_is_always_up_and_shown_so() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    ensure!(get(site.client(), WEB)? == "b1");
+    site.nginx[0].kill()?;
+    // The backend's own kernel refuses.
+    let error = get(site.client(), WEB).err().context("an answer from a dead server")?;
+    ensure!(format!("{error:#}").contains("refused"), "{error:#}");
+    let status = gateway.status()?;
+    ensure!(health(&status, 0) == "unchecked" && status["healthy"] == true, "{status}");
+    Ok(())
+}
+
+/// How a connection to this address ends.
+fn connecting(site: &Site, target: SocketAddr) -> Result<ErrorKind> {
+    let connect = || std::net::TcpStream::connect_timeout(&target, Duration::from_millis(700));
+    let error = site.client().run(connect)?.err().context("it is accepted")?;
+    Ok(error.kind())
+}
+
+#[test]
+fn what_clients_get_while_no_backend_is_healthy() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let backends = site.backends(SERVICE_V4, 80);
+    let mut services = String::new();
+    for (port, choice) in [(81, "reset"), (82, "drop"), (83, "all")] {
+        // Nobody listens on port 9.
+        let more = format!(
+            "announce = \"arp\"\nwhen_none_healthy = {choice:?}\n{}",
+            QUICK.replace("\"http\"", "\"http\", port = 9")
+        );
+        services += &service(choice, SocketAddr::new(SERVICE_V4, port), &backends, &more);
+    }
+    let udp = "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 9, interval = \"100ms\" }\n";
+    services += &site.service("echo", ECHO, udp);
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&services))?;
+    gateway.wait_serving()?;
+    let status = gateway.status()?;
+    let problems = status["problems"].to_string();
+    for service in ["service reset:", "service drop:", "service echo:"] {
+        ensure!(problems.contains(service), "{service} not in {problems}");
+    }
+    ensure!(!problems.contains("service all:"), "{problems}");
+
+    let at = |port| SocketAddr::new(SERVICE_V4, port);
+    let reset = connecting(&site, at(81))?;
+    ensure!(reset == ErrorKind::ConnectionRefused, "reset: {reset}");
+    let drop = connecting(&site, at(82))?;
+    ensure!(drop == ErrorKind::TimedOut, "drop: {drop}");
+    let names: std::collections::BTreeSet<_> =
+        (0..40).map(|_| get(site.client(), at(83))).collect::<Result<_>>()?;
+    ensure!(names.len() == 2, "all: {names:?}");
+    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    socket.connect(ECHO)?;
+    let error = ask_udp(&socket, "x", Duration::from_millis(300)).err().context("answered")?;
+    ensure!(error.kind() == ErrorKind::WouldBlock, "udp: {error}");
+
+    let status = gateway.status()?;
+    let counted = |reason: &str| {
+        let counters = status["counters"].as_array().into_iter().flatten();
+        counters.filter(|c| c["reason"] == reason).any(|c| c["packets"].as_u64() > Some(0))
+    };
+    ensure!(counted("reset-no-backend") && counted("no-backend"), "{}", status["counters"]);
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! The packet path outlives the daemon.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, Site, WEB, get, needs_root,
+};
+use serde_json::Value;
+
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+
+fn start(site: &Site) -> Result<Gateway> {
+    let web6 = SocketAddr::new(SERVICE_V6, 80);
+    let services = site.service("web", WEB, CHECK) + &site.service("web6", web6, CHECK);
+    Gateway::start(&site.net.gateway, &site.configuration(&services))
+}
+
+/// wrk, on lasting connections and on one per request, over IPv4 and IPv6, while `disturb` does what it
+/// does; no request may fail.
+fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
+    let site = Site::new(2)?;
+    let mut gateway = start(&site)?;
+    let (v4, v6) = (format!("http://{SERVICE_V4}/"), format!("http://[{SERVICE_V6}]/"));
+    let mut loads = Vec::new();
+    for (url, connections, close) in [(&v4, 20, false), (&v6, 10, false), (&v4, 2, true)] {
+        loads.push(Load::start(site.client(), url, connections, 5, close)?);
+    }
+    sleep(Duration::from_millis(500));
+    disturb(&mut gateway)?;
+    let running = loads.iter_mut().all(Load::running);
+    ensure!(running, "the load ended before the disturbance did");
+    for (n, load) in loads.into_iter().enumerate() {
+        let outcome = load.finish()?;
+        ensure!(outcome.errors == 0 && outcome.requests > 500, "load {n}: {outcome:?}");
+    }
+    let status = gateway.status()?;
+    ensure!(status["healthy"] == true, "{}", status["problems"]);
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    let refused = |verdict: &Value, reason: &Value| {
+        verdict == "drop" || verdict == "aborted" || reason.to_string().contains("reset")
+    };
+    let lost = counters.find(|c| refused(&c["verdict"], &c["reason"]));
+    ensure!(lost.is_none(), "a packet was lost: {lost:?}");
+    Ok(())
+}
+
+#[test]
+fn kill_and_takeover_under_load_fail_no_request() -> Result<()> {
+    needs_root!();
+    under_load(|gateway| {
+        for _ in 0..2 {
+            gateway.kill()?;
+            let status = gateway.ringway(&["status"])?;
+            ensure!(status.code == 3, "{status:?}");
+            ensure!(status.out.starts_with("daemon not running since "), "{}", status.out);
+            // Without a daemon for a moment.
+            sleep(Duration::from_millis(500));
+            gateway.start_again()?;
+            gateway.wait_healthy()?;
+            ensure!(gateway.log().contains("took over the running packet path"));
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn sigterm_and_takeover_under_load_fail_no_request() -> Result<()> {
+    needs_root!();
+    under_load(|gateway| {
+        let said = gateway.terminate()?;
+        let words = "traffic still flows; `ringway detach` stops it";
+        ensure!(said.contains(words), "SIGTERM: {said}");
+        sleep(Duration::from_millis(500));
+        gateway.start_again()?;
+        gateway.wait_healthy()
+    })
+}
+
+#[test]
+fn a_connection_outlives_daemons() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let target = SocketAddr::new(SERVICE_V4, 7);
+    let text = site.configuration(&site.service("echo", target, "check = { type = \"tcp\" }\n"));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut line = Line::open(site.client(), target)?;
+    let name = line.ask("first")?;
+    gateway.kill()?;
+    ensure!(line.ask("without a daemon")? == name);
+    ensure!(Line::open(site.client(), target)?.ask("new, without a daemon").is_ok());
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    ensure!(line.ask("with the next one")? == name);
+    Ok(())
+}
+
+#[test]
+fn without_a_daemon_status_reads_the_pins() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let mut gateway = start(&site)?;
+    for _ in 0..20 {
+        get(site.client(), WEB)?;
+    }
+    let alive = gateway.status()?;
+    gateway.kill()?;
+    let dead = gateway.status()?;
+    ensure!(dead["daemon"]["running"] == false && dead["healthy"] == false, "{dead}");
+    ensure!(dead["daemon"]["since"].as_str().is_some_and(|since| since.ends_with('Z')), "{dead}");
+    let flows = |status: &Value| -> u64 {
+        let backends = status["services"].as_array().into_iter().flatten();
+        let backends = backends.flat_map(|s| s["backends"].as_array().into_iter().flatten());
+        backends.filter_map(|b| b["flows"].as_u64()).sum()
+    };
+    ensure!(flows(&dead) == flows(&alive) && flows(&alive) >= 20, "{dead}");
+    ensure!(dead["interfaces"][0]["attached"] == true && dead["interfaces"][0]["mode"] == "native");
+    Ok(())
+}
+
+#[test]
+fn detach_leaves_nothing() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let mut gateway = start(&site)?;
+    let managed = || -> Result<usize> {
+        let mut ip = site.net.gateway.command("ip");
+        let output = ip.args(["neigh", "show"]).output()?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8_lossy(&output.stdout);
+        Ok(text.lines().filter(|line| line.contains(" managed")).count())
+    };
+    ensure!(managed()? == 4, "two backends of two families are not kept resolved");
+    ensure!(Device::read(&site.net.gateway, "eth0")?.program != 0);
+
+    let busy = gateway.ringway(&["detach"])?;
+    let pid = gateway.child().pid().to_string();
+    ensure!(busy.code == 1 && busy.err.contains(&pid), "detach beside a daemon: {busy:?}");
+    get(site.client(), WEB).context("after a refused detach")?;
+
+    gateway.terminate()?;
+    let done = gateway.ringway(&["detach", "--verify"])?;
+    ensure!(done.code == 0 && done.out.contains("verified"), "{done:?}");
+    for interface in ["eth0", "eth1"] {
+        ensure!(Device::read(&site.net.gateway, interface)?.program == 0, "{interface}");
+        ensure!(done.out.contains(&format!("program on {interface}")), "{}", done.out);
+    }
+    ensure!(!gateway.pins().exists(), "{} is left", gateway.pins().display());
+    ensure!(managed()? == 0, "managed neighbours are left");
+    ensure!(!Path::new(&site.net.gateway.directory().join("api.sock")).exists());
+    ensure!(get(site.client(), WEB).is_err(), "who answers now?");
+
+    let again = gateway.ringway(&["detach", "--verify"])?;
+    ensure!(again.code == 0 && again.out.contains("nothing to remove"), "{again:?}");
+    let status = gateway.ringway(&["status"])?;
+    ensure!(status.code == 3 && status.err.contains("nothing is loaded"), "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn a_second_daemon_is_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    let pid = gateway.child().pid().to_string();
+    let same = gateway.ringway(&["run"])?;
+    ensure!(same.code != 0 && same.err.contains(&pid), "same configuration: {same:?}");
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    let text = text.replace("api.sock", "other.sock") + "[metrics]\nlisten = \"off\"\n";
+    let other = site.net.gateway.directory().join("other.toml");
+    std::fs::write(&other, text)?;
+    let other = other.to_string_lossy();
+    let other = ringway_net_tests::ringway(&site.net.gateway, &["run", "-c", &other])?;
+    ensure!(other.code == 1 && other.err.contains(&pid), "another socket: {other:?}");
+    gateway.wait_healthy()?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
