@@ -38,6 +38,9 @@ pub enum Command {
     /// Print a completion script for a shell.
     #[command(hide = true)]
     Completions(CompletionsArgs),
+    /// Write manual pages into a directory.
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// How results are printed.
@@ -221,6 +224,13 @@ pub struct BenchLbArgs {
 pub struct CompletionsArgs {
     /// Which shell.
     pub shell: clap_complete::Shell,
+}
+
+/// `ringway man`
+#[derive(Debug, Args)]
+pub struct ManArgs {
+    /// Where to write them; made when absent.
+    pub directory: PathBuf,
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => command::demo::main(&args),
         Command::Bench(args) => command::bench::main(&args),
         Command::Completions(args) => command::completions::main(&args),
+        Command::Man(args) => command::man::main(&args),
     };
     let exit = outcome.unwrap_or_else(|error| {
         exit::complain(&error);

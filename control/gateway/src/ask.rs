@@ -142,20 +142,30 @@ fn from_pins(node: &str) -> Result<Status, Error> {
 }
 
 fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
-    let last = view.daemon()?;
+    let Some(last) = view.daemon()? else { return Ok(Daemon::default()) };
     Ok(Daemon {
-        running: false,
-        pid: last.map(|daemon| daemon.pid),
-        since: last.map(|daemon| clock::rfc3339(daemon.alive)),
+        running: last.running,
+        pid: Some(last.pid),
+        since: Some(clock::rfc3339(if last.running { last.started } else { last.alive })),
         ..Daemon::default()
     })
 }
 
 fn problems(status: &Status) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
-    let mut problems = vec![Problem {
-        error: format!("daemon not running since {since}: nobody checks the backends"),
-        remedy: "start it with `ringway run`; it takes over without losing a packet".into(),
+    let pid = status.daemon.pid.unwrap_or_default();
+    let mut problems = vec![match status.daemon.running {
+        false => Problem {
+            error: format!("daemon not running since {since}: nobody checks the backends"),
+            remedy: "start it with `ringway run`; it takes over without losing a packet".into(),
+        },
+        true => Problem {
+            error: format!(
+                "the daemon (process {pid}) was not asked: its API socket is not known, or does \
+                 not answer; this is what the pins tell"
+            ),
+            remedy: "name its configuration with -c FILE".into(),
+        },
     }];
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
         problems.push(Problem {

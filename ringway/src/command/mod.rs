@@ -5,6 +5,7 @@ pub mod check;
 pub mod completions;
 pub mod demo;
 pub mod detach;
+pub mod man;
 pub mod reasons;
 pub mod run;
 pub mod status;
