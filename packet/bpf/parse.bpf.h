@@ -65,9 +65,9 @@ static __always_inline enum rw_reason parse_l4(struct packet *p, void *end, __u3
 		p->t->tcp_flags = 0;
 		return RW_REASON_NONE;
 	}
-	return p->t->proto == IPPROTO_ICMP || p->t->proto == IPPROTO_ICMPV6 ?
-		       RW_REASON_ICMP :
-		       RW_REASON_OTHER_PROTOCOL;
+	if (p->t->proto == (p->v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
+		return RW_REASON_ICMP;
+	return RW_REASON_OTHER_PROTOCOL;
 }
 
 static __always_inline enum rw_reason parse_ipv4(struct xdp_md *ctx, struct packet *p, void *end)
