@@ -181,6 +181,7 @@ fn neighbour_discovery() {
         not("through a router", ask.clone().with(|f| f.ttl = 254), OtherHost),
         not("an advertisement", typed(136), OtherHost),
         not("a router solicitation", typed(133), OtherHost),
+        not("ICMP for IPv4", ask.clone().with(|f| f.proto = 1), OtherHost),
         not("code 1", ask.clone().payload(&coded), OtherHost),
         not("too short", ask.clone().payload(&ask.payload[..23]), OtherHost),
         not("another host is asked", ask.clone().with(to_us(STRANGER_MAC)), OtherHost),

@@ -168,9 +168,16 @@ fn other_protocols_and_icmp() {
             let stranger = with(family.icmp(), payload).with(|f| f.dst_mac = STRANGER_MAC);
             rows.push(row(what, stranger, Pass, OtherHost));
         }
-        for (what, proto) in
-            [("SCTP", 132), ("GRE", 47), ("IP in IP", 4), ("ESP", 50), ("OSPF", 89), ("none", 59)]
-        {
+        let other_family = if family == Family::V4 { Family::V6 } else { Family::V4 };
+        for (what, proto) in [
+            ("the other family's ICMP", other_family.icmp()),
+            ("SCTP", 132),
+            ("GRE", 47),
+            ("IP in IP", 4),
+            ("ESP", 50),
+            ("OSPF", 89),
+            ("none", 59),
+        ] {
             rows.push(row(what, with(proto, &[1; 12]), Pass, OtherProtocol));
             rows.push(row(what, elsewhere(&with(proto, &[1; 12])), Pass, NoService));
         }
