@@ -28,6 +28,10 @@ use watch::{News, Watch};
 
 /// Changes that come together are applied together.
 const SETTLE: Duration = Duration::from_millis(3);
+/// The ways to backends are looked up this often (seconds) even when the kernel tells no change.
+const LOOK_ANYWAY: u64 = 30;
+/// The packet path's thread must be heard within this; it is asked every second.
+const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
 const FIRST_RESULTS: Duration = Duration::from_secs(3);
 
@@ -95,9 +99,12 @@ struct Daemon {
     attach_by: Instant,
     modes: BTreeMap<u32, (XdpMode, String)>,
     lost: BTreeSet<u32>,
+    /// When the packet path's thread was heard last.
+    beaten: Instant,
     beat_error: Option<Error>,
     apply_error: Option<Error>,
     told_ready: bool,
+    ticks: u64,
     /// Apply what has changed then.
     due: Option<Instant>,
 }
@@ -133,9 +140,16 @@ impl Daemon {
     }
 
     fn tick(&mut self) {
+        self.ticks += 1;
         self.path.order(Order::Beat);
         if self.apply_error.is_some() {
             self.apply_soon();
+        }
+        if self.ticks.is_multiple_of(LOOK_ANYWAY) {
+            self.watch.look(self.roster.addresses());
+        }
+        if self.beaten.elapsed() > SILENCE {
+            self.post();
         }
     }
 
@@ -169,12 +183,17 @@ impl Daemon {
     fn report(&mut self, report: Report) {
         match report {
             Report::Applied(outcome) => {
-                if let Err(error) = &outcome {
+                let error = outcome.err();
+                // It is tried again every second; once is enough to tell.
+                if let Some(error) =
+                    error.as_ref().filter(|e| Some(*e) != self.apply_error.as_ref())
+                {
                     tracing::error!(%error, "tables not written");
                 }
-                self.apply_error = outcome.err();
+                self.apply_error = error;
             }
             Report::Beat(Ok(modes)) => {
+                self.beaten = Instant::now();
                 self.beat_error = None;
                 if self.attached {
                     self.verify(&modes);
@@ -288,6 +307,12 @@ impl Daemon {
                     "see `ip link show dev {}`, then restart the daemon: it attaches again",
                     interface.name
                 ),
+            });
+        }
+        if self.beaten.elapsed() > SILENCE {
+            problems.push(Problem {
+                error: "the thread that writes the packet path's tables does not answer".into(),
+                remedy: "restart the daemon (no packet is lost), and report its log".into(),
             });
         }
         let errors = self.beat_error.iter().chain(&self.apply_error).cloned();

@@ -111,12 +111,6 @@ struct Parts {
 
 async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
-    let socket = api::server::listen(&config.api.socket)?;
-    tokio::spawn(api::server::serve(socket, board.clone()));
-    if let Some(address) = &config.metrics.listen {
-        let listener = metrics::listen(**address).await?;
-        tokio::spawn(metrics::serve(listener, board.clone()));
-    }
     let interfaces = next_hop::interfaces(&config.node.interfaces)?;
     let mut roster = Roster::new(config);
     if path.opened.taken_over.is_some() {
@@ -124,6 +118,13 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     }
     // Watching begins before the first look, so that no change is missed.
     let watch = Watch::start(config)?;
+    if let Some(address) = &config.metrics.listen {
+        let listener = metrics::listen(**address).await?;
+        tokio::spawn(metrics::serve(listener, board.clone()));
+    }
+    // The last that can fail, so that no start that failed leaves a socket behind.
+    let socket = api::server::listen(&config.api.socket)?;
+    tokio::spawn(api::server::serve(socket, board.clone()));
     let found = watch::look(&config.node.interfaces, &roster.addresses());
     Ok(Parts { interfaces, roster, watch, found, board })
 }
@@ -153,9 +154,11 @@ impl Parts {
             attach_by: Instant::now() + FIRST_RESULTS,
             modes: Default::default(),
             lost: Default::default(),
+            beaten: Instant::now(),
             beat_error: None,
             apply_error: None,
             told_ready: false,
+            ticks: 0,
             due: None,
         };
         daemon.ways(self.found);
