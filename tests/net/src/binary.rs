@@ -9,7 +9,10 @@ use ringway_testnet::Namespace;
 use serde_json::Value;
 
 /// The `ringway` to test: `RINGWAY_BIN`, else the one beside this test in the target directory.
-pub(crate) fn path() -> Result<PathBuf> {
+///
+/// # Errors
+/// It has not been built.
+pub fn path() -> Result<PathBuf> {
     if let Some(path) = env::var_os("RINGWAY_BIN") {
         return Ok(path.into());
     }

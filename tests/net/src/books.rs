@@ -1,6 +1,12 @@
 //! What the kernel counts, to hold Ringway's books against.
 
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::{fs, io};
+
 use anyhow::{Context, Result, ensure};
+use libbpf_rs::ProgramHandle;
+use libbpf_rs::libbpf_sys as sys;
 use ringway_testnet::Namespace;
 use serde_json::Value;
 
@@ -10,7 +16,7 @@ pub struct Device {
     /// Packets received.
     pub received: u64,
     /// Id of the attached XDP program, 0: none.
-    pub program: u64,
+    pub program: u32,
 }
 
 impl Device {
@@ -19,22 +25,57 @@ impl Device {
     /// # Errors
     /// There is no such interface.
     pub fn read(namespace: &Namespace, name: &str) -> Result<Device> {
-        let output = namespace
-            .command("ip")
-            .args(["-d", "-s", "-j", "link", "show", "dev", name])
-            .output()?;
+        let mut ip = namespace.command("ip");
+        let output = ip.args(["-d", "-s", "-j", "link", "show", "dev", name]).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let links: Value = serde_json::from_slice(&output.stdout)?;
         let received = links[0]["stats64"]["rx"]["packets"].as_u64().context("no counters")?;
         let program = links[0]["xdp"]["prog"]["id"].as_u64().unwrap_or(0);
-        Ok(Device { received, program })
+        Ok(Device { received, program: program as u32 })
     }
 }
 
-/// Packets received by an interface.
+/// While it lives, the kernel counts how often each program runs. Only then: it costs time.
+#[derive(Debug)]
+pub struct RunCounts(#[expect(dead_code, reason = "counting ends when it is closed")] OwnedFd);
+
+impl RunCounts {
+    /// Begins counting.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn begin() -> Result<RunCounts> {
+        // SAFETY: a plain system call.
+        let fd = unsafe { sys::bpf_enable_stats(sys::BPF_STATS_RUN_TIME) };
+        ensure!(fd >= 0, "BPF_ENABLE_STATS: {}", io::Error::from_raw_os_error(-fd));
+        // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+        Ok(RunCounts(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// How often the program with this id has run while counting was on.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn of(&self, program: u32) -> Result<u64> {
+        use std::os::fd::AsFd;
+        let program = ProgramHandle::from_prog_id(program)?;
+        let mut info = sys::bpf_prog_info::default();
+        let mut length = size_of_val(&info) as u32;
+        let fd = program.as_fd().as_raw_fd();
+        // SAFETY: an open descriptor; the kernel writes at most `length` bytes of a structure all of whose
+        // pointers are null.
+        let ret =
+            unsafe { sys::bpf_obj_get_info_by_fd(fd, (&raw mut info).cast(), &raw mut length) };
+        ensure!(ret == 0, "no information: {}", io::Error::from_raw_os_error(-ret));
+        Ok(info.run_cnt)
+    }
+}
+
+/// Detaches the pinned attachment at `path`, as somebody else's tool might.
 ///
 /// # Errors
-/// There is no such interface.
-pub fn received(namespace: &Namespace, name: &str) -> Result<u64> {
-    Ok(Device::read(namespace, name)?.received)
+/// There is none.
+pub fn detach_link(path: &Path) -> Result<()> {
+    ensure!(fs::exists(path)?, "{} is no pin", path.display());
+    Ok(libbpf_rs::Link::open(path)?.detach()?)
 }

@@ -11,8 +11,8 @@ mod load;
 mod server;
 mod site;
 
-pub use binary::{Ran, ringway};
-pub use books::{Device, received};
+pub use binary::{Ran, path as binary, ringway};
+pub use books::{Device, RunCounts, detach_link};
 pub use client::{Line, ask_udp, get, http, http_raw, no_checksum};
 pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};

@@ -1,7 +1,14 @@
 //! End to end, module by module what a user relies on.
 
+mod announce;
+mod books;
+mod broken;
+mod clients;
 mod flows;
 mod health;
 mod http;
+mod ports;
+mod refuse;
 mod restart;
 mod udp;
+mod watch;

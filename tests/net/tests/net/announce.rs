@@ -1,0 +1,115 @@
+//! Who answers for a service address.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root, service,
+};
+use ringway_testnet::{Namespace, wait_for};
+
+const WEB6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
+
+/// The MAC address that the client has for an address, in lower case.
+fn neighbour(client: &Namespace, address: &str) -> Result<String> {
+    let output = client.command("ip").args(["neigh", "show", address]).output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut words = text.split_whitespace().skip_while(|word| *word != "lladdr");
+    Ok(words.nth(1).with_context(|| format!("no MAC address in {text:?}"))?.to_owned())
+}
+
+#[test]
+fn arp_and_nd_are_answered_though_no_kernel_owns_the_address() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let services = site.service("web", WEB, "") + &site.service("web6", WEB6, "");
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    site.client().ip("neigh flush all\n")?;
+    for (target, address) in [(WEB, "10.1.0.80"), (WEB6, "fd01::80")] {
+        get(site.client(), target)?;
+        let mac = neighbour(site.client(), address)?;
+        ensure!(mac == site.net.outer.mac.to_string(), "{address} is at {mac}");
+    }
+    // The gateway's own address is its kernel's business, and others' nobody's.
+    let mut ping = site.client().command("ping");
+    let own = ping.args(["-c", "1", "-W", "2", "10.1.0.1"]).output()?;
+    ensure!(own.status.success(), "the gateway itself does not answer");
+    let mut ping = site.client().command("ping");
+    let other = ping.args(["-c", "1", "-W", "1", "10.1.0.81"]).output()?;
+    ensure!(!other.status.success(), "somebody answers for 10.1.0.81");
+    let status = gateway.status()?;
+    ensure!(status["services"][0]["answers"] == "arp", "{}", status["services"]);
+    let log = gateway.log();
+    ensure!(log.contains("who answers for the address: arp"), "not said at start: {log}");
+    Ok(())
+}
+
+/// A client that talked to another machine under the service address learns of the move unasked.
+#[test]
+fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    for address in ["10.1.0.80", "fd01::80"] {
+        let wrong =
+            format!("neigh replace {address} lladdr 02:00:00:00:00:99 dev eth0 nud stale\n");
+        site.client().ip(&wrong)?;
+    }
+    let services = site.service("web", WEB, "") + &site.service("web6", WEB6, "");
+    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    for address in ["10.1.0.80", "fd01::80"] {
+        let learnt = || match neighbour(site.client(), address) {
+            Ok(mac) if mac == site.net.outer.mac.to_string() => Ok(()),
+            other => Err(format!("{other:?}")),
+        };
+        wait_for(format!("{address} at the gateway"), SOON, learnt)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_address_of_the_nodes_kernel() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let services = service("web", WEB, &site.backends(SERVICE_V4, 80), "")
+        + &service("web6", WEB6, &site.backends(SERVICE_V6, 80), "");
+    let text = site.configuration(&services);
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    let (code, said) = gateway.refusal()?;
+    ensure!(code == 2, "exit code {code}: {said}");
+    for words in [
+        "nobody answers for 10.1.0.80",
+        "ip addr add 10.1.0.80/32 dev eth0",
+        "nobody answers for fd01::80",
+        "ip addr add fd01::80/128 dev eth0",
+        "announce = \"arp\"",
+        "ringway.toml:",
+    ] {
+        ensure!(said.contains(words), "{words} not in {said}");
+    }
+    ensure!(!gateway.pins().exists(), "a refused start leaves pins");
+
+    // Do as told.
+    site.net
+        .gateway
+        .ip("addr add 10.1.0.80/32 dev eth0\naddr add fd01::80/128 dev eth0 nodad\n")?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    get(site.client(), WEB)?;
+    get(site.client(), WEB6)?;
+    ensure!(gateway.status()?["services"][0]["answers"] == "kernel");
+    Ok(())
+}
+
+#[test]
+fn an_address_that_is_routed_here() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let target: SocketAddr = "203.0.113.10:80".parse()?;
+    site.client().ip("route add 203.0.113.10/32 via 10.1.0.1\n")?;
+    let backends = site.backends(SERVICE_V4, 80);
+    let text = site.configuration(&service("web", target, &backends, "announce = \"routed\"\n"));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    get(site.client(), target)?;
+    ensure!(gateway.status()?["services"][0]["answers"] == "routed");
+    Ok(())
+}

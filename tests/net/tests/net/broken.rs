@@ -1,0 +1,112 @@
+//! What breaks under a running gateway is noticed, named, and mended where it can be.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{
+    Gateway, SERVICE_V6, SOON, Site, WEB, configuration, detach_link, get, http, needs_root,
+};
+use ringway_testnet::{End, Namespace, VethOptions, veth, wait_for};
+
+const CHECK: &str = "check = { type = \"http\", interval = \"500ms\" }\n";
+const METRICS: &str = "127.0.0.1:9810";
+
+/// Unhealthy by every way of asking, with this interface named, within five seconds.
+fn unhealthy(gateway: &Gateway, interface: &str) -> Result<()> {
+    let began = Instant::now();
+    let what = format!("{interface} missed");
+    gateway.wait_status(&what, |status| {
+        status["healthy"] == false && status["problems"].to_string().contains(interface)
+    })?;
+    ensure!(began.elapsed() < Duration::from_secs(5), "noticed after {:?}", began.elapsed());
+    let table = gateway.ringway(&["status"])?;
+    ensure!(table.code == 3 && table.out.contains("unhealthy"), "{table:?}");
+    Ok(())
+}
+
+fn readyz(namespace: &Namespace) -> Result<String> {
+    http(namespace, METRICS.parse()?, "/readyz")
+}
+
+#[test]
+fn a_vanished_interface() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    ensure!(readyz(ns)?.starts_with("HTTP/1.1 200"));
+    ns.ip("link del eth1\n")?;
+    unhealthy(&gateway, "eth1")?;
+    let ready = readyz(ns)?;
+    ensure!(ready.starts_with("HTTP/1.1 503") && ready.contains("eth1"), "{ready}");
+    ensure!(http(ns, METRICS.parse()?, "/healthz")?.starts_with("HTTP/1.1 200"));
+    Ok(())
+}
+
+#[test]
+fn a_detached_program() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let mut gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    // A program attached by a link is not taken off by accident.
+    ensure!(ns.ip("link set dev eth0 xdp off\n").is_err(), "ip may detach our program");
+    gateway.wait_healthy()?;
+    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
+    unhealthy(&gateway, "eth0")?;
+    let ready = readyz(ns)?;
+    ensure!(ready.starts_with("HTTP/1.1 503") && ready.contains("eth0"), "{ready}");
+
+    // As told: a restart attaches again.
+    gateway.terminate()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn pins_of_a_vanished_interface_are_removed_aloud() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let far = Namespace::new("far")?;
+    let third = End::new(ns, "eth2").address("10.3.0.1/24");
+    veth(&third, &End::new(&far, "eth0"), &VethOptions::default())?;
+    let web = site.service("web", WEB, CHECK);
+    let mut gateway = Gateway::start(ns, &configuration(ns, &["eth0", "eth2", "eth1"], &web))?;
+    gateway.kill()?;
+    ns.ip("link del eth2\n")?;
+    gateway.rewrite(&configuration(ns, &["eth0", "eth1"], &web))?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    let log = gateway.log();
+    let said = log.lines().find(|line| line.contains("removed orphaned pins"));
+    ensure!(said.is_some_and(|line| line.contains("eth2")), "not said: {log}");
+    ensure!(!gateway.pins().join("ifaces/eth2").exists(), "not done");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+/// As when another machine takes the address over, which says so (gratuitous ARP, RFC 5227; unsolicited
+/// advertisement, RFC 4861 section 7.2.6).
+#[test]
+fn a_backend_with_another_mac_address() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let backend = &site.net.backends[0].ns;
+    backend.sysctl("net/ipv4/conf/eth0/arp_notify", "1")?;
+    backend.sysctl("net/ipv6/conf/eth0/ndisc_notify", "1")?;
+    let web6 = SocketAddr::new(SERVICE_V6, 80);
+    let services = site.service("web", WEB, CHECK) + &site.service("web6", web6, CHECK);
+    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    get(site.client(), WEB)?;
+    get(site.client(), web6)?;
+    backend.ip("link set dev eth0 address 02:00:00:00:00:77\n")?;
+    for target in [WEB, web6] {
+        let answer = || get(site.client(), target).map_err(|error| format!("{error:#}"));
+        wait_for(format!("{target} by the new MAC address"), SOON, answer)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! Clients in odd places, and whose address the backends see.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Line, SERVICE_V4, SERVICE_V6, Site, WEB, ask_udp, get, needs_root, service,
+};
+
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+const ECHO6: SocketAddr = SocketAddr::new(SERVICE_V6, 7);
+const CLIENT: &str = "source = \"client\"\nprotocol = [\"tcp\", \"udp\"]\n";
+
+/// XDP sees what comes in by an interface; the node's own connections do not. They fail at once.
+#[test]
+fn the_node_itself_is_no_client_and_learns_it_at_once() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    site.net.gateway.ip("addr add 10.1.0.80/32 dev eth0\n")?;
+    let text = site.configuration(&service("web", WEB, &site.backends(SERVICE_V4, 80), ""));
+    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    let connect = || TcpStream::connect_timeout(&WEB, Duration::from_secs(2));
+    let error = site.net.gateway.run(connect)?.err().context("the node reached its own service")?;
+    ensure!(error.kind() == ErrorKind::ConnectionRefused, "{error}");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn a_backend_may_be_a_client_and_even_get_itself() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let target6 = SocketAddr::new(SERVICE_V6, 80);
+    let services = site.service("web", WEB, "") + &site.service("web6", target6, "");
+    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    for target in [WEB, target6] {
+        let mut names = std::collections::BTreeSet::new();
+        for _ in 0..40 {
+            names.insert(get(&site.net.backends[0].ns, target)?);
+        }
+        ensure!(names.len() == 2, "b1 got only {names:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn source_client_shows_the_backends_who_asked() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let echo = [site.echo(SERVICE_V4, 7)?, site.echo(SERVICE_V6, 7)?];
+    let services = site.service("echo", ECHO, CLIENT) + &site.service("echo6", ECHO6, CLIENT);
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    for (target, any) in [(ECHO, "0.0.0.0:0"), (ECHO6, "[::]:0")] {
+        for _ in 0..20 {
+            Line::open(site.client(), target)?.ask("hello")?;
+            let socket = site.client().run(|| UdpSocket::bind(any))??;
+            socket.connect(target)?;
+            ask_udp(&socket, "hello", Duration::from_secs(2))?;
+        }
+    }
+    let clients: Vec<IpAddr> = site.net.client.addresses();
+    for (family, client) in echo.iter().zip(clients) {
+        for server in family {
+            ensure!(server.seen.addresses() == [client], "seen: {:?}", server.seen.addresses());
+        }
+    }
+    ensure!(gateway.status()?["services"][0]["source"] == "client");
+    Ok(())
+}
+
+#[test]
+fn source_node_shows_the_backends_the_gateway() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n"));
+    let _gateway = Gateway::start(&site.net.gateway, &text)?;
+    for _ in 0..5 {
+        Line::open(site.client(), ECHO)?.ask("hello")?;
+    }
+    ensure!(echo[0].seen.addresses() == ["10.2.0.1".parse::<IpAddr>()?]);
+    ensure!(echo[0].seen.peers().iter().all(|peer| (10000..30000).contains(&peer.port())));
+    Ok(())
+}
+
+/// Its replies would go to itself.
+#[test]
+fn source_client_refuses_a_client_that_is_a_backend() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let gateway = Gateway::start(
+        &site.net.gateway,
+        &site.configuration(&site.service("echo", ECHO, CLIENT)),
+    )?;
+    let connect = || TcpStream::connect_timeout(&ECHO, Duration::from_millis(500));
+    let error = site.net.backends[0].ns.run(connect)?.err().context("it is served")?;
+    ensure!(error.kind() == ErrorKind::TimedOut, "{error}");
+    let status = gateway.status()?;
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    ensure!(counters.any(|c| c["reason"] == "hairpin"), "not counted: {}", status["counters"]);
+    Ok(())
+}
+
+#[test]
+fn source_client_is_refused_where_backends_answer_past_the_node() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    // An address on the backends' own network: so are its clients.
+    let target: SocketAddr = "10.2.0.80:7".parse()?;
+    let more = format!("announce = \"arp\"\n{CLIENT}");
+    let services = service("echo", target, &site.backends(SERVICE_V4, 7), &more);
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&services))?;
+    let (code, said) = gateway.refusal()?;
+    ensure!(
+        code == 2
+            && said.contains("source = \\\"client\\\"") | said.contains("source = \"client\""),
+        "{code}: {said}"
+    );
+    ensure!(said.contains("write source = \"node\""), "{said}");
+    Ok(())
+}

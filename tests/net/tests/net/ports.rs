@@ -1,0 +1,52 @@
+//! The nat pool and the node's own ports.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, Load, SERVICE_V4, Site, WEB, get, needs_root, service};
+
+#[test]
+fn checks_at_full_load_never_meet_a_port_of_the_pool() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    // As narrow as they come, and side by side.
+    site.net.gateway.sysctl("net/ipv4/ip_local_port_range", "11024 12047")?;
+    let nat = "[nat]\nports = \"10000-11023\"\nflows = 65536\ntimeouts = { closed = \"1s\" }\n\n";
+    // Many services over the same nginx, so that checks are many too, with patience for a busy machine.
+    let check = "type = \"http\", interval = \"500ms\", timeout = \"500ms\"";
+    let more = format!("announce = \"arp\"\ncheck = {{ {check} }}\n");
+    let mut body = String::from(nat);
+    for port in 80..130 {
+        let target = SocketAddr::new(SERVICE_V4, port);
+        body += &service(&format!("web{port}"), target, &site.backends(SERVICE_V4, 80), &more);
+    }
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let load = Load::start(site.client(), &format!("http://{SERVICE_V4}/"), 200, 4, false)?;
+    for _ in 0..200 {
+        get(site.client(), WEB)?;
+    }
+    let outcome = load.finish()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 1000, "{outcome:?}");
+    let status = gateway.status()?;
+    let services = status["services"].as_array().context("no services")?;
+    let backends = services.iter().flat_map(|s| s["backends"].as_array().into_iter().flatten());
+    let (mut passed, mut failed) = (0, 0);
+    for backend in backends {
+        passed += backend["checks_passed"].as_u64().context("no checks")?;
+        failed += backend["checks_failed"].as_u64().context("no checks")?;
+    }
+    ensure!(failed == 0 && passed > 400, "{failed} checks failed, {passed} passed");
+    Ok(())
+}
+
+#[test]
+fn a_pool_that_overlaps_the_nodes_own_ports_is_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let body = String::from("[nat]\nports = \"30000-40000\"\n\n") + &site.service("web", WEB, "");
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
+    let (code, said) = gateway.refusal()?;
+    ensure!(code == 2 && said.contains("net.ipv4.ip_local_port_range = 32768 60999"), "{said}");
+    ensure!(said.contains("sysctl -w") && said.contains("ringway.toml:"), "{said}");
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! What must keep a gateway from starting: exit code, cause, place and remedy.
+
+use std::fs;
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{Gateway, Ran, Site, WEB, configuration, needs_root, ringway};
+use ringway_testnet::{Namespace, attach_pass};
+
+/// Starts, expects a refusal with this code and these words, and that nothing is left behind.
+fn refuses(namespace: &Namespace, text: &str, code: i32, words: &[&str]) -> Result<()> {
+    let mut gateway = Gateway::launch(namespace, text)?;
+    let (exit, said) = gateway.refusal()?;
+    ensure!(exit == code, "exit code {exit}: {said}");
+    for word in words {
+        ensure!(said.contains(word), "{word:?} not in {said}");
+    }
+    ensure!(!gateway.pins().exists(), "a refused start leaves pins");
+    ensure!(!namespace.directory().join("api.sock").exists(), "and its socket");
+    Ok(())
+}
+
+#[test]
+fn unfit_interfaces() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let web = site.service("web", WEB, "");
+    let on = |interfaces: &[&str]| configuration(ns, interfaces, &web);
+
+    let absent = ["ringway.toml:3:", "eth9", "name one of: ", "eth0"];
+    refuses(ns, &on(&["eth0", "eth9"]), 2, &absent)?;
+    refuses(ns, &on(&[]), 2, &["ringway.toml:3:", "interfaces"])?;
+    refuses(ns, &on(&["lo"]), 2, &["lo is not an Ethernet interface"])?;
+    // The backends are behind eth1.
+    let elsewhere = ["reached by way of eth1", "add \"eth1\" to [node] interfaces"];
+    refuses(ns, &on(&["eth0"]), 2, &elsewhere)?;
+
+    attach_pass(ns, "eth1")?;
+    let foreign = ["eth1", "\"rw_test_pass\"", "ip link set dev eth1 xdp off"];
+    refuses(ns, &on(&["eth0", "eth1"]), 1, &foreign)?;
+    // As told.
+    ns.ip("link set dev eth1 xdp off\nlink set dev eth0 down\n")?;
+    let down = ["eth0: it is down", "ip link set dev eth0 up"];
+    refuses(ns, &on(&["eth0", "eth1"]), 1, &down)
+}
+
+#[test]
+fn a_backend_that_is_the_node_itself() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let text = text.replace("address = \"10.2.0.11\"", "address = \"10.2.0.1\"");
+    refuses(&site.net.gateway, &text, 2, &["10.2.0.1 is an address of this node"])
+}
+
+#[test]
+fn an_address_in_use_for_metrics() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let _taken = ns.run(|| std::net::TcpListener::bind("127.0.0.1:9810"))??;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    refuses(ns, &text, 1, &["127.0.0.1:9810", "in use", "[metrics] listen"])
+}
+
+/// No root needed: nothing is touched.
+fn check(text: &str) -> Result<Ran> {
+    let directory = std::env::temp_dir().join(format!("ringway-net-tests-{}", std::process::id()));
+    fs::create_dir_all(&directory)?;
+    let file = directory.join("ringway.toml");
+    fs::write(&file, text)?;
+    let output = std::process::Command::new(ringway_net_tests::binary()?)
+        .args(["check", "-c"])
+        .arg(&file)
+        .output()?;
+    fs::remove_dir_all(&directory)?;
+    Ok(output.into())
+}
+
+#[test]
+fn configuration_errors_have_a_place_and_a_remedy() -> Result<()> {
+    let good = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\n[[service]]\nname = \"web\"\n\
+                address = \"10.1.0.80\"\nport = 80\nbackends = [{ address = \"10.2.0.11\" }]\n";
+    let fine = check(good)?;
+    ensure!(fine.code == 0 && fine.out.contains("valid"), "{fine:?}");
+    for (from, to, words) in [
+        ("port = 80", "prot = 80", "ringway.toml:8:1: "),
+        ("port = 80", "port = \"http\"", "ringway.toml:8:8: "),
+        ("10.1.0.80", "10.1.0.800", "ringway.toml:7:11: "),
+        ("10.2.0.11", "fd00::1", "ringway.toml:9:"),
+        ("[{ address = \"10.2.0.11\" }]", "[]", "ringway.toml:9:12: "),
+        ("\" }]", "\", weight = 1001 }]", "1000"),
+        ("name = \"gw\"\n", "", "ringway.toml:1:"),
+        ("port = 80\n", "port = 80\ncheck = { type = \"tcp\", interval = 5 }\n", "\"5s\""),
+    ] {
+        let ran = check(&good.replacen(from, to, 1))?;
+        ensure!(ran.code == 2 && ran.err.contains(words), "{to}: {words} not in {ran:?}");
+    }
+    let twice = check(&format!("{good}{}", good.split_once("\n\n").map_or("", |(_, s)| s)))?;
+    ensure!(twice.code == 2 && twice.err.contains("web"), "{twice:?}");
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_not_there_and_a_command_that_is_none() -> Result<()> {
+    needs_root!();
+    let site = Namespace::new("empty")?;
+    let ran = ringway(&site, &["run", "-c", "/nowhere/ringway.toml"])?;
+    ensure!(ran.code == 2 && ran.err.contains("/nowhere/ringway.toml"), "{ran:?}");
+    let ran = ringway(&site, &["fly"])?;
+    ensure!(ran.code == 2 && ran.err.contains("fly"), "{ran:?}");
+    let ran = ringway(&site, &["status", "--node", "nobody"])?;
+    ensure!(ran.code == 3 && ran.err.contains("nobody"), "{ran:?}");
+    Ok(())
+}

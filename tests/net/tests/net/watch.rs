@@ -1,0 +1,168 @@
+//! What those see who watch the gateway: metrics, readiness, the service manager, the API.
+
+use std::net::SocketAddr;
+use std::os::unix::net::UnixDatagram;
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
+
+const METRICS: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+
+#[test]
+fn metrics_show_what_happened() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let ns = site.net.gateway.clone();
+    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    for _ in 0..30 {
+        get(site.client(), WEB)?;
+    }
+    site.nginx[1].kill()?;
+    gateway.wait_status("b2 down", |s| s["services"][0]["backends"][1]["health"] == "down")?;
+    let text = http(&ns, METRICS, "/metrics")?;
+    let value = |name: &str, labels: &[&str]| -> Result<f64> {
+        let fits = |line: &&str| {
+            line.starts_with(&format!("{name}{{"))
+                && labels.iter().all(|label| line.contains(label))
+        };
+        let line = text.lines().find(fits);
+        let line = line.with_context(|| format!("{name} {labels:?} not in\n{text}"))?;
+        Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
+    };
+    let (b1, b2) = ("backend=\"10.2.0.11:80\"", "backend=\"10.2.0.12:80\"");
+    let web = "service=\"web\"";
+    ensure!(value("ringway_healthy", &[])? == 1.0);
+    ensure!(value("ringway_backend_up", &[web, b1])? == 1.0);
+    ensure!(value("ringway_backend_up", &[web, b2])? == 0.0);
+    let flows = |backend| value("ringway_backend_flows_total", &[web, backend]);
+    ensure!(flows(b1)? + flows(b2)? >= 30.0, "{text}");
+    ensure!(value("ringway_backend_packets_total", &[b1, "direction=\"reply\""])? > 0.0);
+    ensure!(value("ringway_backend_checks_failed_total", &[b2])? >= 2.0);
+    ensure!(value("ringway_interface_attached", &["interface=\"eth0\""])? == 1.0);
+    ensure!(value("ringway_verdict_packets_total", &["eth0", "reason=\"nat-forward\""])? > 60.0);
+    for name in ["eth0", "eth1"] {
+        let difference = value("ringway_ledger_difference_packets", &[name])?;
+        ensure!(difference.abs() < 3.0, "{difference}");
+    }
+    Ok(())
+}
+
+#[test]
+fn readiness_follows_the_backends() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(1)?;
+    let ns = site.net.gateway.clone();
+    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    ensure!(http(&ns, METRICS, "/healthz")?.ends_with("ok\n"));
+    ensure!(http(&ns, METRICS, "/readyz")?.ends_with("ready\n"));
+    site.nginx[0].kill()?;
+    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
+    let answer = http(&ns, METRICS, "/readyz")?;
+    ensure!(answer.starts_with("HTTP/1.1 503") && answer.contains("service web"), "{answer}");
+    ensure!(http(&ns, METRICS, "/healthz")?.ends_with("ok\n"), "the daemon itself is well");
+    site.restart_nginx(0)?;
+    gateway.wait_status("a backend", |status| status["healthy"] == true)?;
+    ensure!(http(&ns, METRICS, "/readyz")?.ends_with("ready\n"));
+    Ok(())
+}
+
+#[test]
+fn the_service_manager_is_told() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let path = ns.directory().join("notify.sock");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(SOON))?;
+    let hear = || -> Result<String> {
+        let mut message = [0; 512];
+        let length = manager.recv(&mut message).context("the manager hears nothing")?;
+        Ok(String::from_utf8_lossy(&message[..length]).into_owned())
+    };
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    let mut gateway = Gateway::launch_with(ns, &text, |command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
+    })?;
+    let mut messages = Vec::new();
+    while !messages.iter().any(|message: &String| message.starts_with("READY=1")) {
+        messages.push(hear()?);
+    }
+    // Ready means that a request is answered at once.
+    get(site.client(), WEB)?;
+    let pid = format!("MAINPID={}", gateway.child().pid());
+    ensure!(messages.iter().any(|message| message.contains(&pid)), "{messages:?}");
+    while hear()? != "WATCHDOG=1" {}
+    gateway.terminate()?;
+    while hear()? != "STOPPING=1" {}
+    Ok(())
+}
+
+#[test]
+fn the_api_answers_bad_requests_clearly_and_goes_on() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let ask = |head: &str, body: &str| {
+        let length = body.len();
+        let request = format!(
+            "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+        gateway.api(request.as_bytes())
+    };
+    let long = "x".repeat(70 * 1024);
+    for (head, body, status, words) in [
+        ("GET /v1/status", "", "200", "\"schema\":\"ringway.status/1\""),
+        ("GET /v1/ledger", "", "200", "\"schema\":\"ringway.ledger/1\""),
+        ("GET /v1/health", "", "200", "\"healthy\":true"),
+        ("GET /v2/status", "", "404", "\"remedy\""),
+        ("DELETE /v1/status", "", "405", "use GET"),
+        ("POST /v1/status", "{\"half\":", "405", "use GET"),
+        ("POST /v1/status", &long, "413", "longer than 65536 bytes"),
+    ] {
+        let answer = ask(head, body)?;
+        let fits = answer.starts_with(&format!("HTTP/1.1 {status} ")) && answer.contains(words);
+        ensure!(fits, "{head}: {answer}");
+    }
+    for garbage in [&b"\x16\x03\x01\x02\x00\x01\x00"[..], b"GET\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+    {
+        let answer = gateway.api(garbage)?;
+        ensure!(answer.starts_with("HTTP/1.1 4") || answer.is_empty(), "{answer}");
+    }
+    let head = format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(1 << 20));
+    // It may hang up before all is sent.
+    if let Ok(answer) = gateway.api(head.as_bytes()) {
+        ensure!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+    let status = gateway.status()?;
+    ensure!(status["healthy"] == true && status["services"][0]["address"] == "10.1.0.80");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn the_api_answers_many_at_once() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let request = b"GET /v1/status HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    let answers = thread::scope(|scope| {
+        let askers: Vec<_> = (0..200).map(|_| scope.spawn(|| gateway.api(request))).collect();
+        let join = |asker: thread::ScopedJoinHandle<'_, Result<String>>| {
+            asker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        askers.into_iter().map(join).collect::<Result<Vec<String>>>()
+    })?;
+    for answer in &answers {
+        let good = answer.starts_with("HTTP/1.1 200") && answer.contains("\"ringway.status/1\"");
+        let busy = answer.starts_with("HTTP/1.1 503") && answer.contains("\"remedy\"");
+        ensure!(good || busy, "{answer}");
+    }
+    let good = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
+    ensure!(good >= 64, "only {good} of {} were answered", answers.len());
+    Ok(())
+}
