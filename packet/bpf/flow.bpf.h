@@ -20,8 +20,10 @@
 #include "maps.bpf.h"
 #include "parse.bpf.h"
 
-#define FLOW_TRIES_OWN 8	/* ports tried in this CPU's block */
-#define FLOW_TRIES_ALL 8	/* and then anywhere in the pool */
+/* Ports tried in this CPU's block, and then anywhere in the pool. 17 in all: a
+ * prime, so that refused rounds do not fall into step with the pool's size. */
+#define FLOW_TRIES_OWN 8
+#define FLOW_TRIES_ALL 9
 #define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
 
 /* Set where loads may be reordered (arm64): a seqlock reader then needs a barrier. */
