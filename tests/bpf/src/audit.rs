@@ -148,3 +148,52 @@ pub(crate) fn set_program(
         },
     }
 }
+
+/// What an audit of the flow tables found in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Audit {
+    /// Live flows.
+    pub live: usize,
+    /// Records whose time is over.
+    pub dead: usize,
+}
+
+/// Checks the flow tables while nobody writes them: every live flow has its source to itself
+/// towards its backend's address and port, has its client's tuple to itself within its service,
+/// and an index entry that leads to it. Panics with the first that is not so.
+pub fn audit(world: &World) -> Audit {
+    let timeout = world.gateway.view().settings().unwrap().timeout;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec as u32;
+    let leads = index(world);
+    let (mut sources, mut clients) = (HashMap::new(), HashMap::new());
+    let mut found = Audit::default();
+    for record in records(world) {
+        let state = record.key.state;
+        assert_ne!(state, FlowState::Claimed, "claimed for ever: {record:?}");
+        let alive = now.wrapping_sub(record.seen) as i32 <= timeout[state as usize] as i32;
+        let Some(backend) = world
+            .tables
+            .backends
+            .iter()
+            .find(|b| b.reference() == record.key.backend)
+            .filter(|_| alive)
+        else {
+            found.dead += 1;
+            continue;
+        };
+        found.live += 1;
+        let source = match record.key.nat_addr {
+            FlowKey::CLIENT => record.client.ip(),
+            n => world.tables.nat_addresses[usize::from(n)],
+        };
+        let at = (source, record.key.nat_port, backend.address, backend.port, backend.protocol);
+        if let Some(other) = sources.insert(at, record) {
+            panic!("one source, two flows: {other:?} and {record:?}");
+        }
+        if let Some(other) = clients.insert((record.client, record.service), record) {
+            panic!("one client, two flows: {other:?} and {record:?}");
+        }
+        assert!(leads.contains_key(&record.place), "no index entry leads to {record:?}");
+    }
+    found
+}

@@ -336,6 +336,15 @@ impl World {
         record
     }
 
+    /// The record of the flow with this source, when there is one only.
+    pub fn record_of(&self, source: SocketAddr) -> Record {
+        let mut found =
+            audit::records(self).into_iter().filter(|r| r.key.nat_port == source.port());
+        let record = found.next().unwrap_or_else(|| panic!("no record with source {source}"));
+        assert_eq!(found.next(), None, "two records with source {source}");
+        record
+    }
+
     /// The flow's state.
     pub fn state(&self, flow: &Flow) -> FlowState {
         self.record(flow).key.state

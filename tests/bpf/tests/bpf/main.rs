@@ -9,6 +9,7 @@ mod smoke;
 mod source_client;
 mod stages;
 mod states;
+mod table;
 mod unbalanced;
 
 /// Returns from a test that cannot run here.

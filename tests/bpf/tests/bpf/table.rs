@@ -1,0 +1,313 @@
+//! The flow table: what happens when it, the pool or the index is full, and what is used again.
+
+use std::collections::{HashMap, HashSet};
+use std::net::SocketAddr;
+
+use ringway_abi::Reason::{FlowTableFull, NatExhausted};
+use ringway_abi::Verdict::{Drop, Redirect, Tx};
+use ringway_abi::{FlowState, Reason};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::{World, audit, ports, wire};
+use ringway_plan::tables::BackendRow;
+
+use crate::needs_root;
+
+/// The nth flow of any number.
+fn nth(family: Family, proto: u8, port: u16, n: u32) -> Frame {
+    let src: SocketAddr =
+        (family.nth_client((n / 50_000) as u16), 1_025 + (n % 50_000) as u16).into();
+    Frame { proto, flags: SYN, ..Frame::udp(src, (family.vip(), port).into()) }
+}
+
+/// A source towards a backend, as the backend sees it.
+type Source = (SocketAddr, SocketAddr);
+
+/// Sends a first packet; where it left by, or why not.
+fn try_open(world: &World, out: &mut Vec<u8>, frame: &Frame) -> Option<Source> {
+    match world.root(FRONT).run(&frame.bytes(), out).unwrap() {
+        Tx | Redirect => {
+            let packet = wire::check(out).good();
+            Some((packet.src, packet.dst))
+        }
+        Drop => None,
+        other => panic!("{other}"),
+    }
+}
+
+fn dropped(world: &World, reason: Reason) -> u64 {
+    world.ledger(FRONT).count(Drop, reason)
+}
+
+/// Towards one backend no more flows than ports; how many of them before the first refusal is
+/// what the bounded search for a port is worth.
+#[test]
+fn a_pool_runs_out_with_a_counted_drop() {
+    needs_root!("a_pool_runs_out_with_a_counted_drop");
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            for pool in [64, 1_000, 20_000] {
+                let world = World::with(100_000, |tables| tables.nat_ports = (20_000, pool));
+                let mut out = Vec::new();
+                let mut sources = HashSet::new();
+                let mut first_refusal = None;
+                let attempts = 4 * u32::from(pool);
+                for n in 0..attempts {
+                    match try_open(&world, &mut out, &nth(family, proto, ports::ACROSS, n)) {
+                        Some((source, _)) => {
+                            assert!((20_000..20_000 + pool).contains(&source.port()));
+                            assert!(sources.insert(source), "{source} twice");
+                        }
+                        None => first_refusal = first_refusal.or(Some(n)),
+                    }
+                }
+                let refused = u64::from(attempts) - sources.len() as u64;
+                assert_eq!(dropped(&world, NatExhausted), refused);
+                let percent = |n: usize| 100 * n / usize::from(pool);
+                let first = first_refusal.unwrap() as usize;
+                println!(
+                    "{family:?} {proto}, {pool} ports: first refusal at {} %, {} % used in the end",
+                    percent(first),
+                    percent(sources.len())
+                );
+                assert!(percent(first) >= 50 && percent(sources.len()) >= 90);
+                assert_eq!(audit::audit(&world).live, sources.len());
+                // One that ends makes room for one, sooner or later.
+                if pool == 64 {
+                    let ended = world.record_of(*sources.iter().next().unwrap());
+                    audit::age(&world, ended.place, 4_000);
+                    let again = (attempts..2 * attempts)
+                        .filter_map(|n| {
+                            try_open(&world, &mut out, &nth(family, proto, ports::ACROSS, n))
+                        })
+                        .find(|(source, _)| source.port() == ended.key.nat_port);
+                    assert!(again.is_some(), "{ended:?}");
+                }
+            }
+        }
+    }
+}
+
+/// One address, one pool, but towards eight backends: more flows than a port number can tell.
+#[test]
+fn one_address_holds_more_than_65536_flows() {
+    needs_root!("one_address_holds_more_than_65536_flows");
+    const FLOWS: u32 = 100_000;
+    for family in FAMILIES {
+        let mut world = World::with(200_000, |tables| {
+            // Room for 80 000 towards the pool's four backends would do, but not comfortably.
+            tables.nat_ports = (10_000, 50_000);
+        });
+        let mut out = Vec::new();
+        let mut flows: HashMap<Source, Frame> = HashMap::new();
+        for n in 0..FLOWS {
+            let frame = nth(family, UDP, ports::POOL, n);
+            let source = try_open(&world, &mut out, &frame).expect("room for it");
+            assert!(flows.insert(source, frame).is_none(), "{source:?} twice");
+        }
+        assert_eq!(audit::audit(&world).live, FLOWS as usize);
+        let of_a_port = |port| flows.keys().filter(|(source, _)| source.port() == port).count();
+        assert!((10_000..10_050).any(|port| of_a_port(port) > 1), "no port towards two backends");
+        // Each is found from both sides.
+        for ((source, backend), request) in &flows {
+            let slot = if backend.ip() == family.backend(0) { FRONT } else { BACK };
+            let answer = Frame::udp(*backend, *source)
+                .with(|f| f.dst_mac = if slot == FRONT { FRONT_MAC } else { BACK_MAC });
+            world.root(slot).run(&answer.bytes(), &mut out).unwrap();
+            let packet = wire::check(&out).good();
+            assert_eq!((packet.src, packet.dst), (request.dst, request.src));
+            world.root(FRONT).run(&request.bytes(), &mut out).unwrap();
+            let packet = wire::check(&out).good();
+            assert_eq!((packet.src, packet.dst), (*source, *backend));
+        }
+        assert_eq!(audit::audit(&world).live, FLOWS as usize);
+        let counts = world.gateway.view().flows().unwrap();
+        assert_eq!(counts.in_state(FlowState::Udp), u64::from(FLOWS));
+        world.change(|_| ());
+    }
+}
+
+/// Two services with one backend, address and port: what is a source for one is taken for both.
+#[test]
+fn services_that_share_a_backend_share_its_ports() {
+    needs_root!("services_that_share_a_backend_share_its_ports");
+    let world = World::with(1_000, |tables| {
+        tables.nat_ports = (20_000, 100);
+        for service in &mut tables.services {
+            service.source_client = false;
+        }
+    });
+    let (mut out, mut sources) = (Vec::new(), HashSet::new());
+    for n in 0..400 {
+        let port = if n % 2 == 0 { ports::CLIENT } else { ports::CLIENT_TOO };
+        if let Some(source) = try_open(&world, &mut out, &nth(Family::V4, UDP, port, n)) {
+            assert!(sources.insert(source), "{source:?} twice");
+        }
+    }
+    assert!(sources.len() > 80);
+    audit::audit(&world);
+}
+
+/// Fewer ports than CPUs: still none outside the pool.
+#[test]
+fn a_pool_of_one_port() {
+    needs_root!("a_pool_of_one_port");
+    let world = World::with(1_000, |tables| tables.nat_ports = (20_000, 1));
+    world.change_settings(|settings| settings.cpus = 64);
+    let mut out = Vec::new();
+    let first = try_open(&world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 0)).unwrap();
+    assert_eq!(first.0.port(), 20_000);
+    assert_eq!(try_open(&world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 1)), None);
+    assert_eq!(dropped(&world, NatExhausted), 1);
+    // Another backend is another matter.
+    let other = try_open(&world, &mut out, &nth(Family::V4, TCP, ports::SAME, 1)).unwrap();
+    assert_eq!(other.0.port(), 20_000);
+}
+
+/// Several nat addresses: all are used, each with the whole pool.
+#[test]
+fn addresses_multiply_the_pool() {
+    needs_root!("addresses_multiply_the_pool");
+    let world = World::with(10_000, |tables| {
+        tables.nat_ports = (20_000, 100);
+        tables.nat_addresses =
+            (1..=4).map(|n| std::net::Ipv4Addr::new(10, 0, 1, n).into()).collect();
+        tables
+            .backends
+            .iter_mut()
+            .for_each(|b| b.nat = (0, if b.address.is_ipv4() { 4 } else { 0 }));
+    });
+    let (mut out, mut sources) = (Vec::new(), HashSet::new());
+    for n in 0..1_000 {
+        if let Some((source, _)) =
+            try_open(&world, &mut out, &nth(Family::V4, UDP, ports::ACROSS, n))
+        {
+            assert!(sources.insert(source));
+        }
+    }
+    assert!(sources.len() >= 360, "{} of 400", sources.len());
+    let mut addresses: Vec<_> = sources.iter().map(SocketAddr::ip).collect();
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!(addresses.len(), 4);
+    audit::audit(&world);
+}
+
+/// Dead records are taken over where they lie; the table never has to be swept.
+#[test]
+fn dead_records_are_reclaimed() {
+    needs_root!("dead_records_are_reclaimed");
+    let world = World::with(3_000, |_| ());
+    let mut out = Vec::new();
+    let capacity = audit::capacity(&world);
+    for round in 0..10 {
+        let mut opened = 0;
+        for n in 0..capacity / 2 {
+            let frame = nth(Family::V4, TCP, ports::POOL, round * capacity + n);
+            opened += u32::from(try_open(&world, &mut out, &frame).is_some());
+        }
+        // Half full, a bucket of three is full now and then, and so is the next one tried.
+        assert!(opened >= capacity / 2 - 2, "round {round}: {opened} of {}", capacity / 2);
+        let found = audit::audit(&world);
+        assert_eq!(found.live as u32, opened, "round {round}");
+        audit::age_all(&world, 100);
+    }
+    assert!(dropped(&world, NatExhausted) < 20);
+    assert_eq!(dropped(&world, FlowTableFull), 0);
+}
+
+/// A flow that the index has no room for is not left behind as a record that nobody finds.
+#[test]
+fn a_full_index_is_a_counted_drop() {
+    needs_root!("a_full_index_is_a_counted_drop");
+    let world = World::new();
+    world.change_settings(|settings| settings.index_mask = 0);
+    let mut out = Vec::new();
+    let opened: Vec<Frame> = (0..20)
+        .map(|n| nth(Family::V6, TCP, ports::ACROSS, n))
+        .filter(|frame| try_open(&world, &mut out, frame).is_some())
+        .collect();
+    assert_eq!(opened.len(), 8);
+    assert_eq!(dropped(&world, FlowTableFull), 12);
+    assert_eq!(audit::audit(&world).live, 8);
+    // One that ended makes room for one.
+    let first = audit::records(&world)[0];
+    audit::age(&world, first.place, 100);
+    assert!(try_open(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 100)).is_some());
+    assert!(try_open(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 101)).is_none());
+    assert_eq!(audit::audit(&world).live, 8);
+}
+
+/// Every bucket full of live flows: dropped and counted, under nat and source = "client" alike.
+#[test]
+fn a_full_table_is_a_counted_drop() {
+    needs_root!("a_full_table_is_a_counted_drop");
+    for (port, reason) in [(ports::ACROSS, NatExhausted), (ports::CLIENT, FlowTableFull)] {
+        let world = World::with(24, |_| ());
+        let capacity = audit::capacity(&world);
+        let mut out = Vec::new();
+        let opened = (0..2_000)
+            .filter(|n| try_open(&world, &mut out, &nth(Family::V4, UDP, port, *n)).is_some())
+            .count();
+        assert_eq!(opened as u32, capacity, "{reason}");
+        assert_eq!(dropped(&world, reason), 2_000 - u64::from(capacity), "{reason}");
+        assert_eq!(audit::audit(&world).live as u32, capacity);
+    }
+}
+
+/// A record's own place is used again and again by one client, not one more each time.
+#[test]
+fn one_client_leaves_no_trail() {
+    needs_root!("one_client_leaves_no_trail");
+    let mut world = World::new();
+    let first = world.connect(Family::V4, ports::ACROSS);
+    let mut flow = first.clone();
+    for _ in 0..100 {
+        world.answer(&flow, RST);
+        flow = world.open_with(FRONT, first.request.clone());
+    }
+    let (index, records) = (audit::index(&world), audit::records(&world));
+    assert_eq!(records.len(), 1);
+    assert!(index.values().map(Vec::len).sum::<usize>() <= 2);
+}
+
+/// Counters of flows begun, per backend, over a ring of four: near a quarter each.
+#[test]
+fn the_ring_chooses_as_written_down() {
+    needs_root!("the_ring_chooses_as_written_down");
+    const FLOWS: u32 = 20_000;
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let world = World::with(60_000, |_| ());
+            let mut out = Vec::new();
+            let mut chosen: HashMap<u16, u64> = HashMap::new();
+            for n in 0..FLOWS {
+                let frame = nth(family, proto, ports::POOL, n);
+                let expected = world.chosen(&frame).unwrap();
+                let (_, backend) = try_open(&world, &mut out, &frame).unwrap();
+                assert_eq!(backend, (expected.address, expected.port).into(), "{frame:?}");
+                *chosen.entry(expected.index).or_default() += 1;
+            }
+            for (index, flows) in &chosen {
+                let row: &BackendRow = &world.tables.backends[usize::from(*index)];
+                assert_eq!(world.traffic(row).flows, *flows);
+                assert!((4_700..5_300).contains(flows), "{chosen:?}");
+            }
+            assert_eq!(chosen.len(), 4);
+        }
+    }
+}
+
+/// Another node, another seed of the flow tables: the same choice.
+#[test]
+fn the_choice_does_not_depend_on_the_node() {
+    needs_root!("the_choice_does_not_depend_on_the_node");
+    let mut worlds = [World::with(60_000, |_| ()), World::with(1_000, |_| ())];
+    worlds[1].change(|tables| tables.nat_ports = (40_000, 999));
+    let mut out = Vec::new();
+    for n in 0..500 {
+        let frame = nth(Family::V6, TCP, ports::POOL, n * 77);
+        let chosen = worlds.each_ref().map(|w| try_open(w, &mut out, &frame).unwrap().1);
+        assert_eq!(chosen[0], chosen[1]);
+    }
+}
