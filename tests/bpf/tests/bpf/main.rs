@@ -4,6 +4,7 @@ mod announce;
 mod forward;
 mod ledger;
 mod malformed;
+mod races;
 mod reset;
 mod smoke;
 mod source_client;
