@@ -187,7 +187,7 @@ struct rw_ring {
 /* A backend reference is index | generation << 16. The generation changes
  * when an index is given to another backend, so a flow of the former one is
  * recognised and never sent to the wrong machine. */
-#define RW_BACKEND_INDEX(ref) ((ref)&0xffff)
+#define RW_BACKEND_INDEX(ref) (0xffff & (ref))
 #define RW_BACKEND_GENERATION(ref) ((ref) >> 16)
 
 enum rw_backend_flags {
