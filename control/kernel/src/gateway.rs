@@ -204,6 +204,10 @@ impl Gateway {
         &self.maps
     }
 
+    pub(crate) fn shared_maps(&self) -> &Arc<Maps> {
+        &self.maps
+    }
+
     pub(crate) fn slot(&self, slot: u32) -> Result<&SlotState> {
         self.slots.get(&slot).ok_or(Error::NoSlot { slot })
     }

@@ -19,6 +19,7 @@ mod open;
 mod pins;
 mod probe;
 mod read;
+mod rings;
 mod rows;
 mod tables;
 mod testrun;

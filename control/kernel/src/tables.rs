@@ -2,22 +2,21 @@
 //! order in which no packet finds a service without its ring or a ring without its backends.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::MapHandle;
+use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_LABEL_LEN, RW_MAX_BACKENDS, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
-    RW_MAX_SERVICES, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_ring, rw_service_info,
-    rw_settings,
+    RW_MAX_SERVICES, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service_info, rw_settings,
 };
-use ringway_abi::{FlowState, FromZeros};
 use ringway_plan::tables::{RingRow, Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::gateway::Gateway;
-use crate::map::{self, Maps, map_error};
+use crate::map::{self, Maps};
 use crate::rows::{Rows, is_vacant, vacated};
-use crate::{Error, Result};
+use crate::{Error, Result, rings};
 
 /// What [`Gateway::apply`] changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let mut want = Rows::wanted(tables);
-        let applied = write(self.maps(), tables, &have, &want)?;
+        let applied = write(self.shared_maps(), tables, &have, &want)?;
         // Remember what was vacated: its generation still stands in the table.
         for (index, row) in have.backends {
             want.backends.entry(index).or_insert_with(|| vacated(&row));
@@ -63,7 +62,7 @@ impl Gateway {
     }
 }
 
-fn write(maps: &Maps, tables: &Tables, have: &Rows, want: &Rows) -> Result<Applied> {
+fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<Applied> {
     let mut done = Applied { settings: write_settings(maps, tables)?, ..Default::default() };
 
     // 1. What others point to.
@@ -80,9 +79,12 @@ fn write(maps: &Maps, tables: &Tables, have: &Rows, want: &Rows) -> Result<Appli
     write_changed(&maps.service_info, &have.info, &want.info)?;
     write_changed(&maps.labels, &have.labels, &want.labels)?;
 
-    // 2. Rings, each swapped as a whole.
+    // 2. Rings, each swapped as a whole. A backend's place is given up in step 4 only when no packet can still come
+    // to it by an old ring.
     let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
-    done.rings = swap_rings(&maps.rings, tables.rings.iter().filter(differs))?;
+    let until_unused =
+        gone(&have.backends, &want.backends).any(|index| !is_vacant(&have.backends[index]));
+    done.rings = rings::swap(maps, tables.rings.iter().filter(differs), until_unused)?;
 
     // 3. Services, which packets meet first.
     for (key, service) in changed(&have.services, &want.services) {
@@ -163,45 +165,6 @@ fn write_backend(
 fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
     let owner = |row: &rw_backend| (row.addr, row.port_be, row.proto, row.service, row.generation);
     owner(a) != owner(b)
-}
-
-/// Puts new inner maps in the place of the old. In batches: the kernel waits for running programs
-/// (an RCU grace period, some 10 ms) once per call, and a backend may be in very many rings.
-fn swap_rings<'a>(map: &MapHandle, rows: impl Iterator<Item = &'a RingRow>) -> Result<usize> {
-    const BATCH: usize = 256;
-    let rows: Vec<&RingRow> = rows.collect();
-    for rows in rows.chunks(BATCH) {
-        let inner = rows.iter().map(|row| new_ring(row)).collect::<Result<Vec<_>>>()?;
-        let ids: Vec<u32> = rows.iter().map(|row| row.id).collect();
-        let fds: Vec<i32> = inner.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-        map.update_batch(
-            ids.as_bytes(),
-            fds.as_bytes(),
-            rows.len() as u32,
-            MapFlags::ANY,
-            MapFlags::ANY,
-        )
-        .map_err(map_error("write", "rings"))?;
-    }
-    Ok(rows.len())
-}
-
-/// A new inner map that holds the ring.
-fn new_ring(row: &RingRow) -> Result<MapHandle> {
-    let mut ring =
-        rw_ring::new_box_zeroed().map_err(|_| Error::Tables("no memory for a ring".to_owned()))?;
-    ring.backends[..row.backends.len()].copy_from_slice(&row.backends);
-    ring.slots.copy_from_slice(&row.slots);
-
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        ..Default::default()
-    };
-    let size = size_of::<rw_ring>() as u32;
-    let map = MapHandle::create(MapType::Array, Some("rw_ring"), 4, size, 1, &options)
-        .map_err(map_error("create", "rw_ring"))?;
-    map::put(&map, &0u32, &*ring)?;
-    Ok(map)
 }
 
 fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
