@@ -74,11 +74,15 @@ impl Daemon {
         wait_for("every backend up by `ringway status`", PATIENCE, ready)?
     }
 
-    /// Waits until the daemon says of the backend with this HTTP address that it is down.
+    /// Waits until the daemon says that this backend of the service `web` is down.
     pub fn wait_until_down(&self, address: &str) -> Result<()> {
         let down = || {
             let status = self.status().map_err(|e| e.to_string())?;
-            let gone = backends(&status).any(|b| b["address"] == address && b["health"] == "down");
+            let services = status["services"].as_array().into_iter().flatten();
+            let gone = services
+                .filter(|service| service["name"] == "web")
+                .flat_map(|service| service["backends"].as_array().into_iter().flatten())
+                .any(|b| b["address"] == address && b["health"] == "down");
             if gone { Ok(()) } else { Err("it is not down".to_owned()) }
         };
         Ok(wait_for(format!("{address} down by `ringway status`"), PATIENCE, down)?)
