@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* SPDX-License-Identifier: (GPL-2.0-only OR MIT) */
 /*
  * The only contract between the packet path and user space: keys, values,
  * verdicts, reasons, limits and the layout version. Included by every eBPF
