@@ -19,8 +19,8 @@ static __always_inline bool same_source(__u64 a, __u64 b)
 /* A claimed record, for its writer to fill and publish. */
 struct claim {
 	struct rw_flow *flow;
-	__u64 key;   /* in state CLAIMED */
-	__u64 rival; /* key of a record that has our source already, or 0 */
+	struct rw_flow *rival; /* a record that has our source already, or NULL */
+	__u64 key;	       /* in state CLAIMED */
 	__u32 place;
 };
 
@@ -36,7 +36,7 @@ static __always_inline bool rivalled(const struct rw_settings *set, struct rw_fl
 	if (client && key_state(other) > RW_FLOW_CLAIMED && !same_addr(flow->client, client) &&
 	    flow_unchanged(flow, other))
 		return false;
-	claim->rival = other;
+	claim->rival = flow;
 	return true;
 }
 
@@ -54,7 +54,7 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 	struct rw_flow *flow;
 	__u64 dead = 0;
 
-	claim->rival = 0;
+	claim->rival = NULL;
 	if (!bucket)
 		return false;
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
@@ -182,29 +182,50 @@ static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 	return RW_REASON_NAT_EXHAUSTED;
 }
 
+/* Spins at most, while another CPU fills a record: some 100 ns. */
+#define RIVAL_SPINS 128
+
+/* Is there a flow of this reply's tuple already? Then *failed says what that
+ * means: nothing when it is our own, just opened by another CPU. */
+static __always_inline bool claimed_before(struct rw_tuple *reply, struct rw_opening *open,
+					   enum rw_reason *failed)
+{
+	__u64 key = 0;
+
+	if (!flow_by_reply(reply, open->now, &key))
+		return false;
+	/* A backend belongs to one service: with another, answers could be for either. */
+	*failed = key_backend(key) == open->backend ? RW_REASON_NONE : RW_REASON_NAT_CONFLICT;
+	open->key = key;
+	return true;
+}
+
 /* source = "client": the client's own port, or nothing. */
 static __always_inline enum rw_reason claim_client(const struct rw_settings *set,
 						   const struct rw_tuple *t,
-						   const struct rw_opening *open,
-						   struct rw_tuple *reply, struct claim *claim)
+						   struct rw_opening *open, struct rw_tuple *reply,
+						   struct claim *claim)
 {
-	__u64 other = 0, hash,
-	      key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
+	enum rw_reason failed = RW_REASON_NONE;
+	__u64 hash, key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT,
+				   RW_FLOW_CLAIMED);
 
 	copy_addr(reply->daddr, t->saddr);
 	reply->dport_be = t->sport_be;
-	/* The same client port, to the same backend, by way of another service. */
-	if (flow_by_reply(reply, open->now, &other))
-		return RW_REASON_NAT_CONFLICT;
+	if (claimed_before(reply, open, &failed))
+		return failed;
 	hash = reply_hash(set, reply);
 	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
 		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, t->saddr,
 				 claim))
 			return RW_REASON_NONE;
-		/* Another backend's, or this very flow from another CPU? */
-		if (claim->rival && (key_state(claim->rival) == RW_FLOW_CLAIMED ||
-				     flow_by_reply(reply, open->now, &other)))
-			return RW_REASON_NAT_CONFLICT;
+		if (!claim->rival)
+			continue;
+		for (int i = 0; i < RIVAL_SPINS; i++)
+			if (key_state(READ_ONCE(claim->rival->key)) != RW_FLOW_CLAIMED)
+				break;
+		if (claimed_before(reply, open, &failed))
+			return failed;
 	}
 	return RW_REASON_FLOW_TABLE_FULL;
 }
@@ -259,11 +280,12 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 	if (!backend)
 		return RW_REASON_NO_STATE;
 	reply_from(reply, backend);
+	open->key = 0;
 	if (open->source_client)
 		failed = claim_client(set, t, open, reply, &claim);
 	else
 		failed = claim_port(set, backend, open, reply, &claim);
-	if (failed)
+	if (failed || open->key)
 		return failed;
 	if (!claim.flow)
 		return RW_REASON_NO_STATE;
