@@ -184,6 +184,7 @@ fn interface(state: &InterfaceState) -> Interface {
     Interface {
         name: state.name.clone().unwrap_or_else(|| format!("ifindex {}", state.ifindex)),
         ifindex: state.ifindex,
+        slot: state.slot,
         attached: state.mode.is_some(),
         mode: state.mode.map(|mode| mode.name().to_owned()).unwrap_or_default(),
         ..Interface::default()

@@ -92,11 +92,11 @@ impl Board {
     }
 }
 
-/// Adds the kernel's counters to interfaces (their position is their slot), services and backends.
+/// Adds the kernel's counters to interfaces, services and backends.
 fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
-    for slot in 0..status.interfaces.len() {
-        let books = view.ledger(slot as u32)?;
-        count(status, slot, &books);
+    for place in 0..status.interfaces.len() {
+        let books = view.ledger(status.interfaces[place].slot)?;
+        count(status, place, &books);
     }
     let states = view.services()?;
     let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();

@@ -13,4 +13,5 @@ pub mod notify;
 pub mod preflight;
 pub mod problem;
 pub mod roster;
+pub mod slots;
 pub mod status;

@@ -9,15 +9,16 @@ use ringway_host::bridge;
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour, NeighbourState};
 use ringway_host::routes::{self, Path, RouteKind};
-use ringway_kernel::Interface;
+use ringway_kernel::{Interface, InterfaceState};
 
 use crate::problem::Error;
+use crate::slots::Slots;
 use crate::status;
 
 /// A way out that packets can take now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hop {
-    /// Interface slot: position in `[node] interfaces`.
+    /// Interface slot.
     pub slot: u32,
     /// The interface's name.
     pub interface: String,
@@ -216,22 +217,30 @@ pub fn release<'a>(kept: impl Iterator<Item = &'a (u32, IpAddr)>) {
     }
 }
 
-/// The interfaces of `[node] interfaces` as the packet path must know them.
+/// The interfaces of `[node] interfaces` as the packet path must know them; those of `held` keep
+/// their slots.
 ///
 /// # Errors
 /// One does not exist or is not an Ethernet interface.
-pub fn interfaces(names: &[Located<String>]) -> Result<Vec<Interface>, Error> {
+pub fn interfaces(
+    names: &[Located<String>],
+    held: &[InterfaceState],
+) -> Result<(Slots, Vec<Interface>), Error> {
     let all = links::all().map_err(|error| Error::failed(error.to_string(), ""))?;
-    names.iter().enumerate().map(|(slot, name)| interface(slot, name, &all)).collect()
+    let index_of = |name: &str| Some(all.iter().find(|link| link.name == name)?.ifindex);
+    let slots = Slots::assign(names, held, index_of);
+    let described = slots.iter().map(|(name, slot)| interface(slot, name, &all));
+    let interfaces = described.collect::<Result<_, _>>()?;
+    Ok((slots, interfaces))
 }
 
 /// Those of them that exist.
-pub fn existing(names: &[Located<String>]) -> Vec<Interface> {
+pub fn existing(slots: &Slots) -> Vec<Interface> {
     let all = links::all().unwrap_or_default();
-    names.iter().enumerate().filter_map(|(slot, name)| interface(slot, name, &all).ok()).collect()
+    slots.iter().filter_map(|(name, slot)| interface(slot, name, &all).ok()).collect()
 }
 
-fn interface(slot: usize, name: &str, all: &[Link]) -> Result<Interface, Error> {
+fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
     let missing = |what: &str| {
         Error::configuration(
             format!("interface {name} {what}"),
@@ -243,8 +252,7 @@ fn interface(slot: usize, name: &str, all: &[Link]) -> Result<Interface, Error> 
     let mac = link.mac.ok_or_else(|| missing("is not an Ethernet interface"))?;
     let master = link.master.and_then(|master| all.iter().find(|link| link.ifindex == master));
     Ok(Interface {
-        // Validation allows no more than RW_MAX_IFACES.
-        slot: slot as u32,
+        slot,
         name: name.to_owned(),
         ifindex: link.ifindex,
         mac: mac.0,

@@ -64,6 +64,9 @@ pub struct Interface {
     pub name: String,
     /// The kernel's number for it.
     pub ifindex: u32,
+    /// The packet path's number for it, which it keeps while it is attached.
+    #[serde(default)]
+    pub slot: u32,
     /// Whether our program is attached, as last verified.
     pub attached: bool,
     /// `native` or `generic`; empty when not known.

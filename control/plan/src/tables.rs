@@ -39,7 +39,7 @@ pub struct ServiceRow {
 /// Where packets to a backend leave: resolved from the kernel's routes and neighbours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Interface slot (position in `[node] interfaces`).
+    /// Interface slot.
     pub iface: u32,
     /// MAC address of the next hop.
     pub mac: [u8; 6],

@@ -168,8 +168,10 @@ impl Daemon {
             if !self.interfaces.contains(&interface) {
                 self.path.order(Order::Describe(interface.clone()));
             }
-            let slot = interface.slot as usize;
-            self.interfaces[slot] = interface;
+            let known = self.interfaces.iter_mut().find(|known| known.slot == interface.slot);
+            if let Some(known) = known {
+                *known = interface;
+            }
         }
         let Ways { ways, kept } = found.ways;
         watch::release(self.kept.difference(&kept).copied().collect());
@@ -282,6 +284,7 @@ impl Daemon {
         status::Interface {
             name: interface.name.clone(),
             ifindex: interface.ifindex,
+            slot: interface.slot,
             attached: mode.is_some() && !self.lost.contains(&interface.slot),
             mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
             mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),

@@ -111,13 +111,14 @@ struct Parts {
 
 async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
-    let interfaces = next_hop::interfaces(&config.node.interfaces)?;
+    let held = path.view.interfaces().map_err(super::path::kernel)?;
+    let (slots, interfaces) = next_hop::interfaces(&config.node.interfaces, &held)?;
     let mut roster = Roster::new(config);
     if path.opened.taken_over.is_some() {
         inherit(&mut roster, path)?;
     }
     // Watching begins before the first look, so that no change is missed.
-    let watch = Watch::start(config)?;
+    let watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
         let listener = metrics::listen(**address).await?;
         tokio::spawn(metrics::serve(listener, board.clone()));
@@ -125,7 +126,7 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     // The last that can fail, so that no start that failed leaves a socket behind.
     let socket = api::server::listen(&config.api.socket)?;
     tokio::spawn(api::server::serve(socket, board.clone()));
-    let found = watch::look(&config.node.interfaces, &roster.addresses());
+    let found = watch::look(&slots, &roster.addresses());
     Ok(Parts { interfaces, roster, watch, found, board })
 }
 

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ringway_config::{Config, Located};
 use ringway_host::{Change, Mac, Monitor, MonitorThread};
 use ringway_kernel::Interface;
 use tokio::sync::{Notify, mpsc};
 
 use crate::next_hop::{self, Ways};
 use crate::problem::Error;
+use crate::slots::Slots;
 
 /// What a look found.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub enum News {
 
 /// The watch; dropping it ends it.
 pub struct Watch {
-    names: Vec<Located<String>>,
+    slots: Slots,
     notify: Arc<Notify>,
     looking: bool,
     again: bool,
@@ -47,7 +47,7 @@ impl Watch {
     ///
     /// # Errors
     /// The kernel refuses to tell.
-    pub fn start(config: &Config) -> Result<Watch, Error> {
+    pub fn start(slots: Slots) -> Result<Watch, Error> {
         let failed = |error: ringway_host::Error| Error::failed(error.to_string(), "");
         let notify = Arc::new(Notify::new());
         let teller = notify.clone();
@@ -63,15 +63,7 @@ impl Watch {
             })
             .map_err(failed)?;
         let (send, receive) = mpsc::unbounded_channel();
-        Ok(Watch {
-            names: config.node.interfaces.clone(),
-            notify,
-            looking: false,
-            again: false,
-            send,
-            receive,
-            _thread: thread,
-        })
+        Ok(Watch { slots, notify, looking: false, again: false, send, receive, _thread: thread })
     }
 
     /// Looks on a thread that may wait, one look at a time; [`News::Found`] has the result.
@@ -81,10 +73,10 @@ impl Watch {
             return;
         }
         self.looking = true;
-        let (names, send) = (self.names.clone(), self.send.clone());
+        let (slots, send) = (self.slots.clone(), self.send.clone());
         tokio::task::spawn_blocking(move || {
             // Closed only when the daemon has ended.
-            let _ = send.send(look(&names, &addresses));
+            let _ = send.send(look(&slots, &addresses));
         });
     }
 
@@ -104,8 +96,8 @@ impl Watch {
 }
 
 /// One look, here and now.
-pub fn look(names: &[Located<String>], addresses: &[IpAddr]) -> Found {
-    let interfaces = next_hop::existing(names);
+pub fn look(slots: &Slots, addresses: &[IpAddr]) -> Found {
+    let interfaces = next_hop::existing(slots);
     let ways = next_hop::look(addresses, &interfaces);
     Found { interfaces, ways }
 }
