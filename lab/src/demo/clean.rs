@@ -131,9 +131,10 @@ pub(crate) fn end_on_signals() -> Result<()> {
         .name("signals".into())
         .spawn(move || {
             let number = runtime.block_on(wait);
-            eprintln!("\ninterrupted: removing what was built");
+            // A reader that has gone away, perhaps by the same signal, is no reason to stop here.
+            let _ = writeln!(io::stderr(), "\ninterrupted: removing what was built");
             if let Err(e) = remove_own() {
-                eprintln!("{e}");
+                let _ = writeln!(io::stderr(), "{e}");
             }
             std::process::exit(128 + number);
         })

@@ -53,6 +53,13 @@ pub struct Command {
 /// The demo could not be built, or not taken down. What does not hold once it stands is in the report.
 pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     let chosen = phases::choose(options.only.as_deref())?;
+    if !rustix::process::geteuid().is_root() {
+        return Err(Error::Unavailable(
+            "the demo makes network namespaces and loads programs: run it as root, such as \
+             `sudo ringway demo`"
+                .into(),
+        ));
+    }
     let binary = binary(options)?;
     for tool in ["ip", "nginx", "curl", "wrk"] {
         tools::find(tool)?;

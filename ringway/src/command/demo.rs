@@ -1,5 +1,7 @@
 //! `ringway demo`: real traffic through Ringway, in namespaces.
 
+use std::io::{self, Write};
+
 use ringway_gateway::problem::Error;
 use ringway_lab::demo::{self, Command, Options, Phase, Report};
 
@@ -23,28 +25,34 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
 
 fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
     let options = Options { binary: None, only: args.only.clone(), keep: args.keep };
-    let (report, commands) = demo::run(&options, &|line| eprintln!("{line}")).map_err(failed)?;
+    let (report, commands) = demo::run(&options, &say).map_err(failed)?;
     match args.output.output {
         Output::Json => table::json(&report)?,
         Output::Table => table::print(&render(&report, table::colour()))?,
     }
     // Not on stdout, which may be a JSON document.
     for Command { what, line } in &commands {
-        eprintln!("# {what}\n{line}");
+        say(&format!("# {what}\n{line}"));
     }
     Ok(if report.ok { Exit::Done } else { Exit::Failed })
 }
 
+/// Progress. Nobody reading it is no reason to stop.
+fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// A wrong phase is wrong usage.
 fn failed(error: ringway_lab::Error) -> anyhow::Error {
+    let said = error.to_string();
     match error {
-        ringway_lab::Error::NoSuchPhase(..) => Error::configuration(error.to_string(), "").into(),
-        other => other.into(),
+        ringway_lab::Error::NoSuchPhase(..) => Error::configuration(said, "").into(),
+        _ => Error::failed(said, "").into(),
     }
 }
 
 fn clean() -> anyhow::Result<()> {
-    let removed = demo::clean()?;
+    let removed = demo::clean().map_err(failed)?;
     let lines: String = removed.iter().map(|name| format!("removed {name}\n")).collect();
     table::print(if lines.is_empty() { "no demo was left standing\n" } else { &lines })?;
     Ok(())

@@ -1,0 +1,132 @@
+//! `ringway demo`, as a user meets it.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Ran, SOON, binary, needs_root};
+use ringway_testnet::wait_for;
+
+fn demo(arguments: &[&str]) -> Result<Ran> {
+    Ok(Command::new(binary()?).arg("demo").args(arguments).output()?.into())
+}
+
+/// Namespaces, directories and pins whose names carry this process's id.
+fn left_by(pid: u32) -> Vec<String> {
+    let ours = format!("-{pid}-");
+    ["/run/netns", "/run/ringway-testnet", "/sys/fs/bpf/ringway"]
+        .iter()
+        .filter_map(|place| Some((place, fs::read_dir(place).ok()?)))
+        .flat_map(|(place, entries)| entries.flatten().map(move |e| (place, e.file_name())))
+        .map(|(place, name)| format!("{place}/{}", name.to_string_lossy()))
+        .filter(|path| path.contains(&ours))
+        .collect()
+}
+
+/// A demo that has just said something with `word`.
+fn demo_at(word: &str) -> Result<Child> {
+    let mut child =
+        Command::new(binary()?).arg("demo").stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+    let said = BufReader::new(child.stderr.take().context("no standard error")?);
+    for line in said.lines() {
+        if line?.contains(word) {
+            return Ok(child);
+        }
+    }
+    let status = child.wait()?;
+    anyhow::bail!("the demo ended with {status} and never said {word:?}")
+}
+
+fn signal(child: &Child, name: &str) -> Result<()> {
+    let status = Command::new("kill").args([name, &child.id().to_string()]).status()?;
+    ensure!(status.success(), "kill {name}: {status}");
+    Ok(())
+}
+
+#[test]
+fn the_whole_demo_holds() -> Result<()> {
+    needs_root!();
+    let ran = demo(&["-o", "json"])?;
+    let report = ran.json()?;
+    ensure!(ran.code == 0 && report["ok"] == true, "{ran:?}");
+    ensure!(report["schema"] == "ringway.demo/1", "{report}");
+    ensure!(report["failover_ms"].as_u64().is_some_and(|ms| ms <= 3000), "{report}");
+    let phases = report["phases"].as_array().context("no phases")?;
+    for name in ["curl", "ipv6", "udp", "wrk", "kill-backend", "lose-backend", "kill-9", "restart"]
+    {
+        let phase = phases.iter().find(|p| p["name"] == name).context(name)?;
+        let count = |key: &str| phase[key].as_u64().unwrap_or(u64::MAX);
+        ensure!(phase["forward"] == "nat" && count("errors") == 0, "{phase}");
+        ensure!(count("requests") >= 3 && count("latency_p99_ns") > 1000, "{phase}");
+        ensure!(phase["requests_per_s"].as_f64().is_some_and(|rate| rate > 0.0), "{phase}");
+        let killed = name.ends_with("-backend");
+        ensure!((count("lost_to_killed") > 0) == killed, "{phase}");
+    }
+    Ok(())
+}
+
+#[test]
+fn interrupted_it_leaves_nothing() -> Result<()> {
+    needs_root!();
+    let mut child = demo_at("wrk")?;
+    let pid = child.id();
+    ensure!(!left_by(pid).is_empty(), "nothing was built");
+    signal(&child, "-INT")?;
+    let status = child.wait()?;
+    ensure!(status.code() == Some(130), "{status}");
+    ensure!(left_by(pid).is_empty(), "{:?}", left_by(pid));
+    Ok(())
+}
+
+#[test]
+fn killed_it_leaves_nothing() -> Result<()> {
+    needs_root!();
+    let mut child = demo_at("kill-backend")?;
+    let pid = child.id();
+    signal(&child, "-KILL")?;
+    child.wait()?;
+    wait_for(format!("the end of what demo {pid} built"), SOON, || match left_by(pid) {
+        left if left.is_empty() => Ok(()),
+        left => Err(left.join(", ")),
+    })?;
+    Ok(())
+}
+
+#[test]
+fn kept_it_stands_until_it_is_cleaned() -> Result<()> {
+    needs_root!();
+    let ran = demo(&["--keep", "--only", "curl"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let commands: Vec<&str> = ran
+        .err
+        .lines()
+        .skip_while(|l| !l.starts_with("# "))
+        .filter(|l| !l.starts_with("# "))
+        .collect();
+    ensure!(commands.len() == 5, "{ran:?}");
+    let (last, others) = commands.split_last().context("no commands")?;
+    for line in others {
+        let output = Command::new("sh").args(["-c", line]).output()?;
+        ensure!(output.status.success(), "{line}: {output:?}");
+    }
+    let output = Command::new("sh").args(["-c", last]).output()?;
+    ensure!(output.status.success(), "{last}: {output:?}");
+    let removed = String::from_utf8(output.stdout)?;
+    ensure!(removed.contains("rwkeep-client-"), "{removed}");
+    for path in removed.lines().filter_map(|line| line.strip_prefix("removed ")) {
+        ensure!(!Path::new("/run/netns").join(path).exists(), "{path} is still there");
+    }
+    Ok(())
+}
+
+#[test]
+fn phases_are_listed_and_wrong_ones_refused() -> Result<()> {
+    needs_root!();
+    let list = demo(&["--list"])?;
+    ensure!(list.code == 0 && list.out.contains("kill-backend"), "{list:?}");
+    let wrong = demo(&["--only", "nosuch"])?;
+    ensure!(wrong.code == 2 && wrong.err.contains("kill-backend"), "{wrong:?}");
+    Ok(())
+}
