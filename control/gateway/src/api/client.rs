@@ -37,8 +37,14 @@ pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure>
         ),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;
-    let answer = exchange(&mut stream, path)
-        .map_err(|error| failed(socket, &error.to_string(), "see the daemon's log"))?;
+    let answer = exchange(&mut stream, path).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => failed(
+            socket,
+            &format!("no answer within {} s: the daemon hangs", PATIENCE.as_secs()),
+            "restart it: it takes over without losing a packet",
+        ),
+        _ => failed(socket, &error.to_string(), "see the daemon's log"),
+    })?;
     let (head, body) = split(&answer)
         .ok_or_else(|| failed(socket, "the answer is not HTTP", "is this Ringway's socket?"))?;
     if !head.starts_with(b"HTTP/1.1 200 ") {
