@@ -107,6 +107,26 @@ fn a_silent_machine_loses_its_tcp_flows_by_reset_and_its_udp_flows_to_others() -
 }
 
 #[test]
+fn a_process_that_accepts_but_never_answers_is_down_by_http_alone() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let tcp = SocketAddr::new(SERVICE_V4, 81);
+    let more = format!("announce = \"arp\"\n{}", QUICK.replace("http", "tcp"));
+    let services = site.service("web", WEB, QUICK)
+        + &service("tcp", tcp, &site.backends(SERVICE_V4, 80), &more);
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    site.nginx[0].freeze()?;
+    let status = gateway.wait_status("b1 down", |status| health(status, 0) == "down")?;
+    ensure!(status["services"][1]["backends"][0]["health"] == "up", "{status}");
+    for _ in 0..20 {
+        ensure!(get(site.client(), WEB)? == "b2");
+    }
+    site.nginx[0].thaw()?;
+    gateway.wait_status("b1 up", |status| health(status, 0) == "up")?;
+    Ok(())
+}
+
+#[test]
 fn a_backend_is_down_until_its_first_check() -> Result<()> {
     needs_root!();
     let mut site = Site::new(3)?;

@@ -7,7 +7,9 @@ use anyhow::{Result, ensure};
 use ringway_net_tests::{
     Gateway, SERVICE_V4, SERVICE_V6, Site, configuration, get, needs_root, service,
 };
-use ringway_testnet::{Namespace, Nginx, XdpReceive, detach_pass, one_bridge};
+use ringway_testnet::{
+    End, Namespace, Nginx, VethOptions, XdpReceive, detach_pass, one_bridge, veth,
+};
 
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
 
@@ -82,6 +84,33 @@ fn in_and_out_by_one_interface() -> Result<()> {
     for target in net.balancer.sockets(80) {
         let names = who_answers(&net.client.ns, target)?;
         ensure!(names.len() == 2, "{target} answered by {names:?} alone");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_backend_behind_a_router() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    // b1 becomes the router to one more network.
+    let (router, far) = (&site.net.backends[0].ns, Namespace::new("far")?);
+    let near = End::new(router, "eth1").address("10.9.0.1/24").address("fd09::1/64");
+    let end = End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64");
+    veth(&near, &end, &VethOptions::default())?;
+    router.sysctl("net/ipv4/ip_forward", "1")?;
+    router.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    far.ip("route add default via 10.9.0.1\nroute add default via fd09::1\n")?;
+    let gateway = &site.net.gateway;
+    gateway.ip("route add 10.9.0.0/24 via 10.2.0.11\nroute add fd09::/64 via fd02::11\n")?;
+    let backends: [SocketAddr; 2] = ["10.9.0.2:80".parse()?, "[fd09::2]:80".parse()?];
+    let _nginx = Nginx::start(&far, &backends, "far")?;
+    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 80));
+    let more = format!("announce = \"arp\"\n{CHECK}");
+    let services = service("web", targets[0], &backends[..1], &more)
+        + &service("web6", targets[1], &backends[1..], &more);
+    let _gateway = Gateway::start(gateway, &site.configuration(&services))?;
+    for target in targets {
+        ensure!(get(site.client(), target)? == "far");
     }
     Ok(())
 }

@@ -63,6 +63,21 @@ fn an_address_in_use_for_metrics() -> Result<()> {
     refuses(ns, &text, 1, &["127.0.0.1:9810", "in use", "[metrics] listen"])
 }
 
+#[test]
+fn an_interface_of_another_node() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let _first = Gateway::start(&site.net.gateway, &text)?;
+    let other = text.replacen(site.net.gateway.name(), "another", 1).replace("api.sock", "b.sock");
+    let file = site.net.gateway.directory().join("other.toml");
+    fs::write(&file, other + "[metrics]\nlisten = \"off\"\n")?;
+    let ran = ringway(&site.net.gateway, &["run", "-c", &file.to_string_lossy()])?;
+    ensure!(ran.code == 1 && ran.err.contains("is not this node's"), "{ran:?}");
+    ensure!(!std::path::Path::new("/sys/fs/bpf/ringway/another").exists());
+    Ok(())
+}
+
 /// No root needed: nothing is touched.
 fn check(text: &str) -> Result<Ran> {
     let directory = std::env::temp_dir().join(format!("ringway-net-tests-{}", std::process::id()));

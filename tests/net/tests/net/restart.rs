@@ -80,6 +80,55 @@ fn sigterm_and_takeover_under_load_fail_no_request() -> Result<()> {
     })
 }
 
+/// Killed at any moment of a start, so also between two writes of a table.
+#[test]
+fn daemons_killed_while_they_take_over_fail_no_request() -> Result<()> {
+    needs_root!();
+    under_load(|gateway| {
+        gateway.kill()?;
+        for n in 0..12 {
+            gateway.start_again()?;
+            sleep(Duration::from_millis(20 * n));
+            gateway.kill()?;
+        }
+        gateway.start_again()?;
+        gateway.wait_healthy()
+    })
+}
+
+#[test]
+fn a_first_start_that_is_killed_leaves_nothing_that_hinders() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    for n in 0..12 {
+        let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+        sleep(Duration::from_millis(20 * n));
+        gateway.kill()?;
+        if n % 3 == 0 {
+            gateway.start_again()?;
+            gateway.wait_healthy()?;
+            get(site.client(), WEB)?;
+            gateway.kill()?;
+        }
+        let done = gateway.ringway(&["detach", "--verify"])?;
+        ensure!(done.code == 0 && !gateway.pins().exists(), "after {n}: {done:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn other_interface_slots_under_load_fail_no_request() -> Result<()> {
+    needs_root!();
+    under_load(|gateway| {
+        let text = std::fs::read_to_string(gateway.configuration())?;
+        gateway.rewrite(&text.replace("[\"eth0\", \"eth1\"]", "[\"eth1\", \"eth0\"]"))?;
+        gateway.terminate()?;
+        gateway.start_again()?;
+        gateway.wait_healthy()
+    })
+}
+
 #[test]
 fn a_connection_outlives_daemons() -> Result<()> {
     needs_root!();

@@ -106,6 +106,25 @@ fn bulk_tcp_flows_without_retransmissions() -> Result<()> {
     Ok(())
 }
 
+/// Frames of several buffers (xdp.frags).
+#[test]
+fn bulk_tcp_with_jumbo_frames() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    for node in [&site.net.client, &site.net.backends[0]] {
+        node.ns.ip("link set dev eth0 mtu 9000\n")?;
+    }
+    site.net.switch.ip("link set dev b1 mtu 9000\nlink set dev gw mtu 9000\n")?;
+    site.net.gateway.ip("link set dev eth0 mtu 9000\nlink set dev eth1 mtu 9000\n")?;
+    let _iperf = iperf(&site)?;
+    for direction in [&[][..], &["-R"][..]] {
+        let end = measure(&site, direction)?;
+        let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
+        ensure!(rate > 100e6, "{direction:?}: {rate} bit/s");
+    }
+    Ok(())
+}
+
 #[test]
 fn bulk_udp_loses_nothing() -> Result<()> {
     needs_root!();

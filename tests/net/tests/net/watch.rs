@@ -1,11 +1,13 @@
 //! What those see who watch the gateway: metrics, readiness, the service manager, the API.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
+use ringway_testnet::Signal;
 
 const METRICS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
@@ -165,4 +167,54 @@ fn the_api_answers_many_at_once() -> Result<()> {
     let good = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
     ensure!(good >= 64, "only {good} of {} were answered", answers.len());
     Ok(())
+}
+
+#[test]
+fn the_socket_is_for_root_and_its_group_alone() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let _gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let mode = std::fs::metadata(ns.directory().join("api.sock"))?.permissions().mode();
+    ensure!(mode & 0o777 == 0o660, "mode {mode:o}");
+    Ok(())
+}
+
+#[test]
+fn logs_for_machines_are_one_object_per_line() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let ns = site.net.gateway.clone();
+    let body = site.service("web", WEB, CHECK) + "[log]\nformat = \"json\"\nlevel = \"debug\"\n";
+    let mut gateway = Gateway::start(&ns, &site.configuration(&body))?;
+    site.nginx[0].kill()?;
+    gateway.wait_status("b1 down", |s| s["services"][0]["backends"][0]["health"] == "down")?;
+    let log = gateway.terminate()?;
+    let mut messages = Vec::new();
+    for line in log.lines() {
+        let object: serde_json::Value =
+            serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
+        ensure!(object["level"].is_string() && object["timestamp"].is_string(), "{line}");
+        messages.push(object["message"].as_str().unwrap_or_default().to_owned());
+    }
+    for words in ["serving: ", "web: backend 10.2.0.11:80 is down: ", "traffic still flows"] {
+        ensure!(messages.iter().any(|message| message.contains(words)), "{words} not in {log}");
+    }
+    Ok(())
+}
+
+/// A stopped process holds the socket open and answers nobody.
+#[test]
+fn a_daemon_that_hangs_is_told_from_one_that_is_gone() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let mut gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    gateway.child().signal(Signal::STOP)?;
+    let ran = gateway.ringway(&["status"])?;
+    get(site.client(), WEB).context("traffic does not need the daemon")?;
+    gateway.child().signal(Signal::CONT)?;
+    ensure!(ran.code == 1 && ran.err.contains("api.sock"), "{ran:?}");
+    ensure!(ran.err.contains("no answer within 5 s"), "{ran:?}");
+    gateway.wait_healthy()
 }
