@@ -16,52 +16,46 @@ static __always_inline bool same_source(__u64 a, __u64 b)
 	return !(((a ^ b) >> 32) & 0xffffff);
 }
 
-/* A claimed record, for its writer to fill and publish. */
-struct claim {
-	struct rw_flow *flow;
-	struct rw_flow *rival; /* a record that has our source already, or NULL */
-	__u64 key;	       /* in state CLAIMED */
-	__u32 place;
-};
-
-/* Has a living record our source? Then claim->rival says which. Under source =
- * "client" the client's address is part of it, and known once published. */
-static __always_inline bool rivalled(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
-				     __u32 now, const __u32 *client, struct claim *claim)
+/* Has a living record our source? Under source = "client" the client's address
+ * is part of it, and known once published. */
+static __always_inline bool is_rival(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
+				     __u32 now, const struct rw_address *client)
 {
 	__u64 other = READ_ONCE(flow->key);
 
 	if (!same_source(other, key) || !flow_alive(set, other, READ_ONCE(flow->seen), now))
 		return false;
-	if (client && key_state(other) > RW_FLOW_CLAIMED && !same_addr(flow->client, client) &&
-	    flow_unchanged(flow, other))
-		return false;
-	claim->rival = flow;
-	return true;
+	return !client || key_state(other) <= RW_FLOW_CLAIMED ||
+	       same_addr(flow->client, client->addr) || !flow_unchanged(flow, other);
 }
 
 /*
- * Takes a dead record of the bucket for `key`, which is in state CLAIMED;
- * `client` is set when the source stays the client's.
+ * Takes a dead record of a bucket for `key`, which is in state CLAIMED, for its
+ * writer to fill and publish; `client` is set when the source stays the
+ * client's. Returns its place; 0 when there is none, or when a record has our
+ * source already: then *rival is that one's place.
  * Two CPUs that claim one port in two records of a bucket each see the other
  * after their own compare-and-swap, a full barrier; at least one gives way.
  */
-static __always_inline bool claim_record(const struct rw_settings *set, __u32 number, __u64 key,
-					 __u32 now, const __u32 *client, struct claim *claim)
+__noinline __u32 flow_claim(__u32 number, __u64 key, __u32 now, const struct rw_address *client,
+			    __u32 *rival)
 {
 	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+	struct rw_settings *set = RW_ONLY(settings);
 	__u32 mine = RW_BUCKET_FLOWS;
 	struct rw_flow *flow;
 	__u64 dead = 0;
 
-	claim->rival = NULL;
-	if (!bucket)
-		return false;
+	if (!set || !bucket || !rival)
+		return 0;
+	*rival = 0;
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
 		__u64 other = READ_ONCE(bucket->flows[i].key);
 
-		if (rivalled(set, &bucket->flows[i], key, now, client, claim))
-			return false;
+		if (is_rival(set, &bucket->flows[i], key, now, client)) {
+			*rival = number << 2 | (i + 1);
+			return 0;
+		}
 		if (flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now))
 			continue;
 		/* A dead record of this very port first: it must not linger beside. */
@@ -71,26 +65,24 @@ static __always_inline bool claim_record(const struct rw_settings *set, __u32 nu
 		}
 	}
 	if (mine >= RW_BUCKET_FLOWS)
-		return false;
+		return 0;
 	flow = &bucket->flows[mine];
 	if (__sync_val_compare_and_swap(&flow->key, dead, key) != dead)
-		return false;
+		return 0;
 	/* Since we looked, it may have been claimed and published under this very key. */
 	if (key_state(dead) > RW_FLOW_CLAIMED &&
 	    flow_alive(set, dead, READ_ONCE(flow->seen), now)) {
 		WRITE_ONCE(flow->key, dead);
-		return false;
+		return 0;
 	}
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		if (i != mine && rivalled(set, &bucket->flows[i], key, now, client, claim)) {
+		if (i != mine && is_rival(set, &bucket->flows[i], key, now, client)) {
 			WRITE_ONCE(flow->key, 0);
-			return false;
+			*rival = number << 2 | (i + 1);
+			return 0;
 		}
 	}
-	claim->flow = flow;
-	claim->key = key;
-	claim->place = number << 2 | (mine + 1);
-	return true;
+	return number << 2 | (mine + 1);
 }
 
 /* Is the record an entry leads to dead, or no longer the entry's? */
@@ -154,13 +146,19 @@ static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_b
 	reply->pad = 0;
 }
 
+/* A claimed record. */
+struct claim {
+	__u64 key; /* in state CLAIMED */
+	__u32 place;
+};
+
 /* nat: a port of the pool towards this backend. */
 static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 						 const struct rw_backend *backend,
 						 const struct rw_opening *open,
 						 struct rw_tuple *reply, struct claim *claim)
 {
-	__u32 *cursor = RW_ONLY(port_cursor);
+	__u32 *cursor = RW_ONLY(port_cursor), rival = 0;
 
 	if (!cursor)
 		return RW_REASON_NO_STATE;
@@ -174,16 +172,26 @@ static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 			return RW_REASON_NO_STATE;
 		copy_addr(reply->daddr, own->addr);
 		reply->dport_be = bpf_htons((__u16)port);
-		if (claim_record(set, reply_bucket(set, reply_hash(set, reply), 0),
-				 flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED),
-				 open->now, NULL, claim))
+		claim->key = flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED);
+		claim->place = flow_claim(reply_bucket(set, reply_hash(set, reply), 0), claim->key,
+					  open->now, NULL, &rival);
+		if (claim->place)
 			return RW_REASON_NONE;
 	}
 	return RW_REASON_NAT_EXHAUSTED;
 }
 
-/* Spins at most, while another CPU fills a record: some 100 ns. */
+/* Waits, but not for ever, while another CPU fills a record: some 100 ns. */
 #define RIVAL_SPINS 128
+
+static __always_inline void await_rival(__u32 place)
+{
+	struct rw_flow *flow = flow_at(place);
+
+	for (int i = 0; flow && i < RIVAL_SPINS; i++)
+		if (key_state(READ_ONCE(flow->key)) != RW_FLOW_CLAIMED)
+			break;
+}
 
 /* Is there a flow of this reply's tuple already? Then *failed says what that
  * means: nothing when it is our own, just opened by another CPU. */
@@ -207,23 +215,24 @@ static __always_inline enum rw_reason claim_client(const struct rw_settings *set
 						   struct claim *claim)
 {
 	enum rw_reason failed = RW_REASON_NONE;
-	__u64 hash, key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT,
-				   RW_FLOW_CLAIMED);
+	__u32 rival = 0;
+	__u64 hash;
 
 	copy_addr(reply->daddr, t->saddr);
 	reply->dport_be = t->sport_be;
 	if (claimed_before(reply, open, &failed))
 		return failed;
 	hash = reply_hash(set, reply);
+	claim->key =
+		flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
 	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
-		if (claim_record(set, reply_bucket(set, hash, choice), key, open->now, t->saddr,
-				 claim))
+		claim->place = flow_claim(reply_bucket(set, hash, choice), claim->key, open->now,
+					  (const struct rw_address *)t->saddr, &rival);
+		if (claim->place)
 			return RW_REASON_NONE;
-		if (!claim->rival)
+		if (!rival)
 			continue;
-		for (int i = 0; i < RIVAL_SPINS; i++)
-			if (key_state(READ_ONCE(claim->rival->key)) != RW_FLOW_CLAIMED)
-				break;
+		await_rival(rival);
 		if (claimed_before(reply, open, &failed))
 			return failed;
 	}
@@ -237,10 +246,12 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 	__u8 state = t->proto == IPPROTO_TCP ? RW_FLOW_SYN : RW_FLOW_UDP_NEW;
 	struct index_place at = index_place(set, t->saddr, t->sport_be, open->service);
 	__u64 key = key_with_state(claim->key, state);
-	struct rw_flow *flow = claim->flow;
+	struct rw_flow *flow = flow_at(claim->place);
 	__u64 first = 0;
 	__u32 place;
 
+	if (!flow)
+		return false;
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
 	flow->iface = (__u8)open->iface;
@@ -287,8 +298,6 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 		failed = claim_port(set, backend, open, reply, &claim);
 	if (failed || open->key)
 		return failed;
-	if (!claim.flow)
-		return RW_REASON_NO_STATE;
 	return publish_flow(set, t, open, &claim) ? RW_REASON_NONE : RW_REASON_FLOW_TABLE_FULL;
 }
 

@@ -20,10 +20,10 @@
 #include "maps.bpf.h"
 #include "parse.bpf.h"
 
-/* Ports tried in this CPU's block, and then anywhere in the pool. 17 in all: a
+/* Ports tried in this CPU's block, and then anywhere in the pool. 31 in all: a
  * prime, so that refused rounds do not fall into step with the pool's size. */
-#define FLOW_TRIES_OWN 8
-#define FLOW_TRIES_ALL 9
+#define FLOW_TRIES_OWN 4
+#define FLOW_TRIES_ALL 27
 #define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
 
 /* Set where loads may be reordered (arm64): a seqlock reader then needs a barrier. */
