@@ -14,6 +14,7 @@ const NDA_FLAGS_EXT: u16 = 15;
 const NTF_USE: u8 = 1;
 const NTF_PROXY: u8 = 8;
 const NTF_EXT_MANAGED: u32 = 1;
+const NUD_PROBE: u16 = 0x10;
 /// Length of struct ndmsg: family, 3 bytes of padding, ifindex, state, flags, type.
 const NDMSG: usize = 12;
 
@@ -111,9 +112,30 @@ pub fn release(ifindex: u32, address: IpAddr) -> Result<()> {
     )
 }
 
+/// Has the kernel ask a neighbour again whose MAC address it believes to know: three questions within three seconds,
+/// then it is forgotten, and asked for anew where it is kept (see [`keep`]). For when nothing comes back from it.
+/// Without a belief to doubt, nothing happens.
+pub fn doubt(ifindex: u32, address: IpAddr) -> Result<()> {
+    use NeighbourState::{Delay, Reachable, Stale};
+    let Some(neighbour) = get(ifindex, address)? else { return Ok(()) };
+    if !matches!(neighbour.state, Reachable | Stale | Delay) {
+        return Ok(());
+    }
+    let mut header = header(ifindex, address, 0);
+    header[8..10].copy_from_slice(&NUD_PROBE.to_ne_bytes());
+    let what = format!("doubting the neighbour {address} on interface {ifindex}");
+    send(&what, &header, address, 0)?;
+    // A message that makes an entry managed leaves its state alone (__neigh_update), so this takes two.
+    if neighbour.managed { update(&what, ifindex, address, NTF_EXT_MANAGED) } else { Ok(()) }
+}
+
 fn update(what: &str, ifindex: u32, address: IpAddr, flags_ext: u32) -> Result<()> {
+    send(what, &header(ifindex, address, NTF_USE), address, flags_ext)
+}
+
+fn send(what: &str, header: &[u8; NDMSG], address: IpAddr, flags_ext: u32) -> Result<()> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_REPLACE;
-    let request = Request::new(libc::RTM_NEWNEIGH, flags, &header(ifindex, address, NTF_USE))
+    let request = Request::new(libc::RTM_NEWNEIGH, flags, header)
         .address(NDA_DST, address)
         .attribute(NDA_FLAGS_EXT, &flags_ext.to_ne_bytes());
     Netlink::open()?.execute(what, request)

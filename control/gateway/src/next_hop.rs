@@ -208,6 +208,15 @@ fn noted<T: Default>(found: ringway_host::Result<T>) -> T {
     })
 }
 
+/// Has the kernel ask the next hop to a backend again: its MAC address may have changed unsaid.
+pub fn doubt(backend: IpAddr) {
+    let asked =
+        routes::route_to(backend).and_then(|path| neighbours::doubt(path.ifindex, path.next_hop()));
+    if let Err(error) = asked {
+        tracing::debug!(%error, "next hop not asked again");
+    }
+}
+
 /// Lets next hops age like any other neighbour.
 pub fn release<'a>(kept: impl Iterator<Item = &'a (u32, IpAddr)>) {
     for (ifindex, address) in kept {

@@ -104,6 +104,11 @@ impl Roster {
         Some(format!("{service}: backend {} is {}{why}", member.endpoint, event.health.as_str()))
     }
 
+    /// Whom an event is about.
+    pub fn address(&self, event: &Event) -> Option<IpAddr> {
+        self.members().nth(event.id).map(|(_, member)| member.endpoint.ip())
+    }
+
     /// Whether a check has not had its first result.
     pub fn waiting(&self) -> bool {
         self.members().any(|(_, member)| member.health == Health::Unknown)

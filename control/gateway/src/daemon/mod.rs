@@ -154,6 +154,9 @@ impl Daemon {
     }
 
     fn result(&mut self, event: &health::Event) {
+        if let (health::Health::Down, Some(backend)) = (event.health, self.roster.address(event)) {
+            watch::doubt(backend);
+        }
         if let Some(line) = self.roster.take(event) {
             match event.health.is_up() {
                 true => tracing::info!("{line}"),

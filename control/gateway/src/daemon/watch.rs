@@ -102,6 +102,11 @@ pub fn look(slots: &Slots, addresses: &[IpAddr]) -> Found {
     Found { interfaces, ways }
 }
 
+/// Has the next hop to a backend asked again, on a thread that may wait.
+pub fn doubt(backend: IpAddr) {
+    tokio::task::spawn_blocking(move || next_hop::doubt(backend));
+}
+
 /// Lets go of neighbours, on a thread that may wait.
 pub fn release(neighbours: Vec<(u32, IpAddr)>) {
     if !neighbours.is_empty() {
