@@ -65,6 +65,8 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 {
 	__u32 state = key_state(key);
 
+	/* Newer compilers would compare the whole key, and the verifier lose state's bounds. */
+	barrier_var(state);
 	if (state <= RW_FLOW_CLAIMED)
 		return state == RW_FLOW_CLAIMED;
 	if (state >= RW_FLOW_STATES)
