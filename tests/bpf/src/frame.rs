@@ -191,7 +191,7 @@ impl Frame {
                 l4.extend(self.dst.port().to_be_bytes());
                 l4.extend(self.seq.to_be_bytes());
                 l4.extend(self.ack.to_be_bytes());
-                l4.extend([((20 + self.tcp_options.len()) / 4 << 4) as u8, self.flags]);
+                l4.extend([((20 + self.tcp_options.len()) as u8 / 4) << 4, self.flags]);
                 l4.extend(self.window.to_be_bytes());
                 l4.extend([0; 4]);
                 l4.extend(&self.tcp_options);

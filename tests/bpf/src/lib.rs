@@ -12,11 +12,13 @@ pub mod frame;
 pub mod model;
 pub mod mutate;
 pub mod run;
+mod services;
 pub mod table;
 pub mod wire;
 mod world;
 
-pub use world::{Flow, NAT_PORTS, Service, Summary, World, mac_of, ports, protocol, ring};
+pub use services::{NAT_PORTS, ports, ring};
+pub use world::{Flow, Service, Summary, World, mac_of, protocol};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.
 pub fn can_run(test: &str) -> bool {

@@ -19,7 +19,7 @@ pub fn ring_slot(proto: u8, src: SocketAddr, dst: SocketAddr) -> usize {
     h = mix(h, ports | u64::from(proto));
     h = h.wrapping_mul(0xd6e8_feb8_6659_fd93);
     h ^= h >> 29;
-    ((h >> 32) * u64::from(RW_RING_SLOTS) >> 32) as usize
+    (((h >> 32) * u64::from(RW_RING_SLOTS)) >> 32) as usize
 }
 
 fn mix(h: u64, word: u64) -> u64 {

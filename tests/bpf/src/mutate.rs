@@ -11,7 +11,7 @@ impl Random {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -21,7 +21,7 @@ impl Random {
 
     /// Below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
+        (self.word() % n as u64) as usize
     }
 
     /// One of these.
@@ -45,7 +45,7 @@ pub fn mutate(random: &mut Random, frame: &mut Vec<u8>) {
         match random.below(10) {
             0 => frame[at] ^= 1 << random.below(8),
             1 => frame[at] = *random.pick(&EDGES),
-            2 => frame[at] = random.next() as u8,
+            2 => frame[at] = random.word() as u8,
             3 => frame[at] = frame[at].wrapping_add(1),
             4 => frame[at] = frame[at].wrapping_sub(1),
             // An XDP frame is at least an Ethernet header long.
@@ -61,7 +61,7 @@ pub fn mutate(random: &mut Random, frame: &mut Vec<u8>) {
             }
             8 => {
                 let n = random.below(8);
-                let bytes: Vec<u8> = (0..n).map(|_| random.next() as u8).collect();
+                let bytes: Vec<u8> = (0..n).map(|_| random.word() as u8).collect();
                 frame.splice(at..at, bytes);
             }
             _ => {

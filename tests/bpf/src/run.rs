@@ -76,6 +76,13 @@ impl AsFd for Program {
     }
 }
 
+/// Moves the calling thread to a CPU. On a machine without it, it stays where it is.
+pub fn pin(cpu: usize) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(cpu);
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
 /// The kernel counts the runs of every program until the guard is dropped.
 pub fn count_runs() -> OwnedFd {
     // SAFETY: takes a number, gives a new descriptor that nobody else owns.

@@ -1,50 +1,20 @@
 //! A gateway with two interfaces and one service for every case, unpinned.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS, rw_iface, rw_ledger, rw_settings, rw_traffic};
+use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
 use ringway_kernel::{Gateway, Interface, Options};
-use ringway_plan::tables::{
-    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
-};
+use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
-use crate::cast::{BACK, BACK_MAC, FAMILIES, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, backend_mac};
+use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family};
 use crate::frame::{Frame, TCP, flags};
 use crate::model::ring_slot;
 use crate::run::Program;
+use crate::services::standard_tables;
 use crate::wire;
-
-/// The nat pool of [`World::new`]: first port, number of ports.
-pub const NAT_PORTS: (u16, u16) = (10_000, 20_000);
-
-/// A service's port says what is special about it. All exist for both families, TCP and UDP.
-pub mod ports {
-    /// One backend, out by the interface requests come in by.
-    pub const SAME: u16 = 80;
-    /// One backend, out by the other interface.
-    pub const ACROSS: u16 = 81;
-    /// No backend: reset.
-    pub const NONE_RESET: u16 = 82;
-    /// No backend: drop.
-    pub const NONE_DROP: u16 = 83;
-    /// A backend whose next hop is not known.
-    pub const UNRESOLVED: u16 = 84;
-    /// A backend behind an MTU of 1280.
-    pub const SMALL: u16 = 85;
-    /// `source = "client"`.
-    pub const CLIENT: u16 = 86;
-    /// The same backend, address and port, for another service.
-    pub const CLIENT_TOO: u16 = 87;
-    /// Four backends.
-    pub const POOL: u16 = 88;
-    /// A backend by an interface slot without a device.
-    pub const NO_DEVICE: u16 = 89;
-    /// On the announced address.
-    pub const ANNOUNCED: u16 = 90;
-}
 
 /// A service and its backends, as in the tables.
 #[derive(Clone, Debug)]
@@ -423,96 +393,5 @@ fn private_network() {
     if !PRIVATE.replace(true) {
         // SAFETY: of the flags that are unsafe (FILES), none is given.
         unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::NEWNET) }.unwrap();
-    }
-}
-
-/// Everything in [`ports`].
-fn standard_tables() -> Tables {
-    let mut tables = Tables {
-        nat_addresses: FAMILIES.map(Family::nat).to_vec(),
-        nat_ports: NAT_PORTS,
-        timeouts: Timeouts {
-            syn: 10,
-            established: 3600,
-            closing: 60,
-            closed: 20,
-            udp_new: 30,
-            udp: 120,
-        },
-        ..Default::default()
-    };
-    for family in FAMILIES {
-        for protocol in [Protocol::Tcp, Protocol::Udp] {
-            let mut add = |port, real_port, backends: &[(u8, Option<u32>)]| {
-                add_service(&mut tables, family, protocol, port, real_port, backends)
-            };
-            add(ports::SAME, 8080, &[(0, Some(FRONT))]);
-            add(ports::ACROSS, 8081, &[(1, Some(BACK))]);
-            add(ports::NONE_RESET, 8082, &[]);
-            add(ports::NONE_DROP, 8083, &[]);
-            add(ports::UNRESOLVED, 8084, &[(2, None)]);
-            add(ports::SMALL, 8085, &[(3, Some(BACK))]);
-            add(ports::CLIENT, 8086, &[(4, Some(BACK))]);
-            add(ports::CLIENT_TOO, 8086, &[(4, Some(BACK))]);
-            let four = [0, 1, 5, 6].map(|n| (n, Some(if n == 0 { FRONT } else { BACK })));
-            add(ports::POOL, 8088, &four);
-            add(ports::NO_DEVICE, 8089, &[(7, Some(2))]);
-            add(ports::ANNOUNCED, 8090, &[(1, Some(BACK))]);
-        }
-    }
-    tables
-}
-
-fn add_service(
-    tables: &mut Tables,
-    family: Family,
-    protocol: Protocol,
-    port: u16,
-    real_port: u16,
-    backends: &[(u8, Option<u32>)],
-) {
-    let id = tables.services.len() as u16;
-    let first = tables.backends.len() as u16;
-    for (index, (n, iface)) in (first..).zip(backends) {
-        let mtu = if port == ports::SMALL { 1280 } else { 9000 };
-        tables.backends.push(BackendRow {
-            index,
-            generation: 3,
-            service: id,
-            address: family.backend(*n),
-            port: real_port,
-            protocol,
-            weight: 1,
-            up: true,
-            next_hop: iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu }),
-            nat: (u32::from(family == Family::V6), 1),
-        });
-    }
-    let members: Vec<u32> =
-        tables.backends[usize::from(first)..].iter().map(BackendRow::reference).collect();
-    let announce = port == ports::ANNOUNCED;
-    let address: IpAddr = if announce { family.announced() } else { family.vip() };
-    tables.rings.push(ring(id.into(), &members));
-    tables.services.push(ServiceRow {
-        id,
-        key: ServiceKey { address, port, protocol },
-        name: format!("{family:?}-{protocol:?}-{port}"),
-        ring: id.into(),
-        source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
-        announce,
-        reset_when_none: port != ports::NONE_DROP,
-    });
-}
-
-/// A ring whose slots take the members in turn.
-pub fn ring(id: u32, members: &[u32]) -> RingRow {
-    let slot = |slot: usize| match members.len() {
-        0 => RW_NO_MEMBER as u16,
-        n => (slot % n) as u16,
-    };
-    RingRow {
-        id,
-        backends: members.to_vec(),
-        slots: (0..RW_RING_SLOTS as usize).map(slot).collect(),
     }
 }

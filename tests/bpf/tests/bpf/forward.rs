@@ -82,7 +82,8 @@ fn what_is_not_translated_stays() {
     needs_root!("what_is_not_translated_stays");
     let mut world = World::new();
     for (family, proto, port) in ALL {
-        let changes: [(&str, fn(&mut Frame)); 9] = [
+        type Change = (&'static str, fn(&mut Frame));
+        let changes: [Change; 9] = [
             ("Ethernet padding", |f| f.padding = 18),
             ("type of service and ECN", |f| f.tos = 0xb9),
             ("another identification or flow label", |f| f.id = 0xffff),

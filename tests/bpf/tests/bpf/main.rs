@@ -1,5 +1,7 @@
 //! Packet tables: frame in -> verdict, frame out, counters; then the flow table's behaviour.
 
+#![allow(clippy::unwrap_used)]
+
 mod announce;
 mod forward;
 mod ledger;

@@ -6,6 +6,7 @@ use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::mutate::Random;
+use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, ports, wire};
 
 use crate::needs_root;
@@ -28,13 +29,6 @@ fn on_two_cpus(steps: usize, work: impl Fn(usize, usize) + Sync) {
             });
         }
     });
-}
-
-fn pin(cpu: usize) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(cpu);
-    // A machine with one CPU runs the test too, only less of it.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 /// One client's first packets, on two CPUs at once: one flow, and both packets by it.
@@ -74,6 +68,9 @@ fn a_first_packet_twice_at_once_opens_one_flow() {
     }
 }
 
+/// A frame, and what it must leave as.
+type InAndOut = (Vec<u8>, Vec<u8>);
+
 /// Client and backend move a flow's state at the same time: neither is told there is no flow.
 #[test]
 fn both_directions_at_once() {
@@ -84,7 +81,7 @@ fn both_directions_at_once() {
     for port in [ports::ACROSS, ports::CLIENT] {
         let mut world = World::with(30_000, |_| ());
         let flows: Vec<Flow> = (0..FLOWS).map(|_| world.open(Family::V6, TCP, port)).collect();
-        let scripts: Vec<[Vec<(Vec<u8>, Vec<u8>)>; 2]> = flows
+        let scripts: Vec<[Vec<InAndOut>; 2]> = flows
             .iter()
             .map(|flow| {
                 let requests = CLIENT.map(|flags| {
