@@ -242,6 +242,10 @@ impl Daemon {
     async fn attach(&mut self) -> Result<(), Error> {
         self.due = None;
         let attached = self.path.attach(self.interfaces.clone(), self.roster.observed()).await?;
+        // Beats from before must not be held against what is attached now.
+        while let Ok(report) = self.from_path.try_recv() {
+            self.report(report);
+        }
         for (interface, attached) in self.interfaces.iter().zip(attached) {
             let why = start::why(*self.config.node.xdp_mode, &attached);
             let (name, mode) = (&interface.name, attached.mode.name());

@@ -29,8 +29,17 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
         facts.paths.get(address),
         Some(Ok(path)) if path.kind == RouteKind::Local
     );
+    // IPv6 routes to an own address come a moment after it.
+    let owned = facts.addresses.iter().find(|own| own.address == **address);
     match service.announce {
-        Announce::Kernel if local => {
+        Announce::Kernel if owned.is_some_and(|own| own.unusable) => {
+            let reason = "kernel: the node owns the address, but duplicate address detection still \
+                          runs or has failed";
+            let fix = "`ip addr` shows it as tentative or dadfailed; in the latter case another \
+                       machine has it";
+            report.push("answers", &subject, State::Warn, reason, fix);
+        }
+        Announce::Kernel if local || owned.is_some() => {
             report.ok("answers", &subject, "kernel: the node owns the address")
         }
         Announce::Kernel => {

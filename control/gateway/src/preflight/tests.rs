@@ -149,6 +149,19 @@ fn somebody_must_answer_for_the_address() {
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
         assert_eq!(find(&config(ETH0, announce), &facts, "answers").state, State::Ok);
     }
+    // Assigned, but not in use yet.
+    let address = |unusable| Address {
+        ifindex: 2,
+        address: ip("203.0.113.9"),
+        prefix: 32,
+        local_scope: false,
+        unusable,
+        deprecated: false,
+    };
+    for (unusable, state) in [(true, State::Warn), (false, State::Ok)] {
+        facts.addresses = vec![address(unusable)];
+        assert_eq!(find(&config(ETH0, ""), &facts, "answers").state, state);
+    }
 }
 
 #[test]
