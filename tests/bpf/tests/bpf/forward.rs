@@ -23,7 +23,35 @@ const ALL: [(Family, u8, u16); 8] = [
 #[test]
 fn there_and_back() {
     needs_root!("there_and_back");
-    let mut world = World::new();
+    all_there_and_back(World::new());
+}
+
+/// Without any source = "client" service, only destination ports of the nat pool may be answers.
+#[test]
+fn there_and_back_under_nat_alone() {
+    needs_root!("there_and_back_under_nat_alone");
+    all_there_and_back(World::with(8_192, |tables| {
+        tables.services.iter_mut().for_each(|service| service.source_client = false);
+        // The pool's first and last port must do.
+        tables.nat_ports = (10_000, 40);
+    }));
+}
+
+/// A service whose own port lies in the nat pool is still a service.
+#[test]
+fn a_service_port_inside_the_pool() {
+    needs_root!("a_service_port_inside_the_pool");
+    let mut world = World::with(8_192, |tables| {
+        tables.services.iter_mut().for_each(|service| service.source_client = false);
+        tables.nat_ports = (1, 40_000);
+    });
+    for (family, proto, port) in ALL {
+        let flow = world.connect_or_open(family, proto, port);
+        world.answer(&flow, flags::ACK);
+    }
+}
+
+fn all_there_and_back(mut world: World) {
     for (family, proto, port) in ALL {
         let flow = world.open(family, proto, port);
         assert!(flow.source.ip() == family.nat(), "{:?}", flow.source);
