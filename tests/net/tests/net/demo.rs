@@ -41,7 +41,8 @@ fn demo_at(word: &str) -> Result<Child> {
 
 fn signal(child: &Child, name: &str) -> Result<()> {
     // The shell's own: there is no kill(1) on a small system.
-    let status = Command::new("sh").args(["-c", &format!("kill {name} {}", child.id())]).status()?;
+    let status =
+        Command::new("sh").args(["-c", &format!("kill {name} {}", child.id())]).status()?;
     ensure!(status.success(), "kill {name}: {status}");
     Ok(())
 }
