@@ -131,9 +131,9 @@ fn a_backend_is_down_until_its_first_check() -> Result<()> {
     needs_root!();
     let mut site = Site::new(3)?;
     site.nginx[1].kill()?;
-    site.set_link(2, false)?;
+    site.nginx[2].freeze()?;
     // The start does not wait that long for b3's first result.
-    let more = "check = { type = \"tcp\", interval = \"6s\", timeout = \"6s\" }\n";
+    let more = "check = { type = \"http\", interval = \"8s\", timeout = \"8s\" }\n";
     let text = site.configuration(&site.service("web", WEB, more));
     let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
     gateway.wait_serving()?;
