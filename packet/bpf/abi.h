@@ -132,12 +132,19 @@ struct rw_scratch {
 	struct rw_opening opening;
 };
 
+enum rw_iface_flags {
+	/* Send back by redirect, not by XDP_TX: veth hands over what XDP_TX
+	 * sends only when its far end runs native XDP (drivers/net/veth.c,
+	 * veth_xdp_flush); a redirected frame arrives with GRO alone as well. */
+	RW_IFACE_REDIRECT = 1,
+};
+
 struct rw_iface {
 	__u32 ifindex;
 	__u8 mac[6];
 	__u8 alt_mac[6]; /* also ours: the bridge's or bond's; else same as mac */
 	__u16 mtu;	 /* L3 bytes */
-	__u16 pad;
+	__u16 flags;
 };
 
 /* Key (address, 0, 0) is an address entry: what we know of the address alone. */

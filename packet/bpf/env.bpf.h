@@ -42,4 +42,20 @@ static __always_inline bool frame_reaches_us(const struct env *env, const struct
 	return (eth->h_dest[0] & 1) || frame_is_ours(env, eth);
 }
 
+/* Out by another device, or by the same one as if it were another. */
+static __always_inline int send_across(struct env *env, __u32 slot, enum rw_reason reason)
+{
+	if (bpf_redirect_map(&devices, slot, XDP_DROP) != XDP_REDIRECT)
+		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	return leave(env->books, RW_REDIRECT, reason);
+}
+
+/* Out by the device it came in by. */
+static __always_inline int send_back(struct env *env, enum rw_reason reason)
+{
+	if (env->in->flags & RW_IFACE_REDIRECT)
+		return send_across(env, env->slot, reason);
+	return leave(env->books, RW_TX, reason);
+}
+
 #endif

@@ -30,7 +30,7 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 	bool ours = frame_is_ours(env, p->eth);
 
 	if (why == RW_REASON_ICMP && p->v6 && answer_nd(ctx, env, p))
-		return leave(env->books, RW_TX, RW_REASON_ND_REPLY);
+		return send_back(env, RW_REASON_ND_REPLY);
 	if (!ours)
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (!to_service_address(p))
@@ -84,7 +84,7 @@ int ringway_balance(struct xdp_md *ctx)
 		return balance(ctx, &env, &p);
 	case RW_REASON_NOT_IP:
 		if (p.eth->h_proto == bpf_htons(ETH_P_ARP) && answer_arp(ctx, &env))
-			return leave(env.books, RW_TX, RW_REASON_ARP_REPLY);
+			return send_back(&env, RW_REASON_ARP_REPLY);
 		return pass(ctx, &env, why);
 	case RW_REASON_VLAN:
 		return pass(ctx, &env, why);

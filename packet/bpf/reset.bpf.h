@@ -122,7 +122,7 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struc
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
 	copy_mac(eth->h_dest, (__u8 *)mac);
 	copy_mac(eth->h_source, env->in->mac);
-	return leave(env->books, RW_TX, reason);
+	return send_back(env, reason);
 }
 
 #endif

@@ -68,11 +68,7 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
-	if (slot == env->slot)
-		return leave(env->books, RW_TX, reason);
-	if (bpf_redirect_map(&devices, slot, XDP_DROP) != XDP_REDIRECT)
-		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
-	return leave(env->books, RW_REDIRECT, reason);
+	return slot == env->slot ? send_back(env, reason) : send_across(env, slot, reason);
 }
 
 /* TTL and length, before anything is changed. NONE: may go on. */

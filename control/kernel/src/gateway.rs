@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ringway_abi::raw::{RW_MAX_IFACES, rw_daemon, rw_iface};
+use ringway_abi::raw::{RW_IFACE_REDIRECT, RW_MAX_IFACES, rw_daemon, rw_iface};
 use ringway_abi::{Slot, flow_buckets, index_buckets};
 
 use crate::link::XdpLink;
@@ -52,6 +52,8 @@ pub struct Interface {
     pub alt_mac: Option<[u8; 6]>,
     /// MTU, bytes of layer 3.
     pub mtu: u16,
+    /// Send back by redirect instead of XDP_TX (`RW_IFACE_REDIRECT`): set for veth.
+    pub redirect: bool,
 }
 
 /// One interface slot as this process knows it.
@@ -157,7 +159,7 @@ impl Gateway {
             mac: iface.mac,
             alt_mac: iface.alt_mac.unwrap_or(iface.mac),
             mtu: iface.mtu,
-            pad: 0,
+            flags: if iface.redirect { RW_IFACE_REDIRECT as u16 } else { 0 },
         };
         map::put(&self.maps.ifaces, &slot, &value)?;
         map::put(&self.maps.devices, &slot, &iface.ifindex)?;

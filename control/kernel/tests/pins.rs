@@ -37,6 +37,7 @@ fn interface(link: &Link) -> Interface {
         ifindex: link.ifindex,
         mac: [2, 0, 0, 0, 0, 1],
         alt_mac: None,
+        redirect: false,
         mtu: 1500,
     }
 }
@@ -269,6 +270,7 @@ fn auto_says_why_it_is_not_native() {
             ifindex: 1,
             mac: [0; 6],
             alt_mac: None,
+            redirect: false,
             mtu: 65535,
         })?;
         let refused = gateway.attach(0, Mode::Native).unwrap_err().to_string();

@@ -275,14 +275,14 @@ impl Reason {
             },
             Self::ArpReply => Explanation {
                 name: "arp-reply",
-                verdicts: &[Verdict::Tx],
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
                 meaning: "An ARP request for a service address, answered.",
                 cause: "announce = \"arp\".",
                 next: "",
             },
             Self::NdReply => Explanation {
                 name: "nd-reply",
-                verdicts: &[Verdict::Tx],
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
                 meaning: "A neighbour solicitation for a service address, answered.",
                 cause: "announce = \"arp\".",
                 next: "",

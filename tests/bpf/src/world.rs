@@ -141,7 +141,8 @@ impl World {
         {
             // The loopback device of a network namespace of our own: nothing is ever sent.
             let (name, ifindex) = ("lo".to_owned(), 1);
-            gateway.set_iface(&Interface { slot, name, ifindex, mac, alt_mac, mtu }).unwrap();
+            let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect: false };
+            gateway.set_iface(&iface).unwrap();
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
         let mut world = Self { gateway, tables: standard_tables(), roots, next_port: 30_000 };

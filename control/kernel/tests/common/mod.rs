@@ -26,6 +26,7 @@ pub fn gateway() -> Gateway {
             ifindex: 1,
             mac,
             alt_mac: None,
+            redirect: false,
             mtu: 1500,
         };
         gateway.set_iface(&iface).expect("slots 0 and 1 take an interface");
