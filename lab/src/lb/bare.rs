@@ -7,7 +7,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{Xdp, XdpFlags};
 use ringway_testnet::{Node, OneBridge, attach_pass};
 
-use super::standing::{Balancer, PORT, v4};
+use super::balancer::{Balancer, PORT, v4};
 use crate::Result;
 
 /// Generated from bpf/bare.bpf.c.

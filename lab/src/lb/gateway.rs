@@ -6,7 +6,7 @@ use std::path::Path;
 
 use ringway_testnet::{Namespace, OneBridge, attach_pass, tools};
 
-use super::standing::{Balancer, PORT, v4, write};
+use super::balancer::{Balancer, PORT, v4, write};
 use crate::Result;
 
 /// In the balancer's container: one interface, packets leave as they came.

@@ -2,7 +2,7 @@
 
 use ringway_testnet::{Namespace, OneBridge};
 
-use super::standing::{Balancer, PORT, v4, write};
+use super::balancer::{Balancer, PORT, v4, write};
 use crate::{Error, Result};
 
 pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {

@@ -10,6 +10,7 @@
 //! backends and the same wrk command. Rounds go through all paths, so that a drift of the machine hits all. Where
 //! XDP sends into a veth, its far end gets a program that passes everything, or veth would drop the frames.
 
+mod balancer;
 mod bare;
 mod gateway;
 mod kernel_nat;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringway_testnet::{OneBridge, tools};
 
-use super::standing::{Balancer, PORT, v4, write};
+use super::balancer::{Balancer, PORT, v4, write};
 use crate::{Error, Result};
 
 const PATIENCE: Duration = Duration::from_secs(10);

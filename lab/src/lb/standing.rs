@@ -1,19 +1,18 @@
 //! A path that has been set up and carries requests.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::time::Duration;
 
-use ringway_testnet::{Child, Namespace, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
+use ringway_testnet::{Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
 
+use super::balancer::{Balancer, PORT, v4};
 use super::path::Path;
 use super::{bare, gateway, kernel_nat, proxies};
 use crate::{Error, Result};
 
-pub(super) const PORT: u16 = 80;
 const BACKENDS: usize = 2;
 /// Fetches made before measuring, to see that both backends answer. A fair spread misses one of
 /// them once in 2^47 times.
@@ -25,15 +24,6 @@ pub(super) struct Standing {
     balancer: Balancer,
     _backends: Vec<Nginx>,
     pub net: OneBridge,
-}
-
-/// What a path's set-up leaves running.
-pub(super) struct Balancer {
-    /// Where clients connect, at [`PORT`].
-    pub address: Ipv4Addr,
-    pub configuration: String,
-    /// The program, if there is one.
-    pub child: Option<Child>,
 }
 
 impl Standing {
@@ -145,16 +135,4 @@ fn multipath(net: &OneBridge) -> Result<Balancer> {
          on the client:    sysctl net.ipv4.fib_multipath_hash_policy=1; ip {route}"
     );
     Ok(Balancer { address, configuration, child: None })
-}
-
-/// The topology always has IPv4; [`Ipv4Addr::UNSPECIFIED`] would fail the trial fetches.
-pub(super) fn v4(address: Option<Ipv4Addr>) -> Ipv4Addr {
-    address.unwrap_or(Ipv4Addr::UNSPECIFIED)
-}
-
-/// Writes a program's configuration into its namespace's directory.
-pub(super) fn write(namespace: &Namespace, name: &str, text: &str) -> Result<PathBuf> {
-    let path = namespace.directory().join(name);
-    fs::write(&path, text).map_err(|source| Error::Write { path: path.clone(), source })?;
-    Ok(path)
 }
