@@ -90,11 +90,14 @@ static __always_inline bool entry_stale(const struct rw_settings *set, __u64 ent
 {
 	struct rw_flow *flow = flow_at((__u32)entry);
 	struct index_place at;
+	__u64 key;
 
-	if (!flow || !flow_alive(set, READ_ONCE(flow->key), READ_ONCE(flow->seen), now))
+	if (!flow)
 		return true;
-	if (key_state(READ_ONCE(flow->key)) == RW_FLOW_CLAIMED)
-		return false;
+	/* Claimed: by another flow, whose own entry is yet to come. */
+	key = READ_ONCE(flow->key);
+	if (key_state(key) == RW_FLOW_CLAIMED || !flow_alive(set, key, READ_ONCE(flow->seen), now))
+		return true;
 	at = index_place(set, flow->client, flow->client_port_be, flow->service);
 	return at.tag != (__u32)(entry >> 32);
 }
