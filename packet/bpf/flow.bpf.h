@@ -26,8 +26,12 @@
 #define FLOW_TRIES_ALL 27
 #define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
 
-/* Set where loads may be reordered (arm64): a seqlock reader then needs a barrier. */
-const volatile bool weak_memory;
+/* x86 alone keeps loads in order; elsewhere a seqlock's reader needs barriers. */
+#ifdef __TARGET_ARCH_x86
+#define WEAK_MEMORY 0
+#else
+#define WEAK_MEMORY 1
+#endif
 
 static __always_inline __u32 key_backend(__u64 key)
 {
@@ -75,10 +79,22 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 	return (__s32)(now - seen) <= (__s32)set->timeout[state];
 }
 
+/* The first half of a seqlock read: no field may be read before its key. */
+static __always_inline __u64 flow_key_read(struct rw_flow *flow)
+{
+	__u64 key;
+
+	if (WEAK_MEMORY)
+		return __sync_fetch_and_or(&flow->key, 0);
+	key = READ_ONCE(flow->key);
+	barrier();
+	return key;
+}
+
 /* The second half of a seqlock read: was the record the same throughout? */
 static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
 {
-	if (weak_memory)
+	if (WEAK_MEMORY)
 		return __sync_fetch_and_or(&flow->key, 0) == key;
 	barrier();
 	return READ_ONCE(flow->key) == key;
@@ -149,7 +165,7 @@ static __always_inline bool flow_requests(const struct rw_settings *set, const s
 	if (!flow)
 		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
-		__u64 before = READ_ONCE(flow->key);
+		__u64 before = flow_key_read(flow);
 
 		if (key_state(before) <= RW_FLOW_CLAIMED ||
 		    !flow_alive(set, before, READ_ONCE(flow->seen), now))
@@ -285,8 +301,11 @@ static __always_inline bool flow_read_client(struct rw_flow *flow, __u64 *key,
 					     struct flow_client *client)
 {
 	for (int reads = 0; reads < FLOW_READS; reads++) {
-		__u64 before = *key;
+		__u64 before = flow_key_read(flow);
 
+		if (!same_flow(*key, before))
+			return false;
+		*key = before;
 		copy_addr(client->addr, flow->client);
 		copy_mac((__u8 *)client->mac, flow->client_mac);
 		client->iface = flow->iface;
@@ -294,10 +313,6 @@ static __always_inline bool flow_read_client(struct rw_flow *flow, __u64 *key,
 		client->service = flow->service;
 		if (flow_unchanged(flow, before))
 			return true;
-		*key = READ_ONCE(flow->key);
-		if (!same_flow(before, *key))
-			return false;
-		barrier();
 	}
 	return false;
 }
