@@ -246,8 +246,10 @@ impl Daemon {
         while let Ok(report) = self.from_path.try_recv() {
             self.report(report);
         }
+        let refused = attached.iter().position(|attached| attached.refused.is_some());
+        let refused = refused.map(|place| self.interfaces[place].name.clone());
         for (interface, attached) in self.interfaces.iter().zip(attached) {
-            let why = start::why(*self.config.node.xdp_mode, &attached);
+            let why = start::why(*self.config.node.xdp_mode, &attached, refused.as_deref());
             let (name, mode) = (&interface.name, attached.mode.name());
             tracing::info!(
                 interface = name,

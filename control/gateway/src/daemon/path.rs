@@ -179,6 +179,15 @@ impl Worker {
         for interface in interfaces {
             all.push(self.gateway.attach(interface.slot, mode).map_err(kernel)?);
         }
+        // Native XDP cannot send to a device that has none, so `auto` does not mix.
+        if all.iter().any(|attached| attached.mode == XdpMode::Generic) {
+            let generic = ringway_kernel::Mode::Generic;
+            for (interface, attached) in interfaces.iter().zip(&mut all) {
+                if attached.mode == XdpMode::Native {
+                    *attached = self.gateway.attach(interface.slot, generic).map_err(kernel)?;
+                }
+            }
+        }
         for name in self.gateway.release_others().map_err(kernel)? {
             tracing::warn!(interface = name, "detached: no longer in [node] interfaces");
         }

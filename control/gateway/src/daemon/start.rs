@@ -189,12 +189,15 @@ pub fn undo(node: &str, fresh: bool) {
     }
 }
 
-/// Why the mode is what it is, for people.
-pub fn why(asked: XdpMode, attached: &Attached) -> String {
-    match (&attached.refused, asked) {
-        (Some(refused), _) => refused.to_string(),
-        (None, XdpMode::Auto) if attached.taken_over => "as it was before".into(),
-        (None, XdpMode::Auto) => "auto: the driver takes it".into(),
-        (None, XdpMode::Native | XdpMode::Generic) => "as configured".into(),
+/// Why the mode is what it is, for people. `without_native`: an interface that refused it.
+pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) -> String {
+    match (&attached.refused, asked, without_native) {
+        (Some(refused), ..) => refused.to_string(),
+        (None, XdpMode::Auto, Some(other)) => {
+            format!("auto: native XDP cannot send to {other}, which refuses it")
+        }
+        (None, XdpMode::Auto, None) if attached.taken_over => "as it was before".into(),
+        (None, XdpMode::Auto, None) => "auto: the driver takes it".into(),
+        (None, XdpMode::Native | XdpMode::Generic, _) => "as configured".into(),
     }
 }
