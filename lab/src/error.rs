@@ -35,6 +35,11 @@ pub enum Error {
     /// The bare rewriter could not be loaded or attached.
     #[error("the bare XDP rewriter: {0}; run as root on a kernel with BTF and native XDP on veth")]
     Bpf(#[from] libbpf_rs::Error),
+    /// Asked for by somebody else than root.
+    #[error(
+        "`ringway {0}` needs root, for network namespaces and XDP programs; write `sudo ringway {0}`"
+    )]
+    NotRoot(&'static str),
     /// The machine has no such balancer.
     #[error("{0}")]
     Unavailable(String),

@@ -15,3 +15,8 @@ pub use error::Error;
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Says so before anything is tried: `command` is what follows `ringway` on the command line.
+fn needs_root(command: &'static str) -> Result<()> {
+    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(Error::NotRoot(command)) }
+}

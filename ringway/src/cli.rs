@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ringway_lab::lb;
+use ringway_lab::{demo, lb};
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
@@ -148,24 +149,34 @@ pub struct DetachArgs {
     pub output: OutputArgs,
 }
 
+/// What `demo` and `bench` run beside Ringway.
+macro_rules! peers_help {
+    () => {
+        "Environment:\n  RINGWAY_PEERS  directory that nginx, wrk and the like were unpacked into, looked at \
+        after PATH [default: target/peers]"
+    };
+}
+
 /// `ringway demo`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Runs in network namespaces of its own and cleans up after itself.\n\nExamples:\n  \
-    ringway demo\n  ringway demo --list\n  ringway demo --only kill-backend -o json\n  \
-    ringway demo --keep\n  ringway demo --clean"
+    after_help = concat!("Needs root. Runs in network namespaces of its own and cleans up after itself. Exit \
+    code 1 when it did not hold.\n\n", peers_help!(), "\n\nExamples:\n  \
+    ringway demo\n  ringway demo --list\n  ringway demo --only curl,kill-backend -o json\n  \
+    ringway demo --keep\n  ringway demo --clean")
 )]
 pub struct DemoArgs {
     /// List the phases and do nothing.
     #[arg(long)]
     pub list: bool,
-    /// Only this phase.
-    #[arg(long, value_name = "NAME")]
-    pub only: Option<String>,
+    /// Only these phases, in the order of --list.
+    #[arg(long, value_name = "NAME", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(demo::PHASES.map(|phase| phase.name)))]
+    pub only: Vec<String>,
     /// Leave everything standing and print commands to try.
     #[arg(long)]
     pub keep: bool,
-    /// Take down what --keep left standing.
+    /// Take down what --keep left standing, except demos still running.
     #[arg(long, conflicts_with_all = ["list", "only", "keep"])]
     pub clean: bool,
     /// A job for the demo's own helper processes.
@@ -192,13 +203,16 @@ pub enum Bench {
 /// `ringway bench lb`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Takes about six minutes; runs in network namespaces of its own. Exit code 1 when a path that \
-    can run here did not.\n\nExamples:\n  ringway bench lb\n  ringway bench lb -o json --show-configs\n  \
-    ringway bench lb --only direct,nftables,ringway-host --connections 100"
+    after_help = concat!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
+    when a path that can run here did not.\n\n", peers_help!(), "\n\nExamples:\n  ringway bench lb\n  \
+    ringway bench lb -o json --show-configs\n  \
+    ringway bench lb --only direct,nftables,ringway-host --connections 100")
 )]
 pub struct BenchLbArgs {
     /// Only these paths.
-    #[arg(long, value_name = "PATH", value_delimiter = ',')]
+    #[arg(long, value_name = "PATH", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(lb::Path::ALL.map(lb::Path::name))
+            .try_map(|name| name.parse::<lb::Path>()))]
     pub only: Vec<lb::Path>,
     /// Concurrent connections, each number measured.
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",

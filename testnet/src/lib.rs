@@ -44,7 +44,7 @@ pub use owner::keep_everything;
 pub use pass::{XdpReceive, attach_pass, detach_pass, enable_napi};
 pub use process::{Child, Finished};
 pub use rustix::process::Signal;
-pub use sweep::{remove_kept, remove_own, sweep};
+pub use sweep::{keepers, remove_kept, remove_own, sweep};
 pub use topology::{Families, Node, OneBridge, TwoArmed, one_bridge, two_armed};
 pub use wait::{wait_for, wait_until};
 

@@ -1,5 +1,6 @@
 //! Removing what owners left behind.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -19,10 +20,16 @@ pub fn sweep() -> Result<Vec<String>> {
     remove_where(|owner, kept| !kept && !owner.lives())
 }
 
-/// Removes all namespaces made under [`crate::keep_everything`], whoever made them, and ends the programs in
-/// them. Returns the names removed.
+/// Removes all namespaces made under [`crate::keep_everything`] by processes that have ended, and ends the programs
+/// in them. Returns the names removed. Those of a process that still lives are its own: see [`keepers`].
 pub fn remove_kept() -> Result<Vec<String>> {
-    remove_where(|_, kept| kept)
+    remove_where(|owner, kept| kept && !owner.lives())
+}
+
+/// Processes that live and have made namespaces under [`crate::keep_everything`].
+pub fn keepers() -> Result<BTreeSet<u32>> {
+    let owners = names_in(NETNS)?.into_iter().filter_map(|name| Owner::of_name(&name));
+    Ok(owners.filter(|(owner, kept)| *kept && owner.lives()).map(|(owner, _)| owner.pid).collect())
 }
 
 /// Removes all namespaces made by this process, kept ones too, and ends the programs in them. For ending at
@@ -36,13 +43,7 @@ fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
     let mut removed = Vec::new();
     // An owner may die between making or removing the one and the other, so look at both.
     for place in [NETNS, "/run/ringway-testnet"] {
-        let entries = match fs::read_dir(place) {
-            Ok(entries) => entries,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(Error::file("listing", place, e)),
-        };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
+        for name in names_in(place)? {
             if Owner::of_name(&name).is_some_and(|(owner, kept)| doomed(owner, kept)) {
                 remove(&name)?;
                 if place == NETNS {
@@ -52,6 +53,17 @@ fn remove_where(doomed: impl Fn(Owner, bool) -> bool) -> Result<Vec<String>> {
         }
     }
     Ok(removed)
+}
+
+/// Of a directory's entries; of one that does not exist, none.
+fn names_in(place: &str) -> Result<Vec<String>> {
+    match fs::read_dir(place) {
+        Ok(entries) => {
+            Ok(entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect())
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(e) => Err(Error::file("listing", place, e)),
+    }
 }
 
 /// Removes one namespace, the programs started in it and its directory. What is already gone is no error.

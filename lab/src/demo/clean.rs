@@ -8,25 +8,35 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use ringway_testnet::{remove_kept, sweep, wait_until};
+use ringway_testnet::{keepers, remove_kept, sweep, wait_until};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::{Error, Result};
+use crate::{Error, Result, needs_root};
 
 const PINS: &str = "/sys/fs/bpf/ringway";
 const NETNS: &str = "/run/netns";
 /// The demo's node is named like its gateway's namespace, so that each leads to the other.
 const NODES: [&str; 2] = ["rw-gw-", "rwkeep-gw-"];
 
-/// Takes down every demo that was left standing, whoever started it. Returns what it removed.
+/// What [`clean`] did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Namespaces and pins.
+    pub removed: Vec<String>,
+    /// Processes that are still at work in theirs, and keep them.
+    pub at_work: Vec<u32>,
+}
+
+/// Takes down every demo that was left standing, whoever started it, except those still going through their phases.
 ///
 /// # Errors
-/// A namespace or pin could not be removed.
-pub fn clean() -> Result<Vec<String>> {
+/// Not root, or a namespace or pin could not be removed.
+pub fn clean() -> Result<Cleaned> {
+    needs_root("demo --clean")?;
     let mut removed = remove_kept()?;
     removed.extend(sweep()?);
     removed.extend(remove_pins()?);
-    Ok(removed)
+    Ok(Cleaned { removed, at_work: keepers()?.into_iter().collect() })
 }
 
 /// Removes what demos left that were killed together with their guards.

@@ -18,11 +18,11 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-pub use clean::clean;
+pub use clean::{Cleaned, clean};
 pub use phases::{Info, PHASES, Say};
 pub use report::{Phase, Report, SCHEMA};
 
-use crate::{Error, Result};
+use crate::{Error, Result, needs_root};
 use clean::{Guard, end_on_signals};
 use ringway_testnet::tools;
 use site::Site;
@@ -32,8 +32,8 @@ use site::Site;
 pub struct Options {
     /// The `ringway` binary; this process's own by default.
     pub binary: Option<PathBuf>,
-    /// Only the phase of this name; see [`PHASES`].
-    pub only: Option<String>,
+    /// Only the phases of these names, see [`PHASES`]; empty: all.
+    pub only: Vec<String>,
     /// Leave everything standing; [`clean`] takes it down.
     pub keep: bool,
 }
@@ -52,14 +52,8 @@ pub struct Command {
 /// # Errors
 /// The demo could not be built, or not taken down. What does not hold once it stands is in the report.
 pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
-    let chosen = phases::choose(options.only.as_deref())?;
-    if !rustix::process::geteuid().is_root() {
-        return Err(Error::Unavailable(
-            "the demo makes network namespaces and loads programs: run it as root, such as \
-             `sudo ringway demo`"
-                .into(),
-        ));
-    }
+    let chosen = phases::choose(&options.only)?;
+    needs_root("demo")?;
     let binary = binary(options)?;
     for tool in ["ip", "nginx", "curl", "wrk"] {
         tools::find(tool)?;

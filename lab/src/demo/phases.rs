@@ -59,13 +59,13 @@ const VICTIM: usize = 1;
 /// Load before something is done to it, and after it has been mended.
 const QUIET: Duration = Duration::from_secs(1);
 
-pub(super) fn choose(only: Option<&str>) -> Result<Vec<Info>> {
-    let Some(name) = only else { return Ok(PHASES.to_vec()) };
-    let found: Vec<Info> = PHASES.into_iter().filter(|p| p.name == name).collect();
-    if found.is_empty() {
-        return Err(Error::NoSuchPhase(name.into(), PHASES.map(|p| p.name).join(", ")));
+/// Those named, in the order they run; all when none is named.
+pub(super) fn choose(only: &[String]) -> Result<Vec<Info>> {
+    if let Some(name) = only.iter().find(|name| PHASES.iter().all(|p| p.name != **name)) {
+        return Err(Error::NoSuchPhase(name.clone(), PHASES.map(|p| p.name).join(", ")));
     }
-    Ok(found)
+    let chosen = |phase: &Info| only.is_empty() || only.iter().any(|name| name == phase.name);
+    Ok(PHASES.into_iter().filter(chosen).collect())
 }
 
 /// A phase that breaks off is one that did not hold, and the next one gets its chance.
@@ -309,9 +309,13 @@ mod tests {
 
     #[test]
     fn phases_are_chosen_by_name() {
-        assert_eq!(choose(None).unwrap().len(), PHASES.len());
-        assert_eq!(choose(Some("wrk")).unwrap()[0].name, "wrk");
-        let error = choose(Some("walk")).unwrap_err().to_string();
+        let choose = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            choose(&names).map(|phases| phases.iter().map(|p| p.name).collect::<Vec<_>>())
+        };
+        assert_eq!(choose(&[]).unwrap().len(), PHASES.len());
+        assert_eq!(choose(&["wrk", "curl"]).unwrap(), ["curl", "wrk"]);
+        let error = choose(&["curl", "walk"]).unwrap_err().to_string();
         assert!(error.contains("\"walk\"") && error.contains("kill-backend"), "{error}");
     }
 

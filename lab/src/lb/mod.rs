@@ -29,7 +29,7 @@ pub use report::{Comparison, NotRun, Report, Run, SCHEMA};
 
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::wrk::{self, Figures};
-use crate::{Error, Result};
+use crate::{Error, Result, needs_root};
 use standing::Standing;
 
 /// What to measure and how long.
@@ -64,8 +64,9 @@ impl Default for Options {
 }
 
 /// [`run`] as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed.
+/// one be killed. Not for anybody but root.
 pub fn run_guarded(options: &Options, progress: impl FnMut(&str)) -> Result<Report> {
+    needs_root("bench lb")?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, progress);

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 
 use ringway_gateway::problem::Error;
-use ringway_lab::demo::{self, Command, Options, Phase, Report};
+use ringway_lab::demo::{self, Cleaned, Command, Options, Phase, Report};
+use serde::Serialize;
 
 use crate::cli::{DemoArgs, Output};
 use crate::exit::Exit;
@@ -14,7 +15,10 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
     if let Some(job) = &args.inner {
         demo::inner(job)?;
     } else if args.list {
-        table::print(&list())?;
+        match args.output.output {
+            Output::Json => table::json(&document())?,
+            Output::Table => table::print(&list())?,
+        }
     } else if args.clean {
         clean()?;
     } else {
@@ -52,10 +56,32 @@ fn failed(error: ringway_lab::Error) -> anyhow::Error {
 }
 
 fn clean() -> anyhow::Result<()> {
-    let removed = demo::clean().map_err(failed)?;
-    let lines: String = removed.iter().map(|name| format!("removed {name}\n")).collect();
+    let Cleaned { removed, at_work } = demo::clean().map_err(failed)?;
+    let mut lines: String = removed.iter().map(|name| format!("removed {name}\n")).collect();
+    for pid in &at_work {
+        lines += &format!(
+            "left alone: process {pid} is still running its demo; `kill -INT {pid}` ends it and takes it down\n"
+        );
+    }
     table::print(if lines.is_empty() { "no demo was left standing\n" } else { &lines })?;
     Ok(())
+}
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    phases: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    name: &'static str,
+    what: &'static str,
+}
+
+fn document() -> Document {
+    let entry = |phase: &demo::Info| Entry { name: phase.name, what: phase.what };
+    Document { schema: "ringway.demo-phases/1", phases: demo::PHASES.iter().map(entry).collect() }
 }
 
 fn list() -> String {

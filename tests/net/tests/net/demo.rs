@@ -26,9 +26,10 @@ fn left_by(pid: u32) -> Vec<String> {
 }
 
 /// A demo that has just said something with `word`.
-fn demo_at(word: &str) -> Result<Child> {
-    let mut child =
-        Command::new(binary()?).arg("demo").stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+fn demo_at(word: &str, arguments: &[&str]) -> Result<Child> {
+    let mut command = Command::new(binary()?);
+    command.arg("demo").args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
     let said = BufReader::new(child.stderr.take().context("no standard error")?);
     for line in said.lines() {
         if line?.contains(word) {
@@ -72,7 +73,7 @@ fn the_whole_demo_holds() -> Result<()> {
 #[test]
 fn interrupted_it_leaves_nothing() -> Result<()> {
     needs_root!();
-    let mut child = demo_at("wrk")?;
+    let mut child = demo_at("wrk", &[])?;
     let pid = child.id();
     ensure!(!left_by(pid).is_empty(), "nothing was built");
     signal(&child, "-INT")?;
@@ -85,7 +86,7 @@ fn interrupted_it_leaves_nothing() -> Result<()> {
 #[test]
 fn killed_it_leaves_nothing() -> Result<()> {
     needs_root!();
-    let mut child = demo_at("kill-backend")?;
+    let mut child = demo_at("kill-backend", &[])?;
     let pid = child.id();
     signal(&child, "-KILL")?;
     child.wait()?;
@@ -124,11 +125,29 @@ fn kept_it_stands_until_it_is_cleaned() -> Result<()> {
 }
 
 #[test]
+fn cleaning_leaves_alone_what_still_runs() -> Result<()> {
+    needs_root!();
+    let mut child = demo_at("wrk, one thread", &["--keep", "--only", "wrk"])?;
+    let pid = child.id();
+    let ran = demo(&["--clean"])?;
+    ensure!(ran.code == 0 && ran.out.contains(&format!("left alone: process {pid} ")), "{ran:?}");
+    // Its standard error has no reader any more, which does not stop it.
+    let status = child.wait()?;
+    ensure!(status.success() && !left_by(pid).is_empty(), "{status}: it was taken down");
+    let ran = demo(&["--clean"])?;
+    ensure!(ran.code == 0 && left_by(pid).is_empty(), "{ran:?}; left: {:?}", left_by(pid));
+    Ok(())
+}
+
+#[test]
 fn phases_are_listed_and_wrong_ones_refused() -> Result<()> {
     needs_root!();
     let list = demo(&["--list"])?;
     ensure!(list.code == 0 && list.out.contains("kill-backend"), "{list:?}");
-    let wrong = demo(&["--only", "nosuch"])?;
+    let list = demo(&["--list", "-o", "json"])?.json()?;
+    ensure!(list["schema"] == "ringway.demo-phases/1", "{list}");
+    ensure!(list["phases"][0]["name"] == "curl", "{list}");
+    let wrong = demo(&["--only", "curl,nosuch"])?;
     ensure!(wrong.code == 2 && wrong.err.contains("kill-backend"), "{wrong:?}");
     Ok(())
 }
