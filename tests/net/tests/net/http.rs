@@ -59,6 +59,29 @@ fn both_families_in_generic_mode() -> Result<()> {
     both_families("generic")
 }
 
+/// A bridge knows no native mode. Native XDP cannot send to such a device, so `auto` must not mix.
+#[test]
+fn auto_is_generic_everywhere_where_one_interface_is() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let ns = &site.net.gateway;
+    ringway_testnet::bridge(ns, "br0", &[])?;
+    ns.ip("addr flush dev eth0\nlink set eth0 master br0\n\
+         addr add 10.1.0.1/24 dev br0\naddr add fd01::1/64 dev br0 nodad\n")?;
+    let services = site.service("web", SocketAddr::new(SERVICE_V4, 80), CHECK);
+    let gateway = Gateway::start(ns, &configuration(ns, &["br0", "eth1"], &services))?;
+    let names = who_answers(site.client(), SocketAddr::new(SERVICE_V4, 80))?;
+    ensure!(names.len() == 2, "answered by {names:?} alone");
+    let status = gateway.status()?;
+    for (n, words) in [(0, "native mode refused"), (1, "br0")] {
+        let interface = &status["interfaces"][n];
+        ensure!(interface["mode"] == "generic", "{interface}");
+        let why = interface["mode_reason"].as_str().unwrap_or_default();
+        ensure!(why.contains(words), "{interface}");
+    }
+    Ok(())
+}
+
 #[test]
 fn in_and_out_by_one_interface() -> Result<()> {
     needs_root!();

@@ -125,14 +125,18 @@ fn bulk_tcp_with_jumbo_frames() -> Result<()> {
     Ok(())
 }
 
+/// A receiver that has to wait for a busy machine may lose some; the gateway must not.
 #[test]
-fn bulk_udp_loses_nothing() -> Result<()> {
+fn bulk_udp_loses_nothing_on_its_way() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let _iperf = iperf(&site)?;
-    let end = measure(&site, &["-u", "-b", "20M", "-l", "1400"])?;
+    let (gateway, _server) = iperf(&site)?;
+    let end = measure(&site, &["-u", "-b", "10M", "-l", "1400"])?;
     let lost = end["sum"]["lost_percent"].as_f64().context("no loss")?;
     let packets = end["sum"]["packets"].as_f64().context("no packets")?;
-    ensure!(packets > 3000.0 && lost < 0.5, "{lost} % of {packets} lost");
+    ensure!(packets > 1500.0 && lost < 5.0, "{lost} % of {packets} lost");
+    let status = gateway.status()?;
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
     Ok(())
 }
