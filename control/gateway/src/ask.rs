@@ -28,6 +28,8 @@ pub struct Target {
     pub node: String,
     /// Its daemon's API socket, when known.
     pub socket: Option<PathBuf>,
+    /// Nobody named it: it is the only one on this machine.
+    pub guessed: bool,
 }
 
 impl Whom<'_> {
@@ -44,7 +46,10 @@ impl Whom<'_> {
         let by_default = default.exists().then(|| configured(default));
         match (self.node, by_default) {
             (Some(name), Some(Ok(target))) if target.node == name => Ok(target),
-            (Some(name), _) => Ok(Target { node: name.to_owned(), socket: default_socket(name) }),
+            (Some(name), _) => {
+                let socket = default_socket(name);
+                Ok(Target { node: name.to_owned(), socket, guessed: false })
+            }
             (None, Some(target)) => target,
             (None, None) => only_one(),
         }
@@ -56,13 +61,18 @@ fn configured(path: &Path) -> Result<Target, Error> {
         Error::configuration(errors.to_string(), "or name the node with --node NAME")
     })?;
     let socket = Some(config.api.socket.clone().into_inner());
-    Ok(Target { node: config.node.name.to_string(), socket })
+    Ok(Target { node: config.node.name.to_string(), socket, guessed: false })
 }
 
 fn only_one() -> Result<Target, Error> {
-    let known = Pins::new(DEFAULT_BPFFS, "any").map(|pins| pins.known_nodes()).unwrap_or_default();
+    // Not being allowed to look is not the same as nothing being there.
+    let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
+    let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
     match known.as_slice() {
-        [node] => Ok(Target { node: node.clone(), socket: default_socket(node) }),
+        [node] => {
+            let socket = default_socket(node);
+            Ok(Target { node: node.clone(), socket, guessed: true })
+        }
         [] => Err(Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),

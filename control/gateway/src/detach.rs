@@ -31,29 +31,36 @@ pub struct Outcome {
     pub left: Vec<String>,
 }
 
+impl Outcome {
+    fn of(node: &str) -> Outcome {
+        Outcome {
+            schema: "ringway.detach/1",
+            node: node.to_owned(),
+            removed: Vec::new(),
+            verified: false,
+            left: Vec::new(),
+        }
+    }
+}
+
 /// Detaches a node. With `verify` looks afterwards for anything of it that is left.
 ///
 /// # Errors
 /// A daemon runs, or the kernel refuses. That nothing is loaded is no error.
 pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
-    let node = match whom.find() {
-        Ok(target) => target.node,
-        Err(error) if error.kind == crate::problem::Kind::Unhealthy => String::new(),
+    let target = match whom.find() {
+        Ok(target) => target,
+        Err(error) if error.kind == crate::problem::Kind::Unhealthy => {
+            return Ok(Outcome { verified: verify, ..Outcome::of("") });
+        }
         Err(error) => return Err(error),
     };
-    let mut outcome = Outcome {
-        schema: "ringway.detach/1",
-        node,
-        removed: Vec::new(),
-        verified: false,
-        left: Vec::new(),
-    };
-    if outcome.node.is_empty() {
-        outcome.verified = verify;
-        return Ok(outcome);
-    }
+    let mut outcome = Outcome::of(&target.node);
     // Whom to release is known only while the tables are there.
     let view = View::open(Path::new(DEFAULT_BPFFS), &outcome.node).ok();
+    if let Some(view) = view.as_ref().filter(|_| target.guessed) {
+        refuse_a_stranger(&target.node, view)?;
+    }
     let hops = view.as_ref().map(next_hops).unwrap_or_default();
     let unseen = view.as_ref().map(elsewhere).unwrap_or_default();
     // An open view would hold on to the maps.
@@ -61,6 +68,7 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
     let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
         Ok(detached) => detached,
         Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
+        Err(ringway_kernel::Error::Busy { node, pid }) => return Err(busy(&node, pid)),
         Err(error) => return Err(Error::failed(error.to_string(), "")),
     };
     let interfaces = detached.interfaces.iter();
@@ -85,6 +93,37 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
         }));
     }
     Ok(outcome)
+}
+
+/// A node that nobody named and that is attached in another network namespace alone is hardly the
+/// one that is meant.
+fn refuse_a_stranger(node: &str, view: &View) -> Result<(), Error> {
+    let states = view.interfaces().unwrap_or_default();
+    if states.is_empty() || states.iter().any(|state| state.mode.is_some()) {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!(
+            "the only node on this machine, {node}, is not attached to any interface of this network \
+             namespace: nothing was removed"
+        ),
+        format!("if it is the one you mean: ringway detach --node {node}"),
+    ))
+}
+
+fn busy(node: &str, pid: u64) -> Error {
+    let who = match pid {
+        0 => "its daemon".to_owned(),
+        pid => format!("its daemon (process {pid})"),
+    };
+    let stop = match pid {
+        0 => "systemctl stop ringway".to_owned(),
+        pid => format!("systemctl stop ringway, or kill {pid}"),
+    };
+    Error::failed(
+        format!("node {node} was not detached: {who} still runs"),
+        format!("stop it first ({stop}), then detach; packets flow until you detach"),
+    )
 }
 
 /// Neighbours that are kept resolved for this node's backends.

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 
 use libbpf_rs::ProgramHandle;
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
 
 use crate::gateway::Gateway;
+use crate::holder::{Holder, holder};
 use crate::link::{OnInterface, XdpLink};
-use crate::pins::{Pins, pin_error};
+use crate::pins::{DEFAULT_BPFFS, Pins, pin_error};
 use crate::{Error, Result};
 
 /// What the configuration asks for (`xdp_mode`).
@@ -185,7 +187,8 @@ fn keeps_mode(asked: Mode, on: OnInterface) -> bool {
 
 fn foreign(iface: &str, id: u32) -> Error {
     let name = program_name(id).unwrap_or_else(|| "unknown".to_owned());
-    Error::ForeignProgram { iface: iface.to_owned(), id, name }
+    let held = holder(Path::new(DEFAULT_BPFFS), id).unwrap_or(Holder::Netlink);
+    Error::ForeignProgram { iface: iface.to_owned(), id, name, remedy: held.remedy(iface) }
 }
 
 /// Name of a loaded program; `None` when there is none with this id, or it may not be read.

@@ -68,12 +68,8 @@ fn map_exists(id: u32) -> bool {
 pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
     log::install();
     let pins = Pins::new(bpffs, node)?;
-    if !pins.dir().exists() {
-        return Err(Error::NotLoaded {
-            node: node.to_owned(),
-            path: bpffs.join("ringway"),
-            known: pins.known_nodes(),
-        });
+    if !pins.any()? {
+        return Err(pins.not_loaded());
     }
     let Some(_lock) = pins.lock()? else {
         return Err(Error::Busy { node: node.to_owned(), pid: open::daemon_pid(&pins) });

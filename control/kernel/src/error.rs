@@ -133,7 +133,7 @@ pub enum Error {
         detail: String,
     },
     /// A pin, directory or link could not be handled.
-    #[error("cannot {action} {}: {source}", path.display())]
+    #[error("cannot {action} {}: {source}{}", path.display(), root_hint(source))]
     Pin {
         /// "create", "remove", ...
         action: &'static str,
@@ -162,10 +162,7 @@ pub enum Error {
         slot: u32,
     },
     /// Somebody else's XDP program is on the interface.
-    #[error(
-        "{iface} already runs an XDP program that is not ours: {name} (id {id}); \
-         stop what loaded it, or remove it with `ip link set dev {iface} xdp off`"
-    )]
+    #[error("{iface} already runs an XDP program that is not ours: {name} (id {id}); {remedy}")]
     ForeignProgram {
         /// The interface.
         iface: String,
@@ -173,6 +170,8 @@ pub enum Error {
         id: u32,
         /// The program's name.
         name: String,
+        /// What takes it off.
+        remedy: String,
     },
     /// An interface of this node is attached from another network namespace.
     #[error(
@@ -214,6 +213,15 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+}
+
+fn root_hint(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; run as root (sudo), or grant CAP_BPF and CAP_NET_ADMIN"
+        }
+        _ => "",
+    }
 }
 
 fn known_nodes(known: &[String]) -> String {

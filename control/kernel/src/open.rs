@@ -128,12 +128,7 @@ pub(crate) fn take_over(
 
 fn read_settings(pins: &Pins) -> Result<rw_settings> {
     let map = map::open_pinned(&pins.map("settings"), "settings")?;
-    let not_loaded = || Error::NotLoaded {
-        node: pins.node().to_owned(),
-        path: pins.dir(),
-        known: pins.known_nodes(),
-    };
-    let map = map.ok_or_else(not_loaded)?;
+    let map = map.ok_or_else(|| pins.not_loaded())?;
     check_layout(pins.node(), &map)?;
     map::get(&map, 0)
 }

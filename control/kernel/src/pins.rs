@@ -64,6 +64,11 @@ impl Pins {
         self.ifaces().join(encode(iface)).join("link")
     }
 
+    /// Whether there is anything of the node, be it unfinished. Fails for a user who may not look.
+    pub fn any(&self) -> Result<bool> {
+        self.dir().try_exists().map_err(|_| Error::NotReadable { path: self.bpffs.clone() })
+    }
+
     /// Whether a gateway is pinned here. The settings are pinned last: without them a start was
     /// cut short and nothing can be in use. Fails for a user who may not look.
     pub fn exist(&self) -> Result<bool> {
@@ -76,9 +81,19 @@ impl Pins {
         list(&self.ifaces())
     }
 
-    /// Nodes that have pins under this bpffs, in alphabetical order.
-    pub fn known_nodes(&self) -> Vec<String> {
-        list(&self.all_nodes()).unwrap_or_default()
+    /// Nodes that have pins under this bpffs, in alphabetical order. Fails for a user who may not
+    /// look: that is not the same as none.
+    pub fn known_nodes(&self) -> Result<Vec<String>> {
+        list(&self.all_nodes())
+    }
+
+    /// That nothing is pinned for this node.
+    pub(crate) fn not_loaded(&self) -> Error {
+        Error::NotLoaded {
+            node: self.node.clone(),
+            path: self.all_nodes(),
+            known: self.known_nodes().unwrap_or_default(),
+        }
     }
 
     /// Whether a process holds the node, which a daemon does for as long as it lives.
@@ -177,6 +192,9 @@ fn decode(file: &str) -> String {
 fn list(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Err(Error::NotReadable { path: dir.to_owned() });
+        }
         entries => entries.map_err(pin_error("list", dir))?,
     };
     let mut names = Vec::new();

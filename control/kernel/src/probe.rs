@@ -108,7 +108,7 @@ fn version(release: &str) -> (u32, u32) {
     (next(), next())
 }
 
-fn missing_capabilities() -> Result<Vec<&'static str>> {
+pub(crate) fn missing_capabilities() -> Result<Vec<&'static str>> {
     let sets = rustix::thread::capabilities(None)
         .map_err(|errno| Error::System { action: "read capabilities", source: errno.into() })?;
     let has = |wanted| sets.effective.contains(wanted);

@@ -18,7 +18,7 @@ use crate::link::{OnInterface, XdpLink};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
 use crate::rows::{Rows, backend_row, is_vacant, label_text, service_key_of};
-use crate::{Error, Result, log, open};
+use crate::{Result, log, open};
 
 /// A window on one node. Cheap to clone; changes nothing.
 #[derive(Clone, Debug)]
@@ -124,11 +124,7 @@ impl View {
         log::install();
         let pins = Pins::new(bpffs, node)?;
         if !pins.exist()? {
-            return Err(Error::NotLoaded {
-                node: node.to_owned(),
-                path: bpffs.join("ringway"),
-                known: pins.known_nodes(),
-            });
+            return Err(pins.not_loaded());
         }
         let settings = map::open_pinned(&pins.map("settings"), "settings")?;
         if let Some(settings) = settings {

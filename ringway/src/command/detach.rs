@@ -22,8 +22,10 @@ fn render(outcome: &detach::Outcome) -> String {
     for line in &outcome.removed {
         text += &format!("removed {line}\n");
     }
-    if outcome.removed.is_empty() {
-        text += &format!("node {}: nothing to remove\n", outcome.node);
+    match (outcome.removed.is_empty(), outcome.node.as_str()) {
+        (false, _) => {}
+        (true, "") => text += "nothing to remove: no node of Ringway is loaded on this machine\n",
+        (true, node) => text += &format!("nothing to remove: node {node} is not loaded\n"),
     }
     for line in &outcome.left {
         text += &format!("left: {line}\n");

@@ -52,7 +52,7 @@ impl Drop for Node {
 
 fn sweep() {
     let Ok(pins) = Pins::new(DEFAULT_BPFFS, "rwtest") else { return };
-    for name in pins.known_nodes() {
+    for name in pins.known_nodes().unwrap_or_default() {
         let owner = name.strip_prefix("rwtest-").and_then(|rest| rest.split('-').next());
         let Some(owner) = owner else { continue };
         if !Path::new("/proc").join(owner).exists() {

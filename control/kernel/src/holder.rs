@@ -1,0 +1,83 @@
+//! What keeps an XDP program on its interface: decides how it can be taken off.
+
+use std::path::Path;
+
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+
+use crate::link::XdpLink;
+use crate::pins::Pins;
+use crate::{Result, probe};
+
+/// Who has put an XDP program where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A Ringway node of this name; `ringway detach --node NAME` removes it.
+    Node(String),
+    /// A bpf_link of this id: `ip link set ... xdp off` is refused.
+    Link(u32),
+    /// Netlink: anybody may take it off.
+    Netlink,
+}
+
+impl Holder {
+    /// What takes the program off an interface, to be written behind "to do: ".
+    pub fn remedy(&self, iface: &str) -> String {
+        match self {
+            Holder::Node(node) => format!(
+                "it is Ringway node {node}'s: use another interface, or `ringway detach --node {node}`"
+            ),
+            Holder::Link(id) => format!(
+                "end the program that attached it, or: bpftool link detach id {id} (a link holds it, \
+                 so `ip link set ... xdp off` is refused)"
+            ),
+            Holder::Netlink => {
+                format!("stop what loaded it, or: ip link set dev {iface} xdp off")
+            }
+        }
+    }
+}
+
+/// Finds out who holds a program by its id; `None` when this process may not look.
+pub fn holder(bpffs: &Path, program: u32) -> Option<Holder> {
+    if !probe::missing_capabilities().is_ok_and(|missing| missing.is_empty()) {
+        return None;
+    }
+    if let Some(node) = node_of(bpffs, program).ok()? {
+        return Some(Holder::Node(node));
+    }
+    let mut links = LinkInfoIter::default();
+    let held =
+        links.find(|link| link.prog_id == program && matches!(link.info, LinkTypeInfo::Xdp(_)));
+    Some(held.map_or(Holder::Netlink, |link| Holder::Link(link.id)))
+}
+
+/// The node that has pinned the program's attachment.
+fn node_of(bpffs: &Path, program: u32) -> Result<Option<String>> {
+    for node in Pins::new(bpffs, "any")?.known_nodes()? {
+        let pins = Pins::new(bpffs, &node)?;
+        for iface in pins.iface_names()? {
+            // One that vanishes meanwhile is nobody's.
+            let link = XdpLink::open(&pins.link(&iface)).ok();
+            if link.and_then(|link| link.info().ok()).is_some_and(|(_, id)| id == program) {
+                return Ok(Some(node));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_holder_has_its_own_remedy() {
+        for (holder, want) in [
+            (Holder::Node("gw2".into()), "ringway detach --node gw2"),
+            (Holder::Link(7), "bpftool link detach id 7"),
+            (Holder::Netlink, "ip link set dev eth0 xdp off"),
+        ] {
+            assert!(holder.remedy("eth0").contains(want), "{holder:?}");
+        }
+    }
+}
