@@ -109,9 +109,14 @@ impl Roster {
         self.members().nth(event.id).map(|(_, member)| member.endpoint.ip())
     }
 
-    /// Whether a check has not had its first result.
+    /// Whether a check has not had its first result, or the next hop to a backend that is up has not
+    /// been heard of.
     pub fn waiting(&self) -> bool {
-        self.members().any(|(_, member)| member.health == Health::Unknown)
+        let unheard =
+            |member: &Member| matches!(member.way, Err(NoWay::NotYet | NoWay::Unresolved { .. }));
+        self.members().any(|(_, member)| {
+            member.health == Health::Unknown || member.health.is_up() && unheard(member)
+        })
     }
 
     /// Addresses of all backends, each once.
@@ -303,7 +308,17 @@ mod tests {
         let targets = roster(CHECK).targets();
         let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
         assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
-        assert!(roster("").targets().is_empty() && !roster("").waiting());
+        assert!(roster("").targets().is_empty());
+    }
+
+    #[test]
+    fn without_a_check_only_the_way_is_waited_for() {
+        let mut roster = roster("");
+        assert!(roster.waiting());
+        roster.take_ways(|_| Err(NoWay::Local));
+        assert!(!roster.waiting(), "waiting would not help");
+        roster.take_ways(|_| way());
+        assert!(!roster.waiting());
     }
 
     #[test]
