@@ -84,7 +84,8 @@ fn the_service_manager_is_told() -> Result<()> {
         let length = manager.recv(&mut message).context("the manager hears nothing")?;
         Ok(String::from_utf8_lossy(&message[..length]).into_owned())
     };
-    let text = site.configuration(&site.service("web", WEB, CHECK));
+    // Without a check, so that nothing but the start itself has asked for the backend's MAC address.
+    let text = site.configuration(&site.service("web", WEB, ""));
     let mut gateway = Gateway::launch_with(ns, &text, |command| {
         command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "400000");
     })?;
@@ -92,8 +93,13 @@ fn the_service_manager_is_told() -> Result<()> {
     while !messages.iter().any(|message: &String| message.starts_with("READY=1")) {
         messages.push(hear()?);
     }
-    // Ready means that a request is answered at once.
+    // Ready means that a request is answered at once, by its first packet.
     get(site.client(), WEB)?;
+    let status = gateway.status()?;
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
+    let serving = "STATUS=1 services, 1 of 1 backends get traffic";
+    ensure!(messages.iter().any(|message| message.contains(serving)), "{messages:?}");
     let pid = format!("MAINPID={}", gateway.child().pid());
     ensure!(messages.iter().any(|message| message.contains(&pid)), "{messages:?}");
     while hear()? != "WATCHDOG=1" {}
