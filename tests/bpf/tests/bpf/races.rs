@@ -21,8 +21,14 @@ fn on_two_cpus(steps: usize, work: impl Fn(usize, usize) + Sync) {
                 pin(cpu);
                 for step in 0..steps {
                     arrived.fetch_add(1, Ordering::AcqRel);
+                    let mut spins = 0;
                     while arrived.load(Ordering::Acquire) < 2 * (step + 1) {
-                        std::hint::spin_loop();
+                        spins += 1;
+                        // The other one may need this very CPU.
+                        match spins % 10_000 {
+                            0 => std::thread::yield_now(),
+                            _ => std::hint::spin_loop(),
+                        }
                     }
                     work(cpu, step);
                 }
