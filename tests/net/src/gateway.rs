@@ -109,7 +109,7 @@ impl Gateway {
             let status = self.status().map_err(|error| format!("{error:#}"))?;
             if fits(&status) { Ok(status) } else { Err(summary(&status)) }
         };
-        wait_for(what, SOON, look).with_context(|| format!("the daemon said:\n{}", self.log()))
+        wait_for(what, SOON, look).with_context(|| format!("the daemon said:\n{}", tail(&self.log())))
     }
 
     /// `ringway status -o json`, with or without a daemon.
@@ -204,7 +204,7 @@ impl Drop for Gateway {
             Err(error) => eprintln!("{} not detached: {error:#}", self.node()),
         }
         if std::thread::panicking() {
-            eprintln!("the daemon's last words:\n{}", self.log());
+            eprintln!("the daemon's last words:\n{}", tail(&self.log()));
         }
     }
 }
@@ -218,6 +218,11 @@ fn spawn(
     command.arg("run").arg("-c").arg(configuration).env_remove("NOTIFY_SOCKET");
     adapt(&mut command);
     Ok(namespace.spawn(command)?)
+}
+
+fn tail(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
 }
 
 /// What a failed wait wants to show of a status.
