@@ -48,6 +48,8 @@ static __always_inline bool ring_choose(const struct packet *p, __u32 id, struct
 	if (!inner)
 		return false;
 	ring = bpf_map_lookup_elem(inner, &zero);
+	/* clang proves the bound and drops the check; the verifier of 6.1 cannot. */
+	barrier_var(slot);
 	if (!ring || slot >= RW_RING_SLOTS)
 		return false;
 	member = ring->slots[slot];
