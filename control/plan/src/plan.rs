@@ -53,9 +53,8 @@ impl Planner {
     /// The tables for this configuration and this state of the world.
     ///
     /// - A service with two protocols becomes two entries with their own backends and rings.
-    /// - A ring has the backends that are up and have weight. Those that cannot be reached (no
-    ///   next hop, or no source address for nat) stay out as long as another one can be: a ring
-    ///   of unreachable ones drops packets and counts why, an empty one says none is healthy.
+    /// - A ring has the backends that are up, have weight and can be reached: with a next hop and a
+    ///   source address for nat. Flows of one that cannot be reached for a while stay with it.
     /// - While no backend with weight is up, the ring is empty, or with
     ///   `when_none_healthy = "all"` every backend counts as up.
     ///
@@ -236,12 +235,9 @@ fn up(service: &Service, observed: &Observed) -> Vec<bool> {
 
 /// The members of a ring, in the order of identity, with their references.
 fn members(rows: &[BackendRow]) -> Vec<(Member, u32)> {
-    let serving = || rows.iter().filter(|row| row.up && row.weight > 0);
-    let reachable = serving().any(|row| row.next_hop.is_some());
-    let mut members: Vec<(Member, u32)> = serving()
-        .filter(|row| !reachable || row.next_hop.is_some())
-        .map(|row| (member(row), row.reference()))
-        .collect();
+    let serving = rows.iter().filter(|row| row.up && row.weight > 0 && row.next_hop.is_some());
+    let mut members: Vec<(Member, u32)> =
+        serving.map(|row| (member(row), row.reference())).collect();
     members.sort();
     members
 }

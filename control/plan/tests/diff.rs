@@ -62,7 +62,7 @@ fn death_and_lost_neighbour() {
             "service \"web\" (203.0.113.10:80 tcp): backend 10.0.0.3:80 cannot be reached: no next hop",
         ]
     );
-    assert!(changes[2].ends_with("of 65537 ring slots moved (50.0 %)"), "{changes:?}");
+    assert!(changes[2].ends_with("of 65537 ring slots moved (100.0 %)"), "{changes:?}");
     assert_eq!(sentences(&old, &new)[0], changes[0].replace("down", "up"));
 }
 

@@ -1,6 +1,6 @@
 //! What the rules need to know about the machine, looked up once.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use ringway_host::ethtool::{Ethtool, Offloads};
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour};
 use ringway_host::routes;
-use ringway_kernel::{DEFAULT_BPFFS, Probe, View};
+use ringway_kernel::{DEFAULT_BPFFS, Holder, Probe, View, XdpMode};
 
 /// Facts of the calling thread's network namespace.
 #[derive(Debug)]
@@ -36,8 +36,11 @@ pub struct Facts {
     pub first_namespace: Option<bool>,
     /// net.ipv4.ip_local_port_range.
     pub local_ports: Option<(u16, u16)>,
-    /// Slots of `[node] interfaces` on which this node's own program is attached already.
-    pub own_links: BTreeSet<u32>,
+    /// Interfaces on which this node's own program is attached already, and how; `None` when this
+    /// process may not look.
+    pub own_links: Option<BTreeMap<u32, XdpMode>>,
+    /// What holds the XDP programs on interfaces, by program; of those that could be found out.
+    pub holders: HashMap<u32, Holder>,
     /// What could not be read.
     pub errors: Vec<String>,
 }
@@ -51,7 +54,8 @@ impl Facts {
         let routes = noted(routes::all(), &mut errors);
         let backends = config.services.iter().flat_map(|service| &service.backends);
         let services = config.services.iter().map(|service| *service.address);
-        let wanted = backends.map(|backend| *backend.address).chain(services);
+        let nat = config.nat.addresses.iter().map(|address| **address);
+        let wanted = backends.map(|backend| *backend.address).chain(services).chain(nat);
         let path = |address| (address, routes::route_to(address).map_err(|e| e.to_string()));
         Facts {
             probe: ringway_kernel::probe(Path::new(DEFAULT_BPFFS)).map_err(|e| e.to_string()),
@@ -64,6 +68,7 @@ impl Facts {
             first_namespace: first_namespace(),
             local_ports: local_ports(),
             own_links: own_links(&config.node.name),
+            holders: holders(&links),
             links,
             errors,
         }
@@ -125,8 +130,18 @@ fn local_ports() -> Option<(u16, u16)> {
 }
 
 /// Interfaces that carry this node's own program from before.
-fn own_links(node: &str) -> BTreeSet<u32> {
-    let Ok(view) = View::open(Path::new(DEFAULT_BPFFS), node) else { return BTreeSet::new() };
-    let states = view.interfaces().unwrap_or_default();
-    states.iter().filter(|state| state.mode.is_some()).map(|state| state.ifindex).collect()
+fn own_links(node: &str) -> Option<BTreeMap<u32, XdpMode>> {
+    let view = match View::open(Path::new(DEFAULT_BPFFS), node) {
+        Ok(view) => view,
+        Err(ringway_kernel::Error::NotLoaded { .. }) => return Some(BTreeMap::new()),
+        Err(_) => return None,
+    };
+    let states = view.interfaces().ok()?;
+    Some(states.iter().filter_map(|state| Some((state.ifindex, state.mode?))).collect())
+}
+
+fn holders(links: &[Link]) -> HashMap<u32, Holder> {
+    let programs = links.iter().flat_map(|link| &link.xdp).map(|xdp| xdp.program);
+    let found = |id| Some((id, ringway_kernel::holder(Path::new(DEFAULT_BPFFS), id)?));
+    programs.filter_map(found).collect()
 }

@@ -1,7 +1,9 @@
 //! Rules about the interfaces of `[node] interfaces`.
 
 use ringway_config::{Config, Located, XdpMode};
+use ringway_host::ethtool::Offloads;
 use ringway_host::links::Link;
+use ringway_kernel::{Holder, XdpMode as Attached};
 
 use super::facts::Facts;
 use super::{Report, State};
@@ -25,7 +27,10 @@ fn present<'a>(
     name: &Located<String>,
     report: &mut Report,
 ) -> Option<&'a Link> {
-    let known = || facts.links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
+    let known = || {
+        let fit = |link: &&Link| link.up && !link.loopback && link.mac.is_some();
+        facts.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
     let Some(link) = facts.link(name) else {
         let reason = format!(
             "there is no interface {name:?} in this network namespace",
@@ -82,22 +87,47 @@ fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, re
 }
 
 fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
-    if facts.own_links.contains(&link.ifindex) {
-        report.ok("foreign-xdp", &link.name, "our own program from before");
-        return;
-    }
     let Some(xdp) = link.xdp.first() else {
-        report.ok("foreign-xdp", &link.name, "no XDP program");
-        return;
+        return report.ok("foreign-xdp", &link.name, "no XDP program");
     };
+    let Some(own) = &facts.own_links else {
+        let reason = format!(
+            "an XDP program (id {}) is attached; only root can tell whether it is this node's",
+            xdp.program
+        );
+        return report.push(
+            "foreign-xdp",
+            &link.name,
+            State::Unknown,
+            reason,
+            "run as root (sudo)",
+        );
+    };
+    if own.contains_key(&link.ifindex) {
+        return report.ok("foreign-xdp", &link.name, "our own program from before");
+    }
     let name = ringway_kernel::program_name(xdp.program).unwrap_or_else(|| "unknown".into());
+    let holder = facts.holders.get(&xdp.program).unwrap_or(&Holder::Netlink);
     report.push(
         "foreign-xdp",
         &link.name,
         State::Fail,
         format!("XDP program {name:?} (id {}) is attached and is not this node's", xdp.program),
-        format!("stop what loaded it, or: ip link set dev {} xdp off", link.name),
+        holder.remedy(&link.name),
     );
+}
+
+/// Whether our program is, or will be, in the kernel's generic path for certain.
+fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
+    match *config.node.xdp_mode {
+        XdpMode::Generic => true,
+        XdpMode::Native => false,
+        XdpMode::Auto => attached(facts, link) == Some(Attached::Generic),
+    }
+}
+
+fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
+    facts.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
 fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
@@ -109,72 +139,93 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         report.push("xdp-mode", &link.name, State::Warn, reason, fix);
         return;
     }
-    let reason = match *config.node.xdp_mode {
-        XdpMode::Auto => format!("auto: native where driver {driver} can, else generic"),
-        XdpMode::Native => {
+    let reason = match (*config.node.xdp_mode, attached(facts, link)) {
+        (XdpMode::Auto, Some(now)) => format!(
+            "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
+             change it, or `ringway detach` first"
+        ),
+        (XdpMode::Auto, None) => format!(
+            "auto: native where the drivers (here {driver}) can, generic on all interfaces where one \
+             cannot"
+        ),
+        (XdpMode::Native, _) => {
             format!("native, as configured; start fails when driver {driver} cannot")
         }
-        XdpMode::Generic => "generic, as configured: works everywhere, slower".to_owned(),
+        (XdpMode::Generic, _) => "generic, as configured: works everywhere, slower".to_owned(),
     };
     report.ok("xdp-mode", &link.name, reason);
 }
 
-/// What the far end of a veth pair must be like (drivers/net/veth.c). Frames that XDP redirects
-/// into the pair arrive only if the far end polls: native XDP or GRO. Frames sent with XDP_TX
-/// arrive only if it has native XDP. Frames of a stack at the far end carry unfinished checksums.
+/// What the far end of a veth pair must be like (drivers/net/veth.c). Frames that native XDP
+/// redirects into the pair arrive only if the far end polls: with GRO, or native XDP of its own.
+/// Frames of a stack at the far end carry unfinished checksums, which native XDP cannot repair.
 fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
-    let Some(peer) = facts.peer(link) else {
-        let reason = "the far end of this veth pair is in another network namespace: cannot see \
-                      whether it has native XDP, without which frames sent to it are dropped";
-        let fix = "attach a native XDP program at the far end, if only one that passes everything";
-        report.push("veth-peer", &link.name, State::Unknown, reason, fix);
-        let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished";
-        let fix = "where a host's own stack sends into it: ethtool -K PEER tx off";
-        report.push("checksum-offload", &link.name, State::Unknown, reason, fix);
+    if generic(config, facts, link) {
+        let reason = "generic mode needs nothing of the far end";
+        report.ok("veth-peer", &link.name, reason);
+        report.ok("checksum-offload", &link.name, reason);
         return;
-    };
-    let offloads = facts.offloads.get(&peer.name);
-    let native = peer.xdp.iter().any(|xdp| xdp.mode == ringway_host::links::XdpMode::Native);
-    if native {
-        report.ok("veth-peer", &link.name, format!("peer {} has native XDP", peer.name));
-    } else {
-        let lost = match offloads.is_some_and(|offloads| offloads.gro) {
-            true => "GRO but no native XDP: frames sent back by the way they came are lost",
-            false => "neither native XDP nor GRO: frames sent into this pair are lost",
-        };
-        let fix = format!(
-            "attach a native XDP program to {}, if only one that passes everything",
-            peer.name
-        );
-        report.push(
-            "veth-peer",
-            &link.name,
-            State::Warn,
-            format!("peer {} has {lost}", peer.name),
-            fix,
-        );
     }
-    match offloads {
-        Some(offloads) if offloads.tx_checksum && *config.node.xdp_mode != XdpMode::Generic => {
+    let Some(peer) = facts.peer(link) else { return unseen_peer(link, report) };
+    let offloads = facts.offloads.get(&peer.name);
+    polls(link, peer, offloads, report);
+    checksums(link, peer, offloads, report);
+}
+
+const OR_GENERIC: &str = "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
+
+fn unseen_peer(link: &Link, report: &mut Report) {
+    let name = &link.name;
+    let reason = "the far end of this veth pair is in another network namespace: cannot see whether it \
+                  has GRO or native XDP, without which frames sent to it are lost";
+    let fix = format!(
+        "on the interface at the far end (inside the container or namespace): \
+         ethtool -K IFACE gro on; {OR_GENERIC}"
+    );
+    report.push("veth-peer", name, State::Unknown, reason, fix);
+    let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished, which \
+                  native XDP cannot repair";
+    let fix = format!(
+        "where a host's own stack sends into the far end (inside the container or namespace): \
+         ethtool -K IFACE tx off; {OR_GENERIC}"
+    );
+    report.push("checksum-offload", name, State::Unknown, reason, fix);
+}
+
+fn polls(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Report) {
+    let native = peer.xdp.iter().any(|xdp| xdp.mode == ringway_host::links::XdpMode::Native);
+    let reason = match offloads {
+        _ if native => format!("peer {} has native XDP", peer.name),
+        Some(offloads) if offloads.gro => format!("peer {} has GRO", peer.name),
+        _ => {
             let reason = format!(
-                "peer {} leaves checksums unfinished, which native XDP cannot repair: packets of its own stack arrive broken",
+                "peer {} has neither GRO nor native XDP: frames sent into this pair are lost",
                 peer.name
             );
-            let fix = format!("ethtool -K {} tx off", peer.name);
-            report.push("checksum-offload", &link.name, State::Warn, reason, fix);
+            let fix = format!("ethtool -K {} gro on; {OR_GENERIC}", peer.name);
+            return report.push("veth-peer", &link.name, State::Warn, reason, fix);
         }
-        Some(_) => {
-            report.ok("checksum-offload", &link.name, format!("peer {} is fine", peer.name));
-        }
-        None => {
-            let reason = format!("offloads of peer {} cannot be read", peer.name);
-            report.push(
-                "checksum-offload",
-                &link.name,
-                State::Unknown,
-                reason,
-                format!("ethtool -k {}", peer.name),
-            );
-        }
-    }
+    };
+    report.ok("veth-peer", &link.name, reason);
+}
+
+fn checksums(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Report) {
+    let (state, reason, fix) = match offloads {
+        Some(offloads) if offloads.tx_checksum => (
+            State::Warn,
+            format!(
+                "peer {} leaves checksums unfinished, which native XDP cannot repair: packets of its \
+                 own stack arrive broken",
+                peer.name
+            ),
+            format!("ethtool -K {} tx off; {OR_GENERIC}", peer.name),
+        ),
+        Some(_) => (State::Ok, format!("peer {} is fine", peer.name), String::new()),
+        None => (
+            State::Unknown,
+            format!("offloads of peer {} cannot be read", peer.name),
+            format!("ethtool -k {}", peer.name),
+        ),
+    };
+    report.push("checksum-offload", &link.name, state, reason, fix);
 }

@@ -4,6 +4,7 @@
 
 mod facts;
 mod interfaces;
+mod nat;
 mod services;
 mod system;
 #[cfg(test)]
@@ -26,7 +27,8 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
     for error in &facts.errors {
         report.push("facts", "this machine", State::Unknown, error, "");
     }
-    system::look(config, facts, &mut report);
+    system::look(facts, &mut report);
+    nat::look(config, facts, &mut report);
     interfaces::look(config, facts, &mut report);
     services::look(config, facts, &mut report);
     report

@@ -66,7 +66,8 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
     let path = match facts.paths.get(&backend.address) {
         None => return,
         Some(Err(error)) => {
-            let fix = format!("ip route add {}/... via ROUTER", *backend.address);
+            let bits = if backend.address.is_ipv4() { 32 } else { 128 };
+            let fix = format!("ip route add {}/{bits} via ROUTER", *backend.address);
             report.push("route", &subject, State::Warn, error, fix);
             return;
         }

@@ -1,13 +1,12 @@
 //! Rules about the kernel and this process.
 
-use ringway_config::Config;
 use ringway_kernel::{Bpffs, DEFAULT_BPFFS};
 
 use super::facts::Facts;
 use super::{Report, State};
 
-/// Kernel, BTF, bpffs, privileges, and the nat pool against the node's own ports.
-pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+/// Kernel, BTF, bpffs, privileges.
+pub fn look(facts: &Facts, report: &mut Report) {
     match &facts.probe {
         Err(error) => report.push("kernel", "this machine", State::Unknown, error, ""),
         Ok(probe) => {
@@ -16,7 +15,6 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
             privileges(probe, report);
         }
     }
-    ports(config, facts, report);
 }
 
 fn kernel(probe: &ringway_kernel::Probe, report: &mut Report) {
@@ -62,34 +60,4 @@ fn privileges(probe: &ringway_kernel::Probe, report: &mut Report) {
     let missing = probe.missing_capabilities.join(", ");
     let fix = "run as root, or grant these capabilities";
     report.push("privileges", "this process", State::Fail, format!("missing {missing}"), fix);
-}
-
-/// The node's own connections, health checks among them, must never use a port of the pool: their
-/// replies would be taken for those of a balanced flow.
-fn ports(config: &Config, facts: &Facts, report: &mut Report) {
-    let pool = &config.nat.ports;
-    let name = "net.ipv4.ip_local_port_range";
-    let Some((first, last)) = facts.local_ports else {
-        let reason = format!("{name} cannot be read");
-        report.push(
-            "nat-ports",
-            &pool.to_string(),
-            State::Unknown,
-            reason,
-            format!("sysctl {name}"),
-        );
-        return;
-    };
-    if last < pool.first || pool.last < first {
-        let reason = format!("clear of the node's own ports, {first}-{last}");
-        report.ok("nat-ports", &pool.to_string(), reason);
-        return;
-    }
-    report.fail_at(
-        config,
-        pool,
-        "nat-ports",
-        format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
-        format!("write ports = \"10000-29999\" and sysctl -w {name}=\"32768 60999\", or another pair apart"),
-    );
 }

@@ -1,6 +1,6 @@
 //! The rules on made-up machines.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ringway_config::Config;
@@ -9,7 +9,7 @@ use ringway_host::addresses::Address;
 use ringway_host::ethtool::Offloads;
 use ringway_host::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::routes::{Path, RouteKind};
-use ringway_kernel::{Bpffs, Probe};
+use ringway_kernel::{Bpffs, Holder, Probe, XdpMode as Attached};
 
 use super::facts::Facts;
 use super::{Finding, State, judge};
@@ -73,7 +73,8 @@ fn machine() -> Facts {
         neighbours: Vec::new(),
         first_namespace: Some(true),
         local_ports: Some((32768, 60999)),
-        own_links: BTreeSet::new(),
+        own_links: Some(BTreeMap::new()),
+        holders: HashMap::new(),
         errors: Vec::new(),
     }
 }
@@ -134,8 +135,54 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert_eq!(finding.state, State::Fail);
     assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
-    facts.own_links = [2].into();
+    facts.holders = HashMap::from([(u32::MAX, Holder::Node("gw2".into()))]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway detach --node gw2"), "{finding}");
+    facts.own_links = Some([(2, Attached::Native)].into());
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
+    facts.own_links = None;
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.state == State::Unknown && finding.fix.contains("root"), "{finding}");
+}
+
+#[test]
+fn only_interfaces_that_would_do_are_suggested() {
+    let mut facts = machine();
+    let mut lo = link(1, "lo");
+    lo.loopback = true;
+    facts.links.insert(0, lo);
+    facts.links.push(Link { up: false, ..link(4, "eth7") });
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
+    assert_eq!(finding.fix, "name one of: eth0, eth1");
+}
+
+#[test]
+fn replies_must_come_back_to_the_nat_addresses() {
+    let with = |address: &str, announce: &str| {
+        let text = format!("announce = {announce:?}\nbackends = [{{ address = \"10.0.0.2\" }}]");
+        let text = format!(
+            "[node]\nname = \"gw\"\n{ETH0}\n[nat]\naddresses = [{address:?}]\n[[service]]\n\
+             name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{text}\n"
+        );
+        ringway_config::parse(&text, "ringway.toml").expect("valid")
+    };
+    let mut facts = machine();
+    let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:5:14")));
+    assert!(finding.fix.starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    // A service's address: Ringway answers for it, or nobody does.
+    assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").state, State::Ok);
+    assert_eq!(find(&with("203.0.113.9", "routed"), &facts, "nat-address").state, State::Fail);
+    facts.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
+    assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").state, State::Ok);
+}
+
+#[test]
+fn auto_keeps_the_mode_it_finds() {
+    let facts = Facts { own_links: Some([(2, Attached::Generic)].into()), ..machine() };
+    let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
+    assert!(finding.reason.starts_with("generic now"), "{finding}");
 }
 
 #[test]
@@ -229,9 +276,16 @@ fn veth_peers() {
     facts.links[0].lower_elsewhere = false;
     let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
     facts.offloads.insert("eth1".into(), offloads);
-    assert_eq!(both(&facts), (State::Warn, State::Warn));
+    assert_eq!(both(&facts), (State::Ok, State::Warn));
     let finding = find(&config(ETH0, ""), &facts, "checksum-offload");
-    assert_eq!(finding.fix, "ethtool -K eth1 tx off");
+    assert!(finding.fix.starts_with("ethtool -K eth1 tx off; or write xdp_mode"), "{finding}");
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    for check in ["veth-peer", "checksum-offload"] {
+        assert_eq!(find(&generic, &facts, check).state, State::Ok);
+    }
+    facts.offloads.clear();
+    assert_eq!(both(&facts), (State::Warn, State::Unknown));
+    assert!(find(&config(ETH0, ""), &facts, "veth-peer").fix.starts_with("ethtool -K eth1 gro on"));
 
     facts.offloads.insert("eth1".into(), Offloads::default());
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
