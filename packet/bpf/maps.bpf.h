@@ -24,12 +24,13 @@ RW_MAP(nat_addrs, BPF_MAP_TYPE_ARRAY, RW_MAX_NAT_ADDRS, __u32, struct rw_address
 /* writer: control; reader: status. Names of services. */
 RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
 
-/* writer: control, by swapping the inner map; reader: gateway. */
+/* writer: control, by swapping the inner map; reader: gateway. Sizes, not types:
+ * to 6.1 a map that has types (BTF) and one that has none are not alike. */
 struct rw_ring_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct rw_ring);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rw_ring));
 } ring_template SEC(".maps");
 
 struct {
