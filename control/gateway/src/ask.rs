@@ -218,6 +218,9 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             }),
             ..Backend::default()
         };
+        if backend.up && backend.next_hop.is_none() {
+            shown.reason = Some("no way to it was known".into());
+        }
         board::add_traffic(&mut shown, &backend.traffic);
         shown
     });

@@ -13,5 +13,6 @@ pub mod notify;
 pub mod preflight;
 pub mod problem;
 pub mod roster;
+pub mod silence;
 pub mod slots;
 pub mod status;

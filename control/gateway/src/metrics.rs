@@ -130,6 +130,10 @@ fn node(sheet: &mut Sheet, status: &Status) {
         .gauge("healthy", "1 while nothing is wrong")
         .get_or_create(&name())
         .set(i64::from(status.healthy));
+    sheet
+        .gauge("degraded", "1 while some backend gets no traffic, though every service is served")
+        .get_or_create(&name())
+        .set(i64::from(status.degraded));
     let version = status.daemon.version.clone().unwrap_or_default();
     sheet
         .gauge("daemon_info", "Version of the daemon")

@@ -104,6 +104,11 @@ impl Roster {
         Some(format!("{service}: backend {} is {}{why}", member.endpoint, event.health.as_str()))
     }
 
+    /// Whose backend an event is about.
+    pub fn service(&self, event: &Event) -> Option<&str> {
+        self.members().nth(event.id).map(|(entry, _)| entry.name.as_str())
+    }
+
     /// Whom an event is about.
     pub fn address(&self, event: &Event) -> Option<IpAddr> {
         self.members().nth(event.id).map(|(_, member)| member.endpoint.ip())

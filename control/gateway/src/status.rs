@@ -3,6 +3,8 @@
 //! Fields are only ever added. Counts are of packets, bytes or flows, as the key says; moments
 //! are RFC 3339 in UTC; ports are plain numbers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
@@ -19,8 +21,15 @@ pub struct Status {
     pub node: String,
     /// True when `problems` is empty and the daemon runs.
     pub healthy: bool,
+    /// True when some backend that should get traffic gets none, though every service has one that
+    /// does.
+    #[serde(default)]
+    pub degraded: bool,
     /// What is wrong, each with its remedy.
     pub problems: Vec<Problem>,
+    /// What may be wrong or could not be found out; does not make the node unhealthy.
+    #[serde(default)]
+    pub findings: Vec<Problem>,
     /// The process that looks after the node.
     pub daemon: Daemon,
     /// In the order of `[node] interfaces`.
@@ -31,6 +40,19 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
     pub ledger: Ledger,
+}
+
+impl Status {
+    /// Backends with weight that get no traffic, and all with weight; of both protocols once.
+    pub fn lacking(&self) -> (usize, usize) {
+        let endpoints = |service: &Service| {
+            let wanted = service.backends.iter().filter(|backend| backend.weight != Some(0));
+            let name = service.name.clone();
+            wanted.map(|b| ((name.clone(), b.endpoint()), b.serves())).collect::<Vec<_>>()
+        };
+        let all: BTreeMap<_, _> = self.services.iter().flat_map(endpoints).collect();
+        (all.values().filter(|serves| !**serves).count(), all.len())
+    }
 }
 
 /// Something that makes the node unhealthy.
@@ -222,5 +244,24 @@ mod tests {
         assert_eq!(all.difference_packets, -2);
         all.add(Ledger::new(2, 0));
         assert_eq!(all, Ledger::new(5, 5));
+    }
+
+    #[test]
+    fn a_backend_without_traffic_is_lacking_once() {
+        let backend = |address: &str, health, weight| Backend {
+            address: address.into(),
+            health,
+            weight: Some(weight),
+            next_hop: Some(NextHop::default()),
+            ..Backend::default()
+        };
+        let backends = vec![
+            backend("10.0.0.2", Health::Up, 1),
+            backend("10.0.0.3", Health::Down, 1),
+            backend("10.0.0.4", Health::Down, 0),
+        ];
+        let service = Service { name: "web".into(), backends, ..Service::default() };
+        let status = Status { services: vec![service.clone(), service], ..Status::default() };
+        assert_eq!(status.lacking(), (1, 2));
     }
 }

@@ -30,6 +30,13 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{mark}: {}\n  to do: {}", problem.error, problem.remedy);
     }
+    for finding in &status.findings {
+        let mark = paint("finding", Tone::Warn, colour);
+        let _ = writeln!(text, "{mark}: {}", finding.error);
+        if !finding.remedy.is_empty() {
+            let _ = writeln!(text, "  to do: {}", finding.remedy);
+        }
+    }
     text += &section("interfaces", &interfaces(&status.interfaces), colour);
     text += &section("services", &services(&status.services), colour);
     text += &section("packets", &counters(status), colour);
@@ -50,11 +57,24 @@ fn heading(status: &Status, colour: bool) -> String {
         let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
         return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
     }
-    let (word, tone) =
-        if status.healthy { ("healthy", Tone::Good) } else { ("unhealthy", Tone::Bad) };
+    let (word, tone) = health(status);
     let pid = pid.map_or_else(String::new, |pid| format!(" as process {pid}"));
-    let word = paint(word, tone, colour);
+    let word = paint(&word, tone, colour);
     format!("node {}: {word}, daemon running since {since}{pid}\n", status.node)
+}
+
+fn health(status: &Status) -> (String, Tone) {
+    match (status.healthy, status.lacking()) {
+        (false, _) => ("unhealthy".into(), Tone::Bad),
+        (true, (0, _)) => ("healthy".into(), Tone::Good),
+        (true, (lacking, all)) => {
+            let verb = if lacking == 1 { "gets" } else { "get" };
+            (
+                format!("healthy, degraded: {lacking} of {all} backends {verb} no traffic"),
+                Tone::Warn,
+            )
+        }
+    }
 }
 
 fn interfaces(interfaces: &[Interface]) -> Table {
@@ -77,7 +97,15 @@ fn interfaces(interfaces: &[Interface]) -> Table {
 
 fn services(services: &[Service]) -> Table {
     let mut table = Table::new(&[
-        "service", "backend", "health", "weight", "flows", "packets", "bytes", "replies", "bytes",
+        "service",
+        "backend",
+        "health",
+        "weight",
+        "flows begun",
+        "packets",
+        "bytes",
+        "replies",
+        "bytes",
         "remark",
     ]);
     for service in services {
@@ -239,6 +267,19 @@ mod tests {
         ] {
             assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");
         }
+    }
+
+    #[test]
+    fn degraded_is_healthy_and_said() {
+        let mut status = Status { healthy: true, problems: Vec::new(), ..status() };
+        status.findings =
+            vec![Problem { error: "eth0: not known: its peer".into(), ..Problem::default() }];
+        let text = render(&status, false, false);
+        assert!(
+            text.starts_with("node gw1: healthy, degraded: 1 of 1 backends gets no traffic"),
+            "{text}"
+        );
+        assert!(text.contains("\nfinding: eth0: not known: its peer\n"), "{text}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The daemon: looks after the packet path until told to stop, and then leaves it running.
 
 mod announce;
+mod looks;
 mod path;
 mod start;
 mod watch;
@@ -20,9 +21,12 @@ use crate::board::Board;
 use crate::health::{self, Checks};
 use crate::next_hop::Ways;
 use crate::notify::Notifier;
+use crate::preflight;
 use crate::problem::Error;
 use crate::roster::Roster;
+use crate::silence::{self, Silence};
 use crate::status::{self, Problem, Status};
+use looks::{Looks, Seen};
 use path::{Order, Path, Report};
 use watch::{News, Watch};
 
@@ -30,6 +34,8 @@ use watch::{News, Watch};
 const SETTLE: Duration = Duration::from_millis(3);
 /// The ways to backends are looked up this often (seconds) even when the kernel tells no change.
 const LOOK_ANYWAY: u64 = 30;
+/// The machine is looked at again this often, in seconds.
+const LOOK_AT_MACHINE: u64 = 30;
 /// The packet path's thread must be heard within this; it is asked every second.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
@@ -99,6 +105,11 @@ struct Daemon {
     attach_by: Instant,
     modes: BTreeMap<u32, (XdpMode, String)>,
     lost: BTreeSet<u32>,
+    /// Names of interfaces that are down.
+    down: Vec<String>,
+    looks: Looks,
+    silence: Silence,
+    machine: preflight::Report,
     /// When the packet path's thread was heard last.
     beaten: Instant,
     beat_error: Option<Error>,
@@ -129,6 +140,7 @@ impl Daemon {
                     News::Found(found) => self.ways(found),
                 },
                 Some(report) = self.from_path.recv() => self.report(report),
+                Some(seen) = self.looks.next() => self.seen(seen),
                 () = sleep_until(due), if self.due.is_some() => self.apply(),
                 () = sleep_until(self.attach_by), if !self.attached => {}
                 _ = watchdog.tick() => self.notifier.watchdog(),
@@ -148,14 +160,37 @@ impl Daemon {
         if self.ticks.is_multiple_of(LOOK_ANYWAY) {
             self.watch.look(self.roster.addresses());
         }
+        if self.attached && self.ticks.is_multiple_of(silence::PERIOD.as_secs()) {
+            self.looks.at_traffic();
+        }
+        if self.attached && self.ticks % LOOK_AT_MACHINE == 1 {
+            self.looks.at_machine();
+        }
         if self.beaten.elapsed() > SILENCE {
             self.post();
         }
     }
 
+    fn seen(&mut self, seen: Seen) {
+        match seen {
+            Seen::Traffic(sample) => {
+                let before = self.silence.problems().len();
+                self.silence.note(std::time::Instant::now(), sample);
+                for problem in self.silence.problems().iter().skip(before) {
+                    tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+                }
+            }
+            Seen::Machine(report) => self.machine = report,
+        }
+        self.post();
+    }
+
     fn result(&mut self, event: &health::Event) {
         if let (health::Health::Down, Some(backend)) = (event.health, self.roster.address(event)) {
             watch::doubt(backend);
+        }
+        if let Some(service) = self.roster.service(event) {
+            self.silence.forget(service);
         }
         if let Some(line) = self.roster.take(event) {
             match event.health.is_up() {
@@ -176,11 +211,16 @@ impl Daemon {
                 *known = interface;
             }
         }
+        if self.down != found.down {
+            self.down = found.down;
+            self.post();
+        }
         let Ways { ways, kept } = found.ways;
         watch::release(self.kept.difference(&kept).copied().collect());
         self.kept = kept;
         let not_yet = Err(crate::next_hop::NoWay::NotYet);
         if self.roster.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone()) {
+            self.silence = Silence::default();
             self.apply_soon();
         }
     }
@@ -270,8 +310,11 @@ impl Daemon {
         let problems = self.problems();
         let ready = self.attached && self.apply_error.is_none();
         let (up, all) = self.roster.serving();
-        let line =
-            format!("{} services, {up} of {all} backends get traffic", self.config.services.len());
+        let services = match self.config.services.len() {
+            1 => "1 service".to_owned(),
+            n => format!("{n} services"),
+        };
+        let line = format!("{services}, {up} of {all} backends get traffic");
         if ready && !self.told_ready {
             self.told_ready = true;
             self.notifier.ready(&line);
@@ -282,6 +325,7 @@ impl Daemon {
         self.board.post(Status {
             node: self.config.node.name.to_string(),
             problems,
+            findings: self.findings(),
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
             services: self.roster.shown(),
             ..Status::default()
@@ -309,6 +353,10 @@ impl Daemon {
                 remedy: "wait for the first results of the health checks".into(),
             });
         }
+        problems.extend(self.down.iter().map(|name| Problem {
+            error: format!("interface {name} is down: no packet comes in or goes out by it"),
+            remedy: format!("ip link set dev {name} up"),
+        }));
         for interface in self.interfaces.iter().filter(|i| self.lost.contains(&i.slot)) {
             problems.push(Problem {
                 error: format!(
@@ -330,7 +378,19 @@ impl Daemon {
         let errors = self.beat_error.iter().chain(&self.apply_error).cloned();
         problems.extend(errors.map(Problem::from));
         problems.extend(self.roster.problems());
+        problems.extend(self.silence.problems());
+        problems.extend(looks::problems(&self.machine));
         problems
+    }
+
+    /// What is worth knowing, and does not make the node unhealthy.
+    fn findings(&self) -> Vec<Problem> {
+        let mut findings = looks::findings(&self.machine);
+        // The kernel finishes checksums itself in its generic path.
+        if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
+            findings.extend(self.silence.findings());
+        }
+        findings
     }
 }
 

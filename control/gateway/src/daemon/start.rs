@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::looks::Looks;
 use super::path::{Path, Report};
 use super::watch::{self, Watch};
 use super::{Daemon, FIRST_RESULTS};
@@ -41,7 +42,8 @@ pub fn preflight(config: &Config) -> Result<(), Error> {
             State::Ok => tracing::debug!(check, subject, "{reason}"),
             State::Unknown => tracing::info!(check, subject, fix, "not known: {reason}"),
             State::Warn => tracing::warn!(check, subject, fix, "{reason}"),
-            State::Fail => tracing::error!(check, subject, fix, "{reason}"),
+            // All of them are told together below.
+            State::Fail => tracing::debug!(check, subject, fix, "{reason}"),
         }
         if finding.check == "answers" && finding.state == State::Ok {
             tracing::info!(service = subject, "who answers for the address: {reason}");
@@ -138,6 +140,7 @@ impl Parts {
         from_path: mpsc::UnboundedReceiver<Report>,
     ) -> Daemon {
         let (send, results) = mpsc::channel(1024);
+        let looks = Looks::new(path.view.clone(), config.clone());
         let checks = Checks::start(self.roster.targets(), &send);
         let mut daemon = Daemon {
             config,
@@ -155,6 +158,10 @@ impl Parts {
             attach_by: Instant::now() + FIRST_RESULTS,
             modes: Default::default(),
             lost: Default::default(),
+            down: Default::default(),
+            looks,
+            silence: Default::default(),
+            machine: Default::default(),
             beaten: Instant::now(),
             beat_error: None,
             apply_error: None,
@@ -196,7 +203,9 @@ pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) ->
         (None, XdpMode::Auto, Some(other)) => {
             format!("auto: native XDP cannot send to {other}, which refuses it")
         }
-        (None, XdpMode::Auto, None) if attached.taken_over => "as it was before".into(),
+        (None, XdpMode::Auto, None) if attached.taken_over => {
+            "as it was before; xdp_mode or `ringway detach` changes it".into()
+        }
         (None, XdpMode::Auto, None) => "auto: the driver takes it".into(),
         (None, XdpMode::Native | XdpMode::Generic, _) => "as configured".into(),
     }

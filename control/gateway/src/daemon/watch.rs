@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ringway_host::links;
 use ringway_host::{Change, Mac, Monitor, MonitorThread};
 use ringway_kernel::Interface;
 use tokio::sync::{Notify, mpsc};
@@ -18,6 +19,8 @@ use crate::slots::Slots;
 pub struct Found {
     /// Interfaces that exist, as they are now.
     pub interfaces: Vec<Interface>,
+    /// Names of those of them that are down.
+    pub down: Vec<String>,
     /// Ways to all backends.
     pub ways: Ways,
 }
@@ -99,7 +102,13 @@ impl Watch {
 pub fn look(slots: &Slots, addresses: &[IpAddr]) -> Found {
     let interfaces = next_hop::existing(slots);
     let ways = next_hop::look(addresses, &interfaces);
-    Found { interfaces, ways }
+    Found { down: down(slots), interfaces, ways }
+}
+
+fn down(slots: &Slots) -> Vec<String> {
+    let links = links::all().unwrap_or_default();
+    let down = |name: &str| links.iter().any(|link| link.name == name && !link.up);
+    slots.iter().map(|(name, _)| name).filter(|name| down(name)).map(str::to_owned).collect()
 }
 
 /// Has the next hop to a backend asked again, on a thread that may wait.

@@ -1,0 +1,224 @@
+//! Requests that go out while nothing comes back: everything looks healthy, and nobody is served.
+//! Pure: fed with the kernel's counters every few seconds.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use ringway_kernel::ServiceState;
+use ringway_plan::tables::{Protocol, ServiceKey};
+
+use crate::status::Problem;
+
+/// How often the counters are to be noted.
+pub const PERIOD: Duration = Duration::from_secs(2);
+/// Flows and replies of the last while count.
+const WINDOW: Duration = Duration::from_secs(10);
+/// Fewer flows without a reply may be chance.
+const FLOWS: u64 = 3;
+/// A silence stays a problem this long after the last flow that met it.
+const HOLD: Duration = Duration::from_secs(60);
+
+/// What one TCP service has done since it was loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Flows begun.
+    pub flows: u64,
+    /// Client to backend.
+    pub packets: u64,
+    /// Backend to client.
+    pub replies: u64,
+    /// SYNs whose checksum the sender left unfinished.
+    pub partial_checksums: u64,
+}
+
+/// TCP services by key, with their names. A UDP service may well be one that never answers.
+pub type Sample = HashMap<ServiceKey, (String, Traffic)>;
+
+/// The counters of all TCP services.
+pub fn sample(services: &[ServiceState]) -> Sample {
+    let tcp = services.iter().filter(|service| service.key.protocol == Protocol::Tcp);
+    tcp.map(|service| (service.key, (service.name.clone(), traffic(service)))).collect()
+}
+
+fn traffic(service: &ServiceState) -> Traffic {
+    service.backends.iter().fold(Traffic::default(), |sum, backend| Traffic {
+        flows: sum.flows + backend.traffic.flows,
+        packets: sum.packets + backend.traffic.packets,
+        replies: sum.replies + backend.traffic.reply_packets,
+        partial_checksums: sum.partial_checksums + backend.traffic.partial_checksums,
+    })
+}
+
+/// What was noted of every service lately.
+#[derive(Debug, Default)]
+pub struct Silence {
+    services: HashMap<ServiceKey, Memory>,
+}
+
+#[derive(Debug, Default)]
+struct Memory {
+    name: String,
+    noted: VecDeque<(Instant, Traffic)>,
+    silent: Option<Silent>,
+    partial_checksums: u64,
+}
+
+/// A silence that was noticed.
+#[derive(Clone, Copy, Debug)]
+struct Silent {
+    seen: Instant,
+    flows: u64,
+    packets: u64,
+}
+
+impl Silence {
+    /// Takes the counters as they are now.
+    pub fn note(&mut self, now: Instant, sample: Sample) {
+        self.services.retain(|key, _| sample.contains_key(key));
+        for (key, (name, traffic)) in sample {
+            let memory = self.services.entry(key).or_default();
+            memory.name = name;
+            memory.note(now, traffic);
+        }
+    }
+
+    /// A backend of the service has come or gone: what was silent before says nothing any more.
+    pub fn forget(&mut self, service: &str) {
+        for memory in self.services.values_mut().filter(|memory| memory.name == service) {
+            memory.noted.clear();
+            memory.silent = None;
+        }
+    }
+
+    /// The services that get no replies.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut silent: Vec<_> = self
+            .services
+            .values()
+            .filter_map(|memory| Some((&memory.name, memory.silent?)))
+            .collect();
+        silent.sort_by_key(|(name, _)| *name);
+        silent.into_iter().map(|(name, silent)| problem(name, silent)).collect()
+    }
+
+    /// Senders that leave checksums to their network card; only native XDP cannot repair them.
+    pub fn findings(&self) -> Vec<Problem> {
+        let lately: u64 = self.services.values().map(|memory| memory.partial_checksums).sum();
+        let finding = Problem {
+            error: format!(
+                "{lately} connections began with an unfinished checksum in the last {} s: native XDP \
+                 cannot repair it, the backends drop such packets",
+                WINDOW.as_secs()
+            ),
+            remedy: "at the far end of the veth pair they come from (inside the container or \
+                     namespace): ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]"
+                .into(),
+        };
+        if lately > 0 { vec![finding] } else { Vec::new() }
+    }
+}
+
+impl Memory {
+    fn note(&mut self, now: Instant, traffic: Traffic) {
+        while self.noted.front().is_some_and(|(at, _)| now - *at > WINDOW) {
+            self.noted.pop_front();
+        }
+        // A backend that was removed takes its numbers with it.
+        if self.noted.back().is_some_and(|(_, last)| last.flows > traffic.flows) {
+            self.noted.clear();
+        }
+        self.judge(now, traffic);
+        self.noted.push_back((now, traffic));
+    }
+
+    fn judge(&mut self, now: Instant, traffic: Traffic) {
+        let (Some((_, first)), Some((_, last))) = (self.noted.front(), self.noted.back()) else {
+            return;
+        };
+        self.partial_checksums = traffic.partial_checksums.saturating_sub(first.partial_checksums);
+        // Flows of the last moment may get their replies yet: those up to the note before count.
+        let flows = last.flows.saturating_sub(first.flows);
+        if traffic.replies != last.replies {
+            self.silent = None;
+        } else if traffic.replies == first.replies && flows >= FLOWS {
+            let packets = traffic.packets.saturating_sub(first.packets);
+            self.silent = Some(Silent { seen: now, flows, packets });
+        } else if self.silent.is_some_and(|silent| now - silent.seen > HOLD) {
+            self.silent = None;
+        }
+    }
+}
+
+fn problem(service: &str, silent: Silent) -> Problem {
+    Problem {
+        error: format!(
+            "service {service}: requests go out, nothing comes back: {} flows, {} packets, 0 replies",
+            silent.flows, silent.packets
+        ),
+        remedy: "`ringway check --host`; usual causes: the far end of a veth pair without GRO or with \
+                 checksum offload (there: ethtool -K IFACE gro on tx off), backends without a way back \
+                 to the nat address, a firewall, nobody listening"
+            .into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes one service's (flows, replies) every two seconds; whether it is silent after each.
+    fn play(silence: &mut Silence, start: Instant, steps: &[(u64, u64)]) -> Vec<bool> {
+        let address = "203.0.113.9".parse().expect("address");
+        let key = ServiceKey { address, port: 80, protocol: Protocol::Tcp };
+        let mut now = start;
+        let mut one = |(flows, replies): &(u64, u64)| {
+            let traffic = Traffic {
+                flows: *flows,
+                packets: 3 * flows,
+                replies: *replies,
+                ..Traffic::default()
+            };
+            silence.note(now, HashMap::from([(key, ("web".to_owned(), traffic))]));
+            now += PERIOD;
+            !silence.problems().is_empty()
+        };
+        steps.iter().map(&mut one).collect()
+    }
+
+    #[test]
+    fn flows_without_a_reply_are_a_problem_until_one_comes() {
+        let mut silence = Silence::default();
+        let steps = [(7, 9), (12, 9), (12, 9), (13, 9), (14, 20), (18, 24)];
+        let start = Instant::now();
+        assert_eq!(play(&mut silence, start, &steps), [false, false, true, true, false, false]);
+        let text = play(&mut silence, start + HOLD, &[(20, 24), (25, 24), (25, 24)]);
+        assert!(text[2], "{silence:?}");
+        assert!(
+            silence.problems()[0].error.contains("5 flows, 15 packets, 0 replies"),
+            "{silence:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_said_of_idle_answered_and_hardly_used_services() {
+        for steps in
+            [[(5, 5); 4], [(0, 0), (5, 5), (9, 9), (20, 20)], [(0, 0), (2, 0), (2, 0), (2, 0)]]
+        {
+            let silent = play(&mut Silence::default(), Instant::now(), &steps);
+            assert_eq!(silent, [false; 4], "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_silence_ends_with_a_change_or_after_a_minute() {
+        let mut silence = Silence::default();
+        let start = Instant::now();
+        let met = [(0, 0), (5, 0), (5, 0)];
+        assert!(play(&mut silence, start, &met)[2]);
+        silence.forget("web");
+        assert!(silence.problems().is_empty());
+        assert!(play(&mut silence, start + PERIOD, &met)[2]);
+        assert!(play(&mut silence, start + 10 * PERIOD, &[(5, 0)])[0], "held for a while");
+        assert!(!play(&mut silence, start + 60 * PERIOD, &[(5, 0), (5, 0)])[1]);
+    }
+}
