@@ -14,7 +14,7 @@
 
 /* Raised whenever a pinned map changes in meaning or size. A daemon that
  * finds another number under its pins refuses to take them over. */
-#define RW_LAYOUT 1
+#define RW_LAYOUT 2
 
 #define RW_MAX_IFACES 64      /* interface slots, key of ifaces, ledger, devmap */
 #define RW_MAX_SERVICES 4096  /* (address, port, protocol) triples */
@@ -286,10 +286,12 @@ struct rw_settings {
 	__u32 index_mask; /* index buckets - 1 */
 	__u32 port_first; /* nat pool, host byte order */
 	__u32 port_count;
-	__u32 cpus; /* blocks the pool is split into */
-	__u64 seed; /* of the flow tables' hash; the ring's is fixed */
+	__u32 reply_first; /* every port that a flow may have: pools of */
+	__u32 reply_count; /* earlier configurations too */
+	__u32 cpus;	   /* blocks the pool is split into */
+	__u64 seed;	   /* of the flow tables' hash; the ring's is fixed */
 	__u32 timeout[RW_FLOW_STATES];
-	__u32 source_client; /* any service with RW_SVC_SOURCE_CLIENT */
+	__u32 source_client; /* a service has or had RW_SVC_SOURCE_CLIENT */
 	__u32 stages;	     /* bit per filled slot: 1 << RW_SLOT_... */
 };
 

@@ -40,11 +40,11 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 	return leave(env->books, RW_DROP, why);
 }
 
-/* Could this be a backend's answer? Cheap, and right for everything in the pool. */
+/* Could this be a backend's answer? Cheap, and right for every flow there may be. */
 static __always_inline bool may_be_reply(const struct env *env, const struct packet *p)
 {
 	return env->set->source_client ||
-	       bpf_ntohs(p->t->dport_be) - env->set->port_first < env->set->port_count;
+	       bpf_ntohs(p->t->dport_be) - env->set->reply_first < env->set->reply_count;
 }
 
 static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct packet *p)

@@ -169,17 +169,35 @@ fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
 
 fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
     let have: rw_settings = map::get(&maps.settings, 0)?;
+    let pool = (u32::from(tables.nat_ports.0), u32::from(tables.nat_ports.1));
+    let replies = span((have.reply_first, have.reply_count), pool);
+    let source_client = tables.services.iter().any(|service| service.source_client);
     let want = rw_settings {
-        port_first: tables.nat_ports.0.into(),
-        port_count: tables.nat_ports.1.into(),
+        port_first: pool.0,
+        port_count: pool.1,
+        reply_first: replies.0,
+        reply_count: replies.1,
         timeout: timeouts(&tables.timeouts),
-        source_client: tables.services.iter().any(|service| service.source_client).into(),
+        // Flows outlive the configuration that they began under.
+        source_client: have.source_client | u32::from(source_client),
         ..have
     };
     if have != want {
         map::put(&maps.settings, &0u32, &want)?;
     }
     Ok(have != want)
+}
+
+/// The least range (first, count) that holds both; an empty one holds nothing.
+fn span(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
+    match (a.1, b.1) {
+        (0, _) => b,
+        (_, 0) => a,
+        _ => {
+            let first = a.0.min(b.0);
+            (first, (a.0 + a.1).max(b.0 + b.1) - first)
+        }
+    }
 }
 
 /// Idle timeout of each state, seconds.
@@ -253,4 +271,22 @@ fn check(tables: &Tables) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_to_every_pool_there_was_are_looked_up() {
+        for (have, pool, want) in [
+            ((0, 0), (10_000, 20_000), (10_000, 20_000)),
+            ((10_000, 20_000), (10_000, 20_000), (10_000, 20_000)),
+            ((10_000, 10_000), (20_000, 10_000), (10_000, 20_000)),
+            ((20_000, 45_536), (1_024, 1_024), (1_024, 64_512)),
+            ((1_024, 64_512), (5_000, 1_024), (1_024, 64_512)),
+        ] {
+            assert_eq!(span(have, pool), want, "{have:?} {pool:?}");
+        }
+    }
 }
