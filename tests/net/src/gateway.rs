@@ -109,7 +109,8 @@ impl Gateway {
             let status = self.status().map_err(|error| format!("{error:#}"))?;
             if fits(&status) { Ok(status) } else { Err(summary(&status)) }
         };
-        wait_for(what, SOON, look).with_context(|| format!("the daemon said:\n{}", tail(&self.log())))
+        wait_for(what, SOON, look)
+            .with_context(|| format!("the daemon said:\n{}", tail(&self.log())))
     }
 
     /// `ringway status -o json`, with or without a daemon.

@@ -117,3 +117,35 @@ fn another_configuration_moves_no_flow_of_a_backend_that_stays() -> Result<()> {
     }
     Ok(())
 }
+
+/// Flows outlive the configuration that they began under.
+#[test]
+fn another_nat_pool_other_addresses_and_another_source_break_no_flow() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    site.net.gateway.ip("addr add 10.2.0.5/24 dev eth1\n")?;
+    let text = |nat: &str, source: &str| {
+        let more = format!("{BOTH}source = {source:?}\n");
+        let nat = format!("[nat]\nflows = 65536\n{nat}\n\n");
+        site.configuration(&(nat + &site.service("echo", ECHO, &more)))
+    };
+    let first = text("ports = \"10000-19999\"\naddresses = [\"10.2.0.1\"]", "client");
+    let mut gateway = Gateway::start(&site.net.gateway, &first)?;
+    let mut flows = vec![Flows::open(&site, 10)?];
+    for nat in [
+        "ports = \"10000-19999\"\naddresses = [\"10.2.0.1\"]",
+        "ports = \"20000-29999\"\naddresses = [\"10.2.0.5\", \"10.2.0.1\"]",
+        "ports = \"5000-6999\"",
+    ] {
+        gateway.rewrite(&text(nat, "node"))?;
+        gateway.terminate()?;
+        gateway.start_again()?;
+        gateway.wait_healthy()?;
+        for flows in &mut flows {
+            flows.check(&["b1", "b2"]).with_context(|| nat.to_owned())?;
+        }
+        flows.push(Flows::open(&site, 10)?);
+    }
+    Ok(())
+}
