@@ -74,12 +74,15 @@ pub struct ConfigArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Stopping it (SIGTERM, Ctrl-C) leaves programs and flows in place; a new run takes \
-    them over, `ringway detach` removes them.\n\nExample:\n  ringway run -c /etc/ringway/ringway.toml --log debug"
+    them over, `ringway detach` removes them.\n\nExit code 2 when the configuration is wrong or does \
+    not fit this machine, 1 when the machine is not fit for any.\n\nExample:\n  ringway run -c /etc/ringway/ringway.toml --log debug"
 )]
 pub struct RunArgs {
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// What to log: error, warn, info, debug, trace, or filters such as ringway_gateway=debug.
+    /// What to log, and how much of it.
+    ///
+    /// error, warn, info, debug, trace, off, or filters such as info,ringway_gateway=debug.
     #[arg(long, env = "RINGWAY_LOG", value_name = "LEVEL")]
     pub log: Option<String>,
 }
@@ -101,8 +104,11 @@ pub struct CheckArgs {
 
 /// `ringway status`
 #[derive(Debug, Args)]
-#[command(after_help = "Exit code 3 when something is wrong or no daemon runs.\n\nExamples:\n  \
-    ringway status\n  ringway status --ledger -o json")]
+#[command(
+    after_help = "Exit code 3 when something is wrong or no daemon runs; 0 also when degraded: every service is \
+    served, but not every backend gets traffic.\n\nExamples:\n  \
+    ringway status\n  ringway status --ledger -o json"
+)]
 pub struct StatusArgs {
     #[command(flatten)]
     pub node: NodeArgs,

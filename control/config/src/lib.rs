@@ -17,8 +17,8 @@ mod syntax;
 mod validate;
 mod value;
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use toml::de::DeTable;
@@ -26,6 +26,7 @@ use toml::de::DeTable;
 pub use located::Located;
 pub use model::*;
 pub use report::{Error, Errors};
+pub use suggest::nearest;
 
 use report::{Report, Source};
 use section::Section;
@@ -45,10 +46,19 @@ const MAX_FILE: u64 = 32 << 20;
 pub fn load(path: &Path) -> Result<Config, Errors> {
     let filename = path.display().to_string();
     let fail = |message: String| Errors::from(Error::of_file(&filename, message));
+    let remedy = match path == Path::new(DEFAULT_PATH) {
+        true => "name the file with -c FILE",
+        false => "give the path of a configuration file that this user may read",
+    };
+    let unreadable = |error: io::Error| fail(format!("cannot be read ({error}): {remedy}"));
+    // Before it is opened: to open a named pipe waits for its writer.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(fail(format!("is not a regular file: {remedy}")));
+    }
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
-        .map_err(|error| fail(format!("cannot be read ({error}): name the file with -c FILE")))?;
+        .map_err(unreadable)?;
     if bytes.len() as u64 > MAX_FILE {
         return Err(fail("is larger than 32 MiB: this is no configuration".into()));
     }

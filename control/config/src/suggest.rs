@@ -1,12 +1,12 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
 /// The nearest of `known`, when a typing error explains the difference.
-pub(crate) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let word: Vec<char> = word.to_lowercase().replace('-', "_").chars().take(64).collect();
     let allowed = 1 + word.len() / 4;
     known
         .iter()
-        .map(|candidate| (distance(&word, candidate), *candidate))
+        .map(|candidate| (distance(&word, &candidate.replace('-', "_")), *candidate))
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)

@@ -102,14 +102,17 @@ fn loading() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("ringway.toml");
     let error = load(&path).unwrap_err().to_string();
-    assert!(error.contains("No such file") && error.contains("-c FILE"), "{error}");
+    assert!(error.contains("No such file") && error.contains("give the path"), "{error}");
     std::fs::write(&path, MINIMAL).unwrap();
     assert_eq!(load(&path).unwrap(), parse(MINIMAL, "other").unwrap());
     std::fs::write(&path, b"[node]\nname = \"\xff\"\n").unwrap();
     let error = load(&path).unwrap_err().to_string();
     assert!(error.ends_with("is not UTF-8 in line 2: save it as UTF-8 text"), "{error}");
     let error = load(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("directory"), "{error}");
+    assert!(error.contains("is not a regular file: give the path"), "{error}");
+    let pipe = dir.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success() && load(&pipe).is_err(), "a named pipe must not be waited for");
     std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
     assert!(load(&path).unwrap_err().to_string().contains("larger than 32 MiB"));
 }

@@ -101,15 +101,15 @@ impl Reason {
             Self::OnPass => Explanation {
                 name: "on-pass",
                 verdicts: &[Verdict::Pass],
-                meaning: "Handed to the user's own on_pass program, which decides.",
-                cause: "A program is in the on_pass slot.",
+                meaning: "Handed to a program of the user's own (on_pass), which decides instead of the kernel.",
+                cause: "Somebody has put an XDP program after Ringway's, into the place called on_pass: it gets every packet that would have been passed.",
                 next: "ringway status",
             },
             Self::NoStage => Explanation {
                 name: "no-stage",
                 verdicts: &[Verdict::Pass],
-                meaning: "No program is in any slot; passed untouched.",
-                cause: "The gateway is between loading and its first configuration, or a slot was emptied by hand.",
+                meaning: "None of Ringway's programs that decide about packets is in place; passed untouched.",
+                cause: "The gateway is between loading and its first configuration, or a program was taken out of the node's program table (map slots) by hand.",
                 next: "ringway status",
             },
             Self::OtherHost => Explanation {
@@ -201,7 +201,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "Longer than the MTU of the way out.",
                 cause: "Jumbo frames or unsegmented TCP on the way in, a smaller MTU on the way out.",
-                next: "ip link show; ethtool -K IFACE gro off lro off",
+                next: "ip link show; ethtool -K IFACE gro off lro off; where the sender is at the far end of a veth pair, or in generic mode, there: ethtool -K IFACE tso off gso off",
             },
             Self::Loop => Explanation {
                 name: "loop",

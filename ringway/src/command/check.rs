@@ -24,8 +24,9 @@ struct Document<'a> {
 
 #[derive(Serialize)]
 struct Place {
-    line: usize,
-    column: usize,
+    /// Absent when the error is about the file as a whole.
+    line: Option<usize>,
+    column: Option<usize>,
     message: String,
 }
 
@@ -64,8 +65,8 @@ fn document<'a>(
 ) -> Document<'a> {
     let errors = config.as_ref().err().into_iter().flat_map(Errors::iter);
     let place = |error: &ringway_config::Error| Place {
-        line: error.line,
-        column: error.column,
+        line: Some(error.line).filter(|line| *line > 0),
+        column: Some(error.column).filter(|column| *column > 0),
         message: error.message.clone(),
     };
     Document {
@@ -81,10 +82,11 @@ fn document<'a>(
 fn render(path: &Path, config: &Config, report: Option<&Report>, colour: bool) -> String {
     let backends: usize = config.services.iter().map(|service| service.backends.len()).sum();
     let mut text = format!(
-        "{}: valid, node {}, {} services, {backends} backends\n",
+        "{}: valid, node {}, {}, {}\n",
         path.display(),
         config.node.name.as_str(),
-        config.services.len(),
+        counted(config.services.len(), "service"),
+        counted(backends, "backend"),
     );
     let Some(report) = report else { return text };
     let mut table = Table::new(&["check", "subject", "state", "found"]);
@@ -107,6 +109,10 @@ fn render(path: &Path, config: &Config, report: Option<&Report>, colour: bool) -
         );
     }
     if text.ends_with('\n') { text } else { text + "\n" }
+}
+
+fn counted(count: usize, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 fn tone(state: State) -> Tone {

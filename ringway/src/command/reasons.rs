@@ -45,10 +45,13 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
         return Ok(Reason::all().filter(|reason| *reason != Reason::None).map(entry).collect());
     };
     let reason = Reason::by_name(name).ok_or_else(|| {
-        Error::configuration(
-            format!("there is no reason {name:?}"),
-            "`ringway reasons` lists them all",
-        )
+        let known = Reason::all().filter(|reason| *reason != Reason::None).map(Reason::name);
+        let known: Vec<&str> = known.collect();
+        let remedy = match ringway_config::nearest(name, &known) {
+            Some(near) => format!("did you mean {near:?}? `ringway reasons` lists them all"),
+            None => "`ringway reasons` lists them all".to_owned(),
+        };
+        Error::configuration(format!("there is no reason {name:?}"), remedy)
     })?;
     Ok(vec![entry(reason)])
 }
@@ -102,7 +105,8 @@ mod tests {
         assert!(all.len() > 20 && all.iter().all(|entry| !entry.meaning.is_empty()));
         let one = select(Some("vlan")).expect("vlan");
         assert!(in_full(&one[0]).starts_with("vlan (pass)\n  meaning  The frame carries"));
-        assert!(select(Some("vlam")).is_err());
+        let error = select(Some("vlam")).err().expect("unknown").to_string();
+        assert!(error.contains("did you mean \"vlan\"?"), "{error}");
         assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));
     }
 }

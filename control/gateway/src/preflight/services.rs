@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use ringway_config::{Announce, Backend, Config, Located, Service, SourceMode};
+use ringway_config::{
+    Announce, Backend, CheckKind, Config, Located, Protocol, Service, SourceMode,
+};
 use ringway_host::addresses::Address;
 use ringway_host::links::Link;
 use ringway_host::neighbours::Neighbour;
@@ -15,10 +17,31 @@ use super::{Report, State};
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     for service in &config.services {
         answers(config, facts, service, report);
+        checked(service, report);
         for backend in &service.backends {
             way(config, facts, service, backend, report);
         }
     }
+}
+
+/// Checks speak TCP: a service of UDP alone hardly answers them on its own port.
+fn checked(service: &Service, report: &mut Report) {
+    let udp_only = service.protocols == [Protocol::Udp];
+    let Some(check) = service.check.as_ref().filter(|check| udp_only && check.port.is_none())
+    else {
+        return;
+    };
+    let kind = match check.kind {
+        CheckKind::Tcp => "tcp",
+        CheckKind::Http { .. } => "http",
+    };
+    let reason = format!(
+        "a {kind} check asks the backends by TCP on port {}, and the service is UDP alone: they may \
+         never be up",
+        *service.port
+    );
+    let fix = "write port = N in check, a TCP port that tells whether the backend is well";
+    report.push("check", &service.name, State::Warn, reason, fix);
 }
 
 /// Who answers ARP and neighbour solicitations for the address.

@@ -179,6 +179,15 @@ fn replies_must_come_back_to_the_nat_addresses() {
 }
 
 #[test]
+fn a_tcp_check_of_a_udp_service_is_warned_of() {
+    let check = |check: &str| {
+        let more = format!("protocol = \"udp\"\ncheck = {{ type = \"tcp\"{check} }}");
+        judge(&config(ETH0, &more), &machine()).findings.iter().any(|f| f.check == "check")
+    };
+    assert!(check("") && !check(", port = 8080"));
+}
+
+#[test]
 fn auto_keeps_the_mode_it_finds() {
     let facts = Facts { own_links: Some([(2, Attached::Generic)].into()), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
