@@ -300,6 +300,8 @@ impl Daemon {
             self.modes.insert(interface.slot, (attached.mode, why));
         }
         self.attached = true;
+        // What comes from now on is compared with this.
+        self.looks.at_traffic();
         announce::start(&self.config, &self.interfaces);
         self.post();
         Ok(())

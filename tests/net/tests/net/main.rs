@@ -11,5 +11,6 @@ mod http;
 mod ports;
 mod refuse;
 mod restart;
+mod stumbles;
 mod udp;
 mod watch;

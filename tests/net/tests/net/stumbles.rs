@@ -1,0 +1,217 @@
+//! What a newcomer stumbles over is said, with its remedy.
+
+use std::fs;
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Ran, Site, WEB, binary, configuration, get, needs_root, ringway, service,
+};
+use ringway_testnet::Namespace;
+
+const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\" }\n";
+
+fn said(list: &serde_json::Value, words: &str) -> bool {
+    list.to_string().contains(words)
+}
+
+/// A copy of the binary that any user may run, removed when dropped.
+struct ForAll(PathBuf);
+
+impl ForAll {
+    fn new() -> Result<ForAll> {
+        let copy = std::env::temp_dir().join(format!("ringway-for-all-{}", std::process::id()));
+        fs::copy(binary()?, &copy)?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+        Ok(ForAll(copy))
+    }
+
+    /// Runs it as nobody.
+    fn run(&self, namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
+        let mut command = namespace.command("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        Ok(command.arg(&self.0).args(arguments).output().context("setpriv")?.into())
+    }
+}
+
+impl Drop for ForAll {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn not_being_allowed_to_look_is_not_nothing_being_there() -> Result<()> {
+    needs_root!();
+    if fs::metadata("/sys/fs/bpf")?.permissions().mode() & 0o005 != 0 {
+        eprintln!("skipped: everybody may look into /sys/fs/bpf here");
+        return Ok(());
+    }
+    let site = Site::new(1)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let nobody = ForAll::new()?;
+    let node = gateway.node();
+    for arguments in [
+        &["detach"][..],
+        &["detach", "--verify"],
+        &["detach", "--node", node, "--verify"],
+        &["status"],
+        &["status", "--node", node],
+    ] {
+        let ran = nobody.run(&site.net.gateway, arguments)?;
+        ensure!(ran.code == 1 && ran.err.contains("root"), "{arguments:?}: {ran:?}");
+        ensure!(!ran.out.contains("verified"), "{arguments:?}: {ran:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_bare_detach_leaves_nodes_of_other_namespaces_alone() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    // There may be nodes of other tests, too: then it is not clear which one is meant.
+    let ran = ringway(site.client(), &["detach"])?;
+    ensure!(ran.code == 2 && ran.err.contains("--node"), "{ran:?}");
+    ensure!(gateway.pins().exists());
+    // While the daemon runs, who names the node is told so.
+    let ran = ringway(&site.net.gateway, &["detach", "--node", gateway.node()])?;
+    ensure!(ran.code == 1 && ran.err.contains("still runs"), "{ran:?}");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn a_nat_address_that_nobody_has() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let nat = "[nat]\nflows = 65536\naddresses = [\"10.2.0.77\"]\n\n";
+    let text = site.configuration(&(nat.to_owned() + &site.service("web", WEB, "")));
+    let (code, words) = Gateway::launch(ns, &text)?.refusal()?;
+    ensure!(code == 2 && words.contains("nobody answers for 10.2.0.77"), "{words}");
+    ensure!(words.contains("ip addr add 10.2.0.77/32 dev eth1"), "{words}");
+    // As told.
+    ns.ip("addr add 10.2.0.77/32 dev eth1\n")?;
+    let _gateway = Gateway::start(ns, &text)?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+/// The backend sends its replies to a MAC address that nobody has.
+#[test]
+fn requests_go_out_and_nothing_comes_back() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let backend = &site.net.backends[0].ns;
+    backend.ip("neigh replace 10.2.0.1 lladdr 02:00:00:00:00:99 nud permanent dev eth0\n")?;
+    for _ in 0..5 {
+        let patience = Duration::from_millis(200);
+        let answered = site.client().run(|| TcpStream::connect_timeout(&WEB, patience).is_ok())?;
+        ensure!(!answered, "the test's trap does not hold");
+    }
+    let status = gateway.wait_status("silence noticed", |status| {
+        status["healthy"] == false && said(&status["problems"], "nothing comes back")
+    })?;
+    ensure!(said(&status["problems"], "ringway check --host"), "{status}");
+    backend.ip("neigh del 10.2.0.1 dev eth0\n")?;
+    get(site.client(), WEB)?;
+    gateway.wait_status("replies noticed", |status| status["healthy"] == true)?;
+    Ok(())
+}
+
+#[test]
+fn what_cannot_be_seen_is_shown_as_such() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    let status =
+        gateway.wait_status("findings", |status| said(&status["findings"], "not known"))?;
+    ensure!(status["healthy"] == true && said(&status["findings"], "far end"), "{status}");
+    Ok(())
+}
+
+#[test]
+fn degraded_is_not_unhealthy() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let gateway = {
+        let text = site.configuration(&site.service("web", WEB, CHECK));
+        Gateway::start(&site.net.gateway, &text)?
+    };
+    site.nginx[1].kill()?;
+    gateway.wait_status("degraded", |s| s["healthy"] == true && s["degraded"] == true)?;
+    let table = gateway.ringway(&["status"])?;
+    ensure!(table.code == 0 && table.out.contains("degraded: 1 of 2 backends"), "{table:?}");
+    Ok(())
+}
+
+#[test]
+fn an_interface_that_is_taken_down() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    ns.ip("link set dev eth1 down\n")?;
+    gateway.wait_status("eth1 down", |s| said(&s["problems"], "interface eth1 is down"))?;
+    ns.ip("link set dev eth1 up\n")?;
+    gateway.wait_status("eth1 up", |s| s["healthy"] == true)?;
+    Ok(())
+}
+
+/// Not a drop for which a client waits.
+#[test]
+fn a_service_whose_backends_cannot_be_reached_resets() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let nobody = "10.2.0.99:80".parse()?;
+    let web = service("web", WEB, &[nobody], "announce = \"arp\"");
+    let text = configuration(&site.net.gateway, &["eth0", "eth1"], &web);
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    let error = get(site.client(), WEB).err().context("somebody answered")?;
+    ensure!(format!("{error:#}").contains("refused"), "{error:#}");
+    let status = gateway.status()?;
+    ensure!(said(&status["problems"], "has not told its MAC address"), "{status}");
+    Ok(())
+}
+
+#[test]
+fn an_interface_of_another_node_names_it() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let first = Gateway::start(&site.net.gateway, &text)?;
+    let other = text.replacen(first.node(), "another", 1);
+    let file = site.net.gateway.directory().join("other.toml");
+    fs::write(&file, other)?;
+    let ran = check_host(&site.net.gateway, &file)?;
+    let remedy = format!("ringway detach --node {}", first.node());
+    ensure!(ran.code == 3 && ran.out.contains(&remedy), "{ran:?}");
+    Ok(())
+}
+
+fn check_host(namespace: &Namespace, file: &Path) -> Result<Ran> {
+    ringway(namespace, &["check", "--host", "-c", &file.to_string_lossy()])
+}
+
+#[test]
+fn a_misspelt_log_level_is_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::launch_with(&site.net.gateway, &text, |command| {
+        command.args(["--log", "lloud"]);
+    })?;
+    let (code, words) = gateway.refusal()?;
+    ensure!(code == 2 && words.contains("\"lloud\" is not a level"), "{code}: {words}");
+    Ok(())
+}
