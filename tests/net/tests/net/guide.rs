@@ -10,14 +10,18 @@ use ringway_testnet::tools;
 
 const GUIDE: &str = include_str!("../../../../docs/first-service.md");
 
-/// Runs the script on its standard input with its own processes, mounts and network: whatever becomes of it, nothing
-/// stays, and names that are taken outside are free inside.
-const SANDBOX: &str = "mount -t tmpfs none /run; mkdir /run/netns; mount -t bpf none /sys/fs/bpf; exec sh -eu";
+/// Runs a script with processes, mounts and a network of its own: whatever becomes of it, nothing stays, and names
+/// that are taken outside are free inside.
+const SANDBOX: &str = "mount -t tmpfs none /run; mkdir /run/netns; mount -t bpf none /sys/fs/bpf; \
+                       exec sh -euc \"$0\"";
 
 /// The shell blocks, in their order.
 fn script() -> String {
     let blocks = GUIDE.split("\n```sh\n").skip(1);
-    blocks.filter_map(|rest| rest.split_once("\n```\n")).map(|(block, _)| block.to_owned() + "\n").collect()
+    blocks
+        .filter_map(|rest| rest.split_once("\n```\n"))
+        .map(|(block, _)| block.to_owned() + "\n")
+        .collect()
 }
 
 /// PATH with the binary under test before all else.
@@ -37,16 +41,34 @@ fn the_laptop_part_works_as_written() -> Result<()> {
             return Ok(());
         }
     }
-    let script = env::temp_dir().join(format!("ringway-guide-{}.sh", std::process::id()));
-    std::fs::write(&script, script_with_marks())?;
     let output = Command::new("timeout")
         .args(["-k", "2", "60", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"])
-        .args(["--mount-proc", "sh", "-ec"])
-        .arg(format!("{SANDBOX} {}", script.display()))
+        .args(["--mount-proc", "sh", "-ec", SANDBOX, &script()])
         .env("PATH", path()?)
-        .output();
-    std::fs::remove_file(&script)?;
-    let ran = Ran::from(output?);
-    ensure!(ran.code == 0, "{}", ran.said());
+        .output()?;
+    let ran = Ran::from(output);
+    ensure!(ran.code == 0, "exit code {}\n{}", ran.code, ran.said());
     judge(&ran.out).with_context(|| ran.said())
+}
+
+/// Whether it showed what the guide says it shows.
+fn judge(out: &str) -> Result<()> {
+    let answers: Vec<&str> = out.lines().filter(|line| line.starts_with("backend ")).collect();
+    let (before, after) = answers.split_at_checked(20).context("too few answers")?;
+    for backend in ["backend 1", "backend 2"] {
+        ensure!(before.contains(&backend), "{backend} was not used: {before:?}");
+    }
+    ensure!(after.len() == 60, "{} answers after the kill", after.len());
+    ensure!(after.iter().all(|answer| *answer == "backend 2"), "a dead backend: {after:?}");
+    for said in [
+        "node first: healthy",
+        "connection refused",
+        "daemon not running since",
+        "sum of verdicts",
+        "no-neighbour (drop)",
+        "verified: ",
+    ] {
+        ensure!(out.contains(said), "nothing says {said:?}");
+    }
+    Ok(())
 }

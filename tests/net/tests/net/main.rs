@@ -6,6 +6,7 @@ mod broken;
 mod clients;
 mod demo;
 mod flows;
+mod guide;
 mod health;
 mod http;
 mod ports;
