@@ -145,6 +145,7 @@ fn from_pins(node: &str) -> Result<Status, Error> {
             board::count(&mut status, place, &state.ledger);
         }
         status.services = view.services()?.iter().map(|state| service(state, &states)).collect();
+        status.flow_table = Some(board::flow_table(&view)?);
         status.problems = problems(&status);
         Ok(status)
     };

@@ -6,16 +6,20 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
 use ringway_kernel::{ServiceState, View};
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::problem::Error;
-use crate::status::{Backend, Counter, Ledger, Problem, SCHEMA, Status};
+use crate::status::{Backend, Counter, FlowTable, Ledger, Problem, SCHEMA, Status};
 
 /// Older than this, the loop's last turn means that it is stuck.
 const STALLED: Duration = Duration::from_secs(5);
+
+/// Flows are counted at most this often.
+const FLOWS_FRESH: Duration = Duration::from_secs(10);
 
 /// Shared by the daemon's loop, the API and the metrics.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct Board {
     view: Option<View>,
     started: SystemTime,
     turned: Mutex<Instant>,
+    /// Counting a large flow table takes a while.
+    flows: Mutex<Option<(Instant, FlowTable)>>,
 }
 
 impl Board {
@@ -35,6 +41,7 @@ impl Board {
             view,
             started: SystemTime::now(),
             turned: Mutex::new(Instant::now()),
+            flows: Mutex::default(),
         };
         let problems = vec![Problem { error: "starting".into(), remedy: "wait".into() }];
         board.post(Status { node: node.to_owned(), problems, ..Status::default() });
@@ -87,10 +94,36 @@ impl Board {
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
             fill(&mut status, view)
+                .and_then(|()| self.flow_table(view))
+                .map(|table| status.flow_table = Some(table))
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
         }
         Ok(status)
     }
+}
+
+impl Board {
+    /// Counted anew when the last count has become old.
+    fn flow_table(&self, view: &View) -> ringway_kernel::Result<FlowTable> {
+        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, table)) = flows.as_ref().filter(|(at, _)| at.elapsed() < FLOWS_FRESH) {
+            return Ok(table.clone());
+        }
+        let table = flow_table(view)?;
+        *flows = Some((Instant::now(), table.clone()));
+        Ok(table)
+    }
+}
+
+/// The flow table as it is now.
+pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
+    let counts = view.flows()?;
+    let states = FlowState::all().map(|state| (state.name().to_owned(), counts.in_state(state)));
+    Ok(FlowTable {
+        capacity_flows: counts.capacity,
+        current_flows: counts.total(),
+        current_flows_by_state: states.filter(|(_, count)| *count > 0).collect(),
+    })
 }
 
 /// Adds the kernel's counters to interfaces, services and backends.

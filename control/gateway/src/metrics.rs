@@ -118,6 +118,7 @@ pub fn render(status: &Status) -> String {
     node(&mut sheet, status);
     interfaces(&mut sheet, status);
     backends(&mut sheet, status);
+    flows(&mut sheet, status);
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = encode(&mut text, &sheet.0);
@@ -196,6 +197,21 @@ fn backends(sheet: &mut Sheet, status: &Status) {
     }
 }
 
+fn flows(sheet: &mut Sheet, status: &Status) {
+    let Some(table) = &status.flow_table else { return };
+    let node = || ("node", status.node.clone());
+    sheet
+        .gauge("flows_capacity", "Flows there is room for in the flow table")
+        .get_or_create(&Labels(vec![node()]))
+        .set(table.capacity_flows.cast_signed());
+    let current =
+        sheet.gauge("flows", "Flows in the flow table by state, counted every 10 s at most");
+    for (state, count) in &table.current_flows_by_state {
+        let labels = Labels(vec![node(), ("state", state.clone())]);
+        current.get_or_create(&labels).set(count.cast_signed());
+    }
+}
+
 fn pairs(status: &Status) -> impl Iterator<Item = (&Service, &Backend)> {
     status
         .services
@@ -216,7 +232,7 @@ fn labels(service: &Service, backend: &Backend, direction: Option<&str>) -> Labe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Counter, Interface, Ledger};
+    use crate::status::{Counter, FlowTable, Interface, Ledger};
 
     #[test]
     fn every_line_has_its_labels() {
@@ -243,6 +259,11 @@ mod tests {
                 backends: vec![backend],
                 ..Service::default()
             }],
+            flow_table: Some(FlowTable {
+                capacity_flows: 64,
+                current_flows: 3,
+                current_flows_by_state: [("established".into(), 3)].into(),
+            }),
             counters: vec![Counter {
                 interface: "eth0".into(),
                 verdict: "pass".into(),
@@ -252,6 +273,8 @@ mod tests {
             ..Status::default()
         });
         for line in [
+            "ringway_flows_capacity{node=\"gw1\"} 64",
+            "ringway_flows{node=\"gw1\",state=\"established\"} 3",
             "ringway_healthy{node=\"gw1\"} 1",
             "ringway_interface_attached{interface=\"eth0\"} 1",
             "ringway_interface_packets_total{interface=\"eth0\"} 9",

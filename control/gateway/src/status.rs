@@ -40,6 +40,20 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
     pub ledger: Ledger,
+    /// The flow table; absent where it could not be read.
+    #[serde(default)]
+    pub flow_table: Option<FlowTable>,
+}
+
+/// The flow table, counted up to ten seconds ago.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowTable {
+    /// Flows there is room for.
+    pub capacity_flows: u64,
+    /// Flows there are.
+    pub current_flows: u64,
+    /// The same by state; only those that occur.
+    pub current_flows_by_state: BTreeMap<String, u64>,
 }
 
 impl Status {

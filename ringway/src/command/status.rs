@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
-use ringway_gateway::status::{Backend, Daemon, Interface, Ledger, Service, Status};
+use ringway_gateway::status::{Backend, Daemon, FlowTable, Interface, Ledger, Service, Status};
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -39,6 +39,9 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
     }
     text += &section("interfaces", &interfaces(&status.interfaces), colour);
     text += &section("services", &services(&status.services), colour);
+    if let Some(table) = &status.flow_table {
+        text += &format!("\nflows now: {}\n", flows(table));
+    }
     text += &section("packets", &counters(status), colour);
     if ledger {
         text += &section("ledger", &books(status), colour);
@@ -131,6 +134,14 @@ fn services(services: &[Service]) -> Table {
     table
 }
 
+fn flows(table: &FlowTable) -> String {
+    let states = table.current_flows_by_state.iter();
+    let states: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    let states =
+        if states.is_empty() { String::new() } else { format!(" ({})", states.join(", ")) };
+    format!("{} of at most {}{states}", table.current_flows, table.capacity_flows)
+}
+
 fn remark(service: &Service) -> String {
     let mut words = vec![service.forward.clone()];
     if service.source == "client" {
@@ -168,7 +179,12 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
 
 fn backend_remark(backend: &Backend) -> String {
     let way = backend.next_hop.as_ref().map(|hop| format!("{} via {}", hop.interface, hop.mac));
-    let since = backend.since.as_ref().map(|since| format!("since {since}"));
+    // Only a daemon knows weights; what it took over it did not see change.
+    let inherited = matches!(backend.health, Health::Up | Health::Down) && backend.weight.is_some();
+    let since = match &backend.since {
+        Some(since) => Some(format!("since {since}")),
+        None => inherited.then(|| "since before this daemon began".to_owned()),
+    };
     [since, backend.reason.clone(), way].into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
@@ -261,7 +277,8 @@ mod tests {
             .collect();
         for line in [
             "web 10.9.9.9:80 tcp 0/1 up 0 0 0 0 0 nat, Ringway answers ARP and ND",
-            "10.0.0.2:80 down 1 0 0 0 0 0 connection refused by 10.0.0.2:80",
+            "10.0.0.2:80 down 1 0 0 0 0 0 since before this daemon began, \
+             connection refused by 10.0.0.2:80",
             "redirect nat-forward 5",
             "all 7 5 2",
         ] {
