@@ -21,23 +21,14 @@ pub struct Outcome {
 }
 
 impl Load {
-    /// `connections` kept busy for `seconds`; with `close` each request has a connection of its own.
+    /// `connections` kept busy for `seconds`.
     ///
     /// # Errors
     /// wrk is not there.
-    pub fn start(
-        client: &Namespace,
-        url: &str,
-        connections: u32,
-        seconds: u32,
-        close: bool,
-    ) -> Result<Load> {
+    pub fn start(client: &Namespace, url: &str, connections: u32, seconds: u32) -> Result<Load> {
         let mut command = client.tool("wrk")?;
         command.arg("-t1").arg(format!("-c{connections}")).arg(format!("-d{seconds}s"));
         command.args(["--timeout", "3s"]);
-        if close {
-            command.args(["-H", "Connection: close"]);
-        }
         command.arg(url);
         let duration = Duration::from_secs(seconds.into());
         Ok(Load { child: client.spawn(command)?, duration })

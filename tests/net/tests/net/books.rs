@@ -57,7 +57,7 @@ fn count(site: &Site, gateway: &Gateway, runs: &RunCounts) -> Result<[Count; 2]>
 
 /// Traffic of every sort.
 fn traffic(site: &Site) -> Result<()> {
-    Load::start(site.client(), &format!("http://{SERVICE_V4}/"), 10, 1, false)?.finish()?;
+    Load::start(site.client(), &format!("http://{SERVICE_V4}/"), 10, 1)?.finish()?;
     let web6 = SocketAddr::new(SERVICE_V6, 80);
     for _ in 0..20 {
         get(site.client(), web6)?;

@@ -2,13 +2,16 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::thread::sleep;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, Site, WEB, get, needs_root,
 };
+use ringway_testnet::Namespace;
 use serde_json::Value;
 
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
@@ -19,15 +22,29 @@ fn start(site: &Site) -> Result<Gateway> {
     Gateway::start(&site.net.gateway, &site.configuration(&services))
 }
 
-/// wrk, on lasting connections and on one per request, over IPv4 and IPv6, while `disturb` does what it
-/// does; no request may fail.
+/// Asks on a connection of its own, again and again, at a pace at which no port of the nat pool comes round again
+/// while the backend, which closes first, holds it in TIME_WAIT. Returns how often.
+fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
+    let mut asked = 0;
+    while !stop.load(Ordering::Relaxed) {
+        get(client, WEB).with_context(|| format!("after {asked} answers"))?;
+        asked += 1;
+        sleep(Duration::from_millis(2));
+    }
+    Ok(asked)
+}
+
+/// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it does; no
+/// request may fail.
 fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
     let site = Site::new(2)?;
     let mut gateway = start(&site)?;
-    let (v4, v6) = (format!("http://{SERVICE_V4}/"), format!("http://[{SERVICE_V6}]/"));
+    let (client, stop) = (site.client().clone(), Arc::new(AtomicBool::new(false)));
+    let until = stop.clone();
+    let opener = thread::spawn(move || open_at_pace(&client, &until));
     let mut loads = Vec::new();
-    for (url, connections, close) in [(&v4, 20, false), (&v6, 10, false), (&v4, 2, true)] {
-        loads.push(Load::start(site.client(), url, connections, 5, close)?);
+    for (address, connections) in [(format!("{SERVICE_V4}"), 20), (format!("[{SERVICE_V6}]"), 10)] {
+        loads.push(Load::start(site.client(), &format!("http://{address}/"), connections, 5)?);
     }
     sleep(Duration::from_millis(500));
     disturb(&mut gateway)?;
@@ -37,6 +54,9 @@ fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
         let outcome = load.finish()?;
         ensure!(outcome.errors == 0 && outcome.requests > 500, "load {n}: {outcome:?}");
     }
+    stop.store(true, Ordering::Relaxed);
+    let opened = opener.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    ensure!(opened > 100, "only {opened} new connections");
     let status = gateway.status()?;
     ensure!(status["healthy"] == true, "{}", status["problems"]);
     let mut counters = status["counters"].as_array().into_iter().flatten();
