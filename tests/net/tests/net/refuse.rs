@@ -78,6 +78,27 @@ fn an_interface_of_another_node() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_check_of_the_host_finds_what_a_start_would_refuse_and_touches_nothing() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    attach_pass(ns, "eth1")?;
+    let file = ns.directory().join("ringway.toml");
+    fs::write(&file, site.configuration(&site.service("web", WEB, "")))?;
+    let ran = ringway(ns, &["check", "--host", "-o", "json", "-c", &file.to_string_lossy()])?;
+    let found = ran.json()?;
+    ensure!(ran.code == 3 && found["schema"] == "ringway.check/1", "{ran:?}");
+    ensure!(found["valid"] == true && found["ok"] == false, "{found}");
+    let findings = found["findings"].as_array().into_iter().flatten();
+    let mut failed = findings.filter(|finding| finding["state"] == "fail");
+    let foreign = failed.next().map(|finding| (&finding["check"], &finding["subject"]));
+    ensure!(foreign.is_some_and(|(check, at)| check == "foreign-xdp" && at == "eth1"), "{found}");
+    ensure!(failed.next().is_none(), "{found}");
+    ensure!(!std::path::Path::new("/sys/fs/bpf/ringway").join(ns.name()).exists());
+    Ok(())
+}
+
 /// No root needed: nothing is touched.
 fn check(text: &str) -> Result<Ran> {
     let directory = std::env::temp_dir().join(format!("ringway-net-tests-{}", std::process::id()));
