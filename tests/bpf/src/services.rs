@@ -43,13 +43,14 @@ pub(crate) fn standard_tables() -> Tables {
     let mut tables = Tables {
         nat_addresses: FAMILIES.map(Family::nat).to_vec(),
         nat_ports: NAT_PORTS,
+        // Long enough for a test on a machine that has other things to do.
         timeouts: Timeouts {
-            syn: 10,
+            syn: 600,
             established: 3600,
-            closing: 60,
-            closed: 20,
-            udp_new: 30,
-            udp: 120,
+            closing: 900,
+            closed: 1200,
+            udp_new: 1500,
+            udp: 1800,
         },
         ..Default::default()
     };

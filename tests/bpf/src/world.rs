@@ -367,11 +367,11 @@ impl World {
         audit::delete(self.map("devices"), slot);
     }
 
-    /// Gives an interface slot another MTU.
-    pub fn set_mtu(&self, slot: u32, mtu: u16) {
+    /// Changes what the packet path knows of an interface.
+    pub fn change_iface(&self, slot: u32, change: impl FnOnce(&mut rw_iface)) {
         let map = self.map("ifaces");
         let mut iface = rw_iface::read_from_bytes(&audit::read(map, slot)).unwrap();
-        iface.mtu = mtu;
+        change(&mut iface);
         audit::write(map, slot, iface.as_bytes());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use ringway_abi::raw::RW_IFACE_REDIRECT;
 use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::World;
 use ringway_bpf_tests::cast::*;
@@ -75,6 +76,24 @@ fn arp() {
     let mut tagged = ask.bytes();
     tagged.splice(12..12, [0x81, 0, 0, 5]);
     rows.push(row("tagged", tagged, Pass, Vlan));
+    check(&world, &rows);
+}
+
+/// On veth the answer is redirected back.
+#[test]
+fn arp_and_nd_back_by_redirect() {
+    needs_root!("arp_and_nd_back_by_redirect");
+    let world = World::new();
+    world.change_iface(FRONT, |iface| iface.flags = RW_IFACE_REDIRECT as u16);
+    let ask = who_has(Family::V4.announced());
+    let ours = Family::V6.announced();
+    let solicitation = solicit(ours, &SOURCE);
+    let (to, to_mac) = (solicitation.src.ip(), solicitation.src_mac);
+    let reply = advert(&solicitation, ours, FRONT_MAC, to, to_mac, true);
+    let rows = [
+        row("ARP", ask.clone(), Redirect, ArpReply).gives(is_at(&ask, FRONT_MAC)),
+        row("ND", solicitation, Redirect, NdReply).gives(reply),
+    ];
     check(&world, &rows);
 }
 

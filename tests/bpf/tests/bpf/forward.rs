@@ -1,11 +1,12 @@
 //! Both directions of nat, byte by byte: [`World::open`], [`World::request`] and
 //! [`World::answer`] compare whole frames with those built from scratch.
 
+use ringway_abi::raw::RW_IFACE_REDIRECT;
 use ringway_abi::{Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{World, ports, wire};
+use ringway_bpf_tests::{Flow, World, ports, wire};
 
 use crate::needs_root;
 
@@ -258,7 +259,7 @@ fn an_answer_too_big_for_the_clients_side() {
     let mut world = World::new();
     for family in FAMILIES {
         let flow = world.open(family, UDP, ports::ACROSS);
-        world.set_mtu(FRONT, 1400);
+        world.change_iface(FRONT, |iface| iface.mtu = 1400);
         let head = first_payload(family, UDP);
         let fits = flow.answer(0).payload(&vec![1; 1400 - head]);
         assert_eq!(world.feed(BACK, &fits.bytes()).pair(), (Verdict::Redirect, Reason::NatReply));
@@ -282,6 +283,41 @@ fn answers_follow_the_client() {
         world.request(&flow, flags::ACK);
         world.answer(&flow, flags::ACK);
     }
+}
+
+/// On veth what goes back by the same interface is redirected to it: the same frames.
+#[test]
+fn back_by_redirect() {
+    needs_root!("back_by_redirect");
+    let redirecting = || {
+        let world = World::new();
+        world.change_iface(FRONT, |iface| iface.flags = RW_IFACE_REDIRECT as u16);
+        world
+    };
+    let mut world = redirecting();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::SAME);
+        let request = Frame::tcp(src, dst, flags::SYN);
+        let sent = world.send(&request);
+        assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatForward));
+        // Compared byte by byte, but for the port that was chosen.
+        let source = wire::check(&sent.frame).good().src;
+        let backend = world.chosen(&request).unwrap();
+        let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
+        assert_eq!(sent.frame, flow.forwarded(&request).bytes());
+        let answer = flow.answer(flags::SYN | flags::ACK);
+        let sent = world.feed(FRONT, &answer.bytes());
+        assert_eq!(sent.pair(), (Verdict::Redirect, Reason::NatReply));
+        assert_eq!(sent.frame, flow.returned(&answer).bytes());
+        let reset =
+            world.send(&Frame::tcp(src, (family.vip(), ports::NONE_RESET).into(), flags::ACK));
+        assert_eq!(reset.pair(), (Verdict::Redirect, Reason::ResetNoFlow));
+    }
+    // Without a device there it is not sent, and not counted as sent.
+    world.remove_device(FRONT);
+    let (src, dst) = world.ends(Family::V4, ports::NONE_RESET);
+    let reset = world.send(&Frame::tcp(src, dst, flags::ACK));
+    assert_eq!(reset.pair(), (Verdict::Drop, Reason::NoDevice));
 }
 
 /// A sender with checksum offload leaves the pseudo-header's sum: seen, counted, never judged.

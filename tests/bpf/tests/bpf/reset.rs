@@ -216,19 +216,23 @@ fn an_unresolved_next_hop_keeps_the_flow() {
     world.request(&flow, ACK);
 }
 
-/// An index that another backend has now: its former flows must not reach the new one.
+/// An index that another backend has now, be it at the same address (removed, and added again):
+/// the former one's flows must not reach it.
 #[test]
 fn another_generation_is_another_backend() {
     needs_root!("another_generation_is_another_backend");
     for family in FAMILIES {
-        for proto in [TCP, UDP] {
+        for (proto, address) in [TCP, UDP]
+            .into_iter()
+            .flat_map(|proto| [(proto, family.backend(9)), (proto, family.backend(1))])
+        {
             let mut world = World::new();
             let flow = world.connect_or_open(family, proto, ports::ACROSS);
             let service = world.service(family, proto, ports::ACROSS);
             world.change(|tables| {
                 let row = &mut tables.backends[usize::from(flow.backend.index)];
                 row.generation += 1;
-                row.address = family.backend(9);
+                row.address = address;
                 let reference = row.reference();
                 *tables.rings.iter_mut().find(|r| r.id == service.row.ring).unwrap() =
                     ring(service.row.ring, &[reference]);
@@ -239,7 +243,8 @@ fn another_generation_is_another_backend() {
                 check_reset(&world, "segment", &flow.next(ACK), ResetBackendDown);
             }
             let moved = world.open_with(FRONT, flow.request.clone());
-            assert_eq!(moved.backend.address, family.backend(9));
+            assert_eq!(moved.backend.address, address);
+            world.answer(&moved, SYN | ACK);
         }
     }
 }
