@@ -58,7 +58,10 @@ impl Whom<'_> {
 
 fn configured(path: &Path) -> Result<Target, Error> {
     let config = ringway_config::load(path).map_err(|errors| {
-        Error::configuration(errors.to_string(), "or name the node with --node NAME")
+        Error::configuration(
+            errors.to_string(),
+            "give another file with -c FILE, or name the node with --node NAME",
+        )
     })?;
     let socket = Some(config.api.socket.clone().into_inner());
     Ok(Target { node: config.node.name.to_string(), socket, guessed: false })

@@ -78,8 +78,6 @@ pub fn findings(report: &Report) -> Vec<Problem> {
 }
 
 fn problem(finding: &Finding, prefix: &str) -> Problem {
-    Problem {
-        error: format!("{}: {prefix}{}", finding.subject, finding.reason),
-        remedy: finding.fix.clone(),
-    }
+    let Finding { subject, reason, fix, .. } = finding;
+    Problem { error: format!("{subject}: {prefix}{reason}"), remedy: fix.clone() }
 }

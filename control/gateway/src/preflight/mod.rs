@@ -82,7 +82,11 @@ impl std::fmt::Display for Finding {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
-        write!(f, "{}: {}", self.subject, self.reason)?;
+        // Many reasons name their subject themselves.
+        if !self.reason.contains(&self.subject) {
+            write!(f, "{}: ", self.subject)?;
+        }
+        f.write_str(&self.reason)?;
         if self.fix.is_empty() { Ok(()) } else { write!(f, "\n  to do: {}", self.fix) }
     }
 }
