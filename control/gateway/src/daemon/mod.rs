@@ -163,7 +163,7 @@ impl Daemon {
         if self.attached && self.ticks.is_multiple_of(silence::PERIOD.as_secs()) {
             self.looks.at_traffic();
         }
-        if self.attached && self.ticks % LOOK_AT_MACHINE == 1 {
+        if self.attached && self.ticks.is_multiple_of(LOOK_AT_MACHINE) {
             self.looks.at_machine();
         }
         if self.beaten.elapsed() > SILENCE {
@@ -302,6 +302,7 @@ impl Daemon {
         self.attached = true;
         // What comes from now on is compared with this.
         self.looks.at_traffic();
+        self.looks.at_machine();
         announce::start(&self.config, &self.interfaces);
         self.post();
         Ok(())
