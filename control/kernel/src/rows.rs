@@ -93,10 +93,12 @@ impl Rows {
         map::for_each(&maps.nat_addrs, |_, address: rw_address| rows.nat.push(address))?;
         let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
         rows.nat.truncate(used.map_or(0, |last| last + 1));
-        for (ring, _inner) in ring_ids(maps)? {
-            rows.rings.insert(ring, None);
-        }
         for (key, service) in map::entries::<rw_service_key, rw_service>(&maps.services)? {
+            // Not read from the rings: up to 6.7 the kernel waits an RCU grace period for each
+            // look at one, a minute for all.
+            if key.proto != 0 {
+                rows.rings.insert(service.ring, None);
+            }
             rows.services.insert(key_bytes(&key), service);
         }
         Ok(rows)
@@ -135,11 +137,6 @@ impl Rows {
             reset_when_none: entry.flags & RW_SVC_NONE_RESET != 0,
         })
     }
-}
-
-/// Rings that have an inner map, and its id.
-fn ring_ids(maps: &Maps) -> Result<Vec<(u32, u32)>> {
-    map::entries(&maps.rings)
 }
 
 /// The number in packets.
