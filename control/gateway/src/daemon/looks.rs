@@ -62,22 +62,52 @@ impl Looks {
 pub fn problems(report: &Report) -> Vec<Problem> {
     let watched =
         |finding: &&Finding| matches!(finding.check, "answers" | "nat-address" | "nat-ports");
-    report.failures().filter(watched).map(|finding| problem(finding, "")).collect()
+    report.failures().filter(watched).map(|finding| problem(finding, &finding.subject)).collect()
 }
 
-/// What may be wrong, or cannot be found out. The ways to the backends are shown with them.
+/// What may be wrong, or cannot be found out; what is alike is said once. The ways to the backends
+/// are shown with them.
 pub fn findings(report: &Report) -> Vec<Problem> {
-    let shown = |finding: &&Finding| !matches!(finding.check, "neighbour" | "route");
-    let findings = report.findings.iter().filter(shown);
-    let said = findings.filter_map(|finding| match finding.state {
-        State::Unknown => Some(problem(finding, "not known: ")),
-        State::Warn => Some(problem(finding, "")),
-        State::Ok | State::Fail => None,
-    });
-    said.collect()
+    let mut alike: Vec<(&Finding, Vec<&str>)> = Vec::new();
+    for finding in &report.findings {
+        let open = matches!(finding.state, State::Unknown | State::Warn);
+        if !open || matches!(finding.check, "neighbour" | "route") {
+            continue;
+        }
+        let same = |one: &Finding| {
+            (one.state, &one.reason, &one.fix) == (finding.state, &finding.reason, &finding.fix)
+        };
+        match alike.iter_mut().find(|(one, _)| same(one)) {
+            Some((_, subjects)) => subjects.push(&finding.subject),
+            None => alike.push((finding, vec![&finding.subject])),
+        }
+    }
+    alike.into_iter().map(|(finding, subjects)| problem(finding, &subjects.join(", "))).collect()
 }
 
-fn problem(finding: &Finding, prefix: &str) -> Problem {
-    let Finding { subject, reason, fix, .. } = finding;
+fn problem(finding: &Finding, subject: &str) -> Problem {
+    let Finding { state, reason, fix, .. } = finding;
+    let prefix = if *state == State::Unknown { "not known: " } else { "" };
     Problem { error: format!("{subject}: {prefix}{reason}"), remedy: fix.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_alike_is_said_once() {
+        let mut report = Report::default();
+        for name in ["wan", "b1"] {
+            report.push("veth-peer", name, State::Unknown, "its far end", "look there");
+        }
+        report.push("neighbour", "web", State::Unknown, "no MAC address yet", "");
+        report.push("nat-address", "10.0.0.9", State::Fail, "nobody answers", "");
+        report.ok("btf", "kernel", "there");
+        let said = |problems: Vec<Problem>| -> Vec<String> {
+            problems.into_iter().map(|problem| problem.error).collect()
+        };
+        assert_eq!(said(findings(&report)), ["wan, b1: not known: its far end"]);
+        assert_eq!(said(problems(&report)), ["10.0.0.9: nobody answers"]);
+    }
 }
