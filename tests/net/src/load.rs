@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use ringway_testnet::{Child, Namespace};
+use ringway_testnet::{Child, Namespace, Signal};
 
 /// A running wrk.
 pub struct Load {
@@ -37,6 +37,16 @@ impl Load {
     /// Whether it still asks.
     pub fn running(&mut self) -> bool {
         self.child.running()
+    }
+
+    /// Ends it now, and tells what it came to.
+    ///
+    /// # Errors
+    /// It does not end, or not well.
+    pub fn stop(mut self) -> Result<Outcome> {
+        // wrk takes an interrupt for the end of its time.
+        self.child.signal(Signal::INT)?;
+        self.finish()
     }
 
     /// Waits for its end.

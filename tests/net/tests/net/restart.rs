@@ -44,14 +44,15 @@ fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
     let opener = thread::spawn(move || open_at_pace(&client, &until));
     let mut loads = Vec::new();
     for (address, connections) in [(format!("{SERVICE_V4}"), 20), (format!("[{SERVICE_V6}]"), 10)] {
-        loads.push(Load::start(site.client(), &format!("http://{address}/"), connections, 5)?);
+        loads.push(Load::start(site.client(), &format!("http://{address}/"), connections, 60)?);
     }
     sleep(Duration::from_millis(500));
     disturb(&mut gateway)?;
     let running = loads.iter_mut().all(Load::running);
     ensure!(running, "the load ended before the disturbance did");
+    sleep(Duration::from_millis(500));
     for (n, load) in loads.into_iter().enumerate() {
-        let outcome = load.finish()?;
+        let outcome = load.stop()?;
         ensure!(outcome.errors == 0 && outcome.requests > 500, "load {n}: {outcome:?}");
     }
     stop.store(true, Ordering::Relaxed);
