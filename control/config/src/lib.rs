@@ -19,6 +19,7 @@ mod value;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 use toml::de::DeTable;
@@ -51,8 +52,11 @@ pub fn load(path: &Path) -> Result<Config, Errors> {
         false => "give the path of a configuration file that this user may read",
     };
     let unreadable = |error: io::Error| fail(format!("cannot be read ({error}): {remedy}"));
-    // Before it is opened: to open a named pipe waits for its writer.
-    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+    // Before it is opened: to open a named pipe waits for its writer. A pipe behind a link is one
+    // that is open already: `-c <(...)`, /dev/fd/N.
+    let kind = fs::metadata(path).map_err(unreadable)?.file_type();
+    let link = fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    if !(kind.is_file() || kind.is_fifo() && link) {
         return Err(fail(format!("is not a regular file: {remedy}")));
     }
     let mut bytes = Vec::new();

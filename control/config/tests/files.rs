@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::io::Write as _;
 use std::net::IpAddr;
+use std::os::fd::AsRawFd as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -113,6 +115,11 @@ fn loading() {
     let pipe = dir.path().join("pipe");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
     assert!(made.success() && load(&pipe).is_err(), "a named pipe must not be waited for");
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writer.write_all(MINIMAL.as_bytes()).unwrap();
+    drop(writer);
+    let open = format!("/proc/self/fd/{}", reader.as_raw_fd());
+    assert_eq!(load(Path::new(&open)).unwrap(), parse(MINIMAL, "other").unwrap());
     std::fs::File::create(&path).unwrap().set_len(40 << 20).unwrap();
     assert!(load(&path).unwrap_err().to_string().contains("larger than 32 MiB"));
 }
