@@ -11,10 +11,12 @@ use bindgen::callbacks::{
 
 /// Enumerations that become Rust enums: C name, Rust name, prefix of the C variants, and the
 /// last C variant, which only counts the others.
-const ENUMS: [(&str, &str, &str, &str); 4] = [
+const ENUMS: [(&str, &str, &str, &str); 6] = [
     ("rw_slot", "Slot", "RW_SLOT_", "RW_SLOTS"),
     ("rw_verdict", "Verdict", "RW_", "RW_VERDICTS"),
     ("rw_reason", "Reason", "RW_REASON_", "RW_REASONS"),
+    ("rw_forward", "Forward", "RW_FORWARD_", "RW_FORWARDS"),
+    ("rw_loss", "Loss", "RW_LOSS_", "RW_LOSSES"),
     ("rw_flow_state", "FlowState", "RW_FLOW_", "RW_FLOW_STATES"),
 ];
 

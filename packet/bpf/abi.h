@@ -14,7 +14,7 @@
 
 /* Raised whenever a pinned map changes in meaning or size. A daemon that
  * finds another number under its pins refuses to take them over. */
-#define RW_LAYOUT 2
+#define RW_LAYOUT 3
 
 #define RW_MAX_IFACES 64      /* interface slots, key of ifaces, ledger, devmap */
 #define RW_MAX_SERVICES 4096  /* (address, port, protocol) triples */
@@ -26,6 +26,7 @@
 #define RW_NO_MEMBER 0xffff   /* ring slot without a backend */
 #define RW_BUCKET_FLOWS 3     /* records in a flow bucket (128 bytes) */
 #define RW_INDEX_ENTRIES 8    /* entries in an index bucket (64 bytes) */
+#define RW_HASH_KEYS 6	      /* one per word of a tuple, and one to start from */
 #define RW_LABEL_LEN 64	      /* service name, NUL-terminated */
 
 /* Slots of the node's prog_array, in the order a packet meets them. */
@@ -87,15 +88,36 @@ enum rw_reason {
 	RW_REASON_RESET_NO_FLOW,      /* RST: TCP segment of an unknown flow */
 	RW_REASON_ARP_REPLY,
 	RW_REASON_ND_REPLY,
+	RW_REASON_DSR_L2,
+	RW_REASON_DSR_IPIP,
+	RW_REASON_DSR_GUE,
+	RW_REASON_NO_HEADROOM, /* drop: no room for the outer header */
+	RW_REASON_PASS_REWRITTEN, /* pass: rewritten, the kernel forwards it */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */
 
+/* Why the kernel dropped a packet that had our TX or REDIRECT already. Append
+ * only; names and explanations are in packet/abi/src/loss.rs. */
+enum rw_loss {
+	RW_LOSS_TOO_BIG,     /* longer than the device's MTU allows */
+	RW_LOSS_DEVICE_DOWN,
+	RW_LOSS_NO_RECEIVER, /* the device takes no redirected frames */
+	RW_LOSS_QUEUE_FULL,  /* the device took fewer than it was given */
+	RW_LOSS_TX_REFUSED,  /* the driver could not send back */
+	RW_LOSS_NO_MEMORY,
+	RW_LOSS_OTHER,
+	RW_LOSSES,
+};
+#define RW_LOSS_SPACE 16 /* room in the ledger */
+
 /* One interface's books. seen is counted by root on entry; every exit counts
- * one (verdict, reason). seen - sum(counts) = packets lost track of: 0. */
+ * one (verdict, reason). seen - sum(counts) = packets lost track of: 0.
+ * lost: of those counted as TX or REDIRECT, what the kernel dropped after all. */
 struct rw_ledger {
 	__u64 seen;
 	__u64 counts[RW_VERDICTS][RW_REASON_SPACE];
+	__u64 lost[RW_LOSS_SPACE];
 };
 
 /* Whose packet is it? */
@@ -147,6 +169,16 @@ struct rw_iface {
 	__u16 flags;
 };
 
+/* How a service's packets reach its backends. All but nat are dsr: the backend
+ * has the service address itself and answers the client directly. */
+enum rw_forward {
+	RW_FORWARD_NAT,	     /* addresses and ports rewritten, both ways */
+	RW_FORWARD_DSR_L2,   /* only the frame's MAC addresses */
+	RW_FORWARD_DSR_IPIP, /* IP in IP (RFC 2003, 2473, 4213), any family in any */
+	RW_FORWARD_DSR_GUE,  /* IP in UDP: GUE variant 1, no GUE header at all */
+	RW_FORWARDS,
+};
+
 /* Key (address, 0, 0) is an address entry: what we know of the address alone. */
 struct rw_service_key {
 	__u32 addr[4];
@@ -169,6 +201,7 @@ struct rw_service {
 	__u32 id; /* into service_info; < RW_MAX_SERVICES */
 	__u32 ring;
 	__u32 flags;
+	__u32 forward; /* enum rw_forward */
 };
 
 /* The service as its clients see it, for the way back. */
@@ -178,6 +211,7 @@ struct rw_service_info {
 	__u8 proto;
 	__u8 used;
 	__u32 flags;
+	__u32 forward; /* enum rw_forward */
 };
 
 struct rw_label {
@@ -214,7 +248,9 @@ struct rw_backend {
 	__u32 iface;	 /* interface slot of the way out */
 	__u32 nat_first; /* nat_addrs[nat_first .. nat_first + nat_count] */
 	__u32 nat_count;
-	__u32 pad;
+	__u32 tunnel_saddr[4]; /* tunnels: outer source; the outer destination is addr */
+	__u16 tunnel_port_be;  /* dsr-gue: outer UDP destination */
+	__u16 mss;	       /* a SYN's MSS is lowered to this; 0: left alone */
 };
 
 struct rw_address {
@@ -258,9 +294,11 @@ struct rw_flow {
 	__u32 seen; /* seconds, CLOCK_MONOTONIC */
 };
 
+/* dport_be[i]: the port that flows[i]'s client talks to. */
 struct rw_flow_bucket {
+	__u16 dport_be[RW_BUCKET_FLOWS];
+	__u16 pad;
 	struct rw_flow flows[RW_BUCKET_FLOWS];
-	__u64 pad;
 };
 
 /* Forward index entry: tag << 32 | bucket << 2 | place + 1; 0 is empty.
@@ -277,6 +315,7 @@ struct rw_traffic {
 	__u64 reply_bytes;
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
+	__u64 ports;		 /* nat ports tried: where the next search begins */
 };
 
 /* Written by user space, read per packet. Seconds. */
@@ -289,7 +328,7 @@ struct rw_settings {
 	__u32 reply_first; /* every port that a flow may have: pools of */
 	__u32 reply_count; /* earlier configurations too */
 	__u32 cpus;	   /* blocks the pool is split into */
-	__u64 seed;	   /* of the flow tables' hash; the ring's is fixed */
+	__u64 keys[RW_HASH_KEYS]; /* random: of the flow tables' hash; the ring's are fixed */
 	__u32 timeout[RW_FLOW_STATES];
 	__u32 source_client; /* a service has or had RW_SVC_SOURCE_CLIENT */
 	__u32 stages;	     /* bit per filled slot: 1 << RW_SLOT_... */
@@ -303,11 +342,12 @@ struct rw_daemon {
 };
 
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
-_Static_assert(sizeof(struct rw_backend) == 48, "layout");
+_Static_assert(sizeof(struct rw_backend) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_flow) == 40, "layout");
 _Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
 _Static_assert(RW_REASONS <= RW_REASON_SPACE, "ledger too small");
+_Static_assert(RW_LOSSES <= RW_LOSS_SPACE, "ledger too small");
 _Static_assert(RW_MAX_BACKENDS <= 0x10000, "backend index is 16 bits");
 
 #endif

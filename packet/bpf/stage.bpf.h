@@ -20,8 +20,12 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
-/* writer: root, every stage; reader: status. Per interface slot. */
+/* writer: root, every stage, losses; reader: status. Per interface slot. */
 RW_MAP(ledger, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_IFACES, __u32, struct rw_ledger, 0);
+
+/* writer: control; reader: losses. Id of an attached root program -> interface
+ * slot. Room for those of a daemon that takes over beside those of the last. */
+RW_MAP(roots, BPF_MAP_TYPE_HASH, 4 * RW_MAX_IFACES, __u32, __u32, 0);
 
 /* writer: root; reader: the stages after it. Lives for one packet. */
 RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);

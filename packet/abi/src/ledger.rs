@@ -1,6 +1,6 @@
 //! One interface's books: adding them up.
 
-use crate::raw::{Reason, Verdict, rw_ledger, rw_traffic};
+use crate::raw::{Loss, Reason, Verdict, rw_ledger, rw_traffic};
 
 impl rw_ledger {
     /// Adds another CPU's or interface's books to these.
@@ -8,6 +8,7 @@ impl rw_ledger {
         self.seen += other.seen;
         let own = self.counts.as_flattened_mut().iter_mut();
         own.zip(other.counts.as_flattened()).for_each(|(mine, theirs)| *mine += theirs);
+        self.lost.iter_mut().zip(other.lost).for_each(|(mine, theirs)| *mine += theirs);
     }
 
     /// Packets that ended this way.
@@ -33,6 +34,18 @@ impl rw_ledger {
             .map(|(verdict, reason)| (verdict, reason, self.count(verdict, reason)))
             .filter(|(.., packets)| *packets > 0)
     }
+
+    /// Packets that got TX or REDIRECT: those the kernel was asked to send.
+    pub fn sent(&self) -> u64 {
+        let by = |verdict: Verdict| self.counts[verdict as usize].iter().sum::<u64>();
+        by(Verdict::Tx) + by(Verdict::Redirect)
+    }
+
+    /// Of those, what the kernel dropped after all, by reason; only what occurred. A reason that
+    /// this version does not know is left out.
+    pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> + '_ {
+        Loss::all().map(|loss| (loss, self.lost[loss as usize])).filter(|(_, packets)| *packets > 0)
+    }
 }
 
 impl rw_traffic {
@@ -55,10 +68,15 @@ mod tests {
     fn adds_up() {
         let mut one = rw_ledger { seen: 3, ..Default::default() };
         one.counts[Verdict::Pass as usize][Reason::Vlan as usize] = 2;
+        one.counts[Verdict::Tx as usize][Reason::NatReply as usize] = 1;
+        one.lost[Loss::TooBig as usize] = 1;
         let mut sum = one;
         sum.add(&one);
         assert_eq!(sum.count(Verdict::Pass, Reason::Vlan), 4);
-        assert_eq!((sum.seen, sum.sum(), sum.difference()), (6, 4, 2));
-        assert_eq!(sum.entries().collect::<Vec<_>>(), [(Verdict::Pass, Reason::Vlan, 4)]);
+        assert_eq!((sum.seen, sum.sum(), sum.difference()), (6, 6, 0));
+        let entries = [(Verdict::Pass, Reason::Vlan, 4), (Verdict::Tx, Reason::NatReply, 2)];
+        assert_eq!(sum.entries().collect::<Vec<_>>(), entries);
+        assert_eq!(sum.sent(), 2);
+        assert_eq!(sum.losses().collect::<Vec<_>>(), [(Loss::TooBig, 2)]);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! [`raw`] is packet/bpf/abi.h itself, generated at build time: structures under their C names,
 //! limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
-//! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Slot`] and [`FlowState`];
-//! what each reason means, why it happens and what to run next is in `reason.rs`.
+//! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Loss`], [`Slot`],
+//! [`Forward`] and [`FlowState`]; what each reason means, why it happens and what to run next is in
+//! `reason.rs`, and for what the kernel drops after our verdict in `loss.rs`.
 //!
 //! Byte order: addresses and fields named `*_be` are as on the wire; everything else is in host
 //! byte order.
@@ -11,6 +12,7 @@
 mod address;
 mod flow;
 mod ledger;
+mod loss;
 mod reason;
 mod verdict;
 
@@ -51,7 +53,7 @@ pub mod raw {
 
 pub use address::{addr_from_words, addr_to_words};
 pub use flow::{FlowKey, flow_buckets, index_buckets};
-pub use raw::{FlowState, Reason, Slot, Verdict};
+pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
 pub use reason::Explanation;
 pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

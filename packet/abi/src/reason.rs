@@ -287,6 +287,41 @@ impl Reason {
                 cause: "announce = \"arp\".",
                 next: "",
             },
+            Self::DsrL2 => Explanation {
+                name: "dsr-l2",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Sent to a backend with another destination MAC address; the packet itself is the client's.",
+                cause: "forward = \"dsr-l2\".",
+                next: "",
+            },
+            Self::DsrIpip => Explanation {
+                name: "dsr-ipip",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Sent to a backend inside an IP header of its own.",
+                cause: "forward = \"dsr-ipip\".",
+                next: "",
+            },
+            Self::DsrGue => Explanation {
+                name: "dsr-gue",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Sent to a backend inside a UDP datagram (GUE variant 1).",
+                cause: "forward = \"dsr-gue\".",
+                next: "",
+            },
+            Self::NoHeadroom => Explanation {
+                name: "no-headroom",
+                verdicts: &[Verdict::Drop],
+                meaning: "The outer header of a tunnel did not fit in front of the packet.",
+                cause: "The driver leaves less than the 256 bytes before a packet that XDP programs count on.",
+                next: "write xdp_mode = \"generic\" in [node], or forward = \"dsr-l2\"",
+            },
+            Self::PassRewritten => Explanation {
+                name: "pass-rewritten",
+                verdicts: &[Verdict::Pass],
+                meaning: "From a client, addressed to its backend and handed to the kernel, which routes it there.",
+                cause: "The way to the backend leaves by a device that redirected frames cannot enter: a bridge, a VLAN device, a bond, a tunnel. Costs the kernel's own forwarding, several times a redirect.",
+                next: "ringway check --host names the device; a backend reached by one of [node] interfaces itself is served faster",
+            },
         }
     }
 }
@@ -330,6 +365,6 @@ mod tests {
     #[test]
     fn every_reason_has_room_in_the_ledger() {
         assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
-        assert_eq!(Reason::all().last(), Some(Reason::NdReply));
+        assert_eq!(Reason::all().last(), Some(Reason::PassRewritten));
     }
 }

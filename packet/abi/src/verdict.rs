@@ -1,12 +1,13 @@
-//! Names of verdicts, slots and flow states.
+//! Names of verdicts, slots, flow states and forwarding modes.
 
 use std::fmt;
 
-use crate::raw::{FlowState, Slot, Verdict};
+use crate::raw::{FlowState, Forward, Slot, Verdict};
 
 crate::numbered!(Verdict, "verdict");
 crate::numbered!(Slot, "slot");
 crate::numbered!(FlowState, "flow state");
+crate::numbered!(Forward, "forwarding mode");
 
 impl Verdict {
     /// The verdict's name in output, metrics and tests.
@@ -42,6 +43,44 @@ impl Slot {
             Self::Forward => "forward",
             Self::OnPass => "on_pass",
         }
+    }
+}
+
+impl Forward {
+    /// The mode's name in configuration, output and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nat => "nat",
+            Self::DsrL2 => "dsr-l2",
+            Self::DsrIpip => "dsr-ipip",
+            Self::DsrGue => "dsr-gue",
+        }
+    }
+
+    /// Backends have the service address and answer clients directly.
+    pub const fn is_dsr(self) -> bool {
+        !matches!(self, Self::Nat)
+    }
+
+    /// Packets to backends travel inside others.
+    pub const fn is_tunnel(self) -> bool {
+        matches!(self, Self::DsrIpip | Self::DsrGue)
+    }
+
+    /// Bytes that the headers around a packet take; `outer_v6`: the backend's address is IPv6.
+    pub const fn overhead(self, outer_v6: bool) -> u16 {
+        let ip = if outer_v6 { 40 } else { 20 };
+        match self {
+            Self::Nat | Self::DsrL2 => 0,
+            Self::DsrIpip => ip,
+            Self::DsrGue => ip + 8,
+        }
+    }
+}
+
+impl fmt::Display for Forward {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
