@@ -93,6 +93,20 @@ enum rw_reason {
 	RW_REASON_DSR_GUE,
 	RW_REASON_NO_HEADROOM, /* drop: no room for the outer header */
 	RW_REASON_PASS_REWRITTEN, /* pass: rewritten, the kernel forwards it */
+	/* ringway decap, on a backend */
+	RW_REASON_NO_TUNNEL,	   /* pass: not a tunnel packet to this host */
+	RW_REASON_TUNNEL_OTHER,	   /* pass: of a kind that is not opened here */
+	RW_REASON_INNER_ELSEWHERE, /* pass: what is inside is not for this host */
+	RW_REASON_ECN_CONFLICT,	   /* drop: congestion marked, inner not capable */
+	RW_REASON_DECAP_IPIP,	   /* pass, without its outer header */
+	RW_REASON_DECAP_GUE,	   /* pass, without its outer headers */
+	RW_REASON_ECHO_REPLY,
+	RW_REASON_ICMP_TO_BACKEND,	/* an ICMP error, by its embedded packet */
+	RW_REASON_ICMP_TO_CLIENT,	/* the same */
+	RW_REASON_ICMP_NO_FLOW,		/* drop: the embedded packet is of no flow */
+	RW_REASON_SENT_TOO_BIG,		/* answered: it does not fit */
+	RW_REASON_SENT_TIME_EXCEEDED,	/* answered: its TTL ends here */
+	RW_REASON_ICMP_LIMITED,		/* drop: an answer was due, the rate limit spoke */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */
@@ -144,6 +158,15 @@ struct rw_opening {
 	__u16 pad2;
 };
 
+/* What is to become of an ICMP packet (icmp.bpf.h). */
+struct rw_icmp {
+	__u32 reason;
+	__u32 iface; /* of the way out, as is mac */
+	__u8 mac[6];
+	__u16 pad;
+	__u32 pad2;
+};
+
 /* What a stage has learnt, for those after it: tail calls do not return. Per
  * CPU; lives for one packet. */
 struct rw_scratch {
@@ -152,6 +175,7 @@ struct rw_scratch {
 	struct rw_tuple tuple;
 	struct rw_tuple reply; /* as the backend will answer it */
 	struct rw_opening opening;
+	struct rw_icmp icmp;
 };
 
 enum rw_iface_flags {
@@ -332,6 +356,12 @@ struct rw_settings {
 	__u32 timeout[RW_FLOW_STATES];
 	__u32 source_client; /* a service has or had RW_SVC_SOURCE_CLIENT */
 	__u32 stages;	     /* bit per filled slot: 1 << RW_SLOT_... */
+	/* ICMP errors of our own, per CPU: one per gap, and this many at once; to
+	 * everyone, and to one prefix (/24, /56). */
+	__u32 icmp_gap_us;
+	__u32 icmp_prefix_gap_us;
+	__u32 icmp_burst;
+	__u32 pad;
 };
 
 /* Written once a second by the daemon: who looks after this node. */

@@ -87,8 +87,8 @@ impl Reason {
             Self::Icmp => Explanation {
                 name: "icmp",
                 verdicts: &[Verdict::Pass],
-                meaning: "ICMP or ICMPv6 to a service address.",
-                cause: "The kernel answers it, if it owns the address.",
+                meaning: "ICMP or ICMPv6 to a service address that is neither an echo request nor an error about a service's packet.",
+                cause: "Ordinary traffic of the link, or of the node where its kernel owns the address.",
                 next: "",
             },
             Self::OtherProtocol => Explanation {
@@ -150,7 +150,7 @@ impl Reason {
             Self::TtlExpired => Explanation {
                 name: "ttl-expired",
                 verdicts: &[Verdict::Drop],
-                meaning: "The TTL or hop limit would reach zero here.",
+                meaning: "The TTL or hop limit would reach zero here, and the sender could not be told: a later fragment, an ICMP error, or no unicast source.",
                 cause: "A traceroute towards the service, or a routing loop.",
                 next: "tracepath -n BACKEND",
             },
@@ -199,7 +199,7 @@ impl Reason {
             Self::TooBig => Explanation {
                 name: "too-big",
                 verdicts: &[Verdict::Drop],
-                meaning: "Longer than the MTU of the way out.",
+                meaning: "Longer than the MTU of the way out, and the sender could not be told: IPv4 that may be fragmented (Ringway makes no fragments), or IPv6 of at most 1280 bytes.",
                 cause: "Jumbo frames or unsegmented TCP on the way in, a smaller MTU on the way out.",
                 next: "ip link show; ethtool -K IFACE gro off lro off; where the sender is at the far end of a veth pair, or in generic mode, there: ethtool -K IFACE tso off gso off",
             },
@@ -322,6 +322,97 @@ impl Reason {
                 cause: "The way to the backend leaves by a device that redirected frames cannot enter: a bridge, a VLAN device, a bond, a tunnel. Costs the kernel's own forwarding, several times a redirect.",
                 next: "ringway check --host names the device; a backend reached by one of [node] interfaces itself is served faster",
             },
+            Self::EchoReply => Explanation {
+                name: "echo-reply",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "A ping of a service address, answered.",
+                cause: "Somebody looks whether the service address is there. The answer comes from Ringway, whether or not the node's kernel owns the address, and says nothing about backends.",
+                next: "",
+            },
+            Self::IcmpToBackend => Explanation {
+                name: "icmp-to-backend",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "An ICMP error about what a client got, sent to the backend it came from.",
+                cause: "Path MTU discovery, or a client that has gone.",
+                next: "",
+            },
+            Self::IcmpToClient => Explanation {
+                name: "icmp-to-client",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "An ICMP error about what a backend was sent, translated and sent to the client.",
+                cause: "A backend without a socket on the service's UDP port, or a router before it that could not go on.",
+                next: "",
+            },
+            Self::IcmpNoFlow => Explanation {
+                name: "icmp-no-flow",
+                verdicts: &[Verdict::Drop],
+                meaning: "An ICMP error to a service address about a packet of no known flow.",
+                cause: "The flow has ended, the error quotes a later fragment, or it is forged.",
+                next: "",
+            },
+            Self::SentTooBig => Explanation {
+                name: "sent-too-big",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "Longer than the way out allows; the sender was told the size that fits (fragmentation needed, packet too big).",
+                cause: "Path MTU discovery: a smaller MTU on the way out, or the outer header of a tunnel.",
+                next: "",
+            },
+            Self::SentTimeExceeded => Explanation {
+                name: "sent-time-exceeded",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "The TTL or hop limit would reach zero here; the sender was told.",
+                cause: "A traceroute towards the service, or a routing loop.",
+                next: "tracepath -n BACKEND",
+            },
+            Self::IcmpLimited => Explanation {
+                name: "icmp-limited",
+                verdicts: &[Verdict::Drop],
+                meaning: "Too big or out of time; the sender was not told because it, or everyone together, had been told often enough.",
+                cause: "A flood, a sender that ignores what it is told, or a routing loop.",
+                next: "ringway status --ledger",
+            },
+            Self::NoTunnel => Explanation {
+                name: "no-tunnel",
+                verdicts: &[Verdict::Pass],
+                meaning: "Not a tunnel packet to this host; passed untouched (`ringway decap`).",
+                cause: "Ordinary traffic of the backend. When it came from a gateway, its outer destination is none of the addresses that decap was told, or its UDP port is another than --gue-port.",
+                next: "ringway decap --status -i IFACE",
+            },
+            Self::TunnelOther => Explanation {
+                name: "tunnel-other",
+                verdicts: &[Verdict::Pass],
+                meaning: "A tunnel packet to this host of a kind that is not opened here: a fragment, one with IPv4 options or an IPv6 routing header, a GUE control message, option or version; passed untouched.",
+                cause: "The path between gateway and backend fragments tunnel packets (its MTU is smaller than either knows), or something else than a gateway sends to this port.",
+                next: "Raise the MTU of the path, or look at who sends: tcpdump -ni IFACE",
+            },
+            Self::InnerElsewhere => Explanation {
+                name: "inner-elsewhere",
+                verdicts: &[Verdict::Pass],
+                meaning: "A tunnel packet to this host whose content is for an address that this host does not have; passed untouched, tunnel header and all.",
+                cause: "The service address is missing on the backend.",
+                next: "ip address add SERVICE/32 dev lo",
+            },
+            Self::EcnConflict => Explanation {
+                name: "ecn-conflict",
+                verdicts: &[Verdict::Drop],
+                meaning: "A tunnel packet that a router on the way marked for congestion, holding a packet whose sender does not understand such marks; dropped as RFC 6040 demands.",
+                cause: "Congestion between gateway and backend, and a gateway that lets the outer header be marked although the inner one cannot carry it.",
+                next: "",
+            },
+            Self::DecapIpip => Explanation {
+                name: "decap-ipip",
+                verdicts: &[Verdict::Pass],
+                meaning: "Taken out of its IP-in-IP packet and given to the kernel.",
+                cause: "A request by way of dsr-ipip.",
+                next: "",
+            },
+            Self::DecapGue => Explanation {
+                name: "decap-gue",
+                verdicts: &[Verdict::Pass],
+                meaning: "Taken out of its UDP packet (GUE or FOU) and given to the kernel.",
+                cause: "A request by way of dsr-gue.",
+                next: "",
+            },
         }
     }
 }
@@ -365,6 +456,6 @@ mod tests {
     #[test]
     fn every_reason_has_room_in_the_ledger() {
         assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
-        assert_eq!(Reason::all().last(), Some(Reason::PassRewritten));
+        assert_eq!(Reason::all().last(), Some(Reason::DecapGue));
     }
 }
