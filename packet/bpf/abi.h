@@ -28,6 +28,7 @@
 #define RW_INDEX_ENTRIES 8    /* entries in an index bucket (64 bytes) */
 #define RW_HASH_KEYS 6	      /* one per word of a tuple, and one to start from */
 #define RW_LABEL_LEN 64	      /* service name, NUL-terminated */
+#define RW_MAX_DECAP_ADDRESSES 4096 /* of the host that ringway decap runs on */
 
 /* Slots of the node's prog_array, in the order a packet meets them. */
 enum rw_slot {
@@ -164,7 +165,6 @@ struct rw_icmp {
 	__u32 iface; /* of the way out, as is mac */
 	__u8 mac[6];
 	__u16 pad;
-	__u32 pad2;
 };
 
 /* What a stage has learnt, for those after it: tail calls do not return. Per
@@ -279,6 +279,12 @@ struct rw_backend {
 
 struct rw_address {
 	__u32 addr[4];
+};
+
+/* What ringway decap may take an address of its host for. */
+enum rw_decap_address {
+	RW_DECAP_OUTER = 1, /* tunnels end here */
+	RW_DECAP_INNER = 2, /* what comes out of them may be for this */
 };
 
 enum rw_flow_state {

@@ -8,6 +8,7 @@
 #define RINGWAY_STAGE_H
 
 #include "common.bpf.h"
+#include "ledger.bpf.h"
 
 /* writer: control; reader: gateway. Layout, timeouts, nat pool. */
 RW_MAP(settings, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_settings, 0);
@@ -29,14 +30,6 @@ RW_MAP(roots, BPF_MAP_TYPE_HASH, 4 * RW_MAX_IFACES, __u32, __u32, 0);
 
 /* writer: root; reader: the stages after it. Lives for one packet. */
 RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
-
-/* Ends a packet. The only way out, so that the ledger's sum is its seen. */
-static __always_inline int leave(struct rw_ledger *books, enum rw_verdict verdict,
-				 enum rw_reason reason)
-{
-	books->counts[verdict][reason]++;
-	return (int)verdict;
-}
 
 /*
  * Passes a packet on to the stages after `from`, in order, then to the kernel.
