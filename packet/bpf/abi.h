@@ -18,9 +18,10 @@
 
 #define RW_MAX_IFACES 64      /* interface slots, key of ifaces, ledger, devmap */
 #define RW_MAX_SERVICES 4096  /* (address, port, protocol) triples */
-#define RW_MAX_BACKENDS 16384 /* one per (service, real) */
-#define RW_MAX_RINGS 4096     /* one per service today */
-#define RW_MAX_MEMBERS 1024   /* backends in one ring */
+#define RW_MAX_BACKENDS 131072 /* one per (service, real); the maps may hold fewer */
+#define RW_MAX_MEMBERS 1024   /* backends of a service */
+#define RW_MAX_MEMBER_PLACES (4 * RW_MAX_BACKENDS) /* room to move a service's members */
+#define RW_MAX_RINGS 16384    /* services with equal members share one; room to replace all */
 #define RW_MAX_NAT_ADDRS 64   /* source addresses of nat, both families */
 #define RW_RING_SLOTS 65537   /* prime, Maglev's table size */
 #define RW_NO_MEMBER 0xffff   /* ring slot without a backend */
@@ -215,6 +216,7 @@ enum rw_service_flags {
 	/* of a service */
 	RW_SVC_SOURCE_CLIENT = 1, /* keep the client's address */
 	RW_SVC_NONE_RESET = 2,	  /* none healthy: RST, else drop */
+	RW_SVC_AFFINITY_SOURCE = 4, /* the client's address alone chooses the slot */
 	/* of an address entry */
 	RW_ADDR_SERVICE = 16,  /* some service has this address */
 	RW_ADDR_ANNOUNCE = 32, /* answer ARP and ND for it */
@@ -226,6 +228,8 @@ struct rw_service {
 	__u32 ring;
 	__u32 flags;
 	__u32 forward; /* enum rw_forward */
+	__u32 members; /* the service's members: places from here on in `members` */
+	__u32 member_count;
 };
 
 /* The service as its clients see it, for the way back. */
@@ -242,18 +246,30 @@ struct rw_label {
 	char name[RW_LABEL_LEN];
 };
 
-/* A ring as one value, so that a swap of the inner map swaps all of it. */
+/*
+ * A ring as one value, so that a swap of the inner map swaps all of it. Who has
+ * a slot: below RW_MAX_MEMBERS a member of the service, which has all its flows;
+ * RW_NO_MEMBER, nobody; else RW_MAX_MEMBERS + n, the nth pair of the ring
+ * (ring.bpf.h).
+ */
 struct rw_ring {
-	__u32 backends[RW_MAX_MEMBERS]; /* backend references */
-	__u16 slots[RW_RING_SLOTS];	/* index into backends, or RW_NO_MEMBER */
+	__u16 slots[RW_RING_SLOTS];
 	__u16 pad;
 };
 
-/* A backend reference is index | generation << 16. The generation changes
+/* Owners of a slot that has changed: members, or RW_NO_MEMBER. */
+struct rw_pair {
+	__u16 current; /* new flows */
+	__u16 former;  /* flows without a record */
+	__u32 since;   /* seconds, CLOCK_MONOTONIC; for control alone */
+};
+
+/* A backend reference is index | generation << 17. The generation changes
  * when an index is given to another backend, so a flow of the former one is
  * recognised and never sent to the wrong machine. */
-#define RW_BACKEND_INDEX(ref) (0xffff & (ref))
-#define RW_BACKEND_GENERATION(ref) ((ref) >> 16)
+#define RW_BACKEND_BITS 17
+#define RW_BACKEND_INDEX(ref) ((RW_MAX_BACKENDS - 1) & (ref))
+#define RW_BACKEND_GENERATION(ref) ((ref) >> RW_BACKEND_BITS)
 
 enum rw_backend_flags {
 	RW_BACKEND_UP = 1,	 /* healthy: its flows live */
@@ -337,6 +353,46 @@ struct rw_index_bucket {
 	__u64 entries[RW_INDEX_ENTRIES];
 };
 
+/*
+ * A tracked flow of a dsr service: only flows of changed slots have one.
+ *   who  = keyed hash of tuple and service, upper 47 bits | ring slot
+ *   what = backend ref | seen << 32 | state << 60
+ *   (seen in seconds, CLOCK_MONOTONIC, 28 bits)
+ * who 0 is free, 1 is being written.
+ */
+struct rw_track {
+	__u64 who;
+	__u64 what;
+};
+#define RW_TRACK_SLOT_BITS 17
+#define RW_TRACK_SEEN_BITS 28
+#define RW_BUCKET_TRACKS 4
+
+struct rw_track_bucket {
+	struct rw_track tracks[RW_BUCKET_TRACKS];
+};
+
+/* Bits of a tracked flow's state. */
+enum rw_track_state {
+	RW_TRACK_PROMOTED = 1, /* packets a second apart: no new flow may evict it */
+	RW_TRACK_SYN = 2,      /* nothing but SYNs yet */
+	RW_TRACK_CLOSING = 4,  /* FIN or RST from the client */
+	RW_TRACK_UDP = 8,
+};
+
+/* New flows of one source prefix in one second: second << 32 | flows. */
+#define RW_TRACK_QUOTAS 65536
+
+/* What became of tracked flows. Per CPU. */
+struct rw_tracking {
+	__u64 opened;	    /* new flows, tracked */
+	__u64 adopted;	    /* flows older than their slot's change, tracked */
+	__u64 promoted;
+	__u64 evicted;	    /* on probation, by newer ones */
+	__u64 refused_full; /* no room: to the former owner, or dropped */
+	__u64 refused_quota;
+};
+
 /* Per CPU. Host byte order. */
 struct rw_traffic {
 	__u64 packets; /* client -> backend */
@@ -384,6 +440,8 @@ _Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
 _Static_assert(RW_REASONS <= RW_REASON_SPACE, "ledger too small");
 _Static_assert(RW_LOSSES <= RW_LOSS_SPACE, "ledger too small");
-_Static_assert(RW_MAX_BACKENDS <= 0x10000, "backend index is 16 bits");
+_Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");
+_Static_assert(sizeof(struct rw_ring) == 131076, "layout");
+_Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
 
 #endif

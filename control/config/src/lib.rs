@@ -14,6 +14,7 @@ mod section;
 mod service;
 mod suggest;
 mod syntax;
+mod tunnel;
 mod validate;
 mod value;
 
@@ -98,12 +99,15 @@ fn read(report: &Report, document: &DeTable) -> Option<Config> {
     let mut file = Section::new(report, "the file", 0..0, document);
     let node = node::read(&mut file);
     let nat = nat::read(&mut file);
-    let services = service::read_all(&mut file);
+    let tunnel = tunnel::read(&mut file);
+    let services = service::read_all(&mut file, &tunnel);
     let metrics = daemon::metrics(&mut file);
     let api = daemon::api(&mut file);
     let log = daemon::log(&mut file);
     file.finish();
     validate::services(report, &services);
     validate::nat(report, &services, &nat);
-    Some(Config { node: node?, nat, services, metrics, api, log, source: report.source.clone() })
+    validate::tunnel(report, &services, &tunnel);
+    let source = report.source.clone();
+    Some(Config { node: node?, nat, tunnel, services, metrics, api, log, source })
 }

@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use ringway_abi::Forward;
+
 use crate::located::Located;
 use crate::report::{Error, Source};
 
@@ -17,6 +19,8 @@ pub struct Config {
     pub node: Node,
     /// `[nat]`
     pub nat: Nat,
+    /// `[tunnel]`
+    pub tunnel: Tunnel,
     /// `[[service]]`, in the order of the file.
     pub services: Vec<Service>,
     /// `[metrics]`
@@ -46,6 +50,7 @@ impl PartialEq for Config {
     fn eq(&self, other: &Config) -> bool {
         self.node == other.node
             && self.nat == other.nat
+            && self.tunnel == other.tunnel
             && self.services == other.services
             && self.metrics == other.metrics
             && self.api == other.api
@@ -145,6 +150,34 @@ pub struct Timeouts {
     pub udp: Duration,
 }
 
+/// Outer headers of tunnels to backends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Outer source addresses, at most one of each family; none of a family: the address the
+    /// kernel itself would use towards each backend.
+    pub source: Located<Vec<IpAddr>>,
+    /// UDP port that backends take GUE at, unless a service names another. Host byte order.
+    pub gue_port: u16,
+}
+
+impl Tunnel {
+    /// The configured outer source address towards a backend.
+    pub fn source_towards(&self, backend: IpAddr) -> Option<IpAddr> {
+        self.source.iter().copied().find(|source| source.is_ipv4() == backend.is_ipv4())
+    }
+}
+
+/// What happens to the MSS option of a client's SYN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MssClamp {
+    /// Lowered to what fits the tunnel's path; left alone where there is no tunnel.
+    Auto,
+    /// Left alone.
+    Off,
+    /// Lowered to this many bytes.
+    Bytes(u16),
+}
+
 /// Transport protocol of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
@@ -168,7 +201,8 @@ impl fmt::Display for Protocol {
 pub struct Service {
     /// Unique; shown in status and metrics.
     pub name: Located<String>,
-    /// What clients connect to. Backends are of the same family.
+    /// What clients connect to. Backends are of the same family, unless they are reached by a
+    /// tunnel.
     pub address: Located<IpAddr>,
     /// What clients connect to, host byte order.
     pub port: Located<u16>,
@@ -176,7 +210,11 @@ pub struct Service {
     pub protocols: Vec<Protocol>,
     /// How packets reach the backends.
     pub forward: Forward,
-    /// Whose source address the backends see.
+    /// UDP port that the backends take GUE at (dsr-gue), host byte order.
+    pub gue_port: u16,
+    /// What happens to the MSS option of a SYN (dsr).
+    pub mss_clamp: MssClamp,
+    /// Whose source address the backends see; under dsr always the client's.
     pub source: SourceMode,
     /// Who answers for the address on the link.
     pub announce: Announce,
@@ -186,19 +224,6 @@ pub struct Service {
     pub check: Option<Check>,
     /// At least one, no two with the same address and port.
     pub backends: Vec<Backend>,
-}
-
-/// How packets reach the backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Forward {
-    /// Both addresses rewritten, replies come back through the node.
-    Nat,
-}
-
-impl fmt::Display for Forward {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nat")
-    }
 }
 
 /// Whose source address the backends see.

@@ -1,12 +1,17 @@
 //! `[[service]]`: what clients address, and the backends behind it.
 
+use std::ops::Range;
+
 use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
 
 use crate::check;
 use crate::located::Located;
-use crate::model::{Announce, Backend, Forward, Protocol, Service, SourceMode, WhenNoneHealthy};
+use crate::model::{
+    Announce, Backend, Forward, MssClamp, Protocol, Service, SourceMode, Tunnel, WhenNoneHealthy,
+};
 use crate::section::Section;
+use crate::tunnel::mss_clamp;
 use crate::value::{Read, choice, integer, port, table, text, unicast, wrong_type};
 
 /// Without the NUL.
@@ -21,21 +26,32 @@ const NONE_HEALTHY: [(&str, WhenNoneHealthy); 3] = [
     ("drop", WhenNoneHealthy::Drop),
     ("all", WhenNoneHealthy::All),
 ];
+const FORWARDS: [(&str, Forward); 4] = [
+    ("nat", Forward::Nat),
+    ("dsr-l2", Forward::DsrL2),
+    ("dsr-ipip", Forward::DsrIpip),
+    ("dsr-gue", Forward::DsrGue),
+];
 const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
 /// Every service that has nothing wrong.
-pub(crate) fn read_all(file: &mut Section) -> Vec<Service> {
+pub(crate) fn read_all(file: &mut Section, tunnel: &Tunnel) -> Vec<Service> {
     const EXAMPLE: &str = "[[service]] with name, address, port and backends";
     let Some(tables) = file
         .required_list("service", EXAMPLE, |v| table(v, "write [[service]] and its keys below"))
     else {
         return Vec::new();
     };
-    let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1);
+    let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1, tunnel);
     tables.iter().enumerate().filter_map(read).collect()
 }
 
-fn read_one(file: &Section, table: &Located<&DeTable>, number: usize) -> Option<Service> {
+fn read_one(
+    file: &Section,
+    table: &Located<&DeTable>,
+    number: usize,
+    tunnel: &Tunnel,
+) -> Option<Service> {
     let place = match table.get("name").and_then(|name| name.get_ref().as_str()) {
         Some(name) if service_name_fits(name) => format!("service \"{name}\""),
         _ => format!("[[service]] number {number}"),
@@ -45,13 +61,15 @@ fn read_one(file: &Section, table: &Located<&DeTable>, number: usize) -> Option<
     let address = section.required("address", "address = \"203.0.113.10\"", unicast);
     let port = section.required("port", "port = 80", service_port);
     let protocols = section.or("protocol", vec![Protocol::Tcp], protocols);
-    let forward = *section.or("forward", Forward::Nat, forward);
-    let source = *section.or("source", SourceMode::Node, |v| choice(v, &SOURCES));
+    let forward = *section.or("forward", Forward::Nat, |v| choice(v, &FORWARDS));
+    let gue_port = gue_port(&mut section, forward).unwrap_or(tunnel.gue_port);
+    let mss_clamp = mss(&mut section, forward);
+    let source = source(&mut section, forward);
     let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
     let check = check::read(&mut section);
-    let backends = backends(&mut section, port.as_deref().copied());
+    let backends = backends(&mut section, port.as_deref().copied(), forward);
     section.finish();
     Some(Service {
         name: name?,
@@ -59,6 +77,8 @@ fn read_one(file: &Section, table: &Located<&DeTable>, number: usize) -> Option<
         port: port?,
         protocols: protocols.into_inner(),
         forward,
+        gue_port,
+        mss_clamp,
         source,
         announce,
         when_none_healthy,
@@ -124,27 +144,81 @@ fn protocols(value: &DeValue) -> Read<Vec<Protocol>> {
     }
 }
 
-fn forward(value: &DeValue) -> Read<Forward> {
-    const REMEDY: &str = "write \"nat\", or leave it out";
-    match text(value, REMEDY)? {
-        "nat" => Ok(Forward::Nat),
-        "dsr-l2" | "dsr-ipip" | "dsr-gue" => Err(format!("is not in this version: {REMEDY}")),
-        _ => Err(format!("is not known: {REMEDY}")),
+/// Reports a key that the forwarding mode has no use for.
+fn useless(section: &Section, key: &str, at: Range<usize>, forward: Forward, remedy: &str) {
+    let message = format!(
+        "{key} in {} says nothing to forward = \"{forward}\": remove it, or write {remedy}",
+        section.place
+    );
+    section.report.error(at, message);
+}
+
+fn gue_port(section: &mut Section, forward: Forward) -> Option<u16> {
+    let found = section.optional("gue_port", port)?;
+    if forward != Forward::DsrGue {
+        useless(section, "gue_port", found.span(), forward, "forward = \"dsr-gue\"");
     }
+    Some(*found)
+}
+
+fn mss(section: &mut Section, forward: Forward) -> MssClamp {
+    let Some(found) = section.optional("mss_clamp", mss_clamp) else { return MssClamp::Auto };
+    if !forward.is_dsr() {
+        let remedy = "forward = \"dsr-ipip\" or another dsr mode";
+        useless(section, "mss_clamp", found.span(), forward, remedy);
+    }
+    *found
+}
+
+/// Under dsr backends see the client's address, whatever is written.
+fn source(section: &mut Section, forward: Forward) -> SourceMode {
+    let found = section.optional("source", |v| choice(v, &SOURCES));
+    if !forward.is_dsr() {
+        return found.map_or(SourceMode::Node, Located::into_inner);
+    }
+    if let Some(found) = found.filter(|found| **found == SourceMode::Node) {
+        let message = format!(
+            "source = \"node\" in {} is not possible with forward = \"{forward}\", where backends \
+             answer clients directly: remove it, or write forward = \"nat\"",
+            section.place
+        );
+        section.report.error(found.span(), message);
+    }
+    SourceMode::Client
 }
 
 /// `None` when there are none or one of them is wrong.
-fn backends(service: &mut Section, service_port: Option<u16>) -> Option<Vec<Backend>> {
+fn backends(
+    service: &mut Section,
+    service_port: Option<u16>,
+    forward: Forward,
+) -> Option<Vec<Backend>> {
     let remedy = "write { address = \"10.0.0.2\" }";
     let tables = service.required_list("backends", BACKENDS, |v| table(v, remedy))?;
     let read = |(i, table): (usize, &Located<&DeTable>)| {
         let place = format!("backend {} of {}", i + 1, service.place);
         let mut section = Section::new(service.report, place, table.span(), table);
         let address = section.required("address", "address = \"10.0.0.2\"", unicast);
-        let port = section.optional("port", port).map(Located::into_inner).or(service_port);
+        let own_port = section.optional("port", port);
+        if let (Some(own), Some(wanted)) = (&own_port, service_port) {
+            same_port(&section, own, wanted, forward);
+        }
+        let port = own_port.map(Located::into_inner).or(service_port);
         let weight = section.or("weight", 1, |v| integer(v, 0..=MAX_WEIGHT));
         section.finish();
         Some(Backend { address: address?, port: port?, weight: *weight as u16 })
     };
     tables.iter().enumerate().map(read).collect()
+}
+
+/// Under dsr the packet arrives as the client sent it.
+fn same_port(section: &Section, own: &Located<u16>, service_port: u16, forward: Forward) {
+    if forward.is_dsr() && **own != service_port {
+        let message = format!(
+            "port = {} in {} differs from the service's, and forward = \"{forward}\" changes no \
+             port: write port = {service_port}, remove it, or write forward = \"nat\"",
+            **own, section.place
+        );
+        section.report.error(own.span(), message);
+    }
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICES};
 
-use crate::model::{Nat, Service, SourceMode};
+use crate::model::{Forward, Nat, Service, SourceMode, Tunnel};
 use crate::report::Report;
 
 const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
@@ -65,11 +65,15 @@ fn backends(report: &Report, service: &Service, service_addresses: &HashSet<IpAd
             );
             report.error(backend.address.span(), message);
         }
-        if address.is_ipv4() != service.address.is_ipv4() {
+        if address.is_ipv4() != service.address.is_ipv4() && !service.forward.is_tunnel() {
             let (mine, other) = if address.is_ipv4() { ("IPv4", "IPv6") } else { ("IPv6", "IPv4") };
+            let why = match service.forward {
+                Forward::DsrL2 => "dsr-l2 does not change",
+                _ => "nat does not translate",
+            };
             let message = format!(
-                "backend {address} of {place} is {mine} and the service {other}, which nat does \
-                 not translate: write the backend's {other} address"
+                "backend {address} of {place} is {mine} and the service {other}, which {why}: \
+                 write the backend's {other} address"
             );
             report.error(backend.address.span(), message);
         }
@@ -134,6 +138,28 @@ pub(crate) fn nat(report: &Report, services: &[Service], nat: &Nat) {
         }
         for service in services.iter().filter(|service| service.address.is_ipv4() == v4) {
             shared_port(report, service, nat);
+        }
+    }
+}
+
+/// `[tunnel]` against the services that use it.
+pub(crate) fn tunnel(report: &Report, services: &[Service], tunnel: &Tunnel) {
+    for source in tunnel.source.iter() {
+        let taken = |service: &&Service| *service.address == *source;
+        if let Some(service) = services.iter().find(taken) {
+            let message = format!(
+                "{source} in source of [tunnel] is the address of service {:?}, which its backends \
+                 may have as their own: write an address of the node",
+                service.name
+            );
+            report.error(tunnel.source.span(), message);
+        }
+        if services.iter().flat_map(|s| &s.backends).any(|b| *b.address == *source) {
+            let message = format!(
+                "{source} in source of [tunnel] is the address of a backend: write an address of \
+                 the node"
+            );
+            report.error(tunnel.source.span(), message);
         }
     }
 }

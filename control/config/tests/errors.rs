@@ -263,12 +263,8 @@ fn service_keys() {
                 "7:8: name = \"web page\" in [[service]] number 1 cannot be a service's name: write up to 63 letters, digits, \"-\", \"_\" and \".\"",
             ),
             (
-                "name = \"web\"\nforward = \"dsr-l2\"",
-                "8:11: forward = \"dsr-l2\" in service \"web\" is not in this version: write \"nat\", or leave it out",
-            ),
-            (
                 "name = \"web\"\nforward = \"bridge\"",
-                "8:11: forward = \"bridge\" in service \"web\" is not known: write \"nat\", or leave it out",
+                "8:11: forward = \"bridge\" in service \"web\" is not known: write \"nat\", \"dsr-l2\", \"dsr-ipip\" or \"dsr-gue\"",
             ),
             (
                 "name = \"web\"\nsource = \"clinet\"",

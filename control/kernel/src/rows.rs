@@ -11,7 +11,7 @@ use ringway_abi::raw::{
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
 use ringway_plan::Ids;
 use ringway_plan::tables::{
-    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables,
+    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Tunnel,
 };
 
 use crate::Result;
@@ -132,6 +132,7 @@ impl Rows {
             key: service_key_of(info),
             name: label_text(self.labels.get(&id)?),
             ring: entry.ring,
+            forward: forward_from(entry.forward),
             source_client: entry.flags & RW_SVC_SOURCE_CLIENT != 0,
             announce: address.flags & RW_ADDR_ANNOUNCE != 0,
             reset_when_none: entry.flags & RW_SVC_NONE_RESET != 0,
@@ -145,6 +146,11 @@ pub(crate) fn protocol_number(protocol: Protocol) -> u8 {
         Protocol::Tcp => TCP,
         Protocol::Udp => UDP,
     }
+}
+
+/// One that this version does not know cannot be taken over: the layout's number tells first.
+pub(crate) fn forward_from(number: u32) -> Forward {
+    Forward::try_from(number).unwrap_or(Forward::Nat)
 }
 
 fn protocol_from(number: u8) -> Protocol {
@@ -187,6 +193,7 @@ fn service_info(service: &ServiceRow) -> rw_service_info {
         proto: protocol_number(service.key.protocol),
         used: 1,
         flags: service_flags(service),
+        forward: service.forward as u32,
     }
 }
 
@@ -195,7 +202,8 @@ fn service_entries(tables: &Tables) -> BTreeMap<KeyBytes, rw_service> {
     let mut entries = BTreeMap::new();
     for service in &tables.services {
         let flags = service_flags(service);
-        let value = rw_service { id: service.id.into(), ring: service.ring, flags };
+        let (id, ring, forward) = (service.id.into(), service.ring, service.forward as u32);
+        let value = rw_service { id, ring, flags, forward };
         entries.insert(key_bytes(&info_key(&service_info(service))), value);
 
         let announce = if service.announce { RW_ADDR_ANNOUNCE } else { 0 };
@@ -230,7 +238,9 @@ fn backend(row: &BackendRow) -> rw_backend {
         iface: hop.map_or(0, |hop| hop.iface),
         nat_first: row.nat.0,
         nat_count: row.nat.1,
-        pad: 0,
+        tunnel_saddr: row.tunnel.map_or([0; 4], |tunnel| addr_to_words(tunnel.source)),
+        tunnel_port_be: row.tunnel.map_or(0, |tunnel| tunnel.port.to_be()),
+        mss: row.mss,
     }
 }
 
@@ -248,6 +258,10 @@ pub(crate) fn is_vacant(row: &rw_backend) -> bool {
 pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
     let flags = u32::from(row.flags);
     let hop = NextHop { iface: row.iface, mac: row.dmac, mtu: row.mtu };
+    let tunnel = Tunnel {
+        source: addr_from_words(row.tunnel_saddr),
+        port: u16::from_be(row.tunnel_port_be),
+    };
     BackendRow {
         index: index as u16,
         generation: row.generation,
@@ -259,6 +273,8 @@ pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
         up: flags & RW_BACKEND_UP != 0,
         next_hop: (flags & RW_BACKEND_RESOLVED != 0).then_some(hop),
         nat: (row.nat_first, row.nat_count),
+        tunnel: (row.tunnel_saddr != [0; 4]).then_some(tunnel),
+        mss: row.mss,
     }
 }
 
@@ -292,6 +308,7 @@ mod tests {
             },
             name: format!("s{id}"),
             ring: id.into(),
+            forward: Forward::Nat,
             source_client,
             announce,
             reset_when_none: true,
@@ -310,6 +327,8 @@ mod tests {
             up: true,
             next_hop,
             nat: (1, 2),
+            tunnel: Some(Tunnel { source: "10.0.0.1".parse().unwrap(), port: 6080 }),
+            mss: 1400,
         }
     }
 

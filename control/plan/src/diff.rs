@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::maglev::SLOTS;
-use crate::tables::{BackendRow, RingRow, ServiceKey, ServiceRow, Tables};
+use crate::tables::{BackendRow, Forward, RingRow, ServiceKey, ServiceRow, Tables};
 
 /// One change of the tables. Displays as a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum Change {
     ServiceAdded(ServiceName),
     /// A service entry that is gone.
     ServiceRemoved(ServiceName),
-    /// Source, announcement, name or what happens when none is healthy.
+    /// Forwarding, source, announcement, name or what happens when none is healthy.
     ServiceChanged(ServiceName),
     /// What happened to one backend.
     Backend(ServiceName, SocketAddr, BackendChange),
@@ -157,8 +157,8 @@ fn name(row: &ServiceRow) -> ServiceName {
     ServiceName { name: row.name.clone(), key: row.key }
 }
 
-fn settings(row: &ServiceRow) -> (&str, bool, bool, bool) {
-    (&row.name, row.source_client, row.announce, row.reset_when_none)
+fn settings(row: &ServiceRow) -> (&str, Forward, bool, bool, bool) {
+    (&row.name, row.forward, row.source_client, row.announce, row.reset_when_none)
 }
 
 fn backends(
@@ -194,7 +194,7 @@ fn backend(was: &BackendRow, is: &BackendRow, mut push: impl FnMut(BackendChange
             None => BackendChange::Unreachable,
         });
     }
-    if was.nat != is.nat {
+    if was.nat != is.nat || was.tunnel != is.tunnel {
         push(BackendChange::Source);
     }
 }

@@ -1,6 +1,6 @@
 //! What the world looks like: health, and the kernel's routes and neighbours.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::tables::NextHop;
@@ -23,9 +23,11 @@ pub struct Observed {
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.
     pub next_hops: HashMap<IpAddr, NextHop>,
-    /// Source address the kernel would use towards each backend address, for nat without
-    /// configured addresses.
+    /// Source address the kernel would use towards each backend address, for nat and tunnels
+    /// without configured ones.
     pub sources: HashMap<IpAddr, IpAddr>,
+    /// Backend addresses that are reached by way of a router, which dsr-l2 cannot do.
+    pub behind_router: HashSet<IpAddr>,
 }
 
 impl Observed {

@@ -6,12 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
-use ringway_config::{Announce, Backend, Config, Service, SourceMode, WhenNoneHealthy};
+use ringway_config::{
+    Announce, Backend, Config, Forward, MssClamp, Service, SourceMode, WhenNoneHealthy,
+};
 
 use crate::ids::{BackendKey, Ids};
 use crate::maglev::{self, Member};
 use crate::observed::{Health, Observed};
-use crate::tables::{BackendRow, RingRow, ServiceKey, ServiceRow, Tables, Timeouts};
+use crate::tables::{BackendRow, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel};
 
 /// Why there is no plan. The one in force stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,7 +69,7 @@ impl Planner {
         ids.backends.keep(&entries.iter().flat_map(Entry::backend_keys).collect());
         ids.places.begin(&wanted_sources(config, observed));
         let configured = Sources::new(config, &mut ids)?;
-        let mut plan = Plan { observed, configured, ids, tables: Tables::default() };
+        let mut plan = Plan { config, observed, configured, ids, tables: Tables::default() };
         let mut rings = HashMap::new();
         for entry in &entries {
             let (id, members) = plan.entry(entry)?;
@@ -145,6 +147,7 @@ impl Sources {
 
 /// A plan in the making.
 struct Plan<'p> {
+    config: &'p Config,
     observed: &'p Observed,
     configured: Sources,
     ids: Ids,
@@ -162,7 +165,8 @@ impl Plan<'_> {
             key: entry.key,
             name: service.name.to_string(),
             ring: u32::from(id),
-            source_client: service.source == SourceMode::Client,
+            forward: service.forward,
+            source_client: service.forward == Forward::Nat && service.source == SourceMode::Client,
             announce: service.announce == Announce::Arp,
             reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
         });
@@ -184,23 +188,43 @@ impl Plan<'_> {
     ) -> Result<BackendRow, PlanError> {
         let key = BackendKey { service: entry.key, endpoint: backend.endpoint() };
         let (index, generation) = self.ids.backend(key).ok_or(PlanError::Backends)?;
+        let (forward, address) = (entry.service.forward, *backend.address);
         let nat = match entry.service.source {
             SourceMode::Client => Some(0..0),
-            SourceMode::Node => self.sources(*backend.address)?,
+            SourceMode::Node => self.sources(address)?,
         };
-        let next_hop = self.observed.next_hops.get(&backend.address).copied();
+        let tunnel = self.tunnel(entry.service, address);
+        let possible = match forward {
+            Forward::Nat => nat.is_some(),
+            Forward::DsrL2 => !self.observed.behind_router.contains(&address),
+            Forward::DsrIpip | Forward::DsrGue => tunnel.is_some(),
+        };
+        let next_hop = self.observed.next_hops.get(&address).copied().filter(|_| possible);
         Ok(BackendRow {
             index,
             generation,
             service,
-            address: *backend.address,
+            address,
             port: backend.port,
             protocol: entry.key.protocol,
             weight: backend.weight,
             up,
-            next_hop: next_hop.filter(|_| nat.is_some()),
+            next_hop,
             nat: nat.map_or((0, 0), |run| (run.start as u32, run.len() as u32)),
+            tunnel,
+            mss: next_hop.map_or(0, |hop| mss(entry.service, address, hop.mtu)),
         })
+    }
+
+    /// The outer header towards a backend; `None` also while its source address is not known.
+    fn tunnel(&self, service: &Service, backend: IpAddr) -> Option<Tunnel> {
+        let configured = self.config.tunnel.source_towards(backend);
+        let source = configured.or_else(|| self.observed.sources.get(&backend).copied())?;
+        match service.forward {
+            Forward::Nat | Forward::DsrL2 => None,
+            Forward::DsrIpip => Some(Tunnel { source, port: 0 }),
+            Forward::DsrGue => Some(Tunnel { source, port: service.gue_port }),
+        }
     }
 
     /// The source addresses towards a backend; `None` while none is known.
@@ -213,6 +237,21 @@ impl Plan<'_> {
             Some(source) => self.ids.places.place(&[*source]).map(Some).ok_or(PlanError::Sources),
             None => Ok(None),
         }
+    }
+}
+
+/// The MSS that segments to this backend may have, 0 for any; `mtu`: of the way to it.
+fn mss(service: &Service, backend: IpAddr, mtu: u16) -> u16 {
+    /// Without options (RFC 6691).
+    const TCP_HEADER: u16 = 20;
+    let inner = if service.address.is_ipv4() { 20 } else { 40 };
+    let headers = service.forward.overhead(backend.is_ipv6()) + inner + TCP_HEADER;
+    match service.mss_clamp {
+        _ if !service.forward.is_dsr() => 0,
+        MssClamp::Off => 0,
+        MssClamp::Bytes(bytes) => bytes,
+        MssClamp::Auto if service.forward.is_tunnel() => mtu.saturating_sub(headers),
+        MssClamp::Auto => 0,
     }
 }
 

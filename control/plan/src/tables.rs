@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-pub use ringway_config::Protocol;
+pub use ringway_config::{Forward, Protocol};
 
 /// What a client addresses: the identity of a service entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,7 +28,9 @@ pub struct ServiceRow {
     pub name: String,
     /// Ring that chooses its backends (index into [`Tables::rings`] by [`RingRow::id`]).
     pub ring: u32,
-    /// Keep the client's source address (`source = "client"`).
+    /// How packets reach the backends.
+    pub forward: Forward,
+    /// nat that keeps the client's source address (`source = "client"`).
     pub source_client: bool,
     /// Answer ARP and neighbour solicitations for the address (`announce = "arp"`).
     pub announce: bool,
@@ -66,10 +68,24 @@ pub struct BackendRow {
     pub weight: u16,
     /// Healthy, unchecked, or kept by `when_none_healthy = "all"`: its flows live.
     pub up: bool,
-    /// Way out, when known. None also while no source address for nat is known.
+    /// Way out, when known. None also while no source address for nat or the tunnel is known,
+    /// and under dsr-l2 when the way leads by a router.
     pub next_hop: Option<NextHop>,
     /// Source addresses for nat: a range of [`Tables::nat_addresses`] (first, count).
     pub nat: (u32, u32),
+    /// What the outer header carries, under a tunnel whose source address is known.
+    pub tunnel: Option<Tunnel>,
+    /// A client's SYN offers at most this MSS, bytes; 0: as it came.
+    pub mss: u16,
+}
+
+/// The outer header of a tunnel to a backend, whose address is the outer destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Outer source address, of the backend's family.
+    pub source: IpAddr,
+    /// dsr-gue: outer UDP destination port, host byte order; else 0.
+    pub port: u16,
 }
 
 impl BackendRow {

@@ -3,9 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
-use ringway_plan::tables::{
-    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
-};
+use ringway_plan::tables::{BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts};
 
 use crate::cast::{BACK, FAMILIES, FRONT, Family, backend_mac};
 
@@ -99,6 +97,8 @@ fn add_service(
             up: true,
             next_hop: iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu }),
             nat: (u32::from(family == Family::V6), 1),
+            tunnel: None,
+            mss: 0,
         });
     }
     let members: Vec<u32> =
@@ -111,6 +111,7 @@ fn add_service(
         key: ServiceKey { address, port, protocol },
         name: format!("{family:?}-{protocol:?}-{port}"),
         ring: id.into(),
+        forward: Forward::Nat,
         source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
         announce,
         reset_when_none: port != ports::NONE_DROP,

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
 use ringway_plan::tables::{
-    BackendRow, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
+    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
 };
 
 /// Tables without services: nat address 10.0.0.1, ports 10000 to 29999, short timeouts.
@@ -41,6 +41,8 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
             up: true,
             next_hop: Some(NextHop { iface: 1, mac: backend_mac(index), mtu: 1500 }),
             nat: (0, 1),
+            tunnel: None,
+            mss: 0,
         });
     }
     let references = tables.backends[first..].iter().map(BackendRow::reference).collect();
@@ -54,6 +56,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
         key,
         name: format!("service-{id}"),
         ring: id.into(),
+        forward: Forward::Nat,
         source_client: false,
         announce: false,
         reset_when_none: true,
