@@ -7,13 +7,17 @@ PREFIX ?= /usr
 DESTDIR ?=
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
 	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) demo $(ARGS)
 
 test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
+
+test-kernels: ## Every program and packet table on Debian's stock kernels, in QEMU
+	@packaging/bootstrap --tests
+	@packaging/test-kernels
 
 bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
 	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) bench lb $(ARGS)
@@ -47,4 +51,4 @@ install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables n
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test bench bootstrap build release print-binary lint fmt install clean
+.PHONY: help demo test test-kernels bench bootstrap build release print-binary lint fmt install clean
