@@ -5,6 +5,7 @@
  */
 #include "announce.bpf.h"
 #include "balance.bpf.h"
+#include "icmp.bpf.h"
 #include "parse.bpf.h"
 
 static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_reason reason)
@@ -23,19 +24,53 @@ static __always_inline bool to_service_address(const struct packet *p)
 	return entry && (entry->flags & RW_ADDR_SERVICE);
 }
 
+/* ICMP to us. Neighbour discovery may have tried to change the frame: what
+ * points into it is taken anew. */
+static __always_inline int icmp(struct xdp_md *ctx, struct env *env, struct packet *p, __u32 l3_at,
+				__u32 l4_at)
+{
+	struct rw_icmp *way = &env->scratch->icmp;
+	__u32 next, reason;
+
+	next = p->v6 ? icmp6_arrived(ctx, l3_at, l4_at) : icmp4_arrived(ctx, l3_at, l4_at);
+	reason = way->reason;
+	p->eth = (void *)(long)ctx->data;
+	if (reason >= RW_REASON_SPACE || (void *)(p->eth + 1) > (void *)(long)ctx->data_end)
+		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
+	switch (next) {
+	case ICMP_PASS:
+		return pass(ctx, env, reason);
+	case ICMP_BACK:
+		copy_mac(p->eth->h_dest, p->eth->h_source);
+		copy_mac(p->eth->h_source, env->in->mac);
+		return send_back(env, reason);
+	case ICMP_SEND:
+		return send_by(env, p, way->iface, way->mac, reason);
+	}
+	return leave(env->books, RW_DROP, reason);
+}
+
 /* IP that cannot be balanced: the kernel's, unless it is for a service. */
 static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason why)
 {
 	bool ours = frame_is_ours(env, p->eth);
 
-	if (why == RW_REASON_ICMP && p->v6 && answer_nd(ctx, env, p))
-		return send_back(env, RW_REASON_ND_REPLY);
+	if (why == RW_REASON_ICMP) {
+		void *data = (void *)(long)ctx->data;
+		__u32 l3_at = p->l3 - data, l4_at = p->l4 - data;
+
+		if (p->v6 && answer_nd(ctx, env, p))
+			return send_back(env, RW_REASON_ND_REPLY);
+		if (!ours)
+			return pass(ctx, env, RW_REASON_OTHER_HOST);
+		return icmp(ctx, env, p, l3_at, l4_at);
+	}
 	if (!ours)
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (!to_service_address(p))
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
-	if (why == RW_REASON_ICMP || why == RW_REASON_OTHER_PROTOCOL)
+	if (why == RW_REASON_OTHER_PROTOCOL)
 		return pass(ctx, env, why);
 	return leave(env->books, RW_DROP, why);
 }
@@ -59,7 +94,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 		__u32 place = flow_by_reply(p->t, env->now, &flow_key);
 
 		if (place)
-			return nat_reply(env, p, place, flow_key);
+			return nat_reply(ctx, env, p, place, flow_key);
 	}
 	copy_addr(key.addr, p->t->daddr);
 	service = bpf_map_lookup_elem(&services, &key);

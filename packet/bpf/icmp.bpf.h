@@ -1,0 +1,419 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * ICMP and ICMPv6 that arrive. An echo request to a service address is answered
+ * here, whoever owns the address. An error belongs to the flow of the packet
+ * that it quotes: under nat it is translated as that flow's own packets are, and
+ * the quote is translated back to what its receiver once sent; under dsr it
+ * goes, as it is, to the backend that the flow goes to, so that path MTU
+ * discovery works. Everything else is the kernel's.
+ */
+#ifndef RINGWAY_ICMP_H
+#define RINGWAY_ICMP_H
+
+#include "balance.bpf.h"
+#include "icmp_error.bpf.h"
+
+#define L4_AT_MAX 511 /* of the frame: what extension headers may reach to */
+
+/* What to do with the packet; its reason, and the way out, are in scratch. */
+enum icmp_next {
+	ICMP_PASS,
+	ICMP_DROP,
+	ICMP_BACK,    /* back the way it came */
+	ICMP_SEND,    /* out by scratch->icmp */
+	ICMP_BALANCE, /* to the backend of scratch->tuple's flow */
+};
+
+/* writer, reader: gateway; nobody else. For one packet: what would be too much
+ * for the stack, of which a packet's whole road has 512 bytes. */
+struct icmp_room {
+	struct flow_client client;
+	struct rw_service_key key;
+	__u32 outer[4]; /* the error's own source */
+};
+RW_MAP(icmp_rooms, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct icmp_room, 0);
+
+/* An ICMP packet in a frame. */
+struct icmp_packet {
+	void *l3;
+	__u16 *icmp; /* its header, of 8 bytes at least */
+	void *end;
+	__u32 l3_len;
+	__u32 icmp_len;
+	__u32 head_len; /* of layer 3 */
+	bool v6;	/* known when compiled, so that the verifier sees one family */
+};
+
+/* The packet that an error quotes, or the first part of it. */
+struct quoted {
+	void *l3;
+	__be16 *l4; /* 8 bytes at least */
+	__u32 l4_len; /* bytes of it that are there */
+};
+
+static __always_inline bool icmp_open(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at,
+				      struct icmp_packet *it, const bool v6)
+{
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+
+	if (l3_at > L3_AT_MAX || l4_at > L4_AT_MAX || l4_at < l3_at)
+		return false;
+	it->end = (void *)(long)ctx->data_end;
+	it->l3 = frame_at(ctx, l3_at);
+	it->icmp = (void *)(long)ctx->data + l4_at;
+	it->head_len = l4_at - l3_at;
+	it->v6 = v6;
+	ip = it->l3;
+	ip6 = it->l3;
+	if (it->l3 + (v6 ? sizeof(*ip6) : sizeof(*ip)) > it->end ||
+	    (void *)(it->icmp + 4) > it->end)
+		return false;
+	it->l3_len = v6 ? sizeof(*ip6) + bpf_ntohs(ip6->payload_len) : bpf_ntohs(ip->tot_len);
+	it->icmp_len = it->l3_len - it->head_len;
+	return it->l3_len >= it->head_len + 8;
+}
+
+/* An answer goes to a host only, and one that is not ourselves. */
+static __always_inline enum icmp_next answer_echo(struct rw_scratch *s, struct icmp_packet *it)
+{
+	struct ipv6hdr *ip6 = it->l3;
+	struct iphdr *ip = it->l3;
+	__u16 hops, head;
+
+	s->icmp.reason = RW_REASON_MALFORMED;
+	if (!is_host(s->tuple.saddr, it->v6))
+		return ICMP_DROP;
+	s->icmp.reason = RW_REASON_LOOP;
+	if (is_service_address(s->tuple.saddr))
+		return ICMP_DROP;
+	/* Record route and the like would have to be answered in kind. */
+	s->icmp.reason = it->v6 ? RW_REASON_IPV6_EXTENSION : RW_REASON_IP_OPTIONS;
+	if (it->head_len != (it->v6 ? sizeof(*ip6) : sizeof(*ip)))
+		return ICMP_DROP;
+	if (it->v6) {
+		copy_addr(ip6->saddr.in6_u.u6_addr32, s->tuple.daddr);
+		copy_addr(ip6->daddr.in6_u.u6_addr32, s->tuple.saddr);
+		ip6->hop_limit = ICMP_HOPS;
+	} else {
+		hops = *(__u16 *)&ip->ttl;
+		ip->saddr = s->tuple.daddr[3];
+		ip->daddr = s->tuple.saddr[3];
+		ip->ttl = ICMP_HOPS;
+		ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
+	}
+	head = it->icmp[0];
+	*(__u8 *)it->icmp = it->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
+	it->icmp[1] = csum_apply(it->icmp[1], csum_change16(head, it->icmp[0]));
+	s->icmp.reason = RW_REASON_ECHO_REPLY;
+	return ICMP_BACK;
+}
+
+/* Errors that quote a packet (RFC 792, RFC 4443). Redirects and source quench
+ * are no business of a flow's (RFC 6633). */
+static __always_inline bool quotes_a_packet(__u8 type, bool v6)
+{
+	if (v6)
+		return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
+	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED ||
+	       type == ICMP_BAD_PARAMETER;
+}
+
+/*
+ * Reads the quote into `t`, mirrored: the tuple of a packet that would answer
+ * it, which is one that goes the way the error goes. The destination is there
+ * already: it is the error's. NONE: TCP or UDP.
+ */
+static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct rw_tuple *t,
+						 struct quoted *q)
+{
+	struct upper upper;
+	struct ipv6hdr *ip6;
+	struct iphdr *ip;
+	bool forged;
+	__u32 len;
+
+	q->l3 = it->icmp + 4;
+	ip = q->l3;
+	ip6 = q->l3;
+	if ((void *)(ip + 1) > it->end || ip->version != (it->v6 ? 6 : 4))
+		return RW_REASON_MALFORMED;
+	if (it->v6) {
+		if ((void *)(ip6 + 1) > it->end)
+			return RW_REASON_MALFORMED;
+		upper = upper6(q->l3, it->end);
+		len = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
+		copy_addr(t->saddr, ip6->daddr.in6_u.u6_addr32);
+		forged = !same_addr(t->daddr, ip6->saddr.in6_u.u6_addr32);
+	} else {
+		upper = upper4(q->l3, it->end);
+		len = bpf_ntohs(ip->tot_len);
+		map_addr4(t->saddr, ip->daddr);
+		forged = t->daddr[3] != ip->saddr;
+		if (upper.at < sizeof(*ip))
+			return RW_REASON_MALFORMED;
+	}
+	t->proto = upper.proto;
+	t->tcp_flags = TCP_ACK;
+	t->sport_be = 0;
+	t->dport_be = 0;
+	if (upper.proto && upper.proto != IPPROTO_TCP && upper.proto != IPPROTO_UDP)
+		return RW_REASON_ICMP;
+	/* What is sent to one address about another's packet is a forgery. */
+	if (upper.proto && (upper.later || forged))
+		return RW_REASON_ICMP_NO_FLOW;
+	/* Lengths as the quoted header has them, and as much of it as was quoted. */
+	if (len > it->icmp_len - 8)
+		len = it->icmp_len - 8;
+	q->l4 = q->l3 + upper.at;
+	if (!upper.proto || len < upper.at + 8 || (void *)(q->l4 + 4) > it->end)
+		return RW_REASON_MALFORMED;
+	q->l4_len = len - upper.at;
+	t->sport_be = q->l4[1];
+	t->dport_be = q->l4[0];
+	return RW_REASON_NONE;
+}
+
+/* The quote's layer-4 checksum, where that much was quoted. UDP's 0: none. */
+static __always_inline __u16 *quote_check(struct icmp_packet *it, struct quoted *q, __u8 proto)
+{
+	if (proto == IPPROTO_UDP)
+		return q->l4[3] ? q->l4 + 3 : NULL;
+	if (q->l4_len < 18 || (void *)(q->l4 + 9) > it->end)
+		return NULL;
+	return q->l4 + 8;
+}
+
+/*
+ * Translates the quote: its source becomes `to`'s destination and the reverse.
+ * Returns what that adds to the sum of the ICMP message.
+ */
+static __always_inline __u64 translate_quote(struct icmp_packet *it, struct quoted *q,
+					     const struct rw_tuple *t, const struct rewrite *to)
+{
+	__u64 addrs = csum_change_addr(t->saddr, to->saddr) + csum_change_addr(t->daddr, to->daddr);
+	__u64 ports = csum_change16(t->sport_be, to->sport_be) +
+		      csum_change16(t->dport_be, to->dport_be);
+	__u64 sum = addrs + ports;
+	__u16 *check = quote_check(it, q, t->proto), old;
+
+	if (it->v6) {
+		struct ipv6hdr *ip6 = q->l3;
+
+		copy_addr(ip6->saddr.in6_u.u6_addr32, to->daddr);
+		copy_addr(ip6->daddr.in6_u.u6_addr32, to->saddr);
+	} else {
+		struct iphdr *ip = q->l3;
+
+		ip->saddr = to->daddr[3];
+		ip->daddr = to->saddr[3];
+		old = ip->check;
+		ip->check = csum_apply(old, addrs);
+		sum += csum_change16(old, ip->check);
+	}
+	if (check) {
+		old = *check;
+		*check = csum_apply(old, addrs + ports);
+		if (t->proto == IPPROTO_UDP && !*check)
+			*check = 0xffff;
+		sum += csum_change16(old, *check);
+	}
+	q->l4[0] = to->dport_be;
+	q->l4[1] = to->sport_be;
+	return sum;
+}
+
+/* The same for the error itself; `saddr` is its own source's successor. */
+static __always_inline void translate_error(struct icmp_packet *it, struct quoted *q,
+					    const struct rw_tuple *t, const struct rewrite *to,
+					    const __u32 *saddr)
+{
+	struct rewrite outside = { .saddr = saddr, .daddr = to->daddr };
+	__u64 sum = translate_quote(it, q, t, to);
+
+	if (it->v6) {
+		struct ipv6hdr *ip6 = it->l3;
+
+		sum += csum_change_addr(ip6->saddr.in6_u.u6_addr32, saddr) +
+		       csum_change_addr(ip6->daddr.in6_u.u6_addr32, to->daddr);
+		rewrite_ipv6(ip6, &outside);
+	} else {
+		rewrite_ipv4(it->l3, &outside);
+	}
+	it->icmp[1] = csum_apply(it->icmp[1], sum);
+}
+
+/* An error about an error is never sent: one that cannot go on ends here. */
+static __always_inline enum rw_reason may_forward_error(struct icmp_packet *it, __u32 mtu)
+{
+	__u8 hops = it->v6 ? ((struct ipv6hdr *)it->l3)->hop_limit : ((struct iphdr *)it->l3)->ttl;
+
+	if (hops <= 1)
+		return RW_REASON_TTL_EXPIRED;
+	return it->l3_len > mtu ? RW_REASON_TOO_BIG : RW_REASON_NONE;
+}
+
+/* About what we sent a backend: to the client, as a reply of the flow. */
+static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, struct icmp_packet *it,
+						      struct quoted *q, __u32 place, __u64 key,
+						      struct flow_client *client)
+{
+	struct rw_service_info *info;
+	struct rewrite to = {};
+	struct rw_iface *way;
+	__u32 id;
+
+	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
+	if (!flow_read_client(place, &key, client))
+		return ICMP_DROP;
+	id = client->service;
+	info = bpf_map_lookup_elem(&service_info, &id);
+	way = bpf_map_lookup_elem(&ifaces, &client->iface);
+	s->icmp.reason = RW_REASON_NO_STATE;
+	if (!info || !way)
+		return ICMP_DROP;
+	s->icmp.reason = may_forward_error(it, way->mtu);
+	if (s->icmp.reason)
+		return ICMP_DROP;
+	to.saddr = info->addr;
+	to.sport_be = client->dport_be;
+	to.daddr = client->addr;
+	to.dport_be = client->port_be;
+	/* By the service's address: routers behind us are not the client's concern. */
+	translate_error(it, q, &s->tuple, &to, info->addr);
+	s->icmp.reason = RW_REASON_ICMP_TO_CLIENT;
+	s->icmp.iface = client->iface;
+	copy_mac(s->icmp.mac, (__u8 *)client->mac);
+	return ICMP_SEND;
+}
+
+/* About what a backend sent a client: to the backend, as a request of the flow. */
+static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, struct icmp_packet *it,
+						       struct quoted *q, __u64 key, __u32 *outer)
+{
+	struct rw_backend *backend = backend_of(key_backend(key));
+	__u32 nat = key_nat_addr(key);
+	struct rewrite to = { .saddr = s->tuple.saddr, .sport_be = bpf_htons(key_port(key)) };
+	const __u32 *saddr = outer;
+
+	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
+	if (!backend)
+		return ICMP_DROP;
+	s->icmp.reason = RW_REASON_NO_NEIGHBOUR;
+	if (!(backend->flags & RW_BACKEND_RESOLVED))
+		return ICMP_DROP;
+	s->icmp.reason = may_forward_error(it, backend->mtu);
+	if (s->icmp.reason)
+		return ICMP_DROP;
+	to.daddr = backend->addr;
+	to.dport_be = backend->port_be;
+	if (nat == RW_NAT_CLIENT) {
+		/* Whoever sent it: the backend has a way to clients. */
+		if (it->v6)
+			copy_addr(outer, ((struct ipv6hdr *)it->l3)->saddr.in6_u.u6_addr32);
+		else
+			map_addr4(outer, ((struct iphdr *)it->l3)->saddr);
+	} else {
+		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
+
+		s->icmp.reason = RW_REASON_NO_STATE;
+		if (!own)
+			return ICMP_DROP;
+		to.saddr = own->addr;
+		saddr = own->addr;
+	}
+	translate_error(it, q, &s->tuple, &to, saddr);
+	s->icmp.reason = RW_REASON_ICMP_TO_BACKEND;
+	s->icmp.iface = backend->iface;
+	copy_mac(s->icmp.mac, backend->dmac);
+	return ICMP_SEND;
+}
+
+/* Could the quoted packet be one that we sent a backend? */
+static __always_inline bool may_be_ours(const struct rw_settings *set, const struct rw_tuple *t)
+{
+	return set->source_client ||
+	       bpf_ntohs(t->dport_be) - set->reply_first < set->reply_count;
+}
+
+static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icmp_packet *it,
+						bool to_service)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	struct icmp_room *room = RW_ONLY(icmp_rooms);
+	struct rw_service *service;
+	struct quoted q = {};
+	__u64 flow = 0;
+	__u32 place;
+
+	s->icmp.reason = quote_read(it, &s->tuple, &q);
+	if (!set || !room || s->icmp.reason)
+		goto unknown;
+	if (may_be_ours(set, &s->tuple)) {
+		place = flow_by_reply(&s->tuple, now_seconds(), &flow);
+		if (place)
+			return error_to_client(s, it, &q, place, flow, &room->client);
+	}
+	s->icmp.reason = RW_REASON_ICMP;
+	if (!to_service)
+		goto unknown;
+	copy_addr(room->key.addr, s->tuple.daddr);
+	room->key.port_be = s->tuple.dport_be;
+	room->key.proto = s->tuple.proto;
+	service = bpf_map_lookup_elem(&services, &room->key);
+	if (!service)
+		return ICMP_PASS;
+	if (service->forward != RW_FORWARD_NAT)
+		return ICMP_BALANCE;
+	if (flow_by_client(&s->tuple, service->id, now_seconds(), &flow))
+		return error_to_backend(s, it, &q, flow, room->outer);
+	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
+	return ICMP_DROP;
+unknown:
+	if (!to_service) {
+		s->icmp.reason = RW_REASON_NO_SERVICE;
+		return ICMP_PASS;
+	}
+	return s->icmp.reason == RW_REASON_ICMP ? ICMP_PASS : ICMP_DROP;
+}
+
+static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at,
+						const bool v6)
+{
+	struct rw_scratch *s = RW_ONLY(scratch);
+	struct icmp_packet it = {};
+	bool to_service;
+	__u8 type;
+
+	if (!s)
+		return ICMP_PASS;
+	to_service = is_service_address(s->tuple.daddr);
+	s->icmp.reason = to_service ? RW_REASON_MALFORMED : RW_REASON_NO_SERVICE;
+	if (!icmp_open(ctx, l3_at, l4_at, &it, v6))
+		return to_service ? ICMP_DROP : ICMP_PASS;
+	type = *(__u8 *)it.icmp;
+	if (quotes_a_packet(type, v6))
+		return find_flow(s, &it, to_service);
+	if (!to_service)
+		return ICMP_PASS;
+	if (type == (v6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST))
+		return answer_echo(s, &it);
+	s->icmp.reason = RW_REASON_ICMP;
+	return ICMP_PASS;
+}
+
+/*
+ * An ICMP packet to us, whose layer 3 and 4 begin at these bytes of the frame
+ * and whose addresses are in scratch->tuple. Returns enum icmp_next.
+ */
+__noinline __u32 icmp4_arrived(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at)
+{
+	return icmp_look(ctx, l3_at, l4_at, false);
+}
+
+__noinline __u32 icmp6_arrived(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at)
+{
+	return icmp_look(ctx, l3_at, l4_at, true);
+}
+
+#endif

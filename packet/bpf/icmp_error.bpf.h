@@ -1,0 +1,430 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * ICMP errors of our own: a packet that does not fit the way out, and one whose
+ * TTL ends here (RFC 792, 1191, 1812 section 4.3, 4443). Sent back the way the
+ * packet came, as much of it quoted as the RFCs allow, in its VLAN; limited in
+ * rate; never about an ICMP packet, a later fragment, or to what is no host.
+ */
+#ifndef RINGWAY_ICMP_ERROR_H
+#define RINGWAY_ICMP_ERROR_H
+
+#include <linux/icmpv6.h>
+
+#include "checksum.bpf.h"
+#include "env.bpf.h"
+#include "parse.bpf.h"
+
+/* Types and codes of RFC 792; linux/icmp.h drags in a C library's headers. */
+#define ICMP_ECHO_REPLY 0
+#define ICMP_UNREACHABLE 3
+#define ICMP_FRAG_NEEDED 4
+#define ICMP_ECHO_REQUEST 8
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_BAD_PARAMETER 12
+
+#define ICMP_HOPS 64
+#define ICMP_TOS 0xc0	      /* internetwork control, RFC 1812 section 4.3.2.5 */
+#define L3_AT_MAX 22	      /* Ethernet with two tags */
+#define QUOTE4_MAX (576 - 28)  /* RFC 1812 section 4.3.2.3 */
+#define QUOTE6_MAX (1280 - 48) /* RFC 4443 section 2.4 (c) */
+#define QUOTE_WORDS (QUOTE6_MAX / 4)
+#define IPV6_LEAST_MTU 1280
+#define IP_DONT_FRAGMENT 0x4000
+#define IP_OFFSET 0x1fff
+
+/*
+ * writer, reader: gateway; nobody else, so it is not shared or pinned. Element 0
+ * is for everyone, the others for prefixes, by hash: two prefixes may share one,
+ * and its budget. When its next error would be in time (GCRA), nanoseconds.
+ */
+#define ICMP_PREFIXES 1024 /* a power of two */
+RW_MAP(icmp_budget, BPF_MAP_TYPE_PERCPU_ARRAY, 1 + ICMP_PREFIXES, __u32, __u64, 0);
+
+/* What is wrong with a packet. */
+enum icmp_error {
+	ICMP_ERROR_TOO_BIG,
+	ICMP_ERROR_TIME_EXCEEDED,
+};
+
+/* An IP packet's upper layer, behind options or extension headers. */
+struct upper {
+	__u32 at;   /* from the start of layer 3 */
+	__u8 proto; /* 0: not reached */
+	bool later; /* a fragment without the upper layer's header */
+};
+
+/* Extension headers looked behind. More are nobody's honest traffic. */
+#define EXTENSIONS_MAX 6
+
+static __always_inline struct upper upper6(void *l3, void *end)
+{
+	struct ipv6hdr *ip = l3;
+	struct upper upper = { .at = sizeof(*ip) };
+	__u8 next;
+
+	if ((void *)(ip + 1) > end)
+		return upper;
+	next = ip->nexthdr;
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		__u8 *extension = l3 + upper.at;
+		__u32 len;
+
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
+		    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
+			break;
+		if ((void *)(extension + 8) > end)
+			return upper;
+		len = 8;
+		if (next == IPPROTO_FRAGMENT)
+			upper.later |= !!(*(__be16 *)(extension + 2) & bpf_htons(0xfff8));
+		else
+			len += extension[1] * 8u;
+		next = extension[0];
+		upper.at += len;
+		if (upper.at > 1024)
+			return upper;
+	}
+	upper.proto = next;
+	return upper;
+}
+
+static __always_inline struct upper upper4(void *l3, void *end)
+{
+	struct iphdr *ip = l3;
+	struct upper upper = {};
+
+	if ((void *)(ip + 1) > end)
+		return upper;
+	upper.at = ip->ihl * 4u;
+	upper.proto = ip->protocol;
+	upper.later = !!(ip->frag_off & bpf_htons(IP_OFFSET));
+	return upper;
+}
+
+/* Can this address be answered? Not one that stands for many, or for nobody. A
+ * subnet's own broadcast address looks like any other from here. */
+static __always_inline bool is_host(const __u32 *addr, bool v6)
+{
+	__u8 first;
+
+	if (v6)
+		return (addr[0] | addr[1] | addr[2] | addr[3]) &&
+		       (addr[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000);
+	first = bpf_ntohl(addr[3]) >> 24;
+	return first && first != 127 && first < 224;
+}
+
+/* An address of ours that services have: whoever uses it as a source lies. */
+static __always_inline bool is_service_address(const __u32 *addr)
+{
+	struct rw_service_key key = {};
+	struct rw_service *entry;
+
+	copy_addr(key.addr, addr);
+	entry = bpf_map_lookup_elem(&services, &key);
+	return entry && (entry->flags & RW_ADDR_SERVICE);
+}
+
+/* One error more? Counted as sent when so (generic cell rate algorithm). */
+static __always_inline bool within(__u32 bucket, __u64 gap_us, __u32 burst, __u64 now)
+{
+	__u64 *due = bpf_map_lookup_elem(&icmp_budget, &bucket);
+	__u64 gap = gap_us * 1000, next;
+
+	if (!due)
+		return false;
+	next = (*due > now ? *due : now) + gap;
+	if (next - now > gap * burst)
+		return false;
+	*due = next;
+	return true;
+}
+
+/* The prefix first: one that asks too much does not use up what others need. */
+static __always_inline bool may_complain(const struct rw_settings *set, const __u32 *to, bool v6)
+{
+	__u64 word = v6 ? ((__u64)to[0] << 32 | to[1]) & ~bpf_cpu_to_be64(0xff)
+			: to[3] & bpf_htonl(0xffffff00);
+	__u64 now = bpf_ktime_get_ns();
+	__u32 bucket = (word * 0x9e3779b97f4a7c15ull) >> 32;
+
+	bucket = 1 + bucket % ICMP_PREFIXES;
+	return within(bucket, set->icmp_prefix_gap_us, set->icmp_burst, now) &&
+	       within(0, set->icmp_gap_us, set->icmp_burst, now);
+}
+
+/* Byte `at` of the frame, below 128. clang knows how far the offset reaches and
+ * leaves out the mask, the verifier forgot it when it was put aside. */
+static __always_inline void *frame_at(struct xdp_md *ctx, __u32 at)
+{
+	barrier_var(at);
+	return (void *)(long)ctx->data + (at & 0x7f);
+}
+
+/* Folded sum of `words` 32-bit words of the frame, from byte `at`. */
+__noinline __u32 csum_frame(struct xdp_md *ctx, __u32 at, __u32 words)
+{
+	__u32 *word = frame_at(ctx, at);
+	void *end = (void *)(long)ctx->data_end;
+	__u64 sum = 0;
+
+	for (__u32 i = 0; i < QUOTE_WORDS + 2 && i < words; i++) {
+		/* One pointer, or what is checked is not what is read. */
+		barrier_var(word);
+		if ((void *)(word + 1) > end)
+			break;
+		sum += *word++;
+	}
+	return csum_fold(sum);
+}
+
+/* The frame's link layer, while what follows it moves. Without tags the end of
+ * this is layer 3 already; that is written after it. */
+struct link_layer {
+	__u16 half[L3_AT_MAX / 2];
+};
+
+static __always_inline bool link_read(struct xdp_md *ctx, struct link_layer *link)
+{
+	struct link_layer *here = (void *)(long)ctx->data;
+
+	if ((void *)(here + 1) > (void *)(long)ctx->data_end)
+		return false;
+	*link = *here;
+	return true;
+}
+
+/* Back to where it came from, by `mac`, in the same VLAN. */
+static __always_inline bool link_write_back(struct xdp_md *ctx, const struct link_layer *link,
+					    const __u8 *mac)
+{
+	struct link_layer *here = (void *)(long)ctx->data;
+
+	if ((void *)(here + 1) > (void *)(long)ctx->data_end)
+		return false;
+	*here = *link;
+	copy_mac((__u8 *)here->half, (const __u8 *)(link->half + 3));
+	copy_mac((__u8 *)(here->half + 3), mac);
+	return true;
+}
+
+/* What goes before the quote. */
+struct complaint {
+	__u32 from[4];
+	__u32 to[4];
+	__u32 l3_at;
+	__u32 quote; /* bytes, a multiple of 4 */
+	__u32 head;  /* first word of the ICMP header: type, code */
+	__u32 mtu;
+};
+
+static __always_inline bool write_complaint4(struct xdp_md *ctx, const struct complaint *c)
+{
+	struct iphdr *ip = frame_at(ctx, c->l3_at);
+	__u32 *icmp = (__u32 *)(ip + 1), *word = (__u32 *)ip;
+
+	if ((void *)(icmp + 2) > (void *)(long)ctx->data_end)
+		return false;
+	word[0] = bpf_htonl(0x45000000 | ICMP_TOS << 16 | (28 + c->quote));
+	word[1] = bpf_htonl(IP_DONT_FRAGMENT);
+	word[2] = bpf_htonl(ICMP_HOPS << 24 | IPPROTO_ICMP << 16);
+	word[3] = c->from[3];
+	word[4] = c->to[3];
+	ip->check = ~csum_fold(csum_words(word, 5));
+	icmp[0] = c->head;
+	icmp[1] = bpf_htonl(c->mtu); /* RFC 1191: in the lower half */
+	return true;
+}
+
+static __always_inline bool write_complaint6(struct xdp_md *ctx, const struct complaint *c)
+{
+	struct ipv6hdr *ip = frame_at(ctx, c->l3_at);
+	__u32 *icmp = (__u32 *)(ip + 1), *word = (__u32 *)ip;
+
+	if ((void *)(icmp + 2) > (void *)(long)ctx->data_end)
+		return false;
+	word[0] = bpf_htonl(0x60000000 | ICMP_TOS << 20);
+	word[1] = bpf_htonl((8 + c->quote) << 16 | IPPROTO_ICMPV6 << 8 | ICMP_HOPS);
+	copy_addr(word + 2, c->from);
+	copy_addr(word + 6, c->to);
+	icmp[0] = c->head;
+	icmp[1] = bpf_htonl(c->mtu);
+	return true;
+}
+
+static __always_inline bool finish_complaint(struct xdp_md *ctx, const struct complaint *c,
+					     const bool v6)
+{
+	__u32 at = c->l3_at + (v6 ? 40 : 20);
+	__u64 sum = csum_frame(ctx, at, 2 + c->quote / 4);
+	__u16 *icmp = frame_at(ctx, at);
+
+	if (v6)
+		sum += csum_pseudo(c->from, c->to, true, IPPROTO_ICMPV6, (__u16)(8 + c->quote));
+	if ((void *)(icmp + 4) > (void *)(long)ctx->data_end)
+		return false;
+	icmp[1] = ~csum_fold(sum);
+	return true;
+}
+
+/* Whom to tell, and how much of the packet to quote. False: nobody, nothing. */
+static __always_inline bool plan_complaint4(void *l3, void *end, enum icmp_error error, __u32 mtu,
+					    struct complaint *c)
+{
+	struct iphdr *ip = l3;
+	struct upper upper = upper4(l3, end);
+	__u32 total;
+
+	if ((void *)(ip + 1) > end || upper.later || upper.proto == IPPROTO_ICMP)
+		return false;
+	if (error == ICMP_ERROR_TOO_BIG && !(ip->frag_off & bpf_htons(IP_DONT_FRAGMENT)))
+		return false;
+	total = bpf_ntohs(ip->tot_len);
+	map_addr4(c->to, ip->saddr);
+	map_addr4(c->from, ip->daddr);
+	c->quote = total < QUOTE4_MAX ? total : QUOTE4_MAX;
+	c->head = bpf_htonl(error == ICMP_ERROR_TOO_BIG
+				    ? ICMP_UNREACHABLE << 24 | ICMP_FRAG_NEEDED << 16
+				    : ICMP_TIME_EXCEEDED << 24);
+	c->mtu = mtu;
+	return true;
+}
+
+static __always_inline bool plan_complaint6(void *l3, void *end, enum icmp_error error, __u32 mtu,
+					    struct complaint *c)
+{
+	struct ipv6hdr *ip = l3;
+	struct upper upper = upper6(l3, end);
+	__u32 total;
+
+	if ((void *)(ip + 1) > end || !upper.proto || upper.later ||
+	    upper.proto == IPPROTO_ICMPV6)
+		return false;
+	total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+	/* RFC 8200 section 5: nobody makes packets smaller than this. */
+	if (error == ICMP_ERROR_TOO_BIG && total <= IPV6_LEAST_MTU)
+		return false;
+	copy_addr(c->to, ip->saddr.in6_u.u6_addr32);
+	copy_addr(c->from, ip->daddr.in6_u.u6_addr32);
+	c->quote = total < QUOTE6_MAX ? total : QUOTE6_MAX;
+	c->head = bpf_htonl(error == ICMP_ERROR_TOO_BIG ? ICMPV6_PKT_TOOBIG << 24
+							: ICMPV6_TIME_EXCEED << 24);
+	c->mtu = mtu < IPV6_LEAST_MTU && error == ICMP_ERROR_TOO_BIG ? IPV6_LEAST_MTU : mtu;
+	return true;
+}
+
+static __always_inline bool send_complaint(struct xdp_md *ctx, const struct complaint *c,
+					   const struct rw_iface *in, const bool v6)
+{
+	__u32 len = c->l3_at + c->quote, have = bpf_xdp_get_buff_len(ctx);
+	struct link_layer link;
+
+	if (!link_read(ctx, &link))
+		return false;
+	if (have > len && bpf_xdp_adjust_tail(ctx, (int)len - (int)have))
+		return false;
+	if (bpf_xdp_adjust_head(ctx, v6 ? -48 : -28))
+		return false;
+	if (!link_write_back(ctx, &link, in->mac))
+		return false;
+	if (!(v6 ? write_complaint6(ctx, c) : write_complaint4(ctx, c)))
+		return false;
+	return finish_complaint(ctx, c, v6);
+}
+
+/*
+ * Makes of the frame an ICMP error about it, to its sender; `from` or, NULL,
+ * the packet's own destination says who tells it. Layer 3 begins at byte l3_at
+ * and is unchanged yet. Returns the reason: of a drop, or SENT_... when the
+ * frame is to be sent back.
+ */
+static __always_inline __u32 make_complaint(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
+					    const struct rw_address *from, const bool v6)
+{
+	bool big = error == ICMP_ERROR_TOO_BIG;
+	enum rw_reason failed = big ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED;
+	void *end = (void *)(long)ctx->data_end;
+	struct rw_scratch *scratched = RW_ONLY(scratch);
+	struct rw_settings *set = RW_ONLY(settings);
+	struct complaint c = {};
+	struct rw_iface *in;
+	__u32 linear;
+	void *l3;
+
+	if (!scratched || !set || l3_at > L3_AT_MAX)
+		return failed;
+	in = bpf_map_lookup_elem(&ifaces, &scratched->iface);
+	if (!in)
+		return failed;
+	l3 = frame_at(ctx, l3_at);
+	c.l3_at = l3_at;
+	if (!(v6 ? plan_complaint6(l3, end, error, mtu, &c)
+		 : plan_complaint4(l3, end, error, mtu, &c)))
+		return failed;
+	if (!is_host(c.to, v6) || is_service_address(c.to))
+		return failed;
+	if (from)
+		copy_addr(c.from, from->addr);
+	if (!may_complain(set, c.to, v6))
+		return RW_REASON_ICMP_LIMITED;
+	/* Whole words, and of a frame in several buffers the first: enough for anybody. */
+	linear = end - l3;
+	c.quote = (c.quote < linear ? c.quote : linear) & ~3u;
+	if (!send_complaint(ctx, &c, in, v6))
+		return failed;
+	return big ? RW_REASON_SENT_TOO_BIG : RW_REASON_SENT_TIME_EXCEEDED;
+}
+
+__noinline __u32 icmp4_complain(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
+				const struct rw_address *from)
+{
+	return make_complaint(ctx, l3_at, error, mtu, from, false);
+}
+
+__noinline __u32 icmp6_complain(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
+				const struct rw_address *from)
+{
+	return make_complaint(ctx, l3_at, error, mtu, from, true);
+}
+
+/* Ends a packet that cannot go on as it is, and tells its sender. */
+static __always_inline int complain(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				    enum icmp_error error, __u32 mtu, const __u32 *from)
+{
+	const struct rw_address *by = (const struct rw_address *)from;
+	__u32 l3_at = p->l3 - (void *)(long)ctx->data, reason;
+
+	if (p->v6)
+		reason = icmp6_complain(ctx, l3_at, error, mtu, by);
+	else
+		reason = icmp4_complain(ctx, l3_at, error, mtu, by);
+	/* clang knows what the function returns and would drop the check below. */
+	barrier_var(reason);
+	if (reason == RW_REASON_SENT_TOO_BIG || reason == RW_REASON_SENT_TIME_EXCEEDED)
+		return send_back(env, reason);
+	if (reason >= RW_REASON_SPACE)
+		reason = RW_REASON_NO_STATE;
+	return leave(env->books, RW_DROP, reason);
+}
+
+/* Longer than `mtu`, the bytes of layer 3 that still fit. Before anything in it
+ * was changed or put before it. */
+static __always_inline int too_big(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				   __u32 mtu)
+{
+	return complain(ctx, env, p, ICMP_ERROR_TOO_BIG, mtu, NULL);
+}
+
+/* May not go on for a reason of may_forward() or the like. `from`: an address of
+ * ours to tell it by; NULL: the one it was sent to. */
+static __always_inline int refuse(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				  enum rw_reason reason, __u32 mtu, const __u32 *from)
+{
+	if (reason == RW_REASON_TOO_BIG)
+		return complain(ctx, env, p, ICMP_ERROR_TOO_BIG, mtu, from);
+	if (reason == RW_REASON_TTL_EXPIRED)
+		return complain(ctx, env, p, ICMP_ERROR_TIME_EXCEEDED, 0, from);
+	return leave(env->books, RW_DROP, reason);
+}
+
+#endif
