@@ -66,8 +66,8 @@ enum rw_reason {
 	RW_REASON_OTHER_HOST,	  /* the frame is for another MAC address */
 	/* dropped */
 	RW_REASON_MALFORMED,	  /* header cut short or lengths that disagree */
-	RW_REASON_IP_OPTIONS,	  /* IPv4 options, to a service address */
-	RW_REASON_IPV6_EXTENSION, /* extension header, to a service address */
+	RW_REASON_IP_OPTIONS,	  /* IPv4 options that make no sense, to a service address */
+	RW_REASON_IPV6_EXTENSION, /* cannot be stepped over, to a service address */
 	RW_REASON_FRAGMENT,	  /* to a service address */
 	RW_REASON_TTL_EXPIRED,
 	RW_REASON_NO_BACKEND,	 /* none healthy, when_none_healthy = "drop" */
@@ -109,6 +109,7 @@ enum rw_reason {
 	RW_REASON_SENT_TOO_BIG,		/* answered: it does not fit */
 	RW_REASON_SENT_TIME_EXCEEDED,	/* answered: its TTL ends here */
 	RW_REASON_ICMP_LIMITED,		/* drop: an answer was due, the rate limit spoke */
+	RW_REASON_SOURCE_ROUTE, /* drop: IPv4 source route, or a routing header with segments left */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */

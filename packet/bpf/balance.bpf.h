@@ -74,13 +74,10 @@ static __always_inline void count_request(const struct packet *p, __u32 referenc
 	t->flows++;
 	/* A local stack with checksum offload leaves just the pseudo-header's sum
 	 * there (CHECKSUM_PARTIAL): our change to it cannot come out right. */
-	if (p->t->proto == IPPROTO_TCP) {
-		__u16 l4_len = p->l3_len - (p->v6 ? 40 : 20);
-
+	if (p->t->proto == IPPROTO_TCP && p->check)
 		t->partial_checksums +=
 			*p->check == csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6,
-							   p->t->proto, l4_len));
-	}
+							   p->t->proto, p->l4_len));
 }
 
 static __always_inline void count_reply(const struct packet *p, __u32 reference)

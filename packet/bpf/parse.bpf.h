@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Step 1: what is this frame? Every length is checked here, once; later steps
- * rely on it. IPv4 options, IPv6 extension headers and fragments are named,
- * not looked into.
+ * rely on it. The common frame (no tag, no option, no extension, no fragment)
+ * is read in a straight line; layers.bpf.h walks all others.
  */
 #ifndef RINGWAY_PARSE_H
 #define RINGWAY_PARSE_H
 
-#include "common.bpf.h"
+#include "layers.bpf.h"
 
 /* TCP flags, byte 13 of the header (RFC 9293 section 3.1). */
 #define TCP_FIN 0x01
@@ -15,141 +15,174 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-#define IP_FRAGMENT_MASK 0x3fff /* more fragments, or an offset */
-
 struct packet {
-	struct rw_tuple *t; /* in scratch */
+	struct xdp_md *ctx;
+	struct rw_tuple *t;
 	struct ethhdr *eth; /* NULL: not even that */
-	void *l3;	    /* iphdr or ipv6hdr, without options or extensions */
-	void *l4;	    /* tcphdr or udphdr: ports lie alike in both */
-	__u16 *check;	    /* the layer-4 checksum */
-	__u16 l3_len;	    /* bytes of layer 3, by its own header */
+	void *l3;	    /* iphdr or ipv6hdr, maybe with options or extensions behind */
+	void *l4;	    /* tcphdr or udphdr: ports lie alike in both; NULL: a later fragment */
+	__u16 *check;	    /* the layer-4 checksum; NULL: a later fragment */
+	__u32 fragment_id;
+	__u16 l3_len;  /* bytes of layer 3, by its own header */
+	__u16 l4_len;  /* of these, layer 4's */
+	__u8 fragment; /* enum fragment */
 	bool v6;
 };
 
-/* Bytes in the whole frame, of which data..data_end may be the first part. */
-static __always_inline __u32 frame_len(struct xdp_md *ctx, __u32 needed)
+static __always_inline enum rw_reason parse_tcp(struct packet *p, void *end)
 {
-	__u32 linear = ctx->data_end - ctx->data;
+	struct tcphdr *tcp = p->l4;
 
-	return needed <= linear ? linear : (__u32)bpf_xdp_get_buff_len(ctx);
+	if ((void *)(tcp + 1) > end || p->l4_len < sizeof(*tcp))
+		return RW_REASON_MALFORMED;
+	if (tcp->doff < 5 || tcp->doff * 4u > p->l4_len)
+		return RW_REASON_MALFORMED;
+	p->t->sport_be = tcp->source;
+	p->t->dport_be = tcp->dest;
+	p->t->tcp_flags = ((__u8 *)tcp)[13];
+	p->check = &tcp->check;
+	return RW_REASON_NONE;
 }
 
-static __always_inline enum rw_reason parse_l4(struct packet *p, void *end, __u32 l4_len)
+static __always_inline enum rw_reason parse_udp(struct packet *p, void *end)
 {
-	if (p->t->proto == IPPROTO_TCP) {
-		struct tcphdr *tcp = p->l4;
+	struct udphdr *udp = p->l4;
+	__u32 udp_len;
 
-		if ((void *)(tcp + 1) > end || l4_len < sizeof(*tcp))
-			return RW_REASON_MALFORMED;
-		if (tcp->doff < 5 || tcp->doff * 4u > l4_len)
-			return RW_REASON_MALFORMED;
-		p->t->sport_be = tcp->source;
-		p->t->dport_be = tcp->dest;
-		p->check = &tcp->check;
-		p->t->tcp_flags = ((__u8 *)tcp)[13];
-		return RW_REASON_NONE;
-	}
-	if (p->t->proto == IPPROTO_UDP) {
-		struct udphdr *udp = p->l4;
-		__u32 udp_len;
+	if ((void *)(udp + 1) > end || p->l4_len < sizeof(*udp))
+		return RW_REASON_MALFORMED;
+	udp_len = bpf_ntohs(udp->len);
+	/* A first fragment holds less than the datagram. */
+	if (udp_len < sizeof(*udp) || (udp_len > p->l4_len && p->fragment != FRAGMENT_FIRST))
+		return RW_REASON_MALFORMED;
+	p->t->sport_be = udp->source;
+	p->t->dport_be = udp->dest;
+	p->check = &udp->check;
+	return RW_REASON_NONE;
+}
 
-		if ((void *)(udp + 1) > end || l4_len < sizeof(*udp))
-			return RW_REASON_MALFORMED;
-		udp_len = bpf_ntohs(udp->len);
-		if (udp_len < sizeof(*udp) || udp_len > l4_len)
-			return RW_REASON_MALFORMED;
-		p->t->sport_be = udp->source;
-		p->t->dport_be = udp->dest;
-		p->check = &udp->check;
-		p->t->tcp_flags = 0;
-		return RW_REASON_NONE;
+static __always_inline enum rw_reason parse_l4(struct packet *p, void *end)
+{
+	switch (p->t->proto) {
+	case IPPROTO_TCP:
+		return parse_tcp(p, end);
+	case IPPROTO_UDP:
+		return parse_udp(p, end);
+	case IPPROTO_ICMP:
+		return p->v6 ? RW_REASON_OTHER_PROTOCOL : RW_REASON_ICMP;
+	case IPPROTO_ICMPV6:
+		return p->v6 ? RW_REASON_ICMP : RW_REASON_OTHER_PROTOCOL;
 	}
-	if (p->t->proto == (p->v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
-		return RW_REASON_ICMP;
 	return RW_REASON_OTHER_PROTOCOL;
 }
 
-static __always_inline enum rw_reason parse_ipv4(struct xdp_md *ctx, struct packet *p, void *end)
+/* True when it was a common IPv4 packet and is now read up to layer 4. */
+static __always_inline bool common_ipv4(struct packet *p, void *end)
 {
 	struct iphdr *ip = p->l3;
 	__u32 total;
 
-	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
-		return RW_REASON_MALFORMED;
+	if ((void *)(ip + 1) > end || *(__u8 *)ip != 0x45 ||
+	    (ip->frag_off & bpf_htons(IP_FRAGMENT_MASK)))
+		return false;
 	total = bpf_ntohs(ip->tot_len);
-	if (total < ip->ihl * 4u ||
-	    sizeof(struct ethhdr) + total > frame_len(ctx, ETH_HLEN + total))
-		return RW_REASON_MALFORMED;
-	p->v6 = false;
+	/* Longer than the linear part: multi-buffer, or cut short. */
+	if (total < sizeof(*ip) || (void *)ip + total > end)
+		return false;
+	p->l4 = ip + 1;
 	p->l3_len = total;
+	p->l4_len = total - sizeof(*ip);
 	p->t->proto = ip->protocol;
 	map_addr4(p->t->saddr, ip->saddr);
 	map_addr4(p->t->daddr, ip->daddr);
-	if (ip->ihl > 5)
-		return RW_REASON_IP_OPTIONS;
-	if (ip->frag_off & bpf_htons(IP_FRAGMENT_MASK))
-		return RW_REASON_FRAGMENT;
-	p->l4 = ip + 1;
-	return parse_l4(p, end, total - sizeof(*ip));
+	return true;
 }
 
-static __always_inline enum rw_reason parse_ipv6(struct xdp_md *ctx, struct packet *p, void *end)
+static __always_inline bool common_ipv6(struct packet *p, void *end)
 {
 	struct ipv6hdr *ip = p->l3;
 	__u32 payload;
 
-	if ((void *)(ip + 1) > end || ip->version != 6)
-		return RW_REASON_MALFORMED;
+	if ((void *)(ip + 1) > end || (*(__u8 *)ip & 0xf0) != 0x60)
+		return false;
+	if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_UDP &&
+	    ip->nexthdr != IPPROTO_ICMPV6)
+		return false;
 	payload = bpf_ntohs(ip->payload_len);
-	if (sizeof(*ip) + payload > 0xffff ||
-	    ETH_HLEN + sizeof(*ip) + payload > frame_len(ctx, ETH_HLEN + sizeof(*ip) + payload))
-		return RW_REASON_MALFORMED;
-	p->v6 = true;
+	if ((void *)(ip + 1) + payload > end)
+		return false;
+	p->l4 = ip + 1;
 	p->l3_len = sizeof(*ip) + payload;
+	p->l4_len = payload;
 	p->t->proto = ip->nexthdr;
 	copy_addr(p->t->saddr, ip->saddr.in6_u.u6_addr32);
 	copy_addr(p->t->daddr, ip->daddr.in6_u.u6_addr32);
-	switch (ip->nexthdr) {
-	case IPPROTO_FRAGMENT:
-		return RW_REASON_FRAGMENT;
-	case IPPROTO_HOPOPTS:
-	case IPPROTO_ROUTING:
-	case IPPROTO_DSTOPTS:
-	case IPPROTO_AH:
-	case IPPROTO_MH:
-	case 139: /* HIP, RFC 7401 */
-	case 140: /* Shim6, RFC 5533 */
-		return RW_REASON_IPV6_EXTENSION;
-	}
-	p->l4 = ip + 1;
-	return parse_l4(p, end, payload);
+	return true;
+}
+
+/* Any other packet: layers.bpf.h says where layer 4 is, we point there. */
+static __always_inline enum rw_reason parse_uncommon(struct packet *p, void *end)
+{
+	struct layers at = {};
+	__u32 why = parse_layers(p->ctx, p->t, &at);
+	__u32 l4 = at.l4;
+
+	/* Of our own making, but the verifier knows no function's results. */
+	barrier_var(why);
+	if (why >= RW_REASON_SPACE)
+		return RW_REASON_NO_STATE;
+	p->fragment = at.fragment;
+	p->fragment_id = at.fragment_id;
+	p->l3_len = at.l3_len;
+	p->l4_len = at.l4_len;
+	if (p->l3 + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > end)
+		return RW_REASON_MALFORMED;
+	if (why)
+		return why;
+	barrier_var(l4);
+	if (l4 > MAX_L4_START)
+		return RW_REASON_MALFORMED;
+	p->l4 = (void *)(long)p->ctx->data + l4;
+	return RW_REASON_NONE;
 }
 
 /*
- * NONE: TCP or UDP, all fields set. ICMP, OTHER_PROTOCOL, IP_OPTIONS,
- * IPV6_EXTENSION, FRAGMENT: addresses and lengths set. Anything else: eth at
- * most.
+ * NONE: TCP or UDP, all fields set. ICMP, OTHER_PROTOCOL: all but ports and
+ * check. FRAGMENT, a later one: all but layer 4's. SOURCE_ROUTE,
+ * IPV6_EXTENSION: addresses and lengths of layer 3. Anything else: eth at most.
  */
 static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = (void *)(long)ctx->data;
+	bool common;
 
+	p->ctx = ctx;
 	if ((void *)(eth + 1) > end)
 		return RW_REASON_MALFORMED;
 	p->eth = eth;
 	p->l3 = eth + 1;
 	switch (eth->h_proto) {
 	case bpf_htons(ETH_P_IP):
-		return parse_ipv4(ctx, p, end);
+		common = common_ipv4(p, end);
+		break;
 	case bpf_htons(ETH_P_IPV6):
-		return parse_ipv6(ctx, p, end);
+		p->v6 = true;
+		common = common_ipv6(p, end);
+		break;
 	case bpf_htons(ETH_P_8021Q):
 	case bpf_htons(ETH_P_8021AD):
 		return RW_REASON_VLAN;
+	default:
+		return RW_REASON_NOT_IP;
 	}
-	return RW_REASON_NOT_IP;
+	if (!common) {
+		enum rw_reason why = parse_uncommon(p, end);
+
+		if (why)
+			return why;
+	}
+	return parse_l4(p, end);
 }
 
 #endif

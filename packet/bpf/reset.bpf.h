@@ -23,8 +23,7 @@ struct reset {
 static __always_inline struct reset reset_for(const struct packet *p)
 {
 	const struct tcphdr *tcp = p->l4;
-	__u32 l3 = p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	__u32 used = p->l3_len - l3 - tcp->doff * 4u;
+	__u32 used = p->l4_len - tcp->doff * 4u;
 	struct reset r = {};
 
 	if (p->t->tcp_flags & TCP_ACK) {
@@ -107,7 +106,7 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struc
 	if (p->t->tcp_flags & TCP_RST)
 		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
 	/* Parsed already; said again for verifiers that lost sight of it. */
-	if (p->l4 + sizeof(struct tcphdr) > (void *)(long)ctx->data_end)
+	if (!p->l4 || p->l4 + sizeof(struct tcphdr) > (void *)(long)ctx->data_end)
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
 	r = reset_for(p);
 	copy_mac((__u8 *)mac, p->eth->h_source);

@@ -38,14 +38,16 @@ static __always_inline void rewrite_ipv6(struct ipv6hdr *ip, const struct rewrit
 
 static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *to)
 {
-	__u64 change = csum_change_addr(p->t->saddr, to->saddr) +
-		       csum_change_addr(p->t->daddr, to->daddr) +
-		       csum_change16(p->t->sport_be, to->sport_be) +
-		       csum_change16(p->t->dport_be, to->dport_be);
-
+	__u64 change;
 	__be16 *ports = p->l4;
 	__u16 check;
 
+	if (!ports || !p->check)
+		return; /* a later fragment */
+	change = csum_change_addr(p->t->saddr, to->saddr) +
+		       csum_change_addr(p->t->daddr, to->daddr) +
+		       csum_change16(p->t->sport_be, to->sport_be) +
+		       csum_change16(p->t->dport_be, to->dport_be);
 	ports[0] = to->sport_be;
 	ports[1] = to->dport_be;
 	if (p->t->proto == IPPROTO_TCP) {

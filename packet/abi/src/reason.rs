@@ -129,15 +129,15 @@ impl Reason {
             Self::IpOptions => Explanation {
                 name: "ip-options",
                 verdicts: &[Verdict::Drop],
-                meaning: "IPv4 options in a packet to a service address.",
-                cause: "A probe or an unusual sender. Options are not balanced.",
+                meaning: "To a service address, with IPv4 options whose lengths disagree.",
+                cause: "A probe or a broken sender. Options in order are stepped over.",
                 next: "",
             },
             Self::Ipv6Extension => Explanation {
                 name: "ipv6-extension",
                 verdicts: &[Verdict::Drop],
-                meaning: "An IPv6 extension header in a packet to a service address.",
-                cause: "A probe or an unusual sender. Extension headers are not balanced.",
+                meaning: "To a service address, with an IPv6 extension header that cannot be stepped over.",
+                cause: "An authentication header (it covers the addresses), one for mobility, host identity or Shim6; more than eight headers, or 512 bytes of them.",
                 next: "",
             },
             Self::Fragment => Explanation {
@@ -146,6 +146,13 @@ impl Reason {
                 meaning: "A fragment to a service address.",
                 cause: "Large UDP datagrams, or a path whose MTU is smaller than the client's. Fragments are not balanced.",
                 next: "ip link show dev IFACE",
+            },
+            Self::SourceRoute => Explanation {
+                name: "source-route",
+                verdicts: &[Verdict::Drop],
+                meaning: "To a service address, but the packet says itself where it goes next: an IPv4 source route, or an IPv6 routing header with segments left.",
+                cause: "A probe, or segment routing that should have ended before this node. Such a packet's last address is not the one it carries.",
+                next: "",
             },
             Self::TtlExpired => Explanation {
                 name: "ttl-expired",

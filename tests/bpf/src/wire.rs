@@ -22,7 +22,7 @@ pub struct Packet<'a> {
     pub l3_len: usize,
     /// The layer-4 header and what follows it, without padding.
     pub l4: &'a [u8],
-    /// A fragment, or with IPv4 options or IPv6 extension headers: layer 4 was not looked at.
+    /// A fragment, or behind an IPv6 header that is not stepped over: layer 4 was not looked at.
     pub opaque: bool,
 }
 
@@ -104,14 +104,35 @@ fn ipv4(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
         ttl: l3[8],
         l3_len: total,
         l4: &l3[header..total],
-        opaque: header > 20 || word(l3, 6) & 0x3fff != 0,
+        opaque: word(l3, 6) & 0x3fff != 0,
     })
 }
 
 const ICMPV6: u8 = 58;
 
-/// Headers between IPv6's and layer 4.
-const EXTENSIONS: [u8; 8] = [0, 43, 44, 51, 60, 135, 139, 140];
+/// Headers between IPv6's and layer 4 that say in their second byte how long they are.
+const STEPPED_OVER: [u8; 3] = [0, 43, 60];
+/// Others.
+const OPAQUE: [u8; 5] = [44, 51, 135, 139, 140];
+
+/// Protocol and place of what follows IPv6's header and its extensions; whether it is opaque.
+fn upper(l3: &[u8], total: usize) -> Result<(u8, usize, bool), &'static str> {
+    let (mut proto, mut at) = (l3[6], 40);
+    loop {
+        let atomic = proto == 44 && at + 8 <= total && word(l3, at + 2) & !6 == 0;
+        if !STEPPED_OVER.contains(&proto) && !atomic {
+            return Ok((proto, at, OPAQUE.contains(&proto)));
+        }
+        let Some(header) = l3[..total].get(at..at + 8) else {
+            return Err("an extension header is cut");
+        };
+        proto = header[0];
+        at += if atomic { 8 } else { 8 * (usize::from(header[1]) + 1) };
+        if at > total {
+            return Err("an extension header reaches beyond the packet");
+        }
+    }
+}
 
 fn ipv6(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
     if l3.len() < 40 || l3[0] >> 4 != 6 {
@@ -121,17 +142,18 @@ fn ipv6(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
     if total > l3.len() {
         return Err("IPv6 payload length beyond the frame");
     }
+    let (proto, l4, opaque) = upper(l3, total)?;
     let ip =
         |at: usize| IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(&l3[at..at + 16]).unwrap()));
     Ok(Packet {
         macs: Default::default(),
         src: (ip(8), 0).into(),
         dst: (ip(24), 0).into(),
-        proto: l3[6],
+        proto,
         ttl: l3[7],
         l3_len: total,
-        l4: &l3[40..total],
-        opaque: EXTENSIONS.contains(&l3[6]),
+        l4: &l3[l4..total],
+        opaque,
     })
 }
 

@@ -4,6 +4,7 @@
 
 mod announce;
 mod forward;
+mod layers;
 mod ledger;
 mod malformed;
 mod races;

@@ -76,55 +76,6 @@ fn other_links_and_hosts() {
 }
 
 #[test]
-fn ipv4_options() {
-    needs_root!("ipv4_options");
-    let mut world = World::new();
-    let mut rows = Vec::new();
-    for frame in plain(&mut world, Family::V4) {
-        for (what, options) in [
-            ("no operation", vec![1, 1, 1, 0]),
-            ("router alert", vec![0x94, 4, 0, 0]),
-            ("record route", [vec![7, 39, 4], vec![0; 37]].concat()),
-        ] {
-            let frame = frame.clone().with(|f| f.options = options);
-            rows.push(row(what, frame.clone(), Drop, IpOptions));
-            rows.push(row(what, elsewhere(&frame), Pass, NoService));
-            let stranger = frame.with(|f| f.dst_mac = STRANGER_MAC);
-            rows.push(row(what, stranger, Pass, OtherHost));
-        }
-    }
-    check(&world, &rows);
-}
-
-#[test]
-fn ipv6_extension_headers() {
-    needs_root!("ipv6_extension_headers");
-    let mut world = World::new();
-    let mut rows = Vec::new();
-    for frame in plain(&mut world, Family::V6) {
-        // Next header, length, six bytes of padding option (RFC 8200 section 4.2).
-        let padded = vec![frame.proto, 0, 1, 4, 0, 0, 0, 0];
-        for (what, first) in [
-            ("hop-by-hop options", 0),
-            ("routing", 43),
-            ("destination options", 60),
-            ("authentication", 51),
-            ("mobility", 135),
-            ("host identity", 139),
-            ("shim6", 140),
-        ] {
-            let options = padded.clone();
-            let frame = frame.clone().with(|f| (f.first_extension, f.options) = (first, options));
-            rows.push(row(what, frame.clone(), Drop, Ipv6Extension));
-            rows.push(row(what, elsewhere(&frame), Pass, NoService));
-            let stranger = frame.with(|f| f.dst_mac = STRANGER_MAC);
-            rows.push(row(what, stranger, Pass, OtherHost));
-        }
-    }
-    check(&world, &rows);
-}
-
-#[test]
 fn fragments() {
     needs_root!("fragments");
     let mut world = World::new();
@@ -141,7 +92,7 @@ fn fragments() {
     }
     for frame in plain(&mut world, Family::V6) {
         // Next header, reserved, offset and more-flag, identification (RFC 8200 section 4.5).
-        for (what, offset) in [("first", 1u16), ("middle", 0x81), ("last", 0x80), ("atomic", 0)] {
+        for (what, offset) in [("first", 1u16), ("middle", 0x81), ("last", 0x80)] {
             let [high, low] = offset.to_be_bytes();
             let header = vec![frame.proto, 0, high, low, 0, 0, 0, 7];
             both(what, frame.clone().with(|f| (f.first_extension, f.options) = (44, header)));

@@ -1,0 +1,183 @@
+//! What lies between Ethernet's header and layer 4: IPv4 options and IPv6 extension headers are
+//! stepped over; what says that the packet is not for here, or hides its ports, is dropped.
+
+use ringway_abi::{Reason, Reason::*, Verdict::*};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::table::{Row, check, row};
+use ringway_bpf_tests::{World, ports};
+
+use crate::needs_root;
+
+const ROUTING: u8 = 43;
+
+fn plain(world: &mut World, family: Family, proto: u8) -> Frame {
+    let (src, dst) = world.ends(family, ports::ACROSS);
+    Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+}
+
+/// To a service: dropped for this. To nobody, or to another host: passed.
+fn refused(rows: &mut Vec<Row>, what: &str, frame: &Frame, reason: Reason) {
+    let elsewhere = (frame.family().elsewhere(), frame.dst.port()).into();
+    rows.extend([
+        row(what, frame, Drop, reason),
+        row(what, frame.clone().with(|f| f.dst = elsewhere), Pass, NoService),
+        row(what, frame.clone().with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost),
+    ]);
+}
+
+/// A flow opened by such a packet, and everything after it with the same options both ways.
+fn served(world: &mut World, frame: Frame) {
+    let mut flow = world.open_with(FRONT, frame.clone());
+    world.answer(&flow, flags::SYN | flags::ACK);
+    world.request(&flow, flags::ACK);
+    let answer = flow.answer(flags::ACK).with(|f| {
+        f.options = frame.options.clone();
+        f.first_extension = frame.first_extension;
+    });
+    let seen = world.feed(flow.back_slot(), &answer.bytes());
+    assert_eq!(seen.reason, NatReply, "{answer:?}");
+    assert_eq!(seen.frame, flow.returned(&answer).bytes(), "{answer:?}");
+    flow.request.options.clear();
+    world.request(&flow, flags::ACK);
+}
+
+/// Headers of these types, 8 bytes each but for `long`, then `last`.
+fn chain(types: &[u8], last: u8) -> (u8, Vec<u8>) {
+    let next = types.iter().skip(1).chain([&last]);
+    let padded = |next: &u8| [*next, 0, 1, 4, 0, 0, 0, 0];
+    let headers = types.iter().zip(next).flat_map(|(kind, next)| match kind {
+        // Type 0 with no segments left (RFC 8200 section 4.4).
+        &ROUTING => [*next, 0, 0, 0, 0, 0, 0, 0],
+        // An atomic fragment (RFC 6946).
+        44 => [*next, 0, 0, 0, 0, 0, 0, 7],
+        _ => padded(next),
+    });
+    (types[0], headers.collect())
+}
+
+#[test]
+fn ipv4_options_are_served() {
+    needs_root!("ipv4_options_are_served");
+    let mut world = World::new();
+    for proto in [TCP, UDP] {
+        for options in [
+            vec![1, 1, 1, 0],
+            vec![0x94, 4, 0, 0],                             // router alert
+            [vec![7, 39, 4], vec![0; 37]].concat(),          // record route
+            [vec![68, 12, 13, 0], vec![0; 8]].concat(),      // timestamp
+            [vec![0], vec![131, 200, 1].repeat(1)].concat(), // whatever follows the end
+        ] {
+            let frame = plain(&mut world, Family::V4, proto).with(|f| f.options = options);
+            served(&mut world, frame);
+        }
+        for words in 1..=10 {
+            let frame = plain(&mut world, Family::V4, proto);
+            served(&mut world, frame.with(|f| f.options = vec![1; 4 * words]));
+        }
+    }
+}
+
+#[test]
+fn ipv4_options_that_are_not() {
+    needs_root!("ipv4_options_that_are_not");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for proto in [TCP, UDP] {
+        let frame = plain(&mut world, Family::V4, proto);
+        let with = |options: &[u8]| frame.clone().with(|f| f.options = options.to_vec());
+        for kind in [131, 137] {
+            let route = with(&[kind, 7, 4, 192, 0, 2, 1, 0]);
+            refused(&mut rows, "source route", &route, SourceRoute);
+            let last = with(&[1, kind, 3, 4]);
+            refused(&mut rows, "source route, at the end", &last, SourceRoute);
+        }
+        for (what, options) in [
+            ("an option of length 0", [7, 0, 0, 0]),
+            ("an option of length 1", [7, 1, 0, 0]),
+            ("an option longer than the header", [7, 5, 4, 0]),
+            ("an option without its length", [1, 1, 1, 7]),
+        ] {
+            rows.push(row(what, with(&options), Drop, IpOptions));
+        }
+    }
+    check(&world, &rows);
+}
+
+#[test]
+fn ipv6_extensions_are_served() {
+    needs_root!("ipv6_extensions_are_served");
+    let mut world = World::new();
+    for proto in [TCP, UDP] {
+        for types in
+            [&[0][..], &[60], &[ROUTING], &[44], &[0, 60, ROUTING, 60], &[0, 60, 44, 60], &[60; 8]]
+        {
+            let frame = plain(&mut world, Family::V6, proto);
+            let (first, headers) = chain(types, proto);
+            served(&mut world, frame.with(|f| (f.first_extension, f.options) = (first, headers)));
+        }
+        // One of 256 bytes, twice.
+        for n in [1, 2] {
+            let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
+            let headers = if n == 1 { long(proto) } else { [long(60), long(proto)].concat() };
+            let frame = plain(&mut world, Family::V6, proto);
+            served(&mut world, frame.with(|f| (f.first_extension, f.options) = (60, headers)));
+        }
+    }
+}
+
+#[test]
+fn ipv6_extensions_that_are_not() {
+    needs_root!("ipv6_extensions_that_are_not");
+    let mut world = World::new();
+    let mut rows = Vec::new();
+    for proto in [TCP, UDP] {
+        let frame = plain(&mut world, Family::V6, proto);
+        let with = |(first, headers): (u8, Vec<u8>)| {
+            frame.clone().with(|f| (f.first_extension, f.options) = (first, headers))
+        };
+        for (what, kind) in
+            [("authentication", 51), ("mobility", 135), ("host identity", 139), ("shim6", 140)]
+        {
+            refused(&mut rows, what, &with(chain(&[kind], proto)), Ipv6Extension);
+            refused(&mut rows, what, &with(chain(&[0, 60, kind], proto)), Ipv6Extension);
+        }
+        refused(&mut rows, "nine headers", &with(chain(&[60; 9], proto)), Ipv6Extension);
+        let long = |next| [vec![next, 31, 1, 252], vec![0; 252]].concat();
+        let three = (60, [long(60), long(60), long(proto)].concat());
+        refused(&mut rows, "768 bytes of headers", &with(three), Ipv6Extension);
+        for kind in [0, 2, 3, 4] {
+            let route = vec![proto, 2, kind, 1, 0, 0, 0, 0];
+            let route = [route, vec![0x20; 16]].concat();
+            refused(&mut rows, "segments left", &with((ROUTING, route)), SourceRoute);
+        }
+        let beyond = (60, vec![proto, 200, 1, 4, 0, 0, 0, 0]);
+        rows.push(row("a header beyond the packet", with(beyond), Drop, Malformed));
+        // The packet ends in the header.
+        let mut cut = with(chain(&[60], proto)).bytes();
+        cut.truncate(14 + 40 + 5);
+        cut[18..20].copy_from_slice(&[0, 5]);
+        rows.push(row("a header cut", cut, Drop, Malformed));
+    }
+    check(&world, &rows);
+}
+
+/// A reset answers a segment with options by one without.
+#[test]
+fn resets_know_where_layer_4_is() {
+    needs_root!("resets_know_where_layer_4_is");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let plain = Frame::tcp(src, dst, flags::SYN | flags::FIN).payload(b"twelve bytes");
+        let expected = world.send(&plain);
+        assert_eq!(expected.reason, ResetNoFlow);
+        let (first, options) =
+            if family == Family::V4 { (0, vec![1; 8]) } else { chain(&[0, 60], TCP) };
+        let seen = world.send(&plain.with(|f| (f.first_extension, f.options) = (first, options)));
+        // Behind the reset, up to Ethernet's shortest frame, lies what lay there.
+        let end = 14 + family.header_len() + 20;
+        assert_eq!(seen.pair(), expected.pair());
+        assert_eq!(seen.frame[..end], expected.frame[..end]);
+    }
+}
