@@ -30,6 +30,7 @@ static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunn
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	bool v4 = false;
 	enum rw_reason why;
+	__u32 end;
 
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return RW_REASON_MALFORMED;
@@ -53,6 +54,7 @@ static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunn
 		return RW_REASON_NO_TUNNEL;
 	if (!is_ours(t->daddr, RW_DECAP_OUTER))
 		return RW_REASON_NO_TUNNEL;
+	end = t->at + t->len; /* of the outer packet */
 	if (t->proto == IPPROTO_UDP)
 		why = open_gue(ctx, t, gue_port_be);
 	else if (t->options || t->fragment)
@@ -61,7 +63,7 @@ static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunn
 		return why;
 	if (v4 && outer_damaged(ctx))
 		return RW_REASON_MALFORMED;
-	if (t->at + t->len > bpf_xdp_get_buff_len(ctx))
+	if (end > bpf_xdp_get_buff_len(ctx))
 		return RW_REASON_MALFORMED;
 	return RW_REASON_NONE;
 }
@@ -69,7 +71,7 @@ static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunn
 /* NONE: whole, for us, and changed as it should leave. */
 static __always_inline enum rw_reason open_inner(struct xdp_md *ctx, const struct tunnel *t)
 {
-	void *end = (void *)(long)ctx->data_end, *inner = (void *)(long)ctx->data + t->at;
+	void *end = (void *)(long)ctx->data_end, *inner = here(ctx, t);
 	struct iphdr *v4 = inner;
 	struct ipv6hdr *v6 = inner;
 	__u32 to[4], len;

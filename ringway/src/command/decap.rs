@@ -1,0 +1,104 @@
+//! `ringway decap`: open the tunnels that end at this backend.
+
+use ringway_gateway::decap::{self, Status};
+use ringway_gateway::problem::Error;
+use ringway_kernel::Mode;
+
+use crate::cli::{DecapArgs, DecapMode, Output};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone};
+
+/// Runs until told to stop, or shows or ends what runs.
+pub fn main(args: &DecapArgs) -> anyhow::Result<Exit> {
+    if args.detach {
+        let found = decap::detach(&args.interface)?;
+        let what = if found { "removed program on" } else { "nothing to remove on" };
+        table::print(&format!("{what} {}\n", args.interface))?;
+        return Ok(Exit::Done);
+    }
+    let status = match args.status {
+        true => decap::status(&args.interface)?,
+        false => decap::run(&options(args)?, |line| eprintln!("{line}"))?,
+    };
+    match args.output.output {
+        Output::Json => table::json(&status)?,
+        Output::Table => table::print(&render(&status, table::colour()))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn options(args: &DecapArgs) -> Result<decap::Options, Error> {
+    if args.gue_port == 0 {
+        return Err(Error::configuration("UDP port 0 is none", "write --gue-port 6080"));
+    }
+    Ok(decap::Options {
+        interface: args.interface.clone(),
+        addresses: args.address.clone(),
+        gue_port: args.gue_port,
+        mode: match args.mode {
+            DecapMode::Auto => Mode::Auto,
+            DecapMode::Native => Mode::Native,
+            DecapMode::Generic => Mode::Generic,
+        },
+        pin: args.pin,
+        allow_default_route: args.allow_default_route,
+    })
+}
+
+fn render(status: &Status, colour: bool) -> String {
+    let outer: Vec<String> = status.outer_addresses.iter().map(ToString::to_string).collect();
+    let mut text = format!(
+        "{} ({}{}): IP in IP, and GUE on UDP port {}, sent to {}\n\n",
+        status.interface,
+        status.mode,
+        if status.pinned { ", stays" } else { "" },
+        status.gue_port,
+        outer.join(", ")
+    );
+    let mut counters: Vec<_> = status.counters.iter().collect();
+    counters.sort_by_key(|counter| std::cmp::Reverse(counter.packets));
+    let mut table = Table::new(&["verdict", "reason", "packets"]);
+    for counter in counters {
+        let tone = if counter.verdict == "drop" { Tone::Warn } else { Tone::Plain };
+        table.row(vec![
+            Cell::new(counter.verdict).tone(tone),
+            Cell::new(counter.reason),
+            Cell::number(counter.packets),
+        ]);
+    }
+    text += &table.render(colour);
+    let ledger = status.ledger;
+    text += &format!(
+        "\nseen {}, sum of verdicts {}, difference {}\n",
+        ledger.seen_packets, ledger.sum_packets, ledger.difference_packets
+    );
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_gateway::decap::Counter;
+    use ringway_gateway::status::Ledger;
+
+    #[test]
+    fn the_most_frequent_first() {
+        let counter = |reason, packets| Counter { verdict: "pass", reason, packets };
+        let status = Status {
+            schema: "ringway.decap/1",
+            interface: "eth0".into(),
+            mode: "native".into(),
+            pinned: false,
+            gue_port: 6080,
+            outer_addresses: vec!["10.0.0.2".parse().expect("an address")],
+            inner_addresses: Vec::new(),
+            counters: vec![counter("no-tunnel", 2), counter("decap-gue", 5)],
+            ledger: Ledger::new(7, 7),
+        };
+        let text = render(&status, false);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[0], "eth0 (native): IP in IP, and GUE on UDP port 6080, sent to 10.0.0.2");
+        assert!(lines[3].contains("decap-gue") && lines[4].contains("no-tunnel"), "{text}");
+        assert_eq!(lines[6], "seen 7, sum of verdicts 7, difference 0");
+    }
+}
