@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used)]
 
 pub mod audit;
+pub mod capture;
 pub mod cast;
 pub mod frame;
 pub mod model;
@@ -22,5 +23,6 @@ pub use world::{Flow, Service, Summary, World, mac_of, protocol};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.
 pub fn can_run(test: &str) -> bool {
+    capture::begin(test);
     ringway_testnet::root_or_skip(test)
 }

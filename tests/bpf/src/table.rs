@@ -2,6 +2,7 @@
 
 use ringway_abi::{Reason, Verdict};
 
+use crate::capture;
 use crate::cast::FRONT;
 use crate::frame::{Arp, Frame};
 use crate::{Summary, World};
@@ -77,7 +78,8 @@ pub fn check(world: &World, rows: &[Row]) {
 }
 
 fn differs(world: &World, row: &Row) -> Option<String> {
-    let Summary { verdict, reason, frame } = world.feed(row.slot, &row.frame);
+    let fed = capture::row(&row.name, || world.feed(row.slot, &row.frame));
+    let Summary { verdict, reason, frame } = fed;
     let (wanted_verdict, wanted_reason) = row.counted;
     if (verdict, reason) != row.counted {
         return Some(format!(

@@ -9,6 +9,7 @@ use ringway_kernel::{Gateway, Interface, Options};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
+use crate::capture;
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family};
 use crate::frame::{Frame, TCP, flags};
 use crate::model::ring_slot;
@@ -168,6 +169,9 @@ impl World {
         let mut out = Vec::new();
         let verdict = self.root(slot).run(frame, &mut out).unwrap();
         let reason = self.counted(slot, &before, verdict);
+        if matches!(verdict, Verdict::Tx | Verdict::Redirect) || out != frame {
+            capture::sent(&out);
+        }
         if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(frame).is_good() {
             wire::check(&out).good();
         }

@@ -4,7 +4,7 @@ use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
 use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{World, ports, wire};
+use ringway_bpf_tests::{World, capture, ports, wire};
 
 use crate::needs_root;
 
@@ -146,6 +146,7 @@ fn cut_at_every_byte_and_owned_up_to() {
                     b.truncate(len);
                     add(b, at, len as i32 - whole as i32);
                 });
+                let _damaged = capture::damaged("TCP's checksum covers what was cut off");
                 let seen = world.feed(FRONT, &bytes);
                 // TCP is as long as IP says: with its header whole, nothing is known to be wrong.
                 let enough = proto == TCP && len >= l4 + 24;
@@ -168,6 +169,7 @@ fn damage_is_not_mended() {
             let flow = world.connect_or_open(family, proto, ports::ACROSS);
             let mut bytes = flow.next(flags::ACK).bytes();
             *bytes.last_mut().unwrap() ^= 1;
+            let _damaged = capture::damaged("a byte changed under way");
             let seen = world.feed(FRONT, &bytes);
             assert_eq!(seen.reason, NatForward);
             assert_eq!(wire::check(&seen.frame), wire::Checked::Bad("layer-4 checksum"));
