@@ -31,13 +31,15 @@
 #define RW_LABEL_LEN 64	      /* service name, NUL-terminated */
 #define RW_MAX_DECAP_ADDRESSES 4096 /* of the host that ringway decap runs on */
 
-/* Slots of the node's prog_array, in the order a packet meets them. */
+/* Slots of the node's prog_array: the stages in the order a packet meets them,
+ * then parts of a stage that only some packets meet. */
 enum rw_slot {
 	RW_SLOT_SHIELD,
 	RW_SLOT_BALANCE,
 	RW_SLOT_STEER,
 	RW_SLOT_FORWARD,
 	RW_SLOT_ON_PASS, /* a user's own program; last, instead of XDP_PASS */
+	RW_SLOT_ICMP,	 /* part of the balancer */
 	RW_SLOTS,
 };
 
@@ -110,6 +112,8 @@ enum rw_reason {
 	RW_REASON_SENT_TIME_EXCEEDED,	/* answered: its TTL ends here */
 	RW_REASON_ICMP_LIMITED,		/* drop: an answer was due, the rate limit spoke */
 	RW_REASON_SOURCE_ROUTE, /* drop: IPv4 source route, or a routing header with segments left */
+	RW_REASON_TRACK_FULL,  /* drop: new flow in a changed slot, no room for its record */
+	RW_REASON_TRACK_QUOTA, /* drop: the same, its source prefix opened too many */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */
@@ -161,12 +165,25 @@ struct rw_opening {
 	__u16 pad2;
 };
 
-/* What is to become of an ICMP packet (icmp.bpf.h). */
+/* What the balancer leaves to its ICMP part. */
+enum rw_icmp_task {
+	RW_ICMP_ARRIVED,       /* an ICMP packet to us */
+	RW_ICMP_TOO_BIG,       /* a packet does not fit the way out */
+	RW_ICMP_TIME_EXCEEDED, /* a packet's TTL ends here */
+};
+
 struct rw_icmp {
-	__u32 reason;
-	__u32 iface; /* of the way out, as is mac */
+	__u32 task;
+	__u32 v6;
+	__u32 l3_at; /* bytes of the frame before layer 3 */
+	__u32 l4_at; /* ARRIVED: before ICMP */
+	__u32 mtu;     /* TOO_BIG: what fits */
+	__u32 from[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by */
+	__u32 reason;  /* out */
+	__u32 iface;   /* out: of the way on, as is mac */
 	__u8 mac[6];
 	__u16 pad;
+	__u32 pad2;
 };
 
 /* What a stage has learnt, for those after it: tail calls do not return. Per
@@ -185,6 +202,9 @@ enum rw_iface_flags {
 	 * sends only when its far end runs native XDP (drivers/net/veth.c,
 	 * veth_xdp_flush); a redirected frame arrives with GRO alone as well. */
 	RW_IFACE_REDIRECT = 1,
+	/* Runs us in the kernel's generic path. What was received by native XDP
+	 * cannot be redirected into it: the kernel has to forward that. */
+	RW_IFACE_GENERIC = 2,
 };
 
 struct rw_iface {
@@ -275,6 +295,7 @@ struct rw_pair {
 enum rw_backend_flags {
 	RW_BACKEND_UP = 1,	 /* healthy: its flows live */
 	RW_BACKEND_RESOLVED = 2, /* dmac, iface and mtu are valid */
+	RW_BACKEND_TAKES_NEW = 4, /* in its service's ring */
 };
 
 struct rw_backend {
@@ -424,6 +445,8 @@ struct rw_settings {
 	__u32 icmp_gap_us;
 	__u32 icmp_prefix_gap_us;
 	__u32 icmp_burst;
+	__u32 track_buckets; /* of tracked flows; any number */
+	__u32 track_quota;   /* new records a second of one prefix (/24, /64); 0: any number */
 	__u32 pad;
 };
 

@@ -8,54 +8,25 @@
 #define RINGWAY_BALANCE_H
 
 #include "claim.bpf.h"
+#include "encap.bpf.h"
+#include "refuse.bpf.h"
 #include "reset.bpf.h"
-
-/* The ring's hash starts alike on every node: same flow, same slot. */
-#define RING_SEED 0x52494e47574159ull
+#include "track.bpf.h"
 
 struct chosen {
 	struct rw_backend *backend;
 	__u32 reference;
 };
 
-static __always_inline struct rw_backend *backend_of(__u32 reference)
+/* The ring's backend for a new flow; false when the ring has none. */
+static __always_inline bool ring_choose(const struct packet *p, const struct rw_service *service,
+					struct chosen *chosen)
 {
-	__u32 index = RW_BACKEND_INDEX(reference);
-	struct rw_backend *backend = bpf_map_lookup_elem(&backends, &index);
+	struct owners owners = {};
 
-	if (!backend || backend->generation != RW_BACKEND_GENERATION(reference))
-		return NULL;
-	return backend;
-}
-
-static __always_inline __u32 ring_slot(const struct packet *p)
-{
-	__u64 h = hash_addr(hash_addr(RING_SEED, p->t->saddr), p->t->daddr);
-
-	h = hash_end(hash_word(h, (__u64)p->t->sport_be << 32 | (__u64)p->t->dport_be << 16 |
-					  p->t->proto));
-	return (__u32)(((h >> 32) * RW_RING_SLOTS) >> 32);
-}
-
-/* The ring's backend for this packet; false when the ring has none. */
-static __always_inline bool ring_choose(const struct packet *p, __u32 id, struct chosen *chosen)
-{
-	void *inner = bpf_map_lookup_elem(&rings, &id);
-	__u32 zero = 0, slot = ring_slot(p);
-	struct rw_ring *ring;
-	__u32 member;
-
-	if (!inner)
+	if (!ring_owners(p->t, service, &owners) || !owners.current)
 		return false;
-	ring = bpf_map_lookup_elem(inner, &zero);
-	/* clang proves the bound and drops the check; the verifier of 6.1 cannot. */
-	barrier_var(slot);
-	if (!ring || slot >= RW_RING_SLOTS)
-		return false;
-	member = ring->slots[slot];
-	if (member >= RW_MAX_MEMBERS)
-		return false;
-	chosen->reference = ring->backends[member];
+	chosen->reference = owners.current;
 	chosen->backend = backend_of(chosen->reference);
 	return chosen->backend != NULL;
 }
@@ -151,13 +122,13 @@ static __always_inline int nat_request(struct env *env, struct packet *p, __u64 
 	return send_by(env, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
 }
 
-/* May a packet leave for this backend now? NONE: yes. */
+/* May a packet leave for this backend now, behind so many more bytes? NONE: yes. */
 static __always_inline enum rw_reason reachable(const struct packet *p,
-						const struct rw_backend *backend)
+						const struct rw_backend *backend, __u32 overhead)
 {
 	if (!(backend->flags & RW_BACKEND_RESOLVED))
 		return RW_REASON_NO_NEIGHBOUR;
-	return may_forward(p, backend->mtu);
+	return may_forward(p, backend->mtu - overhead);
 }
 
 /* Sources that would make us talk to ourselves, or past ourselves. */
@@ -194,11 +165,11 @@ static __always_inline int new_flow(struct xdp_md *ctx, struct env *env, struct 
 
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
-	if (!ring_choose(p, service->ring, &chosen))
+	if (!ring_choose(p, service, &chosen))
 		return no_backend(ctx, env, p, service->flags);
-	refused = reachable(p, chosen.backend);
+	refused = reachable(p, chosen.backend, 0);
 	if (refused)
-		return leave(env->books, RW_DROP, refused);
+		return refuse(ctx, env, p, refused, chosen.backend->mtu, NULL);
 	open->backend = chosen.reference;
 	open->iface = env->slot;
 	open->now = env->now;
@@ -226,14 +197,51 @@ static __always_inline bool opens_flow(const struct packet *p)
 	       (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }
 
+/* client -> backend of a dsr service, which answers past us. */
+static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, struct packet *p,
+				       const struct rw_service *service)
+{
+	bool begins = opens_flow(p), syn = begins && p->t->proto == IPPROTO_TCP;
+	struct chosen chosen = {};
+	enum rw_reason refused;
+	__u32 overhead;
+
+	if (begins) {
+		refused = refuse_source(p, service->flags);
+		if (refused)
+			return leave(env->books, RW_DROP, refused);
+	}
+	chosen.reference = dsr_owner(p->t, service, env->now, false, &refused);
+	if (refused)
+		return leave(env->books, RW_DROP, refused);
+	chosen.backend = backend_of(chosen.reference);
+	if (!chosen.reference || !chosen.backend)
+		return no_backend(ctx, env, p, service->flags);
+	overhead = encap_overhead(service->forward, chosen.backend);
+	refused = reachable(p, chosen.backend, overhead);
+	if (refused)
+		return refuse(ctx, env, p, refused, chosen.backend->mtu - overhead, NULL);
+	/* The backend itself sends it on to us: it lacks the service address. */
+	if (service->forward == RW_FORWARD_DSR_L2 &&
+	    same_mac(p->eth->h_source, chosen.backend->dmac))
+		return leave(env->books, RW_DROP, RW_REASON_LOOP);
+	count_request(p, chosen.reference, syn);
+	if (syn && chosen.backend->mss)
+		mss_clamp(ctx, p->l4 - (void *)p->eth, chosen.backend->mss);
+	return dsr_send(ctx, env, p, service->forward, chosen.backend, chosen.reference);
+}
+
 static __always_inline int request(struct xdp_md *ctx, struct env *env, struct packet *p,
 				   const struct rw_service *service)
 {
-	__u64 key = 0;
-	struct rw_flow *flow = flow_at(flow_by_client(p->t, service->id, env->now, &key));
 	struct rw_backend *backend;
 	enum rw_reason refused;
+	struct rw_flow *flow;
+	__u64 key = 0;
 
+	if (service->forward != RW_FORWARD_NAT)
+		return dsr_request(ctx, env, p, service);
+	flow = flow_at(flow_by_client(p->t, service->id, env->now, &key));
 	if (!flow) {
 		if (opens_flow(p))
 			return new_flow(ctx, env, p, service);
@@ -249,9 +257,9 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 		flow_touch(flow, &key, RW_FLOW_CLOSED, env->now);
 		return send_reset(ctx, env, p, RW_REASON_RESET_BACKEND_DOWN);
 	}
-	refused = reachable(p, backend);
+	refused = reachable(p, backend, 0);
 	if (refused)
-		return leave(env->books, RW_DROP, refused);
+		return refuse(ctx, env, p, refused, backend->mtu, NULL);
 	flow_touch(flow, &key, state_after_request(key_state(key), p->t->tcp_flags), env->now);
 	if (!same_mac(flow->client_mac, p->eth->h_source))
 		copy_mac(flow->client_mac, p->eth->h_source);
@@ -261,7 +269,8 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 }
 
 /* backend -> client. */
-static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 place, __u64 key)
+static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct packet *p,
+				     __u32 place, __u64 key)
 {
 	struct rw_flow *flow = flow_at(place);
 	struct rw_service_info *info;
@@ -273,7 +282,7 @@ static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 pl
 
 	if (!flow)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
-	if (!flow_read_client(flow, &key, &client))
+	if (!flow_read_client(place, &key, &client))
 		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
 	id = client.service;
 	info = bpf_map_lookup_elem(&service_info, &id);
@@ -281,12 +290,14 @@ static __always_inline int nat_reply(struct env *env, struct packet *p, __u32 pl
 	if (!info || !way)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
 	to.saddr = info->addr;
-	to.sport_be = info->port_be;
+	to.sport_be = client.dport_be;
 	to.daddr = client.addr;
 	to.dport_be = client.port_be;
 	refused = may_forward(p, way->mtu);
+	/* Sent to the client's own address, the packet says nothing of ours. */
 	if (refused)
-		return leave(env->books, RW_DROP, refused);
+		return refuse(ctx, env, p, refused, way->mtu,
+			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
 	flow_touch(flow, &key, state_after_reply(key_state(key), p->t->tcp_flags), env->now);
 	count_reply(p, key_backend(key));
 	rewrite(p, &to);

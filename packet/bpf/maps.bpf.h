@@ -24,8 +24,11 @@ RW_MAP(nat_addrs, BPF_MAP_TYPE_ARRAY, RW_MAX_NAT_ADDRS, __u32, struct rw_address
 /* writer: control; reader: status. Names of services. */
 RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
 
-/* writer: control, by swapping the inner map; reader: gateway. Sizes, not types:
- * to 6.1 a map that has types (BTF) and one that has none are not alike. */
+/* writer: control; reader: gateway. Backend references of each service's members. */
+RW_MAP(members, BPF_MAP_TYPE_ARRAY, RW_MAX_MEMBER_PLACES, __u32, __u32, 0);
+
+/* writer: control, a new inner map for every change; reader: gateway. Sizes, not
+ * types: to 6.1 a map that has types (BTF) and one that has none are not alike. */
 struct rw_ring_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -40,6 +43,33 @@ struct {
 	__array(values, struct rw_ring_map);
 } rings SEC(".maps");
 
+/* The same; by ring, only where a slot has changed. As many pairs as it takes. */
+struct rw_pairs_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rw_pair));
+} pairs_template SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, RW_MAX_RINGS);
+	__type(key, __u32);
+	__array(values, struct rw_pairs_map);
+} pairs SEC(".maps");
+
+/*
+ * writer: gateway; reader: gateway, control. Sized by [flows] tracked before
+ * load. Full: new records take the place of those on probation, else the flow
+ * goes to its slot's former owner, or is dropped and counted (track-full).
+ */
+RW_MAP(tracked, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_track_bucket, BPF_F_MMAPABLE);
+RW_MAP(track_quotas, BPF_MAP_TYPE_ARRAY, RW_TRACK_QUOTAS, __u32, __u64, 0);
+/* By service: the second in which a flow could not be tracked last. */
+RW_MAP(untracked, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
+RW_MAP(tracking, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_tracking, 0);
+
 /*
  * writer: gateway; reader: gateway, status. Sized by [nat] flows before load.
  * Full: the flow is dropped and counted (flow-table-full, nat-exhausted);
@@ -48,9 +78,6 @@ struct {
  */
 RW_MAP(flows, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_flow_bucket, BPF_F_MMAPABLE);
 RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_MMAPABLE);
-
-/* writer: gateway; reader: gateway. Next port of this CPU's block. */
-RW_MAP(port_cursor, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, __u32, 0);
 
 /* writer: gateway; reader: status. By backend index. */
 RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);

@@ -216,6 +216,8 @@ pub struct Service {
     pub mss_clamp: MssClamp,
     /// Whose source address the backends see; under dsr always the client's.
     pub source: SourceMode,
+    /// What chooses a flow's backend.
+    pub affinity: Affinity,
     /// Who answers for the address on the link.
     pub announce: Announce,
     /// What a client gets while no backend is healthy.
@@ -240,6 +242,24 @@ impl fmt::Display for SourceMode {
         f.write_str(match self {
             SourceMode::Node => "node",
             SourceMode::Client => "client",
+        })
+    }
+}
+
+/// What chooses the backend of a new flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Affinity {
+    /// Addresses, ports and protocol: a client's flows spread.
+    FiveTuple,
+    /// The client's address alone: all its flows share a backend.
+    Source,
+}
+
+impl fmt::Display for Affinity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Affinity::FiveTuple => "5-tuple",
+            Affinity::Source => "source",
         })
     }
 }

@@ -8,7 +8,8 @@ use toml::de::{DeTable, DeValue};
 use crate::check;
 use crate::located::Located;
 use crate::model::{
-    Announce, Backend, Forward, MssClamp, Protocol, Service, SourceMode, Tunnel, WhenNoneHealthy,
+    Affinity, Announce, Backend, Forward, MssClamp, Protocol, Service, SourceMode, Tunnel,
+    WhenNoneHealthy,
 };
 use crate::section::Section;
 use crate::tunnel::mss_clamp;
@@ -20,6 +21,8 @@ const MAX_WEIGHT: u32 = 1000;
 
 const SOURCES: [(&str, SourceMode); 2] =
     [("node", SourceMode::Node), ("client", SourceMode::Client)];
+const AFFINITIES: [(&str, Affinity); 2] =
+    [("5-tuple", Affinity::FiveTuple), ("source", Affinity::Source)];
 const ANNOUNCE: [(&str, Announce); 2] = [("arp", Announce::Arp), ("routed", Announce::Routed)];
 const NONE_HEALTHY: [(&str, WhenNoneHealthy); 3] = [
     ("reset", WhenNoneHealthy::Reset),
@@ -65,6 +68,7 @@ fn read_one(
     let gue_port = gue_port(&mut section, forward).unwrap_or(tunnel.gue_port);
     let mss_clamp = mss(&mut section, forward);
     let source = source(&mut section, forward);
+    let affinity = *section.or("affinity", Affinity::FiveTuple, |v| choice(v, &AFFINITIES));
     let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
@@ -80,6 +84,7 @@ fn read_one(
         gue_port,
         mss_clamp,
         source,
+        affinity,
         announce,
         when_none_healthy,
         check,

@@ -11,7 +11,7 @@ use crate::gateway::Gateway;
 use crate::holder::{Holder, holder};
 use crate::link::{OnInterface, XdpLink};
 use crate::pins::{DEFAULT_BPFFS, Pins, pin_error};
-use crate::{Error, Result};
+use crate::{Error, Result, losses};
 
 /// What the configuration asks for (`xdp_mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,6 +95,7 @@ impl Gateway {
         let root = state.root()?;
         let iface = &state.iface;
         let on = query(&iface.name, iface.ifindex)?;
+        losses::know_root(self.maps(), root, slot)?;
 
         let held = match &pins {
             Some(pins) => open_own(pins, &iface.name, iface.ifindex)?,
@@ -118,7 +119,9 @@ impl Gateway {
             let path = pins.link(&iface.name);
             link.pin(&path).map_err(pin_error("pin", &path))?;
         }
+        losses::forget_earlier(self.maps(), root, slot)?;
         self.slot_mut(slot)?.link = Some(link);
+        self.set_generic(slot, attached.mode == XdpMode::Generic)?;
         Ok(attached)
     }
 }
@@ -138,7 +141,8 @@ fn open_own(pins: &Pins, iface: &str, ifindex: u32) -> Result<Option<XdpLink>> {
     Ok(None)
 }
 
-fn create(
+/// Attaches a program to an interface that has none.
+pub(crate) fn create(
     root: std::os::fd::BorrowedFd<'_>,
     iface: &str,
     ifindex: u32,
@@ -169,7 +173,7 @@ fn create(
     }
 }
 
-fn query(iface: &str, ifindex: u32) -> Result<OnInterface> {
+pub(crate) fn query(iface: &str, ifindex: u32) -> Result<OnInterface> {
     OnInterface::query(ifindex).map_err(|_| Error::NoInterface { name: iface.to_owned(), ifindex })
 }
 

@@ -84,9 +84,19 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
         }
         detached.interfaces.push(iface);
     }
+    note_losses(&pins, &mut detached)?;
     note_maps(&pins, &mut detached);
     pins.remove()?;
     Ok(detached)
+}
+
+fn note_losses(pins: &Pins, detached: &mut Detached) -> Result<()> {
+    for name in pins.loss_names()? {
+        let path = pins.loss(&name);
+        let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+        detached.programs.extend(link.info().map(|(_, program)| program));
+    }
+    Ok(())
 }
 
 /// Remembers what should be gone afterwards. A map that cannot be opened is only not checked.

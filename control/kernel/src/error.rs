@@ -75,6 +75,16 @@ pub enum Error {
         /// What differs.
         detail: String,
     },
+    /// More addresses than decap has room for.
+    #[error(
+        "this host has {found} addresses, decap has room for {limit}: name those that tunnels end at and services have"
+    )]
+    TooManyAddresses {
+        /// How many there are.
+        found: usize,
+        /// How many fit.
+        limit: usize,
+    },
     /// Nothing is loaded for this node.
     #[error(
         "no gateway named {node} under {}{}; start one with `ringway run`, \
@@ -108,6 +118,17 @@ pub enum Error {
         source: libbpf_rs::Error,
         /// The last lines of libbpf's and the verifier's log.
         log: String,
+    },
+    /// The kernel refused a program at a tracepoint.
+    #[error(
+        "the kernel refused to attach {program} to its tracepoint: {source:#}; it must have \
+         tracepoints and describe its types (CONFIG_DEBUG_INFO_BTF=y)"
+    )]
+    Trace {
+        /// Name of the program.
+        program: String,
+        /// libbpf's error.
+        source: libbpf_rs::Error,
     },
     /// A map could not be read or written.
     #[error(

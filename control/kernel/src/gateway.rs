@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ringway_abi::raw::{RW_IFACE_REDIRECT, RW_MAX_IFACES, rw_daemon, rw_iface};
-use ringway_abi::{Slot, flow_buckets, index_buckets};
+use ringway_abi::raw::{
+    RW_IFACE_GENERIC, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES, rw_daemon, rw_iface,
+};
+use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 
 use crate::link::XdpLink;
 use crate::load::{FlowSizes, load_root};
@@ -15,7 +18,10 @@ use crate::map::{self, Maps};
 use crate::open::{self, Opened};
 use crate::pins::{DEFAULT_BPFFS, Pins};
 use crate::rows::{Existing, Rows};
-use crate::{Error, Result, View, log, probe};
+use crate::{Error, Result, View, log, losses, probe};
+
+/// A table of this size costs a megabyte, and its counters as much per CPU.
+const LEAST_BACKENDS: u32 = 16_384;
 
 /// How to open a gateway.
 #[derive(Clone, Debug)]
@@ -26,6 +32,10 @@ pub struct Options {
     pub bpffs: PathBuf,
     /// Flows to make room for. Rounded up; ignored when pinned tables are taken over.
     pub flows: u32,
+    /// Tracked flows of dsr services to make room for. The same.
+    pub tracked: u32,
+    /// Backends to make room for, all services together, at most `RW_MAX_BACKENDS`. The same.
+    pub backends: u32,
     /// Pin everything, so that traffic outlives this process. Without, all of it ends with the
     /// [`Gateway`] and nothing is taken over (tests).
     pub pin: bool,
@@ -33,7 +43,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { node: String::new(), bpffs: DEFAULT_BPFFS.into(), flows: 1 << 20, pin: true }
+        Self {
+            node: String::new(),
+            bpffs: DEFAULT_BPFFS.into(),
+            flows: 1 << 20,
+            tracked: 1 << 20,
+            backends: 0,
+            pin: true,
+        }
     }
 }
 
@@ -60,6 +77,8 @@ pub struct Interface {
 #[derive(Debug)]
 pub(crate) struct SlotState {
     pub(crate) iface: Interface,
+    /// In the generic path, as far as is known.
+    pub(crate) generic: bool,
     pub(crate) root: Option<OwnedFd>,
     pub(crate) link: Option<XdpLink>,
 }
@@ -77,6 +96,8 @@ pub struct Gateway {
     maps: Arc<Maps>,
     slots: BTreeMap<u32, SlotState>,
     pub(crate) rows: Option<Rows>,
+    /// Takes rings away that are not used any more.
+    pub(crate) retiring: Option<JoinHandle<Result<()>>>,
     started: SystemTime,
     /// The program array holds the balancer too; this keeps it alive without pins.
     _balance: OwnedFd,
@@ -96,6 +117,8 @@ impl Gateway {
         let sizes = FlowSizes {
             flow_buckets: flow_buckets(options.flows),
             index_buckets: index_buckets(options.flows),
+            track_buckets: track_buckets(options.tracked.max(1)),
+            backends: options.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
         };
         if !options.pin {
             let (balance, maps) = open::unpinned(sizes)?;
@@ -111,6 +134,8 @@ impl Gateway {
         } else {
             open::create(&pins, sizes, &mut opened)?
         };
+        // Packets are served without, so this is no reason not to start.
+        opened.losses_uncounted = losses::count(&maps, &pins).err();
         Ok((Self::new(Some(pins), Some(lock), balance, maps)?, opened))
     }
 
@@ -126,6 +151,7 @@ impl Gateway {
             maps: Arc::new(maps),
             slots: BTreeMap::new(),
             rows: None,
+            retiring: None,
             started: SystemTime::now(),
             _balance: balance,
             _lock: lock,
@@ -144,8 +170,12 @@ impl Gateway {
 
     /// What the tables hold now: lets a new daemon give services and backends the numbers they
     /// had, so that flows survive.
-    pub fn existing(&self) -> Result<Existing> {
-        Rows::read(&self.maps)?.existing(&self.maps)
+    pub fn existing(&mut self) -> Result<Existing> {
+        let mut rows = Rows::read(&self.maps)?;
+        rows.read_rings(&self.maps)?;
+        let existing = rows.existing(&self.maps)?;
+        self.rows = Some(rows);
+        Ok(existing)
     }
 
     /// Describes the interface of a slot to the packet path. Attaches nothing.
@@ -154,23 +184,38 @@ impl Gateway {
         if slot >= RW_MAX_IFACES {
             return Err(Error::NoSlot { slot });
         }
+        match self.slots.get_mut(&slot) {
+            Some(state) => state.iface = iface.clone(),
+            None => {
+                let iface = iface.clone();
+                let state = SlotState { iface, generic: false, root: None, link: None };
+                self.slots.insert(slot, state);
+            }
+        }
+        self.write_iface(slot)?;
+        map::put(&self.maps.devices, &slot, &iface.ifindex)
+    }
+
+    /// Says whether the interface of a slot is, or will be, in the kernel's generic path: what
+    /// native XDP has received cannot be redirected into it, and is passed to the kernel instead.
+    /// [`Self::attach`] says so itself.
+    pub fn set_generic(&mut self, slot: u32, generic: bool) -> Result<()> {
+        self.slot_mut(slot)?.generic = generic;
+        self.write_iface(slot)
+    }
+
+    fn write_iface(&self, slot: u32) -> Result<()> {
+        let state = self.slot(slot)?;
+        let iface = &state.iface;
+        let flag = |set: bool, flag: u32| if set { flag as u16 } else { 0 };
         let value = rw_iface {
             ifindex: iface.ifindex,
             mac: iface.mac,
             alt_mac: iface.alt_mac.unwrap_or(iface.mac),
             mtu: iface.mtu,
-            flags: if iface.redirect { RW_IFACE_REDIRECT as u16 } else { 0 },
+            flags: flag(iface.redirect, RW_IFACE_REDIRECT) | flag(state.generic, RW_IFACE_GENERIC),
         };
-        map::put(&self.maps.ifaces, &slot, &value)?;
-        map::put(&self.maps.devices, &slot, &iface.ifindex)?;
-        match self.slots.get_mut(&slot) {
-            Some(state) => state.iface = iface.clone(),
-            None => {
-                let state = SlotState { iface: iface.clone(), root: None, link: None };
-                self.slots.insert(slot, state);
-            }
-        }
-        Ok(())
+        map::put(&self.maps.ifaces, &slot, &value)
     }
 
     /// Gives up what is pinned for interfaces that this process has not attached, and empties
@@ -180,6 +225,7 @@ impl Gateway {
             map::put(&self.maps.ifaces, &slot, &rw_iface::default())?;
             map::remove(&self.maps.devices, &slot)?;
         }
+        losses::forget(&self.maps, |_, slot| !self.slots.contains_key(&slot))?;
         let Some(pins) = &self.pins else { return Ok(Vec::new()) };
         let attached = |name: &String| {
             self.slots.values().any(|state| state.iface.name == *name && state.link.is_some())

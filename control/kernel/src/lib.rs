@@ -8,6 +8,7 @@
 //! Interfaces are looked up in the network namespace of the calling thread.
 
 mod attach;
+mod decap;
 mod detach;
 mod error;
 mod gateway;
@@ -15,7 +16,9 @@ mod holder;
 mod link;
 mod load;
 mod log;
+mod losses;
 mod map;
+mod members;
 mod open;
 mod pins;
 mod probe;
@@ -26,10 +29,12 @@ mod tables;
 mod testrun;
 
 pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
+pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use detach::{Detached, detach};
 pub use error::{Error, Result};
 pub use gateway::{Gateway, Interface, Options};
 pub use holder::{Holder, holder};
+pub use load::objects;
 pub use open::{Opened, Orphan, OrphanCause, TakenOver};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use probe::{Bpffs, Probe, ensure_bpffs, probe};

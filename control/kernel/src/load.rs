@@ -19,15 +19,33 @@ static GATEWAY_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/gateway.bpf.o")) };
 static ROOT_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/root.bpf.o")) };
+static LOSSES_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/losses.bpf.o")) };
+static DECAP_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/decap.bpf.o")) };
+
+/// Every object file of the packet path, by the name of its source in packet/bpf: for checks
+/// that load them all, say on another kernel.
+pub fn objects() -> [(&'static str, &'static [u8]); 4] {
+    [
+        ("root", &ROOT_OBJECT.bytes),
+        ("gateway", &GATEWAY_OBJECT.bytes),
+        ("losses", &LOSSES_OBJECT.bytes),
+        ("decap", &DECAP_OBJECT.bytes),
+    ]
+}
 
 const GATEWAY: &str = "ringway_balance";
 const ROOT: &str = "ringway_root";
+const LOSSES: &str = "ringway_lost_*";
 
-/// Buckets of the two flow tables.
+/// Entries of the tables that the configuration sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowSizes {
     pub(crate) flow_buckets: u32,
     pub(crate) index_buckets: u32,
+    pub(crate) track_buckets: u32,
+    pub(crate) backends: u32,
 }
 
 /// Loads the balancer. `reuse` gives the maps that exist already, by name; the others are made.
@@ -39,6 +57,9 @@ pub(crate) fn load_gateway(
     let mut open = ObjectBuilder::default().open_memory(&GATEWAY_OBJECT.bytes).map_err(&failed)?;
     set_entries(&mut open, "flows", sizes.flow_buckets)?;
     set_entries(&mut open, "flow_index", sizes.index_buckets)?;
+    set_entries(&mut open, "tracked", sizes.track_buckets)?;
+    set_entries(&mut open, "backends", sizes.backends)?;
+    set_entries(&mut open, "traffic", sizes.backends)?;
     share(&mut open, &mut reuse)?;
     let object = load(GATEWAY, open)?;
     let maps = Maps::from_each(|name| {
@@ -56,10 +77,39 @@ pub(crate) fn load_root(slot: u32, maps: &Maps) -> Result<OwnedFd> {
     let mut constants =
         open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
     constants.set_initial_value(&slot.to_ne_bytes()).map_err(&failed)?;
-    share(&mut open, &mut |name| {
-        maps.get(name).map(MapHandle::try_from).transpose().map_err(map_error("open", name))
-    })?;
+    share(&mut open, &mut |name| clone_of(maps, name))?;
     program(&load(ROOT, open)?, ROOT)
+}
+
+/// Loads the programs that count what the kernel drops, on the gateway's maps.
+pub(crate) fn load_losses(maps: &Maps) -> Result<Object> {
+    let failed = load_error(LOSSES);
+    let mut open = ObjectBuilder::default().open_memory(&LOSSES_OBJECT.bytes).map_err(&failed)?;
+    share(&mut open, &mut |name| clone_of(maps, name))?;
+    load(LOSSES, open)
+}
+
+/// Loads the program that opens tunnel packets, with its constants and these of its maps; a ledger
+/// that exists already is used instead of a new one.
+pub(crate) fn load_decap<const N: usize>(
+    name: &'static str,
+    constants: &[u8],
+    maps: [&str; N],
+    ledger: Option<MapHandle>,
+) -> Result<(OwnedFd, [MapHandle; N])> {
+    let failed = load_error(name);
+    let mut open = ObjectBuilder::default().open_memory(&DECAP_OBJECT.bytes).map_err(&failed)?;
+    let mut rodata =
+        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
+    rodata.set_initial_value(constants).map_err(&failed)?;
+    let mut ledger = ledger;
+    share(&mut open, &mut |name| Ok(if name == "ledger" { ledger.take() } else { None }))?;
+    let object = load(name, open)?;
+    Ok((program(&object, name)?, maps_of(&object, maps)?))
+}
+
+fn clone_of(maps: &Maps, name: &str) -> Result<Option<MapHandle>> {
+    maps.get(name).map(MapHandle::try_from).transpose().map_err(map_error("open", name))
 }
 
 fn load(program: &'static str, open: OpenObject) -> Result<Object> {
@@ -82,6 +132,16 @@ fn program(object: &Object, name: &str) -> Result<OwnedFd> {
 fn set_entries(open: &mut OpenObject, name: &str, entries: u32) -> Result<()> {
     let mut map = open.maps_mut().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
     map.set_max_entries(entries).map_err(map_error("size", name))
+}
+
+/// These maps of a loaded object.
+fn maps_of<const N: usize>(object: &Object, names: [&str; N]) -> Result<[MapHandle; N]> {
+    let mut found = Vec::with_capacity(N);
+    for name in names {
+        let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+        found.push(MapHandle::try_from(&map).map_err(map_error("open", name))?);
+    }
+    found.try_into().map_err(|_| missing("one of its maps"))
 }
 
 fn is_rodata(name: &OsStr) -> bool {
@@ -123,4 +183,22 @@ fn check_same(name: &str, wanted: &OpenMapMut<'_>, found: &MapHandle) -> Result<
 fn missing(name: &str) -> Error {
     let detail = "the program does not have it".to_owned();
     Error::Content { map: name.to_owned(), detail }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_object_is_listed() {
+        let directory = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packet/bpf");
+        let mut sources: Vec<String> = std::fs::read_dir(directory)
+            .unwrap()
+            .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+            .filter_map(|name| name.strip_suffix(".bpf.c").map(str::to_owned))
+            .collect();
+        let mut listed: Vec<String> =
+            super::objects().iter().map(|(name, _)| (*name).to_owned()).collect();
+        sources.sort();
+        listed.sort();
+        assert_eq!(listed, sources);
+    }
 }

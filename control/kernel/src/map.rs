@@ -49,6 +49,7 @@ maps!(
     settings,
     slots,
     ledger,
+    roots,
     scratch,
     ifaces,
     devices,
@@ -57,13 +58,21 @@ maps!(
     backends,
     nat_addrs,
     labels,
+    members,
     rings,
+    pairs,
+    tracked,
+    track_quotas,
+    untracked,
+    tracking,
     flows,
     flow_index,
-    port_cursor,
     traffic,
     daemon,
 );
+
+/// Entries that go into one system call.
+const BATCH: usize = 4096;
 
 /// Read-only handle, linux/bpf.h BPF_F_RDONLY.
 const RDONLY: u32 = libbpf_rs::libbpf_sys::BPF_F_RDONLY;
@@ -122,6 +131,20 @@ where
         .map_err(map_error("write", &name_of(map)))
 }
 
+/// Writes many entries with few system calls.
+pub(crate) fn put_all<K, V>(map: &MapHandle, keys: &[K], values: &[V]) -> Result<()>
+where
+    K: IntoBytes + Immutable,
+    V: IntoBytes + Immutable,
+{
+    for (keys, values) in keys.chunks(BATCH).zip(values.chunks(BATCH)) {
+        let count = keys.len() as u32;
+        map.update_batch(keys.as_bytes(), values.as_bytes(), count, MapFlags::ANY, MapFlags::ANY)
+            .map_err(map_error("write", &name_of(map)))?;
+    }
+    Ok(())
+}
+
 /// Puts a program or map into an array of such.
 pub(crate) fn put_fd(map: &MapHandle, index: u32, fd: BorrowedFd<'_>) -> Result<()> {
     put(map, &index, &fd.as_raw_fd())
@@ -135,6 +158,15 @@ pub(crate) fn remove<K: IntoBytes + Immutable + ?Sized>(map: &MapHandle, key: &K
         }
         _ => Ok(()),
     }
+}
+
+/// Removes many entries with few system calls. All must be there.
+pub(crate) fn remove_all(map: &MapHandle, keys: &[u32]) -> Result<()> {
+    for keys in keys.chunks(BATCH) {
+        map.delete_batch(keys.as_bytes(), keys.len() as u32, MapFlags::ANY, MapFlags::ANY)
+            .map_err(map_error("write", &name_of(map)))?;
+    }
+    Ok(())
 }
 
 /// Reads one element of a per-CPU array, one value per possible CPU.

@@ -4,8 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapHandle};
-use ringway_abi::Slot;
 use ringway_abi::raw::{RW_LAYOUT, rw_daemon, rw_settings};
+use ringway_abi::{IntoBytes, Slot};
 
 use crate::link::{OnInterface, XdpLink};
 use crate::load::{FlowSizes, load_gateway};
@@ -20,6 +20,8 @@ pub struct Opened {
     pub taken_over: Option<TakenOver>,
     /// Pins that belonged to nothing any more, now removed: worth saying aloud.
     pub orphans: Vec<Orphan>,
+    /// Why what the kernel drops after our verdict is not counted; `None`: it is.
+    pub losses_uncounted: Option<Error>,
     /// A start that was cut short had left pins without settings; they were removed.
     pub unfinished_removed: bool,
 }
@@ -174,10 +176,10 @@ fn index_of(iface: &str) -> Option<u32> {
 }
 
 fn new_settings(maps: &Maps) -> Result<rw_settings> {
-    let mut seed = [0u8; 8];
-    rustix::rand::getrandom(&mut seed, rustix::rand::GetRandomFlags::empty())
+    let mut settings = rw_settings::default();
+    rustix::rand::getrandom(settings.keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
-    with_sizes(rw_settings { seed: u64::from_ne_bytes(seed), ..Default::default() }, maps)
+    with_sizes(settings, maps)
 }
 
 fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
@@ -189,6 +191,7 @@ fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
         layout: RW_LAYOUT,
         flow_mask: maps.flows.max_entries() - 1,
         index_mask: maps.flow_index.max_entries() - 1,
+        track_buckets: maps.tracked.max_entries(),
         cpus: u32::try_from(cpus).unwrap_or(1),
         stages: settings.stages | 1 << Slot::Balance as u32,
         ..settings

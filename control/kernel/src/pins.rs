@@ -3,6 +3,7 @@
 //! ```text
 //! BPFFS/ringway/NODE/maps/NAME          every map of the packet path
 //! BPFFS/ringway/NODE/ifaces/IFACE/link  the attachment of one interface
+//! BPFFS/ringway/NODE/losses/PROGRAM     the attachment of one program to its tracepoint
 //! ```
 //!
 //! bpffs refuses dots in names (kernel/bpf/inode.c, bpf_lookup), so `.` and `%` are written as
@@ -62,6 +63,21 @@ impl Pins {
     /// Pin of an interface's attachment.
     pub fn link(&self, iface: &str) -> PathBuf {
         self.ifaces().join(encode(iface)).join("link")
+    }
+
+    /// Directory with the attachments of the programs that count what the kernel drops.
+    pub fn losses(&self) -> PathBuf {
+        self.dir().join("losses")
+    }
+
+    /// Pin of one of them.
+    pub fn loss(&self, program: &str) -> PathBuf {
+        self.losses().join(program)
+    }
+
+    /// Names of those that are pinned, in alphabetical order.
+    pub(crate) fn loss_names(&self) -> Result<Vec<String>> {
+        list(&self.losses())
     }
 
     /// Whether there is anything of the node, be it unfinished. Fails for a user who may not look.
@@ -137,6 +153,16 @@ impl Pins {
         remove_tree(&self.ifaces().join(encode(iface)))
     }
 
+    /// Makes the directory for the programs that count what the kernel drops.
+    pub(crate) fn create_losses(&self) -> Result<()> {
+        fs::create_dir_all(self.losses()).map_err(pin_error("create", &self.losses()))
+    }
+
+    /// Removes them; they count no more.
+    pub(crate) fn remove_losses(&self) -> Result<()> {
+        remove_tree(&self.losses())
+    }
+
     /// Removes every pin of the node, attachments first, and the directories that become empty.
     pub(crate) fn remove(&self) -> Result<()> {
         remove_tree(&self.ifaces())?;
@@ -181,7 +207,8 @@ fn check_name(name: &str) -> Result<()> {
     Err(Error::BadName { name: name.to_owned() })
 }
 
-fn encode(name: &str) -> String {
+/// A name as bpffs takes it.
+pub(crate) fn encode(name: &str) -> String {
     name.replace('%', "%25").replace('.', "%2e")
 }
 

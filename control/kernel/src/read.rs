@@ -10,14 +10,14 @@ use ringway_abi::raw::{
     rw_flow_bucket, rw_iface, rw_ledger, rw_settings, rw_traffic,
 };
 use ringway_abi::{FlowKey, FlowState};
-use ringway_plan::tables::{NextHop, ServiceKey};
+use ringway_plan::tables::{Forward, NextHop, ServiceKey};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::attach::XdpMode;
 use crate::link::{OnInterface, XdpLink};
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
-use crate::rows::{Rows, backend_row, is_vacant, label_text, service_key_of};
+use crate::rows::{Rows, backend_row, forward_from, is_vacant, label_text, service_key_of};
 use crate::{Result, log, open};
 
 /// A window on one node. Cheap to clone; changes nothing.
@@ -68,7 +68,9 @@ pub struct ServiceState {
     pub key: ServiceKey,
     /// Its name in the configuration.
     pub name: String,
-    /// It keeps its clients' addresses.
+    /// How packets reach its backends.
+    pub forward: Forward,
+    /// nat that keeps its clients' addresses.
     pub source_client: bool,
     /// It resets TCP when no backend is healthy.
     pub reset_when_none: bool,
@@ -80,7 +82,7 @@ pub struct ServiceState {
 #[derive(Clone, Debug)]
 pub struct BackendState {
     /// Index in the table.
-    pub index: u16,
+    pub index: u32,
     /// Generation of the index.
     pub generation: u16,
     /// Its address and port.
@@ -143,6 +145,12 @@ impl View {
         self.pins.as_ref()
     }
 
+    /// Whether what the kernel drops after our verdict is counted ([`rw_ledger::losses`]).
+    pub fn counts_losses(&self) -> Result<bool> {
+        let Some(pins) = &self.pins else { return Ok(false) };
+        Ok(!pins.loss_names()?.is_empty())
+    }
+
     /// The node's settings.
     pub fn settings(&self) -> Result<rw_settings> {
         map::get(&self.maps.settings, 0)
@@ -158,9 +166,9 @@ impl View {
     }
 
     /// A backend's traffic by its index, all CPUs added up.
-    pub fn traffic(&self, index: u16) -> Result<rw_traffic> {
+    pub fn traffic(&self, index: u32) -> Result<rw_traffic> {
         let mut sum = rw_traffic::default();
-        for one in map::get_percpu::<rw_traffic>(&self.maps.traffic, index.into())? {
+        for one in map::get_percpu::<rw_traffic>(&self.maps.traffic, index)? {
             sum.add(&one);
         }
         Ok(sum)
@@ -227,6 +235,7 @@ impl View {
                 id: *id as u16,
                 key: service_key_of(info),
                 name: rows.labels.get(id).map(label_text).unwrap_or_default(),
+                forward: forward_from(info.forward),
                 source_client: info.flags & RW_SVC_SOURCE_CLIENT != 0,
                 reset_when_none: info.flags & RW_SVC_NONE_RESET != 0,
                 backends: self.backends_of(&rows, *id)?,
@@ -248,7 +257,7 @@ impl View {
                 address: row.endpoint(),
                 up: row.up,
                 next_hop: row.next_hop,
-                traffic: self.traffic(*index as u16)?,
+                traffic: self.traffic(*index)?,
             });
         }
         Ok(backends)

@@ -1,113 +1,198 @@
-//! Rings, each replaced as a whole.
+//! Rings: an inner map each, and another one for the pairs of a ring that is changing. What an id
+//! stands for does not change while a service uses it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use ringway_abi::FromZeros;
-use ringway_abi::raw::rw_ring;
-use ringway_plan::tables::RingRow;
-use zerocopy::IntoBytes;
+use ringway_abi::raw::{rw_pair, rw_ring};
+use ringway_abi::{FromBytes, FromZeros};
+use ringway_plan::tables::{Pair, RingRow};
+use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::map::{self, Maps, map_error};
 use crate::{Error, Result};
 
-/// Rings replaced by one call.
+/// Inner maps put in place by one call.
 const BATCH: usize = 256;
-/// Calls that may still wait for their grace period while others go on.
-const MOST_WAITING: usize = 16;
 /// Between two looks whether the new rings are in force.
 const GLANCE: Duration = Duration::from_micros(200);
+/// Threads that look at rings, each of which may wait for its grace period.
+const READERS: usize = 16;
+/// linux/bpf.h: inner maps may differ in their number of entries.
+const INNER_MAP: u32 = libbpf_rs::libbpf_sys::BPF_F_INNER_MAP;
 
-/// Puts new inner maps in the place of the old. Returns how many there were, as soon as packets meet them; with
-/// `until_unused` when no packet uses the old ones any more.
+/// Puts rings in place. Returns as soon as packets can meet them.
 ///
-/// The kernel does not return from such a call before every program that may still use the old map has ended
-/// (kernel/bpf/syscall.c, maybe_wait_bpf_programs): an RCU grace period, some 10 ms, and seconds on a machine
-/// without an idle CPU. The new maps are in force before that, and another backend's death must not wait for it:
-/// the call is made on a thread of its own. In batches, since it waits once per call.
-pub(crate) fn swap<'a>(
-    maps: &Arc<Maps>,
-    rows: impl Iterator<Item = &'a RingRow>,
-    until_unused: bool,
-) -> Result<usize> {
-    let rows: Vec<&RingRow> = rows.collect();
+/// The kernel does not return from such a call before every program that may still use a former
+/// inner map has ended (kernel/bpf/syscall.c, maybe_wait_bpf_programs): an RCU grace period, some
+/// 10 ms, and seconds on a machine without an idle CPU. The new maps are in force before that, and
+/// a backend's death must not wait for it: the calls are made on threads of their own. In batches,
+/// since it waits once per call.
+pub(crate) fn put(maps: &Arc<Maps>, rows: &[&RingRow]) -> Result<()> {
     for rows in rows.chunks(BATCH) {
-        let inner = rows.iter().map(|row| new_ring(row)).collect::<Result<Vec<_>>>()?;
-        let ids: Vec<u32> = rows.iter().map(|row| row.id).collect();
-        swap_batch(maps, ids, inner, until_unused)?;
-    }
-    Ok(rows.len())
-}
-
-fn swap_batch(
-    maps: &Arc<Maps>,
-    ids: Vec<u32>,
-    inner: Vec<MapHandle>,
-    until_unused: bool,
-) -> Result<()> {
-    static WAITING: AtomicUsize = AtomicUsize::new(0);
-    // They are put in place in order, so the last one tells; and up to 6.7 a look at one takes a grace period.
-    let (Some(&ring), Some(map)) = (ids.last(), inner.last()) else { return Ok(()) };
-    let last = (ring, map_id(map)?);
-    let others = WAITING.fetch_add(1, Ordering::Relaxed);
-    let call = thread::Builder::new().name("ring-swap".into()).spawn({
-        let maps = Arc::clone(maps);
-        move || {
-            let outcome = update(&maps.rings, &ids, &inner);
-            WAITING.fetch_sub(1, Ordering::Relaxed);
-            outcome
+        let rings: Vec<u32> = rows.iter().map(|row| row.id).collect();
+        let slots = rows.iter().map(|row| new_slots(row)).collect::<Result<Vec<_>>>()?;
+        let paired = || rows.iter().filter(|row| !row.pairs.is_empty());
+        let pairs = paired().map(|row| new_pairs(&row.pairs)).collect::<Result<Vec<_>>>()?;
+        let both = [
+            start(maps, |maps| &maps.rings, rings, slots)?,
+            start(maps, |maps| &maps.pairs, paired().map(|row| row.id).collect(), pairs)?,
+        ];
+        for update in both.into_iter().flatten() {
+            update.wait(maps)?;
         }
-    });
-    let call = call.map_err(|error| {
-        WAITING.fetch_sub(1, Ordering::Relaxed);
-        Error::Tables(format!("no thread to write rings with: {error}"))
-    })?;
-    let to_the_end = until_unused || others >= MOST_WAITING;
-    while to_the_end || !in_force(maps, last)? {
-        if call.is_finished() {
-            let panicked = |_| Error::Tables("the thread that writes rings panicked".to_owned());
-            return call.join().map_err(panicked)?;
-        }
-        thread::sleep(GLANCE);
     }
     Ok(())
 }
 
-fn update(rings: &MapHandle, ids: &[u32], inner: &[MapHandle]) -> Result<()> {
+/// A call under way.
+struct Update {
+    outer: fn(&Maps) -> &MapHandle,
+    /// They are put in place in order, so the last one tells; and up to 6.7 a look at one takes a
+    /// grace period. Id and inner map.
+    last: (u32, u32),
+    call: JoinHandle<Result<()>>,
+}
+
+fn start(
+    maps: &Arc<Maps>,
+    outer: fn(&Maps) -> &MapHandle,
+    ids: Vec<u32>,
+    inner: Vec<MapHandle>,
+) -> Result<Option<Update>> {
+    let (Some(&ring), Some(map)) = (ids.last(), inner.last()) else { return Ok(None) };
+    let last = (ring, map_id(map)?);
+    let maps = Arc::clone(maps);
+    let call = thread::Builder::new()
+        .name("ring-put".into())
+        .spawn(move || update(outer(&maps), &ids, &inner))
+        .map_err(|error| Error::Tables(format!("no thread to write rings with: {error}")))?;
+    Ok(Some(Update { outer, last, call }))
+}
+
+impl Update {
+    fn wait(self, maps: &Maps) -> Result<()> {
+        while !in_force((self.outer)(maps), self.last)? {
+            if self.call.is_finished() {
+                return ended(self.call);
+            }
+            thread::sleep(GLANCE);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) fn ended(call: JoinHandle<Result<()>>) -> Result<()> {
+    let panicked = |_| Error::Tables("the thread that writes rings panicked".to_owned());
+    call.join().map_err(panicked)?
+}
+
+fn update(outer: &MapHandle, ids: &[u32], inner: &[MapHandle]) -> Result<()> {
     let fds: Vec<i32> = inner.iter().map(|map| map.as_fd().as_raw_fd()).collect();
-    let (ids, count) = (ids.as_bytes(), ids.len() as u32);
-    rings
-        .update_batch(ids, fds.as_bytes(), count, MapFlags::ANY, MapFlags::ANY)
-        .map_err(map_error("write", "rings"))
+    map::put_all(outer, ids, &fds)
+}
+
+/// Takes rings away that no service names any more, once no packet uses them.
+pub(crate) fn remove(maps: &Arc<Maps>, rows: Vec<(u32, bool)>) -> Result<JoinHandle<Result<()>>> {
+    let maps = Arc::clone(maps);
+    let remove = move || {
+        grace();
+        let rings: Vec<u32> = rows.iter().map(|(id, _)| *id).collect();
+        map::remove_all(&maps.rings, &rings)?;
+        let paired: Vec<u32> = rows.iter().filter(|(_, pairs)| *pairs).map(|(id, _)| *id).collect();
+        map::remove_all(&maps.pairs, &paired)
+    };
+    let thread = thread::Builder::new().name("ring-remove".into()).spawn(remove);
+    thread.map_err(|error| Error::Tables(format!("no thread to remove rings with: {error}")))
+}
+
+/// Waits until every packet that is under way now has left: an RCU grace period.
+pub(crate) fn grace() {
+    // kernel/sched/membarrier.c: synchronize_rcu(). Refused only where CPUs run without ticks
+    // (nohz_full): there a moment must do.
+    if membarrier(MembarrierCommand::Global).is_err() {
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The rings of these ids, as the kernel has them; one that is not there is left out.
+pub(crate) fn read(maps: &Maps, ids: &[u32]) -> Result<Vec<RingRow>> {
+    let one = |id: &u32| read_one(maps, *id).transpose();
+    let some = |ids: &[u32]| ids.iter().filter_map(one).collect::<Result<Vec<_>>>();
+    let share = ids.len().div_ceil(READERS).max(1);
+    thread::scope(|scope| {
+        let threads: Vec<_> = ids.chunks(share).map(|ids| scope.spawn(move || some(ids))).collect();
+        let panicked = |_| Error::Tables("the thread that reads rings panicked".to_owned());
+        let mut all = Vec::new();
+        for thread in threads {
+            all.extend(thread.join().map_err(panicked)??);
+        }
+        Ok(all)
+    })
+}
+
+fn read_one(maps: &Maps, id: u32) -> Result<Option<RingRow>> {
+    let Some(ring) = inner_map(&maps.rings, id)? else { return Ok(None) };
+    let bytes = ring.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+    let bytes = bytes.map_err(map_error("read", "rw_ring"))?.unwrap_or_default();
+    let damaged = |detail: String| Error::Content { map: "rw_ring".to_owned(), detail };
+    // Not by value: that much does not belong on a stack.
+    let ring =
+        rw_ring::ref_from_bytes(&bytes).map_err(|_| damaged(format!("{} bytes", bytes.len())))?;
+    let mut pairs = Vec::new();
+    if let Some(map) = inner_map(&maps.pairs, id)? {
+        map::for_each(&map, |_, pair: rw_pair| {
+            let rw_pair { current, former, since } = pair;
+            pairs.push(Pair { current, former, since });
+        })?;
+    }
+    Ok(Some(RingRow { id, slots: ring.slots.into(), pairs: pairs.into() }))
+}
+
+fn inner_map(outer: &MapHandle, id: u32) -> Result<Option<MapHandle>> {
+    let found = map::find::<u32, u32>(outer, &id)?;
+    let open = |id| MapHandle::from_map_id(id).map_err(map_error("open", "rw_ring"));
+    found.map(open).transpose()
 }
 
 /// Whether this ring is the inner map of this id.
-fn in_force(maps: &Maps, (ring, id): (u32, u32)) -> Result<bool> {
-    Ok(map::find::<u32, u32>(&maps.rings, &ring)? == Some(id))
+fn in_force(outer: &MapHandle, (ring, id): (u32, u32)) -> Result<bool> {
+    Ok(map::find::<u32, u32>(outer, &ring)? == Some(id))
 }
 
 fn map_id(map: &MapHandle) -> Result<u32> {
     Ok(map.info().map_err(map_error("read", "rw_ring"))?.info.id)
 }
 
-/// A new inner map that holds the ring.
-fn new_ring(row: &RingRow) -> Result<MapHandle> {
+/// A new inner map that holds the slots.
+fn new_slots(row: &RingRow) -> Result<MapHandle> {
     let mut ring =
         rw_ring::new_box_zeroed().map_err(|_| Error::Tables("no memory for a ring".to_owned()))?;
-    ring.backends[..row.backends.len()].copy_from_slice(&row.backends);
     ring.slots.copy_from_slice(&row.slots);
-
-    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
-        ..Default::default()
-    };
-    let size = size_of::<rw_ring>() as u32;
-    let map = MapHandle::create(MapType::Array, Some("rw_ring"), 4, size, 1, &options)
-        .map_err(map_error("create", "rw_ring"))?;
+    let map = new_map("rw_ring", size_of::<rw_ring>(), 1, 0)?;
     map::put(&map, &0u32, &*ring)?;
     Ok(map)
+}
+
+/// A new inner map that holds the pairs.
+fn new_pairs(pairs: &[Pair]) -> Result<MapHandle> {
+    let value =
+        |pair: &Pair| rw_pair { current: pair.current, former: pair.former, since: pair.since };
+    let map = new_map("rw_pairs", size_of::<rw_pair>(), pairs.len() as u32, INNER_MAP)?;
+    let numbers: Vec<u32> = (0..pairs.len() as u32).collect();
+    map::put_all(&map, &numbers, &pairs.iter().map(value).collect::<Vec<_>>())?;
+    Ok(map)
+}
+
+fn new_map(name: &str, value_size: usize, entries: u32, map_flags: u32) -> Result<MapHandle> {
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::Array, Some(name), 4, value_size as u32, entries, &options)
+        .map_err(map_error("create", name))
 }

@@ -1,21 +1,23 @@
 //! The tables' rows between the plan's plain values and the packet path's structures.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
+use libbpf_rs::MapCore;
 use ringway_abi::raw::{
-    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_UP,
-    RW_LABEL_LEN, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface,
-    rw_label, rw_service, rw_service_info, rw_service_key,
+    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW,
+    RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT,
+    rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info, rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
-use ringway_plan::Ids;
 use ringway_plan::tables::{
     BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Tunnel,
 };
+use ringway_plan::{Ids, Planner};
 
-use crate::Result;
 use crate::map::{self, Maps};
+use crate::members::{self, Members};
+use crate::{Result, rings};
 
 /// IP protocol numbers, as in the packet's header.
 const TCP: u8 = 6;
@@ -28,8 +30,12 @@ pub struct Existing {
     pub services: Vec<ServiceRow>,
     /// Backends, by ascending index. Their weights are not in the tables: 0 here.
     pub backends: Vec<BackendRow>,
+    /// Backends that the table has room for.
+    pub max_backends: u32,
+    /// Rings of dsr services.
+    pub rings: Vec<RingRow>,
     /// Index and generation of every place in the backend table that was used and is free.
-    pub retired: Vec<(u16, u16)>,
+    pub retired: Vec<(u32, u16)>,
     /// nat addresses in their order, the unspecified address where a place is empty. A flow
     /// remembers its address by position.
     pub nat_addresses: Vec<IpAddr>,
@@ -41,6 +47,12 @@ impl Existing {
     /// The numbers a new plan must keep.
     pub fn ids(&self) -> Ids {
         Ids::from_rows(&self.services, &self.backends, &self.retired, &self.nat_addresses)
+    }
+
+    /// A planner that goes on from here.
+    pub fn planner(&self) -> Planner {
+        let ids = self.ids().within(self.max_backends);
+        Planner::take_over(ids, &self.services, &self.rings)
     }
 }
 
@@ -54,6 +66,8 @@ pub(crate) struct Rows {
     pub(crate) labels: BTreeMap<u32, rw_label>,
     pub(crate) backends: BTreeMap<u32, rw_backend>,
     pub(crate) nat: Vec<rw_address>,
+    /// By service id.
+    pub(crate) members: BTreeMap<u16, Members>,
     /// `None`: there is a ring, its content is not known. Cheap to keep and compare: plans share
     /// the slots of a ring that did not change.
     pub(crate) rings: BTreeMap<u32, Option<RingRow>>,
@@ -61,17 +75,20 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// What the tables should hold.
-    pub(crate) fn wanted(tables: &Tables) -> Self {
+    /// What the tables should hold, members where they are already if possible. Fails when there
+    /// is no room for them.
+    pub(crate) fn wanted(tables: &Tables, have: &Self) -> Result<Self> {
         let id = |service: &ServiceRow| u32::from(service.id);
-        Self {
+        let members = members::place(&tables.services, &have.members)?;
+        Ok(Self {
             info: tables.services.iter().map(|s| (id(s), service_info(s))).collect(),
             labels: tables.services.iter().map(|s| (id(s), label(&s.name))).collect(),
             backends: tables.backends.iter().map(|b| (b.index.into(), backend(b))).collect(),
             nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
             rings: tables.rings.iter().map(|ring| (ring.id, Some(ring.clone()))).collect(),
-            services: service_entries(tables),
-        }
+            services: service_entries(tables, &members),
+            members,
+        })
     }
 
     /// What the tables hold now.
@@ -94,14 +111,28 @@ impl Rows {
         let used = rows.nat.iter().rposition(|address| *address != rw_address::default());
         rows.nat.truncate(used.map_or(0, |last| last + 1));
         for (key, service) in map::entries::<rw_service_key, rw_service>(&maps.services)? {
-            // Not read from the rings: up to 6.7 the kernel waits an RCU grace period for each
-            // look at one, a minute for all.
+            // Rings are read where they matter: up to 6.7 the kernel waits an RCU grace period
+            // for each look at one, a minute for all.
             if key.proto != 0 {
                 rows.rings.insert(service.ring, None);
+                let id = service.id as u16;
+                if !rows.members.contains_key(&id) {
+                    rows.members.insert(id, Members::read(maps, &service)?);
+                }
             }
             rows.services.insert(key_bytes(&key), service);
         }
         Ok(rows)
+    }
+
+    /// Reads the rings that flows without a record depend on.
+    pub(crate) fn read_rings(&mut self, maps: &Maps) -> Result<()> {
+        let dsr = |service: &&rw_service| forward_from(service.forward).is_dsr();
+        let ids: BTreeSet<u32> = self.services.values().filter(dsr).map(|s| s.ring).collect();
+        for ring in rings::read(maps, &ids.into_iter().collect::<Vec<_>>())? {
+            self.rings.insert(ring.id, Some(ring));
+        }
+        Ok(())
     }
 
     /// The same as the plan writes it.
@@ -117,7 +148,9 @@ impl Rows {
         Ok(Existing {
             services: self.info.iter().filter_map(|(id, info)| self.service(*id, info)).collect(),
             backends: owned.into_iter().map(|(index, row)| backend_row(*index, row)).collect(),
-            retired: vacant.into_iter().map(|(i, row)| (*i as u16, row.generation)).collect(),
+            max_backends: maps.backends.max_entries(),
+            rings: self.rings.values().flatten().cloned().collect(),
+            retired: vacant.into_iter().map(|(i, row)| (*i, row.generation)).collect(),
             nat_addresses: self.nat.iter().map(|address| IpAddr::from(*address)).collect(),
             ifaces,
         })
@@ -132,6 +165,8 @@ impl Rows {
             key: service_key_of(info),
             name: label_text(self.labels.get(&id)?),
             ring: entry.ring,
+            members: self.members.get(&(id as u16)).map_or_else(Vec::new, |m| m.references.clone()),
+            affinity_source: entry.flags & RW_SVC_AFFINITY_SOURCE != 0,
             forward: forward_from(entry.forward),
             source_client: entry.flags & RW_SVC_SOURCE_CLIENT != 0,
             announce: address.flags & RW_ADDR_ANNOUNCE != 0,
@@ -184,6 +219,7 @@ fn service_flags(service: &ServiceRow) -> u32 {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     flag(service.source_client, RW_SVC_SOURCE_CLIENT)
         | flag(service.reset_when_none, RW_SVC_NONE_RESET)
+        | flag(service.affinity_source, RW_SVC_AFFINITY_SOURCE)
 }
 
 fn service_info(service: &ServiceRow) -> rw_service_info {
@@ -198,12 +234,16 @@ fn service_info(service: &ServiceRow) -> rw_service_info {
 }
 
 /// Service entries by address, port and protocol; address entries by address alone.
-fn service_entries(tables: &Tables) -> BTreeMap<KeyBytes, rw_service> {
+fn service_entries(
+    tables: &Tables,
+    members: &BTreeMap<u16, Members>,
+) -> BTreeMap<KeyBytes, rw_service> {
     let mut entries = BTreeMap::new();
     for service in &tables.services {
         let flags = service_flags(service);
         let (id, ring, forward) = (service.id.into(), service.ring, service.forward as u32);
-        let value = rw_service { id, ring, flags, forward };
+        let (first, count) = members.get(&service.id).map_or((0, 0), Members::range);
+        let value = rw_service { id, ring, flags, forward, members: first, member_count: count };
         entries.insert(key_bytes(&info_key(&service_info(service))), value);
 
         let announce = if service.announce { RW_ADDR_ANNOUNCE } else { 0 };
@@ -226,11 +266,12 @@ fn backend(row: &BackendRow) -> rw_backend {
     let hop = row.next_hop;
     let up = if row.up { RW_BACKEND_UP } else { 0 };
     let resolved = if hop.is_some() { RW_BACKEND_RESOLVED } else { 0 };
+    let takes_new = if row.takes_new() { RW_BACKEND_TAKES_NEW } else { 0 };
     rw_backend {
         addr: addr_to_words(row.address),
         port_be: row.port.to_be(),
         proto: protocol_number(row.protocol),
-        flags: (up | resolved) as u8,
+        flags: (up | resolved | takes_new) as u8,
         generation: row.generation,
         service: row.service,
         dmac: hop.map_or([0; 6], |hop| hop.mac),
@@ -263,7 +304,7 @@ pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
         port: u16::from_be(row.tunnel_port_be),
     };
     BackendRow {
-        index: index as u16,
+        index,
         generation: row.generation,
         service: row.service,
         address: addr_from_words(row.addr),
@@ -308,6 +349,8 @@ mod tests {
             },
             name: format!("s{id}"),
             ring: id.into(),
+            members: vec![],
+            affinity_source: false,
             forward: Forward::Nat,
             source_client,
             announce,
@@ -340,7 +383,7 @@ mod tests {
         assert_eq!((row.proto, row.flags, row.generation), (17, RW_BACKEND_UP as u8, 2));
         let hop = NextHop { iface: 3, mac: [1, 2, 3, 4, 5, 6], mtu: 1500 };
         let row = backend(&one_backend(0, Some(hop)));
-        assert_eq!(row.flags, (RW_BACKEND_UP | RW_BACKEND_RESOLVED) as u8);
+        assert_eq!(row.flags, (RW_BACKEND_UP | RW_BACKEND_RESOLVED | RW_BACKEND_TAKES_NEW) as u8);
         assert_eq!((row.iface, row.dmac, row.mtu), (3, hop.mac, 1500));
         let back = BackendRow { weight: 0, ..one_backend(0, Some(hop)) };
         assert_eq!(backend_row(5, &row), back);
@@ -356,7 +399,7 @@ mod tests {
             backends: vec![one_backend(1, None)],
             ..Default::default()
         };
-        let entries = service_entries(&tables);
+        let entries = service_entries(&tables, &BTreeMap::new());
         assert_eq!(entries.len(), 5);
         let flags_of = |address: &str| {
             let addr = addr_to_words(address.parse().unwrap());

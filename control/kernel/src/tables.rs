@@ -4,19 +4,24 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
-    RW_LABEL_LEN, RW_MAX_BACKENDS, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
-    RW_MAX_SERVICES, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service_info, rw_settings,
+    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS, RW_MAX_SERVICES,
+    RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service, rw_service_info,
+    rw_settings,
 };
 use ringway_plan::tables::{RingRow, Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::gateway::Gateway;
 use crate::map::{self, Maps};
-use crate::rows::{Rows, is_vacant, vacated};
+use crate::members::Members;
+use crate::rows::{KeyBytes, Rows, is_vacant, vacated};
 use crate::{Error, Result, rings};
+
+/// As many as a slot can name.
+const MAX_PAIRS: usize = (RW_NO_MEMBER - RW_MAX_MEMBERS) as usize;
 
 /// What [`Gateway::apply`] changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,19 +51,37 @@ impl Gateway {
     /// before anything is written; after another error the next call compares with the kernel
     /// again.
     pub fn apply(&mut self, tables: &Tables) -> Result<Applied> {
-        check(tables)?;
+        check(tables, self.maps().backends.max_entries())?;
         let have = match self.rows.take() {
             Some(rows) => rows,
             None => Rows::read(self.maps())?,
         };
-        let mut want = Rows::wanted(tables);
-        let applied = write(self.shared_maps(), tables, &have, &want)?;
+        let mut want = Rows::wanted(tables, &have)?;
+        let mut applied = write(self.shared_maps(), tables, &have, &want)?;
+        applied.removed += self.retire_rings(&have, &want)?;
         // Remember what was vacated: its generation still stands in the table.
         for (index, row) in have.backends {
             want.backends.entry(index).or_insert_with(|| vacated(&row));
         }
         self.rows = Some(want);
         Ok(applied)
+    }
+
+    /// Rings that nobody uses go when no packet can meet them: nothing waits for that but the
+    /// next ones to go, so that they cannot pile up.
+    fn retire_rings(&mut self, have: &Rows, want: &Rows) -> Result<usize> {
+        let paired = |ring: &Option<RingRow>| ring.as_ref().is_some_and(|r| !r.pairs.is_empty());
+        let stale: Vec<(u32, bool)> =
+            gone(&have.rings, &want.rings).map(|id| (*id, paired(&have.rings[id]))).collect();
+        if stale.is_empty() {
+            return Ok(0);
+        }
+        if let Some(earlier) = self.retiring.take() {
+            rings::ended(earlier)?;
+        }
+        let count = stale.len();
+        self.retiring = Some(rings::remove(self.shared_maps(), stale)?);
+        Ok(count)
     }
 }
 
@@ -72,25 +95,23 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
             done.settings = true;
         }
     }
-    for (index, row) in changed(&have.backends, &want.backends) {
-        write_backend(maps, *index, have.backends.get(index), row)?;
-        done.backends += 1;
-    }
+    done.backends = write_backends(maps, have, want)?;
     write_changed(&maps.service_info, &have.info, &want.info)?;
     write_changed(&maps.labels, &have.labels, &want.labels)?;
+    let runs = want.members.iter().filter(|(id, run)| have.members.get(id) != Some(run));
+    Members::write(maps, runs.map(|(_, run)| run))?;
 
-    // 2. Rings, each swapped as a whole. A backend's place is given up in step 4 only when no packet can still come
-    // to it by an old ring.
+    // 2. Rings.
     let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
-    let until_unused =
-        gone(&have.backends, &want.backends).any(|index| !is_vacant(&have.backends[index]));
-    done.rings = rings::swap(maps, tables.rings.iter().filter(differs), until_unused)?;
+    let rings: Vec<&RingRow> = tables.rings.iter().filter(differs).collect();
+    rings::put(maps, &rings)?;
+    done.rings = rings.len();
 
-    // 3. Services, which packets meet first.
-    for (key, service) in changed(&have.services, &want.services) {
-        map::put(&maps.services, key, service)?;
-        done.services += 1;
-    }
+    // 3. Services, which packets meet first: this switches rings and members at once.
+    let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
+        changed(&have.services, &want.services).map(|(key, value)| (*key, *value)).unzip();
+    map::put_all(&maps.services, &keys, &values)?;
+    done.services = keys.len();
 
     // 4. What nothing points to any more.
     done.removed = remove_stale(maps, have, want)?;
@@ -103,16 +124,16 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         map::remove(&maps.services, key)?;
         removed += 1;
     }
-    for id in gone(&have.rings, &want.rings) {
-        map::remove(&maps.rings, id)?;
-        removed += 1;
+    let leaving = |index: &&u32| !is_vacant(&have.backends[*index]);
+    let leaving: Vec<u32> = gone(&have.backends, &want.backends).filter(leaving).copied().collect();
+    if !leaving.is_empty() {
+        // Packets under way may have chosen them.
+        rings::grace();
     }
-    for index in gone(&have.backends, &want.backends) {
+    for index in &leaving {
         let row = &have.backends[index];
-        if !is_vacant(row) {
-            write_backend(maps, *index, Some(row), &vacated(row))?;
-            removed += 1;
-        }
+        write_backend(maps, *index, Some(row), &vacated(row))?;
+        removed += 1;
     }
     for id in gone(&have.info, &want.info) {
         map::put(&maps.service_info, id, &rw_service_info::default())?;
@@ -147,19 +168,35 @@ where
     changed(have, want).try_for_each(|(key, value)| map::put(map, key, value))
 }
 
-/// An element is not written at once (48 bytes, word by word). An index that changes its owner
-/// is therefore taken down first and gets its flags last: no packet goes to a mixture.
+fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
+    let (mut indexes, mut rows) = (Vec::new(), Vec::new());
+    for (index, row) in changed(&have.backends, &want.backends) {
+        take_down(maps, *index, have.backends.get(index), row)?;
+        indexes.push(*index);
+        rows.push(*row);
+    }
+    map::put_all(&maps.backends, &indexes, &rows)?;
+    Ok(rows.len())
+}
+
 fn write_backend(
     maps: &Maps,
     index: u32,
     old: Option<&rw_backend>,
     new: &rw_backend,
 ) -> Result<()> {
+    take_down(maps, index, old, new)?;
+    map::put(&maps.backends, &index, new)
+}
+
+/// An element is not written at once, but word by word. An index that changes its owner is
+/// therefore taken down first and gets its flags last: no packet goes to a mixture.
+fn take_down(maps: &Maps, index: u32, old: Option<&rw_backend>, new: &rw_backend) -> Result<()> {
     if let Some(old) = old.filter(|old| old.flags != 0 && other_owner(old, new)) {
         map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*old })?;
         map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*new })?;
     }
-    map::put(&maps.backends, &index, new)
+    Ok(())
 }
 
 fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
@@ -178,6 +215,7 @@ fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
         reply_first: replies.0,
         reply_count: replies.1,
         timeout: timeouts(&tables.timeouts),
+        track_quota: tables.track_quota,
         // Flows outlive the configuration that they began under.
         source_client: have.source_client | u32::from(source_client),
         ..have
@@ -219,7 +257,7 @@ fn timeouts(of: &Timeouts) -> [u32; 10] {
 }
 
 /// Refuses what the packet path has no room for or could not make sense of.
-fn check(tables: &Tables) -> Result<()> {
+fn check(tables: &Tables, max_backends: u32) -> Result<()> {
     let refuse = |text: String| Err(Error::Tables(text));
     let rings: HashSet<u32> = tables.rings.iter().map(|ring| ring.id).collect();
     for service in &tables.services {
@@ -236,6 +274,13 @@ fn check(tables: &Tables) -> Result<()> {
                 RW_LABEL_LEN - 1
             ));
         }
+        if service.members.len() > RW_MAX_MEMBERS as usize {
+            return refuse(format!(
+                "service {}: {} backends (at most {RW_MAX_MEMBERS})",
+                service.name,
+                service.members.len()
+            ));
+        }
         if !rings.contains(&service.ring) {
             return refuse(format!("service {} has no ring {}", service.name, service.ring));
         }
@@ -243,10 +288,14 @@ fn check(tables: &Tables) -> Result<()> {
     for backend in &tables.backends {
         let nat_end = backend.nat.0.saturating_add(backend.nat.1) as usize;
         let slot = backend.next_hop.map_or(0, |hop| hop.iface);
-        if u32::from(backend.index) >= RW_MAX_BACKENDS
-            || nat_end > tables.nat_addresses.len()
-            || slot >= RW_MAX_IFACES
-        {
+        if backend.index >= max_backends {
+            return refuse(format!(
+                "backend {}:{} has index {}, and the tables were made for {max_backends}: `ringway detach`, then \
+                 start again",
+                backend.address, backend.port, backend.index
+            ));
+        }
+        if nat_end > tables.nat_addresses.len() || slot >= RW_MAX_IFACES {
             return refuse(format!(
                 "backend {}:{}: index {}, nat addresses to {nat_end} or interface slot {slot} out of range",
                 backend.address, backend.port, backend.index
@@ -254,13 +303,13 @@ fn check(tables: &Tables) -> Result<()> {
         }
     }
     for ring in &tables.rings {
-        let members = ring.backends.len();
-        let fits = members <= RW_MAX_MEMBERS as usize && ring.slots.len() == RW_RING_SLOTS as usize;
+        let fits = ring.slots.len() == RW_RING_SLOTS as usize && ring.pairs.len() <= MAX_PAIRS;
         if ring.id >= RW_MAX_RINGS || !fits {
             return refuse(format!(
-                "ring {}: {members} members (at most {RW_MAX_MEMBERS}) in {} slots (exactly {RW_RING_SLOTS})",
+                "ring {}: {} slots (exactly {RW_RING_SLOTS}) and {} pairs (at most {MAX_PAIRS})",
                 ring.id,
-                ring.slots.len()
+                ring.slots.len(),
+                ring.pairs.len()
             ));
         }
     }

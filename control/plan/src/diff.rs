@@ -109,8 +109,10 @@ impl Tables {
                         changes.push(Change::ServiceChanged(name(new)));
                     }
                     backends(&before, &after, old, new, &mut changes);
-                    let moved =
-                        slots_moved(before.rings.get(&old.ring), after.rings.get(&new.ring));
+                    let moved = slots_moved(
+                        (before.rings.get(&old.ring), &old.members),
+                        (after.rings.get(&new.ring), &new.members),
+                    );
                     if moved > 0 {
                         changes.push(Change::SlotsMoved(name(new), moved));
                     }
@@ -157,8 +159,15 @@ fn name(row: &ServiceRow) -> ServiceName {
     ServiceName { name: row.name.clone(), key: row.key }
 }
 
-fn settings(row: &ServiceRow) -> (&str, Forward, bool, bool, bool) {
-    (&row.name, row.forward, row.source_client, row.announce, row.reset_when_none)
+fn settings(row: &ServiceRow) -> (&str, Forward, bool, bool, bool, bool) {
+    (
+        &row.name,
+        row.forward,
+        row.affinity_source,
+        row.source_client,
+        row.announce,
+        row.reset_when_none,
+    )
 }
 
 fn backends(
@@ -199,12 +208,15 @@ fn backend(was: &BackendRow, is: &BackendRow, mut push: impl FnMut(BackendChange
     }
 }
 
-/// Slots that lead elsewhere.
-fn slots_moved(old: Option<&&RingRow>, new: Option<&&RingRow>) -> usize {
-    let (Some(old), Some(new)) = (old, new) else { return 0 };
-    if old.backends == new.backends && Arc::ptr_eq(&old.slots, &new.slots) {
+/// Slots whose new flows go elsewhere.
+fn slots_moved(old: (Option<&&RingRow>, &[u32]), new: (Option<&&RingRow>, &[u32])) -> usize {
+    let ((Some(old), was), (Some(new), is)) = (old, new) else { return 0 };
+    if was == is && Arc::ptr_eq(&old.slots, &new.slots) && old.pairs == new.pairs {
         return 0;
     }
-    let owner = |ring: &RingRow, slot: u16| ring.backends.get(usize::from(slot)).copied();
-    old.slots.iter().zip(&*new.slots).filter(|(o, n)| owner(old, **o) != owner(new, **n)).count()
+    let owner = |ring: &RingRow, members: &[u32], slot: usize| {
+        ring.current(slot).and_then(|member| members.get(usize::from(member)).copied())
+    };
+    let slots = 0..old.slots.len().min(new.slots.len());
+    slots.filter(|slot| owner(old, was, *slot) != owner(new, is, *slot)).count()
 }

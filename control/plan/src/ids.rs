@@ -2,8 +2,11 @@
 //! services, indexes of backends, positions of nat addresses.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::hash::Hash;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
+use ringway_abi::BackendRef;
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_SERVICES};
 
 use crate::sources::Places;
@@ -21,10 +24,12 @@ pub struct BackendKey {
 /// Who has which number.
 #[derive(Clone, Debug)]
 pub struct Ids {
-    pub(crate) services: Pool<ServiceKey>,
-    pub(crate) backends: Pool<BackendKey>,
+    pub(crate) services: Pool<ServiceKey, u16>,
+    pub(crate) backends: Pool<BackendKey, u32>,
     /// By backend index: generation of its last holder, 0 when it never had one.
     generations: Vec<u16>,
+    /// Indexes of backends are below.
+    pub(crate) limit: u32,
     pub(crate) places: Places,
 }
 
@@ -46,7 +51,7 @@ impl Ids {
     pub fn from_rows(
         services: &[ServiceRow],
         backends: &[BackendRow],
-        retired: &[(u16, u16)],
+        retired: &[(u32, u16)],
         nat_addresses: &[IpAddr],
     ) -> Ids {
         let held = services.iter().map(|row| (row.key, row.id));
@@ -54,7 +59,7 @@ impl Ids {
         let mut generations = vec![0; RW_MAX_BACKENDS as usize];
         let rows = backends.iter().map(|row| (row.index, row.generation));
         for (index, generation) in retired.iter().copied().chain(rows) {
-            if let Some(known) = generations.get_mut(usize::from(index)) {
+            if let Some(known) = generations.get_mut(index as usize) {
                 *known = generation.max(*known);
             }
         }
@@ -64,23 +69,30 @@ impl Ids {
             let service = *key_of.get(&row.service)?;
             Some((BackendKey { service, endpoint: row.endpoint() }, row.index))
         });
-        let used: Vec<u16> = (0..RW_MAX_BACKENDS as u16)
-            .filter(|index| generations[usize::from(*index)] != 0)
-            .collect();
+        let used: Vec<u32> =
+            (0..RW_MAX_BACKENDS).filter(|index| generations[*index as usize] != 0).collect();
         Ids {
             services: service_pool,
-            backends: Pool::new(RW_MAX_BACKENDS as u16, held, &used),
+            backends: Pool::new(RW_MAX_BACKENDS, held, &used),
             generations,
+            limit: RW_MAX_BACKENDS,
             places: Places::new(nat_addresses),
         }
     }
 
+    /// With indexes of backends below `limit` only: the size of the kernel's table.
+    pub fn within(mut self, limit: u32) -> Ids {
+        self.limit = limit;
+        self.backends.free.retain(|index| *index < limit);
+        self
+    }
+
     /// Index and generation of a backend, new ones if it has none. `None`: none are left.
-    pub(crate) fn backend(&mut self, key: BackendKey) -> Option<(u16, u16)> {
+    pub(crate) fn backend(&mut self, key: BackendKey) -> Option<(u32, u16)> {
         let (index, new) = self.backends.number(key)?;
-        let generation = &mut self.generations[usize::from(index)];
+        let generation = &mut self.generations[index as usize];
         if new {
-            *generation = generation.checked_add(1).unwrap_or(1);
+            *generation = *generation % BackendRef::GENERATIONS + 1;
         }
         Some((index, *generation))
     }
@@ -89,15 +101,19 @@ impl Ids {
 /// Numbers below a limit and who holds them. A number that was given back is given out again
 /// as late as possible.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool<K> {
-    held: BTreeMap<K, u16>,
+pub(crate) struct Pool<K, N> {
+    held: BTreeMap<K, N>,
     /// Never used ones first, then as they were given back.
-    free: VecDeque<u16>,
+    free: VecDeque<N>,
 }
 
-impl<K: Ord + Copy> Pool<K> {
+impl<K: Ord + Copy, N: Ord + Copy + Hash> Pool<K, N>
+where
+    Range<N>: Iterator<Item = N>,
+    N: Default,
+{
     /// With `held` given out, first come first served; of the rest, `used` go last.
-    fn new(limit: u16, held: impl Iterator<Item = (K, u16)>, used: &[u16]) -> Pool<K> {
+    fn new(limit: N, held: impl Iterator<Item = (K, N)>, used: &[N]) -> Pool<K, N> {
         let mut pool = Pool { held: BTreeMap::new(), free: VecDeque::new() };
         let mut taken = HashSet::new();
         for (key, number) in held {
@@ -105,9 +121,10 @@ impl<K: Ord + Copy> Pool<K> {
                 pool.held.insert(key, number);
             }
         }
-        let used: BTreeSet<u16> = used.iter().copied().collect();
-        let free = |number: &u16| !taken.contains(number);
-        pool.free.extend((0..limit).filter(free).filter(|number| !used.contains(number)));
+        let used: BTreeSet<N> = used.iter().copied().collect();
+        let free = |number: &N| !taken.contains(number);
+        let all = N::default()..limit;
+        pool.free.extend(all.filter(free).filter(|number| !used.contains(number)));
         pool.free.extend(used.iter().copied().filter(free));
         pool
     }
@@ -120,7 +137,7 @@ impl<K: Ord + Copy> Pool<K> {
     }
 
     /// The number of `key`, and whether it is new. `None`: none are left.
-    pub(crate) fn number(&mut self, key: K) -> Option<(u16, bool)> {
+    pub(crate) fn number(&mut self, key: K) -> Option<(N, bool)> {
         if let Some(number) = self.held.get(&key) {
             return Some((*number, false));
         }
@@ -154,16 +171,16 @@ mod tests {
             steps in prop::collection::vec((btree_set(0..9u8, 0..5), any::<bool>()), 1..40),
         ) {
             let mut ids = small(&[]);
-            let mut known: HashSet<(u16, u16)> = HashSet::new();
-            let mut present: HashMap<u8, (u16, u16)> = HashMap::new();
+            let mut known: HashSet<(u32, u16)> = HashSet::new();
+            let mut present: HashMap<u8, (u32, u16)> = HashMap::new();
             for (wanted, restart) in steps {
                 if restart {
                     ids = restarted(&ids);
                 }
                 ids.backends.keep(&wanted.iter().copied().map(key).collect());
-                let now: HashMap<u8, (u16, u16)> =
+                let now: HashMap<u8, (u32, u16)> =
                     wanted.iter().map(|n| (*n, ids.backend(key(*n)).expect("room"))).collect();
-                let distinct: HashSet<u16> = now.values().map(|(index, _)| *index).collect();
+                let distinct: HashSet<u32> = now.values().map(|(index, _)| *index).collect();
                 prop_assert_eq!(distinct.len(), now.len());
                 for (number, reference) in &now {
                     match present.get(number) {
@@ -180,21 +197,21 @@ mod tests {
     }
 
     /// With room for six backends, so that indexes are soon used again.
-    fn small(held: &[(BackendKey, u16)]) -> Ids {
+    fn small(held: &[(BackendKey, u32)]) -> Ids {
         let backends = Pool::new(6, held.iter().copied(), &[]);
         Ids { backends, ..Ids::default() }
     }
 
     /// What a new process knows from the kernel's tables.
     fn restarted(ids: &Ids) -> Ids {
-        let held: Vec<(BackendKey, u16)> =
+        let held: Vec<(BackendKey, u32)> =
             ids.backends.held.iter().map(|(k, n)| (*k, *n)).collect();
         Ids { generations: ids.generations.clone(), ..small(&held) }
     }
 
     #[test]
     fn generations_go_round_without_zero() {
-        let mut ids = Ids::from_rows(&[], &[], &[(0, u16::MAX)], &[]);
+        let mut ids = Ids::from_rows(&[], &[], &[(0, BackendRef::GENERATIONS)], &[]);
         ids.backends = Pool::new(1, [].into_iter(), &[0]);
         assert_eq!(ids.backend(key(1)), Some((0, 1)));
         assert_eq!(ids.backend(key(2)), None, "full");

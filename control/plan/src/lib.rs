@@ -5,10 +5,13 @@
 //! the numbers of services, backends and nat addresses.
 
 mod diff;
+mod history;
 mod ids;
 pub mod maglev;
 mod observed;
 mod plan;
+mod records;
+mod rings;
 mod sources;
 pub mod tables;
 
@@ -16,3 +19,4 @@ pub use diff::Change;
 pub use ids::{BackendKey, Ids};
 pub use observed::{Health, Observed};
 pub use plan::{PlanError, Planner};
+pub use records::{Look, Records};

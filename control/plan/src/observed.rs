@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 
+use crate::records::Records;
 use crate::tables::NextHop;
 
 /// What a health check knows of a backend.
@@ -26,6 +27,10 @@ pub struct Observed {
     /// Source address the kernel would use towards each backend address, for nat and tunnels
     /// without configured ones.
     pub sources: HashMap<IpAddr, IpAddr>,
+    /// The time, seconds of CLOCK_MONOTONIC: when slots change owners.
+    pub now: u32,
+    /// What the records of tracked flows said when they were looked through last.
+    pub records: Records,
     /// Backend addresses that are reached by way of a router, which dsr-l2 cannot do.
     pub behind_router: HashSet<IpAddr>,
 }

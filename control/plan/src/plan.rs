@@ -3,17 +3,20 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::ops::Range;
-use std::sync::Arc;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
 use ringway_config::{
-    Announce, Backend, Config, Forward, MssClamp, Service, SourceMode, WhenNoneHealthy,
+    Affinity, Announce, Backend, Config, Forward, MssClamp, Service, SourceMode, WhenNoneHealthy,
 };
 
 use crate::ids::{BackendKey, Ids};
-use crate::maglev::{self, Member};
+use crate::maglev::Member;
 use crate::observed::{Health, Observed};
-use crate::tables::{BackendRow, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel};
+use crate::records::Look;
+use crate::rings::{Rings, Wish};
+use crate::tables::{
+    BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel,
+};
 
 /// Why there is no plan. The one in force stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,10 +28,10 @@ pub enum PlanError {
     Services,
     /// More backends than the kernel's table holds.
     #[error(
-        "more than {RW_MAX_BACKENDS} backends (each service and protocol counts): move some to \
-         another node"
+        "more than {0} backends (each service and protocol counts): `ringway detach`, then a new \
+         start, makes tables that fit the configuration, for {RW_MAX_BACKENDS} at most"
     )]
-    Backends,
+    Backends(u32),
     /// More source addresses than the kernel's table holds.
     #[error(
         "more than {RW_MAX_NAT_ADDRS} source addresses towards backends: name those to use in \
@@ -41,15 +44,32 @@ pub enum PlanError {
 #[derive(Debug, Default)]
 pub struct Planner {
     ids: Ids,
-    /// Rings of the last plan, by their members: building one takes milliseconds.
-    rings: HashMap<Vec<Member>, Arc<[u16]>>,
+    rings: Rings,
 }
 
 impl Planner {
     /// `Ids::default()` for a node that starts from nothing, [`Ids::from_rows`] for one that
-    /// takes over.
+    /// takes over tables without dsr services.
     pub fn new(ids: Ids) -> Planner {
-        Planner { ids, rings: HashMap::new() }
+        Planner { ids, rings: Rings::default() }
+    }
+
+    /// For a node that takes over: with the services it finds, and the rings of dsr services at
+    /// least. Flows of slots that have changed are kept as if by the planner that changed them.
+    pub fn take_over(ids: Ids, services: &[ServiceRow], rings: &[RingRow]) -> Planner {
+        Planner { ids, rings: Rings::new(services, rings) }
+    }
+
+    /// Whether slots have changed and are not stable yet: then a plan with newer
+    /// [`Observed::records`] differs from the last one even if nothing else happens.
+    pub fn is_changing(&self) -> bool {
+        self.rings.changing()
+    }
+
+    /// A look through the records of tracked flows, begun at `now` (seconds of CLOCK_MONOTONIC).
+    /// `failed`: by service id, when a flow could not be given a record last.
+    pub fn look(&self, now: u32, failed: HashMap<u16, u32>) -> Look<'_> {
+        Look::new(&self.rings, now, failed)
     }
 
     /// The tables for this configuration and this state of the world.
@@ -70,36 +90,23 @@ impl Planner {
         ids.places.begin(&wanted_sources(config, observed));
         let configured = Sources::new(config, &mut ids)?;
         let mut plan = Plan { config, observed, configured, ids, tables: Tables::default() };
-        let mut rings = HashMap::new();
+        let mut wishes = Vec::with_capacity(entries.len());
         for entry in &entries {
-            let (id, members) = plan.entry(entry)?;
-            let slots = self.ring(&members, &mut rings);
-            let backends = members.iter().map(|(_, reference)| *reference).collect();
-            plan.tables.rings.push(RingRow { id: u32::from(id), backends, slots });
+            wishes.push(plan.entry(entry)?);
         }
         let Plan { ids, mut tables, .. } = plan;
+        let (rings, rows) = self.rings.plan(wishes, observed.now, &observed.records);
+        for (service, ring) in tables.services.iter_mut().zip(rings) {
+            service.ring = ring;
+        }
+        tables.rings = rows;
         tables.services.sort_by_key(|row| row.id);
         tables.backends.sort_by_key(|row| row.index);
-        tables.rings.sort_by_key(|row| row.id);
         tables.nat_addresses = ids.places.table().to_vec();
         tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
         tables.timeouts = timeouts(config);
-        (self.ids, self.rings) = (ids, rings);
+        self.ids = ids;
         Ok(tables)
-    }
-
-    /// The ring of these members: of this plan, of the last one, or a new one.
-    fn ring(
-        &self,
-        members: &[(Member, u32)],
-        rings: &mut HashMap<Vec<Member>, Arc<[u16]>>,
-    ) -> Arc<[u16]> {
-        let members: Vec<Member> = members.iter().map(|(member, _)| *member).collect();
-        let build = |members: &Vec<Member>| match self.rings.get(members) {
-            Some(slots) => slots.clone(),
-            None => maglev::ring(members).into(),
-        };
-        rings.entry(members).or_insert_with_key(build).clone()
     }
 }
 
@@ -155,16 +162,17 @@ struct Plan<'p> {
 }
 
 impl Plan<'_> {
-    /// Adds a service entry and its backends. Its id, and the ring's members with their
-    /// references.
-    fn entry(&mut self, entry: &Entry) -> Result<(u16, Vec<(Member, u32)>), PlanError> {
+    /// Adds a service entry, still without its ring, and its backends.
+    fn entry(&mut self, entry: &Entry) -> Result<Wish, PlanError> {
         let service = entry.service;
         let (id, _) = self.ids.services.number(entry.key).ok_or(PlanError::Services)?;
         self.tables.services.push(ServiceRow {
             id,
             key: entry.key,
             name: service.name.to_string(),
-            ring: u32::from(id),
+            ring: 0,
+            members: Vec::new(),
+            affinity_source: service.affinity == Affinity::Source,
             forward: service.forward,
             source_client: service.forward == Forward::Nat && service.source == SourceMode::Client,
             announce: service.announce == Announce::Arp,
@@ -174,9 +182,18 @@ impl Plan<'_> {
         for (backend, up) in service.backends.iter().zip(up(service, self.observed)) {
             rows.push(self.backend(entry, id, backend, up)?);
         }
-        let members = members(&rows);
+        let timeouts = &self.config.nat.timeouts;
+        let timeout = match entry.key.protocol {
+            Protocol::Tcp => timeouts.established,
+            Protocol::Udp => timeouts.udp,
+        };
+        let mut wish = wish(entry.key, id, &rows);
+        wish.remember = service.forward.is_dsr().then_some(timeout.as_secs() as u32);
+        if let Some(row) = self.tables.services.last_mut() {
+            row.members.clone_from(&wish.references);
+        }
         self.tables.backends.append(&mut rows);
-        Ok((id, members))
+        Ok(wish)
     }
 
     fn backend(
@@ -187,7 +204,8 @@ impl Plan<'_> {
         up: bool,
     ) -> Result<BackendRow, PlanError> {
         let key = BackendKey { service: entry.key, endpoint: backend.endpoint() };
-        let (index, generation) = self.ids.backend(key).ok_or(PlanError::Backends)?;
+        let (index, generation) =
+            self.ids.backend(key).ok_or(PlanError::Backends(self.ids.limit))?;
         let (forward, address) = (entry.service.forward, *backend.address);
         let nat = match entry.service.source {
             SourceMode::Client => Some(0..0),
@@ -272,18 +290,23 @@ fn up(service: &Service, observed: &Observed) -> Vec<bool> {
     service.backends.iter().map(|backend| all || healthy(backend)).collect()
 }
 
-/// The members of a ring, in the order of identity, with their references.
-fn members(rows: &[BackendRow]) -> Vec<(Member, u32)> {
-    let serving = rows.iter().filter(|row| row.up && row.weight > 0 && row.next_hop.is_some());
-    let mut members: Vec<(Member, u32)> =
-        serving.map(|row| (member(row), row.reference())).collect();
-    members.sort();
-    members
+/// The members of a ring, in the order of identity, without a memory.
+fn wish(key: ServiceKey, service: u16, rows: &[BackendRow]) -> Wish {
+    let mut rows: Vec<&BackendRow> = rows.iter().collect();
+    rows.sort_by_key(|row| (row.address, row.port));
+    Wish {
+        key,
+        service,
+        members: rows.iter().map(|row| member(row)).collect(),
+        references: rows.iter().map(|row| row.reference()).collect(),
+        live: rows.iter().map(|row| row.up).collect(),
+        remember: None,
+    }
 }
 
 fn member(row: &BackendRow) -> Member {
-    let BackendRow { address, port, protocol, weight, .. } = *row;
-    Member { address, port, protocol, weight }
+    let weight = if row.takes_new() { row.weight } else { 0 };
+    Member { address: row.address, port: row.port, protocol: row.protocol, weight }
 }
 
 fn timeouts(config: &Config) -> Timeouts {

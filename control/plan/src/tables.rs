@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use ringway_abi::BackendRef;
 pub use ringway_config::{Forward, Protocol};
 
 /// What a client addresses: the identity of a service entry.
@@ -26,8 +27,14 @@ pub struct ServiceRow {
     pub key: ServiceKey,
     /// The service's name in the configuration.
     pub name: String,
-    /// Ring that chooses its backends (index into [`Tables::rings`] by [`RingRow::id`]).
+    /// Ring that chooses among its members: a [`RingRow::id`]. Services with equal members share
+    /// one.
     pub ring: u32,
+    /// Its backends' references by member number, those that get no new flows included. At most
+    /// `RW_MAX_MEMBERS`.
+    pub members: Vec<u32>,
+    /// The client's address alone chooses the slot (`affinity = "source"`).
+    pub affinity_source: bool,
     /// How packets reach the backends.
     pub forward: Forward,
     /// nat that keeps the client's source address (`source = "client"`).
@@ -53,7 +60,7 @@ pub struct NextHop {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackendRow {
     /// Stable index into the kernel's table; below `RW_MAX_BACKENDS`.
-    pub index: u16,
+    pub index: u32,
     /// From 1, raised each time the index is given to another backend; 0: never used.
     pub generation: u16,
     /// Service it belongs to ([`ServiceRow::id`]).
@@ -89,9 +96,14 @@ pub struct Tunnel {
 }
 
 impl BackendRow {
-    /// The reference held in rings and flow records: `index | generation << 16`.
+    /// The reference that members and flow records hold. Never 0.
     pub fn reference(&self) -> u32 {
-        u32::from(self.index) | u32::from(self.generation) << 16
+        BackendRef { index: self.index, generation: self.generation }.pack()
+    }
+
+    /// Whether new flows are given to it.
+    pub fn takes_new(&self) -> bool {
+        self.up && self.weight > 0 && self.next_hop.is_some()
     }
 
     /// Address and port together.
@@ -100,16 +112,28 @@ impl BackendRow {
     }
 }
 
-/// One Maglev ring, the content of one inner map.
+/// One Maglev ring: which member of a service has a slot. What an id stands for does not change;
+/// a ring that changes is another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RingRow {
-    /// Identifier, index into the outer map; below `RW_MAX_RINGS`.
+    /// Identifier, index into the outer maps; below `RW_MAX_RINGS`.
     pub id: u32,
-    /// Backend references; slots index into this. At most `RW_MAX_MEMBERS`.
-    pub backends: Vec<u32>,
-    /// `RW_RING_SLOTS` entries: an index into `backends`, or `RW_NO_MEMBER`. Shared between
-    /// plans while nothing changes.
+    /// `RW_RING_SLOTS` entries: a member's number, `RW_NO_MEMBER`, or from `RW_MAX_MEMBERS` on one
+    /// of `pairs`. Shared between plans while nothing changes.
     pub slots: Arc<[u16]>,
+    /// Owners of slots that have changed.
+    pub pairs: Arc<[Pair]>,
+}
+
+/// Owners of a slot that has changed: members' numbers, or `RW_NO_MEMBER`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// Gets new flows.
+    pub current: u16,
+    /// Has flows without a record. The same as `current`: only records can lead elsewhere.
+    pub former: u16,
+    /// Since when: seconds of CLOCK_MONOTONIC.
+    pub since: u32,
 }
 
 /// Everything the packet path should know, computed from configuration and health.
@@ -128,6 +152,8 @@ pub struct Tables {
     pub nat_ports: (u16, u16),
     /// Idle timeouts in seconds.
     pub timeouts: Timeouts,
+    /// New records a second that one source prefix (/24, /64) may open; 0: any number.
+    pub track_quota: u32,
 }
 
 /// Idle timeouts of tracked flows, in seconds.

@@ -1,12 +1,14 @@
 //! The flow record's key: one 64-bit word, packed as abi.h says.
 
 use crate::UnknownValue;
-use crate::raw::{FlowState, RW_BUCKET_FLOWS, RW_INDEX_ENTRIES, RW_NAT_CLIENT};
+use crate::raw::{
+    FlowState, RW_BACKEND_BITS, RW_BUCKET_FLOWS, RW_INDEX_ENTRIES, RW_MAX_BACKENDS, RW_NAT_CLIENT,
+};
 
 /// An unpacked `rw_flow.key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
-    /// Backend reference: index | generation << 16.
+    /// Backend reference ([`BackendRef::pack`]).
     pub backend: u32,
     /// Translated source port, host byte order.
     pub nat_port: u16,
@@ -39,13 +41,38 @@ impl FlowKey {
     }
 
     /// Index of the backend in the packet path's table.
-    pub fn backend_index(self) -> u16 {
-        self.backend as u16
+    pub fn backend_index(self) -> u32 {
+        BackendRef::unpack(self.backend).index
     }
 
     /// Generation of the backend's index when the flow began.
     pub fn backend_generation(self) -> u16 {
-        (self.backend >> 16) as u16
+        BackendRef::unpack(self.backend).generation
+    }
+}
+
+/// An unpacked backend reference, as rings and records hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BackendRef {
+    /// Index in the packet path's table; below `RW_MAX_BACKENDS`.
+    pub index: u32,
+    /// Which of the index's owners; 1 to [`BackendRef::GENERATIONS`].
+    pub generation: u16,
+}
+
+impl BackendRef {
+    /// The highest generation; 1 follows.
+    pub const GENERATIONS: u16 = (u32::MAX >> RW_BACKEND_BITS) as u16;
+
+    /// The reference as a number; never 0.
+    pub const fn pack(self) -> u32 {
+        self.index | (self.generation as u32) << RW_BACKEND_BITS
+    }
+
+    /// Unpacks a reference.
+    pub const fn unpack(reference: u32) -> Self {
+        let index = reference & (RW_MAX_BACKENDS - 1);
+        Self { index, generation: (reference >> RW_BACKEND_BITS) as u16 }
     }
 }
 
@@ -79,7 +106,7 @@ mod tests {
         };
         assert_eq!(key.pack(), 0x0403_2711_0007_0123);
         assert_eq!(FlowKey::unpack(key.pack()), Ok(key));
-        assert_eq!((key.backend_index(), key.backend_generation()), (0x123, 7));
+        assert_eq!((key.backend_index(), key.backend_generation()), (0x1_0123, 3));
     }
 
     #[test]

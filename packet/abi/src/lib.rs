@@ -14,6 +14,7 @@ mod flow;
 mod ledger;
 mod loss;
 mod reason;
+mod track;
 mod verdict;
 
 /// abi.h as bindgen sees it.
@@ -40,6 +41,10 @@ pub mod raw {
         rw_service_info,
         rw_label,
         rw_ring,
+        rw_pair,
+        rw_track,
+        rw_track_bucket,
+        rw_tracking,
         rw_backend,
         rw_address,
         rw_flow,
@@ -52,9 +57,10 @@ pub mod raw {
 }
 
 pub use address::{addr_from_words, addr_to_words};
-pub use flow::{FlowKey, flow_buckets, index_buckets};
+pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
 pub use reason::Explanation;
+pub use track::{TrackedFlow, track_buckets};
 pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A number from the packet path that no enumeration of abi.h has.

@@ -371,6 +371,20 @@ impl Reason {
                 cause: "A traceroute towards the service, or a routing loop.",
                 next: "tracepath -n BACKEND",
             },
+            Self::TrackFull => Explanation {
+                name: "track-full",
+                verdicts: &[Verdict::Drop],
+                meaning: "A new connection could not be given a record, and its slot's former owner takes no new ones.",
+                cause: "The ring of the service has just changed and the table of tracked flows is full of busy ones. The client tries again.",
+                next: "ringway status; then raise [flows] tracked",
+            },
+            Self::TrackQuota => Explanation {
+                name: "track-quota",
+                verdicts: &[Verdict::Drop],
+                meaning: "A new connection could not be given a record: its source prefix (/24, /64) has opened too many in this second.",
+                cause: "A flood, or very many clients behind one prefix, while the ring of the service changes and the former backends are drained. The client tries again.",
+                next: "ringway status; then raise [flows] new_per_prefix",
+            },
             Self::IcmpLimited => Explanation {
                 name: "icmp-limited",
                 verdicts: &[Verdict::Drop],
@@ -463,6 +477,6 @@ mod tests {
     #[test]
     fn every_reason_has_room_in_the_ledger() {
         assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
-        assert_eq!(Reason::all().last(), Some(Reason::DecapGue));
+        assert_eq!(Reason::all().last(), Some(Reason::TrackQuota));
     }
 }

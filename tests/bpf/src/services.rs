@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
-use ringway_plan::tables::{BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts};
+use ringway_plan::tables::{
+    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts,
+};
 
 use crate::cast::{BACK, FAMILIES, FRONT, Family, backend_mac};
 
@@ -83,7 +85,7 @@ fn add_service(
     backends: &[(u8, Option<u32>)],
 ) {
     let id = tables.services.len() as u16;
-    let first = tables.backends.len() as u16;
+    let first = tables.backends.len() as u32;
     for (index, (n, iface)) in (first..).zip(backends) {
         let mtu = if port == ports::SMALL { 1280 } else { 9000 };
         tables.backends.push(BackendRow {
@@ -102,15 +104,17 @@ fn add_service(
         });
     }
     let members: Vec<u32> =
-        tables.backends[usize::from(first)..].iter().map(BackendRow::reference).collect();
+        tables.backends[first as usize..].iter().map(BackendRow::reference).collect();
     let announce = port == ports::ANNOUNCED;
     let address: IpAddr = if announce { family.announced() } else { family.vip() };
-    tables.rings.push(ring(id.into(), &members));
+    tables.rings.push(ring(id.into(), members.len()));
     tables.services.push(ServiceRow {
         id,
         key: ServiceKey { address, port, protocol },
         name: format!("{family:?}-{protocol:?}-{port}"),
         ring: id.into(),
+        members,
+        affinity_source: false,
         forward: Forward::Nat,
         source_client: matches!(port, ports::CLIENT | ports::CLIENT_TOO),
         announce,
@@ -118,15 +122,11 @@ fn add_service(
     });
 }
 
-/// A ring whose slots take the members in turn.
-pub fn ring(id: u32, members: &[u32]) -> RingRow {
-    let slot = |slot: usize| match members.len() {
+/// A stable ring whose slots take so many members in turn.
+pub fn ring(id: u32, members: usize) -> RingRow {
+    let slot = |slot: usize| match members {
         0 => RW_NO_MEMBER as u16,
         n => (slot % n) as u16,
     };
-    RingRow {
-        id,
-        backends: members.to_vec(),
-        slots: (0..RW_RING_SLOTS as usize).map(slot).collect(),
-    }
+    RingRow { id, slots: (0..RW_RING_SLOTS as usize).map(slot).collect(), pairs: [].into() }
 }

@@ -29,7 +29,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
     let id = tables.services.len() as u16;
     let first = tables.backends.len();
     for (n, endpoint) in backends.iter().enumerate() {
-        let index = (first + n) as u16;
+        let index = (first + n) as u32;
         tables.backends.push(BackendRow {
             index,
             generation: 1,
@@ -46,16 +46,15 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
         });
     }
     let references = tables.backends[first..].iter().map(BackendRow::reference).collect();
-    tables.rings.push(RingRow {
-        id: id.into(),
-        backends: references,
-        slots: ring_slots(backends.len()),
-    });
+    let slots = ring_slots(backends.len());
+    tables.rings.push(RingRow { id: id.into(), slots, pairs: [].into() });
     tables.services.push(ServiceRow {
         id,
         key,
         name: format!("service-{id}"),
         ring: id.into(),
+        members: references,
+        affinity_source: false,
         forward: Forward::Nat,
         source_client: false,
         announce: false,
@@ -69,8 +68,8 @@ pub fn key(address: &str, port: u16, protocol: Protocol) -> ServiceKey {
 }
 
 /// MAC address of the backend with this index.
-pub fn backend_mac(index: u16) -> [u8; 6] {
-    let [high, low] = index.to_be_bytes();
+pub fn backend_mac(index: u32) -> [u8; 6] {
+    let [_, _, high, low] = index.to_be_bytes();
     [0x02, 0, 0, 0xbb, high, low]
 }
 
