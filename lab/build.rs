@@ -1,4 +1,4 @@
-//! Compiles bpf/bare.bpf.c and generates its skeleton, as control/kernel does for the gateway.
+//! Compiles bpf/*.bpf.c and generates their skeletons, as control/kernel does for the gateway.
 
 use std::env;
 use std::error::Error;
@@ -8,10 +8,17 @@ use std::path::{Path, PathBuf};
 use libbpf_cargo::SkeletonBuilder;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let source = Path::new("bpf/bare.bpf.c");
+    println!("cargo:rerun-if-env-changed=CLANG");
+    for name in ["bare", "feed"] {
+        build(name)?;
+    }
+    Ok(())
+}
+
+fn build(name: &str) -> Result<(), Box<dyn Error>> {
+    let source = Path::new("bpf").join(format!("{name}.bpf.c"));
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set: run by cargo only")?);
     println!("cargo:rerun-if-changed={}", source.display());
-    println!("cargo:rerun-if-env-changed=CLANG");
 
     let mut builder = SkeletonBuilder::new();
     if let Some(clang) = env::var_os("CLANG") {
@@ -22,8 +29,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     let args = ["-mcpu=v3", "-Wall", "-Wextra", "-Werror", "-idirafter", &multiarch];
     builder
-        .source(source)
+        .source(&source)
         .clang_args(args.map(OsString::from))
-        .build_and_generate(out.join("bare.skel.rs"))?;
+        .build_and_generate(out.join(format!("{name}.skel.rs")))?;
     Ok(())
 }

@@ -35,6 +35,31 @@ pub enum Error {
     /// The bare rewriter could not be loaded or attached.
     #[error("the bare XDP rewriter: {0}; run as root on a kernel with BTF and native XDP on veth")]
     Bpf(#[from] libbpf_rs::Error),
+    /// The program that feeds the gateway could not be loaded or run.
+    #[error("the packet feeder: {0}; run as root on a kernel with BTF, 6.1 or newer")]
+    Feeder(libbpf_rs::Error),
+    /// Its variables are not where they were built: a bug.
+    #[error("the packet feeder has lost its variables: build ringway again, from clean")]
+    NoVariables,
+    /// The gateway could not be loaded or filled.
+    #[error(transparent)]
+    Kernel(#[from] ringway_kernel::Error),
+    /// No tables for the gateway.
+    #[error("the gateway's tables: {0}")]
+    Tables(String),
+    /// No place to measure in.
+    #[error(
+        "a network namespace and a processor to measure in: {0}; run as root, outside of a container"
+    )]
+    Settle(io::Error),
+    /// Packets were not dealt with as they should, so that their time says nothing.
+    #[error("path {path}: {what}; `ringway reasons` explains them")]
+    OtherWay {
+        /// The path.
+        path: &'static str,
+        /// What the gateway's books say.
+        what: String,
+    },
     /// Asked for by somebody else than root.
     #[error(
         "`ringway {0}` needs root, for network namespaces and XDP programs; write `sudo ringway {0}`"

@@ -2,6 +2,7 @@
 //!
 //! [`demo`] is `ringway demo`: real traffic through the gateway, and what becomes of it when things die.
 //! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
+//! [`packet`] is `ringway bench packet`: nanoseconds that a packet costs in the gateway's programs.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -9,6 +10,7 @@ pub mod demo;
 mod error;
 pub mod lb;
 mod machine;
+pub mod packet;
 mod wrk;
 
 pub use error::Error;

@@ -24,10 +24,14 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, now.
+    /// This one, now, with the versions of what is measured beside Ringway.
     pub fn here() -> Self {
+        Self::with(&[("nginx", "-v"), ("haproxy", "-v"), ("wrk", "-v"), ("nft", "--version")])
+    }
+
+    /// This one, now, with the versions of these programs, each with the option that prints it.
+    pub(crate) fn with(programs: &[(&str, &str)]) -> Self {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-        let programs = [("nginx", "-v"), ("haproxy", "-v"), ("wrk", "-v"), ("nft", "--version")];
         let versions = programs
             .iter()
             .filter_map(|(program, flag)| Some(((*program).to_owned(), version(program, flag)?)))

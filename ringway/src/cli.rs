@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use ringway_lab::{demo, lb};
+use ringway_lab::{demo, lb, packet};
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
@@ -204,6 +204,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
     Lb(BenchLbArgs),
+    /// Nanoseconds that a packet costs in the gateway's programs.
+    Packet(BenchPacketArgs),
 }
 
 /// `ringway bench lb`
@@ -235,6 +237,41 @@ pub struct BenchLbArgs {
     /// Print every configuration used.
     #[arg(long)]
     pub show_configs: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench packet`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
+    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway bench packet\n  \
+    ringway bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
+    ringway bench packet --only nat --flows 10000000"
+)]
+pub struct BenchPacketArgs {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(packet::Path::ALL.map(packet::Path::name))
+            .try_map(|name| name.parse::<packet::Path>()))]
+    pub only: Vec<packet::Path>,
+    /// Only these IP versions.
+    #[arg(long, value_name = "VERSION", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(["4", "6"]).map(|version| match version.as_str() {
+            "4" => packet::Ip::V4,
+            _ => packet::Ip::V6,
+        }))]
+    pub ip: Vec<packet::Ip>,
+    /// Flows that take turns, each number measured [default: 1, 10000, 500000 and 10000000].
+    ///
+    /// Where the gateway keeps a record of each flow, ten million are measured only when asked for.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub flows: Vec<u32>,
+    /// How often each is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
     #[command(flatten)]
     pub output: OutputArgs,
 }

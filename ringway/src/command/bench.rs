@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ringway_lab::lb;
+use ringway_lab::{lb, packet};
 
-use crate::cli::{Bench, BenchArgs, BenchLbArgs, Output};
+use crate::cli::{Bench, BenchArgs, BenchLbArgs, BenchPacketArgs, Output};
 use crate::exit::Exit;
 use crate::table;
 
@@ -12,6 +12,7 @@ use crate::table;
 pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
     match &args.what {
         Bench::Lb(args) => balancers(args),
+        Bench::Packet(args) => packets(args),
     }
 }
 
@@ -25,6 +26,21 @@ fn balancers(args: &BenchLbArgs) -> anyhow::Result<Exit> {
         ..lb::Options::default()
     };
     let report = lb::run_guarded(&options, |line| eprintln!("{line}"))?;
+    match args.output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(&report)?,
+    }
+    Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn packets(args: &BenchPacketArgs) -> anyhow::Result<Exit> {
+    let options = packet::Options {
+        rounds: args.rounds,
+        only: args.only.clone(),
+        ip: args.ip.clone(),
+        flows: args.flows.clone(),
+    };
+    let report = packet::run(&options, |line| eprintln!("{line}"))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,

@@ -1,0 +1,102 @@
+//! The frame that every packet is made from, and the addresses in it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::path::Ip;
+
+/// TCP flags, RFC 9293 section 3.1.
+pub(super) const SYN: u8 = 0x02;
+pub(super) const ACK: u8 = 0x10;
+
+/// The interface's address and its neighbour's; both behind one interface, as with a router.
+pub(super) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub(super) const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Where the service is.
+pub(super) const PORT: u16 = 80;
+
+/// Length of the frames; feed.bpf.c knows them in words.
+const LEN: [usize; 2] = [64, 88];
+const ETHERNET: usize = 14;
+const TCP: u8 = 6;
+
+/// From the documentation's networks, but for IPv4 clients, of which there may be ten million: 10/8.
+pub(super) fn service(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Ip::V6 => v6(1, 1),
+    }
+}
+
+/// An address that nobody serves.
+pub(super) fn elsewhere(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(198, 51, 100, 1).into(),
+        Ip::V6 => v6(2, 1),
+    }
+}
+
+pub(super) fn backend(ip: Ip, n: u8) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(172, 16, 0, n).into(),
+        Ip::V6 => v6(3, n),
+    }
+}
+
+/// A source of ours towards backends.
+pub(super) fn own(ip: Ip, n: u8) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(172, 16, 1, n).into(),
+        Ip::V6 => v6(4, n),
+    }
+}
+
+fn v6(net: u16, host: u8) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).into()
+}
+
+/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in; checksums stay 0, which
+/// nothing on the way looks at, and which costs as much to update as any other.
+pub(super) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
+    let len = LEN[usize::from(to.is_ipv6())];
+    let mut frame = Vec::with_capacity(len);
+    frame.extend(OUR_MAC);
+    frame.extend(NEXT_MAC);
+    let l3 = (len - ETHERNET) as u16;
+    match to {
+        IpAddr::V4(to) => {
+            frame.extend([0x08, 0x00, 0x45, 0]);
+            frame.extend(l3.to_be_bytes());
+            frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 0, 0, 0, 0]);
+            frame.extend(to.octets());
+        }
+        IpAddr::V6(to) => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend((l3 - 40).to_be_bytes());
+            frame.extend([TCP, 64]);
+            frame.extend(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 0).octets());
+            frame.extend(to.octets());
+        }
+    }
+    frame.extend([0, 0]);
+    frame.extend(PORT.to_be_bytes());
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 0xff, 0xff]);
+    frame.resize(len, 0);
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_agree() {
+        let v4 = segment(service(Ip::V4), ACK);
+        assert_eq!((v4.len(), v4[16..18] == 50u16.to_be_bytes()), (64, true));
+        assert_eq!((v4[47], &v4[30..34]), (ACK, &[192, 0, 2, 1][..]));
+        let v6 = segment(service(Ip::V6), SYN);
+        assert_eq!((v6.len(), v6[18..20] == 34u16.to_be_bytes()), (88, true));
+        assert_eq!((v6[67], v6[53], &v6[56..58]), (SYN, 1, &[0, 80][..]));
+        assert!(v4.len() % 8 == 0 && v6.len() % 8 == 0, "whole words");
+    }
+}

@@ -1,0 +1,150 @@
+//! The ways a packet may take through the gateway.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ringway_abi::{Reason, Verdict};
+use serde::{Serialize, Serializer};
+
+use super::frame::{ACK, SYN};
+use crate::Error;
+
+/// One way through the packet path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Path {
+    /// To an address that is no service's: the kernel's.
+    Pass,
+    /// To a service without a healthy backend, `when_none_healthy = "drop"`.
+    Drop,
+    /// To a service with `forward = "dsr-l2"`.
+    DsrL2,
+    /// To a service with `forward = "dsr-ipip"`, in a tunnel of the same IP version.
+    DsrIpip,
+    /// To a service with `forward = "dsr-gue"`, in a tunnel of the same IP version.
+    DsrGue,
+    /// To a service with `forward = "nat"`, each packet of a flow that is open.
+    Nat,
+    /// The same, each packet a SYN that opens a flow.
+    NewFlow,
+}
+
+/// What becomes of each packet.
+pub(super) struct Course {
+    /// `forward` of the service.
+    pub(super) forward: &'static str,
+    /// Flags of the TCP segment.
+    pub(super) tcp_flags: u8,
+    /// Flows are opened before anything is measured.
+    pub(super) opened_before: bool,
+    /// How each packet must be counted.
+    pub(super) ends: (Verdict, Reason),
+}
+
+impl Path {
+    /// All of them, in the order of the report.
+    pub const ALL: [Self; 7] = [
+        Self::Pass,
+        Self::Drop,
+        Self::DsrL2,
+        Self::DsrIpip,
+        Self::DsrGue,
+        Self::Nat,
+        Self::NewFlow,
+    ];
+
+    /// Its name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+            Self::DsrL2 => "dsr-l2",
+            Self::DsrIpip => "dsr-ipip",
+            Self::DsrGue => "dsr-gue",
+            Self::Nat => "nat",
+            Self::NewFlow => "new-flow",
+        }
+    }
+
+    pub(super) fn course(self) -> Course {
+        let (forward, tcp_flags, opened_before, ends) = match self {
+            Self::Pass => ("nat", ACK, false, (Verdict::Pass, Reason::NoService)),
+            Self::Drop => ("nat", SYN, false, (Verdict::Drop, Reason::NoBackend)),
+            Self::DsrL2 => ("dsr-l2", ACK, false, (Verdict::Tx, Reason::DsrL2)),
+            Self::DsrIpip => ("dsr-ipip", ACK, false, (Verdict::Tx, Reason::DsrIpip)),
+            Self::DsrGue => ("dsr-gue", ACK, false, (Verdict::Tx, Reason::DsrGue)),
+            Self::Nat => ("nat", ACK, true, (Verdict::Tx, Reason::NatForward)),
+            Self::NewFlow => ("nat", SYN, false, (Verdict::Tx, Reason::NatForward)),
+        };
+        Course { forward, tcp_flags, opened_before, ends }
+    }
+
+    /// Whether the gateway keeps a record of each flow.
+    pub(super) fn keeps_flows(self) -> bool {
+        matches!(self, Self::Nat | Self::NewFlow)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Path {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        Self::ALL
+            .into_iter()
+            .find(|p| p.name() == text)
+            .ok_or_else(|| Error::NoSuchPath(text.to_owned(), Self::ALL.map(Self::name).join(", ")))
+    }
+}
+
+impl Serialize for Path {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ip {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Ip {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// 4 or 6.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 6,
+        }
+    }
+}
+
+impl Serialize for Ip {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for path in Path::ALL {
+            assert_eq!(path.name().parse::<Path>().unwrap(), path);
+        }
+        let error = "natt".parse::<Path>().unwrap_err().to_string();
+        assert!(error.contains("natt") && error.contains("new-flow"), "{error}");
+    }
+}
