@@ -25,16 +25,11 @@
 #define OUTER_TTL 64
 #define GUE_FIRST_PORT 0xc000 /* the ephemeral ports of RFC 6335 */
 
-struct outer4 {
-	__be16 mac[6];
-	__be16 type;
+/* A frame's new front. */
+struct outer {
+	struct ethhdr eth;
 	__u32 ip[5];
-} __attribute__((packed, aligned(2)));
-
-struct outer6 {
-	__be16 mac[6];
-	__be16 type;
-	__u32 ip[10];
+	__u32 more[5]; /* IPv6 goes on */
 } __attribute__((packed, aligned(2)));
 
 /* What the outer header takes from the inner packet. */
@@ -43,7 +38,7 @@ struct inner {
 	__u16 len;
 	__u16 id;
 	__u8 tos;
-	bool v6;
+	__u8 proto; /* the inner packet's, as an outer header names it */
 };
 
 static __always_inline bool mapped_v4(const __u32 *addr)
@@ -67,38 +62,50 @@ static __always_inline __u32 encap_overhead(__u32 forward, const struct rw_backe
 
 /* One of the flow's own, for links and queues that spread by outer headers. It
  * need not be the ring's, nor hard to guess. */
-static __always_inline __u32 flow_label_hash(const struct rw_tuple *t)
+static __always_inline __u32 spread(const struct rw_tuple *t)
 {
 	__u64 a = (__u64)(t->saddr[0] ^ t->daddr[3]) << 32 | (t->saddr[3] ^ t->daddr[0]);
 	__u64 b = (__u64)(t->saddr[2] ^ t->daddr[1]) << 32 | (t->saddr[1] ^ t->daddr[2]);
 	__u64 ports = (__u64)t->sport_be << 16 | t->dport_be;
 
-	return (a * 0x9e3779b97f4a7c15ull + b * 0xc2b2ae3d27d4eb4full +
-		ports * 0xd6e8feb86659fd93ull) >>
-	       32;
+	a = a * 0x9e3779b97f4a7c15ull + b * 0xc2b2ae3d27d4eb4full + ports * HASH_FINAL;
+	return a >> 32;
 }
 
-/* Takes a hop off, as every router does, and reads what the outer header needs. */
-static __always_inline void enter(const struct packet *p, struct inner *inner)
+/* Takes a hop off, as every router does. */
+static __always_inline void hop4(struct iphdr *ip)
 {
-	inner->len = p->l3_len;
-	inner->v6 = p->v6;
-	inner->hash = flow_label_hash(p->t);
-	if (p->v6) {
-		struct ipv6hdr *ip = p->l3;
+	__u16 hops = *(__u16 *)&ip->ttl; /* TTL and protocol, one checksum word */
 
-		ip->hop_limit--;
-		inner->tos = (__u8)(bpf_ntohs(*(__be16 *)ip) >> 4);
-		inner->id = 0; /* DF is set: it means nothing (RFC 6864 section 4.1) */
-	} else {
-		struct iphdr *ip = p->l3;
-		__u16 hops = *(__u16 *)&ip->ttl;
+	ip->ttl--;
+	ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
+}
 
-		ip->ttl--;
-		ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
-		inner->tos = ip->tos;
-		inner->id = ip->id;
+/* Takes a hop off, and reads what the outer header needs. */
+static __always_inline bool enter(struct xdp_md *ctx, __u32 l3_at, struct inner *inner)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct iphdr *ip4 = data + l3_at;
+	struct ipv6hdr *ip6 = data + l3_at;
+
+	if ((void *)(ip4 + 1) > end)
+		return false;
+	if (ip4->version == 4) {
+		hop4(ip4);
+		inner->tos = ip4->tos;
+		inner->id = ip4->id;
+		inner->len = bpf_ntohs(ip4->tot_len);
+		inner->proto = IPPROTO_IPIP;
+		return true;
 	}
+	if ((void *)(ip6 + 1) > end)
+		return false;
+	ip6->hop_limit--;
+	inner->tos = (__u8)(bpf_ntohs(*(__be16 *)ip6) >> 4);
+	inner->id = 0; /* DF is set: it means nothing (RFC 6864 section 4.1) */
+	inner->len = bpf_ntohs(ip6->payload_len) + sizeof(*ip6);
+	inner->proto = IPPROTO_IPV6;
+	return true;
 }
 
 static __always_inline void write_outer4(__u32 *ip, const struct inner *inner,
@@ -130,87 +137,79 @@ static __always_inline void write_gue(__u32 *udp, const struct inner *inner,
 	udp[1] = bpf_htons(inner->len + sizeof(struct udphdr)); /* checksum 0 */
 }
 
-/* The new front of the frame: layer 2 without its addresses, and outer headers.
- * Behind them is a whole IP header, so there is room for UDP's in any case. */
-static __always_inline bool write_front4(struct xdp_md *ctx, const struct inner *inner,
-					 const struct rw_backend *backend, bool gue)
+/*
+ * Puts the outer headers in front; the frame keeps its MAC addresses. False:
+ * there is no room. A function of its own, so that it is verified once; every
+ * pointer into the packet is stale after it.
+ * l3_at: where the packet begins in the frame, whatever tags are before it.
+ */
+__noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l3_at,
+			    __u32 backend_index, bool gue)
 {
-	struct outer4 *front = (void *)(long)ctx->data;
-	__u32 *udp = (__u32 *)(front + 1);
-
-	if ((void *)(udp + 2) > (void *)(long)ctx->data_end)
-		return false;
-	front->type = bpf_htons(ETH_P_IP);
-	if (gue) {
-		write_outer4(front->ip, inner, backend, inner->len + 28, IPPROTO_UDP);
-		write_gue(udp, inner, backend);
-	} else {
-		write_outer4(front->ip, inner, backend, inner->len + 20,
-			     inner->v6 ? IPPROTO_IPV6 : IPPROTO_IPIP);
-	}
-	return true;
-}
-
-static __always_inline bool write_front6(struct xdp_md *ctx, const struct inner *inner,
-					 const struct rw_backend *backend, bool gue)
-{
-	struct outer6 *front = (void *)(long)ctx->data;
-	__u32 *udp = (__u32 *)(front + 1);
-
-	if ((void *)(udp + 2) > (void *)(long)ctx->data_end)
-		return false;
-	front->type = bpf_htons(ETH_P_IPV6);
-	if (gue) {
-		write_outer6(front->ip, inner, backend, inner->len + 8, IPPROTO_UDP);
-		write_gue(udp, inner, backend);
-	} else {
-		write_outer6(front->ip, inner, backend, inner->len,
-			     inner->v6 ? IPPROTO_IPV6 : IPPROTO_IPIP);
-	}
-	return true;
-}
-
-/* Puts the outer headers in front. On success p is the outer packet: eth, l3
- * and v6 alone. */
-static __always_inline bool encapsulate(struct xdp_md *ctx, struct packet *p, bool gue,
-					const struct rw_backend *backend)
-{
-	/* What is there of layer 2 is used again, whatever its tags. */
-	int grow = (int)((void *)p->eth - p->l3) + ETH_HLEN;
-	bool v6 = !mapped_v4(backend->addr);
+	struct rw_backend *backend = bpf_map_lookup_elem(&backends, &backend_index);
+	__u32 udp_len = gue ? sizeof(struct udphdr) : 0, ip_len;
+	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct inner inner;
+	struct outer *outer;
+	__u16 macs[6];
+	bool v4;
 
-	enter(p, &inner);
-	grow += (v6 ? 40 : 20) + (gue ? 8 : 0);
-	if (bpf_xdp_adjust_head(ctx, -grow))
+	if (!backend || !t || l3_at < ETH_HLEN || l3_at > 64 || !enter(ctx, l3_at, &inner) ||
+	    (void *)(eth + 1) > (void *)(long)ctx->data_end)
 		return false;
-	if (!(v6 ? write_front6(ctx, &inner, backend, gue) :
-		   write_front4(ctx, &inner, backend, gue)))
+	copy_mac((__u8 *)macs, eth->h_dest);
+	copy_mac((__u8 *)(macs + 3), eth->h_source);
+	v4 = mapped_v4(backend->addr);
+	ip_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	inner.hash = v4 && !gue ? 0 : spread(t);
+	if (bpf_xdp_adjust_head(ctx, (int)l3_at - (int)(ETH_HLEN + ip_len + udp_len)))
 		return false;
-	p->eth = (void *)(long)ctx->data;
-	p->l3 = p->eth + 1;
-	p->v6 = v6;
-	return p->l3 + (v6 ? 40 : 20) <= (void *)(long)ctx->data_end;
+	outer = (void *)(long)ctx->data;
+	/* A whole IP header is behind the outer ones: so much there is in any case. */
+	if ((void *)(outer + 1) + sizeof(struct udphdr) > (void *)(long)ctx->data_end)
+		return false;
+	copy_mac(outer->eth.h_dest, (__u8 *)macs);
+	copy_mac(outer->eth.h_source, (__u8 *)(macs + 3));
+	if (v4) {
+		outer->eth.h_proto = bpf_htons(ETH_P_IP);
+		write_outer4(outer->ip, &inner, backend, inner.len + ip_len + udp_len,
+			     gue ? IPPROTO_UDP : inner.proto);
+		if (gue)
+			write_gue(outer->more, &inner, backend);
+	} else {
+		outer->eth.h_proto = bpf_htons(ETH_P_IPV6);
+		write_outer6(outer->ip, &inner, backend, inner.len + udp_len,
+			     gue ? IPPROTO_UDP : inner.proto);
+		if (gue)
+			write_gue((__u32 *)(outer + 1), &inner, backend);
+	}
+	return true;
 }
 
-/* To the backend chosen for it; everything has been asked before. */
+/* To the backend chosen for it, of this reference; everything has been asked before. */
 static __always_inline int dsr_send(struct xdp_md *ctx, struct env *env, struct packet *p,
-				    __u32 forward, const struct rw_backend *backend)
+				    __u32 forward, const struct rw_backend *backend,
+				    __u32 reference)
 {
-	enum rw_reason sent = RW_REASON_DSR_L2;
+	__u32 l3_at = p->l3 - (void *)(long)ctx->data, index = RW_BACKEND_INDEX(reference);
+	bool gue = forward == RW_FORWARD_DSR_GUE;
 
 	if (forward == RW_FORWARD_DSR_L2) {
-		struct inner unused;
-
-		enter(p, &unused);
-	} else {
-		bool gue = forward == RW_FORWARD_DSR_GUE;
-
-		sent = gue ? RW_REASON_DSR_GUE : RW_REASON_DSR_IPIP;
-		if (!encapsulate(ctx, p, gue, backend))
-			return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+		if (p->v6)
+			((struct ipv6hdr *)p->l3)->hop_limit--;
+		else
+			hop4(p->l3);
+		return send_by(env, p, backend->iface, backend->dmac, RW_REASON_DSR_L2);
 	}
-	return send_by(env, p, backend->iface, backend->dmac, sent);
+	if (!encapsulate(ctx, p->t, l3_at, index, gue))
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+	p->eth = (void *)(long)ctx->data;
+	p->l3 = p->eth + 1;
+	p->v6 = !mapped_v4(backend->addr);
+	if (p->l3 + sizeof(struct ipv6hdr) > (void *)(long)ctx->data_end)
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+	return send_by(env, p, backend->iface, backend->dmac,
+		       gue ? RW_REASON_DSR_GUE : RW_REASON_DSR_IPIP);
 }
 
 #endif
