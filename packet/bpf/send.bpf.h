@@ -60,6 +60,28 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 		*p->check = csum_apply(check, change) ?: 0xffff;
 }
 
+/* A redirect leads from native XDP into native XDP, and from generic anywhere. */
+static __always_inline bool must_pass(const struct env *env, const struct rw_iface *out)
+{
+	return (out->flags & RW_IFACE_GENERIC) && !(env->in->flags & RW_IFACE_GENERIC);
+}
+
+/* Rewritten, but still addressed to our MAC: the kernel routes it on. It takes
+ * a hop for that, so ours is given back. */
+static __always_inline int pass_rewritten(struct env *env, struct packet *p)
+{
+	if (p->v6) {
+		((struct ipv6hdr *)p->l3)->hop_limit++;
+	} else {
+		struct iphdr *ip = p->l3;
+		__u16 hops = *(__u16 *)&ip->ttl;
+
+		ip->ttl++;
+		ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
+	}
+	return leave(env->books, RW_PASS, RW_REASON_PASS_REWRITTEN);
+}
+
 /* Out by an interface slot: back by the same device, or across to another. */
 static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot,
 				   const __u8 *next_hop, enum rw_reason reason)
@@ -68,6 +90,8 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 
 	if (!out)
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	if (must_pass(env, out))
+		return pass_rewritten(env, p);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
 	return slot == env->slot ? send_back(env, reason) : send_across(env, slot, reason);

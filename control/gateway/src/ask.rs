@@ -149,6 +149,9 @@ fn from_pins(node: &str) -> Result<Status, Error> {
         }
         status.services = view.services()?.iter().map(|state| service(state, &states)).collect();
         status.flow_table = Some(board::flow_table(&view)?);
+        if !view.counts_losses()? {
+            status.findings.push(board::losses_uncounted(None));
+        }
         status.problems = problems(&status);
         Ok(status)
     };
@@ -236,8 +239,12 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             ringway_plan::tables::Protocol::Tcp => "tcp".into(),
             ringway_plan::tables::Protocol::Udp => "udp".into(),
         },
-        forward: "nat".into(),
-        source: if state.source_client { "client".into() } else { "node".into() },
+        forward: state.forward.to_string(),
+        source: if state.source_client || state.forward.is_dsr() {
+            "client".into()
+        } else {
+            "node".into()
+        },
         answers: String::new(),
         backends: backends.collect(),
     }

@@ -13,7 +13,7 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::problem::Error;
-use crate::status::{Backend, Counter, FlowTable, Ledger, Problem, SCHEMA, Status};
+use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status};
 
 /// Older than this, the loop's last turn means that it is stuck.
 const STALLED: Duration = Duration::from_secs(5);
@@ -155,6 +155,7 @@ fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
 pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
     let Some(interface) = status.interfaces.get_mut(place) else { return };
     interface.ledger = Ledger::new(books.seen, books.sum());
+    interface.sent_packets = books.sent();
     let name = interface.name.clone();
     status.ledger.add(interface.ledger);
     status.counters.extend(books.entries().map(|(verdict, reason, packets)| Counter {
@@ -163,6 +164,22 @@ pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
         reason: reason.name().to_owned(),
         packets,
     }));
+    status.losses.extend(books.losses().map(|(loss, packets)| Loss {
+        interface: name.clone(),
+        reason: loss.name().to_owned(),
+        packets,
+    }));
+}
+
+/// That losses are not counted, and why if that is known: a zero must not look like none.
+pub(crate) fn losses_uncounted(why: Option<&str>) -> Problem {
+    Problem {
+        error: format!(
+            "what the kernel drops after our verdict is not counted{}",
+            why.map_or_else(String::new, |why| format!(": {why}"))
+        ),
+        remedy: "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE".into(),
+    }
 }
 
 /// Enters one backend's traffic.

@@ -169,6 +169,11 @@ fn interfaces(sheet: &mut Sheet, status: &Status) {
             ]))
             .inc_by(counter.packets);
     }
+    let lost = sheet.counter("lost_packets", "Packets sent on that the kernel dropped then", None);
+    for loss in &status.losses {
+        let labels = vec![("interface", loss.interface.clone()), ("reason", loss.reason.clone())];
+        lost.get_or_create(&Labels(labels)).inc_by(loss.packets);
+    }
 }
 
 fn backends(sheet: &mut Sheet, status: &Status) {
@@ -232,7 +237,7 @@ fn labels(service: &Service, backend: &Backend, direction: Option<&str>) -> Labe
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Counter, FlowTable, Interface, Ledger};
+    use crate::status::{Counter, FlowTable, Interface, Ledger, Loss};
 
     #[test]
     fn every_line_has_its_labels() {
@@ -270,9 +275,15 @@ mod tests {
                 reason: "not-ip".into(),
                 packets: 2,
             }],
+            losses: vec![Loss {
+                interface: "eth0".into(),
+                reason: "lost-too-big".into(),
+                packets: 4,
+            }],
             ..Status::default()
         });
         for line in [
+            "ringway_lost_packets_total{interface=\"eth0\",reason=\"lost-too-big\"} 4",
             "ringway_flows_capacity{node=\"gw1\"} 64",
             "ringway_flows{node=\"gw1\",state=\"established\"} 3",
             "ringway_healthy{node=\"gw1\"} 1",

@@ -28,6 +28,8 @@ pub struct Hop {
     pub mtu: u16,
     /// The address the kernel would send from.
     pub source: Option<IpAddr>,
+    /// The router in between, if the address is not on the link itself.
+    pub router: Option<IpAddr>,
 }
 
 impl Hop {
@@ -68,6 +70,12 @@ pub enum NoWay {
         mac: Mac,
         /// The bridge.
         bridge: String,
+    },
+    /// Another machine's MAC address is not the backend's.
+    #[error("is reached by way of router {router}: dsr-l2 needs it on a link of this node")]
+    Router {
+        /// In between.
+        router: IpAddr,
     },
     /// The next hop has no MAC address yet.
     #[error("next hop {next_hop} on {interface} has not told its MAC address")]
@@ -183,6 +191,7 @@ impl<'a> Kernel<'a> {
             mac,
             mtu: mtu.min(interface.mtu),
             source: path.source,
+            router: path.gateway,
         })
     }
 
@@ -247,6 +256,39 @@ pub fn interfaces(
 pub fn existing(slots: &Slots) -> Vec<Interface> {
     let all = links::all().unwrap_or_default();
     slots.iter().filter_map(|(name, slot)| interface(slot, name, &all).ok()).collect()
+}
+
+/// Devices that native XDP can neither run on nor redirect into, by what makes them. A program on one
+/// is in the generic path, whatever the other interfaces do.
+const STACKED: [&str; 11] = [
+    "bridge",
+    "vlan",
+    "macvlan",
+    "macsec",
+    "team",
+    "vxlan",
+    "geneve",
+    "gretap",
+    "ip6gretap",
+    "ip6erspan",
+    "dummy",
+];
+
+/// Whether native XDP can neither run on this device nor redirect into it.
+pub fn is_stacked(link: &Link) -> bool {
+    link.kind.as_deref().is_some_and(|kind| STACKED.contains(&kind))
+}
+
+/// Those among the interfaces that native XDP can neither run on nor redirect into, with what they
+/// are: "bridge", "vlan", ...
+pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
+    let all = noted(links::all());
+    let kind = |interface: &Interface| {
+        let link = all.iter().find(|link| link.ifindex == interface.ifindex)?;
+        let kind = link.kind.clone().filter(|_| is_stacked(link))?;
+        Some((interface.slot, kind))
+    };
+    interfaces.iter().filter_map(kind).collect()
 }
 
 fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {

@@ -40,9 +40,23 @@ pub struct Status {
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
     pub ledger: Ledger,
+    /// Of the packets sent on, those that the kernel dropped afterwards; only what occurred.
+    #[serde(default)]
+    pub losses: Vec<Loss>,
     /// The flow table; absent where it could not be read.
     #[serde(default)]
     pub flow_table: Option<FlowTable>,
+}
+
+/// Packets that were counted as sent and that the kernel dropped after all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loss {
+    /// Interface they came in by.
+    pub interface: String,
+    /// Why; `ringway reasons NAME` explains it.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
 }
 
 /// The flow table, counted up to ten seconds ago.
@@ -57,6 +71,12 @@ pub struct FlowTable {
 }
 
 impl Status {
+    /// Packets sent on, and how many of them the kernel dropped afterwards.
+    pub fn sent_and_lost(&self) -> (u64, u64) {
+        let sent = self.interfaces.iter().map(|interface| interface.sent_packets).sum();
+        (sent, self.losses.iter().map(|loss| loss.packets).sum())
+    }
+
     /// Backends with weight that get no traffic, and all with weight; of both protocols once.
     pub fn lacking(&self) -> (usize, usize) {
         let endpoints = |service: &Service| {
@@ -111,6 +131,9 @@ pub struct Interface {
     pub mode_reason: String,
     /// Its books.
     pub ledger: Ledger,
+    /// Packets that came in by it and were sent on: verdict `tx` or `redirect`.
+    #[serde(default)]
+    pub sent_packets: u64,
 }
 
 /// Every packet is counted on entry and once with its verdict. Exact when no packet is on its

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_abi::{Reason, Verdict};
+use ringway_abi::{Loss, Reason, Verdict};
 use ringway_gateway::problem::Error;
 use serde::Serialize;
 
@@ -42,18 +42,33 @@ pub fn main(args: &ReasonsArgs) -> anyhow::Result<Exit> {
 
 fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
     let Some(name) = name else {
-        return Ok(Reason::all().filter(|reason| *reason != Reason::None).map(entry).collect());
+        return Ok(all().collect());
     };
-    let reason = Reason::by_name(name).ok_or_else(|| {
-        let known = Reason::all().filter(|reason| *reason != Reason::None).map(Reason::name);
-        let known: Vec<&str> = known.collect();
+    let found = all().find(|entry| entry.name == name).ok_or_else(|| {
+        let known: Vec<&str> = all().map(|entry| entry.name).collect();
         let remedy = match ringway_config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}? `ringway reasons` lists them all"),
             None => "`ringway reasons` lists them all".to_owned(),
         };
         Error::configuration(format!("there is no reason {name:?}"), remedy)
     })?;
-    Ok(vec![entry(reason)])
+    Ok(vec![found])
+}
+
+/// Reasons of verdicts, then of losses after them.
+fn all() -> impl Iterator<Item = Entry> {
+    let reasons = Reason::all().filter(|reason| *reason != Reason::None);
+    reasons.map(entry).chain(Loss::all().map(loss))
+}
+
+fn loss(loss: Loss) -> Entry {
+    Entry {
+        name: loss.name(),
+        verdicts: vec![Verdict::Tx.name(), Verdict::Redirect.name()],
+        meaning: loss.meaning(),
+        cause: loss.cause(),
+        next: Some(loss.next()),
+    }
 }
 
 fn entry(reason: Reason) -> Entry {
@@ -107,6 +122,8 @@ mod tests {
         assert!(in_full(&one[0]).starts_with("vlan (pass)\n  meaning  The frame carries"));
         let error = select(Some("vlam")).err().expect("unknown").to_string();
         assert!(error.contains("did you mean \"vlan\"?"), "{error}");
+        let lost = select(Some("lost-too-big")).expect("lost");
+        assert!(in_full(&lost[0]).starts_with("lost-too-big (tx, redirect)\n"));
         assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));
     }
 }

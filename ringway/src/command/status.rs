@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
-use ringway_gateway::status::{Backend, Daemon, FlowTable, Interface, Ledger, Service, Status};
+use ringway_gateway::status::{
+    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status,
+};
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -43,8 +45,12 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
         text += &format!("\nflows now: {}\n", flows(table));
     }
     text += &section("packets", &counters(status), colour);
+    text += &section("lost after our verdict", &losses(&status.losses), colour);
     if ledger {
         text += &section("ledger", &books(status), colour);
+        let (sent, lost) = status.sent_and_lost();
+        text +=
+            &format!("\nof {sent} packets sent on, {lost} were dropped by the kernel afterwards\n");
     }
     text
 }
@@ -208,6 +214,21 @@ fn counters(status: &Status) -> Table {
     table
 }
 
+/// What the kernel dropped of the packets sent on, each with what to do.
+fn losses(losses: &[Loss]) -> Table {
+    let mut table = Table::new(&["interface", "reason", "packets", "to do"]);
+    for loss in losses {
+        let next = ringway_abi::Loss::by_name(&loss.reason).map_or("", ringway_abi::Loss::next);
+        table.row(vec![
+            Cell::new(&loss.interface),
+            Cell::new(&loss.reason).tone(Tone::Warn),
+            Cell::number(loss.packets),
+            Cell::new(next).tone(Tone::Dim),
+        ]);
+    }
+    table
+}
+
 fn books(status: &Status) -> Table {
     let mut table = Table::new(&["interface", "seen", "sum of verdicts", "difference"]);
     let each = status.interfaces.iter().map(|each| (each.name.as_str(), each.ledger));
@@ -260,6 +281,12 @@ mod tests {
             }],
             counters: vec![counter("eth0", 2), counter("eth1", 3)],
             ledger: Ledger::new(7, 5),
+            interfaces: vec![Interface { sent_packets: 5, ..Interface::default() }],
+            losses: vec![Loss {
+                interface: "eth0".into(),
+                reason: "lost-device-down".into(),
+                packets: 2,
+            }],
             ..Status::default()
         }
     }
@@ -281,6 +308,8 @@ mod tests {
              connection refused by 10.0.0.2:80",
             "redirect nat-forward 5",
             "all 7 5 2",
+            "eth0 lost-device-down 2 ip link show; ip link set dev IFACE up",
+            "of 5 packets sent on, 2 were dropped by the kernel afterwards",
         ] {
             assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");
         }

@@ -60,8 +60,9 @@ impl Looks {
 
 /// What has become wrong since the start; the daemon watches the rest itself.
 pub fn problems(report: &Report) -> Vec<Problem> {
-    let watched =
-        |finding: &&Finding| matches!(finding.check, "answers" | "nat-address" | "nat-ports");
+    let watched = |finding: &&Finding| {
+        matches!(finding.check, "answers" | "forwarding" | "nat-address" | "nat-ports")
+    };
     report.failures().filter(watched).map(|finding| problem(finding, &finding.subject)).collect()
 }
 

@@ -17,9 +17,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::board::Board;
+use crate::board::{self, Board};
 use crate::health::{self, Checks};
-use crate::next_hop::Ways;
+use crate::next_hop::{self, Ways};
 use crate::notify::Notifier;
 use crate::preflight;
 use crate::problem::Error;
@@ -218,7 +218,7 @@ impl Daemon {
         let Ways { ways, kept } = found.ways;
         watch::release(self.kept.difference(&kept).copied().collect());
         self.kept = kept;
-        let not_yet = Err(crate::next_hop::NoWay::NotYet);
+        let not_yet = Err(next_hop::NoWay::NotYet);
         if self.roster.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone()) {
             self.silence = Silence::default();
             self.apply_soon();
@@ -286,10 +286,14 @@ impl Daemon {
         while let Ok(report) = self.from_path.try_recv() {
             self.report(report);
         }
+        let stacked = next_hop::stacked(&self.interfaces);
         let refused = attached.iter().position(|attached| attached.refused.is_some());
         let refused = refused.map(|place| self.interfaces[place].name.clone());
         for (interface, attached) in self.interfaces.iter().zip(attached) {
-            let why = start::why(*self.config.node.xdp_mode, &attached, refused.as_deref());
+            let why = match stacked.get(&interface.slot) {
+                Some(kind) => format!("native XDP can neither run on a {kind} nor send into it"),
+                None => start::why(*self.config.node.xdp_mode, &attached, refused.as_deref()),
+            };
             let (name, mode) = (&interface.name, attached.mode.name());
             tracing::info!(
                 interface = name,
@@ -389,6 +393,8 @@ impl Daemon {
     /// What is worth knowing, and does not make the node unhealthy.
     fn findings(&self) -> Vec<Problem> {
         let mut findings = looks::findings(&self.machine);
+        let uncounted = self.path.opened.losses_uncounted.as_ref();
+        findings.extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()))));
         // The kernel finishes checksums itself in its generic path.
         if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(self.silence.findings());

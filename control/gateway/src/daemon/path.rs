@@ -10,6 +10,7 @@ use ringway_kernel::{Attached, Gateway, Interface, Opened, Options, View, XdpMod
 use ringway_plan::{Observed, Planner};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::next_hop;
 use crate::problem::Error;
 
 /// What the loop asks for.
@@ -61,7 +62,7 @@ impl Path {
             flows: config.nat.flows,
             ..Options::default()
         };
-        let (gateway, opened) = Gateway::open(&options).map_err(kernel)?;
+        let (mut gateway, opened) = Gateway::open(&options).map_err(kernel)?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
         let planner = Planner::new(existing.ids());
@@ -169,6 +170,10 @@ impl Worker {
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
         }
+        let stacked = next_hop::stacked(interfaces);
+        for slot in stacked.keys() {
+            self.gateway.set_generic(*slot, true).map_err(kernel)?;
+        }
         self.apply(observed)?;
         let mode = match *self.config.node.xdp_mode {
             ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
@@ -176,12 +181,17 @@ impl Worker {
             ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
         };
         let mut all = Vec::new();
-        for interface in interfaces {
-            all.push(self.gateway.attach(interface.slot, mode).map_err(kernel)?);
+        let generic = ringway_kernel::Mode::Generic;
+        for Interface { slot, .. } in interfaces {
+            let mode = if stacked.contains_key(slot) { generic } else { mode };
+            all.push(self.gateway.attach(*slot, mode).map_err(kernel)?);
         }
-        // Native XDP cannot send to a device that has none, so `auto` does not mix.
-        if all.iter().any(|attached| attached.mode == XdpMode::Generic) {
-            let generic = ringway_kernel::Mode::Generic;
+        // Native XDP cannot send to a device that has none, so `auto` does not mix: all generic is
+        // faster than the kernel's forwarding. Where a device can never have any, it is mixed.
+        let refused = |(interface, attached): (&Interface, &Attached)| {
+            attached.mode == XdpMode::Generic && !stacked.contains_key(&interface.slot)
+        };
+        if interfaces.iter().zip(&all).any(refused) {
             for (interface, attached) in interfaces.iter().zip(&mut all) {
                 if attached.mode == XdpMode::Native {
                     *attached = self.gateway.attach(interface.slot, generic).map_err(kernel)?;

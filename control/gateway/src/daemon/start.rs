@@ -69,6 +69,9 @@ pub fn tell(opened: &Opened) {
         };
         tracing::warn!(interface = orphan.iface, "removed orphaned pins: {what}");
     }
+    if let Some(error) = &opened.losses_uncounted {
+        tracing::warn!(%error, "what the kernel drops after our verdict is not counted");
+    }
     if opened.unfinished_removed {
         tracing::warn!("removed what a start that was cut short had left");
     }

@@ -36,6 +36,8 @@ pub struct Facts {
     pub first_namespace: Option<bool>,
     /// net.ipv4.ip_local_port_range.
     pub local_ports: Option<(u16, u16)>,
+    /// How the stack treats what comes in, by interface name; absent where it cannot be read.
+    pub receiving: HashMap<String, Receiving>,
     /// Interfaces on which this node's own program is attached already, and how; `None` when this
     /// process may not look.
     pub own_links: Option<BTreeMap<u32, XdpMode>>,
@@ -43,6 +45,19 @@ pub struct Facts {
     pub holders: HashMap<u32, Holder>,
     /// What could not be read.
     pub errors: Vec<String>,
+}
+
+/// How the stack treats packets that come in by an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receiving {
+    /// Forwards IPv4.
+    pub forwards_v4: bool,
+    /// Forwards IPv6; of all interfaces alike.
+    pub forwards_v6: bool,
+    /// Takes IPv4 from an address of the node's own for what it is.
+    pub accepts_local: bool,
+    /// 0: does not check where IPv4 comes from, 1: strictly, 2: loosely.
+    pub rp_filter: i64,
 }
 
 impl Facts {
@@ -67,6 +82,7 @@ impl Facts {
             neighbours: noted(neighbours::all(), &mut errors),
             first_namespace: first_namespace(),
             local_ports: local_ports(),
+            receiving: receiving(&links),
             own_links: own_links(&config.node.name),
             holders: holders(&links),
             links,
@@ -127,6 +143,22 @@ fn local_ports() -> Option<(u16, u16)> {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut numbers = text.split_whitespace().map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn receiving(links: &[Link]) -> HashMap<String, Receiving> {
+    let host = Host::live();
+    let set = |key: String| Some(host.sysctl(&key).ok()??.trim() != "0");
+    let of = |name: &str| {
+        let local = |whose: &str| set(format!("net/ipv4/conf/{whose}/accept_local"));
+        Some(Receiving {
+            forwards_v4: set(format!("net/ipv4/conf/{name}/forwarding"))?,
+            // Absent where the kernel has no IPv6.
+            forwards_v6: host.forwards_v6().ok()?,
+            accepts_local: local("all")? || local(name)?,
+            rp_filter: host.rp_filter(name).ok()?,
+        })
+    };
+    links.iter().filter_map(|link| Some((link.name.clone(), of(&link.name)?))).collect()
 }
 
 /// Interfaces that carry this node's own program from before.

@@ -7,6 +7,7 @@ use ringway_kernel::{Holder, XdpMode as Attached};
 
 use super::facts::Facts;
 use super::{Report, State};
+use crate::next_hop::is_stacked;
 
 /// Every rule, interface by interface.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -118,7 +119,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
 }
 
 /// Whether our program is, or will be, in the kernel's generic path for certain.
-fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
+pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
     match *config.node.xdp_mode {
         XdpMode::Generic => true,
         XdpMode::Native => false,
@@ -131,6 +132,12 @@ fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
 }
 
 fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
+    if is_stacked(link) {
+        let kind = link.kind.as_deref().unwrap_or_default();
+        let reason =
+            format!("generic: native XDP can neither run on a {kind} nor redirect into it");
+        return report.ok("xdp-mode", &link.name, reason);
+    }
     let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
     let offloads = facts.offloads.get(&link.name);
     if *config.node.xdp_mode != XdpMode::Generic && offloads.is_some_and(|offloads| offloads.lro) {
@@ -172,7 +179,8 @@ fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
     checksums(link, peer, offloads, report);
 }
 
-const OR_GENERIC: &str = "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
+pub(super) const OR_GENERIC: &str =
+    "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
 
 fn unseen_peer(link: &Link, report: &mut Report) {
     let name = &link.name;

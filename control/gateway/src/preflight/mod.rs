@@ -5,6 +5,7 @@
 mod facts;
 mod interfaces;
 mod nat;
+mod passing;
 mod services;
 mod system;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
     nat::look(config, facts, &mut report);
     interfaces::look(config, facts, &mut report);
     services::look(config, facts, &mut report);
+    passing::look(config, facts, &mut report);
     report
 }
 

@@ -11,7 +11,7 @@ use ringway_host::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::routes::{Path, RouteKind};
 use ringway_kernel::{Bpffs, Holder, Probe, XdpMode as Attached};
 
-use super::facts::Facts;
+use super::facts::{Facts, Receiving};
 use super::{Finding, State, judge};
 
 fn ip(text: &str) -> IpAddr {
@@ -73,6 +73,7 @@ fn machine() -> Facts {
         neighbours: Vec::new(),
         first_namespace: Some(true),
         local_ports: Some((32768, 60999)),
+        receiving: HashMap::new(),
         own_links: Some(BTreeMap::new()),
         holders: HashMap::new(),
         errors: Vec::new(),
@@ -299,6 +300,36 @@ fn veth_peers() {
     facts.offloads.insert("eth1".into(), Offloads::default());
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
     assert_eq!(both(&facts), (State::Ok, State::Ok));
+}
+
+/// Backends behind the bridge br0 (4), which has no native XDP; eth0 has.
+#[test]
+fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
+    let mut facts = machine();
+    facts.links.push(Link { kind: Some("bridge".into()), ..link(4, "br0") });
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 4)]);
+    let interfaces = "interfaces = [\"eth0\", \"br0\"]";
+    let node = config(interfaces, "");
+    assert_eq!(find(&node, &facts, "forwarding").state, State::Unknown);
+
+    let now = Receiving { rp_filter: 1, ..Receiving::default() };
+    facts.receiving = HashMap::from([("eth0".into(), now)]);
+    let finding = find(&node, &facts, "forwarding");
+    assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
+                  net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
+    assert!(finding.fix.starts_with(sysctl), "{finding}");
+    // The client's own address is none of ours.
+    let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
+    assert!(finding.fix.starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"), "{finding}");
+
+    let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
+    facts.receiving.insert("eth0".into(), well);
+    assert_eq!(find(&node, &facts, "forwarding").state, State::Ok);
+    // Generic everywhere: a redirect enters anything.
+    let all_generic = config(&format!("{interfaces}\nxdp_mode = \"generic\""), "");
+    let report = judge(&all_generic, &Facts { receiving: HashMap::new(), ..facts });
+    assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
 }
 
 #[test]

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 mod announce;
+mod decap;
 mod forward;
 mod layers;
 mod ledger;
 mod malformed;
+mod passed;
 mod races;
 mod reset;
 mod smoke;

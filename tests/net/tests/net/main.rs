@@ -9,6 +9,8 @@ mod flows;
 mod guide;
 mod health;
 mod http;
+mod losses;
+mod passing;
 mod ports;
 mod refuse;
 mod restart;

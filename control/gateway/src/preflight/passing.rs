@@ -1,0 +1,116 @@
+//! Rules about ways that a redirect from native XDP cannot enter (a bridge, a VLAN device): packets
+//! are rewritten and passed up, and the kernel must be willing to forward them.
+
+use std::net::IpAddr;
+
+use ringway_config::{Announce, Config, SourceMode};
+use ringway_host::links::Link;
+
+use super::facts::{Facts, Receiving};
+use super::interfaces::{OR_GENERIC, generic};
+use super::{Report, State};
+use crate::next_hop::is_stacked;
+
+/// Every interface in native mode, for every way that it cannot redirect into.
+pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    let (stacked, others): (Vec<&Link>, Vec<&Link>) = links.partition(|link| is_stacked(link));
+    for way in stacked {
+        let needs = Needs::of(config, facts, way);
+        for link in others.iter().filter(|link| !generic(config, facts, link)) {
+            passes(facts, link, way, needs, report);
+        }
+    }
+}
+
+/// What has to be forwarded by one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Needs {
+    v4: bool,
+    v6: bool,
+    /// IPv4 from an address of this node's own.
+    own_source: bool,
+}
+
+impl Needs {
+    /// Requests to the backends there; where there are none, answers to the clients there.
+    fn of(config: &Config, facts: &Facts, way: &Link) -> Needs {
+        let leads_there = |address: IpAddr| matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex);
+        let (mut requests, mut answers) = (Needs::default(), Needs::default());
+        for service in &config.services {
+            let owned = service.announce == Announce::Kernel;
+            answers.add(*service.address, owned);
+            for backend in service.backends.iter().filter(|b| leads_there(*b.address)) {
+                requests.add(*backend.address, service.source == SourceMode::Node);
+            }
+        }
+        if requests == Needs::default() { answers } else { requests }
+    }
+
+    fn add(&mut self, family: IpAddr, own_source: bool) {
+        self.v4 |= family.is_ipv4();
+        self.v6 |= family.is_ipv6();
+        self.own_source |= family.is_ipv4() && own_source;
+    }
+}
+
+fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
+    let kind = way.kind.as_deref().unwrap_or("device");
+    let what = format!(
+        "{} is a {kind}, which native XDP cannot redirect into: what {} receives for it is rewritten \
+         and passed to the kernel to forward",
+        way.name, link.name
+    );
+    // What a port of a bridge receives is the bridge's to the stack.
+    let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
+    let receiver = &master.unwrap_or(link).name;
+    let Some(now) = facts.receiving.get(receiver) else {
+        let fix =
+            format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
+        let reason = format!("{what}; whether it does could not be read");
+        return report.push("forwarding", &link.name, State::Unknown, reason, fix);
+    };
+    let wrong = wrong(receiver, *now, needs);
+    if wrong.is_empty() {
+        let reason = format!("{what}, which it does, unless a firewall's forward chain objects");
+        return report.ok("forwarding", &link.name, reason);
+    }
+    let found: Vec<String> = wrong.iter().map(|s| format!("{} = {}", s.key, s.found)).collect();
+    let wanted: Vec<String> = wrong.iter().map(|s| format!("{}={}", s.key, s.wanted)).collect();
+    report.push(
+        "forwarding",
+        &link.name,
+        State::Fail,
+        format!("{what}, but it would drop that: {}", found.join(", ")),
+        format!("sysctl -w {}; {OR_GENERIC}", wanted.join(" ")),
+    );
+}
+
+/// A setting that is not as it must be.
+struct Setting {
+    key: String,
+    found: i64,
+    wanted: i64,
+}
+
+/// net/ipv4/route.c: ip_route_input_slow wants forwarding of the receiving interface;
+/// net/ipv4/fib_frontend.c: fib_validate_source takes a source of our own for an impostor's unless
+/// accept_local is set, and its strict filter wants it to have come by its own interface.
+/// net/ipv6/ip6_output.c: ip6_forward asks only whether the host forwards at all.
+fn wrong(receiver: &str, now: Receiving, needs: Needs) -> Vec<Setting> {
+    let v4 = |name: &str| match receiver.contains('.') {
+        false => format!("net.ipv4.conf.{receiver}.{name}"),
+        true => format!("net/ipv4/conf/{receiver}/{name}"),
+    };
+    let mut wrong = Vec::new();
+    let mut must = |needed: bool, key: String, found: i64, wanted: i64| {
+        if needed {
+            wrong.push(Setting { key, found, wanted });
+        }
+    };
+    must(needs.v4 && !now.forwards_v4, v4("forwarding"), 0, 1);
+    must(needs.own_source && !now.accepts_local, v4("accept_local"), 0, 1);
+    must(needs.own_source && now.rp_filter == 1, v4("rp_filter"), 1, 2);
+    must(needs.v6 && !now.forwards_v6, "net.ipv6.conf.all.forwarding".into(), 0, 1);
+    wrong
+}

@@ -1,0 +1,128 @@
+//! Ways that a redirect from native XDP cannot enter: rewritten, and passed to the kernel.
+
+use ringway_abi::raw::RW_IFACE_GENERIC;
+use ringway_abi::{Reason, Slot, Verdict};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::run::foreign_program;
+use ringway_bpf_tests::{Flow, World, ports, wire};
+
+use crate::needs_root;
+
+const PASSED: (Verdict, Reason) = (Verdict::Pass, Reason::PassRewritten);
+
+/// A world in which these interfaces run us in the generic path.
+fn world_with_generic(slots: &[u32]) -> World {
+    let world = World::new();
+    for slot in slots {
+        world.change_iface(*slot, |iface| iface.flags |= RW_IFACE_GENERIC as u16);
+    }
+    world
+}
+
+/// As it would leave, but addressed to us still and with the hop left to the kernel.
+fn passed(came: &Frame, leaves: Frame) -> Vec<u8> {
+    let (src_mac, dst_mac, ttl) = (came.src_mac, came.dst_mac, came.ttl);
+    let frame = Frame { src_mac, dst_mac, ttl, ..leaves }.bytes();
+    wire::check(&frame).good();
+    wire::agrees_with_etherparse(&frame);
+    frame
+}
+
+/// Opens a flow whose first packet must be passed up rewritten.
+fn open_passed(world: &World, request: Frame) -> Flow {
+    let seen = world.send(&request);
+    assert_eq!(seen.pair(), PASSED, "{request:?}");
+    let source = wire::check(&seen.frame).good().src;
+    let backend = world.chosen(&request).unwrap();
+    let flow = Flow { request: request.clone(), slot: FRONT, backend, source };
+    assert_eq!(seen.frame, passed(&request, flow.forwarded(&request)), "{request:?}");
+    flow
+}
+
+fn first(world: &mut World, family: Family, proto: u8) -> Frame {
+    let (src, dst) = world.ends(family, ports::ACROSS);
+    Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) }
+}
+
+#[test]
+fn requests_are_passed_and_answers_redirected() {
+    needs_root!("requests_are_passed_and_answers_redirected");
+    let mut world = world_with_generic(&[BACK]);
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            // Every value of the checksum's carry comes up.
+            for ttl in (2..=255).step_by(11) {
+                let request = first(&mut world, family, proto).with(|f| f.ttl = ttl);
+                let flow = open_passed(&world, request);
+                world.answer(&flow, flags::SYN | flags::ACK);
+                let next = flow.next(flags::ACK).payload(&[7; 33]);
+                let seen = world.send(&next);
+                assert_eq!(seen.pair(), PASSED);
+                assert_eq!(seen.frame, passed(&next, flow.forwarded(&next)));
+                assert_eq!(world.traffic(&flow.backend).packets % 2, 0);
+            }
+        }
+    }
+}
+
+/// The same for clients that are behind such an interface.
+#[test]
+fn answers_are_passed_and_requests_redirected() {
+    needs_root!("answers_are_passed_and_requests_redirected");
+    let mut world = world_with_generic(&[FRONT]);
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let flow = world.open(family, proto, ports::ACROSS);
+            let answer = flow.answer(flags::SYN | flags::ACK);
+            let seen = world.feed(BACK, &answer.bytes());
+            assert_eq!(seen.pair(), PASSED);
+            assert_eq!(seen.frame, passed(&answer, flow.returned(&answer)));
+        }
+    }
+}
+
+/// From the generic path a redirect leads anywhere, and back by the same interface always.
+#[test]
+fn nothing_is_passed_that_can_be_redirected() {
+    needs_root!("nothing_is_passed_that_can_be_redirected");
+    for generic in [&[FRONT, BACK][..], &[FRONT], &[BACK]] {
+        let mut world = world_with_generic(generic);
+        for family in FAMILIES {
+            let flow = world.open(family, TCP, ports::SAME);
+            world.answer(&flow, flags::SYN | flags::ACK);
+            if generic.len() == 2 {
+                let flow = world.open(family, TCP, ports::ACROSS);
+                world.answer(&flow, flags::SYN | flags::ACK);
+            }
+        }
+    }
+}
+
+/// What the kernel would drop without a word is ours to drop with a reason.
+#[test]
+fn what_cannot_leave_is_not_passed() {
+    needs_root!("what_cannot_leave_is_not_passed");
+    let mut world = world_with_generic(&[BACK]);
+    for family in FAMILIES {
+        let request = first(&mut world, family, UDP).with(|f| f.ttl = 1);
+        assert_ne!(world.send(&request).verdict, Verdict::Pass);
+        let (src, dst) = world.ends(family, ports::SMALL);
+        let big = Frame::udp(src, dst).payload(&[1; 1300]);
+        assert_ne!(world.send(&big).verdict, Verdict::Pass);
+        let (src, dst) = world.ends(family, ports::UNRESOLVED);
+        let nowhere = world.send(&Frame::udp(src, dst));
+        assert_eq!(nowhere.pair(), (Verdict::Drop, Reason::NoNeighbour));
+    }
+}
+
+/// It is a service's traffic, not what the user's own program is there for.
+#[test]
+fn the_users_program_does_not_get_it() {
+    needs_root!("the_users_program_does_not_get_it");
+    let mut world = world_with_generic(&[BACK]);
+    let dropping = foreign_program(Verdict::Drop, true).unwrap();
+    world.set_stage(Slot::OnPass, Some(&dropping), true);
+    let request = first(&mut world, Family::V4, TCP);
+    open_passed(&world, request);
+}

@@ -1,0 +1,139 @@
+//! Backends behind a device that a redirect from native XDP cannot enter: the kernel forwards.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{Echo, Load};
+use ringway_net_tests::{
+    Gateway, SERVICE_V4, SERVICE_V6, WEB, ask_udp, configuration, get, needs_root, service,
+};
+use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth};
+use serde_json::Value;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+const WEB_V6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+
+/// A client, and a gateway that is also the host of three backends on its bridge `br0`, as a
+/// container engine arranges them.
+struct Site {
+    client: Namespace,
+    gateway: Namespace,
+    _nginx: Vec<Nginx>,
+    _echo: Vec<Echo>,
+}
+
+impl Site {
+    fn new() -> Result<Site> {
+        let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
+        let options = VethOptions::default();
+        let outer = End::new(&gateway, "eth0").address("10.1.0.1/24").address("fd01::1/64");
+        let eth0 = End::new(&client, "eth0").address("10.1.0.2/24").address("fd01::2/64");
+        veth(&eth0.xdp_receive(XdpReceive::Pass), &outer, &options)?;
+        bridge(&gateway, "br0", &["10.2.0.1/24", "fd02::1/64"])?;
+        let (mut nginx, mut echo) = (Vec::new(), Vec::new());
+        for n in 1..=3 {
+            let backend = Namespace::new(&format!("b{n}"))?;
+            let (v4, v6) = (format!("10.2.0.1{n}"), format!("fd02::1{n}"));
+            let end = End::new(&backend, "eth0");
+            let end = end.address(format!("{v4}/24")).address(format!("{v6}/64"));
+            veth(&end, &End::new(&gateway, &format!("b{n}")).port_of("br0"), &options)?;
+            let listen = [SocketAddr::new(v4.parse()?, 80), SocketAddr::new(v6.parse()?, 80)];
+            nginx.push(Nginx::start(&backend, &listen, &format!("b{n}"))?);
+            echo.push(Echo::start(&backend, SocketAddr::new(v4.parse()?, 7), &format!("b{n}"))?);
+        }
+        Ok(Site { client, gateway, _nginx: nginx, _echo: echo })
+    }
+
+    fn configuration(&self, node: &str) -> Result<String> {
+        let arp = "announce = \"arp\"\n";
+        let backends = |subnet: &str, port| {
+            let backend = |n| Ok(SocketAddr::new(format!("{subnet}{n}").parse()?, port));
+            (1..=3).map(backend).collect::<Result<Vec<_>>>()
+        };
+        let services = service("web", WEB, &backends("10.2.0.1", 80)?, arp)
+            + &service("web6", WEB_V6, &backends("fd02::1", 80)?, arp)
+            + &service(
+                "echo",
+                ECHO,
+                &backends("10.2.0.1", 7)?,
+                &format!("{arp}protocol = \"udp\"\n"),
+            );
+        let text = configuration(&self.gateway, &["eth0", "br0"], &services);
+        Ok(text.replacen("\n\n", &format!("\n{node}\n\n"), 1))
+    }
+
+    /// Everybody answers, by every family and protocol.
+    fn all_answer(&self) -> Result<()> {
+        for target in [WEB, WEB_V6] {
+            let names = (0..40).map(|_| get(&self.client, target));
+            let names = names.collect::<Result<BTreeSet<String>>>()?;
+            ensure!(names.into_iter().eq(["b1", "b2", "b3"]), "{target}");
+        }
+        let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
+        socket.connect(ECHO)?;
+        for size in [0, 1, 1400, 1469] {
+            ask_udp(&socket, &"x".repeat(size), Duration::from_secs(2))?;
+        }
+        Ok(())
+    }
+}
+
+fn counted(status: &Value, interface: &str, verdict: &str, reason: &str) -> u64 {
+    let mut counters = status["counters"].as_array().into_iter().flatten();
+    let found = counters.find(|counter| {
+        counter["interface"] == interface
+            && counter["verdict"] == verdict
+            && counter["reason"] == reason
+    });
+    found.and_then(|counter| counter["packets"].as_u64()).unwrap_or(0)
+}
+
+#[test]
+fn three_backends_behind_one_bridge_on_this_host() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let text = site.configuration("")?;
+    // The kernel has to be told that it may.
+    let (code, words) = Gateway::launch(&site.gateway, &text)?.refusal()?;
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
+                  net.ipv6.conf.all.forwarding=1";
+    ensure!(code == 1 && words.contains(sysctl), "{code}: {words}");
+    for key in sysctl.trim_start_matches("sysctl -w ").split_whitespace() {
+        site.gateway.sysctl(key.trim_end_matches("=1"), "1")?;
+    }
+
+    let mut gateway = Gateway::start(&site.gateway, &text)?;
+    site.all_answer()?;
+    let status = gateway.status()?;
+    let mode = |n: usize| &status["interfaces"][n]["mode"];
+    ensure!((mode(0), mode(1)) == (&"native".into(), &"generic".into()), "{status}");
+    ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
+    ensure!(counted(&status, "eth0", "pass", "pass-rewritten") > 400, "{}", status["counters"]);
+    ensure!(counted(&status, "eth0", "redirect", "nat-forward") == 0, "{}", status["counters"]);
+    ensure!(counted(&status, "br0", "redirect", "nat-reply") > 400, "{}", status["counters"]);
+    ensure!(status["losses"] == Value::Array(vec![]), "{}", status["losses"]);
+    // Nobody is needed for it to go on.
+    gateway.kill()?;
+    site.all_answer()?;
+    let load = Load::start(&site.client, &format!("http://{SERVICE_V4}/"), 10, 1)?.finish()?;
+    eprintln!("{load:?}");
+    Ok(())
+}
+
+/// In the generic path a redirect enters a bridge, and the kernel need not forward.
+#[test]
+fn all_generic_nothing_is_passed() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let gateway = Gateway::start(&site.gateway, &site.configuration("xdp_mode = \"generic\"")?)?;
+    site.all_answer()?;
+    let status = gateway.status()?;
+    ensure!(counted(&status, "eth0", "pass", "pass-rewritten") == 0, "{}", status["counters"]);
+    ensure!(counted(&status, "eth0", "redirect", "nat-forward") > 400, "{}", status["counters"]);
+    let load = Load::start(&site.client, &format!("http://{SERVICE_V4}/"), 10, 1)?.finish()?;
+    eprintln!("{load:?}");
+    Ok(())
+}
