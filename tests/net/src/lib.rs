@@ -10,6 +10,7 @@ mod gateway;
 mod load;
 mod server;
 mod site;
+mod tunnel;
 
 pub use binary::{Ran, path as binary, ringway};
 pub use books::{Device, RunCounts, detach_link};
@@ -18,6 +19,7 @@ pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};
 pub use server::{Dns, Echo, Named, Responder};
 pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, configuration, service};
+pub use tunnel::{Tunnel, Wrap};
 
 use std::time::Duration;
 

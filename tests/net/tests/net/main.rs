@@ -4,6 +4,7 @@ mod announce;
 mod books;
 mod broken;
 mod clients;
+mod decap;
 mod demo;
 mod flows;
 mod guide;
