@@ -152,6 +152,21 @@ struct rw_tuple {
 	__u16 pad;
 };
 
+enum rw_fragment {
+	RW_FRAGMENT_NONE,
+	RW_FRAGMENT_FIRST, /* has the ports */
+	RW_FRAGMENT_LATER,
+};
+
+/* Where things lie in an IP packet. Bytes. */
+struct rw_layers {
+	__u16 l3_len; /* by its own header; 0: nothing to rely on */
+	__u16 l4;     /* from the frame's start */
+	__u16 l4_len;
+	__u16 fragment; /* enum rw_fragment */
+	__u32 fragment_id;
+};
+
 /* What a new flow is opened with, and what came of it. */
 struct rw_opening {
 	__u64 key;     /* out: of the published flow */
@@ -192,6 +207,7 @@ struct rw_scratch {
 	__u32 iface; /* interface slot the packet came in by */
 	__u32 pad;
 	struct rw_tuple tuple;
+	struct rw_layers layers;
 	struct rw_tuple reply; /* as the backend will answer it */
 	struct rw_opening opening;
 	struct rw_icmp icmp;

@@ -106,14 +106,14 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 SEC("xdp.frags")
 int ringway_balance(struct xdp_md *ctx)
 {
-	struct rw_tuple tuple = {};
 	struct packet p = {};
 	enum rw_reason why;
 	struct env env;
 
 	if (!env_open(&env))
 		return XDP_PASS; /* array elements exist: for the verifier */
-	p.t = &tuple;
+	p.t = &env.scratch->tuple;
+	p.at = &env.scratch->layers;
 	why = parse(ctx, &p);
 	switch (why) {
 	case RW_REASON_NONE:

@@ -26,20 +26,6 @@
 #define IPOPT_LOOSE_ROUTE 131
 #define IPOPT_STRICT_ROUTE 137
 
-enum fragment {
-	FRAGMENT_NONE,
-	FRAGMENT_FIRST, /* has the ports */
-	FRAGMENT_LATER,
-};
-
-struct layers {
-	__u32 fragment_id;
-	__u16 l3_len; /* by its own header; 0: nothing to rely on */
-	__u16 l4;
-	__u16 l4_len;
-	__u16 fragment; /* enum fragment */
-};
-
 /* Where the walk is. */
 struct walk {
 	void *start;
@@ -85,7 +71,7 @@ static __always_inline enum rw_reason walk_options(const struct walk *walk, __u3
 }
 
 static __always_inline enum rw_reason layers_ipv4(const struct walk *walk, struct rw_tuple *t,
-						  struct layers *l)
+						  struct rw_layers *l)
 {
 	struct iphdr *ip = WALK_AT(walk, ETH_HLEN, sizeof(*ip));
 	__u32 total, header, fragment;
@@ -105,9 +91,9 @@ static __always_inline enum rw_reason layers_ipv4(const struct walk *walk, struc
 	fragment = bpf_ntohs(ip->frag_off);
 	l->fragment_id = ip->id;
 	if (fragment & IP_OFFSET)
-		l->fragment = FRAGMENT_LATER;
+		l->fragment = RW_FRAGMENT_LATER;
 	else if (fragment & IP_MORE)
-		l->fragment = FRAGMENT_FIRST;
+		l->fragment = RW_FRAGMENT_FIRST;
 	return header > sizeof(*ip) ? walk_options(walk, ETH_HLEN + sizeof(*ip), l->l4) :
 				      RW_REASON_NONE;
 }
@@ -143,19 +129,19 @@ static __always_inline bool is_extension(__u8 type)
 
 /* The fragment header (RFC 8200 section 4.5). One that is the whole packet is
  * an atomic fragment, treated as none (RFC 6946). */
-static __always_inline void note_fragment(struct layers *l, const __u8 *header)
+static __always_inline void note_fragment(struct rw_layers *l, const __u8 *header)
 {
 	__u32 offset = (__u32)header[2] << 8 | header[3];
 
 	l->fragment_id = *(const __u32 *)(header + 4);
 	if (offset & IP6_OFFSET)
-		l->fragment = FRAGMENT_LATER;
+		l->fragment = RW_FRAGMENT_LATER;
 	else if (offset & IP6_MORE)
-		l->fragment = FRAGMENT_FIRST;
+		l->fragment = RW_FRAGMENT_FIRST;
 }
 
 static __always_inline enum rw_reason walk_extensions(const struct walk *walk, struct rw_tuple *t,
-						      struct layers *l)
+						      struct rw_layers *l)
 {
 	__u32 at = l->l4, until = ETH_HLEN + l->l3_len;
 
@@ -167,7 +153,7 @@ static __always_inline enum rw_reason walk_extensions(const struct walk *walk, s
 		l->l4_len = until - at;
 		if (at > MAX_L4_START)
 			break;
-		if (!is_extension(type) || l->fragment == FRAGMENT_LATER)
+		if (!is_extension(type) || l->fragment == RW_FRAGMENT_LATER)
 			return RW_REASON_NONE;
 		if (i == MAX_EXTENSIONS)
 			break;
@@ -192,7 +178,7 @@ static __always_inline enum rw_reason walk_extensions(const struct walk *walk, s
 }
 
 static __always_inline enum rw_reason layers_ipv6(const struct walk *walk, struct rw_tuple *t,
-						  struct layers *l)
+						  struct rw_layers *l)
 {
 	struct ipv6hdr *ip = WALK_AT(walk, ETH_HLEN, sizeof(*ip));
 	__u32 total;
@@ -211,11 +197,10 @@ static __always_inline enum rw_reason layers_ipv6(const struct walk *walk, struc
 }
 
 /*
- * An IP packet: addresses and protocol into `t`, the rest into `l`, which is
- * zero before. NONE: up to layer 4, nothing stands in the way. FRAGMENT: a
+ * An IP packet: addresses and protocol into `t`, the rest into `l`. NONE: up to layer 4, nothing stands in the way. FRAGMENT: a
  * later fragment. A function of its own, so that the walk is verified once.
  */
-__noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct layers *l)
+__noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct rw_layers *l)
 {
 	struct walk walk = { .start = (void *)(long)ctx->data, .end = (void *)(long)ctx->data_end };
 	struct ethhdr *eth = walk.start;
@@ -226,11 +211,13 @@ __noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct lay
 	if ((void *)(eth + 1) > walk.end)
 		return RW_REASON_MALFORMED;
 	walk.frame = bpf_xdp_get_buff_len(ctx);
+	l->l3_len = 0;
+	l->fragment = RW_FRAGMENT_NONE;
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		why = layers_ipv4(&walk, t, l);
 	else
 		why = layers_ipv6(&walk, t, l);
-	if (why == RW_REASON_NONE && l->fragment != FRAGMENT_NONE)
+	if (why == RW_REASON_NONE && l->fragment != RW_FRAGMENT_NONE)
 		return RW_REASON_FRAGMENT;
 	return why;
 }

@@ -18,14 +18,13 @@
 struct packet {
 	struct xdp_md *ctx;
 	struct rw_tuple *t;
+	struct rw_layers *at;
 	struct ethhdr *eth; /* NULL: not even that */
 	void *l3;	    /* iphdr or ipv6hdr, maybe with options or extensions behind */
 	void *l4;	    /* tcphdr or udphdr: ports lie alike in both; NULL: a later fragment */
 	__u16 *check;	    /* the layer-4 checksum; NULL: a later fragment */
-	__u32 fragment_id;
-	__u16 l3_len;  /* bytes of layer 3, by its own header */
-	__u16 l4_len;  /* of these, layer 4's */
-	__u8 fragment; /* enum fragment */
+	__u16 l3_len;	    /* bytes of layer 3, by its own header */
+	__u16 l4_len;	    /* of these, layer 4's */
 	bool v6;
 };
 
@@ -53,7 +52,7 @@ static __always_inline enum rw_reason parse_udp(struct packet *p, void *end)
 		return RW_REASON_MALFORMED;
 	udp_len = bpf_ntohs(udp->len);
 	/* A first fragment holds less than the datagram. */
-	if (udp_len < sizeof(*udp) || (udp_len > p->l4_len && p->fragment != FRAGMENT_FIRST))
+	if (udp_len < sizeof(*udp) || (udp_len > p->l4_len && p->at->fragment != RW_FRAGMENT_FIRST))
 		return RW_REASON_MALFORMED;
 	p->t->sport_be = udp->source;
 	p->t->dport_be = udp->dest;
@@ -76,6 +75,14 @@ static __always_inline enum rw_reason parse_l4(struct packet *p, void *end)
 	return RW_REASON_OTHER_PROTOCOL;
 }
 
+static __always_inline void lies_at(struct rw_layers *at, __u32 l4, __u32 l3_len, __u32 l4_len)
+{
+	at->l3_len = l3_len;
+	at->l4 = l4;
+	at->l4_len = l4_len;
+	at->fragment = RW_FRAGMENT_NONE;
+}
+
 /* True when it was a common IPv4 packet and is now read up to layer 4. */
 static __always_inline bool common_ipv4(struct packet *p, void *end)
 {
@@ -89,9 +96,7 @@ static __always_inline bool common_ipv4(struct packet *p, void *end)
 	/* Longer than the linear part: multi-buffer, or cut short. */
 	if (total < sizeof(*ip) || (void *)ip + total > end)
 		return false;
-	p->l4 = ip + 1;
-	p->l3_len = total;
-	p->l4_len = total - sizeof(*ip);
+	lies_at(p->at, ETH_HLEN + sizeof(*ip), total, total - sizeof(*ip));
 	p->t->proto = ip->protocol;
 	map_addr4(p->t->saddr, ip->saddr);
 	map_addr4(p->t->daddr, ip->daddr);
@@ -111,38 +116,38 @@ static __always_inline bool common_ipv6(struct packet *p, void *end)
 	payload = bpf_ntohs(ip->payload_len);
 	if ((void *)(ip + 1) + payload > end)
 		return false;
-	p->l4 = ip + 1;
-	p->l3_len = sizeof(*ip) + payload;
-	p->l4_len = payload;
+	lies_at(p->at, ETH_HLEN + sizeof(*ip), sizeof(*ip) + payload, payload);
 	p->t->proto = ip->nexthdr;
 	copy_addr(p->t->saddr, ip->saddr.in6_u.u6_addr32);
 	copy_addr(p->t->daddr, ip->daddr.in6_u.u6_addr32);
 	return true;
 }
 
-/* Any other packet: layers.bpf.h says where layer 4 is, we point there. */
+/* Any other packet. */
 static __always_inline enum rw_reason parse_uncommon(struct packet *p, void *end)
 {
-	struct layers at = {};
-	__u32 why = parse_layers(p->ctx, p->t, &at);
-	__u32 l4 = at.l4;
+	__u32 why = parse_layers(p->ctx, p->t, p->at);
 
 	/* Of our own making, but the verifier knows no function's results. */
 	barrier_var(why);
 	if (why >= RW_REASON_SPACE)
 		return RW_REASON_NO_STATE;
-	p->fragment = at.fragment;
-	p->fragment_id = at.fragment_id;
-	p->l3_len = at.l3_len;
-	p->l4_len = at.l4_len;
 	if (p->l3 + (p->v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > end)
 		return RW_REASON_MALFORMED;
-	if (why)
-		return why;
-	barrier_var(l4);
+	return why;
+}
+
+/* From here on a packet is common or not by what `at` says alone: read from
+ * memory, so that the verifier does not walk what follows once for each. */
+static __always_inline enum rw_reason point_at_l4(struct packet *p)
+{
+	__u32 l4 = READ_ONCE(p->at->l4);
+
+	p->l3_len = READ_ONCE(p->at->l3_len);
+	p->l4_len = READ_ONCE(p->at->l4_len);
 	if (l4 > MAX_L4_START)
 		return RW_REASON_MALFORMED;
-	p->l4 = (void *)(long)p->ctx->data + l4;
+	p->l4 = (void *)p->eth + l4;
 	return RW_REASON_NONE;
 }
 
@@ -155,6 +160,7 @@ static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *eth = (void *)(long)ctx->data;
+	enum rw_reason why = RW_REASON_NONE;
 	bool common;
 
 	p->ctx = ctx;
@@ -176,13 +182,12 @@ static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p
 	default:
 		return RW_REASON_NOT_IP;
 	}
-	if (!common) {
-		enum rw_reason why = parse_uncommon(p, end);
-
-		if (why)
-			return why;
-	}
-	return parse_l4(p, end);
+	if (!common)
+		why = parse_uncommon(p, end);
+	if (why)
+		return why;
+	why = point_at_l4(p);
+	return why ? why : parse_l4(p, end);
 }
 
 #endif

@@ -4,7 +4,7 @@ use ringway_abi::Slot;
 use ringway_bpf_tests::{World, can_run};
 
 /// The kernel gives up at a million.
-const VERIFIER_LIMIT: u32 = 400_000;
+const VERIFIER_LIMIT: u32 = 700_000;
 
 #[test]
 fn the_verifier_has_an_easy_time() {
