@@ -32,6 +32,8 @@ pub enum Command {
     Reasons(ReasonsArgs),
     /// Stop the packet path of a node: remove its programs, maps and neighbours.
     Detach(DetachArgs),
+    /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
+    Decap(DecapArgs),
     /// Watch real traffic go through Ringway and survive a backend's death.
     Demo(DemoArgs),
     /// Measure Ringway beside its alternatives.
@@ -153,6 +155,58 @@ pub struct DetachArgs {
     pub verify: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `ringway decap`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs in the foreground on a backend, beside no gateway: packets that a gateway sends by dsr-ipip or \
+    dsr-gue are taken out of their tunnel and given to the kernel, which must own the service address \
+    (`ip address add SERVICE/32 dev lo`). Anything else passes untouched. Ctrl-C or SIGTERM detaches and prints \
+    the counters.\n\nExamples:\n  ringway decap -i eth1\n  ringway decap -i eth1 --address 10.0.0.2 --gue-port 6081\n  \
+    ringway decap -i eth1 --status -o json"
+)]
+pub struct DecapArgs {
+    /// Interface by which the gateway's packets come.
+    #[arg(short, long, value_name = "IFACE")]
+    pub interface: String,
+    /// Where tunnels end: outer destination address. May be repeated.
+    ///
+    /// Default: every address of the interface.
+    #[arg(long, value_name = "ADDRESS")]
+    pub address: Vec<std::net::IpAddr>,
+    /// UDP port of GUE and FOU.
+    #[arg(long, value_name = "PORT", default_value_t = 6080)]
+    pub gue_port: u16,
+    /// How to attach: in the driver, in the kernel's receive path, or the best there is.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    pub mode: DecapMode,
+    /// Stay attached when this ends; `--detach` removes it.
+    #[arg(long)]
+    pub pin: bool,
+    /// Attach even to an interface that carries the default route.
+    #[arg(long)]
+    pub allow_default_route: bool,
+    /// Show what is at work on the interface, and its counters.
+    #[arg(long, conflicts_with_all = ["address", "gue_port", "mode", "pin", "detach"])]
+    pub status: bool,
+    /// Remove what --pin left.
+    #[arg(long, conflicts_with_all = ["address", "gue_port", "mode", "pin"])]
+    pub detach: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// How `ringway decap` is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum DecapMode {
+    /// Native, or generic where the driver refuses.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the kernel's receive path.
+    Generic,
 }
 
 /// What `demo` and `bench` run beside Ringway.

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Command::Status(args) => command::status::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
         Command::Detach(args) => command::detach::main(&args),
+        Command::Decap(args) => command::decap::main(&args),
         Command::Demo(args) => command::demo::main(&args),
         Command::Bench(args) => command::bench::main(&args),
         Command::Completions(args) => command::completions::main(&args),

@@ -5,6 +5,7 @@ pub mod ask;
 pub mod board;
 pub mod clock;
 pub mod daemon;
+pub mod decap;
 pub mod detach;
 pub mod health;
 pub mod metrics;
