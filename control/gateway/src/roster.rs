@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use ringway_config::{Check, Config, Protocol, WhenNoneHealthy};
+use ringway_config::{Check, Config, Forward, Protocol, WhenNoneHealthy};
 use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
@@ -30,6 +30,7 @@ pub struct Entry {
     pub port: u16,
     /// One or two.
     pub protocols: Vec<Protocol>,
+    forward: Forward,
     shape: status::Service,
     when_none: WhenNoneHealthy,
     /// In the order of the configuration.
@@ -135,10 +136,17 @@ impl Roster {
     /// Takes the ways to all backends; returns whether any is another than before.
     pub fn take_ways(&mut self, ways: impl Fn(IpAddr) -> Result<Hop, NoWay>) -> bool {
         let mut changed = false;
-        for member in self.services.iter_mut().flat_map(|entry| &mut entry.members) {
-            let way = ways(member.endpoint.ip());
-            changed |= way != member.way;
-            member.way = way;
+        for entry in &mut self.services {
+            for member in &mut entry.members {
+                let way = ways(member.endpoint.ip()).and_then(|hop| match hop.router {
+                    Some(router) if entry.forward == Forward::DsrL2 => {
+                        Err(NoWay::Router { router })
+                    }
+                    _ => Ok(hop),
+                });
+                changed |= way != member.way;
+                member.way = way;
+            }
         }
         changed
     }
@@ -157,6 +165,9 @@ impl Roster {
             let address = member.endpoint.ip();
             let next_hop = NextHop { iface: hop.slot, mac: hop.mac.0, mtu: hop.mtu };
             observed.next_hops.insert(address, next_hop);
+            if hop.router.is_some() {
+                observed.behind_router.insert(address);
+            }
             observed.sources.extend(hop.source.map(|source| (address, source)));
         }
         observed
@@ -205,6 +216,7 @@ impl Entry {
             address: *service.address,
             port: *service.port,
             protocols: service.protocols.clone(),
+            forward: service.forward,
             when_none: service.when_none_healthy,
             shape: status::Service {
                 name: service.name.to_string(),
@@ -298,6 +310,7 @@ mod tests {
             mac: Mac([2, 0, 0, 0, 0, 9]),
             mtu: 1500,
             source: "10.0.0.1".parse().ok(),
+            router: None,
         })
     }
 

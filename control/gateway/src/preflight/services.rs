@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_config::{
-    Announce, Backend, CheckKind, Config, Located, Protocol, Service, SourceMode,
+    Announce, Backend, CheckKind, Config, Forward, Located, Protocol, Service, SourceMode,
 };
 use ringway_host::addresses::Address;
 use ringway_host::links::Link;
@@ -121,7 +121,19 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
     report.ok("route", &subject, format!("by way of {out}, {via}"));
     neighbour(facts, path, &subject, report);
-    if service.source == SourceMode::Client {
+    if service.forward == Forward::DsrL2
+        && let Some(router) = path.gateway
+    {
+        let reason = format!(
+            "{} is reached by way of router {router}: dsr-l2 needs it on a link of this node",
+            *backend.address
+        );
+        let fix = "write forward = \"dsr-ipip\" or \"dsr-gue\", or give the node an address on the \
+                   backend's link";
+        report.fail_at(config, &backend.address, "route", reason, fix);
+        return;
+    }
+    if service.forward == Forward::Nat && service.source == SourceMode::Client {
         replies(config, facts, service, &backend.address, path, report);
     }
 }
