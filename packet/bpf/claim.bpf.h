@@ -89,16 +89,17 @@ __noinline __u32 flow_claim(__u32 number, __u64 key, __u32 now, const struct rw_
 static __always_inline bool entry_stale(const struct rw_settings *set, __u64 entry, __u32 now)
 {
 	struct rw_flow *flow = flow_at((__u32)entry);
+	__be16 *dport_be = flow_dport((__u32)entry);
 	struct index_place at;
 	__u64 key;
 
-	if (!flow)
+	if (!flow || !dport_be)
 		return true;
 	/* Claimed: by another flow, whose own entry is yet to come. */
 	key = READ_ONCE(flow->key);
 	if (key_state(key) == RW_FLOW_CLAIMED || !flow_alive(set, key, READ_ONCE(flow->seen), now))
 		return true;
-	at = index_place(set, flow->client, flow->client_port_be, flow->service);
+	at = index_place(set, flow->client, flow->client_port_be, *dport_be, flow->service);
 	return at.tag != (__u32)(entry >> 32);
 }
 
@@ -126,17 +127,31 @@ static __always_inline bool index_flow(const struct rw_settings *set, const stru
 	return false;
 }
 
-/* The nth port to try: own block first, each port once a round; then anywhere. */
-static __always_inline __u32 nth_port(const struct rw_settings *set, __u32 n, __u32 cursor)
+/* A source to try: a port, and which of the backend's nat addresses. */
+struct nat_source {
+	__u32 port;
+	__u32 addr;
+};
+
+/* The nth source to try: own block first, in order, so that a backend's flows
+ * lie side by side and a port rests as long as can be; then anywhere. */
+static __always_inline struct nat_source nth_source(const struct rw_settings *set, __u32 n,
+						    __u32 cursor, __u32 addrs)
 {
-	__u32 cpus = set->cpus ?: 1, block = set->port_count / cpus ?: 1;
+	__u32 cpus = set->cpus ?: 1, block = set->port_count / cpus;
 	__u32 cpu = bpf_get_smp_processor_id() % cpus;
+	struct nat_source source;
 
 	/* A pool smaller than the number of CPUs has no blocks. */
-	if (n < FLOW_TRIES_OWN && set->port_count >= cpus)
-		return set->port_first + cpu * block +
-		       (__u32)(((__u64)cursor * PORT_STRIDE) % block);
-	return set->port_first + (__u32)(((__u64)cursor * PORT_STRIDE) % (set->port_count ?: 1));
+	if (n < FLOW_TRIES_OWN && block) {
+		source.port = set->port_first + cpu * block + cursor % block;
+		source.addr = cursor / block % addrs;
+		return source;
+	}
+	source.port = set->port_first +
+		      (__u32)((__u64)(cursor / addrs) * PORT_STRIDE % (set->port_count ?: 1));
+	source.addr = cursor % addrs;
+	return source;
 }
 
 /* The reply's tuple, but for the nat source. */
@@ -161,14 +176,15 @@ static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 						 const struct rw_opening *open,
 						 struct rw_tuple *reply, struct claim *claim)
 {
-	__u32 *cursor = RW_ONLY(port_cursor), rival = 0;
+	__u32 index = RW_BACKEND_INDEX(open->backend), rival = 0;
+	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
-	if (!cursor)
+	if (!t)
 		return RW_REASON_NO_STATE;
 	for (__u32 n = 0; n < FLOW_TRIES_OWN + FLOW_TRIES_ALL; n++) {
-		__u32 at = (*cursor)++, count = backend->nat_count ?: 1;
-		__u32 nat = (backend->nat_first + at % count) & 0xff;
-		__u32 port = nth_port(set, n, at / count);
+		struct nat_source source =
+			nth_source(set, n, (__u32)t->ports++, backend->nat_count ?: 1);
+		__u32 nat = (backend->nat_first + source.addr) & 0xff, port = source.port;
 		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
 
 		if (!own)
@@ -176,7 +192,7 @@ static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
 		copy_addr(reply->daddr, own->addr);
 		reply->dport_be = bpf_htons((__u16)port);
 		claim->key = flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED);
-		claim->place = flow_claim(reply_bucket(set, reply_hash(set, reply), 0), claim->key,
+		claim->place = flow_claim(reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0), claim->key,
 					  open->now, NULL, &rival);
 		if (claim->place)
 			return RW_REASON_NONE;
@@ -229,7 +245,7 @@ static __always_inline enum rw_reason claim_client(const struct rw_settings *set
 	claim->key =
 		flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
 	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
-		claim->place = flow_claim(reply_bucket(set, hash, choice), claim->key, open->now,
+		claim->place = flow_claim(reply_bucket(set, hash, reply->dport_be, choice), claim->key, open->now,
 					  (const struct rw_address *)t->saddr, &rival);
 		if (claim->place)
 			return RW_REASON_NONE;
@@ -247,19 +263,21 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 					 struct rw_opening *open, struct claim *claim)
 {
 	__u8 state = t->proto == IPPROTO_TCP ? RW_FLOW_SYN : RW_FLOW_UDP_NEW;
-	struct index_place at = index_place(set, t->saddr, t->sport_be, open->service);
+	struct index_place at = index_place(set, t->saddr, t->sport_be, t->dport_be, open->service);
 	__u64 key = key_with_state(claim->key, state);
 	struct rw_flow *flow = flow_at(claim->place);
+	__be16 *dport_be = flow_dport(claim->place);
 	__u64 first = 0;
 	__u32 place;
 
-	if (!flow)
+	if (!flow || !dport_be)
 		return false;
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
 	flow->iface = (__u8)open->iface;
 	flow->client_port_be = t->sport_be;
 	flow->service = open->service;
+	*dport_be = t->dport_be;
 	WRITE_ONCE(flow->seen, open->now);
 	/* Exchange, not store: a full barrier between the fields and the key. */
 	__sync_lock_test_and_set(&flow->key, key);

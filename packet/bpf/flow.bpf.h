@@ -134,6 +134,33 @@ static __always_inline struct rw_flow *flow_at(__u32 place)
 	return NULL;
 }
 
+/* The port its client talks to. */
+static __always_inline __be16 *flow_dport(__u32 place)
+{
+	__u32 number = place >> 2;
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+	if (!bucket)
+		return NULL;
+	switch (place & 3) {
+	case 1:
+		return &bucket->dport_be[0];
+	case 2:
+		return &bucket->dport_be[1];
+	case 3:
+		return &bucket->dport_be[2];
+	}
+	return NULL;
+}
+
+/*
+ * A client counts its ports up, so that many connections differ in the last
+ * bits only. Those share a page of the index, each in a bucket of its own, as
+ * evenly as chance would: at a thousand connections what a look-up costs is
+ * the TLB's misses.
+ */
+#define PORTS_TOGETHER 64
+
 /* Where a request's tuple is indexed: two buckets, one tag. */
 struct index_place {
 	__u32 tag;
@@ -141,14 +168,16 @@ struct index_place {
 };
 
 static __always_inline struct index_place
-index_place(const struct rw_settings *set, const __u32 *client, __be16 port, __u16 service)
+index_place(const struct rw_settings *set, const __u32 *client, __be16 port_be, __be16 dport_be,
+	    __u16 service)
 {
-	__u64 h = hash_addr(set->seed, client);
+	__u32 port = bpf_ntohs(port_be);
+	__u64 word = (__u64)service << 32 | (__u64)dport_be << 16 | port / PORTS_TOGETHER;
+	__u64 h = hash_end(hash_addr(set->keys[0], set->keys[1], client) + set->keys[2] * word);
 	struct index_place at;
 
-	h = hash_end(hash_word(h, (__u64)port << 16 | service));
-	at.tag = (__u32)(h >> 32);
-	at.bucket[0] = (__u32)h & set->index_mask;
+	at.tag = (__u32)(h >> 32) ^ (port % PORTS_TOGETHER) * 0x9e3779b1u;
+	at.bucket[0] = ((__u32)h ^ (port % PORTS_TOGETHER)) & set->index_mask;
 	at.bucket[1] = (at.bucket[0] ^ (at.tag * 0x9e3779b1u | 1)) & set->index_mask;
 	return at;
 }
@@ -161,8 +190,9 @@ static __always_inline bool flow_requests(const struct rw_settings *set, const s
 					  __u16 service, __u32 place, __u32 now, __u64 *key)
 {
 	struct rw_flow *flow = flow_at(place);
+	__be16 *dport_be = flow_dport(place);
 
-	if (!flow)
+	if (!flow || !dport_be)
 		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
 		__u64 before = flow_key_read(flow);
@@ -171,7 +201,7 @@ static __always_inline bool flow_requests(const struct rw_settings *set, const s
 		    !flow_alive(set, before, READ_ONCE(flow->seen), now))
 			return false;
 		if (!same_addr(flow->client, t->saddr) || flow->service != service ||
-		    flow->client_port_be != t->sport_be)
+		    flow->client_port_be != t->sport_be || *dport_be != t->dport_be)
 			return false;
 		if (flow_unchanged(flow, before)) {
 			*key = before;
@@ -194,7 +224,7 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 
 	if (!set || !t || !key)
 		return 0;
-	at = index_place(set, t->saddr, t->sport_be, service);
+	at = index_place(set, t->saddr, t->sport_be, t->dport_be, (__u16)service);
 	for (int b = 0; b < 2; b++) {
 		__u32 number = at.bucket[b & 1];
 		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
@@ -212,13 +242,18 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 	return 0;
 }
 
+/* Nat ports are handed out in order too: these share a page of the flow table. */
+#define REPLIES_TOGETHER 32
+
 /* `t` is a packet from a backend: daddr and dport are the nat source's. */
 static __always_inline __u64 reply_hash(const struct rw_settings *set, const struct rw_tuple *t)
 {
-	__u64 h = hash_addr(hash_addr(set->seed, t->saddr), t->daddr);
+	const __u64 *key = set->keys;
+	__u64 word = (__u64)t->sport_be << 32 | bpf_ntohs(t->dport_be) / REPLIES_TOGETHER << 8 |
+		     t->proto;
 
-	return hash_end(
-		hash_word(h, (__u64)t->sport_be << 32 | (__u64)t->dport_be << 16 | t->proto));
+	return hash_end(hash_addr(key[0], key[1], t->saddr) + hash_addr(key[2], key[3], t->daddr) +
+			key[4] * word);
 }
 
 /*
@@ -227,9 +262,12 @@ static __always_inline __u64 reply_hash(const struct rw_settings *set, const str
  */
 #define REPLY_CHOICES 4
 
-static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 hash, __u32 choice)
+static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 hash,
+					  __be16 dport_be, __u32 choice)
 {
-	return ((__u32)hash + choice * ((__u32)(hash >> 32) | 1)) & set->flow_mask;
+	__u32 first = (__u32)hash + choice * ((__u32)(hash >> 32) | 1);
+
+	return (first ^ (bpf_ntohs(dport_be) % REPLIES_TOGETHER)) & set->flow_mask;
 }
 
 /* Is this live key, in this record, the flow that t answers? */
@@ -267,11 +305,12 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 	choices = set->source_client ? REPLY_CHOICES : 1;
 	hash = reply_hash(set, t);
 	for (__u32 choice = 0; choice < REPLY_CHOICES && choice < choices; choice++) {
-		__u32 number = reply_bucket(set, hash, choice);
+		__u32 number = reply_bucket(set, hash, t->dport_be, choice);
 		struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
 
 		if (!bucket)
 			return 0;
+#pragma clang loop unroll(full) /* counted down, the verifier takes it for endless */
 		for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
 			struct rw_flow *flow = &bucket->flows[i];
 			__u64 seen_key = READ_ONCE(flow->key);
@@ -293,13 +332,18 @@ struct flow_client {
 	__u32 iface;
 	__u16 mac[3];
 	__be16 port_be;
+	__be16 dport_be; /* the port it talks to: the reply's source */
 	__u16 service;
 };
 
 /* Reads all of it from one flow, whose key was *key when it was found. */
-static __always_inline bool flow_read_client(struct rw_flow *flow, __u64 *key,
-					     struct flow_client *client)
+static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flow_client *client)
 {
+	struct rw_flow *flow = flow_at(place);
+	__be16 *dport_be = flow_dport(place);
+
+	if (!flow || !dport_be)
+		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
 		__u64 before = flow_key_read(flow);
 
@@ -310,6 +354,7 @@ static __always_inline bool flow_read_client(struct rw_flow *flow, __u64 *key,
 		copy_mac((__u8 *)client->mac, flow->client_mac);
 		client->iface = flow->iface;
 		client->port_be = flow->client_port_be;
+		client->dport_be = *dport_be;
 		client->service = flow->service;
 		if (flow_unchanged(flow, before))
 			return true;

@@ -1,31 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A multiply-and-shift hash over 64-bit words. The flow tables start it from a
- * random seed, so that nobody outside can aim at one bucket; the ring starts
- * it from a fixed one, so that every node chooses alike.
+ * Multilinear hashing: the sum of 64-bit words, each times a key of its own.
+ * The products do not wait for one another, which a chained hash's do. With
+ * random keys two tuples collide by chance only, whoever chooses them: the
+ * flow tables take them from the settings. The ring's are fixed, so that every
+ * node chooses alike.
  */
 #ifndef RINGWAY_HASH_H
 #define RINGWAY_HASH_H
 
 #include "common.bpf.h"
 
-static __always_inline __u64 hash_word(__u64 h, __u64 word)
-{
-	h = (h ^ word) * 0x9e3779b97f4a7c15ull;
-	return h ^ (h >> 32);
-}
+#define HASH_FINAL 0xd6e8feb86659fd93ull
 
-static __always_inline __u64 hash_addr(__u64 h, const __u32 *addr)
+static __always_inline __u64 hash_addr(__u64 key0, __u64 key1, const __u32 *addr)
 {
-	h = hash_word(h, (__u64)addr[0] << 32 | addr[1]);
-	return hash_word(h, (__u64)addr[2] << 32 | addr[3]);
+	return key0 * ((__u64)addr[0] << 32 | addr[1]) + key1 * ((__u64)addr[2] << 32 | addr[3]);
 }
 
 /* Last mixing, so that both halves depend on every bit. */
 static __always_inline __u64 hash_end(__u64 h)
 {
-	h *= 0xd6e8feb86659fd93ull;
-	return h ^ (h >> 29);
+	h = (h ^ (h >> 32)) * HASH_FINAL;
+	return h ^ (h >> 32);
 }
 
 #endif

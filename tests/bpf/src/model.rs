@@ -4,27 +4,28 @@ use std::net::{IpAddr, SocketAddr};
 
 use ringway_abi::raw::RW_RING_SLOTS;
 
-/// "RINGWAY": every node starts the ring's hash from it.
-const RING_SEED: u64 = 0x52_494e_4757_4159;
+/// Every node's: square roots of the primes from 3 on.
+const RING_KEYS: [u64; 5] = [
+    0xbb67_ae85_84ca_a73b,
+    0x3c6e_f372_fe94_f82b,
+    0xa54f_f53a_5f1d_36f1,
+    0x510e_527f_ade6_82d1,
+    0x9b05_688c_2b3e_6c1f,
+];
 
 /// The ring slot of a packet. Two nodes must agree on it, whatever their seed, whatever their
 /// version: changing it moves every flow of a running cluster.
 pub fn ring_slot(proto: u8, src: SocketAddr, dst: SocketAddr) -> usize {
-    let mut h = RING_SEED;
-    for word in words(src.ip()).into_iter().chain(words(dst.ip())) {
-        h = mix(h, word);
-    }
     // Ports as they stand in the packet.
     let ports = u64::from(src.port().to_be()) << 32 | u64::from(dst.port().to_be()) << 16;
-    h = mix(h, ports | u64::from(proto));
-    h = h.wrapping_mul(0xd6e8_feb8_6659_fd93);
-    h ^= h >> 29;
+    let ([s0, s1], [d0, d1]) = (words(src.ip()), words(dst.ip()));
+    let mut h = [s0, s1, d0, d1, ports | u64::from(proto)]
+        .into_iter()
+        .zip(RING_KEYS)
+        .fold(0, |sum: u64, (word, key)| sum.wrapping_add(word.wrapping_mul(key)));
+    h = (h ^ h >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    h ^= h >> 32;
     (((h >> 32) * u64::from(RW_RING_SLOTS)) >> 32) as usize
-}
-
-fn mix(h: u64, word: u64) -> u64 {
-    let h = (h ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    h ^ h >> 32
 }
 
 /// An address as two words: 32-bit words as they lie in memory, the first one upper.
