@@ -60,8 +60,10 @@ static __always_inline bool write_reset4(struct xdp_md *ctx, const struct packet
 	struct iphdr *ip = (void *)(eth + 1);
 	struct tcphdr *tcp = (void *)(ip + 1);
 	__u32 *word = (__u32 *)ip;
+	void *end = (void *)(long)ctx->data_end;
+	__u16 *padding;
 
-	if ((void *)(tcp + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(tcp + 1) > end)
 		return false;
 	word[0] = bpf_htonl(0x45000000 | (sizeof(*ip) + sizeof(*tcp)));
 	word[1] = bpf_htonl(0x4000); /* don't fragment */
@@ -70,6 +72,10 @@ static __always_inline bool write_reset4(struct xdp_md *ctx, const struct packet
 	word[4] = p->t->saddr[3];
 	ip->check = ~csum_fold(csum_words(word, 5));
 	write_tcp_reset(tcp, p, r);
+	/* The segment's next bytes would be the padding up to Ethernet's minimum: RFC 894 wants zeros. */
+	padding = (void *)(tcp + 1);
+	if ((void *)(padding + 3) <= end)
+		padding[0] = padding[1] = padding[2] = 0;
 	return true;
 }
 
@@ -110,7 +116,8 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struc
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
 	r = reset_for(p);
 	copy_mac((__u8 *)mac, p->eth->h_source);
-	if (want < MIN_FRAME)
+	/* Padding only where there was some: a device adds what else it takes. */
+	if (want < MIN_FRAME && len >= MIN_FRAME)
 		want = MIN_FRAME;
 	if (len > want && bpf_xdp_adjust_tail(ctx, (int)want - (int)len))
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);

@@ -32,7 +32,7 @@ fn reset(of: &Frame) -> Frame {
     reset
 }
 
-/// The reset must be this but for its padding, which is the segment's own next bytes.
+/// The reset must be this; there may be less padding, but nothing else.
 fn check_reset(world: &World, what: &str, frame: &Frame, reason: Reason) {
     let seen = world.send(frame);
     let reason_name = reason.name();
@@ -40,6 +40,7 @@ fn check_reset(world: &World, what: &str, frame: &Frame, reason: Reason) {
     let expected = reset(frame);
     let len = expected.bytes().len() - expected.padding;
     assert_eq!(seen.frame[..len], expected.bytes()[..len], "{what}");
+    assert!(seen.frame[len..].iter().all(|byte| *byte == 0), "{what}: padding");
     assert!(seen.frame.len() <= 74, "{what}: {} bytes", seen.frame.len());
 }
 
