@@ -1,6 +1,7 @@
 //! End to end, module by module what a user relies on.
 
 mod announce;
+mod bench;
 mod books;
 mod broken;
 mod clients;

@@ -1,0 +1,45 @@
+//! `ringway bench packet`, as short as it can be: what it says, not how fast anything is.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Ran, binary, needs_root};
+
+fn bench_packet(arguments: &[&str]) -> Result<Ran> {
+    Ok(Command::new(binary()?).args(["bench", "packet"]).args(arguments).output()?.into())
+}
+
+#[test]
+fn packets_cost_something() -> Result<()> {
+    needs_root!();
+    let arguments = ["--only", "pass,nat", "--flows", "1", "--rounds", "1", "-o", "json"];
+    let ran = bench_packet(&arguments)?;
+    let report = ran.json()?;
+    ensure!(ran.code == 0, "{ran:?}");
+    ensure!(report["schema"] == "ringway.bench.packet/1", "{report}");
+    ensure!(report["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{report}");
+    let plausible = |ns: &serde_json::Value| ns.as_u64().is_some_and(|ns| (1..100_000).contains(&ns));
+    ensure!(plausible(&report["wrapper_ns"]), "{report}");
+    let paths = report["paths"].as_array().context("no paths")?;
+    let rows: Vec<_> = paths.iter().map(|p| (p["name"].as_str(), p["ip"].as_u64())).collect();
+    let expected = [("pass", 4), ("pass", 6), ("nat", 4), ("nat", 6)];
+    ensure!(rows == expected.map(|(name, ip)| (Some(name), Some(ip))), "{report}");
+    for row in paths {
+        ensure!(row["flows"] == 1 && plausible(&row["net_ns"]), "{row}");
+    }
+    ensure!(ran.err.contains("round 1/1"), "no progress: {ran:?}");
+    Ok(())
+}
+
+#[test]
+fn what_is_not_measured_is_said() -> Result<()> {
+    needs_root!();
+    let ran = bench_packet(&["--only", "nat", "--ip", "4", "--rounds", "1"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let lines: Vec<&str> = ran.out.lines().filter(|line| line.starts_with("skipped: ")).collect();
+    ensure!(lines.len() == 1 && lines[0].contains("--flows 10000000"), "{ran:?}");
+    ensure!(ran.err.contains("SKIPPED"), "{ran:?}");
+    let wrong = bench_packet(&["--only", "natt"])?;
+    ensure!(wrong.code == 2 && wrong.err.contains("new-flow"), "{wrong:?}");
+    Ok(())
+}
