@@ -198,7 +198,6 @@ struct rw_icmp {
 	__u32 iface;   /* out: of the way on, as is mac */
 	__u8 mac[6];
 	__u16 pad;
-	__u32 pad2;
 };
 
 /* What a stage has learnt, for those after it: tail calls do not return. Per
@@ -207,9 +206,9 @@ struct rw_scratch {
 	__u32 iface; /* interface slot the packet came in by */
 	__u32 pad;
 	struct rw_tuple tuple;
-	struct rw_layers layers;
 	struct rw_tuple reply; /* as the backend will answer it */
 	struct rw_opening opening;
+	struct rw_layers layers;
 	struct rw_icmp icmp;
 };
 
@@ -339,6 +338,27 @@ struct rw_address {
 enum rw_decap_address {
 	RW_DECAP_OUTER = 1, /* tunnels end here */
 	RW_DECAP_INNER = 2, /* what comes out of them may be for this */
+};
+
+/* Where a health check of a dsr backend goes (probe.bpf.c); key: the mark of
+ * its socket. */
+struct rw_probe {
+	__u32 forward; /* enum rw_forward, none but dsr */
+	__u32 ifindex; /* the way out */
+	__u32 saddr[4]; /* of the outer header */
+	__u32 daddr[4];
+	__u8 smac[6];
+	__u8 dmac[6];
+	__u16 port_be; /* dsr-gue: UDP destination */
+	__u16 pad;
+};
+
+/* What became of packets of health checks. */
+enum rw_probe_outcome {
+	RW_PROBE_SENT,
+	RW_PROBE_UNMARKED, /* dropped: no check's, or of one that has no way */
+	RW_PROBE_FAILED,   /* dropped: no memory, or the device is gone */
+	RW_PROBE_OUTCOMES,
 };
 
 enum rw_flow_state {

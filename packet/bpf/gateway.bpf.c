@@ -24,32 +24,6 @@ static __always_inline bool to_service_address(const struct packet *p)
 	return entry && (entry->flags & RW_ADDR_SERVICE);
 }
 
-/* ICMP to us. Neighbour discovery may have tried to change the frame: what
- * points into it is taken anew. */
-static __always_inline int icmp(struct xdp_md *ctx, struct env *env, struct packet *p, __u32 l3_at,
-				__u32 l4_at)
-{
-	struct rw_icmp *way = &env->scratch->icmp;
-	__u32 next, reason;
-
-	next = p->v6 ? icmp6_arrived(ctx, l3_at, l4_at) : icmp4_arrived(ctx, l3_at, l4_at);
-	reason = way->reason;
-	p->eth = (void *)(long)ctx->data;
-	if (reason >= RW_REASON_SPACE || (void *)(p->eth + 1) > (void *)(long)ctx->data_end)
-		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
-	switch (next) {
-	case ICMP_PASS:
-		return pass(ctx, env, reason);
-	case ICMP_BACK:
-		copy_mac(p->eth->h_dest, p->eth->h_source);
-		copy_mac(p->eth->h_source, env->in->mac);
-		return send_back(env, reason);
-	case ICMP_SEND:
-		return send_by(env, p, way->iface, way->mac, reason);
-	}
-	return leave(env->books, RW_DROP, reason);
-}
-
 /* IP that cannot be balanced: the kernel's, unless it is for a service. */
 static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason why)
@@ -57,14 +31,18 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 	bool ours = frame_is_ours(env, p->eth);
 
 	if (why == RW_REASON_ICMP) {
-		void *data = (void *)(long)ctx->data;
-		__u32 l3_at = p->l3 - data, l4_at = p->l4 - data;
+		struct rw_icmp *icmp = &env->scratch->icmp;
 
+		icmp->task = RW_ICMP_ARRIVED;
+		icmp->v6 = p->v6;
+		icmp->l3_at = p->l3 - (void *)(long)ctx->data;
+		icmp->l4_at = p->l4 - (void *)(long)ctx->data;
 		if (p->v6 && answer_nd(ctx, env, p))
 			return send_back(env, RW_REASON_ND_REPLY);
 		if (!ours)
 			return pass(ctx, env, RW_REASON_OTHER_HOST);
-		return icmp(ctx, env, p, l3_at, l4_at);
+		bpf_tail_call(ctx, &slots, RW_SLOT_ICMP);
+		return pass(ctx, env, RW_REASON_NO_STAGE);
 	}
 	if (!ours)
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
@@ -131,6 +109,25 @@ int ringway_balance(struct xdp_md *ctx)
 	default:
 		return unbalanced(ctx, &env, &p, why);
 	}
+}
+
+/* What concerns ICMP: a program of its own, that the balancer's road is short. */
+SEC("xdp.frags")
+int ringway_icmp(struct xdp_md *ctx)
+{
+	struct rw_icmp *icmp;
+	struct env env;
+	__u32 next;
+
+	if (!env_open(&env))
+		return XDP_PASS; /* array elements exist: for the verifier */
+	icmp = &env.scratch->icmp;
+	if (icmp->task != RW_ICMP_ARRIVED)
+		return icmp_complain(ctx, &env);
+	next = icmp->v6 ? icmp6_arrived(ctx) : icmp4_arrived(ctx);
+	if (next == ICMP_PASS && icmp->reason < RW_REASON_SPACE)
+		return pass(ctx, &env, icmp->reason);
+	return icmp->v6 ? icmp6_leave(ctx, next) : icmp4_leave(ctx, next);
 }
 
 char LICENSE[] SEC("license") = "GPL";

@@ -377,8 +377,7 @@ unknown:
 	return s->icmp.reason == RW_REASON_ICMP ? ICMP_PASS : ICMP_DROP;
 }
 
-static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at,
-						const bool v6)
+static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, const bool v6)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
 	struct icmp_packet it = {};
@@ -389,7 +388,7 @@ static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, __u32 l3_at,
 		return ICMP_PASS;
 	to_service = is_service_address(s->tuple.daddr);
 	s->icmp.reason = to_service ? RW_REASON_MALFORMED : RW_REASON_NO_SERVICE;
-	if (!icmp_open(ctx, l3_at, l4_at, &it, v6))
+	if (!icmp_open(ctx, s->icmp.l3_at, s->icmp.l4_at, &it, v6))
 		return to_service ? ICMP_DROP : ICMP_PASS;
 	type = *(__u8 *)it.icmp;
 	if (quotes_a_packet(type, v6))
@@ -402,18 +401,111 @@ static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, __u32 l3_at,
 	return ICMP_PASS;
 }
 
-/*
- * An ICMP packet to us, whose layer 3 and 4 begin at these bytes of the frame
- * and whose addresses are in scratch->tuple. Returns enum icmp_next.
- */
-__noinline __u32 icmp4_arrived(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at)
+/* An ICMP packet to us, whose addresses are in scratch->tuple, and where it lies
+ * in scratch->icmp. Returns enum icmp_next. */
+__noinline __u32 icmp4_arrived(struct xdp_md *ctx)
 {
-	return icmp_look(ctx, l3_at, l4_at, false);
+	return icmp_look(ctx, false);
 }
 
-__noinline __u32 icmp6_arrived(struct xdp_md *ctx, __u32 l3_at, __u32 l4_at)
+__noinline __u32 icmp6_arrived(struct xdp_md *ctx)
 {
-	return icmp_look(ctx, l3_at, l4_at, true);
+	return icmp_look(ctx, true);
+}
+
+/* The packet again, layer 2 and 3 alone, for steps that send it. */
+static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, struct packet *p,
+					      const bool v6)
+{
+	void *end = (void *)(long)ctx->data_end;
+
+	p->eth = (void *)(long)ctx->data;
+	p->l3 = frame_at(ctx, l3_at);
+	p->v6 = v6;
+	if ((void *)(p->eth + 1) > end ||
+	    p->l3 + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > end)
+		return false;
+	p->l3_len = v6 ? sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)p->l3)->payload_len)
+		       : bpf_ntohs(((struct iphdr *)p->l3)->tot_len);
+	return true;
+}
+
+/* Under dsr: the error, as it is, to where its flow's packets go. */
+static __always_inline int dsr_error(struct xdp_md *ctx, struct env *env, struct packet *p,
+				     const struct rw_service_key *key)
+{
+	struct rw_service *service = bpf_map_lookup_elem(&services, key);
+	struct rw_backend *backend;
+	enum rw_reason refused;
+	__u32 reference;
+
+	if (!service)
+		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
+	reference = dsr_owner(p->t, service, env->now, true, &refused);
+	if (refused)
+		return leave(env->books, RW_DROP, refused);
+	backend = backend_of(reference);
+	if (!reference || !backend)
+		return leave(env->books, RW_DROP, RW_REASON_NO_BACKEND);
+	refused = reachable(p, backend, encap_overhead(service->forward, backend));
+	if (refused)
+		return leave(env->books, RW_DROP, refused);
+	if (service->forward == RW_FORWARD_DSR_L2 && same_mac(p->eth->h_source, backend->dmac))
+		return leave(env->books, RW_DROP, RW_REASON_LOOP);
+	return dsr_send(ctx, env, p, service->forward, backend, reference);
+}
+
+static __always_inline int icmp_leave(struct xdp_md *ctx, __u32 next, const bool v6)
+{
+	struct icmp_room *room = RW_ONLY(icmp_rooms);
+	struct packet p = {};
+	struct rw_icmp *way;
+	struct env env;
+	__u32 reason;
+
+	if (!room || !env_open(&env))
+		return XDP_PASS; /* array elements exist: for the verifier */
+	way = &env.scratch->icmp;
+	reason = way->reason;
+	p.t = &env.scratch->tuple;
+	if (reason >= RW_REASON_SPACE || !icmp_packet_again(ctx, way->l3_at, &p, v6))
+		return leave(env.books, RW_DROP, RW_REASON_NO_STATE);
+	switch (next) {
+	case ICMP_BACK:
+		copy_mac(p.eth->h_dest, p.eth->h_source);
+		copy_mac(p.eth->h_source, env.in->mac);
+		return send_back(&env, reason);
+	case ICMP_SEND:
+		return send_by(&env, &p, way->iface, way->mac, reason);
+	case ICMP_BALANCE:
+		return dsr_error(ctx, &env, &p, &room->key);
+	}
+	return leave(env.books, RW_DROP, reason);
+}
+
+/* Ends a packet that cannot go on. */
+static __always_inline int icmp_complain(struct xdp_md *ctx, struct env *env)
+{
+	__u32 reason = env->scratch->icmp.v6 ? icmp6_complain(ctx) : icmp4_complain(ctx);
+
+	/* clang knows what the function returns and would drop the check below. */
+	barrier_var(reason);
+	if (reason == RW_REASON_SENT_TOO_BIG || reason == RW_REASON_SENT_TIME_EXCEEDED)
+		return send_back(env, reason);
+	if (reason >= RW_REASON_SPACE)
+		reason = RW_REASON_NO_STATE;
+	return leave(env->books, RW_DROP, reason);
+}
+
+/* Ends a packet as icmp.._arrived said, unless that was to pass it. */
+__noinline int icmp4_leave(struct xdp_md *ctx, __u32 next)
+{
+	return icmp_leave(ctx, next, false);
+}
+
+__noinline int icmp6_leave(struct xdp_md *ctx, __u32 next)
+{
+	return icmp_leave(ctx, next, true);
 }
 
 #endif

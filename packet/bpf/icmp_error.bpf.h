@@ -12,7 +12,6 @@
 
 #include "checksum.bpf.h"
 #include "env.bpf.h"
-#include "parse.bpf.h"
 
 /* Types and codes of RFC 792; linux/icmp.h drags in a C library's headers. */
 #define ICMP_ECHO_REPLY 0
@@ -39,12 +38,6 @@
  */
 #define ICMP_PREFIXES 1024 /* a power of two */
 RW_MAP(icmp_budget, BPF_MAP_TYPE_PERCPU_ARRAY, 1 + ICMP_PREFIXES, __u32, __u64, 0);
-
-/* What is wrong with a packet. */
-enum icmp_error {
-	ICMP_ERROR_TOO_BIG,
-	ICMP_ERROR_TIME_EXCEEDED,
-};
 
 /* An IP packet's upper layer, behind options or extension headers. */
 struct upper {
@@ -268,7 +261,7 @@ static __always_inline bool finish_complaint(struct xdp_md *ctx, const struct co
 }
 
 /* Whom to tell, and how much of the packet to quote. False: nobody, nothing. */
-static __always_inline bool plan_complaint4(void *l3, void *end, enum icmp_error error, __u32 mtu,
+static __always_inline bool plan_complaint4(void *l3, void *end, __u32 task, __u32 mtu,
 					    struct complaint *c)
 {
 	struct iphdr *ip = l3;
@@ -277,20 +270,19 @@ static __always_inline bool plan_complaint4(void *l3, void *end, enum icmp_error
 
 	if ((void *)(ip + 1) > end || upper.later || upper.proto == IPPROTO_ICMP)
 		return false;
-	if (error == ICMP_ERROR_TOO_BIG && !(ip->frag_off & bpf_htons(IP_DONT_FRAGMENT)))
+	if (task == RW_ICMP_TOO_BIG && !(ip->frag_off & bpf_htons(IP_DONT_FRAGMENT)))
 		return false;
 	total = bpf_ntohs(ip->tot_len);
 	map_addr4(c->to, ip->saddr);
-	map_addr4(c->from, ip->daddr);
 	c->quote = total < QUOTE4_MAX ? total : QUOTE4_MAX;
-	c->head = bpf_htonl(error == ICMP_ERROR_TOO_BIG
+	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG
 				    ? ICMP_UNREACHABLE << 24 | ICMP_FRAG_NEEDED << 16
 				    : ICMP_TIME_EXCEEDED << 24);
 	c->mtu = mtu;
 	return true;
 }
 
-static __always_inline bool plan_complaint6(void *l3, void *end, enum icmp_error error, __u32 mtu,
+static __always_inline bool plan_complaint6(void *l3, void *end, __u32 task, __u32 mtu,
 					    struct complaint *c)
 {
 	struct ipv6hdr *ip = l3;
@@ -302,14 +294,13 @@ static __always_inline bool plan_complaint6(void *l3, void *end, enum icmp_error
 		return false;
 	total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	/* RFC 8200 section 5: nobody makes packets smaller than this. */
-	if (error == ICMP_ERROR_TOO_BIG && total <= IPV6_LEAST_MTU)
+	if (task == RW_ICMP_TOO_BIG && total <= IPV6_LEAST_MTU)
 		return false;
 	copy_addr(c->to, ip->saddr.in6_u.u6_addr32);
-	copy_addr(c->from, ip->daddr.in6_u.u6_addr32);
 	c->quote = total < QUOTE6_MAX ? total : QUOTE6_MAX;
-	c->head = bpf_htonl(error == ICMP_ERROR_TOO_BIG ? ICMPV6_PKT_TOOBIG << 24
+	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG ? ICMPV6_PKT_TOOBIG << 24
 							: ICMPV6_TIME_EXCEED << 24);
-	c->mtu = mtu < IPV6_LEAST_MTU && error == ICMP_ERROR_TOO_BIG ? IPV6_LEAST_MTU : mtu;
+	c->mtu = mtu < IPV6_LEAST_MTU && task == RW_ICMP_TOO_BIG ? IPV6_LEAST_MTU : mtu;
 	return true;
 }
 
@@ -333,38 +324,37 @@ static __always_inline bool send_complaint(struct xdp_md *ctx, const struct comp
 }
 
 /*
- * Makes of the frame an ICMP error about it, to its sender; `from` or, NULL,
- * the packet's own destination says who tells it. Layer 3 begins at byte l3_at
- * and is unchanged yet. Returns the reason: of a drop, or SENT_... when the
- * frame is to be sent back.
+ * Makes of the frame an ICMP error about it, to its sender, as scratch->icmp
+ * says. Returns the reason: of a drop, or SENT_... when the frame is to be sent
+ * back the way it came.
  */
-static __always_inline __u32 make_complaint(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
-					    const struct rw_address *from, const bool v6)
+static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 {
-	bool big = error == ICMP_ERROR_TOO_BIG;
-	enum rw_reason failed = big ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED;
-	void *end = (void *)(long)ctx->data_end;
 	struct rw_scratch *scratched = RW_ONLY(scratch);
 	struct rw_settings *set = RW_ONLY(settings);
+	void *end = (void *)(long)ctx->data_end;
 	struct complaint c = {};
+	enum rw_reason failed;
+	struct rw_icmp *it;
 	struct rw_iface *in;
 	__u32 linear;
 	void *l3;
 
-	if (!scratched || !set || l3_at > L3_AT_MAX)
-		return failed;
+	if (!scratched || !set)
+		return RW_REASON_NO_STATE;
+	it = &scratched->icmp;
+	failed = it->task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED;
 	in = bpf_map_lookup_elem(&ifaces, &scratched->iface);
-	if (!in)
+	c.l3_at = it->l3_at;
+	if (!in || c.l3_at > L3_AT_MAX)
 		return failed;
-	l3 = frame_at(ctx, l3_at);
-	c.l3_at = l3_at;
-	if (!(v6 ? plan_complaint6(l3, end, error, mtu, &c)
-		 : plan_complaint4(l3, end, error, mtu, &c)))
+	l3 = frame_at(ctx, c.l3_at);
+	if (!(v6 ? plan_complaint6(l3, end, it->task, it->mtu, &c)
+		 : plan_complaint4(l3, end, it->task, it->mtu, &c)))
 		return failed;
 	if (!is_host(c.to, v6) || is_service_address(c.to))
 		return failed;
-	if (from)
-		copy_addr(c.from, from->addr);
+	copy_addr(c.from, it->from);
 	if (!may_complain(set, c.to, v6))
 		return RW_REASON_ICMP_LIMITED;
 	/* Whole words, and of a frame in several buffers the first: enough for anybody. */
@@ -372,59 +362,17 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, __u32 l3_at, __u
 	c.quote = (c.quote < linear ? c.quote : linear) & ~3u;
 	if (!send_complaint(ctx, &c, in, v6))
 		return failed;
-	return big ? RW_REASON_SENT_TOO_BIG : RW_REASON_SENT_TIME_EXCEEDED;
+	return it->task == RW_ICMP_TOO_BIG ? RW_REASON_SENT_TOO_BIG : RW_REASON_SENT_TIME_EXCEEDED;
 }
 
-__noinline __u32 icmp4_complain(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
-				const struct rw_address *from)
+__noinline __u32 icmp4_complain(struct xdp_md *ctx)
 {
-	return make_complaint(ctx, l3_at, error, mtu, from, false);
+	return make_complaint(ctx, false);
 }
 
-__noinline __u32 icmp6_complain(struct xdp_md *ctx, __u32 l3_at, __u32 error, __u32 mtu,
-				const struct rw_address *from)
+__noinline __u32 icmp6_complain(struct xdp_md *ctx)
 {
-	return make_complaint(ctx, l3_at, error, mtu, from, true);
-}
-
-/* Ends a packet that cannot go on as it is, and tells its sender. */
-static __always_inline int complain(struct xdp_md *ctx, struct env *env, const struct packet *p,
-				    enum icmp_error error, __u32 mtu, const __u32 *from)
-{
-	const struct rw_address *by = (const struct rw_address *)from;
-	__u32 l3_at = p->l3 - (void *)(long)ctx->data, reason;
-
-	if (p->v6)
-		reason = icmp6_complain(ctx, l3_at, error, mtu, by);
-	else
-		reason = icmp4_complain(ctx, l3_at, error, mtu, by);
-	/* clang knows what the function returns and would drop the check below. */
-	barrier_var(reason);
-	if (reason == RW_REASON_SENT_TOO_BIG || reason == RW_REASON_SENT_TIME_EXCEEDED)
-		return send_back(env, reason);
-	if (reason >= RW_REASON_SPACE)
-		reason = RW_REASON_NO_STATE;
-	return leave(env->books, RW_DROP, reason);
-}
-
-/* Longer than `mtu`, the bytes of layer 3 that still fit. Before anything in it
- * was changed or put before it. */
-static __always_inline int too_big(struct xdp_md *ctx, struct env *env, const struct packet *p,
-				   __u32 mtu)
-{
-	return complain(ctx, env, p, ICMP_ERROR_TOO_BIG, mtu, NULL);
-}
-
-/* May not go on for a reason of may_forward() or the like. `from`: an address of
- * ours to tell it by; NULL: the one it was sent to. */
-static __always_inline int refuse(struct xdp_md *ctx, struct env *env, const struct packet *p,
-				  enum rw_reason reason, __u32 mtu, const __u32 *from)
-{
-	if (reason == RW_REASON_TOO_BIG)
-		return complain(ctx, env, p, ICMP_ERROR_TOO_BIG, mtu, from);
-	if (reason == RW_REASON_TTL_EXPIRED)
-		return complain(ctx, env, p, ICMP_ERROR_TIME_EXCEEDED, 0, from);
-	return leave(env->books, RW_DROP, reason);
+	return make_complaint(ctx, true);
 }
 
 #endif

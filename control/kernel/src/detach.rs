@@ -105,8 +105,10 @@ fn note_maps(pins: &Pins, detached: &mut Detached) {
         let Ok(Some(map)) = map::open_pinned(&pins.map(name), name) else { continue };
         detached.maps.extend(map.info().map(|info| info.info.id));
         if *name == "slots" {
-            let balance = map::find::<u32, u32>(&map, &(Slot::Balance as u32)).ok().flatten();
-            detached.programs.extend(balance);
+            for slot in [Slot::Balance, Slot::Icmp] {
+                let program = map::find::<u32, u32>(&map, &(slot as u32)).ok().flatten();
+                detached.programs.extend(program);
+            }
         }
     }
 }

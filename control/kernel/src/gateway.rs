@@ -13,7 +13,7 @@ use ringway_abi::raw::{
 use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 
 use crate::link::XdpLink;
-use crate::load::{FlowSizes, load_root};
+use crate::load::{FlowSizes, Programs, load_root};
 use crate::map::{self, Maps};
 use crate::open::{self, Opened};
 use crate::pins::{DEFAULT_BPFFS, Pins};
@@ -99,8 +99,8 @@ pub struct Gateway {
     /// Takes rings away that are not used any more.
     pub(crate) retiring: Option<JoinHandle<Result<()>>>,
     started: SystemTime,
-    /// The program array holds the balancer too; this keeps it alive without pins.
-    _balance: OwnedFd,
+    /// The program array holds them too; this keeps them alive without pins.
+    _programs: Programs,
     /// Tells others that the node is looked after.
     _lock: Option<OwnedFd>,
 }
@@ -121,31 +121,33 @@ impl Gateway {
             backends: options.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
         };
         if !options.pin {
-            let (balance, maps) = open::unpinned(sizes)?;
-            return Ok((Self::new(None, None, balance, maps)?, Opened::default()));
+            let (programs, maps) = open::unpinned(sizes)?;
+            return Ok((Self::new(None, None, programs, maps)?, Opened::default()));
         }
         probe::ensure_bpffs(&options.bpffs)?;
         let pins = Pins::new(&options.bpffs, &options.node)?;
         pins.create()?;
         let lock = open::hold(&pins)?;
         let mut opened = Opened::default();
-        let (balance, maps) = if pins.exist()? {
+        let (programs, maps) = if pins.exist()? {
             open::take_over(&pins, sizes, &mut opened)?
         } else {
             open::create(&pins, sizes, &mut opened)?
         };
         // Packets are served without, so this is no reason not to start.
         opened.losses_uncounted = losses::count(&maps, &pins).err();
-        Ok((Self::new(Some(pins), Some(lock), balance, maps)?, opened))
+        Ok((Self::new(Some(pins), Some(lock), programs, maps)?, opened))
     }
 
     fn new(
         pins: Option<Pins>,
         lock: Option<OwnedFd>,
-        balance: OwnedFd,
+        programs: Programs,
         maps: Maps,
     ) -> Result<Self> {
-        map::put_fd(&maps.slots, Slot::Balance as u32, balance.as_fd())?;
+        // Its parts before the balancer, which expects them.
+        map::put_fd(&maps.slots, Slot::Icmp as u32, programs.icmp.as_fd())?;
+        map::put_fd(&maps.slots, Slot::Balance as u32, programs.balance.as_fd())?;
         Ok(Self {
             pins,
             maps: Arc::new(maps),
@@ -153,7 +155,7 @@ impl Gateway {
             rows: None,
             retiring: None,
             started: SystemTime::now(),
-            _balance: balance,
+            _programs: programs,
             _lock: lock,
         })
     }

@@ -36,8 +36,16 @@ pub fn objects() -> [(&'static str, &'static [u8]); 4] {
 }
 
 const GATEWAY: &str = "ringway_balance";
+const ICMP: &str = "ringway_icmp";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
+
+/// The gateway's programs, each for the slot of its name.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    pub(crate) balance: OwnedFd,
+    pub(crate) icmp: OwnedFd,
+}
 
 /// Entries of the tables that the configuration sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +60,7 @@ pub(crate) struct FlowSizes {
 pub(crate) fn load_gateway(
     sizes: FlowSizes,
     mut reuse: impl FnMut(&str) -> Result<Option<MapHandle>>,
-) -> Result<(OwnedFd, Maps)> {
+) -> Result<(Programs, Maps)> {
     let failed = load_error(GATEWAY);
     let mut open = ObjectBuilder::default().open_memory(&GATEWAY_OBJECT.bytes).map_err(&failed)?;
     set_entries(&mut open, "flows", sizes.flow_buckets)?;
@@ -66,7 +74,8 @@ pub(crate) fn load_gateway(
         let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
         MapHandle::try_from(&map).map_err(map_error("open", name))
     })?;
-    Ok((program(&object, GATEWAY)?, maps))
+    let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
+    Ok((programs, maps))
 }
 
 /// Loads the root program for one interface slot, on the gateway's maps.

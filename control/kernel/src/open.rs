@@ -8,7 +8,7 @@ use ringway_abi::raw::{RW_LAYOUT, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot};
 
 use crate::link::{OnInterface, XdpLink};
-use crate::load::{FlowSizes, load_gateway};
+use crate::load::{FlowSizes, Programs, load_gateway};
 use crate::map::{self, Maps, map_error};
 use crate::pins::{Pins, pin_error};
 use crate::{Error, Result};
@@ -76,10 +76,10 @@ pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
 }
 
 /// New maps that nothing is pinned for.
-pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(OwnedFd, Maps)> {
-    let (balance, maps) = load_gateway(sizes, |_| Ok(None))?;
+pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
+    let (programs, maps) = load_gateway(sizes, |_| Ok(None))?;
     write_settings(&maps, new_settings(&maps)?)?;
-    Ok((balance, maps))
+    Ok((programs, maps))
 }
 
 /// New maps, pinned. The settings are pinned last: their pin says that the others are complete.
@@ -87,15 +87,15 @@ pub(crate) fn create(
     pins: &Pins,
     sizes: FlowSizes,
     opened: &mut Opened,
-) -> Result<(OwnedFd, Maps)> {
+) -> Result<(Programs, Maps)> {
     opened.unfinished_removed = pins.clear()?;
-    let (balance, mut maps) = unpinned(sizes)?;
+    let (programs, mut maps) = unpinned(sizes)?;
     let mut settings_last: Vec<_> = maps.iter_mut().collect();
     settings_last.sort_by_key(|(name, _)| *name == "settings");
     for (name, map) in settings_last {
         map.pin(pins.map(name)).map_err(map_error("pin", name))?;
     }
-    Ok((balance, maps))
+    Ok((programs, maps))
 }
 
 /// The pinned maps with a new program. A map that an earlier version did not have is added.
@@ -103,7 +103,7 @@ pub(crate) fn take_over(
     pins: &Pins,
     sizes: FlowSizes,
     opened: &mut Opened,
-) -> Result<(OwnedFd, Maps)> {
+) -> Result<(Programs, Maps)> {
     let settings = read_settings(pins)?;
     let mut interfaces = Vec::new();
     for iface in pins.iface_names()? {
@@ -115,7 +115,7 @@ pub(crate) fn take_over(
             None => interfaces.push(iface),
         }
     }
-    let (balance, mut maps) = load_gateway(sizes, |name| map::open_pinned(&pins.map(name), name))?;
+    let (programs, mut maps) = load_gateway(sizes, |name| map::open_pinned(&pins.map(name), name))?;
     for (name, map) in maps.iter_mut() {
         if !pins.map(name).exists() {
             map.pin(pins.map(name)).map_err(map_error("pin", name))?;
@@ -125,7 +125,7 @@ pub(crate) fn take_over(
     let flow_buckets = (have != sizes.flow_buckets).then_some((have, sizes.flow_buckets));
     write_settings(&maps, with_sizes(settings, &maps)?)?;
     opened.taken_over = Some(TakenOver { interfaces, flow_buckets });
-    Ok((balance, maps))
+    Ok((programs, maps))
 }
 
 fn read_settings(pins: &Pins) -> Result<rw_settings> {
@@ -175,6 +175,12 @@ fn index_of(iface: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(socket, iface).ok()
 }
 
+/// ICMP errors of our own, per CPU: a thousand a second, of which fifty to one prefix, and as many
+/// at once. A path MTU is told once per flow's start; a flood must not be answered in kind.
+const ICMP_GAP_US: u32 = 1_000;
+const ICMP_PREFIX_GAP_US: u32 = 20_000;
+const ICMP_BURST: u32 = 50;
+
 fn new_settings(maps: &Maps) -> Result<rw_settings> {
     let mut settings = rw_settings::default();
     rustix::rand::getrandom(settings.keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
@@ -194,6 +200,9 @@ fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
         track_buckets: maps.tracked.max_entries(),
         cpus: u32::try_from(cpus).unwrap_or(1),
         stages: settings.stages | 1 << Slot::Balance as u32,
+        icmp_gap_us: ICMP_GAP_US,
+        icmp_prefix_gap_us: ICMP_PREFIX_GAP_US,
+        icmp_burst: ICMP_BURST,
         ..settings
     })
 }

@@ -42,6 +42,7 @@ impl Slot {
             Self::Steer => "steer",
             Self::Forward => "forward",
             Self::OnPass => "on_pass",
+            Self::Icmp => "icmp",
         }
     }
 }
@@ -127,13 +128,13 @@ mod tests {
     #[test]
     fn unknown_numbers_are_errors() {
         assert_eq!(Verdict::try_from(5).unwrap_err().value, 5);
-        assert!(Slot::try_from(5).is_err());
+        assert!(Slot::try_from(6).is_err());
         assert!(FlowState::try_from(u32::MAX).unwrap_err().to_string().contains("flow state"));
     }
 
     #[test]
     fn all_lists_every_value() {
-        assert_eq!(Slot::all().count(), 5);
+        assert_eq!(Slot::all().count(), 6);
         assert_eq!(FlowState::all().last(), Some(FlowState::Udp));
     }
 }

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * A packet that cannot go on, and whose sender may want to know: left to the
+ * ICMP program, which tells it or counts why not. Before anything in the packet
+ * was changed or put before it.
+ */
+#ifndef RINGWAY_REFUSE_H
+#define RINGWAY_REFUSE_H
+
+#include "env.bpf.h"
+#include "parse.bpf.h"
+
+static __always_inline int complain(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				    enum rw_icmp_task task, __u32 mtu, const __u32 *from)
+{
+	struct rw_icmp *icmp = &env->scratch->icmp;
+
+	icmp->task = task;
+	icmp->v6 = p->v6;
+	icmp->l3_at = p->l3 - (void *)(long)ctx->data;
+	icmp->mtu = mtu;
+	copy_addr(icmp->from, from);
+	bpf_tail_call(ctx, &slots, RW_SLOT_ICMP);
+	/* The slot was emptied under us. */
+	return leave(env->books, RW_DROP,
+		     task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED);
+}
+
+/* Longer than `mtu`, the bytes of layer 3 that still fit. */
+static __always_inline int too_big(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				   __u32 mtu)
+{
+	return complain(ctx, env, p, RW_ICMP_TOO_BIG, mtu, p->t->daddr);
+}
+
+/* For a reason of may_forward() or the like. `from`: an address of ours to tell
+ * it by, where the one the packet was sent to is not. */
+static __always_inline int refuse(struct xdp_md *ctx, struct env *env, const struct packet *p,
+				  enum rw_reason reason, __u32 mtu, const __u32 *from)
+{
+	if (!from)
+		from = p->t->daddr;
+	if (reason == RW_REASON_TOO_BIG)
+		return complain(ctx, env, p, RW_ICMP_TOO_BIG, mtu, from);
+	if (reason == RW_REASON_TTL_EXPIRED)
+		return complain(ctx, env, p, RW_ICMP_TIME_EXCEEDED, 0, from);
+	return leave(env->books, RW_DROP, reason);
+}
+
+#endif
