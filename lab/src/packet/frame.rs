@@ -8,9 +8,10 @@ use super::path::Ip;
 pub(super) const SYN: u8 = 0x02;
 pub(super) const ACK: u8 = 0x10;
 
-/// The interface's address and its neighbour's; both behind one interface, as with a router.
+/// The interface's address, the clients' router's and the backends' next hop's: all on one link.
 pub(super) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
-pub(super) const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const FROM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(super) const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
 
 /// Where the service is.
 pub(super) const PORT: u16 = 80;
@@ -61,7 +62,7 @@ pub(super) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     let len = LEN[usize::from(to.is_ipv6())];
     let mut frame = Vec::with_capacity(len);
     frame.extend(OUR_MAC);
-    frame.extend(NEXT_MAC);
+    frame.extend(FROM_MAC);
     let l3 = (len - ETHERNET) as u16;
     match to {
         IpAddr::V4(to) => {
