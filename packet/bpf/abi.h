@@ -191,13 +191,13 @@ struct rw_icmp {
 	__u32 task;
 	__u32 v6;
 	__u32 l3_at; /* bytes of the frame before layer 3 */
-	__u32 l4_at; /* ARRIVED: before ICMP */
-	__u32 mtu;     /* TOO_BIG: what fits */
+	__u32 mtu;   /* TOO_BIG: what fits */
 	__u32 from[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by */
 	__u32 reason;  /* out */
 	__u32 iface;   /* out: of the way on, as is mac */
 	__u8 mac[6];
 	__u16 pad;
+	__u32 pad2;
 };
 
 /* What a stage has learnt, for those after it: tail calls do not return. Per

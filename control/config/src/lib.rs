@@ -5,6 +5,7 @@
 
 mod check;
 mod daemon;
+mod flows;
 mod located;
 mod model;
 mod nat;
@@ -99,6 +100,7 @@ fn read(report: &Report, document: &DeTable) -> Option<Config> {
     let mut file = Section::new(report, "the file", 0..0, document);
     let node = node::read(&mut file);
     let nat = nat::read(&mut file);
+    let flows = flows::read(&mut file);
     let tunnel = tunnel::read(&mut file);
     let services = service::read_all(&mut file, &tunnel);
     let metrics = daemon::metrics(&mut file);
@@ -109,5 +111,5 @@ fn read(report: &Report, document: &DeTable) -> Option<Config> {
     validate::nat(report, &services, &nat);
     validate::tunnel(report, &services, &tunnel);
     let source = report.source.clone();
-    Some(Config { node: node?, nat, tunnel, services, metrics, api, log, source })
+    Some(Config { node: node?, nat, flows, tunnel, services, metrics, api, log, source })
 }

@@ -19,6 +19,8 @@ pub struct Config {
     pub node: Node,
     /// `[nat]`
     pub nat: Nat,
+    /// `[flows]`
+    pub flows: Flows,
     /// `[tunnel]`
     pub tunnel: Tunnel,
     /// `[[service]]`, in the order of the file.
@@ -50,6 +52,7 @@ impl PartialEq for Config {
     fn eq(&self, other: &Config) -> bool {
         self.node == other.node
             && self.nat == other.nat
+            && self.flows == other.flows
             && self.tunnel == other.tunnel
             && self.services == other.services
             && self.metrics == other.metrics
@@ -148,6 +151,15 @@ pub struct Timeouts {
     pub udp_new: Duration,
     /// UDP, answered.
     pub udp: Duration,
+}
+
+/// Records of the flows of dsr services, needed only while a ring changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flows {
+    /// Flows that can have a record at once.
+    pub tracked: u32,
+    /// Records that the clients of one prefix (/24, /64) may open in a second.
+    pub new_per_prefix: u32,
 }
 
 /// Outer headers of tunnels to backends.

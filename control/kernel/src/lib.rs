@@ -27,6 +27,7 @@ mod rings;
 mod rows;
 mod tables;
 mod testrun;
+mod tracked;
 
 pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
 pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
@@ -42,3 +43,4 @@ pub use read::{BackendState, Daemon, FlowCounts, InterfaceState, ServiceState, V
 pub use rows::Existing;
 pub use tables::Applied;
 pub use testrun::{Frame, TestRun};
+pub use tracked::{TrackedCounts, now_seconds};

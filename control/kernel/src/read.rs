@@ -136,6 +136,10 @@ impl View {
         Ok(Self { maps: Arc::new(maps), pins: Some(pins) })
     }
 
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
     pub(crate) fn on(maps: Arc<Maps>, pins: Option<Pins>) -> Self {
         Self { maps, pins }
     }

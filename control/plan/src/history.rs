@@ -84,9 +84,10 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Is every flow of the former owner in a record, or over?
+    /// Is every flow of the former owner in a record, or over? Says the last look, which also told
+    /// of flows that could not be tracked.
     fn former_is_over(&self, pair: Pair) -> bool {
-        self.now.saturating_sub(pair.since.max(self.failed)) > self.timeout
+        self.looked.saturating_sub(pair.since.max(self.failed)) > self.timeout
     }
 
     /// Was a look taken after these owners came into force?

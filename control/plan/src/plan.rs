@@ -105,6 +105,7 @@ impl Planner {
         tables.nat_addresses = ids.places.table().to_vec();
         tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
         tables.timeouts = timeouts(config);
+        tables.track_quota = config.flows.new_per_prefix;
         self.ids = ids;
         Ok(tables)
     }

@@ -53,8 +53,9 @@ struct Settling<'p> {
 impl<'p> Look<'p> {
     pub(crate) fn new(rings: &'p Rings, now: u32, failed: HashMap<u16, u32>) -> Look<'p> {
         let mut settling = HashMap::new();
-        for (service, ring, members) in rings.settling() {
-            settling.extend(members.iter().map(|m| (*m, Settling { service, ring, members })));
+        for (service, ring, members, live) in rings.settling() {
+            let living = members.iter().zip(live).filter(|(_, live)| **live);
+            settling.extend(living.map(|(m, _)| (*m, Settling { service, ring, members })));
         }
         Look { settling, records: Records { looked: now, failed, ..Records::default() } }
     }

@@ -190,12 +190,17 @@ impl Rings {
     }
 
     /// Services of the last plan with rings in which only records can tell whether a slot is
-    /// stable: id, ring, and references of the members whose flows live.
-    pub(crate) fn settling(&self) -> impl Iterator<Item = (u16, &RingRow, &[u32])> {
+    /// stable: id, ring, references of the members, and whether their flows live.
+    pub(crate) fn settling(&self) -> impl Iterator<Item = (u16, &RingRow, &[u32], &[bool])> {
         self.last.values().filter_map(|last| {
             let ring = last.ring.as_ref()?;
             let settling = ring.pairs.iter().any(|pair| pair.current == pair.former);
-            settling.then_some((last.service, ring, last.references.as_slice()))
+            settling.then_some((
+                last.service,
+                ring,
+                last.references.as_slice(),
+                last.live.as_slice(),
+            ))
         })
     }
 

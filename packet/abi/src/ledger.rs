@@ -1,6 +1,6 @@
 //! One interface's books: adding them up.
 
-use crate::raw::{Loss, Reason, Verdict, rw_ledger, rw_traffic};
+use crate::raw::{Loss, Reason, Verdict, rw_ledger, rw_tracking, rw_traffic};
 
 impl rw_ledger {
     /// Adds another CPU's or interface's books to these.
@@ -45,6 +45,18 @@ impl rw_ledger {
     /// this version does not know is left out.
     pub fn losses(&self) -> impl Iterator<Item = (Loss, u64)> + '_ {
         Loss::all().map(|loss| (loss, self.lost[loss as usize])).filter(|(_, packets)| *packets > 0)
+    }
+}
+
+impl rw_tracking {
+    /// Adds another CPU's counters to these.
+    pub fn add(&mut self, other: &Self) {
+        self.opened += other.opened;
+        self.adopted += other.adopted;
+        self.promoted += other.promoted;
+        self.evicted += other.evicted;
+        self.refused_full += other.refused_full;
+        self.refused_quota += other.refused_quota;
     }
 }
 

@@ -7,11 +7,15 @@ use std::time::SystemTime;
 
 use ringway_config::Config;
 use ringway_kernel::{Attached, Gateway, Interface, Opened, Options, View, XdpMode};
-use ringway_plan::{Observed, Planner};
+use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::next_hop;
 use crate::problem::Error;
+
+/// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
+/// changing.
+const SETTLE_PERIOD: u64 = 10;
 
 /// What the loop asks for.
 #[derive(Debug)]
@@ -60,14 +64,25 @@ impl Path {
         let options = Options {
             node: config.node.name.to_string(),
             flows: config.nat.flows,
+            tracked: config.flows.tracked,
+            backends: backends(config),
             ..Options::default()
         };
         let (mut gateway, opened) = Gateway::open(&options).map_err(kernel)?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
-        let planner = Planner::new(existing.ids());
+        let planner = existing.planner();
         let (orders, receiver) = mpsc::unbounded_channel();
-        let worker = Worker { config: config.clone(), gateway, planner, reports };
+        let (config, observed) = (config.clone(), Observed::default());
+        let worker = Worker {
+            config,
+            gateway,
+            planner,
+            observed,
+            records: Records::default(),
+            beats: 0,
+            reports,
+        };
         let thread = thread::Builder::new()
             .name("packet-path".into())
             .spawn(move || worker.work(receiver))
@@ -110,6 +125,11 @@ struct Worker {
     config: Arc<Config>,
     gateway: Gateway,
     planner: Planner,
+    /// What was applied last.
+    observed: Observed,
+    /// What the last look through the records of tracked flows found.
+    records: Records,
+    beats: u64,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -125,12 +145,12 @@ impl Worker {
                         observed = newer;
                         after = orders.try_recv().ok();
                     }
-                    let outcome = self.apply(&observed);
+                    let outcome = self.apply(*observed);
                     let _ = self.reports.send(Report::Applied(outcome));
                     after
                 }
                 Order::Attach(interfaces, observed, done) => {
-                    let _ = done.send(self.attach(&interfaces, &observed));
+                    let _ = done.send(self.attach(&interfaces, *observed));
                     None
                 }
                 Order::Describe(interface) => {
@@ -141,6 +161,9 @@ impl Worker {
                 }
                 Order::Beat => {
                     let _ = self.reports.send(Report::Beat(self.beat()));
+                    if let Some(outcome) = self.settle() {
+                        let _ = self.reports.send(Report::Applied(outcome));
+                    }
                     None
                 }
             };
@@ -150,10 +173,29 @@ impl Worker {
         }
     }
 
-    fn apply(&mut self, observed: &Observed) -> Result<(), Error> {
+    /// Lets slots that have changed become stable again. `None`: there is nothing to do yet.
+    fn settle(&mut self) -> Option<Result<(), Error>> {
+        self.beats += 1;
+        if !self.beats.is_multiple_of(SETTLE_PERIOD) || !self.planner.is_changing() {
+            return None;
+        }
+        let applied = match self.gateway.view().look(&self.planner) {
+            Ok(records) => {
+                self.records = records.unwrap_or_default();
+                self.apply(self.observed.clone())
+            }
+            Err(error) => Err(kernel(error)),
+        };
+        Some(applied)
+    }
+
+    fn apply(&mut self, mut observed: Observed) -> Result<(), Error> {
+        observed.now = ringway_kernel::now_seconds();
+        observed.records = self.records.clone();
+        self.observed = observed;
         let tables = self
             .planner
-            .plan(&self.config, observed)
+            .plan(&self.config, &self.observed)
             .map_err(|error| Error::configuration(error.to_string(), ""))?;
         let applied = self.gateway.apply(&tables).map_err(kernel)?;
         if !applied.is_unchanged() {
@@ -165,7 +207,7 @@ impl Worker {
     fn attach(
         &mut self,
         interfaces: &[Interface],
-        observed: &Observed,
+        observed: Observed,
     ) -> Result<Vec<Attached>, Error> {
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
@@ -210,6 +252,12 @@ impl Worker {
         let states = self.gateway.view().interfaces().map_err(kernel)?;
         Ok(states.iter().map(|state| (state.slot, state.mode)).collect())
     }
+}
+
+/// Entries in the table of backends: with room for as many new ones.
+fn backends(config: &Config) -> u32 {
+    let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
+    2 * entries.sum::<usize>() as u32
 }
 
 /// The kernel crate's messages carry their remedies themselves.
