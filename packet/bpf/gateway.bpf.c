@@ -36,7 +36,6 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 		icmp->task = RW_ICMP_ARRIVED;
 		icmp->v6 = p->v6;
 		icmp->l3_at = p->l3 - (void *)(long)ctx->data;
-		icmp->l4_at = p->l4 - (void *)(long)ctx->data;
 		if (p->v6 && answer_nd(ctx, env, p))
 			return send_back(env, RW_REASON_ND_REPLY);
 		if (!ours)

@@ -13,7 +13,60 @@
 #include "balance.bpf.h"
 #include "icmp_error.bpf.h"
 
-#define L4_AT_MAX 511 /* of the frame: what extension headers may reach to */
+/* An IP packet's upper layer, behind options or extension headers. */
+struct upper {
+	__u32 at;   /* from the start of layer 3 */
+	__u8 proto; /* 0: not reached */
+	bool later; /* a fragment without the upper layer's header */
+};
+
+/* Extension headers looked behind. More are nobody's honest traffic. */
+#define EXTENSIONS_MAX 6
+
+static __always_inline struct upper upper6(void *l3, void *end)
+{
+	struct ipv6hdr *ip = l3;
+	struct upper upper = { .at = sizeof(*ip) };
+	__u8 next;
+
+	if ((void *)(ip + 1) > end)
+		return upper;
+	next = ip->nexthdr;
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		__u8 *extension = l3 + upper.at;
+		__u32 len;
+
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
+		    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
+			break;
+		if ((void *)(extension + 8) > end)
+			return upper;
+		len = 8;
+		if (next == IPPROTO_FRAGMENT)
+			upper.later |= !!(*(__be16 *)(extension + 2) & bpf_htons(0xfff8));
+		else
+			len += extension[1] * 8u;
+		next = extension[0];
+		upper.at += len;
+		if (upper.at > 1024)
+			return upper;
+	}
+	upper.proto = next;
+	return upper;
+}
+
+static __always_inline struct upper upper4(void *l3, void *end)
+{
+	struct iphdr *ip = l3;
+	struct upper upper = {};
+
+	if ((void *)(ip + 1) > end)
+		return upper;
+	upper.at = ip->ihl * 4u;
+	upper.proto = ip->protocol;
+	upper.later = !!(ip->frag_off & bpf_htons(IP_OFFSET));
+	return upper;
+}
 
 /* What to do with the packet; its reason, and the way out, are in scratch. */
 enum icmp_next {
@@ -57,7 +110,7 @@ static __always_inline bool icmp_open(struct xdp_md *ctx, __u32 l3_at, __u32 l4_
 	struct ipv6hdr *ip6;
 	struct iphdr *ip;
 
-	if (l3_at > L3_AT_MAX || l4_at > L4_AT_MAX || l4_at < l3_at)
+	if (l3_at > L3_AT_MAX || l4_at > MAX_L4_START || l4_at < l3_at)
 		return false;
 	it->end = (void *)(long)ctx->data_end;
 	it->l3 = frame_at(ctx, l3_at);
@@ -388,11 +441,16 @@ static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, const bool v
 		return ICMP_PASS;
 	to_service = is_service_address(s->tuple.daddr);
 	s->icmp.reason = to_service ? RW_REASON_MALFORMED : RW_REASON_NO_SERVICE;
-	if (!icmp_open(ctx, s->icmp.l3_at, s->icmp.l4_at, &it, v6))
+	if (!icmp_open(ctx, s->icmp.l3_at, s->layers.l4, &it, v6))
+		return to_service ? ICMP_DROP : ICMP_PASS;
+	/* The first of several: what is quoted or asked for is not all here. */
+	s->icmp.reason = to_service ? RW_REASON_FRAGMENT : RW_REASON_NO_SERVICE;
+	if (s->layers.fragment != RW_FRAGMENT_NONE)
 		return to_service ? ICMP_DROP : ICMP_PASS;
 	type = *(__u8 *)it.icmp;
 	if (quotes_a_packet(type, v6))
 		return find_flow(s, &it, to_service);
+	s->icmp.reason = RW_REASON_NO_SERVICE;
 	if (!to_service)
 		return ICMP_PASS;
 	if (type == (v6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST))

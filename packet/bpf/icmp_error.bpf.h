@@ -29,7 +29,6 @@
 #define QUOTE_WORDS (QUOTE6_MAX / 4)
 #define IPV6_LEAST_MTU 1280
 #define IP_DONT_FRAGMENT 0x4000
-#define IP_OFFSET 0x1fff
 
 /*
  * writer, reader: gateway; nobody else, so it is not shared or pinned. Element 0
@@ -38,61 +37,6 @@
  */
 #define ICMP_PREFIXES 1024 /* a power of two */
 RW_MAP(icmp_budget, BPF_MAP_TYPE_PERCPU_ARRAY, 1 + ICMP_PREFIXES, __u32, __u64, 0);
-
-/* An IP packet's upper layer, behind options or extension headers. */
-struct upper {
-	__u32 at;   /* from the start of layer 3 */
-	__u8 proto; /* 0: not reached */
-	bool later; /* a fragment without the upper layer's header */
-};
-
-/* Extension headers looked behind. More are nobody's honest traffic. */
-#define EXTENSIONS_MAX 6
-
-static __always_inline struct upper upper6(void *l3, void *end)
-{
-	struct ipv6hdr *ip = l3;
-	struct upper upper = { .at = sizeof(*ip) };
-	__u8 next;
-
-	if ((void *)(ip + 1) > end)
-		return upper;
-	next = ip->nexthdr;
-	for (int i = 0; i < EXTENSIONS_MAX; i++) {
-		__u8 *extension = l3 + upper.at;
-		__u32 len;
-
-		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
-		    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
-			break;
-		if ((void *)(extension + 8) > end)
-			return upper;
-		len = 8;
-		if (next == IPPROTO_FRAGMENT)
-			upper.later |= !!(*(__be16 *)(extension + 2) & bpf_htons(0xfff8));
-		else
-			len += extension[1] * 8u;
-		next = extension[0];
-		upper.at += len;
-		if (upper.at > 1024)
-			return upper;
-	}
-	upper.proto = next;
-	return upper;
-}
-
-static __always_inline struct upper upper4(void *l3, void *end)
-{
-	struct iphdr *ip = l3;
-	struct upper upper = {};
-
-	if ((void *)(ip + 1) > end)
-		return upper;
-	upper.at = ip->ihl * 4u;
-	upper.proto = ip->protocol;
-	upper.later = !!(ip->frag_off & bpf_htons(IP_OFFSET));
-	return upper;
-}
 
 /* Can this address be answered? Not one that stands for many, or for nobody. A
  * subnet's own broadcast address looks like any other from here. */
@@ -265,10 +209,9 @@ static __always_inline bool plan_complaint4(void *l3, void *end, __u32 task, __u
 					    struct complaint *c)
 {
 	struct iphdr *ip = l3;
-	struct upper upper = upper4(l3, end);
 	__u32 total;
 
-	if ((void *)(ip + 1) > end || upper.later || upper.proto == IPPROTO_ICMP)
+	if ((void *)(ip + 1) > end)
 		return false;
 	if (task == RW_ICMP_TOO_BIG && !(ip->frag_off & bpf_htons(IP_DONT_FRAGMENT)))
 		return false;
@@ -286,11 +229,9 @@ static __always_inline bool plan_complaint6(void *l3, void *end, __u32 task, __u
 					    struct complaint *c)
 {
 	struct ipv6hdr *ip = l3;
-	struct upper upper = upper6(l3, end);
 	__u32 total;
 
-	if ((void *)(ip + 1) > end || !upper.proto || upper.later ||
-	    upper.proto == IPPROTO_ICMPV6)
+	if ((void *)(ip + 1) > end)
 		return false;
 	total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	/* RFC 8200 section 5: nobody makes packets smaller than this. */
@@ -324,8 +265,8 @@ static __always_inline bool send_complaint(struct xdp_md *ctx, const struct comp
 }
 
 /*
- * Makes of the frame an ICMP error about it, to its sender, as scratch->icmp
- * says. Returns the reason: of a drop, or SENT_... when the frame is to be sent
+ * Makes of the frame, a TCP or UDP packet, an ICMP error about it, to its
+ * sender, as scratch->icmp says. Returns the reason: of a drop, or SENT_... when the frame is to be sent
  * back the way it came.
  */
 static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
@@ -346,7 +287,7 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 	failed = it->task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED;
 	in = bpf_map_lookup_elem(&ifaces, &scratched->iface);
 	c.l3_at = it->l3_at;
-	if (!in || c.l3_at > L3_AT_MAX)
+	if (!in || c.l3_at > L3_AT_MAX || scratched->layers.fragment == RW_FRAGMENT_LATER)
 		return failed;
 	l3 = frame_at(ctx, c.l3_at);
 	if (!(v6 ? plan_complaint6(l3, end, it->task, it->mtu, &c)
