@@ -18,9 +18,12 @@ pub mod neighbours;
 mod netlink;
 mod network;
 pub mod routes;
+pub mod rules;
+mod socket;
 mod source;
 pub mod sysctl;
 pub mod system;
+mod tap;
 
 pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
@@ -28,7 +31,9 @@ pub use host::Host;
 pub use mac::{Mac, ParseMacError};
 pub use monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
+pub use socket::{bind_late, set_mark};
 pub use source::Source;
+pub use tap::Tap;
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
