@@ -75,6 +75,15 @@ pub enum Error {
         /// What differs.
         detail: String,
     },
+    /// The program that sends health checks of dsr backends could not be attached.
+    #[error(
+        "health checks of dsr backends: the program that sends them could not be attached ({source}); \
+         a kernel from 6.6 on has tcx; older ones need sch_ingress (modprobe sch_ingress cls_bpf)"
+    )]
+    AttachProbe {
+        /// What the kernel said.
+        source: libbpf_rs::Error,
+    },
     /// More addresses than decap has room for.
     #[error(
         "this host has {found} addresses, decap has room for {limit}: name those that tunnels end at and services have"

@@ -21,17 +21,20 @@ static ROOT_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/root.bpf.o")) };
 static LOSSES_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/losses.bpf.o")) };
+static PROBE_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o")) };
 static DECAP_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/decap.bpf.o")) };
 
 /// Every object file of the packet path, by the name of its source in packet/bpf: for checks
 /// that load them all, say on another kernel.
-pub fn objects() -> [(&'static str, &'static [u8]); 4] {
+pub fn objects() -> [(&'static str, &'static [u8]); 5] {
     [
         ("root", &ROOT_OBJECT.bytes),
         ("gateway", &GATEWAY_OBJECT.bytes),
         ("losses", &LOSSES_OBJECT.bytes),
         ("decap", &DECAP_OBJECT.bytes),
+        ("probe", &PROBE_OBJECT.bytes),
     ]
 }
 
@@ -113,6 +116,17 @@ pub(crate) fn load_decap<const N: usize>(
     rodata.set_initial_value(constants).map_err(&failed)?;
     let mut ledger = ledger;
     share(&mut open, &mut |name| Ok(if name == "ledger" { ledger.take() } else { None }))?;
+    let object = load(name, open)?;
+    Ok((program(&object, name)?, maps_of(&object, maps)?))
+}
+
+/// Loads the program that sends health checks, with these of its maps.
+pub(crate) fn load_probe<const N: usize>(
+    name: &'static str,
+    maps: [&str; N],
+) -> Result<(OwnedFd, [MapHandle; N])> {
+    let open =
+        ObjectBuilder::default().open_memory(&PROBE_OBJECT.bytes).map_err(load_error(name))?;
     let object = load(name, open)?;
     Ok((program(&object, name)?, maps_of(&object, maps)?))
 }

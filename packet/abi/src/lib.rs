@@ -53,6 +53,7 @@ pub mod raw {
         rw_traffic,
         rw_settings,
         rw_daemon,
+        rw_probe,
     );
 }
 
@@ -60,7 +61,7 @@ pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
 pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
 pub use reason::Explanation;
-pub use track::{TrackedFlow, track_buckets};
+pub use track::{TrackedFlow, track_buckets, track_capacity};
 pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// A number from the packet path that no enumeration of abi.h has.
