@@ -9,13 +9,14 @@ use serde_json::Value;
 
 const DISCARD: SocketAddr = SocketAddr::new(SERVICE_V4, 9);
 
-/// A UDP service with one backend; nobody answers.
-fn start(more: &str) -> Result<(Site, Gateway)> {
+/// A UDP service with one backend, whose socket takes everything and never answers.
+fn start(more: &str) -> Result<(Site, Gateway, UdpSocket)> {
     let site = Site::new(1)?;
+    let sink = site.net.backends[0].ns.run(|| UdpSocket::bind("0.0.0.0:9"))??;
     let text = site.configuration(&site.service("discard", DISCARD, "protocol = \"udp\"\n"));
     let text = text.replacen("\n\n", &format!("\n{more}\n\n"), 1);
     let gateway = Gateway::start(&site.net.gateway, &text)?;
-    Ok((site, gateway))
+    Ok((site, gateway, sink))
 }
 
 /// Sends so many datagrams, waits until each has been redirected, and returns the status then.
@@ -37,7 +38,8 @@ fn send(site: &Site, gateway: &Gateway, count: u64, size: usize) -> Result<Value
 /// The one reason that was counted, and how often.
 fn lost(status: &Value) -> Result<(String, u64)> {
     let losses = status["losses"].as_array().context("no losses")?;
-    ensure!(losses.len() == 1 && losses[0]["interface"] == "eth0", "{losses:?}");
+    let one = losses.len() == 1 && losses[0]["interface"] == "eth0";
+    ensure!(one, "{losses:?}, findings {}", status["findings"]);
     ensure!(status["ledger"]["difference_packets"] == 0, "{}", status["ledger"]);
     let reason = losses[0]["reason"].as_str().context("no reason")?;
     Ok((reason.to_owned(), losses[0]["packets"].as_u64().context("no packets")?))
@@ -53,7 +55,7 @@ fn expect(status: &Value, reason: &str, packets: u64) -> Result<()> {
 #[test]
 fn a_receiver_that_takes_no_redirected_frames() -> Result<()> {
     needs_root!();
-    let (site, mut gateway) = start("")?;
+    let (site, mut gateway, _sink) = start("")?;
     ensure!(
         send(&site, &gateway, 5, 10)?["losses"] == Value::Array(vec![]),
         "lost when all is well"
@@ -84,7 +86,7 @@ fn a_receiver_that_takes_no_redirected_frames() -> Result<()> {
 #[test]
 fn a_frame_too_big_for_its_way_out() -> Result<()> {
     needs_root!();
-    let (site, mut gateway) = start("")?;
+    let (site, mut gateway, _sink) = start("")?;
     gateway.kill()?;
     site.net.gateway.ip("link set dev eth1 mtu 1300\n")?;
     expect(&send(&site, &gateway, 12, 1400)?, "lost-too-big", 12)?;
@@ -95,7 +97,7 @@ fn a_frame_too_big_for_its_way_out() -> Result<()> {
 fn a_device_that_went_down() -> Result<()> {
     needs_root!();
     for mode in ["", "xdp_mode = \"generic\""] {
-        let (site, mut gateway) = start(mode)?;
+        let (site, mut gateway, _sink) = start(mode)?;
         gateway.kill()?;
         site.net.gateway.ip("link set dev eth1 down\n")?;
         let status = send(&site, &gateway, 9, 10)?;
