@@ -170,6 +170,35 @@ pub struct Tunnel {
     pub source: Located<Vec<IpAddr>>,
     /// UDP port that backends take GUE at, unless a service names another. Host byte order.
     pub gue_port: u16,
+    /// Marks of the sockets that health checks of dsr backends use.
+    pub marks: Located<Marks>,
+}
+
+/// Socket marks (SO_MARK) `value + 0`, `value + 1` and on, as many as the mask leaves bits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Marks {
+    /// The first.
+    pub value: u32,
+    /// Bits that all of them have alike: ones, then zeros.
+    pub mask: u32,
+}
+
+impl Marks {
+    /// How many there are.
+    pub fn count(self) -> usize {
+        1 << self.mask.count_zeros().min(31)
+    }
+
+    /// The one of this number.
+    pub fn nth(self, n: usize) -> Option<u32> {
+        (n < self.count()).then(|| self.value | n as u32)
+    }
+}
+
+impl fmt::Display for Marks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}/{:#x}", self.value, self.mask)
+    }
 }
 
 impl Tunnel {
