@@ -176,7 +176,7 @@ impl Gateway {
         let mut rows = Rows::read(&self.maps)?;
         rows.read_rings(&self.maps)?;
         let existing = rows.existing(&self.maps)?;
-        self.rows = Some(rows);
+        self.rows.get_or_insert(rows);
         Ok(existing)
     }
 

@@ -7,10 +7,8 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
-use ringway_abi::raw::{
-    FlowState, RW_BUCKET_TRACKS, rw_settings, rw_track, rw_track_bucket, rw_tracking,
-};
-use ringway_abi::{TrackedFlow, track_buckets};
+use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_track_bucket, rw_tracking};
+use ringway_abi::{TrackedFlow, track_capacity};
 use ringway_plan::{Planner, Records};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
@@ -50,8 +48,8 @@ impl View {
 
     /// Counts tracked flows.
     pub fn tracked_counts(&self) -> Result<TrackedCounts> {
-        let places = u64::from(self.maps().tracked.max_entries()) * u64::from(RW_BUCKET_TRACKS);
-        let mut counts = TrackedCounts { capacity: capacity(places), ..Default::default() };
+        let capacity = track_capacity(self.maps().tracked.max_entries());
+        let mut counts = TrackedCounts { capacity, ..Default::default() };
         self.tracked(|flow| match flow.promoted {
             true => counts.promoted += 1,
             false => counts.on_probation += 1,
@@ -82,13 +80,6 @@ impl View {
         }
         Ok(planner.is_changing().then(|| look.end()))
     }
-}
-
-/// What [`track_buckets`] was asked for, from what it gave.
-fn capacity(places: u64) -> u64 {
-    const ASKED: u64 = 1 << 20;
-    let given = u64::from(track_buckets(ASKED as u32)) * u64::from(RW_BUCKET_TRACKS);
-    places * ASKED / given
 }
 
 /// As track.bpf.h has it.
@@ -145,18 +136,5 @@ impl Drop for Table {
     fn drop(&mut self) {
         // SAFETY: the mapping of `Table::of`, to which no reference is left.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capacity_is_what_was_asked_for() {
-        for flows in [1_048_576, 10_000_000] {
-            let places = u64::from(track_buckets(flows)) * u64::from(RW_BUCKET_TRACKS);
-            assert!(capacity(places).abs_diff(flows.into()) <= 8, "{flows}");
-        }
     }
 }

@@ -58,6 +58,11 @@ pub const fn track_buckets(flows: u32) -> u32 {
     (places.div_ceil(RW_BUCKET_TRACKS as u64)) as u32
 }
 
+/// Tracked flows that so many buckets are made for.
+pub const fn track_capacity(buckets: u32) -> u64 {
+    buckets as u64 * RW_BUCKET_TRACKS as u64 * 5 / 8
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,5 +83,6 @@ mod tests {
     fn there_is_room_to_choose() {
         assert_eq!(track_buckets(1_048_576), 419_431);
         assert_eq!(track_buckets(10_000_000) as u64 * 64, 256_000_000);
+        assert_eq!(track_capacity(track_buckets(10_000_000)), 10_000_000);
     }
 }
