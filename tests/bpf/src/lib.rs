@@ -10,15 +10,19 @@ pub mod audit;
 pub mod capture;
 pub mod cast;
 pub mod frame;
+pub mod inspect;
+pub mod judge;
+pub mod icmp;
 pub mod model;
 pub mod mutate;
 pub mod run;
+pub mod seeds;
 mod services;
 pub mod table;
 pub mod wire;
 mod world;
 
-pub use services::{NAT_PORTS, ports, ring};
+pub use services::{NAT_PORTS, ports, ring, serve_by};
 pub use world::{Flow, Service, Summary, World, mac_of, protocol};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.

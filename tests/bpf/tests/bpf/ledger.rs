@@ -5,99 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringway_abi::{Reason, Verdict};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::judge::judge;
 use ringway_bpf_tests::mutate::{Random, mutate};
 use ringway_bpf_tests::run::count_runs;
-use ringway_bpf_tests::wire::{self, Checked};
-use ringway_bpf_tests::{World, ports};
+use ringway_bpf_tests::seeds::Seed;
+use ringway_bpf_tests::{World, inspect, seeds};
 
 use crate::needs_root;
-
-/// Frames of every kind, on their way to one of the two interfaces.
-fn seeds(world: &mut World) -> Vec<(u32, Vec<u8>)> {
-    let mut seeds = Vec::new();
-    let mut add = |slot, frame: &Frame| seeds.push((slot, frame.bytes()));
-    for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            for port in [ports::SAME, ports::ACROSS, ports::CLIENT, ports::POOL, ports::SMALL] {
-                let flow = world.connect_or_open(family, proto, port);
-                add(FRONT, &flow.request);
-                add(FRONT, &flow.next(PSH | ACK).payload(b"GET / HTTP/1.0\r\n\r\n"));
-                add(FRONT, &flow.next(FIN | ACK));
-                add(flow.back_slot(), &flow.answer(PSH | ACK));
-                add(flow.back_slot(), &flow.answer(SYN | ACK).payload(b""));
-                add(flow.back_slot(), &flow.answer(RST));
-            }
-            for port in
-                [ports::NONE_RESET, ports::NONE_DROP, ports::UNRESOLVED, ports::NO_DEVICE, 79]
-            {
-                let (src, dst) = world.ends(family, port);
-                add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) });
-                add(FRONT, &Frame { proto, flags: ACK, ..Frame::udp(src, dst) });
-            }
-            let (src, dst) = world.ends(family, ports::SMALL);
-            let just_fits = vec![3; 1280 - family.header_len() - if proto == TCP { 20 } else { 8 }];
-            add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.payload(&just_fits));
-            add(FRONT, &Frame { proto, flags: SYN, ..Frame::udp(src, dst) }.payload(&[3; 1300]));
-            let (src, dst) = world.ends(family, ports::ACROSS);
-            let plain = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
-            add(FRONT, &plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]));
-            add(FRONT, &plain.clone().with(|f| f.fragment = 0x2000));
-            add(FRONT, &plain.clone().with(|f| f.no_checksum = proto == UDP));
-            add(FRONT, &plain.clone().with(|f| f.ttl = 1));
-            add(FRONT, &plain.clone().with(|f| f.padding = 9));
-            add(FRONT, &plain.clone().with(|f| f.dst_mac = STRANGER_MAC));
-            add(
-                FRONT,
-                &plain.with(|f| {
-                    (f.options, f.first_extension) = (vec![proto, 0, 1, 4, 0, 0, 0, 0], 60)
-                }),
-            );
-        }
-        let (src, dst) = world.ends(family, 0);
-        let echo = if family == Family::V4 { 8 } else { 128 };
-        add(
-            FRONT,
-            &Frame { proto: family.icmp(), ..Frame::new(1, src, dst) }
-                .payload(&[echo, 0, 0, 0, 0, 1, 0, 1]),
-        );
-    }
-    let v6 = Family::V6.announced();
-    let std::net::IpAddr::V6(target) = v6 else { unreachable!() };
-    for options in [&[][..], &[1, 1, 2, 0, 0, 0, 0, 0xc1]] {
-        let body = [&[135, 0, 0, 0, 0, 0, 0, 0], &target.octets()[..], options].concat();
-        let ask = Frame::new(58, (Family::V6.client(), 0).into(), (v6, 0).into()).payload(&body);
-        add(FRONT, &ask.with(|f| f.ttl = 255));
-    }
-    let arp = Arp {
-        dst_mac: BROADCAST_MAC,
-        src_mac: CLIENT_MAC,
-        op: 1,
-        sender: (CLIENT_MAC, Family::V4.client()),
-        target: ([0; 6], Family::V4.announced()),
-    };
-    seeds.push((FRONT, arp.bytes()));
-    seeds
-}
-
-/// What was sent must be in order if what came was, and no longer than it.
-fn check_sent(frame: &[u8], out: &[u8]) {
-    let came = match wire::check(frame) {
-        Checked::Good(packet) => packet,
-        // ARP's reply: nothing to sum.
-        Checked::NotIp => return assert_eq!((out.len(), &out[12..14]), (frame.len(), &[8, 6][..])),
-        Checked::Bad(_) => return,
-    };
-    let sent = match wire::check(out) {
-        Checked::Good(packet) => packet,
-        other => panic!("sent {other:?}"),
-    };
-    let answered = (sent.src, sent.dst) == (came.dst, came.src) || came.proto == 58;
-    if !answered {
-        assert_eq!(came.ttl, sent.ttl + 1);
-        assert_eq!((came.l3_len, frame.len()), (sent.l3_len, out.len()), "nat changes no length");
-    }
-}
 
 struct Tally {
     frames: u64,
@@ -106,7 +20,7 @@ struct Tally {
 }
 
 /// Feeds `frames` mutated frames through both interfaces' roots.
-fn feed(world: &World, seeds: &[(u32, Vec<u8>)], seed: u64, frames: u64) -> Tally {
+fn feed(world: &World, seeds: &[Seed], seed: u64, frames: u64) -> Tally {
     let mut random = Random::new(seed);
     let mut tally = Tally { frames: 0, good_and_sent: 0, verdicts: HashMap::new() };
     let mut out = Vec::new();
@@ -115,23 +29,17 @@ fn feed(world: &World, seeds: &[(u32, Vec<u8>)], seed: u64, frames: u64) -> Tall
         let mut frame = original.clone();
         mutate(&mut random, &mut frame);
         if random.below(4) > 0 {
-            wire::mend(&mut frame);
+            inspect::mend(&mut frame);
         }
         // The kernel does not take less than an Ethernet header.
         frame.resize(frame.len().max(14), 0);
         let verdict = world.root(*slot).run(&frame, &mut out).unwrap();
         tally.frames += 1;
         *tally.verdicts.entry(verdict).or_default() += 1;
-        let passed = std::panic::catch_unwind(|| match verdict {
-            Verdict::Tx | Verdict::Redirect => check_sent(&frame, &out),
-            Verdict::Pass => assert_eq!(frame, out, "passed, but changed"),
-            Verdict::Drop | Verdict::Aborted => (),
-        });
-        assert!(
-            passed.is_ok(),
-            "frame {n} of seed {seed:#x}, slot {slot}: {frame:02x?} -> {out:02x?}"
-        );
-        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(&frame).is_good() {
+        if let Err(why) = judge(&frame, &out, verdict, None) {
+            panic!("{why}: frame {n} of seed {seed:#x}, slot {slot}: {frame:02x?} -> {out:02x?}");
+        }
+        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && inspect::check(&frame).is_ok() {
             tally.good_and_sent += 1;
         }
     }
@@ -148,7 +56,7 @@ fn a_million_mutated_frames() {
     println!("RINGWAY_SEED={seed}");
     let _counting = count_runs();
     let mut world = World::with(65_536, |_| ());
-    let seeds = seeds(&mut world);
+    let seeds = seeds::of_nat(&mut world);
     // Before anything is changed the seeds must do what they are for: all verdicts but ABORTED.
     let runs = |world: &World| [FRONT, BACK].map(|slot| world.root(slot).run_count());
     let books = |world: &World| [FRONT, BACK].map(|slot| world.ledger(slot));
@@ -221,7 +129,7 @@ fn the_kernel_counts_the_same() {
     const EACH: u64 = 50_000;
     let _counting = count_runs();
     let mut world = World::new();
-    let seeds = seeds(&mut world);
+    let seeds = seeds::of_nat(&mut world);
     let before = [FRONT, BACK].map(|slot| (world.root(slot).run_count(), world.ledger(slot)));
     let running = AtomicU64::new(2);
     std::thread::scope(|scope| {

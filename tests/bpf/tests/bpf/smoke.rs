@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use libbpf_rs::{MapCore, ObjectBuilder};
+use libbpf_rs::ObjectBuilder;
 use ringway_abi::Slot;
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::{World, can_run};
