@@ -70,7 +70,7 @@ enum rw_reason {
 	RW_REASON_MALFORMED,	  /* header cut short or lengths that disagree */
 	RW_REASON_IP_OPTIONS,	  /* IPv4 options that make no sense, to a service address */
 	RW_REASON_IPV6_EXTENSION, /* cannot be stepped over, to a service address */
-	RW_REASON_FRAGMENT,	  /* to a service address */
+	RW_REASON_FRAGMENT,	  /* of another protocol than TCP and UDP, to a service address */
 	RW_REASON_TTL_EXPIRED,
 	RW_REASON_NO_BACKEND,	 /* none healthy, when_none_healthy = "drop" */
 	RW_REASON_NO_NEIGHBOUR,	 /* backend's next hop has no MAC address */
@@ -114,6 +114,7 @@ enum rw_reason {
 	RW_REASON_SOURCE_ROUTE, /* drop: IPv4 source route, or a routing header with segments left */
 	RW_REASON_TRACK_FULL,  /* drop: new flow in a changed slot, no room for its record */
 	RW_REASON_TRACK_QUOTA, /* drop: the same, its source prefix opened too many */
+	RW_REASON_FRAGMENT_EARLY, /* drop: the first of its datagram is not known */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */
@@ -451,6 +452,25 @@ struct rw_tracking {
 	__u64 refused_quota;
 };
 
+/*
+ * The ports of a fragmented datagram, noted from its first fragment.
+ *   ports = sport_be | dport_be << 16 | seen << 32, bit 63: TCP, else UDP
+ *   check = ports ^ keyed hash of (addresses, identification, protocol)
+ * A reader that catches half of a write finds that the two disagree.
+ */
+struct rw_fragments {
+	__u64 check;
+	__u64 ports;
+};
+
+#define RW_FRAGMENT_BUCKETS 8192 /* of 4 datagrams: 512 KiB */
+#define RW_BUCKET_FRAGMENTS 4
+#define RW_FRAGMENT_TIMEOUT 30 /* seconds, as Linux's ipfrag_time */
+
+struct rw_fragment_bucket {
+	struct rw_fragments datagrams[RW_BUCKET_FRAGMENTS];
+};
+
 /* Per CPU. Host byte order. */
 struct rw_traffic {
 	__u64 packets; /* client -> backend */
@@ -498,6 +518,7 @@ _Static_assert(sizeof(struct rw_backend) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_flow) == 40, "layout");
 _Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
+_Static_assert(sizeof(struct rw_fragment_bucket) == 64, "one cache line");
 _Static_assert(RW_REASONS <= RW_REASON_SPACE, "ledger too small");
 _Static_assert(RW_LOSSES <= RW_LOSS_SPACE, "ledger too small");
 _Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");

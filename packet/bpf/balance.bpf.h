@@ -193,6 +193,8 @@ static __always_inline bool starts_anew(const struct packet *p, __u8 state)
 
 static __always_inline bool opens_flow(const struct packet *p)
 {
+	if (!p->l4)
+		return false; /* a later fragment */
 	return p->t->proto == IPPROTO_UDP ||
 	       (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
 }

@@ -5,6 +5,7 @@
  */
 #include "announce.bpf.h"
 #include "balance.bpf.h"
+#include "fragment.bpf.h"
 #include "icmp.bpf.h"
 #include "parse.bpf.h"
 
@@ -70,13 +71,18 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 		__u64 flow_key = 0;
 		__u32 place = flow_by_reply(p->t, env->now, &flow_key);
 
-		if (place)
+		if (place) {
+			if (p->at->fragment == RW_FRAGMENT_FIRST)
+				fragment_note(env, p);
 			return nat_reply(ctx, env, p, place, flow_key);
+		}
 	}
 	copy_addr(key.addr, p->t->daddr);
 	service = bpf_map_lookup_elem(&services, &key);
 	if (!service)
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
+	if (p->at->fragment == RW_FRAGMENT_FIRST)
+		fragment_note(env, p);
 	return request(ctx, env, p, service);
 }
 
@@ -92,6 +98,8 @@ int ringway_balance(struct xdp_md *ctx)
 	p.t = &env.scratch->tuple;
 	p.at = &env.scratch->layers;
 	why = parse(ctx, &p);
+	if (why == RW_REASON_FRAGMENT && p.at->fragment == RW_FRAGMENT_LATER)
+		why = fragment_follow(&env, &p) ? RW_REASON_NONE : RW_REASON_FRAGMENT_EARLY;
 	switch (why) {
 	case RW_REASON_NONE:
 		return balance(ctx, &env, &p);

@@ -198,7 +198,7 @@ static __always_inline enum rw_reason layers_ipv6(const struct walk *walk, struc
 
 /*
  * An IP packet: addresses and protocol into `t`, the rest into `l`. NONE: up to layer 4, nothing stands in the way. FRAGMENT: a
- * later fragment. A function of its own, so that the walk is verified once.
+ * later fragment, or not one of TCP or UDP. A function of its own, so that the walk is verified once.
  */
 __noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct rw_layers *l)
 {
@@ -217,9 +217,12 @@ __noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct rw_
 		why = layers_ipv4(&walk, t, l);
 	else
 		why = layers_ipv6(&walk, t, l);
-	if (why == RW_REASON_NONE && l->fragment != RW_FRAGMENT_NONE)
-		return RW_REASON_FRAGMENT;
-	return why;
+	if (why || l->fragment == RW_FRAGMENT_NONE)
+		return why;
+	/* ICMP is answered whole or not at all. */
+	if (l->fragment == RW_FRAGMENT_FIRST && (t->proto == IPPROTO_TCP || t->proto == IPPROTO_UDP))
+		return RW_REASON_NONE;
+	return RW_REASON_FRAGMENT;
 }
 
 #endif

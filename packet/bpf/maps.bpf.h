@@ -82,6 +82,11 @@ RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_M
 /* writer: gateway; reader: status. By backend index. */
 RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);
 
+/* writer: gateway; reader: gateway. Datagrams in fragments, on their way now.
+ * Full: the oldest of a bucket is forgotten, and what is still to come of it is
+ * dropped (fragment-early). */
+RW_MAP(fragments, BPF_MAP_TYPE_ARRAY, RW_FRAGMENT_BUCKETS, __u32, struct rw_fragment_bucket, 0);
+
 /* writer: control, once a second; reader: status. */
 RW_MAP(daemon, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_daemon, 0);
 

@@ -143,8 +143,6 @@ static __always_inline enum rw_reason point_at_l4(struct packet *p)
 {
 	__u32 l4 = READ_ONCE(p->at->l4);
 
-	p->l3_len = READ_ONCE(p->at->l3_len);
-	p->l4_len = READ_ONCE(p->at->l4_len);
 	if (l4 > MAX_L4_START)
 		return RW_REASON_MALFORMED;
 	p->l4 = (void *)p->eth + l4;
@@ -184,6 +182,8 @@ static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p
 	}
 	if (!common)
 		why = parse_uncommon(p, end);
+	p->l3_len = READ_ONCE(p->at->l3_len);
+	p->l4_len = READ_ONCE(p->at->l4_len);
 	if (why)
 		return why;
 	why = point_at_l4(p);

@@ -40,6 +40,8 @@ static __always_inline int refuse(struct xdp_md *ctx, struct env *env, const str
 {
 	if (!from)
 		from = p->t->daddr;
+	if (!p->l4)
+		return leave(env->books, RW_DROP, reason); /* RFC 1122 section 3.2.2 */
 	if (reason == RW_REASON_TOO_BIG)
 		return complain(ctx, env, p, RW_ICMP_TOO_BIG, mtu, from);
 	if (reason == RW_REASON_TTL_EXPIRED)

@@ -109,6 +109,8 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struc
 	__u16 mac[3];
 	struct ethhdr *eth;
 
+	if (!p->l4)
+		return leave(env->books, RW_DROP, RW_REASON_FRAGMENT_EARLY);
 	if (p->t->tcp_flags & TCP_RST)
 		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
 	/* Parsed already; said again for verifiers that lost sight of it. */

@@ -67,6 +67,7 @@ maps!(
     tracking,
     flows,
     flow_index,
+    fragments,
     traffic,
     daemon,
 );

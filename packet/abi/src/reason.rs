@@ -143,8 +143,15 @@ impl Reason {
             Self::Fragment => Explanation {
                 name: "fragment",
                 verdicts: &[Verdict::Drop],
-                meaning: "A fragment to a service address.",
-                cause: "Large UDP datagrams, or a path whose MTU is smaller than the client's. Fragments are not balanced.",
+                meaning: "A fragment to a service address, neither TCP nor UDP.",
+                cause: "Large pings, or a probe. Only fragments of TCP and UDP are balanced.",
+                next: "",
+            },
+            Self::FragmentEarly => Explanation {
+                name: "fragment-early",
+                verdicts: &[Verdict::Drop],
+                meaning: "A fragment to a service address, whose datagram's first fragment, which has the ports, has not come by yet.",
+                cause: "The fragments came out of order, the first was lost or dropped, it is older than 30 s, or so many others came since that it is forgotten (32 768 datagrams are remembered).",
                 next: "ip link show dev IFACE",
             },
             Self::SourceRoute => Explanation {

@@ -197,3 +197,24 @@ pub fn audit(world: &World) -> Audit {
     }
     found
 }
+
+/// Makes every fragmented datagram that is remembered so many seconds older.
+pub fn age_fragments(world: &World, seconds: u64) {
+    let map = world.map("fragments");
+    for number in 0..ringway_abi::raw::RW_FRAGMENT_BUCKETS {
+        let mut bucket = read(map, number);
+        if bucket.iter().all(|byte| *byte == 0) {
+            continue;
+        }
+        for entry in bucket.chunks_exact_mut(16) {
+            let word = |at: usize| u64::from_ne_bytes(entry[at..at + 8].try_into().unwrap());
+            let (check, ports) = (word(0), word(8));
+            if ports != 0 {
+                let older = ports - (seconds << 32);
+                entry[..8].copy_from_slice(&(check ^ ports ^ older).to_ne_bytes());
+                entry[8..].copy_from_slice(&older.to_ne_bytes());
+            }
+        }
+        write(map, number, &bucket);
+    }
+}

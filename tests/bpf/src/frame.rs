@@ -237,6 +237,65 @@ impl Frame {
     }
 }
 
+/// A frame without options or extensions as fragments of `size` bytes of layer 4, a multiple of 8;
+/// the last is as long as it is.
+pub fn fragments(frame: &[u8], size: usize, id: u32) -> Vec<Vec<u8>> {
+    let v4 = frame[14] >> 4 == 4;
+    let (head, l4) = frame.split_at(if v4 { 34 } else { 54 });
+    let count = l4.len().div_ceil(size);
+    let fragment = |(n, part): (usize, &[u8])| {
+        let more = n + 1 < count;
+        let mut out = head.to_vec();
+        if v4 {
+            // RFC 791 section 3.1
+            out[16..18].copy_from_slice(&((20 + part.len()) as u16).to_be_bytes());
+            out[18..20].copy_from_slice(&(id as u16).to_be_bytes());
+            let offset = (n * size / 8) as u16 | if more { 0x2000 } else { 0 };
+            out[20..22].copy_from_slice(&offset.to_be_bytes());
+            out[24..26].fill(0);
+            let check = !sum(&out[14..34], 0);
+            out[24..26].copy_from_slice(&check.to_be_bytes());
+        } else {
+            // RFC 8200 section 4.5
+            out[18..20].copy_from_slice(&((8 + part.len()) as u16).to_be_bytes());
+            let next = std::mem::replace(&mut out[20], 44);
+            out.extend([next, 0]);
+            out.extend(((n * size) as u16 | u16::from(more)).to_be_bytes());
+            out.extend(id.to_be_bytes());
+        }
+        out.extend(part);
+        out
+    };
+    l4.chunks(size).enumerate().map(fragment).collect()
+}
+
+/// What a host makes of fragments that came in order: the frame as if it had never been cut.
+pub fn reassemble(parts: &[Vec<u8>]) -> Vec<u8> {
+    let v4 = parts[0][14] >> 4 == 4;
+    let mut out = parts[0][..if v4 { 34 } else { 54 }].to_vec();
+    for part in parts {
+        let offset = if v4 {
+            8 * (usize::from(u16::from_be_bytes([part[20], part[21]])) & 0x1fff)
+        } else {
+            usize::from(u16::from_be_bytes([part[56], part[57]])) & 0xfff8
+        };
+        assert_eq!(out.len() - if v4 { 34 } else { 54 }, offset, "fragments in order");
+        out.extend(&part[if v4 { 34 } else { 62 }..]);
+    }
+    let len = out.len() - 14;
+    if v4 {
+        out[16..18].copy_from_slice(&(len as u16).to_be_bytes());
+        out[20..22].fill(0);
+        out[24..26].fill(0);
+        let check = !sum(&out[14..34], 0);
+        out[24..26].copy_from_slice(&check.to_be_bytes());
+    } else {
+        out[18..20].copy_from_slice(&((len - 40) as u16).to_be_bytes());
+        out[20] = parts[0][54];
+    }
+    out
+}
+
 /// RFC 1071: one's complement sum of big-endian 16-bit words, an odd byte padded with zero.
 pub fn sum(bytes: &[u8], initial: u64) -> u16 {
     let word = |pair: &[u8]| u64::from(pair[0]) << 8 | pair.get(1).copied().map_or(0, u64::from);

@@ -5,6 +5,7 @@
 mod announce;
 mod decap;
 mod forward;
+mod fragments;
 mod layers;
 mod ledger;
 mod malformed;

@@ -76,32 +76,6 @@ fn other_links_and_hosts() {
 }
 
 #[test]
-fn fragments() {
-    needs_root!("fragments");
-    let mut world = World::new();
-    let mut rows = Vec::new();
-    let mut both = |what: &str, frame: Frame| {
-        rows.push(row(what, frame.clone(), Drop, Fragment));
-        rows.push(row(what, elsewhere(&frame), Pass, NoService));
-        rows.push(row(what, frame.with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost));
-    };
-    for frame in plain(&mut world, Family::V4) {
-        for (what, fragment) in [("first", 0x2000), ("middle", 0x2010), ("last", 0x0020)] {
-            both(what, frame.clone().with(|f| f.fragment = fragment));
-        }
-    }
-    for frame in plain(&mut world, Family::V6) {
-        // Next header, reserved, offset and more-flag, identification (RFC 8200 section 4.5).
-        for (what, offset) in [("first", 1u16), ("middle", 0x81), ("last", 0x80)] {
-            let [high, low] = offset.to_be_bytes();
-            let header = vec![frame.proto, 0, high, low, 0, 0, 0, 7];
-            both(what, frame.clone().with(|f| (f.first_extension, f.options) = (44, header)));
-        }
-    }
-    check(&world, &rows);
-}
-
-#[test]
 fn other_protocols_and_icmp() {
     needs_root!("other_protocols_and_icmp");
     let mut world = World::new();

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Fragments: the first has the ports, and decides; it is noted, and the others
+ * of its datagram go where it went. Those that come before it are dropped: to
+ * keep them would be to let anyone fill our memory. Both ways, so that answers
+ * in fragments find their client as well.
+ */
+#ifndef RINGWAY_FRAGMENT_H
+#define RINGWAY_FRAGMENT_H
+
+#include "env.bpf.h"
+#include "hash.bpf.h"
+#include "parse.bpf.h"
+
+#define FRAGMENTS_TCP (1ull << 63)
+
+/* What all fragments of a datagram have in common. Under IPv6 not the protocol:
+ * what follows the fragment header may be another extension (RFC 8200 section
+ * 4.5), and only the first fragment shows what is behind it. */
+static __always_inline __u64 fragment_hash(const struct rw_settings *set, const struct packet *p)
+{
+	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
+
+	return hash_end(hash_addr(set->keys[0], set->keys[1], p->t->saddr) +
+			hash_addr(set->keys[2], set->keys[3], p->t->daddr) + set->keys[4] * id +
+			set->keys[5]);
+}
+
+static __always_inline struct rw_fragment_bucket *fragment_bucket(__u64 hash)
+{
+	__u32 number = (__u32)hash & (RW_FRAGMENT_BUCKETS - 1);
+
+	return bpf_map_lookup_elem(&fragments, &number);
+}
+
+static __always_inline __u32 fragments_seen(__u64 ports)
+{
+	return (ports >> 32) & 0x7fffffff;
+}
+
+static __always_inline bool fragments_old(__u64 ports, __u32 now)
+{
+	return now - fragments_seen(ports) > RW_FRAGMENT_TIMEOUT;
+}
+
+/* Notes a first fragment's ports, in the place of the same datagram's or of the oldest. */
+static __always_inline void fragment_note(const struct env *env, const struct packet *p)
+{
+	__u64 hash = fragment_hash(env->set, p), ports;
+	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
+	__u32 oldest = ~0u, best = 0;
+
+	if (!bucket)
+		return;
+	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
+		struct rw_fragments *d = &bucket->datagrams[i];
+		__u64 have = READ_ONCE(d->ports);
+		bool same = (READ_ONCE(d->check) ^ have) == hash;
+
+		if (same || fragments_seen(have) < oldest) {
+			oldest = same ? 0 : fragments_seen(have);
+			best = i;
+		}
+	}
+	ports = (__u64)p->t->sport_be | (__u64)p->t->dport_be << 16 |
+		(__u64)(env->now & 0x7fffffff) << 32;
+	if (p->t->proto == IPPROTO_TCP)
+		ports |= FRAGMENTS_TCP;
+	if (best >= RW_BUCKET_FRAGMENTS)
+		return;
+	WRITE_ONCE(bucket->datagrams[best].check, hash ^ ports);
+	WRITE_ONCE(bucket->datagrams[best].ports, ports);
+}
+
+/* A later fragment: takes the ports its first one had. False: that is not known. */
+static __always_inline bool fragment_follow(const struct env *env, struct packet *p)
+{
+	__u64 hash = fragment_hash(env->set, p);
+	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
+
+	if (!bucket)
+		return false;
+	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
+		__u64 ports = READ_ONCE(bucket->datagrams[i].ports);
+
+		if ((READ_ONCE(bucket->datagrams[i].check) ^ ports) != hash ||
+		    fragments_old(ports, env->now))
+			continue;
+		p->t->sport_be = (__u16)ports;
+		p->t->dport_be = (__u16)(ports >> 16);
+		p->t->proto = ports & FRAGMENTS_TCP ? IPPROTO_TCP : IPPROTO_UDP;
+		/* Neither the start nor the end of anything. */
+		p->t->tcp_flags = TCP_ACK;
+		p->l4 = NULL;
+		p->check = NULL;
+		return true;
+	}
+	return false;
+}
+
+#endif
