@@ -13,6 +13,7 @@ pub mod next_hop;
 pub mod notify;
 pub mod preflight;
 pub mod problem;
+pub mod road;
 pub mod roster;
 pub mod silence;
 pub mod slots;

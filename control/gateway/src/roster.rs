@@ -1,5 +1,6 @@
 //! What the daemon knows about each backend: its health and the way to it. Pure.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -9,7 +10,7 @@ use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
 use crate::clock;
-use crate::health::{Event, Health, Record, Target};
+use crate::health::{Event, Health, Lane, Record, Target};
 use crate::next_hop::{Hop, NoWay};
 use crate::status::{self, Problem};
 
@@ -77,18 +78,25 @@ impl Roster {
         }
     }
 
-    /// One check per backend that has one.
-    pub fn targets(&self) -> Vec<Target> {
+    /// One check per backend that has one; one that has a lane is asked at the service address.
+    pub fn targets(&self, lanes: &BTreeMap<usize, Lane>) -> Vec<Target> {
         self.members()
             .enumerate()
-            .filter_map(|(id, (_, member))| {
+            .filter_map(|(id, (entry, member))| {
                 let check = member.check.clone()?;
+                let lane = lanes.get(&id).cloned();
+                let ip = if lane.is_some() { entry.address } else { member.endpoint.ip() };
                 let port = check.port.unwrap_or(member.endpoint.port());
-                let address = SocketAddr::new(member.endpoint.ip(), port);
+                let address = SocketAddr::new(ip, port);
                 let record = member.record.clone();
-                Some(Target { id, address, check, initial: member.health, record })
+                Some(Target { id, address, lane, check, initial: member.health, record })
             })
             .collect()
+    }
+
+    /// The ways to the backends, by the numbers of their checks.
+    pub fn ways(&self) -> Vec<&Result<Hop, NoWay>> {
+        self.members().map(|(_, member)| &member.way).collect()
     }
 
     /// Takes a result of a check; returns a line for the log.
@@ -323,10 +331,10 @@ mod tests {
 
     #[test]
     fn one_check_per_backend_whatever_its_protocols() {
-        let targets = roster(CHECK).targets();
+        let targets = roster(CHECK).targets(&BTreeMap::new());
         let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
         assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
-        assert!(roster("").targets().is_empty());
+        assert!(roster("").targets(&BTreeMap::new()).is_empty());
     }
 
     #[test]
@@ -371,7 +379,8 @@ mod tests {
         let mut roster = roster(CHECK);
         roster.inherit(|_, member| (member.weight > 0).then_some(true));
         assert!(roster.waiting(), "the second backend is new");
-        let states: Vec<_> = roster.targets().iter().map(|target| target.initial).collect();
+        let states: Vec<_> =
+            roster.targets(&BTreeMap::new()).iter().map(|target| target.initial).collect();
         assert_eq!(states, [Health::Up, Health::Unknown]);
     }
 

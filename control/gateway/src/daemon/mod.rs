@@ -23,6 +23,7 @@ use crate::next_hop::{self, Ways};
 use crate::notify::Notifier;
 use crate::preflight;
 use crate::problem::Error;
+use crate::road::Road;
 use crate::roster::Roster;
 use crate::silence::{self, Silence};
 use crate::status::{self, Problem, Status};
@@ -98,6 +99,9 @@ struct Daemon {
     watch: Watch,
     results: mpsc::Receiver<health::Event>,
     _checks: Checks,
+    /// The checks of dsr backends take it.
+    road: Option<Road>,
+    road_error: Option<Error>,
     board: Arc<Board>,
     notifier: Notifier,
     attached: bool,
@@ -222,6 +226,10 @@ impl Daemon {
         if self.roster.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone()) {
             self.silence = Silence::default();
             self.apply_soon();
+        }
+        if let Some(road) = &mut self.road {
+            let updated = road.update(&self.roster.ways(), &self.interfaces);
+            self.road_error = updated.err();
         }
     }
 
@@ -382,7 +390,8 @@ impl Daemon {
                 remedy: "restart the daemon (no packet is lost), and report its log".into(),
             });
         }
-        let errors = self.beat_error.iter().chain(&self.apply_error).cloned();
+        let errors = self.beat_error.iter().chain(&self.apply_error).chain(&self.road_error);
+        let errors = errors.cloned();
         problems.extend(errors.map(Problem::from));
         problems.extend(self.roster.problems());
         problems.extend(self.silence.problems());

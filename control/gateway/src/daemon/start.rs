@@ -18,6 +18,7 @@ use crate::health::Checks;
 use crate::notify::Notifier;
 use crate::preflight::{self, State};
 use crate::problem::{Error, Kind};
+use crate::road::Road;
 use crate::roster::{Entry, Member, Roster};
 use crate::{api, metrics, next_hop};
 
@@ -112,6 +113,7 @@ struct Parts {
     watch: Watch,
     found: watch::Found,
     board: Arc<Board>,
+    road: Option<Road>,
 }
 
 async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
@@ -122,6 +124,7 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     if path.opened.taken_over.is_some() {
         inherit(&mut roster, path)?;
     }
+    let road = Road::open(config)?;
     // Watching begins before the first look, so that no change is missed.
     let watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
@@ -132,7 +135,7 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     let socket = api::server::listen(&config.api.socket)?;
     tokio::spawn(api::server::serve(socket, board.clone()));
     let found = watch::look(&slots, &roster.addresses());
-    Ok(Parts { interfaces, roster, watch, found, board })
+    Ok(Parts { interfaces, roster, watch, found, board, road })
 }
 
 impl Parts {
@@ -144,7 +147,8 @@ impl Parts {
     ) -> Daemon {
         let (send, results) = mpsc::channel(1024);
         let looks = Looks::new(path.view.clone(), config.clone());
-        let checks = Checks::start(self.roster.targets(), &send);
+        let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
+        let checks = Checks::start(self.roster.targets(&lanes), &send);
         let mut daemon = Daemon {
             config,
             path,
@@ -155,6 +159,8 @@ impl Parts {
             watch: self.watch,
             results,
             _checks: checks,
+            road: self.road,
+            road_error: None,
             board: self.board,
             notifier: Notifier::from_env(),
             attached: false,

@@ -5,6 +5,8 @@
 //! timeout`. The second check comes after a part of the interval that differs from target to
 //! target, which spreads checks in time.
 //!
+//! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a [`Lane`].
+//!
 //! Checks leave from the node's own ephemeral ports. Validation keeps the nat pool out of
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
@@ -22,6 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use ringway_config::{Check, CheckKind};
 
+pub use probe::{Lane, Source};
 pub use state::{Health, Machine};
 
 /// Checks in flight at most: bounds descriptors when thousands of targets begin together.
@@ -34,6 +37,8 @@ pub struct Target {
     pub id: usize,
     /// Where to connect.
     pub address: SocketAddr,
+    /// How to get to one backend of several that have this address.
+    pub lane: Option<Lane>,
     /// What is asked, how often, and how many results count.
     pub check: Check,
     /// State to begin with.
@@ -136,9 +141,10 @@ async fn watch(target: Target, phase: Duration, gate: Arc<Semaphore>, events: mp
 }
 
 async fn ask(target: &Target) -> Result<(), probe::Failure> {
+    let to = probe::Peer { address: target.address, lane: target.lane.clone() };
     match &target.check.kind {
-        CheckKind::Tcp => probe::tcp(target.address, target.check.timeout).await,
-        CheckKind::Http { path } => probe::http(target.address, path, target.check.timeout).await,
+        CheckKind::Tcp => probe::tcp(&to, target.check.timeout).await,
+        CheckKind::Http { path } => probe::http(&to, path, target.check.timeout).await,
     }
 }
 
@@ -151,6 +157,7 @@ mod tests {
         Target {
             id: 7,
             address,
+            lane: None,
             check: Check {
                 kind: CheckKind::Tcp,
                 port: None,

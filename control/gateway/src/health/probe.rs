@@ -1,18 +1,41 @@
 //! One check of one backend: a TCP connect, or an HTTP/1.1 GET.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 /// Longest status line and headers that are read.
 const HEAD_LIMIT: usize = 16 * 1024;
 /// How much of the body is read, so that closing does not reset the connection.
 const BODY_LIMIT: usize = 64 * 1024;
+
+/// The node's address that a backend answers to, or why there is no way to it now.
+pub type Source = Result<IpAddr, String>;
+
+/// How a check gets to one backend of several that are asked at the same address: by the mark of its
+/// packets.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// The mark.
+    pub mark: u32,
+    /// Where replies go.
+    pub source: watch::Receiver<Source>,
+}
+
+/// Whom to ask.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// Where to connect.
+    pub address: SocketAddr,
+    /// How to get there; absent: as the kernel does.
+    pub lane: Option<Lane>,
+}
 
 /// Why a check failed. The address is the backend's, so only the port is told.
 #[derive(Debug, thiserror::Error)]
@@ -28,6 +51,9 @@ pub enum Failure {
         /// The check's timeout.
         limit: Duration,
     },
+    /// The backend cannot be reached now.
+    #[error("no way to it: {0}")]
+    NoWay(String),
     /// The connection could not be made or broke.
     #[error("port {}: {}", address.port(), in_words(cause))]
     Io {
@@ -54,32 +80,63 @@ fn in_words(error: &io::Error) -> String {
 const GOOD: RangeInclusive<u16> = 200..=399;
 
 /// Passes when a connection is accepted within `limit`.
-pub async fn tcp(address: SocketAddr, limit: Duration) -> Result<(), Failure> {
-    bounded(address, limit, async { connect(address).await.map(drop) }).await
+pub async fn tcp(peer: &Peer, limit: Duration) -> Result<(), Failure> {
+    bounded(peer, limit, async {
+        let stream = connect(peer).await?;
+        // Checks of all backends of a service share its address, so ports must not wait long after.
+        if peer.lane.is_some() {
+            let _ = stream.set_zero_linger();
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Passes when `GET path` is answered with a status from 200 to 399 within `limit`.
-pub async fn http(address: SocketAddr, path: &str, limit: Duration) -> Result<(), Failure> {
-    bounded(address, limit, get(address, path)).await
+pub async fn http(peer: &Peer, path: &str, limit: Duration) -> Result<(), Failure> {
+    bounded(peer, limit, get(peer, path)).await
 }
 
 async fn bounded(
-    address: SocketAddr,
+    peer: &Peer,
     limit: Duration,
     probe: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
-    timeout(limit, probe).await.unwrap_or(Err(Failure::Timeout { address, limit }))
+    timeout(limit, probe).await.unwrap_or_else(|_| {
+        // Without a way, nothing was asked.
+        let no_way = peer.lane.as_ref().and_then(|lane| lane.source.borrow().clone().err());
+        let address = peer.address;
+        Err(no_way.map_or(Failure::Timeout { address, limit }, Failure::NoWay))
+    })
 }
 
-async fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
-    TcpStream::connect(address).await.map_err(|cause| match cause.kind() {
+async fn connect(peer: &Peer) -> Result<TcpStream, Failure> {
+    let address = peer.address;
+    let connected = match &peer.lane {
+        None => TcpStream::connect(address).await,
+        Some(lane) => by_lane(address, lane).await,
+    };
+    connected.map_err(|cause| match cause.kind() {
         io::ErrorKind::ConnectionRefused => Failure::Refused(address),
         _ => Failure::Io { address, cause },
     })
 }
 
-async fn get(address: SocketAddr, path: &str) -> Result<(), Failure> {
-    let mut stream = connect(address).await?;
+/// Waits until there is a way.
+async fn by_lane(address: SocketAddr, lane: &Lane) -> io::Result<TcpStream> {
+    let mut source = lane.source.clone();
+    let found = source.wait_for(Result::is_ok).await.map_err(io::Error::other)?.clone();
+    let source = found.map_err(io::Error::other)?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    ringway_host::set_mark(&socket, lane.mark)?;
+    ringway_host::bind_late(&socket)?;
+    socket.bind(SocketAddr::new(source, 0))?;
+    socket.connect(address).await
+}
+
+async fn get(peer: &Peer, path: &str) -> Result<(), Failure> {
+    let address = peer.address;
+    let mut stream = connect(peer).await?;
     let text = format!(
         "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: ringway-check\r\n\
          Accept: */*\r\nConnection: close\r\n\r\n"
@@ -140,6 +197,10 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(300);
 
+    fn peer(address: SocketAddr) -> Peer {
+        Peer { address, lane: None }
+    }
+
     /// A server that answers one connection with `answer`, whatever it is asked.
     async fn server(answer: &'static [u8]) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
@@ -174,22 +235,31 @@ mod tests {
     #[tokio::test]
     async fn http_results() {
         let good = server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi").await;
-        http(good, "/", SOON).await.expect("passes");
+        http(&peer(good), "/", SOON).await.expect("passes");
         let bad = server(b"HTTP/1.1 503 Busy\r\n\r\n").await;
-        let failure = http(bad, "/", SOON).await.expect_err("status");
+        let failure = http(&peer(bad), "/", SOON).await.expect_err("status");
         assert_eq!(failure.to_string(), "HTTP status 503; 200 to 399 pass");
         let other = server(b"SSH-2.0-x\r\n").await;
-        assert!(matches!(http(other, "/", SOON).await, Err(Failure::NotHttp(_))));
+        assert!(matches!(http(&peer(other), "/", SOON).await, Err(Failure::NotHttp(_))));
         let silent = server(b"").await;
-        assert!(matches!(http(silent, "/", SOON).await, Err(Failure::Timeout { .. })));
+        assert!(matches!(http(&peer(silent), "/", SOON).await, Err(Failure::Timeout { .. })));
     }
 
     #[tokio::test]
     async fn tcp_results() {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("address");
-        tcp(address, SOON).await.expect("passes");
+        tcp(&peer(address), SOON).await.expect("passes");
         drop(listener);
-        assert!(matches!(tcp(address, SOON).await, Err(Failure::Refused(_))));
+        assert!(matches!(tcp(&peer(address), SOON).await, Err(Failure::Refused(_))));
+    }
+
+    #[tokio::test]
+    async fn without_a_way_nothing_is_asked() {
+        let (_send, source) = watch::channel(Err("next hop has not told its address".to_owned()));
+        let lane = Some(Lane { mark: 1, source });
+        let peer = Peer { address: "192.0.2.1:80".parse().expect("an address"), lane };
+        let failure = tcp(&peer, Duration::from_millis(20)).await.expect_err("no way");
+        assert_eq!(failure.to_string(), "no way to it: next hop has not told its address");
     }
 }

@@ -1,0 +1,347 @@
+//! The road that health checks of dsr backends take: to the service address, which is not this
+//! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a routing rule
+//! leads marked packets into a device of this process's, and a program there sends them on.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use ringway_config::{Config, Forward};
+use ringway_host::addresses::{self, Address};
+use ringway_host::rules::{self, MarkRule};
+use ringway_host::{Tap, links};
+use ringway_kernel::{Interface, ProbeCounts, ProbeRoad, ProbeWay};
+use tokio::sync::watch;
+
+use crate::health::{Lane, Source};
+use crate::next_hop::{Hop, NoWay};
+use crate::problem::Error;
+
+/// Name of the device; the kernel puts a number in.
+const DEVICE: &str = "rwprobe%d";
+/// What every IPv6 path carries, so that a tunnel's headers fit in front.
+const MTU: u32 = 1280;
+/// Early: after the local addresses, before rules of the administrator's that look at the source.
+const PRIORITY: u32 = 50;
+/// Routing tables 0x7277nnnn; the lower half is the device's index.
+const TABLES: u32 = 0x7277_0000;
+
+/// The open road. Dropping it closes it.
+pub struct Road {
+    device: Tap,
+    program: ProbeRoad,
+    rules: Vec<MarkRule>,
+    lanes: Vec<Checked>,
+}
+
+/// One backend whose checks take the road.
+struct Checked {
+    /// Number of the health check.
+    id: usize,
+    mark: u32,
+    service: IpAddr,
+    backend: IpAddr,
+    forward: Forward,
+    gue_port: u16,
+    /// Configured outer source.
+    outer: Option<IpAddr>,
+    source: watch::Sender<Source>,
+}
+
+impl Road {
+    /// Opens it, if any service needs it, and removes what a killed daemon has left.
+    ///
+    /// # Errors
+    /// The kernel refuses, or somebody else uses the marks.
+    pub fn open(config: &Config) -> Result<Option<Road>, Error> {
+        if let Err(error) = remove_stale() {
+            tracing::warn!(%error, "routing rules of an earlier daemon not removed");
+        }
+        let lanes = lanes(config)?;
+        if lanes.is_empty() {
+            return Ok(None);
+        }
+        let device = Tap::create(DEVICE, MTU).map_err(failed)?;
+        let program = ProbeRoad::attach(device.ifindex())
+            .map_err(|error| Error::failed(error.to_string(), ""))?;
+        let mut road = Road { device, program, rules: Vec::new(), lanes };
+        for v6 in [false, true] {
+            if road.lanes.iter().any(|lane| lane.service.is_ipv6() == v6) {
+                road.lead(config, v6)?;
+            }
+        }
+        let device = road.device.name();
+        tracing::debug!(device, "health checks of dsr backends go to their service addresses");
+        Ok(Some(road))
+    }
+
+    /// Leads marked packets of a family into the device.
+    fn lead(&mut self, config: &Config, v6: bool) -> Result<(), Error> {
+        let marks = *config.tunnel.marks;
+        let table = TABLES | self.device.ifindex() & 0xffff;
+        let rule = MarkRule { v6, priority: PRIORITY, mark: marks.value, mask: marks.mask, table };
+        if rules::ours().map_err(failed)?.iter().any(|other| rule.overlaps(other)) {
+            let what = format!("marks {marks} are in use by another Ringway node on this machine");
+            return Err(Error::configuration(
+                config.error_at(&config.tunnel.marks, what).to_string(),
+                "give each node its own [tunnel] marks",
+            ));
+        }
+        self.device.default_route(table, v6).map_err(failed)?;
+        rules::add(&rule).map_err(failed)?;
+        self.rules.push(rule);
+        Ok(())
+    }
+
+    /// The lanes, by the number of the health check.
+    pub fn lanes(&self) -> BTreeMap<usize, Lane> {
+        let lane = |lane: &Checked| Lane { mark: lane.mark, source: lane.source.subscribe() };
+        self.lanes.iter().map(|checked| (checked.id, lane(checked))).collect()
+    }
+
+    /// Sends the checks by the ways as they are now, by the numbers of the checks.
+    ///
+    /// # Errors
+    /// The program's table cannot be written.
+    pub fn update(
+        &mut self,
+        all: &[&Result<Hop, NoWay>],
+        interfaces: &[Interface],
+    ) -> Result<(), Error> {
+        let known = addresses::all().unwrap_or_default();
+        let mut ways = BTreeMap::new();
+        let mut sources = Vec::new();
+        for lane in &self.lanes {
+            let found = match all.get(lane.id) {
+                Some(Ok(hop)) => lane.by(hop, interfaces, &known),
+                Some(Err(no_way)) => Err(no_way.to_string()),
+                None => Err("is not known".into()),
+            };
+            sources.push(found.map(|(way, source)| {
+                ways.insert(lane.mark, way);
+                source
+            }));
+        }
+        // The way first: with its source, a check begins.
+        self.program.set(&ways).map_err(|error| Error::failed(error.to_string(), ""))?;
+        for (lane, source) in self.lanes.iter().zip(sources) {
+            lane.source.send_if_modified(|now| {
+                let changed = *now != source;
+                *now = source;
+                changed
+            });
+        }
+        Ok(())
+    }
+
+    /// What became of the checks' packets.
+    pub fn counts(&self) -> Option<ProbeCounts> {
+        self.program.counts().ok()
+    }
+}
+
+impl Drop for Road {
+    fn drop(&mut self) {
+        for rule in &self.rules {
+            if let Err(error) = rules::remove(rule) {
+                tracing::warn!(%error, "not removed");
+            }
+        }
+    }
+}
+
+impl Checked {
+    /// The way to the backend, and where its replies go.
+    fn by(
+        &self,
+        hop: &Hop,
+        interfaces: &[Interface],
+        known: &[Address],
+    ) -> Result<(ProbeWay, IpAddr), String> {
+        let interface = interfaces.iter().find(|interface| interface.slot == hop.slot);
+        let interface = interface.ok_or("leaves by an interface that is gone")?;
+        let like = |address: &IpAddr| address.is_ipv4() == self.service.is_ipv4();
+        let own = hop.source.filter(like).or_else(|| pick(known, interface.ifindex, self.service));
+        let own = own.ok_or_else(|| {
+            let family = if self.service.is_ipv4() { "IPv4" } else { "IPv6" };
+            format!("this node has no {family} address that the backend could answer to")
+        })?;
+        let outer = self.outer.or(hop.source);
+        let outer = match self.forward {
+            Forward::DsrL2 => self.backend,
+            _ => outer.ok_or("this node has no source address towards the backend")?,
+        };
+        let way = ProbeWay {
+            forward: self.forward,
+            ifindex: interface.ifindex,
+            mac: interface.mac,
+            next_hop: hop.mac.0,
+            outer: (outer, self.backend),
+            gue_port: self.gue_port,
+        };
+        Ok((way, own))
+    }
+}
+
+/// An address of the service's family, if possible one of the interface.
+fn pick(known: &[Address], ifindex: u32, service: IpAddr) -> Option<IpAddr> {
+    let fits = |address: &&Address| {
+        let own = address.address;
+        own.is_ipv4() == service.is_ipv4()
+            && !(address.local_scope || address.unusable || own.is_loopback())
+    };
+    let best = known.iter().filter(fits);
+    best.min_by_key(|a| (a.deprecated, a.ifindex != ifindex)).map(|address| address.address)
+}
+
+fn lanes(config: &Config) -> Result<Vec<Checked>, Error> {
+    let marks = &config.tunnel.marks;
+    let backends = config
+        .services
+        .iter()
+        .flat_map(|service| service.backends.iter().map(move |backend| (service, backend)));
+    let checked = backends
+        .enumerate()
+        .filter(|(_, (service, _))| service.forward.is_dsr() && service.check.is_some());
+    checked
+        .enumerate()
+        .map(|(number, (id, (service, backend)))| {
+            let mark = marks.nth(number).ok_or_else(|| {
+                let what =
+                    format!("there are more dsr backends with checks than marks {}", **marks);
+                Error::configuration(
+                    config.error_at(marks, what).to_string(),
+                    "write a mask that leaves more bits, such as \"0x72770000/0xffff0000\"",
+                )
+            })?;
+            let address = *backend.address;
+            Ok(Checked {
+                id,
+                mark,
+                service: *service.address,
+                backend: address,
+                forward: service.forward,
+                gue_port: service.gue_port,
+                outer: config.tunnel.source_towards(address),
+                source: watch::Sender::new(Err(NoWay::NotYet.to_string())),
+            })
+        })
+        .collect()
+}
+
+/// Removes rules whose device has gone with its daemon; how many.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn remove_stale() -> Result<usize, Error> {
+    let stale = stale()?;
+    for rule in &stale {
+        rules::remove(rule).map_err(failed)?;
+    }
+    Ok(stale.len())
+}
+
+/// Rules that lead to a device that is no more.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn stale() -> Result<Vec<MarkRule>, Error> {
+    let mut rules = rules::ours().map_err(failed)?;
+    if rules.is_empty() {
+        return Ok(rules);
+    }
+    let links = links::all().map_err(failed)?;
+    let prefix = DEVICE.trim_end_matches("%d");
+    let alive = |table: u32| {
+        let mut devices = links.iter().filter(|link| link.name.starts_with(prefix));
+        devices.any(|link| table == TABLES | link.ifindex & 0xffff)
+    };
+    rules.retain(|rule| rule.table & !0xffff == TABLES && !alive(rule.table));
+    Ok(rules)
+}
+
+fn failed(error: ringway_host::Error) -> Error {
+    let remedy = "health checks of dsr backends need a TAP device and routing rules; \
+                  or write no `check` for them";
+    Error::failed(error.to_string(), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_host::Mac;
+
+    const CONFIG: &str = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
+        [[service]]\nname = \"nat\"\naddress = \"203.0.113.1\"\nport = 80\nannounce = \"arp\"\n\
+        check = { type = \"tcp\" }\nbackends = [{ address = \"10.0.0.2\" }]\n\
+        [[service]]\nname = \"gue\"\naddress = \"203.0.113.2\"\nport = 80\nannounce = \"arp\"\n\
+        forward = \"dsr-gue\"\ncheck = { type = \"tcp\" }\n\
+        backends = [{ address = \"10.0.0.2\" }, { address = \"fd00::2\" }]\n\
+        [[service]]\nname = \"bare\"\naddress = \"203.0.113.3\"\nport = 80\nannounce = \"arp\"\n\
+        forward = \"dsr-ipip\"\nbackends = [{ address = \"10.0.0.2\" }]\n";
+
+    fn checked() -> Vec<Checked> {
+        lanes(&ringway_config::parse(CONFIG, "ringway.toml").expect("valid")).expect("marks enough")
+    }
+
+    #[test]
+    fn backends_of_dsr_services_with_checks_have_marks() {
+        let found: Vec<_> = checked().iter().map(|lane| (lane.id, lane.mark)).collect();
+        assert_eq!(found, [(1, 0x7277_0000), (2, 0x7277_0001)]);
+        let few = format!("[tunnel]\nmarks = \"2/0xfffffffe\"\n{CONFIG}");
+        assert!(lanes(&ringway_config::parse(&few, "f").expect("valid")).is_ok());
+        let many = few.replace(
+            ", { address = \"fd00::2\" }",
+            ", { address = \"fd00::2\" }, { address = \"fd00::3\" }",
+        );
+        let error =
+            lanes(&ringway_config::parse(&many, "f").expect("valid")).err().expect("too many");
+        assert!(error.to_string().contains("0xfffffffe"), "{error}");
+    }
+
+    #[test]
+    fn replies_come_to_an_address_of_the_services_family() {
+        let address = |ifindex, text: &str, local_scope| Address {
+            ifindex,
+            address: text.parse().expect("an address"),
+            prefix: 64,
+            local_scope,
+            unusable: false,
+            deprecated: false,
+        };
+        let known = [
+            address(1, "127.0.0.1", true),
+            address(2, "192.0.2.1", false),
+            address(3, "10.9.0.1", false),
+            address(3, "fe80::1", true),
+        ];
+        let interface = Interface {
+            slot: 0,
+            name: "eth1".into(),
+            ifindex: 3,
+            mac: [2; 6],
+            alt_mac: None,
+            mtu: 1500,
+            redirect: false,
+        };
+        let hop = |source: &str| Hop {
+            slot: 0,
+            interface: "eth1".into(),
+            mac: Mac([4; 6]),
+            mtu: 1500,
+            source: source.parse().ok(),
+            router: None,
+        };
+        let lanes = checked();
+        let (way, source) =
+            lanes[0].by(&hop("10.9.0.7"), std::slice::from_ref(&interface), &known).expect("a way");
+        assert_eq!(source.to_string(), "10.9.0.7");
+        assert_eq!((way.ifindex, way.outer.0.to_string()), (3, "10.9.0.7".into()));
+        // To an IPv6 backend of an IPv4 service.
+        let (way, source) =
+            lanes[1].by(&hop("fd00::1"), std::slice::from_ref(&interface), &known).expect("a way");
+        assert_eq!(source.to_string(), "10.9.0.1");
+        assert_eq!(way.outer.0.to_string(), "fd00::1");
+        let none = lanes[1].by(&hop("fd00::1"), &[interface], &known[3..]).expect_err("no source");
+        assert!(none.contains("no IPv4 address"), "{none}");
+    }
+}
