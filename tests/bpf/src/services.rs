@@ -122,6 +122,14 @@ fn add_service(
     });
 }
 
+/// A service (by its id) with these members, in turn.
+pub fn serve_by(tables: &mut Tables, id: u16, members: &[u32]) {
+    let service = tables.services.iter_mut().find(|s| s.id == id).unwrap();
+    service.members = members.to_vec();
+    let old = tables.rings.iter_mut().find(|r| r.id == service.ring).unwrap();
+    *old = ring(service.ring, members.len());
+}
+
 /// A stable ring whose slots take so many members in turn.
 pub fn ring(id: u32, members: usize) -> RingRow {
     let slot = |slot: usize| match members {

@@ -241,7 +241,7 @@ impl World {
         let service = self.service(frame.family(), frame.proto, frame.dst.port());
         let ring = self.tables.rings.iter().find(|r| r.id == service.row.ring).unwrap();
         let member = ring.slots[ring_slot(frame.proto, frame.src, frame.dst)];
-        let reference = *ring.backends.get(usize::from(member))?;
+        let reference = *service.row.members.get(usize::from(member))?;
         service.backends.into_iter().find(|b| b.reference() == reference)
     }
 

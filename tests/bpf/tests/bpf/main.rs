@@ -4,13 +4,16 @@
 
 mod announce;
 mod decap;
+mod dsr;
 mod forward;
+mod icmp;
 mod fragments;
 mod layers;
 mod ledger;
 mod malformed;
 mod passed;
 mod races;
+mod refused;
 mod reset;
 mod smoke;
 mod source_client;

@@ -4,7 +4,7 @@ use ringway_abi::{FlowState, Reason, Reason::*, Verdict, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{Flow, World, ports, ring};
+use ringway_bpf_tests::{Flow, World, ports, serve_by};
 
 use crate::needs_root;
 
@@ -117,7 +117,7 @@ fn no_backend() {
 
 fn set_up(world: &mut World, flow: &Flow, up: bool) {
     let index = flow.backend.index;
-    world.change(|tables| tables.backends[usize::from(index)].up = up);
+    world.change(|tables| tables.backends[index as usize].up = up);
 }
 
 /// TCP learns at once that its backend is gone, in whatever state.
@@ -145,7 +145,7 @@ fn a_dead_backends_connections_are_reset() {
 }
 
 /// The ring of a service loses one of its backends, as control would do it.
-fn lose(world: &mut World, family: Family, proto: u8, lost: u16) {
+fn lose(world: &mut World, family: Family, proto: u8, lost: u32) {
     let service = world.service(family, proto, ports::POOL);
     let left: Vec<u32> = service
         .backends
@@ -154,9 +154,8 @@ fn lose(world: &mut World, family: Family, proto: u8, lost: u16) {
         .map(ringway_plan::tables::BackendRow::reference)
         .collect();
     world.change(|tables| {
-        tables.backends[usize::from(lost)].up = false;
-        *tables.rings.iter_mut().find(|r| r.id == service.row.ring).unwrap() =
-            ring(service.row.ring, &left);
+        tables.backends[lost as usize].up = false;
+        serve_by(tables, service.row.id, &left);
     });
 }
 
@@ -191,10 +190,8 @@ fn a_flow_stays_when_the_ring_changes() {
                 .filter(|b| b.index != flow.backend.index)
                 .map(ringway_plan::tables::BackendRow::reference)
                 .collect();
-            let id = world.service(family, proto, ports::POOL).row.ring;
-            world.change(|tables| {
-                *tables.rings.iter_mut().find(|r| r.id == id).unwrap() = ring(id, &others);
-            });
+            let id = world.service(family, proto, ports::POOL).row.id;
+            world.change(|tables| serve_by(tables, id, &others));
             world.request(&flow, PSH | ACK);
             world.answer(&flow, ACK);
         }
@@ -207,7 +204,7 @@ fn an_unresolved_next_hop_keeps_the_flow() {
     needs_root!("an_unresolved_next_hop_keeps_the_flow");
     let mut world = World::new();
     let flow = world.connect(Family::V4, ports::ACROSS);
-    let index = usize::from(flow.backend.index);
+    let index = flow.backend.index as usize;
     let mut hop = Default::default();
     world.change(|tables| hop = tables.backends[index].next_hop.take());
     let seen = world.send(&flow.next(ACK));
@@ -231,12 +228,11 @@ fn another_generation_is_another_backend() {
             let flow = world.connect_or_open(family, proto, ports::ACROSS);
             let service = world.service(family, proto, ports::ACROSS);
             world.change(|tables| {
-                let row = &mut tables.backends[usize::from(flow.backend.index)];
+                let row = &mut tables.backends[flow.backend.index as usize];
                 row.generation += 1;
                 row.address = address;
                 let reference = row.reference();
-                *tables.rings.iter_mut().find(|r| r.id == service.row.ring).unwrap() =
-                    ring(service.row.ring, &[reference]);
+                serve_by(tables, service.row.id, &[reference]);
             });
             let late = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
             assert_eq!(late.pair(), (Verdict::Pass, Reason::NoService));
@@ -255,7 +251,7 @@ fn another_generation_is_another_backend() {
 fn a_ring_behind_the_times() {
     needs_root!("a_ring_behind_the_times");
     let mut world = World::new();
-    let index = usize::from(world.service(Family::V4, TCP, ports::ACROSS).backends[0].index);
+    let index = world.service(Family::V4, TCP, ports::ACROSS).backends[0].index as usize;
     world.change(|tables| tables.backends[index].generation += 1);
     let (src, dst) = world.ends(Family::V4, ports::ACROSS);
     check_reset(&world, "SYN", &Frame::tcp(src, dst, SYN), ResetNoBackend);

@@ -291,7 +291,7 @@ fn the_ring_chooses_as_written_down() {
         for proto in [TCP, UDP] {
             let world = World::with(60_000, |_| ());
             let mut out = Vec::new();
-            let mut chosen: HashMap<u16, u64> = HashMap::new();
+            let mut chosen: HashMap<u32, u64> = HashMap::new();
             for n in 0..FLOWS {
                 let frame = nth(family, proto, ports::POOL, n);
                 let expected = world.chosen(&frame).unwrap();
@@ -300,7 +300,7 @@ fn the_ring_chooses_as_written_down() {
                 *chosen.entry(expected.index).or_default() += 1;
             }
             for (index, flows) in &chosen {
-                let row: &BackendRow = &world.tables.backends[usize::from(*index)];
+                let row: &BackendRow = &world.tables.backends[*index as usize];
                 assert_eq!(world.traffic(row).flows, *flows);
                 assert!((4_700..5_300).contains(flows), "{chosen:?}");
             }
