@@ -1,0 +1,476 @@
+//! dsr-l2, dsr-ipip and dsr-gue, byte by byte: what leaves is built a second time here, from the
+//! RFCs, and opened again by `ringway decap`.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+
+use ringway_abi::{Reason, Verdict};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::run::Program;
+use ringway_bpf_tests::{Summary, World, protocol, ring, wire};
+use ringway_kernel::{Decap, Uses};
+use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow, Tables, Tunnel};
+
+use crate::needs_root;
+
+const GUE_PORT: u16 = 6080;
+const MTU: u16 = 1500;
+const IPIP: u8 = 4;
+const IPV6: u8 = 41;
+
+/// A forwarding mode, the service's family and the backend's.
+type Way = (Forward, Family, Family);
+
+const WAYS: [Way; 10] = [
+    (Forward::DsrL2, Family::V4, Family::V4),
+    (Forward::DsrL2, Family::V6, Family::V6),
+    (Forward::DsrIpip, Family::V4, Family::V4),
+    (Forward::DsrIpip, Family::V4, Family::V6),
+    (Forward::DsrIpip, Family::V6, Family::V4),
+    (Forward::DsrIpip, Family::V6, Family::V6),
+    (Forward::DsrGue, Family::V4, Family::V4),
+    (Forward::DsrGue, Family::V4, Family::V6),
+    (Forward::DsrGue, Family::V6, Family::V4),
+    (Forward::DsrGue, Family::V6, Family::V6),
+];
+
+/// What is special about a service of a way: the last digit of its port.
+const PLAIN: u16 = 0;
+const JUMBO: u16 = 1;
+const CLAMPED: u16 = 2;
+const POOL: u16 = 3;
+const UNRESOLVED: u16 = 4;
+const NONE: u16 = 5;
+
+const CLAMP: u16 = 1400;
+
+fn port(way: Way, kind: u16) -> u16 {
+    1000 + 10 * WAYS.iter().position(|w| *w == way).unwrap() as u16 + kind
+}
+
+fn world() -> World {
+    World::with(8_192, |tables| {
+        for way in WAYS {
+            for proto in [TCP, UDP] {
+                for kind in [PLAIN, JUMBO, CLAMPED, POOL, UNRESOLVED, NONE] {
+                    add(tables, way, proto, kind);
+                }
+            }
+        }
+    })
+}
+
+fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
+    let (forward, inner, outer) = way;
+    let id = tables.services.len() as u16;
+    let port = port(way, kind);
+    let count = match kind {
+        NONE => 0,
+        POOL => 4,
+        _ => 1,
+    };
+    let mut members = Vec::new();
+    for n in 0..count {
+        let hop = NextHop {
+            iface: BACK,
+            mac: backend_mac(n),
+            mtu: if kind == JUMBO { 9000 } else { MTU },
+        };
+        let tunnel = Tunnel {
+            source: outer.nat(),
+            port: if forward == Forward::DsrGue { GUE_PORT } else { 0 },
+        };
+        let row = BackendRow {
+            index: tables.backends.len() as u32,
+            generation: 3,
+            service: id,
+            address: outer.backend(n),
+            port,
+            protocol: protocol(proto),
+            weight: 1,
+            up: true,
+            next_hop: (kind != UNRESOLVED).then_some(hop),
+            nat: (0, 0),
+            tunnel: forward.is_tunnel().then_some(tunnel),
+            mss: if kind == CLAMPED { CLAMP } else { 0 },
+        };
+        members.push(row.reference());
+        tables.backends.push(row);
+    }
+    tables.rings.push(ring(id.into(), members.len()));
+    tables.services.push(ServiceRow {
+        id,
+        key: ServiceKey { address: inner.vip(), port, protocol: protocol(proto) },
+        name: format!("{forward}-{inner:?}-{outer:?}-{proto}-{kind}"),
+        ring: id.into(),
+        members,
+        affinity_source: false,
+        forward,
+        source_client: false,
+        announce: false,
+        reset_when_none: true,
+    });
+}
+
+/// A client's packet to a service.
+fn packet(world: &mut World, way: Way, proto: u8, kind: u16, tcp_flags: u8) -> Frame {
+    let src = SocketAddr::new(way.1.client(), world.client_port());
+    let dst = SocketAddr::new(way.1.vip(), port(way, kind));
+    match proto {
+        TCP => Frame::tcp(src, dst, tcp_flags),
+        _ => Frame::udp(src, dst),
+    }
+}
+
+/// The packet without its frame.
+fn l3(frame: &Frame) -> Vec<u8> {
+    let bytes = frame.bytes();
+    bytes[14..bytes.len() - frame.padding].to_vec()
+}
+
+/// What the backend's link should carry. `seen` tells the hash of the flow alone: UDP source port
+/// and flow label, which may be anything.
+fn sent(way: Way, request: &Frame, backend: &BackendRow, seen: &[u8]) -> Vec<u8> {
+    let (forward, inner, outer) = way;
+    let mac = backend.next_hop.unwrap().mac;
+    let inside =
+        request.clone().with(|f| (f.ttl, f.src_mac, f.dst_mac) = (f.ttl - 1, BACK_MAC, mac));
+    if forward == Forward::DsrL2 {
+        return inside.bytes();
+    }
+    let hash_port = match outer {
+        Family::V4 => u16::from_be_bytes([seen[34], seen[35]]),
+        Family::V6 => u16::from_be_bytes([seen[54], seen[55]]),
+    };
+    let (source, dest) = (backend.tunnel.unwrap().source, backend.address);
+    let (proto, from, to) = match (forward, inner) {
+        (Forward::DsrGue, _) => (UDP, hash_port, GUE_PORT),
+        (_, Family::V4) => (IPIP, 0, 0),
+        (_, Family::V6) => (IPV6, 0, 0),
+    };
+    let outside = Frame::new(proto, (source, from).into(), (dest, to).into()).with(|f| {
+        (f.src_mac, f.dst_mac) = (BACK_MAC, mac);
+        f.ttl = 64;
+        f.tos = request.tos;
+        // Nothing is ever fragmented: an identification means nothing, and IPv6 has none to copy.
+        f.id = if inner == Family::V4 { request.id } else { 0 };
+        f.fragment = 0x4000;
+        f.payload = l3(&inside);
+        f.no_checksum = true;
+        f.padding = request.padding;
+    });
+    let mut bytes = outside.bytes();
+    if outer == Family::V6 {
+        bytes[15] = bytes[15] & 0xf0 | seen[15] & 0x0f;
+        bytes[16..18].copy_from_slice(&seen[16..18]);
+    }
+    bytes
+}
+
+fn reason(way: Way) -> Reason {
+    match way.0 {
+        Forward::Nat => unreachable!(),
+        Forward::DsrL2 => Reason::DsrL2,
+        Forward::DsrIpip => Reason::DsrIpip,
+        Forward::DsrGue => Reason::DsrGue,
+    }
+}
+
+/// Bytes that the mode puts before the packet.
+fn overhead(way: Way) -> usize {
+    usize::from(way.0.overhead(way.2 == Family::V6))
+}
+
+/// Feeds the packet; it must leave for the service's only backend as it should.
+fn check(world: &World, way: Way, request: &Frame) -> Summary {
+    let service = world.service(way.1, request.proto, request.dst.port());
+    let seen = world.send(request);
+    assert_eq!(seen.pair(), (Verdict::Redirect, reason(way)), "{way:?} {request:?}");
+    let expected = sent(way, request, &service.backends[0], &seen.frame);
+    assert!(seen.frame == expected, "{way:?} {request:?}\n{:02x?}\n{expected:02x?}", seen.frame);
+    seen
+}
+
+#[test]
+fn every_mode_and_family() {
+    needs_root!("every_mode_and_family");
+    let mut world = world();
+    for way in WAYS {
+        for (proto, tcp_flags) in
+            [(TCP, flags::SYN), (TCP, flags::ACK), (TCP, flags::RST), (UDP, 0)]
+        {
+            let request = packet(&mut world, way, proto, PLAIN, tcp_flags);
+            check(&world, way, &request);
+            let service = world.service(way.1, proto, request.dst.port());
+            let traffic = world.traffic(&service.backends[0]);
+            assert!(traffic.packets > 0 && traffic.bytes >= request.l3_len() as u64);
+        }
+        let tcp = world.service(way.1, TCP, port(way, PLAIN));
+        let traffic = world.traffic(&tcp.backends[0]);
+        assert_eq!((traffic.packets, traffic.flows), (3, 1), "{way:?}: one SYN in three");
+        let udp = world.service(way.1, UDP, port(way, PLAIN));
+        assert_eq!(world.traffic(&udp.backends[0]).packets, 1);
+    }
+    assert!(ringway_bpf_tests::audit::records(&world).is_empty(), "dsr keeps no nat flows");
+}
+
+#[test]
+fn what_the_client_wrote_arrives() {
+    needs_root!("what_the_client_wrote_arrives");
+    let mut world = world();
+    type Change = (&'static str, fn(&mut Frame));
+    let changes: [Change; 11] = [
+        ("Ethernet padding", |f| f.padding = 18),
+        ("every bit of DSCP and ECN", |f| f.tos = 0xff),
+        ("ECT(0)", |f| f.tos = 2),
+        ("expedited forwarding, congestion experienced", |f| f.tos = 46 << 2 | 3),
+        ("another identification or flow label", |f| f.id = 0xffff),
+        ("no don't-fragment flag", |f| f.fragment = 0),
+        ("the last TTL that goes on", |f| f.ttl = 2),
+        ("the first TTL", |f| f.ttl = 255),
+        ("our other MAC address", |f| f.dst_mac = FRONT_ALT_MAC),
+        ("UDP without a checksum", |f| f.no_checksum = f.dst.is_ipv4()),
+        ("no payload", |f| f.payload.clear()),
+    ];
+    for way in WAYS {
+        for proto in [TCP, UDP] {
+            for (what, change) in changes {
+                println!("{way:?} {proto}: {what}");
+                let request = packet(&mut world, way, proto, PLAIN, flags::ACK).with(change);
+                check(&world, way, &request);
+            }
+        }
+    }
+}
+
+/// Our decapsulation, which knows nothing of the encapsulation, gives the packet back.
+#[test]
+fn decap_opens_what_was_sent() {
+    needs_root!("decap_opens_what_was_sent");
+    let mut world = world();
+    let mut decap = Decap::load(GUE_PORT).unwrap();
+    let addresses: BTreeMap<_, _> = FAMILIES
+        .iter()
+        .flat_map(|family| {
+            [
+                (family.backend(0), Uses { outer: true, inner: true }),
+                (family.vip(), Uses { outer: false, inner: true }),
+            ]
+        })
+        .collect();
+    decap.set_addresses(&addresses).unwrap();
+    let program = Program::new(decap.program());
+    for way in WAYS.into_iter().filter(|way| way.0.is_tunnel()) {
+        for proto in [TCP, UDP] {
+            for len in [0, 1, 100, 1300] {
+                let request =
+                    packet(&mut world, way, proto, PLAIN, flags::ACK).payload(&vec![7; len]);
+                let seen = check(&world, way, &request);
+                let mut out = Vec::new();
+                assert_eq!(program.run(&seen.frame, &mut out).unwrap(), Verdict::Pass);
+                let inside = request.with(|f| f.ttl -= 1);
+                assert!(out[14..] == l3(&inside), "{way:?} {proto} {len}");
+                let ethertype: [u8; 2] = if way.1 == Family::V4 { [8, 0] } else { [0x86, 0xdd] };
+                assert_eq!(out[12..14], ethertype);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_length_up_to_a_jumbo_frame() {
+    needs_root!("every_length_up_to_a_jumbo_frame");
+    let mut world = world();
+    for way in WAYS {
+        for proto in [TCP, UDP] {
+            let request = packet(&mut world, way, proto, JUMBO, flags::ACK);
+            // Above some 3 500 bytes a test run has its data in several buffers.
+            for len in (0..40).chain([255, 256, 1399, 1400, 3000, 4096, 8000, 8800]) {
+                let payload: Vec<u8> = (0..len).map(|n| (n * 7 + len) as u8).collect();
+                check(&world, way, &request.clone().payload(&payload));
+            }
+        }
+    }
+}
+
+/// To the byte: what fits with its outer header goes, one byte more does not.
+#[test]
+fn the_longest_packet() {
+    needs_root!("the_longest_packet");
+    let mut world = world();
+    for way in WAYS {
+        for proto in [TCP, UDP] {
+            let request = packet(&mut world, way, proto, PLAIN, flags::ACK).payload(&[]);
+            let room = usize::from(MTU) - overhead(way) - request.l3_len();
+            check(&world, way, &request.clone().payload(&vec![1; room]));
+            let seen = world.send(&request.clone().payload(&vec![1; room + 1]));
+            assert_eq!(seen.reason, Reason::SentTooBig, "{way:?} {proto}");
+            // What would fit, as the sender counts: RFC 1191 section 4, RFC 4443 section 3.2.
+            let answer = wire::check(&seen.frame).good();
+            let fits = match way.1 {
+                Family::V4 => u32::from(u16::from_be_bytes([answer.l4[6], answer.l4[7]])),
+                Family::V6 => u32::from_be_bytes(answer.l4[4..8].try_into().unwrap()),
+            };
+            assert_eq!(fits as usize, usize::from(MTU) - overhead(way), "{way:?} {proto}");
+        }
+    }
+}
+
+/// Every hop counts, also this one.
+#[test]
+fn ttl_ends_here() {
+    needs_root!("ttl_ends_here");
+    let mut world = world();
+    for way in WAYS {
+        for ttl in [0, 1] {
+            let request = packet(&mut world, way, TCP, PLAIN, flags::ACK).with(|f| f.ttl = ttl);
+            let seen = world.send(&request);
+            let told = [Reason::SentTimeExceeded, Reason::TtlExpired, Reason::IcmpLimited];
+            assert!(told.contains(&seen.reason), "{way:?}: {}", seen.reason);
+        }
+    }
+}
+
+/// A flow's outer headers are alike from packet to packet, and those of many flows are not.
+#[test]
+fn outer_headers_spread_flows() {
+    needs_root!("outer_headers_spread_flows");
+    let mut world = world();
+    for way in WAYS {
+        let (mut ports, mut labels) = (HashSet::new(), HashSet::new());
+        for n in 0..256 {
+            let request = packet(&mut world, way, TCP, PLAIN, flags::SYN)
+                .with(|f| f.src.set_ip(way.1.nth_client(n)));
+            let first = check(&world, way, &request).frame;
+            let second = check(&world, way, &request.with(|f| f.flags = flags::ACK)).frame;
+            let at = if way.2 == Family::V4 { 34 } else { 54 };
+            assert_eq!(first[at..at + 2], second[at..at + 2], "{way:?}: source port");
+            assert_eq!(first[15..18], second[15..18], "{way:?}: flow label or length");
+            let port = u16::from_be_bytes([first[at], first[at + 1]]);
+            assert!(way.0 != Forward::DsrGue || port >= 0xc000, "{port}");
+            ports.insert(port);
+            labels.insert([first[15] & 15, first[16], first[17]]);
+        }
+        assert!(way.0 != Forward::DsrGue || ports.len() > 240, "{way:?}: {} ports", ports.len());
+        let labelled = way.0.is_tunnel() && way.2 == Family::V6;
+        assert!(!labelled || labels.len() > 250, "{way:?}: {} labels", labels.len());
+    }
+}
+
+/// Whatever the segment, a flow goes where the ring says; no state is needed for that.
+#[test]
+fn flows_go_by_the_ring_alone() {
+    needs_root!("flows_go_by_the_ring_alone");
+    let mut world = world();
+    for way in WAYS {
+        let mut met = HashSet::new();
+        for proto in [TCP, UDP] {
+            for _ in 0..32 {
+                let request = packet(&mut world, way, proto, POOL, flags::ACK);
+                let backend = world.chosen(&request).unwrap();
+                met.insert(backend.index);
+                for tcp_flags in [flags::ACK, flags::SYN, flags::FIN | flags::ACK, flags::RST] {
+                    let request = request.clone().with(|f| f.flags = tcp_flags);
+                    let seen = world.send(&request);
+                    assert_eq!(seen.pair(), (Verdict::Redirect, reason(way)));
+                    assert!(seen.frame == sent(way, &request, &backend, &seen.frame), "{way:?}");
+                }
+            }
+        }
+        assert_eq!(met.len(), 8, "{way:?}: four backends under TCP, four under UDP");
+    }
+}
+
+#[test]
+fn mss_is_lowered() {
+    needs_root!("mss_is_lowered");
+    let mut world = world();
+    let mss = |bytes: u16| [vec![2, 4], bytes.to_be_bytes().to_vec()].concat();
+    let cases: [(&str, Vec<u8>, Option<usize>); 14] = [
+        ("alone", mss(1460), Some(2)),
+        ("to the byte", mss(CLAMP + 1), Some(2)),
+        ("small enough", mss(CLAMP), None),
+        ("much smaller", mss(536), None),
+        ("the largest", mss(u16::MAX), Some(2)),
+        (
+            "as Linux sends it",
+            [mss(1460), vec![4, 2, 8, 10, 1, 2, 3, 4, 5, 6, 7, 8, 1, 3, 3, 7]].concat(),
+            Some(2),
+        ),
+        ("behind one byte", [vec![1], mss(1460), vec![1, 1, 1]].concat(), Some(3)),
+        ("behind three bytes", [vec![1, 1, 1], mss(1460), vec![0]].concat(), Some(5)),
+        ("behind an odd option", [vec![3, 3, 7], mss(1460), vec![0]].concat(), Some(5)),
+        ("at the very end", [vec![1; 36], mss(1460)].concat(), Some(38)),
+        ("behind the end", [vec![0, 0, 0, 0], mss(1460)].concat(), None),
+        ("none", vec![1, 1, 4, 2], None),
+        ("an option of no length", [vec![8, 0, 1, 1], mss(1460)].concat(), None),
+        ("of another length", [vec![2, 3, 5], mss(1460), vec![0]].concat(), Some(5)),
+    ];
+    for way in WAYS {
+        for (what, options, at) in &cases {
+            let request = packet(&mut world, way, TCP, CLAMPED, flags::SYN)
+                .with(|f| f.tcp_options = options.clone());
+            let lowered = request.clone().with(|f| {
+                if let Some(at) = *at {
+                    f.tcp_options[at..at + 2].copy_from_slice(&CLAMP.to_be_bytes());
+                }
+            });
+            let service = world.service(way.1, TCP, request.dst.port());
+            let seen = world.send(&request);
+            assert_eq!(seen.reason, reason(way), "{way:?} {what}");
+            let expected = sent(way, &lowered, &service.backends[0], &seen.frame);
+            assert!(seen.frame == expected, "{way:?} {what}\n{:02x?}\n{expected:02x?}", seen.frame);
+        }
+        // Only a SYN has one, whatever it looks like.
+        let request =
+            packet(&mut world, way, TCP, CLAMPED, flags::ACK).with(|f| f.tcp_options = mss(1460));
+        check(&world, way, &request);
+        // And it is left alone where nothing is to be lowered.
+        let request =
+            packet(&mut world, way, TCP, PLAIN, flags::SYN).with(|f| f.tcp_options = mss(9000));
+        check(&world, way, &request);
+    }
+}
+
+#[test]
+fn what_cannot_be_sent() {
+    needs_root!("what_cannot_be_sent");
+    let mut world = world();
+    for way in WAYS {
+        for proto in [TCP, UDP] {
+            let request = packet(&mut world, way, proto, UNRESOLVED, flags::SYN);
+            let seen = world.send(&request);
+            assert_eq!(seen.pair(), (Verdict::Drop, Reason::NoNeighbour), "{way:?} {proto}");
+            let request = packet(&mut world, way, proto, NONE, flags::SYN);
+            let expected = match proto {
+                TCP => (Verdict::Tx, Reason::ResetNoBackend),
+                _ => (Verdict::Drop, Reason::NoBackend),
+            };
+            assert_eq!(world.send(&request).pair(), expected, "{way:?} {proto}");
+        }
+    }
+}
+
+/// A backend that lacks the service address sends the packet on to where the address is: here.
+#[test]
+fn no_loops() {
+    needs_root!("no_loops");
+    let mut world = world();
+    for way in WAYS {
+        for proto in [TCP, UDP] {
+            let request = packet(&mut world, way, proto, PLAIN, flags::SYN);
+            let ours = request.clone().with(|f| f.src.set_ip(f.dst.ip()));
+            assert_eq!(world.send(&ours).pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
+            let back = request
+                .with(|f| (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(0), BACK_MAC, f.ttl - 1));
+            let seen = world.feed(BACK, &back.bytes());
+            let expected = match way.0 {
+                Forward::DsrL2 => (Verdict::Drop, Reason::Loop),
+                // Behind a tunnel the same next hop may well be the clients' router.
+                _ => (Verdict::Tx, reason(way)),
+            };
+            assert_eq!(seen.pair(), expected, "{way:?} {proto}");
+        }
+    }
+}
