@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::ask::Whom;
 use crate::problem::Error;
+use crate::road;
 
 /// How long the kernel may take to free programs and maps that nobody holds any more.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -51,7 +52,9 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
     let target = match whom.find() {
         Ok(target) => target,
         Err(error) if error.kind == crate::problem::Kind::Unhealthy => {
-            return Ok(Outcome { verified: verify, ..Outcome::of("") });
+            let mut outcome = Outcome { verified: verify, ..Outcome::of("") };
+            remove_rules(&mut outcome);
+            return Ok(outcome);
         }
         Err(error) => return Err(error),
     };
@@ -82,6 +85,7 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
             Err(error) => outcome.left.push(error.to_string()),
         }
     }
+    remove_rules(&mut outcome);
     if verify {
         outcome.verified = true;
         outcome.left.extend(left(&outcome.node, &detached, &hops));
@@ -93,6 +97,15 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
         }));
     }
     Ok(outcome)
+}
+
+/// What a killed daemon has left of the road of its health checks; the rest went with it.
+fn remove_rules(outcome: &mut Outcome) {
+    match road::remove_stale() {
+        Ok(0) => {}
+        Ok(rules) => outcome.removed.push(format!("{rules} routing rules of health checks")),
+        Err(error) => outcome.left.push(error.to_string()),
+    }
 }
 
 /// A node that nobody named and that is attached in another network namespace alone is hardly the
@@ -177,5 +190,9 @@ fn left(node: &str, detached: &Detached, hops: &[Neighbour]) -> Vec<String> {
             left.push(format!("managed neighbour {}", hop.address));
         }
     }
+    let rules = road::stale().unwrap_or_default();
+    left.extend(rules.iter().map(|rule| {
+        format!("routing rule of mark {:#x}/{:#x} (ip rule show)", rule.mark, rule.mask)
+    }));
     left
 }

@@ -16,6 +16,7 @@ mod passing;
 mod ports;
 mod refuse;
 mod restart;
+mod road;
 mod stumbles;
 mod udp;
 mod watch;

@@ -1,0 +1,174 @@
+//! Health checks of dsr backends: at the service address, which is not the gateway's, by the road
+//! of the traffic.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, SERVICE_V4, SERVICE_V6, SOON, binary, configuration, get, needs_root, ringway, service,
+};
+use ringway_testnet::{Child, Families, Namespace, Nginx, TwoArmed, two_armed};
+use serde_json::Value;
+
+const CHECK: &str = "announce = \"arp\"\n\
+                     check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\" }\n";
+
+/// A gateway, and two backends that have the service addresses on `lo` and serve nothing else.
+struct Dsr {
+    net: TwoArmed,
+    nginx: Vec<Nginx>,
+    _decaps: Vec<Child>,
+}
+
+impl Dsr {
+    fn new(decap: bool) -> Result<Dsr> {
+        let net = two_armed(2, Families::Both)?;
+        // The backends answer the clients by the gateway, as by any router.
+        for (key, value) in [
+            ("net/ipv4/ip_forward", "1"),
+            ("net/ipv6/conf/all/forwarding", "1"),
+            ("net/ipv4/conf/all/rp_filter", "0"),
+            ("net/ipv4/conf/eth1/rp_filter", "0"),
+        ] {
+            net.gateway.sysctl(key, value)?;
+        }
+        let mut decaps = Vec::new();
+        for node in &net.backends {
+            node.ns.ip(&format!(
+                "addr add {SERVICE_V4}/32 dev lo\naddr add {SERVICE_V6}/128 dev lo nodad\n"
+            ))?;
+            if decap {
+                let mut command = node.ns.command(binary()?);
+                command.args(["decap", "-i", "eth0"]);
+                let mut child = node.ns.spawn(command)?;
+                child.wait_for_log("attached to eth0", SOON)?;
+                decaps.push(child);
+            }
+        }
+        let nginx = (0..2).map(|n| serve(&net, n)).collect::<Result<_>>()?;
+        Ok(Dsr { net, nginx, _decaps: decaps })
+    }
+
+    fn configuration(&self, forward: &str, vip: IpAddr, v6: bool) -> String {
+        let more = format!("forward = {forward:?}\n{CHECK}");
+        let address = |node: &ringway_testnet::Node| {
+            node.addresses().into_iter().find(|address| address.is_ipv6() == v6)
+        };
+        let backends = self.net.backends.iter().filter_map(address);
+        let backends: Vec<SocketAddr> = backends.map(|ip| SocketAddr::new(ip, 80)).collect();
+        let service = service("web", SocketAddr::new(vip, 80), &backends, &more);
+        configuration(&self.net.gateway, &["eth0", "eth1"], &service)
+    }
+
+    /// Both are up; one dies, alone; it comes back.
+    fn checks(&mut self, forward: &str, vip: IpAddr, v6: bool) -> Result<()> {
+        let what = || format!("{forward}: {vip}, backends by {}", if v6 { "IPv6" } else { "IPv4" });
+        let text = self.configuration(forward, vip, v6);
+        let gateway = Gateway::start(&self.net.gateway, &text).with_context(what)?;
+        gateway.wait_status("both up", |s| healths(s) == ["up", "up"]).with_context(what)?;
+        self.nginx[0].kill()?;
+        let status = gateway
+            .wait_status("b1 down", |status| healths(status) == ["down", "up"])
+            .with_context(what)?;
+        let reason = status["services"][0]["backends"][0]["reason"].to_string();
+        ensure!(reason.contains("refused"), "{}: {reason}", what());
+        let name = get(&self.net.client.ns, SocketAddr::new(vip, 80)).with_context(what)?;
+        ensure!(name == "b2", "{}: {name}", what());
+        self.nginx[0] = serve(&self.net, 0)?;
+        gateway.wait_status("b1 up", |s| healths(s) == ["up", "up"]).with_context(what)?;
+        Ok(())
+    }
+}
+
+fn serve(net: &TwoArmed, n: usize) -> Result<Nginx> {
+    let at = [SERVICE_V4, SERVICE_V6].map(|vip| SocketAddr::new(vip, 80));
+    Nginx::start(&net.backends[n].ns, &at, &format!("b{}", n + 1)).context("nginx")
+}
+
+fn healths(status: &Value) -> Vec<&str> {
+    let backends = status["services"][0]["backends"].as_array().into_iter().flatten();
+    backends.map(|backend| backend["health"].as_str().unwrap_or_default()).collect()
+}
+
+/// Rules and devices of the road in the gateway's namespace.
+fn traces(namespace: &Namespace) -> Result<(usize, usize)> {
+    let lines = |arguments: &[&str], word: &str| -> Result<usize> {
+        let output = namespace.command("ip").args(arguments).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.lines().filter(|line| line.contains(word)).count())
+    };
+    let rules = lines(&["-4", "rule"], "0x72770000")? + lines(&["-6", "rule"], "0x72770000")?;
+    Ok((rules, lines(&["-o", "link"], "rwprobe")?))
+}
+
+#[test]
+fn by_frame() -> Result<()> {
+    needs_root!();
+    let mut dsr = Dsr::new(false)?;
+    dsr.checks("dsr-l2", SERVICE_V4, false)?;
+    dsr.checks("dsr-l2", SERVICE_V6, true)
+}
+
+#[test]
+fn by_ipip_of_every_family() -> Result<()> {
+    needs_root!();
+    let mut dsr = Dsr::new(true)?;
+    for vip in [SERVICE_V4, SERVICE_V6] {
+        for v6 in [false, true] {
+            dsr.checks("dsr-ipip", vip, v6)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn by_gue_of_every_family() -> Result<()> {
+    needs_root!();
+    let mut dsr = Dsr::new(true)?;
+    for vip in [SERVICE_V4, SERVICE_V6] {
+        for v6 in [false, true] {
+            dsr.checks("dsr-gue", vip, v6)?;
+        }
+    }
+    Ok(())
+}
+
+/// A backend on which nobody opens the tunnel is down, whatever it serves at its own address.
+#[test]
+fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(false)?;
+    let node = &dsr.net.backends[0];
+    let _own = Nginx::start(&node.ns, &node.sockets(80), "own")?;
+    let text = dsr.configuration("dsr-gue", SERVICE_V4, false);
+    let mut gateway = Gateway::launch(&dsr.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    gateway.wait_status("both down", |status| healths(status) == ["down", "down"])?;
+    Ok(())
+}
+
+/// Device and rules end with the daemon; what SIGKILL leaves, the next one or `detach` removes.
+#[test]
+fn the_road_ends_with_the_daemon() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(true)?;
+    let node = &dsr.net.gateway;
+    let text = dsr.configuration("dsr-ipip", SERVICE_V4, false);
+    let mut gateway = Gateway::start(node, &text)?;
+    ensure!(traces(node)? == (1, 1), "{:?}", traces(node)?);
+    gateway.terminate()?;
+    ensure!(traces(node)? == (0, 0), "{:?}", traces(node)?);
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    gateway.kill()?;
+    ensure!(traces(node)? == (1, 0), "{:?}", traces(node)?);
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
+    ensure!(traces(node)? == (1, 1), "{:?}", traces(node)?);
+    gateway.kill()?;
+    let ran = ringway(node, &["detach", "--node", gateway.node(), "--verify"])?;
+    ensure!(ran.code == 0 && ran.out.contains("routing rules"), "{ran:?}");
+    ensure!(traces(node)? == (0, 0), "{:?}", traces(node)?);
+    Ok(())
+}
