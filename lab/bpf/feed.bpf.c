@@ -46,14 +46,18 @@ static __always_inline __be16 port_of(__u32 flow)
 	return bpf_htons(1024 + (flow & 0xff) * 251);
 }
 
-/* The frame at its full length again, wherever it was left. NULL: impossible, for the verifier. */
+/* The frame anew, in its full length. NULL: impossible, for the verifier. */
 static __always_inline void *fresh(struct xdp_md *ctx, const int words)
 {
+	int longer = (int)(ctx->data_end - ctx->data) - 8 * words;
 	const __u64 *from = frame;
 	__u64 *to;
 
-	/* Also by 0, so that what it costs is the same whoever was fed last. */
-	if (bpf_xdp_adjust_head(ctx, (int)(ctx->data_end - ctx->data) - 8 * words))
+	/* Something was put in front. Also by 0, so that it costs the same whoever was fed. */
+	if (longer >= 0 && bpf_xdp_adjust_head(ctx, longer))
+		return NULL;
+	/* Cut off behind: a reset. */
+	if (longer < 0 && bpf_xdp_adjust_tail(ctx, -longer))
 		return NULL;
 	to = (void *)(long)ctx->data;
 	if ((void *)(to + words) > (void *)(long)ctx->data_end)

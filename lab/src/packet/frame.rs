@@ -98,6 +98,6 @@ mod tests {
         let v6 = segment(service(Ip::V6), SYN);
         assert_eq!((v6.len(), v6[18..20] == 34u16.to_be_bytes()), (88, true));
         assert_eq!((v6[67], v6[53], &v6[56..58]), (SYN, 1, &[0, 80][..]));
-        assert!(v4.len() % 8 == 0 && v6.len() % 8 == 0, "whole words");
+        assert!(v4.len().is_multiple_of(8) && v6.len().is_multiple_of(8), "whole words");
     }
 }

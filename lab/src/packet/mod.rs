@@ -12,7 +12,7 @@ mod path;
 mod report;
 mod site;
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::thread;
 
 use rustix::thread::{CpuSet, UnshareFlags, sched_getaffinity, sched_setaffinity, unshare_unsafe};
@@ -102,8 +102,8 @@ fn measure(options: &Options, report: Report, mut progress: impl FnMut(&str)) ->
         wrapper: Vec::new(),
         report,
     };
-    let mut rows = bench.rows(options, &mut progress);
-    rows.retain(|row| bench.prepare(*row, &mut progress));
+    let mut rows = rows(options);
+    rows.retain(|row| bench.prepare(*row, options.flows.contains(&row.2), &mut progress));
     for round in 1..=bench.report.rounds {
         rows.retain(|row| bench.keep_on(*row, round, &mut progress));
     }
@@ -124,25 +124,6 @@ struct Bench<'s> {
 }
 
 impl Bench<'_> {
-    /// Every row asked for; what is left out is said.
-    fn rows(&mut self, options: &Options, progress: &mut impl FnMut(&str)) -> Vec<Key> {
-        let paths = if options.only.is_empty() { Path::ALL.to_vec() } else { options.only.clone() };
-        let ips = if options.ip.is_empty() { Ip::ALL.to_vec() } else { options.ip.clone() };
-        let flows = if options.flows.is_empty() { FLOWS.to_vec() } else { options.flows.clone() };
-        let mut rows = Vec::new();
-        for path in paths {
-            for &ip in &ips {
-                for &flows in &flows {
-                    match why_not(path, flows, options.flows.contains(&flows), memory_available()) {
-                        None => rows.push((path, ip, flows)),
-                        Some(reason) => self.skip((path, ip, flows), reason, progress),
-                    }
-                }
-            }
-        }
-        rows
-    }
-
     fn skip(&mut self, (name, ip, flows): Key, reason: String, progress: &mut impl FnMut(&str)) {
         progress(&format!("{}: SKIPPED: {reason}", label((name, ip, flows))));
         self.report.skipped.push(NotRun { name, ip, flows, reason });
@@ -157,21 +138,31 @@ impl Bench<'_> {
         false
     }
 
-    /// Makes the row's gateway, and opens the flows.
-    fn prepare(&mut self, row: Key, progress: &mut impl FnMut(&str)) -> bool {
+    /// Makes the row's gateway and opens the flows, unless that takes too much memory.
+    fn prepare(&mut self, row: Key, asked: bool, progress: &mut impl FnMut(&str)) -> bool {
+        let (path, ip, flows) = row;
+        // What the gateways made so far take is no longer available.
+        let memory = match self.sites.contains_key(&(path, ip, room(path, flows))) {
+            true => None,
+            false => memory_available(),
+        };
+        if let Some(reason) = why_not(path, flows, asked, memory) {
+            self.skip(row, reason, progress);
+            return false;
+        }
         let result = self.try_prepare(row);
         self.went(row, result, progress)
     }
 
     fn try_prepare(&mut self, (path, ip, flows): Key) -> Result<()> {
-        let place = (path, ip, room(path, flows));
-        if !self.sites.contains_key(&place) {
-            self.sites.insert(place, Site::new(path, ip, place.2)?);
-        }
-        match self.sites.get_mut(&place) {
-            Some(site) => site.open_flows(&mut self.feeder, flows),
-            None => Ok(()),
-        }
+        let site = match self.sites.entry((path, ip, room(path, flows))) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(place) => {
+                let (.., room) = *place.key();
+                place.insert(Site::new(path, ip, room)?)
+            }
+        };
+        site.open_flows(&mut self.feeder, flows)
     }
 
     fn keep_on(&mut self, row: Key, round: u32, progress: &mut impl FnMut(&str)) -> bool {
@@ -204,6 +195,22 @@ fn label((path, ip, flows): Key) -> String {
     format!("{path:<9} IPv{} {flows:>9} flows", ip.number())
 }
 
+/// Every row asked for, in the order of the report.
+fn rows(options: &Options) -> Vec<Key> {
+    fn or<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
+        if asked.is_empty() { all.to_vec() } else { asked.to_vec() }
+    }
+    let mut rows = Vec::new();
+    for path in or(&options.only, &Path::ALL) {
+        for ip in or(&options.ip, &Ip::ALL) {
+            rows.extend(or(&options.flows, &FLOWS).into_iter().map(|flows| (path, ip, flows)));
+        }
+    }
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
 /// Flows to make room for.
 fn room(path: Path, flows: u32) -> u32 {
     if path.keeps_flows() { ROOM.max(flows) } else { ROOM }
@@ -214,7 +221,7 @@ fn why_not(path: Path, flows: u32, asked: bool, memory: Option<u64>) -> Option<S
     if !path.keeps_flows() {
         return None;
     }
-    let needed = u64::from(flows) * FLOW_BYTES;
+    let needed = u64::from(room(path, flows)) * FLOW_BYTES;
     let mib = needed >> 20;
     if flows > OPENED_UNASKED && !asked {
         return Some(format!(
@@ -241,6 +248,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_row_once() {
+        let all = rows(&Options::default());
+        assert_eq!(all.len(), Path::ALL.len() * Ip::ALL.len() * FLOWS.len());
+        let only = vec![Path::Nat, Path::Pass, Path::Nat];
+        let some = rows(&Options { only, flows: vec![7], ..Options::default() });
+        let names: Vec<_> = some.iter().map(|row| (row.0, row.1.number())).collect();
+        assert_eq!(names, [(Path::Pass, 4), (Path::Pass, 6), (Path::Nat, 4), (Path::Nat, 6)]);
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let plenty = Some(64 << 30);
         assert_eq!(why_not(Path::Pass, 10_000_000, false, Some(0)), None);
@@ -255,6 +272,7 @@ mod tests {
                 .contains("half of the 4096")
         );
         assert_eq!(why_not(Path::Nat, 10_000_000, true, None), None);
+        assert!(why_not(Path::Nat, 1, true, Some(500 << 20)).is_some(), "has room for a million");
         assert!(memory_available().is_none_or(|bytes| bytes > 1 << 20));
     }
 
