@@ -5,6 +5,7 @@ TARGET = $(shell $(CARGO) -vV | sed -n 's/^host: //p')
 BINARY = target/$(TARGET)/release/ringway
 PREFIX ?= /usr
 DESTDIR ?=
+MINUTES ?= 10
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -14,6 +15,10 @@ demo: bootstrap release ## Watch real HTTP go through Ringway and survive a back
 
 test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
+
+fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
+	@$(CARGO) build --quiet --package ringway-fuzz
+	@packaging/as-root target/debug/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
 test-kernels: ## Every program and packet table on Debian's stock kernels, in QEMU
 	@packaging/bootstrap --tests
@@ -51,4 +56,4 @@ install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables n
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-kernels bench bootstrap build release print-binary lint fmt install clean
+.PHONY: help demo test fuzz test-kernels bench bootstrap build release print-binary lint fmt install clean

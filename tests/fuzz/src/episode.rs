@@ -1,0 +1,208 @@
+//! A bounded run that a seed and a number repeat: a fresh gateway, the corpus, so many frames.
+//! Frames that reach something new join the corpus until the episode ends.
+
+use std::collections::HashSet;
+
+use ringway_abi::raw::rw_ledger;
+use ringway_abi::{Reason, Verdict};
+use ringway_bpf_tests::World;
+use ringway_bpf_tests::cast::{BACK, FRONT};
+use ringway_bpf_tests::inspect::{self, layout};
+use ringway_bpf_tests::judge::judge;
+use ringway_bpf_tests::mutate::{Random, mutate};
+use ringway_bpf_tests::seeds::{self, Seed};
+
+use crate::scene::{SCENES, Scene, disturb};
+use crate::shape::reshape;
+
+/// Frames of one episode: a few seconds of work.
+pub const FRAMES: u64 = 100_000;
+/// Between two things that happen to the node.
+const CALM: u64 = 5_000;
+
+/// What a frame came to, as far as it matters whether another came to the same: scene, slot,
+/// verdict, reason, what kind of packet came, and by how much its length changed.
+pub type Outcome = (usize, u32, u8, u8, Kind, i16);
+
+/// IP version, layer-4 protocol, tags, options or extensions, fragment.
+type Kind = Option<(bool, u8, u8, bool, bool)>;
+
+/// What came of an episode.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Frames fed.
+    pub frames: u64,
+    /// Of these in order, and sent on or answered.
+    pub sent_in_order: u64,
+    /// How often each verdict and reason was counted.
+    pub counts: Vec<(Verdict, Reason, u64)>,
+    /// Every outcome, with the first frame that reached it.
+    pub found: Vec<(Outcome, Seed)>,
+}
+
+/// A frame that broke a rule.
+#[derive(Debug)]
+pub struct Failure {
+    /// Which rule.
+    pub why: String,
+    /// What came, and by which interface slot.
+    pub came: Seed,
+    /// What it was left as.
+    pub left: Vec<u8>,
+    /// How many were fed before it.
+    pub after: u64,
+}
+
+/// The scene of an episode.
+pub fn scene(episode: u64) -> &'static Scene {
+    &SCENES[(episode % SCENES.len() as u64) as usize]
+}
+
+/// Plays it.
+pub fn play(seed: u64, episode: u64, saved: &[Seed]) -> Result<Tally, Failure> {
+    let scene = scene(episode);
+    let mut random = Random::new(seed ^ episode.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut world = scene.world();
+    let mut corpus = saved.to_vec();
+    corpus.extend(seeds::of_clients());
+    if scene.is_plain_nat() {
+        corpus.extend(seeds::of_nat(&mut world));
+    }
+    let mut run = Run::new(&world, (episode % SCENES.len() as u64) as usize);
+    // As they are first: what a mutation breaks, one of these may do already.
+    for seed in corpus.clone() {
+        run.feed(&world, seed, &mut corpus)?;
+    }
+    while run.tally.frames < FRAMES {
+        let (slot, mut frame) = random.pick(&corpus).clone();
+        if random.below(2) == 0 {
+            (0..=random.below(2)).for_each(|_| reshape(&mut random, &mut frame));
+        }
+        if random.below(2) == 0 {
+            mutate(&mut random, &mut frame);
+        }
+        if random.below(4) > 0 {
+            inspect::mend(&mut frame);
+        }
+        // The kernel does not take less than an Ethernet header.
+        frame.resize(frame.len().clamp(14, 9_200), 0);
+        run.feed(&world, (slot, frame), &mut corpus)?;
+        if run.tally.frames.is_multiple_of(CALM) {
+            disturb(&mut world, &mut random);
+        }
+    }
+    run.finish(&world)
+}
+
+struct Run {
+    scene: usize,
+    books: [rw_ledger; 2],
+    opening: [rw_ledger; 2],
+    runs: u64,
+    seen: HashSet<Outcome>,
+    out: Vec<u8>,
+    tally: Tally,
+}
+
+fn books(world: &World) -> [rw_ledger; 2] {
+    [FRONT, BACK].map(|slot| world.ledger(slot))
+}
+
+fn runs(world: &World) -> u64 {
+    [FRONT, BACK].map(|slot| world.root(slot).run_count()).iter().sum()
+}
+
+impl Run {
+    fn new(world: &World, scene: usize) -> Self {
+        let opening = books(world);
+        Self {
+            scene,
+            books: opening,
+            opening,
+            runs: runs(world),
+            seen: HashSet::new(),
+            out: Vec::new(),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Feeds one frame and holds it against the rules.
+    fn feed(&mut self, world: &World, came: Seed, corpus: &mut Vec<Seed>) -> Result<(), Failure> {
+        let (slot, frame) = &came;
+        let verdict = world.root(*slot).run(frame, &mut self.out);
+        let verdict = verdict.expect("the kernel runs what it has loaded");
+        let after = self.tally.frames;
+        self.tally.frames += 1;
+        let judged = self.counted(world, *slot, verdict).and_then(|reason| {
+            judge(frame, &self.out, verdict, Some(reason))
+                .map_err(|why| format!("{verdict}/{reason}: {why}"))?;
+            Ok(reason)
+        });
+        let reason = match judged {
+            Ok(reason) => reason,
+            Err(why) => return Err(Failure { why, left: self.out.clone(), came, after }),
+        };
+        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && inspect::check(frame).is_ok() {
+            self.tally.sent_in_order += 1;
+        }
+        let longer = (self.out.len() as i64 - frame.len() as i64).clamp(-60, 100) as i16;
+        let outcome = (self.scene, *slot, verdict as u8, reason as u8, kind(frame), longer);
+        if self.seen.insert(outcome) {
+            corpus.push(came.clone());
+            self.tally.found.push((outcome, came));
+        }
+        Ok(())
+    }
+
+    /// The one reason that was counted since, with the verdict that was given.
+    fn counted(&mut self, world: &World, slot: u32, verdict: Verdict) -> Result<Reason, String> {
+        let after = world.ledger(slot);
+        let before = std::mem::replace(&mut self.books[slot as usize], after);
+        if after.seen.wrapping_sub(before.seen) != 1 || after.difference() != 0 {
+            return Err(format!("{verdict}: seen {} times", after.seen.wrapping_sub(before.seen)));
+        }
+        let row = verdict as usize;
+        let mut reasons = Reason::all()
+            .filter(|r| after.counts[row][*r as usize] != before.counts[row][*r as usize]);
+        match (reasons.next(), reasons.next()) {
+            (Some(reason), None) => Ok(reason),
+            found => Err(format!("{verdict} was given, counted was {found:?}")),
+        }
+    }
+
+    /// Ours against the kernel's own count.
+    fn finish(mut self, world: &World) -> Result<Tally, Failure> {
+        let books = books(world);
+        let seen: u64 =
+            books.iter().zip(&self.opening).map(|(now, then)| now.seen - then.seen).sum();
+        let kernel = runs(world) - self.runs;
+        let fed = self.tally.frames;
+        if (kernel, seen) != (fed, fed) || books.iter().any(|book| book.difference() != 0) {
+            let why = format!("{fed} frames fed, {kernel} run by the kernel's count, {seen} seen");
+            return Err(Failure { why, came: (0, Vec::new()), left: Vec::new(), after: fed });
+        }
+        for verdict in Verdict::all() {
+            for reason in Reason::all() {
+                let count = |books: &[rw_ledger; 2]| -> u64 {
+                    books.iter().map(|book| book.count(verdict, reason)).sum()
+                };
+                let n = count(&books) - count(&self.opening);
+                if n > 0 {
+                    self.tally.counts.push((verdict, reason, n));
+                }
+            }
+        }
+        Ok(self.tally)
+    }
+}
+
+/// Protocols that the packet path may tell apart: ICMP, IP in IP, TCP, UDP, IPv6, ICMPv6.
+const TOLD_APART: [u8; 6] = [1, 4, 6, 17, 41, 58];
+
+fn kind(frame: &[u8]) -> Kind {
+    let at = layout(frame).ok()??;
+    let plain = if at.v6 { 40 } else { 20 };
+    let proto = if TOLD_APART.contains(&at.proto) { at.proto } else { 0 };
+    let tags = ((at.l3 - 14) / 4).min(3) as u8;
+    Some((at.v6, proto, tags, at.l4 - at.l3 > plain, at.fragment))
+}
