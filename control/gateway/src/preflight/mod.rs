@@ -2,6 +2,7 @@
 //!
 //! [`facts`] looks at the machine once; the rules are pure functions of configuration and facts.
 
+mod checks;
 mod facts;
 mod interfaces;
 mod nat;
@@ -32,6 +33,7 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
     nat::look(config, facts, &mut report);
     interfaces::look(config, facts, &mut report);
     services::look(config, facts, &mut report);
+    checks::look(config, facts, &mut report);
     passing::look(config, facts, &mut report);
     report
 }

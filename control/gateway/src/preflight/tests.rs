@@ -346,3 +346,28 @@ fn an_unfit_kernel_forbids_a_start() {
     let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
     assert_eq!(failed, ["kernel", "privileges"]);
 }
+
+#[test]
+fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
+    let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
+    let finding = find(&config(ETH0, more), &machine(), "check-road");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
+
+    let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));
+    let mut facts = machine();
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 3)]);
+    for (rp_filter, elsewhere, here) in [(0, false, false), (1, true, false), (2, false, false)] {
+        let now = Receiving { rp_filter, ..Receiving::default() };
+        facts.receiving = HashMap::from([("eth0".into(), now)]);
+        let warned = |facts: &Facts| {
+            let report = judge(&announced, facts);
+            report.findings.iter().any(|f| f.check == "check-road" && f.state == State::Warn)
+        };
+        assert_eq!(warned(&facts), elsewhere, "rp_filter {rp_filter}, route elsewhere");
+        let mut near = machine();
+        near.receiving = facts.receiving.clone();
+        near.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+        assert_eq!(warned(&near), here, "rp_filter {rp_filter}, route by the same interface");
+    }
+}
