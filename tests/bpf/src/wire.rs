@@ -108,6 +108,7 @@ fn ipv4(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
     })
 }
 
+const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
 /// Headers between IPv6's and layer 4 that say in their second byte how long they are.
@@ -159,6 +160,9 @@ fn ipv6(l3: &[u8]) -> Result<Packet<'_>, &'static str> {
 
 fn transport(mut packet: Packet<'_>) -> Result<Packet<'_>, &'static str> {
     let l4 = packet.l4;
+    if packet.proto == ICMP && packet.src.is_ipv4() && !packet.opaque && l4.len() >= 8 {
+        return if sum(l4, 0) == 0xffff { Ok(packet) } else { Err("ICMP checksum") };
+    }
     if packet.opaque || !matches!(packet.proto, TCP | UDP | ICMPV6) {
         return Ok(packet);
     }

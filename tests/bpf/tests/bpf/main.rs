@@ -6,12 +6,13 @@ mod announce;
 mod decap;
 mod dsr;
 mod forward;
-mod icmp;
 mod fragments;
+mod icmp;
 mod layers;
 mod ledger;
 mod malformed;
 mod passed;
+mod probation;
 mod races;
 mod refused;
 mod reset;
@@ -20,6 +21,7 @@ mod source_client;
 mod stages;
 mod states;
 mod table;
+mod track;
 mod unbalanced;
 
 /// Returns from a test that cannot run here.
