@@ -7,6 +7,7 @@ mod broken;
 mod clients;
 mod decap;
 mod demo;
+mod dsr;
 mod flows;
 mod guide;
 mod health;
