@@ -29,6 +29,8 @@ pub struct Record {
     pub service: u16,
     /// Seconds, CLOCK_MONOTONIC.
     pub seen: u32,
+    /// Off probation.
+    pub kept: bool,
 }
 
 /// Every record that is not free.
@@ -55,6 +57,7 @@ fn record(place: u32, key: FlowKey, flow: &rw_flow) -> Record {
         iface: flow.iface,
         service: flow.service,
         seen: flow.seen,
+        kept: flow.kept == 1,
     }
 }
 
@@ -92,6 +95,18 @@ pub fn age_all(world: &World, seconds: i64) {
     }
 }
 
+/// Ends the probation of every record.
+pub fn keep_all(world: &World) {
+    let map = world.map("flows");
+    for (number, mut bucket) in elements::<rw_flow_bucket>(map) {
+        if bucket.flows.iter().all(|flow| flow.key == 0 || flow.kept == 1) {
+            continue;
+        }
+        bucket.flows.iter_mut().filter(|flow| flow.key != 0).for_each(|flow| flow.kept = 1);
+        write(map, number, bucket.as_bytes());
+    }
+}
+
 /// Records there is room for.
 pub fn capacity(world: &World) -> u32 {
     handle(world.map("flows")).max_entries() * RW_BUCKET_FLOWS
@@ -119,11 +134,13 @@ fn handle(map: BorrowedFd<'_>) -> MapHandle {
     MapHandle::from_map_id(info.id).unwrap()
 }
 
-pub(crate) fn read(map: BorrowedFd<'_>, index: u32) -> Vec<u8> {
+/// Reads one element of an array.
+pub fn read(map: BorrowedFd<'_>, index: u32) -> Vec<u8> {
     handle(map).lookup(index.as_bytes(), MapFlags::ANY).unwrap().unwrap()
 }
 
-pub(crate) fn write(map: BorrowedFd<'_>, index: u32, value: &[u8]) {
+/// Writes one element of an array.
+pub fn write(map: BorrowedFd<'_>, index: u32, value: &[u8]) {
     handle(map).update(index.as_bytes(), value, MapFlags::ANY).unwrap();
 }
 

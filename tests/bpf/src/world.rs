@@ -135,7 +135,7 @@ impl World {
     /// Room for so many flows, and any change to the tables before they are first applied.
     pub fn with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
         private_network();
-        let options = Options { flows, pin: false, ..Default::default() };
+        let options = Options { flows, tracked: 4_096, pin: false, ..Default::default() };
         let (mut gateway, _) = Gateway::open(&options).unwrap();
         for (slot, mac, alt_mac, mtu) in
             [(FRONT, FRONT_MAC, Some(FRONT_ALT_MAC), 9000), (BACK, BACK_MAC, None, 9000)]

@@ -1,0 +1,489 @@
+//! Slots that have changed: who gets which packet, and which flows have records.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use ringway_abi::raw::{RW_NO_MEMBER, rw_settings, rw_track_bucket, rw_tracking};
+use ringway_abi::{FromBytes, IntoBytes, Reason, TrackedFlow};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::{World, audit, protocol, ring};
+use ringway_plan::tables::{BackendRow, Forward, NextHop, Pair, ServiceKey, ServiceRow, Tables};
+
+use crate::needs_root;
+
+const PORT: u16 = 2000;
+/// As a slot names the first pair.
+const FIRST_PAIR: u16 = ringway_abi::raw::RW_MAX_MEMBERS as u16;
+const NOBODY: u16 = RW_NO_MEMBER as u16;
+
+/// One dsr-l2 service per family and protocol, with four backends; all slots are the first one's.
+fn world() -> World {
+    let mut world = World::with(1_024, |tables| {
+        for family in FAMILIES {
+            for proto in [TCP, UDP] {
+                add(tables, family, proto);
+            }
+        }
+    });
+    own(&mut world, 0);
+    world
+}
+
+fn add(tables: &mut Tables, family: Family, proto: u8) {
+    let id = tables.services.len() as u16;
+    let row = |n: u8| BackendRow {
+        index: (tables.backends.len() + usize::from(n)) as u32,
+        generation: 3,
+        service: id,
+        address: family.backend(n),
+        port: PORT,
+        protocol: protocol(proto),
+        weight: 1,
+        up: true,
+        next_hop: Some(NextHop { iface: BACK, mac: backend_mac(n), mtu: 1500 }),
+        nat: (0, 0),
+        tunnel: None,
+        mss: 0,
+    };
+    let rows: Vec<BackendRow> = (0..4).map(row).collect();
+    tables.rings.push(ring(id.into(), 1));
+    tables.services.push(ServiceRow {
+        id,
+        key: ServiceKey { address: family.vip(), port: PORT, protocol: protocol(proto) },
+        name: format!("dsr-{family:?}-{proto}"),
+        ring: id.into(),
+        members: rows.iter().map(BackendRow::reference).collect(),
+        affinity_source: false,
+        forward: Forward::DsrL2,
+        source_client: false,
+        announce: false,
+        reset_when_none: true,
+    });
+    tables.backends.extend(rows);
+}
+
+fn is_ours(service: &ServiceRow) -> bool {
+    service.forward != Forward::Nat
+}
+
+/// All slots belong to one backend, and are stable.
+fn own(world: &mut World, n: u16) {
+    set(world, n, &[]);
+}
+
+/// All slots have changed.
+fn pair(world: &mut World, current: u16, former: u16) {
+    set(world, FIRST_PAIR, &[Pair { current, former, since: 7 }]);
+}
+
+fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
+    world.change(|tables| {
+        let ids: Vec<u32> =
+            tables.services.iter().filter(|s| is_ours(s)).map(|service| service.ring).collect();
+        for ring in tables.rings.iter_mut().filter(|ring| ids.contains(&ring.id)) {
+            ring.slots = vec![slot; ring.slots.len()].into();
+            ring.pairs = pairs.into();
+        }
+    });
+}
+
+/// Changes backend n of all our services.
+fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
+    world.change(|tables| {
+        let ours: Vec<u16> =
+            tables.services.iter().filter(|s| is_ours(s)).map(|service| service.id).collect();
+        let hop = |row: &BackendRow| {
+            row.address == Family::V4.backend(n) || row.address == Family::V6.backend(n)
+        };
+        tables
+            .backends
+            .iter_mut()
+            .filter(|r| ours.contains(&r.service) && hop(r))
+            .for_each(&change);
+    });
+}
+
+#[derive(Clone, Debug)]
+struct Flow(Frame);
+
+fn flow(world: &mut World, family: Family, proto: u8) -> Flow {
+    let (src, dst) = world.ends(family, PORT);
+    Flow(if proto == TCP { Frame::tcp(src, dst, SYN) } else { Frame::udp(src, dst) })
+}
+
+impl Flow {
+    fn with(&self, tcp_flags: u8) -> Frame {
+        Frame { flags: tcp_flags, ack: u32::from(tcp_flags & ACK != 0), ..self.0.clone() }
+    }
+}
+
+/// The backend a packet goes to, or why it goes nowhere.
+fn sent(world: &World, frame: &Frame) -> Result<u8, Reason> {
+    let seen = world.send(frame);
+    match seen.reason {
+        Reason::DsrL2 => Ok((0..4).find(|n| seen.frame[..6] == backend_mac(*n)).unwrap()),
+        reason => Err(reason),
+    }
+}
+
+fn go(world: &World, flow: &Flow, tcp_flags: u8) -> u8 {
+    sent(world, &flow.with(tcp_flags)).unwrap()
+}
+
+fn counts(world: &World) -> rw_tracking {
+    world.gateway.view().tracking().unwrap()
+}
+
+fn records(world: &World) -> Vec<TrackedFlow> {
+    let mut all = Vec::new();
+    world.gateway.view().tracked(|flow| all.push(*flow)).unwrap();
+    all
+}
+
+/// Makes every record look this much older.
+fn age(world: &World, seconds: u64) {
+    let map = world.map("tracked");
+    for number in 0..ringway_abi::track_buckets(4_096) {
+        let mut bucket = rw_track_bucket::read_from_bytes(&audit::read(map, number)).unwrap();
+        for track in bucket.tracks.iter_mut().filter(|track| track.who > 1) {
+            let seen = (track.what >> 32).wrapping_sub(seconds) & 0x0fff_ffff;
+            track.what = track.what & 0xf000_0000_ffff_ffff | seen << 32;
+        }
+        audit::write(map, number, bucket.as_bytes());
+    }
+}
+
+#[test]
+fn stable_slots_keep_no_records() {
+    needs_root!("stable_slots_keep_no_records");
+    let mut world = world();
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let flow = flow(&mut world, family, proto);
+            for tcp_flags in [SYN, ACK, FIN | ACK, RST] {
+                assert_eq!(go(&world, &flow, tcp_flags), 0);
+            }
+        }
+    }
+    assert_eq!((records(&world), counts(&world)), (vec![], rw_tracking::default()));
+}
+
+/// A SYN goes to the current owner; what is older to the former; both stay whatever comes.
+#[test]
+fn three_changes() {
+    needs_root!("three_changes");
+    let mut world = world();
+    let mut flows: Vec<(Flow, u8)> = Vec::new();
+    let mut idle: Vec<Flow> = Vec::new();
+    for family in FAMILIES {
+        let busy = flow(&mut world, family, TCP);
+        assert_eq!(go(&world, &busy, SYN), 0);
+        flows.push((busy, 0));
+        idle.extend([TCP, UDP].map(|proto| flow(&mut world, family, proto)));
+        let datagrams = flow(&mut world, family, UDP);
+        assert_eq!(go(&world, &datagrams, 0), 0);
+        flows.push((datagrams, 0));
+    }
+    idle.iter().for_each(|flow| assert_eq!(go(&world, flow, SYN), 0));
+    for change in 1..4u8 {
+        pair(&mut world, change.into(), 0);
+        for family in FAMILIES {
+            let new = flow(&mut world, family, TCP);
+            assert_eq!(go(&world, &new, SYN), change);
+            flows.push((new, change));
+            // Nobody can tell a new UDP flow from an old one.
+            let datagrams = flow(&mut world, family, UDP);
+            assert_eq!(go(&world, &datagrams, 0), 0);
+            flows.push((datagrams, 0));
+        }
+        for (flow, owner) in &flows {
+            for tcp_flags in [ACK, PSH | ACK] {
+                assert_eq!(go(&world, flow, tcp_flags), *owner, "{flow:?} after {change}");
+            }
+            // Its SYN again, which the network may do.
+            if flow.0.proto == TCP && *owner != 0 {
+                assert_eq!(go(&world, flow, SYN), *owner);
+            }
+        }
+    }
+    idle.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 0, "idle until now"));
+    // The slots settle: records alone lead elsewhere, and no new ones are made.
+    pair(&mut world, 3, 3);
+    let before = records(&world).len();
+    for (flow, owner) in &flows {
+        assert_eq!(go(&world, flow, ACK), *owner);
+    }
+    idle.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 0));
+    for proto in [TCP, UDP] {
+        let new = flow(&mut world, Family::V4, proto);
+        assert_eq!([SYN, ACK].map(|tcp_flags| go(&world, &new, tcp_flags)), [3, 3]);
+    }
+    assert_eq!(records(&world).len(), before);
+    let counts = counts(&world);
+    assert_eq!((counts.opened, counts.opened + counts.adopted), (6, before as u64));
+}
+
+/// Owners that are dead or nobody.
+#[test]
+fn owners_that_cannot_serve() {
+    needs_root!("owners_that_cannot_serve");
+    let mut world = world();
+    for family in FAMILIES {
+        pair(&mut world, 1, 0);
+        let tracked = flow(&mut world, family, TCP);
+        let older = flow(&mut world, family, TCP);
+        assert_eq!((go(&world, &tracked, SYN), go(&world, &older, ACK)), (1, 0));
+        pair(&mut world, 2, 0);
+        backend(&mut world, 1, |row| row.up = false);
+        // Its backend died: what follows is the former owner's, whose stack resets it.
+        assert_eq!(go(&world, &tracked, ACK), 0);
+        backend(&mut world, 1, |row| row.up = true);
+        backend(&mut world, 0, |row| row.up = false);
+        let unknown = flow(&mut world, family, TCP);
+        assert_eq!([SYN, ACK].map(|flags| go(&world, &unknown, flags)), [2, 2]);
+        assert_eq!(go(&world, &older, ACK), 2);
+        backend(&mut world, 0, |row| row.up = true);
+        // All are drained: nobody for new flows, the former owner for others.
+        pair(&mut world, NOBODY, 0);
+        let new = flow(&mut world, family, TCP);
+        assert_eq!(sent(&world, &new.with(SYN)), Err(Reason::ResetNoBackend));
+        assert_eq!(go(&world, &new, ACK), 0);
+    }
+}
+
+/// FIN and RST shorten a record's life, and another connection may begin on the tuple.
+#[test]
+fn connections_end() {
+    needs_root!("connections_end");
+    let mut world = world();
+    let timeouts = world.tables.timeouts;
+    for end in [FIN | ACK, RST] {
+        pair(&mut world, 1, 0);
+        let flow = flow(&mut world, Family::V4, TCP);
+        assert_eq!([SYN, ACK, end].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1, 1, 1]);
+        assert!(records(&world).iter().all(|record| record.closing));
+        pair(&mut world, 2, 0);
+        assert_eq!(go(&world, &flow, ACK), 1, "the last acknowledgement");
+        assert_eq!(go(&world, &flow, SYN), 2, "another connection");
+        assert_eq!(records(&world).len(), 1, "in the place of the first");
+        assert_eq!(go(&world, &flow, end), 2);
+        age(&world, u64::from(timeouts.closing) - 1);
+        assert_eq!(records(&world).len(), 1);
+        age(&world, 3);
+        assert_eq!(records(&world).len(), 0);
+        assert_eq!(go(&world, &flow, ACK), 0, "as if it had never been");
+        age(&world, 2 * u64::from(timeouts.established));
+    }
+}
+
+#[test]
+fn records_have_their_timeouts() {
+    needs_root!("records_have_their_timeouts");
+    let mut world = world();
+    pair(&mut world, 1, 0);
+    let timeouts = world.tables.timeouts;
+    let cases: [(u8, &[u8], u32); 4] = [
+        (TCP, &[SYN], timeouts.syn),
+        (TCP, &[SYN, ACK], timeouts.established),
+        (TCP, &[ACK], timeouts.established),
+        (UDP, &[0], timeouts.udp),
+    ];
+    for (proto, sent, timeout) in cases {
+        for (idle, lives) in [(timeout - 1, true), (timeout + 1, false)] {
+            let flow = flow(&mut world, Family::V6, proto);
+            for tcp_flags in sent {
+                go(&world, &flow, *tcp_flags);
+            }
+            age(&world, idle.into());
+            assert_eq!(records(&world).len(), usize::from(lives), "{proto} {sent:?} {idle}");
+            age(&world, 10_000);
+        }
+    }
+}
+
+/// Promoted by packets more than a second apart, which SYNs are not.
+#[test]
+fn promotion() {
+    needs_root!("promotion");
+    let mut world = world();
+    pair(&mut world, 1, 0);
+    for proto in [TCP, UDP] {
+        let flow = flow(&mut world, Family::V4, proto);
+        let promoted = |world: &World| records(world)[0].promoted;
+        if proto == TCP {
+            go(&world, &flow, SYN);
+            age(&world, 3);
+            go(&world, &flow, SYN);
+            assert!(!promoted(&world));
+        }
+        age(&world, 10_000);
+        go(&world, &flow, ACK);
+        go(&world, &flow, ACK);
+        assert!(!promoted(&world), "in one moment");
+        age(&world, 2);
+        go(&world, &flow, ACK);
+        assert!(promoted(&world));
+        let seen = records(&world)[0];
+        age(&world, 5);
+        go(&world, &flow, ACK);
+        assert!(records(&world)[0].age(seen.seen) <= 0, "seen again");
+        age(&world, 10_000);
+    }
+    assert_eq!(counts(&world).promoted, 2);
+}
+
+/// The nth of many clients, one to a prefix.
+fn stranger(n: u32) -> Flow {
+    let [_, a, b, c] = n.to_be_bytes();
+    let address = IpAddr::V4(Ipv4Addr::new(20 + a, b, c, 1));
+    Flow(Frame::tcp((address, 1024).into(), (Family::V4.vip(), PORT).into(), SYN))
+}
+
+/// However many new flows there are: promoted ones stay, and new ones that find no room go to the
+/// former owner, which needs no record, as long as it takes new flows.
+#[test]
+fn a_flood_evicts_nobody_established() {
+    needs_root!("a_flood_evicts_nobody_established");
+    let mut world = world();
+    pair(&mut world, 1, 0);
+    // Nearly as many as the table has places for.
+    let places = 4 * ringway_abi::track_buckets(4_096) as usize;
+    let mut established: Vec<Flow> = (0..6_200).map(|n| stranger(0x40_0000 + n)).collect();
+    established.retain(|flow| go(&world, flow, SYN) == 1);
+    age(&world, 3);
+    established.retain(|flow| go(&world, flow, ACK) == 1);
+    let promoted = world.gateway.view().tracked_counts().unwrap().promoted as usize;
+    assert!(promoted >= established.len() && promoted > places * 3 / 4, "{promoted}");
+    // Now the flood: it can have what is not promoted, and no more.
+    for n in 0..10_000 {
+        assert!(go(&world, &stranger(0x10_0000 + n), SYN) < 2);
+    }
+    let room = (places - promoted) as u64;
+    let refused = counts(&world).refused_full;
+    established.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 1));
+    assert!(refused > 0, "{room} places");
+    // Those on probation make room when they have had their time.
+    let evicted = counts(&world).evicted;
+    age(&world, 3);
+    (0..1_000).for_each(|n| assert!(go(&world, &stranger(n), SYN) < 2));
+    assert!(counts(&world).evicted > evicted);
+    let refused = counts(&world).refused_full;
+    // The former owner is drained: then there is nobody left.
+    backend(&mut world, 0, |row| row.weight = 0);
+    let dropped = (0..5_000)
+        .filter(|n| sent(&world, &stranger(0x20_0000 + n).with(SYN)) == Err(Reason::TrackFull))
+        .count();
+    assert_eq!(counts(&world).refused_full - refused, dropped as u64);
+    assert_eq!(go(&world, &stranger(0x30_0000), ACK), 0, "what is older is still its");
+    established.iter().for_each(|flow| assert_eq!(go(&world, flow, ACK), 1));
+}
+
+/// As many flows as were asked for find room.
+#[test]
+fn there_is_room_for_all() {
+    needs_root!("there_is_room_for_all");
+    let mut world = world();
+    pair(&mut world, 1, 0);
+    let opened = (0..4_096).filter(|n| go(&world, &stranger(*n), SYN) == 1).count();
+    assert!(opened >= 4_096 * 999 / 1000, "{opened}");
+    let evicted = counts(&world).evicted;
+    let counts = world.gateway.view().tracked_counts().unwrap();
+    assert!((4_096..4_100).contains(&counts.capacity));
+    assert_eq!(counts.on_probation + evicted, opened as u64);
+}
+
+/// One prefix opens so many records a second and no more; others are not held up.
+#[test]
+fn prefixes_have_quotas() {
+    needs_root!("prefixes_have_quotas");
+    let mut world = world();
+    world.change(|tables| tables.track_quota = 20);
+    pair(&mut world, 1, 0);
+    let neighbour = |n: u8, port: u16, last: u8| {
+        let address = match n {
+            4 => IpAddr::from([198, 18, 5, last]),
+            _ => IpAddr::from([0x2001, 0xdb8, 9, 9, 0, 0, 7, u16::from(last)]),
+        };
+        let family = if n == 4 { Family::V4 } else { Family::V6 };
+        let dst = SocketAddr::new(family.vip(), PORT);
+        Flow(Frame::tcp((address, port).into(), dst, SYN))
+    };
+    for n in [4, 6] {
+        // All within one second; a machine that is busy may need another try.
+        let to = (0..20u16)
+            .map(|round| {
+                let before = ringway_kernel::now_seconds();
+                let to: Vec<_> = (0..40)
+                    .map(|i| go(&world, &neighbour(n, 2000 + 100 * round + i, i as u8), SYN))
+                    .collect();
+                (to, before == ringway_kernel::now_seconds())
+            })
+            .find_map(|(to, within)| within.then_some(to))
+            .expect("40 packets within a second");
+        assert!(to.iter().filter(|backend| **backend == 1).count() <= 20, "{to:?}");
+        assert_eq!(go(&world, &stranger(u32::from(n)), SYN), 1);
+    }
+    assert!(counts(&world).refused_quota >= 40);
+    backend(&mut world, 0, |row| row.weight = 0);
+    let dropped = (0..60)
+        .filter(|i| sent(&world, &neighbour(4, 9_000 + i, 7).with(SYN)) == Err(Reason::TrackQuota))
+        .count();
+    assert!(dropped >= 20, "{dropped}");
+}
+
+/// affinity = "source": ports do not matter, and a node's seed neither.
+#[test]
+fn source_affinity() {
+    needs_root!("source_affinity");
+    let mut worlds = [world(), world()];
+    for world in &mut worlds {
+        world.change(|tables| {
+            for service in tables.services.iter_mut().filter(|s| is_ours(s)) {
+                service.affinity_source = true;
+                let id = service.ring;
+                *tables.rings.iter_mut().find(|ring| ring.id == id).unwrap() = ring(id, 4);
+            }
+        });
+    }
+    for family in FAMILIES {
+        let mut used = [0; 4];
+        for client in 0..200 {
+            let to = |world: &World, port: u16, proto: u8| {
+                let src = SocketAddr::new(family.nth_client(client), port);
+                let dst = SocketAddr::new(family.vip(), PORT);
+                let frame =
+                    if proto == TCP { Frame::tcp(src, dst, SYN) } else { Frame::udp(src, dst) };
+                sent(world, &frame).unwrap()
+            };
+            let first = to(&worlds[0], 1000, TCP);
+            used[usize::from(first)] += 1;
+            for world in &worlds {
+                for port in [1, 2000, 65535] {
+                    assert_eq!([TCP, UDP].map(|proto| to(world, port, proto)), [first; 2]);
+                }
+            }
+        }
+        assert!(used.iter().all(|clients| (25..80).contains(clients)), "{used:?}");
+    }
+}
+
+/// The daemon learns of what could not be tracked.
+#[test]
+fn what_fails_is_noted() {
+    needs_root!("what_fails_is_noted");
+    let mut world = world();
+    let service = world.service(Family::V4, TCP, PORT).row.id;
+    let failed = |world: &World| {
+        u32::read_from_bytes(&audit::read(world.map("untracked"), service.into())).unwrap()
+    };
+    world.change_settings(|settings: &mut rw_settings| settings.track_quota = 1);
+    pair(&mut world, 1, 0);
+    world.change_settings(|settings: &mut rw_settings| settings.track_quota = 1);
+    assert_eq!(failed(&world), 0);
+    let before = ringway_kernel::now_seconds();
+    let flows: Vec<Flow> = (0..10).map(|_| flow(&mut world, Family::V4, TCP)).collect();
+    for flow in &flows {
+        go(&world, flow, SYN);
+    }
+    assert!((before..before + 60).contains(&failed(&world)));
+}
