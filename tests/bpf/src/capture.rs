@@ -46,7 +46,7 @@ impl Drop for Damaged {
 }
 
 /// A frame as the packet path sent it.
-pub(crate) fn sent(frame: &[u8]) {
+pub fn sent(frame: &[u8]) {
     if let Some(file) = file() {
         let block = packet(frame, &comment());
         // One write a frame: what is there stays there when a test fails.

@@ -50,6 +50,31 @@ impl Program {
         Ok(Verdict::try_from(opts.retval).unwrap())
     }
 
+    /// Runs a frame through a program of the traffic control hook, from a socket of this mark: its
+    /// action (TC_ACT_*), and the frame as it left it.
+    pub fn run_marked(&self, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
+        let mut out = vec![0; frame.len() + GROWTH];
+        // The head of struct __sk_buff (linux/bpf.h): length, packet type, mark.
+        let context = [0, 0, mark];
+        let mut opts = sys::bpf_test_run_opts {
+            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: frame.len() as u32,
+            data_out: out.as_mut_ptr().cast(),
+            data_size_out: out.len() as u32,
+            ctx_in: (&raw const context).cast(),
+            ctx_size_in: size_of_val(&context) as u32,
+            repeat: 1,
+            ..Default::default()
+        };
+        // SAFETY: buffers and context are as long as said and outlive the call; the kernel writes
+        // only to `out` and to `opts` itself.
+        let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
+        assert_eq!(ret, 0, "BPF_PROG_TEST_RUN");
+        out.truncate(opts.data_size_out as usize);
+        (opts.retval, out)
+    }
+
     /// How often the kernel has run it, while [`count_runs`] was held.
     pub fn run_count(&self) -> u64 {
         self.info().run_cnt

@@ -8,6 +8,7 @@ use ringway_abi::Reason::{
     TunnelOther, Vlan,
 };
 use ringway_abi::Verdict::{self, Drop, Pass};
+use ringway_bpf_tests::capture;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
 use ringway_bpf_tests::run::Program;
@@ -160,6 +161,7 @@ fn every_combination_is_opened() {
                 wire::check(&want).good();
                 wire::agrees_with_etherparse(&want);
                 host.expect(&name, &tunnel.bytes(), (Pass, way.reason()), &want);
+                capture::sent(&want);
             }
         }
     }

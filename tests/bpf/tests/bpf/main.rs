@@ -13,6 +13,7 @@ mod ledger;
 mod malformed;
 mod passed;
 mod probation;
+mod probe;
 mod races;
 mod refused;
 mod reset;
