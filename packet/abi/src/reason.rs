@@ -242,7 +242,7 @@ impl Reason {
                 name: "no-device",
                 verdicts: &[Verdict::Drop],
                 meaning: "No device is in the interface slot of the way out.",
-                cause: "The interface towards the backend or client has vanished.",
+                cause: "The interface towards the backend or client has vanished; or, under dsr-l2, is a bridge, VLAN device or the like, which native XDP cannot redirect into.",
                 next: "ip link show; ringway status",
             },
             Self::NoState => Explanation {
@@ -484,6 +484,6 @@ mod tests {
     #[test]
     fn every_reason_has_room_in_the_ledger() {
         assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
-        assert_eq!(Reason::all().last(), Some(Reason::TrackQuota));
+        assert_eq!(Reason::all().last(), Some(Reason::FragmentEarly));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use ringway_config::{Announce, Config, SourceMode};
+use ringway_config::{Announce, Config, Forward, SourceMode};
 use ringway_host::links::Link;
 
 use super::facts::{Facts, Receiving};
@@ -15,10 +15,32 @@ use crate::next_hop::is_stacked;
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
     let (stacked, others): (Vec<&Link>, Vec<&Link>) = links.partition(|link| is_stacked(link));
-    for way in stacked {
+    let native: Vec<&Link> =
+        others.into_iter().filter(|link| !generic(config, facts, link)).collect();
+    for way in stacked.into_iter().filter(|_| !native.is_empty()) {
         let needs = Needs::of(config, facts, way);
-        for link in others.iter().filter(|link| !generic(config, facts, link)) {
-            passes(facts, link, way, needs, report);
+        if needs != Needs::default() {
+            native.iter().for_each(|link| passes(facts, link, way, needs, report));
+        }
+        frames(config, facts, way, report);
+    }
+}
+
+fn leads_there(facts: &Facts, address: IpAddr, way: &Link) -> bool {
+    matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
+}
+
+/// The kernel routes by the address, which under dsr-l2 is the service's still.
+fn frames(config: &Config, facts: &Facts, way: &Link, report: &mut Report) {
+    for service in config.services.iter().filter(|s| s.forward == Forward::DsrL2) {
+        for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+            let reason = format!(
+                "{} is reached by way of {}, which native XDP cannot redirect into: dsr-l2 has no \
+                 other way",
+                *backend.address, way.name
+            );
+            let fix = format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\", {OR_GENERIC}");
+            report.fail_at(config, &backend.address, "forwarding", reason, fix);
         }
     }
 }
@@ -35,13 +57,16 @@ struct Needs {
 impl Needs {
     /// Requests to the backends there; where there are none, answers to the clients there.
     fn of(config: &Config, facts: &Facts, way: &Link) -> Needs {
-        let leads_there = |address: IpAddr| matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex);
         let (mut requests, mut answers) = (Needs::default(), Needs::default());
         for service in &config.services {
-            let owned = service.announce == Announce::Kernel;
-            answers.add(*service.address, owned);
-            for backend in service.backends.iter().filter(|b| leads_there(*b.address)) {
-                requests.add(*backend.address, service.source == SourceMode::Node);
+            if service.forward == Forward::Nat {
+                answers.add(*service.address, service.announce == Announce::Kernel);
+            }
+            let clients = service.forward == Forward::Nat && service.source == SourceMode::Client;
+            for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+                if service.forward != Forward::DsrL2 {
+                    requests.add(*backend.address, !clients);
+                }
             }
         }
         if requests == Needs::default() { answers } else { requests }

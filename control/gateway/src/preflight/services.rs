@@ -113,8 +113,20 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         let address = *backend.address;
         let reason =
             format!("{address} is reached by way of {out}, which is not among [node] interfaces");
-        let fix =
-            format!("add \"{out}\" to [node] interfaces, or route the backend by one of them");
+        let ethernet = facts.link(&out).is_none_or(|link| link.mac.is_some());
+        let (reason, fix) = if ethernet {
+            let or = "or route the backend by one of them";
+            (reason, format!("add \"{out}\" to [node] interfaces, {or}"))
+        } else {
+            let why =
+                format!("{reason}, and cannot be: it has no Ethernet header (a tunnel, WireGuard)");
+            let fix = format!(
+                "put an Ethernet tunnel into it (ip link add type gretap or vxlan, with local and remote \
+                 addresses reached by {out}), add that to [node] interfaces, and give the backend's \
+                 address in there"
+            );
+            (why, fix)
+        };
         report.fail_at(config, &backend.address, "route", reason, fix);
         return;
     }

@@ -224,6 +224,11 @@ fn somebody_must_answer_for_the_address() {
 #[test]
 fn backends_must_be_reached_by_our_interfaces() {
     let mut facts = machine();
+    facts.links.push(Link { kind: Some("wireguard".into()), mac: None, ..link(5, "wg0") });
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("type gretap or vxlan"), "{finding}");
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.state, State::Fail);
@@ -326,6 +331,11 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
     facts.receiving.insert("eth0".into(), well);
     assert_eq!(find(&node, &facts, "forwarding").state, State::Ok);
+    // The frame's address would be lost, and it is all that dsr-l2 rewrites.
+    let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
+    let finding = find(&config(interfaces, dsr), &facts, "forwarding");
+    assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+    assert!(finding.fix.contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything.
     let all_generic = config(&format!("{interfaces}\nxdp_mode = \"generic\""), "");
     let report = judge(&all_generic, &Facts { receiving: HashMap::new(), ..facts });

@@ -6,6 +6,7 @@ use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::run::foreign_program;
 use ringway_bpf_tests::{Flow, World, ports, wire};
+use ringway_plan::tables::{Forward, Tunnel};
 
 use crate::needs_root;
 
@@ -96,6 +97,75 @@ fn nothing_is_passed_that_can_be_redirected() {
                 world.answer(&flow, flags::SYN | flags::ACK);
             }
         }
+    }
+}
+
+/// A world whose service at [`ports::ACROSS`] is forwarded like this.
+fn dsr_world(forward: Forward) -> World {
+    World::with(8_192, |tables| {
+        let ours = tables.services.iter_mut().filter(|service| service.key.port == ports::ACROSS);
+        for service in ours {
+            service.forward = forward;
+            let family = if service.key.address.is_ipv4() { Family::V4 } else { Family::V6 };
+            let port = if forward == Forward::DsrGue { 6080 } else { 0 };
+            let own = tables.backends.iter_mut().filter(|backend| backend.service == service.id);
+            for backend in own {
+                backend.tunnel = Some(Tunnel { source: family.nat(), port });
+            }
+        }
+    })
+}
+
+/// The kernel routes by the outer header, and takes a hop of that.
+#[test]
+fn tunnels_are_passed() {
+    needs_root!("tunnels_are_passed");
+    for forward in [Forward::DsrIpip, Forward::DsrGue] {
+        let mut world = dsr_world(forward);
+        for family in FAMILIES {
+            for proto in [TCP, UDP] {
+                let request = first(&mut world, family, proto);
+                let generic = |flags: &mut u16| *flags ^= RW_IFACE_GENERIC as u16;
+                let redirected = world.send(&request);
+                assert_eq!(redirected.verdict, Verdict::Redirect);
+                world.change_iface(BACK, |iface| generic(&mut iface.flags));
+                let seen = world.send(&request);
+                world.change_iface(BACK, |iface| generic(&mut iface.flags));
+                assert_eq!(seen.pair(), PASSED, "{forward} {request:?}");
+                let mut wanted = redirected.frame;
+                wanted[..6].copy_from_slice(&request.dst_mac);
+                wanted[6..12].copy_from_slice(&request.src_mac);
+                one_hop_more(&mut wanted, family);
+                assert_eq!(seen.frame, wanted, "{forward} {request:?}");
+                wire::check(&seen.frame).good();
+            }
+        }
+    }
+}
+
+/// One more in the outer header of a frame.
+fn one_hop_more(frame: &mut [u8], family: Family) {
+    if family == Family::V6 {
+        frame[14 + 7] += 1;
+        return;
+    }
+    frame[14 + 8] += 1;
+    frame[14 + 10..14 + 12].fill(0);
+    let words = frame[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+    let sum: u32 = words.sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[14 + 10..14 + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// There is no rewrite that the kernel would follow.
+#[test]
+fn dsr_l2_is_not_passed() {
+    needs_root!("dsr_l2_is_not_passed");
+    let mut world = dsr_world(Forward::DsrL2);
+    world.change_iface(BACK, |iface| iface.flags |= RW_IFACE_GENERIC as u16);
+    for family in FAMILIES {
+        let request = first(&mut world, family, TCP);
+        assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
     }
 }
 

@@ -137,3 +137,36 @@ fn all_generic_nothing_is_passed() -> Result<()> {
     eprintln!("{load:?}");
     Ok(())
 }
+
+/// An Ethernet tunnel, as one that is put into WireGuard: both ways go by the kernel's own road.
+#[test]
+fn a_backend_behind_a_tunnel_device() -> Result<()> {
+    needs_root!();
+    let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
+    let backend = Namespace::new("b1")?;
+    let options = VethOptions::default();
+    let eth0 = End::new(&client, "eth0").address("10.1.0.2/24").xdp_receive(XdpReceive::Pass);
+    veth(&eth0, &End::new(&gateway, "eth0").address("10.1.0.1/24"), &options)?;
+    let underlay = End::new(&gateway, "eth1").address("10.3.0.1/24");
+    veth(&underlay, &End::new(&backend, "eth0").address("10.3.0.2/24"), &options)?;
+    for (ns, device, own, other) in [(&gateway, "eth1", 1, 2), (&backend, "eth0", 2, 1)] {
+        ns.ip(&format!(
+            "link add vx0 mtu 1450 type vxlan id 7 dstport 4789 dev {device} local 10.3.0.{own} \
+             remote 10.3.0.{other}\naddr add 10.2.0.{own}/24 dev vx0\nlink set vx0 up\n"
+        ))?;
+    }
+    let address = SocketAddr::new("10.2.0.2".parse()?, 80);
+    let _nginx = Nginx::start(&backend, &[address], "b1")?;
+    for key in ["forwarding", "accept_local"] {
+        gateway.sysctl(&format!("net/ipv4/conf/eth0/{key}"), "1")?;
+    }
+    let web = service("web", WEB, &[address], "announce = \"arp\"\n");
+    let running = Gateway::start(&gateway, &configuration(&gateway, &["eth0", "vx0"], &web))?;
+    for _ in 0..20 {
+        ensure!(get(&client, WEB)? == "b1");
+    }
+    let status = running.status()?;
+    ensure!(counted(&status, "eth0", "pass", "pass-rewritten") > 80, "{}", status["counters"]);
+    ensure!(counted(&status, "vx0", "redirect", "nat-reply") > 60, "{}", status["counters"]);
+    Ok(())
+}
