@@ -393,7 +393,7 @@ struct rw_flow {
 	__u32 client[4];
 	__u8 client_mac[6]; /* where replies go: L2 source of the last request */
 	__u8 iface;	    /* interface slot of the last request */
-	__u8 pad;
+	__u8 kept;	    /* 1: had packets a second apart or more; else on probation */
 	__u16 client_port_be;
 	__u16 service;
 	__u32 seen; /* seconds, CLOCK_MONOTONIC */
@@ -480,6 +480,7 @@ struct rw_traffic {
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
 	__u64 ports;		 /* nat ports tried: where the next search begins */
+	__u64 evicted;		 /* flows on probation that gave way to new ones */
 };
 
 /* Written by user space, read per packet. Seconds. */

@@ -89,11 +89,24 @@ static __always_inline __u8 state_after_reply(__u8 state, __u8 tcp_flags)
 	return state == RW_FLOW_SYN && (tcp_flags & TCP_SYN) ? RW_FLOW_SYN_ACK : state;
 }
 
-/* Written only when it changes: a busy flow dirties its line once a second. */
+/* Two readings of a clock that counts seconds, so far apart, are a second apart at least. */
+#define PROBATION_TICKS 2
+
+/*
+ * Written only when it changes: a busy flow dirties its line once a second. A
+ * flow on probation keeps the time it began at, until a packet ends that; a
+ * handshake that nobody answers does not.
+ */
 static __always_inline void flow_touch(struct rw_flow *flow, __u64 *key, __u8 state, __u32 now)
 {
-	if (READ_ONCE(flow->seen) != now)
+	__u32 idle = now - READ_ONCE(flow->seen);
+
+	if (idle && (flow->kept || state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK)) {
 		WRITE_ONCE(flow->seen, now);
+	} else if ((__s32)idle >= PROBATION_TICKS) {
+		flow->kept = 1;
+		WRITE_ONCE(flow->seen, now);
+	}
 	if (state != key_state(*key))
 		flow_move(flow, key, state);
 }

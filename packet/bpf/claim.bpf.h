@@ -29,59 +29,112 @@ static __always_inline bool is_rival(const struct rw_settings *set, struct rw_fl
 	       same_addr(flow->client, client->addr) || !flow_unchanged(flow, other);
 }
 
+/* Which record is asked for, and why there was none. */
+struct claim_ask {
+	__u64 key; /* in state CLAIMED: for the record's writer to fill and publish */
+	__u32 bucket;
+	__u32 now;
+	__u32 evict;   /* 1: a flow on probation gives way */
+	__u32 rival;   /* out: place of the record that has our source already */
+	__u32 evicted; /* out: flows that gave way */
+};
+
+/* The record of a bucket to take, and what it holds. */
+struct prey {
+	__u32 number; /* RW_BUCKET_FLOWS: none */
+	__u32 seen;
+	__u64 key;
+	bool alive;
+};
+
+enum considered {
+	LOOK_ON,
+	TAKE_THIS,
+	GIVE_UP, /* it has our source, and stays */
+};
+
+static __always_inline enum considered consider(const struct rw_settings *set, struct rw_flow *flow,
+						__u32 i, const struct claim_ask *ask,
+						const struct rw_address *client, struct prey *prey)
+{
+	__u64 key = READ_ONCE(flow->key);
+	struct prey this = { i, READ_ONCE(flow->seen), key,
+			     flow_alive(set, key, READ_ONCE(flow->seen), ask->now) };
+	bool gives_way = ask->evict && flow_evictable(flow, key);
+
+	if (is_rival(set, flow, ask->key, ask->now, client)) {
+		/* Under source = "client" a rival is this very flow. */
+		if (!gives_way || client)
+			return GIVE_UP;
+		*prey = this;
+		return TAKE_THIS;
+	}
+	if (this.alive) {
+		bool first = prey->number >= RW_BUCKET_FLOWS;
+
+		if (gives_way && (first || (prey->alive && (__s32)(this.seen - prey->seen) < 0)))
+			*prey = this;
+		return LOOK_ON;
+	}
+	/* A dead record of this very port first: it must not linger beside. */
+	if (prey->number >= RW_BUCKET_FLOWS || prey->alive || same_source(key, ask->key))
+		*prey = this;
+	return LOOK_ON;
+}
+
 /*
- * Takes a dead record of a bucket for `key`, which is in state CLAIMED, for its
- * writer to fill and publish; `client` is set when the source stays the
- * client's. Returns its place; 0 when there is none, or when a record has our
- * source already: then *rival is that one's place.
+ * Takes a dead record of a bucket, or one that must give way. `client` is set
+ * when the source stays the client's. Returns its place; 0: there is none.
  * Two CPUs that claim one port in two records of a bucket each see the other
  * after their own compare-and-swap, a full barrier; at least one gives way.
  */
-__noinline __u32 flow_claim(__u32 number, __u64 key, __u32 now, const struct rw_address *client,
-			    __u32 *rival)
+__noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *client)
 {
-	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
 	struct rw_settings *set = RW_ONLY(settings);
-	__u32 mine = RW_BUCKET_FLOWS;
+	struct prey prey = { .number = RW_BUCKET_FLOWS };
+	struct rw_flow_bucket *bucket;
 	struct rw_flow *flow;
-	__u64 dead = 0;
+	__u32 number, mine;
 
-	if (!set || !bucket || !rival)
+	if (!set || !ask)
 		return 0;
-	*rival = 0;
+	number = ask->bucket;
+	bucket = bpf_map_lookup_elem(&flows, &number);
+	if (!bucket)
+		return 0;
+	ask->rival = 0;
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		__u64 other = READ_ONCE(bucket->flows[i].key);
+		enum considered found = consider(set, &bucket->flows[i], i, ask, client, &prey);
 
-		if (is_rival(set, &bucket->flows[i], key, now, client)) {
-			*rival = number << 2 | (i + 1);
+		if (found == TAKE_THIS)
+			break;
+		if (found == GIVE_UP) {
+			ask->rival = number << 2 | (i + 1);
 			return 0;
 		}
-		if (flow_alive(set, other, READ_ONCE(bucket->flows[i].seen), now))
-			continue;
-		/* A dead record of this very port first: it must not linger beside. */
-		if (mine == RW_BUCKET_FLOWS || same_source(other, key)) {
-			mine = i;
-			dead = other;
-		}
 	}
+	mine = prey.number;
 	if (mine >= RW_BUCKET_FLOWS)
 		return 0;
 	flow = &bucket->flows[mine];
-	if (__sync_val_compare_and_swap(&flow->key, dead, key) != dead)
+	if (__sync_val_compare_and_swap(&flow->key, prey.key, ask->key) != prey.key)
 		return 0;
-	/* Since we looked, it may have been claimed and published under this very key. */
-	if (key_state(dead) > RW_FLOW_CLAIMED &&
-	    flow_alive(set, dead, READ_ONCE(flow->seen), now)) {
-		WRITE_ONCE(flow->key, dead);
+	/* Since we looked, it may have been claimed and published under this very
+	 * key, or have come off probation. */
+	if (prey.alive ? !flow_evictable(flow, prey.key) :
+			 key_state(prey.key) > RW_FLOW_CLAIMED &&
+				 flow_alive(set, prey.key, READ_ONCE(flow->seen), ask->now)) {
+		WRITE_ONCE(flow->key, prey.key);
 		return 0;
 	}
 	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		if (i != mine && is_rival(set, &bucket->flows[i], key, now, client)) {
+		if (i != mine && is_rival(set, &bucket->flows[i], ask->key, ask->now, client)) {
 			WRITE_ONCE(flow->key, 0);
-			*rival = number << 2 | (i + 1);
+			ask->rival = number << 2 | (i + 1);
 			return 0;
 		}
 	}
+	ask->evicted += prey.alive;
 	return number << 2 | (mine + 1);
 }
 
@@ -103,28 +156,47 @@ static __always_inline bool entry_stale(const struct rw_settings *set, __u64 ent
 	return at.tag != (__u32)(entry >> 32);
 }
 
-/* Leads the request tuple to its record. False: both buckets are full. */
-static __always_inline bool index_flow(const struct rw_settings *set, const struct index_place *at,
-				       __u32 place, __u32 now)
+/* Where an entry may be put: nothing there, or nothing that counts any more. */
+static __always_inline bool entry_free(const struct rw_settings *set, __u64 entry, __u32 now,
+				       bool evict)
 {
-	__u64 entry = (__u64)at->tag << 32 | place;
+	struct rw_flow *flow;
+	__u64 key;
 
+	if (!entry || entry_stale(set, entry, now))
+		return true;
+	flow = flow_at((__u32)entry);
+	if (!evict || !flow)
+		return false;
+	key = READ_ONCE(flow->key);
+	return flow_evictable(flow, key) && __sync_val_compare_and_swap(&flow->key, key, 0) == key;
+}
+
+/* Leads the request tuple to its record. 0: both buckets are full. */
+__noinline __u32 index_flow(const struct index_place *at, __u32 place, __u32 now, __u32 evict)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	__u64 entry;
+
+	if (!set || !at)
+		return 0;
+	entry = (__u64)at->tag << 32 | place;
 	for (int b = 0; b < 2; b++) {
 		__u32 number = at->bucket[b & 1];
 		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
 
 		if (!bucket)
-			return false;
+			return 0;
 		for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
 			__u64 old = READ_ONCE(bucket->entries[i]);
 
-			if (old && !entry_stale(set, old, now))
+			if (!entry_free(set, old, now, evict))
 				continue;
 			if (__sync_val_compare_and_swap(&bucket->entries[i], old, entry) == old)
-				return true;
+				return 1;
 		}
 	}
-	return false;
+	return 0;
 }
 
 /* A source to try: a port, and which of the backend's nat addresses. */
@@ -143,7 +215,7 @@ static __always_inline struct nat_source nth_source(const struct rw_settings *se
 	struct nat_source source;
 
 	/* A pool smaller than the number of CPUs has no blocks. */
-	if (n < FLOW_TRIES_OWN && block) {
+	if ((n < FLOW_TRIES_OWN || n >= FLOW_TRIES_OWN + FLOW_TRIES_ALL) && block) {
 		source.port = set->port_first + cpu * block + cursor % block;
 		source.addr = cursor / block % addrs;
 		return source;
@@ -164,40 +236,36 @@ static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_b
 	reply->pad = 0;
 }
 
-/* A claimed record. */
-struct claim {
-	__u64 key; /* in state CLAIMED */
-	__u32 place;
-};
-
-/* nat: a port of the pool towards this backend. */
-static __always_inline enum rw_reason claim_port(const struct rw_settings *set,
-						 const struct rw_backend *backend,
-						 const struct rw_opening *open,
-						 struct rw_tuple *reply, struct claim *claim)
+/* nat: a port of the pool towards this backend. Its record's place, or 0. */
+static __always_inline __u32 claim_port(const struct rw_settings *set,
+					const struct rw_backend *backend, __u32 reference,
+					struct rw_tuple *reply, struct claim_ask *ask)
 {
-	__u32 index = RW_BACKEND_INDEX(open->backend), rival = 0;
+	__u32 index = RW_BACKEND_INDEX(reference), place;
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
 	if (!t)
-		return RW_REASON_NO_STATE;
-	for (__u32 n = 0; n < FLOW_TRIES_OWN + FLOW_TRIES_ALL; n++) {
+		return 0;
+	for (__u32 n = 0; n < FLOW_TRIES; n++) {
 		struct nat_source source =
 			nth_source(set, n, (__u32)t->ports++, backend->nat_count ?: 1);
 		__u32 nat = (backend->nat_first + source.addr) & 0xff, port = source.port;
 		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
 
 		if (!own)
-			return RW_REASON_NO_STATE;
+			return 0;
 		copy_addr(reply->daddr, own->addr);
 		reply->dport_be = bpf_htons((__u16)port);
-		claim->key = flow_key(open->backend, (__u16)port, nat, RW_FLOW_CLAIMED);
-		claim->place = flow_claim(reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0), claim->key,
-					  open->now, NULL, &rival);
-		if (claim->place)
-			return RW_REASON_NONE;
+		ask->key = flow_key(reference, (__u16)port, nat, RW_FLOW_CLAIMED);
+		ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0);
+		ask->evict = n >= FLOW_TRIES_OWN + FLOW_TRIES_ALL;
+		place = flow_claim(ask, NULL);
+		if (place) {
+			t->evicted += ask->evicted;
+			return place;
+		}
 	}
-	return RW_REASON_NAT_EXHAUSTED;
+	return 0;
 }
 
 /* Waits, but not for ever, while another CPU fills a record: some 100 ns. */
@@ -227,46 +295,46 @@ static __always_inline bool claimed_before(struct rw_tuple *reply, struct rw_ope
 	return true;
 }
 
-/* source = "client": the client's own port, or nothing. */
-static __always_inline enum rw_reason claim_client(const struct rw_settings *set,
-						   const struct rw_tuple *t,
-						   struct rw_opening *open, struct rw_tuple *reply,
-						   struct claim *claim)
+/* source = "client": the client's own port, or nothing. The record's place, or
+ * 0: then *failed says why, nothing when another CPU has just opened the flow. */
+static __always_inline __u32 claim_client(const struct rw_settings *set, const struct rw_tuple *t,
+					  struct rw_opening *open, struct rw_tuple *reply,
+					  struct claim_ask *ask, enum rw_reason *failed)
 {
-	enum rw_reason failed = RW_REASON_NONE;
-	__u32 rival = 0;
+	__u32 place;
 	__u64 hash;
 
 	copy_addr(reply->daddr, t->saddr);
 	reply->dport_be = t->sport_be;
-	if (claimed_before(reply, open, &failed))
-		return failed;
+	if (claimed_before(reply, open, failed))
+		return 0;
 	hash = reply_hash(set, reply);
-	claim->key =
-		flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
-	for (__u32 choice = 0; choice < REPLY_CHOICES; choice++) {
-		claim->place = flow_claim(reply_bucket(set, hash, reply->dport_be, choice), claim->key, open->now,
-					  (const struct rw_address *)t->saddr, &rival);
-		if (claim->place)
-			return RW_REASON_NONE;
-		if (!rival)
+	ask->key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
+	for (__u32 n = 0; n < 2 * REPLY_CHOICES; n++) {
+		ask->bucket = reply_bucket(set, hash, reply->dport_be, n % REPLY_CHOICES);
+		ask->evict = n >= REPLY_CHOICES;
+		place = flow_claim(ask, (const struct rw_address *)t->saddr);
+		if (place)
+			return place;
+		if (!ask->rival)
 			continue;
-		await_rival(rival);
-		if (claimed_before(reply, open, &failed))
-			return failed;
+		await_rival(ask->rival);
+		if (claimed_before(reply, open, failed))
+			return 0;
 	}
-	return RW_REASON_FLOW_TABLE_FULL;
+	*failed = RW_REASON_FLOW_TABLE_FULL;
+	return 0;
 }
 
 /* Fills a claimed record and makes it known in both directions. */
 static __always_inline bool publish_flow(const struct rw_settings *set, const struct rw_tuple *t,
-					 struct rw_opening *open, struct claim *claim)
+					 struct rw_opening *open, __u64 claimed, __u32 at_place)
 {
 	__u8 state = t->proto == IPPROTO_TCP ? RW_FLOW_SYN : RW_FLOW_UDP_NEW;
 	struct index_place at = index_place(set, t->saddr, t->sport_be, t->dport_be, open->service);
-	__u64 key = key_with_state(claim->key, state);
-	struct rw_flow *flow = flow_at(claim->place);
-	__be16 *dport_be = flow_dport(claim->place);
+	__u64 key = key_with_state(claimed, state);
+	struct rw_flow *flow = flow_at(at_place);
+	__be16 *dport_be = flow_dport(at_place);
 	__u64 first = 0;
 	__u32 place;
 
@@ -275,20 +343,21 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
 	flow->iface = (__u8)open->iface;
+	flow->kept = 0;
 	flow->client_port_be = t->sport_be;
 	flow->service = open->service;
 	*dport_be = t->dport_be;
 	WRITE_ONCE(flow->seen, open->now);
 	/* Exchange, not store: a full barrier between the fields and the key. */
 	__sync_lock_test_and_set(&flow->key, key);
-	if (!index_flow(set, &at, claim->place, open->now)) {
+	if (!index_flow(&at, at_place, open->now, 0) && !index_flow(&at, at_place, open->now, 1)) {
 		WRITE_ONCE(flow->key, 0);
 		return false;
 	}
 	open->key = key;
 	/* Two CPUs may open one client's flow at once: the first in the index stays. */
 	place = flow_by_client(t, open->service, open->now, &first);
-	if (place && place != claim->place && key_backend(first) == open->backend) {
+	if (place && place != at_place && key_backend(first) == open->backend) {
 		WRITE_ONCE(flow->key, 0);
 		open->key = first;
 	}
@@ -300,10 +369,10 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 			   struct rw_opening *open)
 {
 	struct rw_settings *set = RW_ONLY(settings);
-	struct claim claim = {};
+	enum rw_reason failed = RW_REASON_NONE;
+	struct claim_ask ask = {};
 	struct rw_backend *backend;
-	enum rw_reason failed;
-	__u32 index;
+	__u32 index, place;
 
 	if (!set || !t || !reply || !open)
 		return RW_REASON_NO_STATE;
@@ -313,13 +382,18 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 		return RW_REASON_NO_STATE;
 	reply_from(reply, backend);
 	open->key = 0;
-	if (open->source_client)
-		failed = claim_client(set, t, open, reply, &claim);
-	else
-		failed = claim_port(set, backend, open, reply, &claim);
-	if (failed || open->key)
+	ask.now = open->now;
+	if (open->source_client) {
+		place = claim_client(set, t, open, reply, &ask, &failed);
+	} else {
+		place = claim_port(set, backend, open->backend, reply, &ask);
+		if (!place)
+			failed = RW_REASON_NAT_EXHAUSTED;
+	}
+	if (!place)
 		return failed;
-	return publish_flow(set, t, open, &claim) ? RW_REASON_NONE : RW_REASON_FLOW_TABLE_FULL;
+	return publish_flow(set, t, open, ask.key, place) ? RW_REASON_NONE :
+							    RW_REASON_FLOW_TABLE_FULL;
 }
 
 #endif

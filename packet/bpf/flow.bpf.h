@@ -20,10 +20,13 @@
 #include "maps.bpf.h"
 #include "parse.bpf.h"
 
-/* Ports tried in this CPU's block, and then anywhere in the pool. 31 in all: a
+/* Ports tried in this CPU's block, and then anywhere in the pool. 37 with those below: a
  * prime, so that refused rounds do not fall into step with the pool's size. */
 #define FLOW_TRIES_OWN 4
 #define FLOW_TRIES_ALL 27
+/* When all of those are taken, these of the own block are taken over, oldest first. */
+#define FLOW_TRIES_EVICT 6
+#define FLOW_TRIES (FLOW_TRIES_OWN + FLOW_TRIES_ALL + FLOW_TRIES_EVICT)
 #define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
 
 /* x86 alone keeps loads in order; elsewhere a seqlock's reader needs barriers. */
@@ -77,6 +80,17 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 		return false;
 	/* Signed: another CPU's clock reading may be one tick ahead of ours. */
 	return (__s32)(now - seen) <= (__s32)set->timeout[state];
+}
+
+/*
+ * May a new flow take this one's place when there is no other? Flows begin on
+ * probation, so that a flood of first packets displaces itself and nothing
+ * else; one that is over has nothing to lose.
+ */
+static __always_inline bool flow_evictable(const struct rw_flow *flow, __u64 key)
+{
+	return key_state(key) > RW_FLOW_CLAIMED &&
+	       (!flow->kept || key_state(key) == RW_FLOW_CLOSED);
 }
 
 /* The first half of a seqlock read: no field may be read before its key. */
@@ -167,9 +181,9 @@ struct index_place {
 	__u32 bucket[2];
 };
 
-static __always_inline struct index_place
-index_place(const struct rw_settings *set, const __u32 *client, __be16 port_be, __be16 dport_be,
-	    __u16 service)
+static __always_inline struct index_place index_place(const struct rw_settings *set,
+						      const __u32 *client, __be16 port_be,
+						      __be16 dport_be, __u16 service)
 {
 	__u32 port = bpf_ntohs(port_be);
 	__u64 word = (__u64)service << 32 | (__u64)dport_be << 16 | port / PORTS_TOGETHER;

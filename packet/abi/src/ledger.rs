@@ -69,6 +69,8 @@ impl rw_traffic {
         self.reply_bytes += other.reply_bytes;
         self.flows += other.flows;
         self.partial_checksums += other.partial_checksums;
+        self.ports = self.ports.wrapping_add(other.ports);
+        self.evicted += other.evicted;
     }
 }
 

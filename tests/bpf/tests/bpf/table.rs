@@ -36,6 +36,20 @@ fn try_open(world: &World, out: &mut Vec<u8>, frame: &Frame) -> Option<Source> {
     }
 }
 
+/// The same, and no later flow can displace it.
+fn try_keep(world: &World, out: &mut Vec<u8>, frame: &Frame) -> Option<Source> {
+    let opened = try_open(world, out, frame);
+    if opened.is_some() {
+        audit::keep_all(world);
+    }
+    opened
+}
+
+/// Flows that gave way to others.
+fn evicted(world: &World) -> u64 {
+    world.tables.backends.iter().map(|row| world.traffic(row).evicted).sum()
+}
+
 fn dropped(world: &World, reason: Reason) -> u64 {
     world.ledger(FRONT).count(Drop, reason)
 }
@@ -57,22 +71,30 @@ fn a_pool_runs_out_with_a_counted_drop() {
 }
 
 fn exhaust(family: Family, proto: u8, pool: u16, cpus: u32) {
-    let world = World::with(100_000, |tables| tables.nat_ports = (20_000, pool));
+    let world = World::with(40_000, |tables| tables.nat_ports = (20_000, pool));
     let mut out = Vec::new();
     let mut sources = HashSet::new();
     let mut first_refusal = None;
     let attempts = 4 * u32::from(pool);
     for n in 0..attempts {
         pin((n % cpus) as usize);
-        match try_open(&world, &mut out, &nth(family, proto, ports::ACROSS, n)) {
-            Some((source, _)) => {
-                assert!((20_000..20_000 + pool).contains(&source.port()));
-                assert!(sources.insert(source), "{source} twice");
-            }
-            None => first_refusal = first_refusal.or(Some(n)),
+        // Until the first of them is, no flow has to be kept from giving way.
+        let Some((source, _)) = try_open(&world, &mut out, &nth(family, proto, ports::ACROSS, n))
+        else {
+            continue;
+        };
+        assert!((20_000..20_000 + pool).contains(&source.port()));
+        let gave_way = first_refusal.is_none() && evicted(&world) > 0;
+        assert!(sources.insert(source) != gave_way, "{source} twice");
+        if gave_way {
+            first_refusal = Some(n);
+        }
+        if first_refusal.is_some() {
+            audit::keep_all(&world);
         }
     }
-    let refused = u64::from(attempts) - sources.len() as u64;
+    assert_eq!(evicted(&world), 1);
+    let refused = u64::from(attempts) - sources.len() as u64 - evicted(&world);
     assert_eq!(dropped(&world, NatExhausted), refused);
     let percent = |n: usize| 100 * n / usize::from(pool);
     let (first, end) = (percent(first_refusal.unwrap() as usize), percent(sources.len()));
@@ -142,7 +164,7 @@ fn services_that_share_a_backend_share_its_ports() {
     let (mut out, mut sources) = (Vec::new(), HashSet::new());
     for n in 0..400 {
         let port = if n % 2 == 0 { ports::CLIENT } else { ports::CLIENT_TOO };
-        if let Some(source) = try_open(&world, &mut out, &nth(Family::V4, UDP, port, n)) {
+        if let Some(source) = try_keep(&world, &mut out, &nth(Family::V4, UDP, port, n)) {
             assert!(sources.insert(source), "{source:?} twice");
         }
     }
@@ -166,12 +188,12 @@ fn a_pool_of_one_port() {
 fn one_port(world: &World) {
     pin(1);
     let mut out = Vec::new();
-    let first = try_open(world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 0)).unwrap();
+    let first = try_keep(world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 0)).unwrap();
     assert_eq!(first.0.port(), 20_000);
-    assert_eq!(try_open(world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 1)), None);
+    assert_eq!(try_keep(world, &mut out, &nth(Family::V4, TCP, ports::ACROSS, 1)), None);
     assert_eq!(dropped(world, NatExhausted), 1);
     // Another backend is another matter.
-    let other = try_open(world, &mut out, &nth(Family::V4, TCP, ports::SAME, 1)).unwrap();
+    let other = try_keep(world, &mut out, &nth(Family::V4, TCP, ports::SAME, 1)).unwrap();
     assert_eq!(other.0.port(), 20_000);
 }
 
@@ -191,7 +213,7 @@ fn addresses_multiply_the_pool() {
     let (mut out, mut sources) = (Vec::new(), HashSet::new());
     for n in 0..1_000 {
         if let Some((source, _)) =
-            try_open(&world, &mut out, &nth(Family::V4, UDP, ports::ACROSS, n))
+            try_keep(&world, &mut out, &nth(Family::V4, UDP, ports::ACROSS, n))
         {
             assert!(sources.insert(source));
         }
@@ -236,7 +258,7 @@ fn a_full_index_is_a_counted_drop() {
     let mut out = Vec::new();
     let opened: Vec<Frame> = (0..20)
         .map(|n| nth(Family::V6, TCP, ports::ACROSS, n))
-        .filter(|frame| try_open(&world, &mut out, frame).is_some())
+        .filter(|frame| try_keep(&world, &mut out, frame).is_some())
         .collect();
     assert_eq!(opened.len(), 8);
     assert_eq!(dropped(&world, FlowTableFull), 12);
@@ -244,8 +266,8 @@ fn a_full_index_is_a_counted_drop() {
     // One that ended makes room for one.
     let first = audit::records(&world)[0];
     audit::age(&world, first.place, 4_000);
-    assert!(try_open(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 100)).is_some());
-    assert!(try_open(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 101)).is_none());
+    assert!(try_keep(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 100)).is_some());
+    assert!(try_keep(&world, &mut out, &nth(Family::V6, TCP, ports::ACROSS, 101)).is_none());
     assert_eq!(audit::audit(&world).live, 8);
 }
 
@@ -258,7 +280,7 @@ fn a_full_table_is_a_counted_drop() {
         let capacity = audit::capacity(&world);
         let mut out = Vec::new();
         let opened = (0..2_000)
-            .filter(|n| try_open(&world, &mut out, &nth(Family::V4, UDP, port, *n)).is_some())
+            .filter(|n| try_keep(&world, &mut out, &nth(Family::V4, UDP, port, *n)).is_some())
             .count();
         assert_eq!(opened as u32, capacity, "{reason}");
         assert_eq!(dropped(&world, reason), 2_000 - u64::from(capacity), "{reason}");
