@@ -50,6 +50,26 @@ pub fn http_raw(client: &Namespace, target: SocketAddr, request: &[u8]) -> Resul
     client.run(exchange)?.with_context(|| format!("asking {target}"))
 }
 
+/// Sends a [`crate::Bulk`] server `up` bytes and reads `down` from it.
+///
+/// # Errors
+/// The connection fails, or stands still.
+pub fn bulk(client: &Namespace, target: SocketAddr, up: u64, down: u64) -> Result<()> {
+    let exchange = || -> io::Result<u64> {
+        let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(&[up.to_be_bytes(), down.to_be_bytes()].concat())?;
+        io::copy(&mut io::repeat(b'.').take(up), &mut stream)?;
+        io::copy(&mut stream, &mut io::sink())
+    };
+    let came = client.run(exchange)?.with_context(|| format!("bytes to and from {target}"))?;
+    if came != down {
+        bail!("{came} of {down} bytes from {target}");
+    }
+    Ok(())
+}
+
 /// A long-lived connection to a [`crate::Echo`]: it answers each line with its name and the line.
 #[derive(Debug)]
 pub struct Line(TcpStream);

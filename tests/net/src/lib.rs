@@ -14,10 +14,10 @@ mod tunnel;
 
 pub use binary::{Ran, path as binary, ringway};
 pub use books::{Device, RunCounts, detach_link};
-pub use client::{Line, ask_udp, get, http, http_raw, no_checksum};
+pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
 pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};
-pub use server::{Dns, Echo, Named, Responder};
+pub use server::{Bulk, Dns, Echo, Named, Responder};
 pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, configuration, service};
 pub use tunnel::{Tunnel, Wrap};
 

@@ -151,6 +151,47 @@ fn datagrams(
     }
 }
 
+/// TCP: takes and gives as many bytes as it is asked to; see [`crate::bulk`].
+#[derive(Debug)]
+pub struct Bulk {
+    _tcp: Worker,
+}
+
+impl Bulk {
+    /// Listens on `address` in the namespace.
+    ///
+    /// # Errors
+    /// The address cannot be had.
+    pub fn start(namespace: &Namespace, address: SocketAddr) -> Result<Bulk> {
+        let listener = namespace.run(|| TcpListener::bind(address))??;
+        listener.set_nonblocking(true)?;
+        let tcp = Worker::start(move |stop| {
+            while !stop.load(Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(take_and_give(stream)),
+                    Err(_) => thread::sleep(GLANCE / 10),
+                }
+            }
+        });
+        Ok(Bulk { _tcp: tcp })
+    }
+}
+
+/// Two numbers of 8 bytes: how many bytes follow, and how many are wanted back.
+fn take_and_give(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(10)))?;
+    let mut head = [0; 16];
+    stream.read_exact(&mut head)?;
+    let number = |at: usize| {
+        head[at..at + 8].iter().fold(0u64, |number, byte| number << 8 | u64::from(*byte))
+    };
+    io::copy(&mut (&stream).take(number(0)), &mut io::sink())?;
+    io::copy(&mut io::repeat(b'.').take(number(8)), &mut stream)?;
+    Ok(())
+}
+
 /// A DNS server that has one answer to every question: its own IPv4 address record.
 #[derive(Debug)]
 pub struct Dns {

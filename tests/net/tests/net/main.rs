@@ -12,6 +12,7 @@ mod flows;
 mod guide;
 mod health;
 mod http;
+mod icmp;
 mod losses;
 mod passing;
 mod ports;

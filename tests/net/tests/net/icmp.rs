@@ -1,0 +1,126 @@
+//! Ping and path MTU discovery.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Bulk, Gateway, SERVICE_V4, SERVICE_V6, Site, bulk, get, needs_root, service,
+};
+use ringway_testnet::{End, Namespace, VethOptions, veth};
+
+/// More than any buffer on the way holds.
+const MUCH: u64 = 4 << 20;
+
+const SERVICES: [SocketAddr; 2] =
+    [SocketAddr::new(SERVICE_V4, 5001), SocketAddr::new(SERVICE_V6, 5001)];
+
+fn count(gateway: &Gateway, reason: &str) -> Result<u64> {
+    let status = gateway.status()?;
+    let counters = status["counters"].as_array().context("no counters")?.clone();
+    let of =
+        |c: &serde_json::Value| if c["reason"] == reason { c["packets"].as_u64() } else { None };
+    Ok(counters.iter().filter_map(of).sum())
+}
+
+fn ping(from: &Namespace, to: IpAddr, size: u16) -> Result<String> {
+    let mut ping = from.tool("ping")?;
+    let (to, size) = (to.to_string(), size.to_string());
+    let output = ping.args(["-n", "-c", "2", "-i", "0.2", "-W", "3", "-s", &size, &to]).output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success(), "ping {to}: {said}");
+    Ok(said)
+}
+
+#[test]
+fn a_service_address_is_pinged() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    // One that Ringway answers for, one that the node's kernel owns.
+    let owned: SocketAddr = "10.1.0.81:80".parse()?;
+    site.net.gateway.ip("addr add 10.1.0.81/32 dev eth0\n")?;
+    let text = site.service("web", SocketAddr::new(SERVICE_V4, 80), "")
+        + &site.service("web6", SocketAddr::new(SERVICE_V6, 80), "")
+        + &service("owned", owned, &site.backends(SERVICE_V4, 80), "");
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&text))?;
+    for address in [SERVICE_V4, SERVICE_V6, owned.ip()] {
+        for size in [0, 1, 56, 1400] {
+            let said = ping(site.client(), address, size)?;
+            ensure!(size < 16 || said.contains("ttl=64"), "{said}");
+        }
+    }
+    ensure!(count(&gateway, "echo-reply")? >= 24, "{}", gateway.status()?["counters"]);
+    get(site.client(), owned)?;
+    Ok(())
+}
+
+/// A large answer from the first backend to a client that says it takes 1500 bytes, and from the
+/// same client as much.
+fn transfer(site: &Site, from: &Namespace, up: u64, down: u64) -> Result<()> {
+    for target in SERVICES {
+        bulk(from, target, up, down)
+            .with_context(|| format!("{target} in {}", site.client().name()))?;
+    }
+    Ok(())
+}
+
+fn start(site: &Site) -> Result<(Gateway, Vec<Bulk>)> {
+    let mut servers = Vec::new();
+    let mut text = String::new();
+    for (n, target) in SERVICES.iter().enumerate() {
+        for backend in site.backends(target.ip(), target.port()) {
+            servers.push(Bulk::start(&site.net.backends[0].ns, backend)?);
+        }
+        text += &site.service(&format!("bulk{n}"), *target, "");
+    }
+    Ok((Gateway::start(&site.net.gateway, &site.configuration(&text))?, servers))
+}
+
+/// ```text
+/// far eth0 (1500) -- (1300) client, now a router -- gateway -- backend
+/// ```
+/// What the backend sends is too big for the router before the client: it says so to the service
+/// address, and the backend must learn it.
+#[test]
+fn a_small_link_behind_the_clients_router() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let far = Namespace::new("far")?;
+    let router = site.client();
+    veth(
+        &End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64"),
+        &End::new(router, "far").address("10.9.0.1/24").address("fd09::1/64"),
+        &VethOptions::default(),
+    )?;
+    far.ip("route add default via 10.9.0.1\nroute add default via fd09::1\n")?;
+    router.ip("link set dev far mtu 1300\n")?;
+    router.sysctl("net/ipv4/ip_forward", "1")?;
+    router.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    let (gateway, _servers) = start(&site)?;
+    transfer(&site, &far, 0, MUCH)?;
+    ensure!(count(&gateway, "icmp-to-backend")? >= 2, "{}", gateway.status()?["counters"]);
+    Ok(())
+}
+
+/// The gateway's own way to the backends is the small link: it tells the client itself.
+#[test]
+fn a_small_link_to_the_backends() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    site.net.gateway.ip("link set dev eth1 mtu 1400\n")?;
+    let (gateway, _servers) = start(&site)?;
+    transfer(&site, site.client(), MUCH, 0)?;
+    ensure!(count(&gateway, "sent-too-big")? >= 2, "{}", gateway.status()?["counters"]);
+    Ok(())
+}
+
+/// The gateway's own way to the clients is: it tells the backend.
+#[test]
+fn a_small_link_to_the_clients() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    site.net.gateway.ip("link set dev eth0 mtu 1400\n")?;
+    let (gateway, _servers) = start(&site)?;
+    transfer(&site, site.client(), 0, MUCH)?;
+    ensure!(count(&gateway, "sent-too-big")? >= 2, "{}", gateway.status()?["counters"]);
+    Ok(())
+}
