@@ -133,6 +133,56 @@ fn by_gue_of_every_family() -> Result<()> {
     Ok(())
 }
 
+/// Opened by the backends' own kernels, as katran's backends do it; what this kernel does not have is
+/// said and left out.
+#[test]
+fn the_kernels_own_tunnel_devices() -> Result<()> {
+    needs_root!();
+    let mut dsr = Dsr::new(false)?;
+    // sit0 comes with its module.
+    let kinds = [
+        (false, false, "link add name t4 type ipip external\nlink set t4 up\n"),
+        (true, false, "link add name ts type sit remote any\nlink del ts\nlink set sit0 up\n"),
+        (false, true, "link add name t6 type ip6tnl external\nlink set t6 up\n"),
+        (true, true, "link show dev t6\n"),
+    ];
+    for (inner_v6, outer_v6, devices) in kinds {
+        let make = |n: usize| dsr.net.backends[n].ns.ip(devices);
+        if let Err(error) = make(0).and_then(|()| make(1)) {
+            eprintln!("NOT TESTED: {error}");
+            continue;
+        }
+        let vip = if inner_v6 { SERVICE_V6 } else { SERVICE_V4 };
+        dsr.checks("dsr-ipip", vip, outer_v6)?;
+        if !listens_for_gue(&dsr.net, outer_v6)? {
+            eprintln!(
+                "NOT TESTED: this kernel has no GUE over {}",
+                if outer_v6 { "IPv6" } else { "IPv4" }
+            );
+            continue;
+        }
+        dsr.checks("dsr-gue", vip, outer_v6)?;
+    }
+    Ok(())
+}
+
+/// Has the backends' kernels take GUE at port 6080; one that does so already is fine.
+fn listens_for_gue(net: &TwoArmed, v6: bool) -> Result<bool> {
+    let family = if v6 { "-6" } else { "-4" };
+    for node in &net.backends {
+        let show = node.ns.command("ip").args([family, "fou", "show"]).output()?;
+        if String::from_utf8_lossy(&show.stdout).contains("6080") {
+            continue;
+        }
+        let add = ["fou", "add", "port", "6080", "gue"];
+        let added = node.ns.command("ip").arg(family).args(add).output()?;
+        if !added.status.success() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// A backend on which nobody opens the tunnel is down, whatever it serves at its own address.
 #[test]
 fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
