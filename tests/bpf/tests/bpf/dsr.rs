@@ -7,8 +7,9 @@ use std::net::SocketAddr;
 use ringway_abi::{Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::run::Program;
-use ringway_bpf_tests::{Summary, World, protocol, ring, wire};
+use ringway_bpf_tests::{Summary, World, capture, protocol, ring, wire};
 use ringway_kernel::{Decap, Uses};
 use ringway_plan::tables::{BackendRow, Forward, NextHop, ServiceKey, ServiceRow, Tables, Tunnel};
 
@@ -230,7 +231,7 @@ fn what_the_client_wrote_arrives() {
         ("the last TTL that goes on", |f| f.ttl = 2),
         ("the first TTL", |f| f.ttl = 255),
         ("our other MAC address", |f| f.dst_mac = FRONT_ALT_MAC),
-        ("UDP without a checksum", |f| f.no_checksum = f.dst.is_ipv4()),
+        ("UDP without a checksum", |f| f.no_checksum = f.proto == UDP && f.dst.is_ipv4()),
         ("no payload", |f| f.payload.clear()),
     ];
     for way in WAYS {
@@ -417,6 +418,8 @@ fn mss_is_lowered() {
                 }
             });
             let service = world.service(way.1, TCP, request.dst.port());
+            // What is behind the end of options is padding, of zeros (RFC 9293 section 3.1).
+            let _damaged = (*what == "behind the end").then(|| capture::damaged("TCP padding"));
             let seen = world.send(&request);
             assert_eq!(seen.reason, reason(way), "{way:?} {what}");
             let expected = sent(way, &lowered, &service.backends[0], &seen.frame);
@@ -472,5 +475,63 @@ fn no_loops() {
             };
             assert_eq!(seen.pair(), expected, "{way:?} {proto}");
         }
+    }
+}
+
+/// An error about what a backend answered past us.
+fn error(way: Way, request: &Frame, len: usize) -> Frame {
+    let answer = request.clone().with(|f| {
+        (f.src, f.dst, f.ttl) = (request.dst, request.src, 7);
+        f.payload = vec![0x5a; 100];
+    });
+    let message = icmp::error(way.1, Says::TooBig(1300), &icmp::quote(&answer, len));
+    icmp::frame(way.1.elsewhere(), way.1.vip(), message)
+}
+
+/// An ICMP error goes, as it is, where the flow goes whose packet it quotes: else path MTU
+/// discovery would not work.
+#[test]
+fn errors_follow_their_flow() {
+    needs_root!("errors_follow_their_flow");
+    let mut world = world();
+    for way in WAYS {
+        let mut met = HashSet::new();
+        for proto in [TCP, UDP] {
+            for _ in 0..16 {
+                let request = packet(&mut world, way, proto, POOL, flags::ACK);
+                let backend = world.chosen(&request).unwrap();
+                met.insert(backend.index);
+                for len in [way.1.header_len() + 8, usize::MAX] {
+                    let error = error(way, &request, len);
+                    let seen = world.send(&error);
+                    assert_eq!(seen.pair(), (Verdict::Redirect, reason(way)), "{way:?}");
+                    assert!(seen.frame == sent(way, &error, &backend, &seen.frame), "{way:?}");
+                }
+            }
+        }
+        assert!(met.len() > 4, "{way:?}: {met:?}");
+    }
+}
+
+/// An error that cannot go on is not answered with another.
+#[test]
+fn errors_are_the_cause_of_none() {
+    needs_root!("errors_are_the_cause_of_none");
+    let mut world = world();
+    for way in WAYS {
+        let about = |world: &mut World, kind| {
+            let request = packet(world, way, UDP, kind, 0);
+            error(way, &request, usize::MAX)
+        };
+        let frame = about(&mut world, UNRESOLVED);
+        let unresolved = world.send(&frame);
+        assert_eq!(unresolved.pair(), (Verdict::Drop, Reason::NoNeighbour), "{way:?}");
+        let frame = about(&mut world, NONE);
+        let none = world.send(&frame);
+        assert_eq!(none.pair(), (Verdict::Drop, Reason::NoBackend), "{way:?}");
+        let old = about(&mut world, PLAIN).with(|f| f.ttl = 1);
+        assert_eq!(world.send(&old).pair(), (Verdict::Drop, Reason::TtlExpired), "{way:?}");
+        let big = about(&mut world, PLAIN).with(|f| f.payload.resize(usize::from(MTU), 1));
+        assert_eq!(world.send(&big).pair(), (Verdict::Drop, Reason::TooBig), "{way:?}");
     }
 }
