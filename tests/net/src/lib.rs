@@ -18,7 +18,7 @@ pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
 pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};
 pub use server::{Bulk, Dns, Echo, Named, Responder};
-pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, configuration, service};
+pub use site::{SERVICE_V4, SERVICE_V6, Site, WEB, behind_small_link, configuration, service};
 pub use tunnel::{Tunnel, Wrap};
 
 use std::time::Duration;

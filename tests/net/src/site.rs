@@ -5,7 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::Echo;
 use anyhow::{Context, Result};
-use ringway_testnet::{Families, Namespace, Nginx, Node, TwoArmed, two_armed};
+use ringway_testnet::{
+    End, Families, Namespace, Nginx, Node, TwoArmed, VethOptions, two_armed, veth,
+};
 
 /// A service address in the client's network that no kernel owns.
 pub const SERVICE_V4: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 1, 0, 80));
@@ -96,6 +98,25 @@ fn start_nginx(net: &TwoArmed, n: usize) -> Result<Nginx> {
 
 fn of_family(node: &Node, address: IpAddr) -> Option<IpAddr> {
     node.addresses().into_iter().find(|a| a.is_ipv4() == address.is_ipv4())
+}
+
+/// ```text
+/// far eth0 (1500) -- (`mtu`) client, now a router -- gateway
+/// ```
+/// A host that says it takes 1500 bytes, behind a link that carries less: 10.9.0.2, fd09::2.
+///
+/// # Errors
+/// `ip` fails.
+pub fn behind_small_link(client: &Namespace, mtu: u16) -> Result<Namespace> {
+    let far = Namespace::new("far")?;
+    let here = End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64");
+    let router = End::new(client, "far").address("10.9.0.1/24").address("fd09::1/64");
+    veth(&here, &router, &VethOptions::default())?;
+    far.ip("route add default via 10.9.0.1\nroute add default via fd09::1\n")?;
+    client.ip(&format!("link set dev far mtu {mtu}\n"))?;
+    client.sysctl("net/ipv4/ip_forward", "1")?;
+    client.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    Ok(far)
 }
 
 /// A configuration of the gateway in `namespace`: its node is named like the namespace, its socket lies in the

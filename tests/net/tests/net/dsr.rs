@@ -6,13 +6,14 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, binary, configuration, get,
-    needs_root, service,
+    Bulk, Echo, Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, ask_udp, behind_small_link, binary,
+    bulk, configuration, get, needs_root, service,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 use serde_json::Value;
 
 const ECHO: u16 = 7000;
+const BULK: u16 = 7001;
 const VIPS: [IpAddr; 2] = [SERVICE_V4, SERVICE_V6];
 
 /// Who opens the tunnels at the backends.
@@ -75,7 +76,9 @@ impl Dsr {
             let more = format!("forward = {forward:?}\nannounce = \"arp\"\n{more}");
             service(name, SocketAddr::new(vip, port), &backends, &more)
         };
-        let body = one("web", 80, "") + &one("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n");
+        let body = one("web", 80, "")
+            + &one("echo", ECHO, "protocol = [\"tcp\", \"udp\"]\n")
+            + &one("bulk", BULK, "");
         configuration(&self.net.gateway, &["eth0", "eth1"], &body)
     }
 
@@ -282,5 +285,40 @@ fn a_backend_without_the_address() -> Result<()> {
     let status = gateway.status()?;
     let (sent, loops) = (counted(&status, "dsr-l2"), counted(&status, "loop"));
     ensure!(loops > 0 && sent <= 2 * loops + 2, "{sent} sent, {loops} came back: {status}");
+    Ok(())
+}
+
+/// A router on the client's side says that an answer does not fit: the backend it came from must
+/// learn it, by whatever way its requests come.
+#[test]
+fn a_small_link_behind_the_clients_router() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(Opener::Ringway)?;
+    let far = behind_small_link(dsr.client(), 1300)?;
+    dsr.net.gateway.ip("route add 10.9.0.0/24 via 10.1.0.2\nroute add fd09::/64 via fd01::2\n")?;
+    let mut servers = Vec::new();
+    for node in &dsr.net.backends {
+        for vip in VIPS {
+            servers.push(Bulk::start(&node.ns, SocketAddr::new(vip, BULK))?);
+        }
+    }
+    for (forward, vip, v6) in [
+        ("dsr-l2", SERVICE_V4, false),
+        ("dsr-l2", SERVICE_V6, true),
+        ("dsr-ipip", SERVICE_V4, true),
+        ("dsr-gue", SERVICE_V6, false),
+    ] {
+        let _gateway = dsr.start(forward, vip, v6)?;
+        // Path MTUs that the backends have learnt before.
+        for (node, family) in dsr.net.backends.iter().flat_map(|node| [(node, "-4"), (node, "-6")])
+        {
+            let mut ip = node.ns.command("ip");
+            ensure!(ip.args([family, "route", "flush", "cache"]).status()?.success());
+        }
+        for _ in 0..4 {
+            bulk(&far, SocketAddr::new(vip, BULK), 0, 4 << 20)
+                .with_context(|| format!("{forward}: {vip}, by IPv{}", if v6 { 6 } else { 4 }))?;
+        }
+    }
     Ok(())
 }

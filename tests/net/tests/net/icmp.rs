@@ -4,9 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Bulk, Gateway, SERVICE_V4, SERVICE_V6, Site, bulk, get, needs_root, service,
+    Bulk, Gateway, SERVICE_V4, SERVICE_V6, Site, behind_small_link, bulk, get, needs_root, service,
 };
-use ringway_testnet::{End, Namespace, VethOptions, veth};
+use ringway_testnet::Namespace;
 
 /// More than any buffer on the way holds.
 const MUCH: u64 = 4 << 20;
@@ -53,14 +53,9 @@ fn a_service_address_is_pinged() -> Result<()> {
     Ok(())
 }
 
-/// A large answer from the first backend to a client that says it takes 1500 bytes, and from the
-/// same client as much.
-fn transfer(site: &Site, from: &Namespace, up: u64, down: u64) -> Result<()> {
-    for target in SERVICES {
-        bulk(from, target, up, down)
-            .with_context(|| format!("{target} in {}", site.client().name()))?;
-    }
-    Ok(())
+/// Both services, so many bytes to and fro.
+fn transfer(from: &Namespace, up: u64, down: u64) -> Result<()> {
+    SERVICES.iter().try_for_each(|target| bulk(from, *target, up, down))
 }
 
 fn start(site: &Site) -> Result<(Gateway, Vec<Bulk>)> {
@@ -75,28 +70,15 @@ fn start(site: &Site) -> Result<(Gateway, Vec<Bulk>)> {
     Ok((Gateway::start(&site.net.gateway, &site.configuration(&text))?, servers))
 }
 
-/// ```text
-/// far eth0 (1500) -- (1300) client, now a router -- gateway -- backend
-/// ```
 /// What the backend sends is too big for the router before the client: it says so to the service
 /// address, and the backend must learn it.
 #[test]
 fn a_small_link_behind_the_clients_router() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let far = Namespace::new("far")?;
-    let router = site.client();
-    veth(
-        &End::new(&far, "eth0").address("10.9.0.2/24").address("fd09::2/64"),
-        &End::new(router, "far").address("10.9.0.1/24").address("fd09::1/64"),
-        &VethOptions::default(),
-    )?;
-    far.ip("route add default via 10.9.0.1\nroute add default via fd09::1\n")?;
-    router.ip("link set dev far mtu 1300\n")?;
-    router.sysctl("net/ipv4/ip_forward", "1")?;
-    router.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    let far = behind_small_link(site.client(), 1300)?;
     let (gateway, _servers) = start(&site)?;
-    transfer(&site, &far, 0, MUCH)?;
+    transfer(&far, 0, MUCH)?;
     ensure!(count(&gateway, "icmp-to-backend")? >= 2, "{}", gateway.status()?["counters"]);
     Ok(())
 }
@@ -108,7 +90,7 @@ fn a_small_link_to_the_backends() -> Result<()> {
     let site = Site::new(1)?;
     site.net.gateway.ip("link set dev eth1 mtu 1400\n")?;
     let (gateway, _servers) = start(&site)?;
-    transfer(&site, site.client(), MUCH, 0)?;
+    transfer(site.client(), MUCH, 0)?;
     ensure!(count(&gateway, "sent-too-big")? >= 2, "{}", gateway.status()?["counters"]);
     Ok(())
 }
@@ -120,7 +102,7 @@ fn a_small_link_to_the_clients() -> Result<()> {
     let site = Site::new(1)?;
     site.net.gateway.ip("link set dev eth0 mtu 1400\n")?;
     let (gateway, _servers) = start(&site)?;
-    transfer(&site, site.client(), 0, MUCH)?;
+    transfer(site.client(), 0, MUCH)?;
     ensure!(count(&gateway, "sent-too-big")? >= 2, "{}", gateway.status()?["counters"]);
     Ok(())
 }
