@@ -241,12 +241,15 @@ enum rw_forward {
 	RW_FORWARDS,
 };
 
-/* Key (address, 0, 0) is an address entry: what we know of the address alone. */
+#define RW_BLOCK_ALL 16 /* the block of all ports */
+
+/* Key (address, 0, 0) is an address entry: what we know of the address alone;
+ * its id has bit b set where a service of the address has blocks of 2^b ports. */
 struct rw_service_key {
 	__u32 addr[4];
-	__u16 port_be;
+	__u16 port_be; /* the first of 2^block ports */
 	__u8 proto;
-	__u8 pad;
+	__u8 block;
 };
 
 enum rw_service_flags {
@@ -277,6 +280,8 @@ struct rw_service_info {
 	__u8 used;
 	__u32 flags;
 	__u32 forward; /* enum rw_forward */
+	__u16 last_port_be; /* of a range; else as port_be */
+	__u16 pad;
 };
 
 struct rw_label {
@@ -316,7 +321,7 @@ enum rw_backend_flags {
 
 struct rw_backend {
 	__u32 addr[4];
-	__u16 port_be;
+	__u16 port_be; /* 0: the one the client asked for */
 	__u8 proto;
 	__u8 flags;
 	__u16 generation;
@@ -504,7 +509,7 @@ struct rw_settings {
 	__u32 icmp_burst;
 	__u32 track_buckets; /* of tracked flows; any number */
 	__u32 track_quota;   /* new records a second of one prefix (/24, /64); 0: any number */
-	__u32 pad;
+	__u32 port_blocks;   /* a service has more than one port */
 };
 
 /* Written once a second by the daemon: who looks after this node. */

@@ -120,7 +120,7 @@ static __always_inline int nat_request(struct env *env, struct packet *p, __u64 
 		.saddr = p->t->saddr,
 		.daddr = backend->addr,
 		.sport_be = bpf_htons(key_port(key)),
-		.dport_be = backend->port_be,
+		.dport_be = backend->port_be ?: p->t->dport_be,
 	};
 
 	if (nat != RW_NAT_CLIENT) {

@@ -227,10 +227,11 @@ static __always_inline struct nat_source nth_source(const struct rw_settings *se
 }
 
 /* The reply's tuple, but for the nat source. */
-static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_backend *backend)
+static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_backend *backend,
+				       __be16 dport_be)
 {
 	copy_addr(reply->saddr, backend->addr);
-	reply->sport_be = backend->port_be;
+	reply->sport_be = backend->port_be ?: dport_be;
 	reply->proto = backend->proto;
 	reply->tcp_flags = 0;
 	reply->pad = 0;
@@ -380,7 +381,7 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 	backend = bpf_map_lookup_elem(&backends, &index);
 	if (!backend)
 		return RW_REASON_NO_STATE;
-	reply_from(reply, backend);
+	reply_from(reply, backend, t->dport_be);
 	open->key = 0;
 	ask.now = open->now;
 	if (open->source_client) {

@@ -285,7 +285,8 @@ static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 h
 }
 
 /* Is this live key, in this record, the flow that t answers? */
-static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, const struct rw_tuple *t)
+static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, __be16 dport_be,
+					 const struct rw_tuple *t)
 {
 	__u32 index = RW_BACKEND_INDEX(key_backend(key)), nat = key_nat_addr(key);
 	struct rw_backend *backend;
@@ -303,7 +304,7 @@ static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, const 
 	}
 	backend = bpf_map_lookup_elem(&backends, &index);
 	return backend && backend->generation == RW_BACKEND_GENERATION(key_backend(key)) &&
-	       backend->port_be == t->sport_be && backend->proto == t->proto &&
+	       (backend->port_be ?: dport_be) == t->sport_be && backend->proto == t->proto &&
 	       same_addr(backend->addr, t->saddr);
 }
 
@@ -330,7 +331,7 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 			__u64 seen_key = READ_ONCE(flow->key);
 
 			if (key_state(seen_key) <= RW_FLOW_CLAIMED ||
-			    !flow_answers(flow, seen_key, t) ||
+			    !flow_answers(flow, seen_key, bucket->dport_be[i], t) ||
 			    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
 				continue;
 			*key = seen_key;

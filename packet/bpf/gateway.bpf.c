@@ -8,6 +8,7 @@
 #include "fragment.bpf.h"
 #include "icmp.bpf.h"
 #include "parse.bpf.h"
+#include "service.bpf.h"
 
 static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_reason reason)
 {
@@ -78,7 +79,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 		}
 	}
 	copy_addr(key.addr, p->t->daddr);
-	service = bpf_map_lookup_elem(&services, &key);
+	service = service_at(env->set, &key);
 	if (!service)
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
 	if (p->at->fragment == RW_FRAGMENT_FIRST)

@@ -12,6 +12,7 @@
 
 #include "balance.bpf.h"
 #include "icmp_error.bpf.h"
+#include "service.bpf.h"
 
 /* An IP packet's upper layer, behind options or extension headers. */
 struct upper {
@@ -359,7 +360,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 	if (s->icmp.reason)
 		return ICMP_DROP;
 	to.daddr = backend->addr;
-	to.dport_be = backend->port_be;
+	to.dport_be = backend->port_be ?: s->tuple.dport_be;
 	if (nat == RW_NAT_CLIENT) {
 		/* Whoever sent it: the backend has a way to clients. */
 		if (it->v6)
@@ -413,7 +414,7 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 	copy_addr(room->key.addr, s->tuple.daddr);
 	room->key.port_be = s->tuple.dport_be;
 	room->key.proto = s->tuple.proto;
-	service = bpf_map_lookup_elem(&services, &room->key);
+	service = service_at(set, &room->key);
 	if (!service)
 		return ICMP_PASS;
 	if (service->forward != RW_FORWARD_NAT)

@@ -119,9 +119,17 @@ pub struct PortRange {
 }
 
 impl PortRange {
+    /// Every port there is.
+    pub const ALL: PortRange = PortRange { first: 1, last: u16::MAX };
+
     /// Number of ports.
     pub fn count(self) -> u16 {
         self.last - self.first + 1
+    }
+
+    /// Has it a port that the other has too?
+    pub fn overlaps(self, other: PortRange) -> bool {
+        self.first <= other.last && other.first <= self.last
     }
 
     /// Is the port one of them?
@@ -132,7 +140,11 @@ impl PortRange {
 
 impl fmt::Display for PortRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
+        match *self {
+            PortRange::ALL => f.write_str("*"),
+            PortRange { first, last } if first == last => write!(f, "{first}"),
+            PortRange { first, last } => write!(f, "{first}-{last}"),
+        }
     }
 }
 
@@ -245,8 +257,10 @@ pub struct Service {
     /// What clients connect to. Backends are of the same family, unless they are reached by a
     /// tunnel.
     pub address: Located<IpAddr>,
-    /// What clients connect to, host byte order.
+    /// What clients connect to, host byte order; the first of a range's.
     pub port: Located<u16>,
+    /// The last port of a range, else as `port`. 1 and 65535 together are `"*"`.
+    pub last_port: u16,
     /// One or two, TCP first.
     pub protocols: Vec<Protocol>,
     /// How packets reach the backends.
@@ -267,6 +281,13 @@ pub struct Service {
     pub check: Option<Check>,
     /// At least one, no two with the same address and port.
     pub backends: Vec<Backend>,
+}
+
+impl Service {
+    /// The ports that clients connect to.
+    pub fn ports(&self) -> PortRange {
+        PortRange { first: *self.port, last: self.last_port }
+    }
 }
 
 /// Whose source address the backends see.
@@ -381,7 +402,8 @@ pub enum CheckKind {
 pub struct Backend {
     /// Its own address.
     pub address: Located<IpAddr>,
-    /// Its own port, host byte order; the service's unless given.
+    /// Its own port, host byte order; the service's unless given. 0: the one that the client asked
+    /// for, where the service has several.
     pub port: u16,
     /// Share of new flows relative to the others, 0..=1000; 0: none (drained).
     pub weight: u16,

@@ -8,8 +8,8 @@ use toml::de::{DeTable, DeValue};
 use crate::check;
 use crate::located::Located;
 use crate::model::{
-    Affinity, Announce, Backend, Forward, MssClamp, Protocol, Service, SourceMode, Tunnel,
-    WhenNoneHealthy,
+    Affinity, Announce, Backend, Check, Forward, MssClamp, PortRange, Protocol, Service,
+    SourceMode, Tunnel, WhenNoneHealthy,
 };
 use crate::section::Section;
 use crate::tunnel::mss_clamp;
@@ -73,12 +73,13 @@ fn read_one(
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
     let check = check::read(&mut section);
-    let backends = backends(&mut section, port.as_deref().copied(), forward);
+    let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
     section.finish();
     Some(Service {
         name: name?,
         address: address?,
-        port: port?,
+        last_port: port.as_deref()?.last,
+        port: port.map(|port| Located::new(port.first, port.span()))?,
         protocols: protocols.into_inner(),
         forward,
         gue_port,
@@ -106,24 +107,27 @@ fn service_name(value: &DeValue) -> Read<String> {
     }
 }
 
-fn service_port(value: &DeValue) -> Read<u16> {
-    const LATER: &str = "write one port, such as 80, and a [[service]] for each";
-    match value.as_str() {
-        Some("*") => Err(format!("means every port, which is not in this version: {LATER}")),
-        Some(text) if is_range(text) => {
-            Err(format!("is a range of ports, which is not in this version: {LATER}"))
-        }
-        Some(text) if text.parse::<u16>().is_ok() => {
-            Err(format!("is a string: write port = {text}, without quotes"))
-        }
-        _ => port(value),
+/// 80, "8000-8100" or "*".
+fn service_port(value: &DeValue) -> Read<PortRange> {
+    const REMEDY: &str = "write a port from 1 to 65535, a range such as \"8000-8100\", or \"*\"";
+    let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
+    let Some(text) = value.as_str() else {
+        return port(value).map(|port| PortRange { first: port, last: port });
+    };
+    if text == "*" {
+        return Ok(PortRange::ALL);
     }
-}
-
-fn is_range(text: &str) -> bool {
-    text.split_once('-').is_some_and(|(first, last)| {
-        first.trim().parse::<u16>().is_ok() && last.trim().parse::<u16>().is_ok()
-    })
+    if let Some(port) = number(text) {
+        return Err(format!("is a string: write port = {port}, without quotes"));
+    }
+    match text.split_once('-').and_then(|(first, last)| Some((number(first)?, number(last)?))) {
+        Some((first, last)) if first > last => {
+            Err(format!("is upside down: write \"{last}-{first}\""))
+        }
+        Some((first, last)) if first == last => Err(format!("is one port: write port = {first}")),
+        Some((first, last)) => Ok(PortRange { first, last }),
+        None => Err(format!("is not a port: {REMEDY}")),
+    }
 }
 
 /// One protocol or a list of both; TCP first.
@@ -195,9 +199,12 @@ fn source(section: &mut Section, forward: Forward) -> SourceMode {
 /// `None` when there are none or one of them is wrong.
 fn backends(
     service: &mut Section,
-    service_port: Option<u16>,
+    ports: Option<PortRange>,
     forward: Forward,
+    check: Option<&Check>,
 ) -> Option<Vec<Backend>> {
+    // Each packet keeps the port it came to, unless the backend's is written.
+    let service_port = ports.map(|ports| if ports.first == ports.last { ports.first } else { 0 });
     let remedy = "write { address = \"10.0.0.2\" }";
     let tables = service.required_list("backends", BACKENDS, |v| table(v, remedy))?;
     let read = |(i, table): (usize, &Located<&DeTable>)| {
@@ -209,6 +216,14 @@ fn backends(
             same_port(&section, own, wanted, forward);
         }
         let port = own_port.map(Located::into_inner).or(service_port);
+        if port == Some(0) && check.is_some_and(|check| check.port.is_none()) {
+            let message = format!(
+                "check of {} has no port to ask {} at, where the service has several: write \
+                 port = N in check",
+                service.place, section.place
+            );
+            section.report.error(table.span(), message);
+        }
         let weight = section.or("weight", 1, |v| integer(v, 0..=MAX_WEIGHT));
         section.finish();
         Some(Backend { address: address?, port: port?, weight: *weight as u16 })
@@ -218,7 +233,14 @@ fn backends(
 
 /// Under dsr the packet arrives as the client sent it.
 fn same_port(section: &Section, own: &Located<u16>, service_port: u16, forward: Forward) {
-    if forward.is_dsr() && **own != service_port {
+    if forward.is_dsr() && service_port == 0 {
+        let message = format!(
+            "port = {} in {} is not possible with forward = \"{forward}\", which changes no port, \
+             where the service has several: remove it, or write forward = \"nat\"",
+            **own, section.place
+        );
+        section.report.error(own.span(), message);
+    } else if forward.is_dsr() && **own != service_port {
         let message = format!(
             "port = {} in {} differs from the service's, and forward = \"{forward}\" changes no \
              port: write port = {service_port}, remove it, or write forward = \"nat\"",

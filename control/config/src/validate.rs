@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICES};
 
-use crate::model::{Forward, Nat, Service, SourceMode, Tunnel};
+use crate::model::{Forward, Nat, PortRange, Service, SourceMode, Tunnel};
 use crate::report::Report;
 
 const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
@@ -16,6 +16,7 @@ const MAX_MEMBERS: usize = RW_MAX_MEMBERS as usize;
 pub(crate) fn services(report: &Report, services: &[Service]) {
     duplicate_names(report, services);
     duplicate_keys(report, services);
+    overlaps(report, services);
     let addresses: HashSet<IpAddr> = services.iter().map(|service| *service.address).collect();
     for service in services {
         backends(report, service, &addresses);
@@ -40,7 +41,7 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
     let mut seen = HashMap::new();
     for service in services {
         for protocol in &service.protocols {
-            let key = (*service.address, *service.port, *protocol);
+            let key = (*service.address, service.ports(), *protocol);
             let Some(other) = seen.insert(key, &service.name) else { continue };
             let message = format!(
                 "service {:?} has the address, port and protocol of service {:?} ({}, {}, \
@@ -48,6 +49,35 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
                 service.name, other, key.0, key.1
             );
             report.error(service.address.span(), message);
+        }
+    }
+}
+
+/// Ranges of ports that overlap: nobody could tell which service has a port. A port alone goes
+/// before a range, and a range before "*".
+fn overlaps(report: &Report, services: &[Service]) {
+    let is_range = |service: &&Service| {
+        let ports = service.ports();
+        ports.first < ports.last && ports != PortRange::ALL
+    };
+    let ranges: Vec<&Service> = services.iter().filter(is_range).collect();
+    for (n, service) in ranges.iter().enumerate() {
+        let shares = |other: &&&Service| {
+            other.address == service.address
+                && other.ports() != service.ports()
+                && other.ports().overlaps(service.ports())
+                && other.protocols.iter().any(|protocol| service.protocols.contains(protocol))
+        };
+        if let Some(other) = ranges[..n].iter().find(shares) {
+            let message = format!(
+                "port = \"{}\" of service {:?} overlaps \"{}\" of service {:?} on the same \
+                 address: write ranges that do not",
+                service.ports(),
+                service.name,
+                other.ports(),
+                other.name
+            );
+            report.error(service.port.span(), message);
         }
     }
 }
@@ -171,12 +201,14 @@ fn shared_port(report: &Report, service: &Service, nat: &Nat) {
         true => true,
         false => nat.addresses.iter().any(|address| **address == *service.address),
     };
-    if shared && nat.ports.contains(*service.port) {
+    // "*" leaves nat's ports to nat: replies are looked up first.
+    let ports = service.ports();
+    if shared && ports != PortRange::ALL && nat.ports.overlaps(ports) {
         let message = format!(
             "port {} of service {:?} is one of the ports of [nat] ({}), possibly on the same \
              address: write another range, such as ports = \"{}\", or addresses of [nat] that \
              are no service's",
-            service.port,
+            ports,
             service.name,
             nat.ports,
             other_range(*service.port)

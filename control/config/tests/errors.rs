@@ -391,16 +391,20 @@ fn ports() {
                 "9:8: port = \"80\" in service \"web\" is a string: write port = 80, without quotes",
             ),
             (
-                "port = \"8000-8100\"",
-                "9:8: port = \"8000-8100\" in service \"web\" is a range of ports, which is not in this version: write one port, such as 80, and a [[service]] for each",
+                "port = \"8100-8000\"",
+                "9:8: port = \"8100-8000\" in service \"web\" is upside down: write \"8000-8100\"",
             ),
             (
-                "port = \"*\"",
-                "9:8: port = \"*\" in service \"web\" means every port, which is not in this version: write one port, such as 80, and a [[service]] for each",
+                "port = \"80-80\"",
+                "9:8: port = \"80-80\" in service \"web\" is one port: write port = 80",
+            ),
+            (
+                "port = \"0-80\"",
+                "9:8: port = \"0-80\" in service \"web\" is not a port: write a port from 1 to 65535, a range such as \"8000-8100\", or \"*\"",
             ),
             (
                 "port = \"http\"",
-                "9:8: port = \"http\" in service \"web\" is a string: write a whole number from 1 to 65535",
+                "9:8: port = \"http\" in service \"web\" is not a port: write a port from 1 to 65535, a range such as \"8000-8100\", or \"*\"",
             ),
             (
                 "port = 12000",

@@ -235,6 +235,7 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
         name: state.name.clone(),
         address: state.key.address.to_string(),
         port: state.key.port,
+        last_port: state.key.last_port,
         protocol: match state.key.protocol {
             ringway_plan::tables::Protocol::Tcp => "tcp".into(),
             ringway_plan::tables::Protocol::Udp => "udp".into(),

@@ -137,7 +137,12 @@ fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
     for service in &mut status.services {
         let Ok(address) = service.address.parse() else { continue };
         let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-        let Some(state) = states.get(&ServiceKey { address, port: service.port, protocol }) else {
+        let Some(state) = states.get(&ServiceKey {
+            address,
+            port: service.port,
+            last_port: service.last_port,
+            protocol,
+        }) else {
             continue;
         };
         for backend in &mut service.backends {

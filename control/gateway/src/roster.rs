@@ -230,6 +230,7 @@ impl Entry {
                 name: service.name.to_string(),
                 address: service.address.to_string(),
                 port: *service.port,
+                last_port: service.last_port,
                 forward: service.forward.to_string(),
                 source: service.source.to_string(),
                 answers: service.announce.to_string(),

@@ -169,7 +169,7 @@ mod tests {
     /// Notes one service's (flows, replies) every two seconds; whether it is silent after each.
     fn play(silence: &mut Silence, start: Instant, steps: &[(u64, u64)]) -> Vec<bool> {
         let address = "203.0.113.9".parse().expect("address");
-        let key = ServiceKey { address, port: 80, protocol: Protocol::Tcp };
+        let key = ServiceKey::new(address, 80, Protocol::Tcp);
         let mut now = start;
         let mut one = |(flows, replies): &(u64, u64)| {
             let traffic = Traffic {

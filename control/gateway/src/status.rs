@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use ringway_config::PortRange;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
@@ -171,8 +172,11 @@ pub struct Service {
     pub name: String,
     /// What clients connect to.
     pub address: String,
-    /// What clients connect to.
+    /// What clients connect to; the first of a range's.
     pub port: u16,
+    /// The last port of a range, else as `port`; 1 to 65535 is every port.
+    #[serde(default)]
+    pub last_port: u16,
     /// `tcp` or `udp`.
     pub protocol: String,
     /// How packets reach the backends: `nat`.
@@ -231,9 +235,10 @@ impl Backend {
 }
 
 impl Service {
-    /// Address and port, an IPv6 address in brackets.
+    /// Address and port or range, an IPv6 address in brackets.
     pub fn endpoint(&self) -> String {
-        endpoint(&self.address, self.port)
+        let ports = PortRange { first: self.port, last: self.last_port.max(self.port) };
+        endpoint(&self.address, ports)
     }
 
     /// Backends that get traffic.
@@ -242,7 +247,7 @@ impl Service {
     }
 }
 
-fn endpoint(address: &str, port: u16) -> String {
+fn endpoint(address: &str, port: impl std::fmt::Display) -> String {
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
 }
 

@@ -218,6 +218,7 @@ fn write_settings(maps: &Maps, tables: &Tables) -> Result<bool> {
         track_quota: tables.track_quota,
         // Flows outlive the configuration that they began under.
         source_client: have.source_client | u32::from(source_client),
+        port_blocks: u32::from(tables.services.iter().any(|s| s.key.port != s.key.last_port)),
         ..have
     };
     if have != want {

@@ -57,7 +57,7 @@ pub struct ServiceName {
 
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoint = SocketAddr::new(self.key.address, self.key.port);
+        let endpoint = self.key.endpoint();
         write!(f, "service {:?} ({endpoint} {})", self.name, self.key.protocol)
     }
 }

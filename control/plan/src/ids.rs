@@ -159,7 +159,7 @@ mod tests {
 
     fn key(number: u8) -> BackendKey {
         let address = IpAddr::from([203, 0, 113, 10]);
-        let service = ServiceKey { address, port: 80, protocol: Protocol::Tcp };
+        let service = ServiceKey::new(address, 80, Protocol::Tcp);
         BackendKey { service, endpoint: SocketAddr::new(IpAddr::from([10, 0, 0, number]), 80) }
     }
 

@@ -122,7 +122,7 @@ impl<'c> Entry<'c> {
         let (address, port) = (*service.address, *service.port);
         service.protocols.iter().map(move |protocol| Entry {
             service,
-            key: ServiceKey { address, port, protocol: *protocol },
+            key: ServiceKey { address, port, last_port: service.last_port, protocol: *protocol },
         })
     }
 

@@ -5,17 +5,39 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use ringway_abi::BackendRef;
-pub use ringway_config::{Forward, Protocol};
+pub use ringway_config::{Forward, PortRange, Protocol};
 
 /// What a client addresses: the identity of a service entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceKey {
     /// The address clients connect to.
     pub address: IpAddr,
-    /// The port clients connect to, host byte order.
+    /// The port clients connect to, host byte order; the first of a range's.
     pub port: u16,
+    /// The last port of a range, else as `port`. From 1 to 65535 is every port.
+    pub last_port: u16,
     /// TCP or UDP.
     pub protocol: Protocol,
+}
+
+impl ServiceKey {
+    /// One port's.
+    pub fn new(address: IpAddr, port: u16, protocol: Protocol) -> ServiceKey {
+        ServiceKey { address, port, last_port: port, protocol }
+    }
+
+    /// All its ports.
+    pub fn ports(&self) -> PortRange {
+        PortRange { first: self.port, last: self.last_port }
+    }
+
+    /// Address and ports, as in a URL: `[2001:db8::1]:8000-8100`.
+    pub fn endpoint(&self) -> String {
+        match self.address {
+            IpAddr::V4(address) => format!("{address}:{}", self.ports()),
+            IpAddr::V6(address) => format!("[{address}]:{}", self.ports()),
+        }
+    }
 }
 
 /// One service entry. A `[[service]]` with two protocols gives two.
@@ -67,7 +89,7 @@ pub struct BackendRow {
     pub service: u16,
     /// The backend's own address.
     pub address: IpAddr,
-    /// The backend's own port, host byte order.
+    /// The backend's own port, host byte order; 0: the one the client asked for.
     pub port: u16,
     /// Same as the service's.
     pub protocol: Protocol,

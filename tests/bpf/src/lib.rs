@@ -23,7 +23,7 @@ pub mod wire;
 mod world;
 
 pub use services::{NAT_PORTS, ports, ring, serve_by};
-pub use world::{Flow, Service, Summary, World, mac_of, protocol};
+pub use world::{Flow, Service, Summary, World, backend_port_of, mac_of, protocol};
 
 /// False, said aloud, when a test cannot run here; a panic where CI=true says that it must.
 pub fn can_run(test: &str) -> bool {

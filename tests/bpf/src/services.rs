@@ -110,7 +110,7 @@ fn add_service(
     tables.rings.push(ring(id.into(), members.len()));
     tables.services.push(ServiceRow {
         id,
-        key: ServiceKey { address, port, protocol },
+        key: ServiceKey::new(address, port, protocol),
         name: format!("{family:?}-{protocol:?}-{port}"),
         ring: id.into(),
         members,

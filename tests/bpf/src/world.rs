@@ -229,7 +229,7 @@ impl World {
 
     /// A service on the usual address.
     pub fn service(&self, family: Family, proto: u8, port: u16) -> Service {
-        let key = ServiceKey { address: family.vip(), port, protocol: protocol(proto) };
+        let key = ServiceKey::new(family.vip(), port, protocol(proto));
         let row = self.tables.services.iter().find(|s| s.key == key).unwrap().clone();
         let own = |b: &&BackendRow| b.service == row.id;
         let backends = self.tables.backends.iter().filter(own).cloned().collect();
@@ -378,6 +378,15 @@ impl World {
         change(&mut iface);
         audit::write(map, slot, iface.as_bytes());
     }
+}
+
+/// The backend at this address of the service on this port.
+pub fn backend_port_of(world: &World, address: std::net::IpAddr, port: u16) -> BackendRow {
+    let of = |b: &&BackendRow| {
+        let service = world.tables.services.iter().find(|s| s.id == b.service).unwrap();
+        b.address == address && service.key.port == port
+    };
+    world.tables.backends.iter().find(of).unwrap().clone()
 }
 
 /// TX back by the same interface, redirect to another.

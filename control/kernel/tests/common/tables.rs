@@ -64,7 +64,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
 
 /// A service's key.
 pub fn key(address: &str, port: u16, protocol: Protocol) -> ServiceKey {
-    ServiceKey { address: ip(address), port, protocol }
+    ServiceKey::new(ip(address), port, protocol)
 }
 
 /// MAC address of the backend with this index.

@@ -102,7 +102,7 @@ fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
     tables.rings.push(ring(id.into(), members.len()));
     tables.services.push(ServiceRow {
         id,
-        key: ServiceKey { address: inner.vip(), port, protocol: protocol(proto) },
+        key: ServiceKey::new(inner.vip(), port, protocol(proto)),
         name: format!("{forward}-{inner:?}-{outer:?}-{proto}-{kind}"),
         ring: id.into(),
         members,

@@ -14,6 +14,7 @@ mod malformed;
 mod passed;
 mod probation;
 mod probe;
+mod port_ranges;
 mod races;
 mod refused;
 mod reset;

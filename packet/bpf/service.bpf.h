@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Which service? A service of one port has one entry. One of many ports has an
+ * entry for each block of ports, aligned and a power of two, that its range is
+ * made of (8000-8100: 8000/64, 8064/32, 8096/4, 8100); "*" is one block of all.
+ * The address entry says which sizes there are; the smallest block that holds
+ * the port wins: a port's own service, then a range's, then that of "*".
+ */
+#ifndef RINGWAY_SERVICE_H
+#define RINGWAY_SERVICE_H
+
+#include "maps.bpf.h"
+
+/* Turns a port's key into that of the block it is in. False: it is in none. */
+__noinline __u32 service_block(struct rw_service_key *key)
+{
+	struct rw_service_key at = {};
+	struct rw_service *address;
+	__u32 port, blocks;
+
+	if (!key)
+		return 0;
+	copy_addr(at.addr, key->addr);
+	address = bpf_map_lookup_elem(&services, &at);
+	if (!address)
+		return 0;
+	blocks = address->id;
+	port = bpf_ntohs(key->port_be);
+	at.proto = key->proto;
+	for (__u32 bits = 1; bits <= RW_BLOCK_ALL; bits++) {
+		if (!(blocks & (1u << bits)))
+			continue;
+		at.block = (__u8)bits;
+		at.port_be = bpf_htons((__u16)(port >> bits << bits));
+		if (bpf_map_lookup_elem(&services, &at)) {
+			key->port_be = at.port_be;
+			key->block = at.block;
+			return 1;
+		}
+	}
+	return 0;
+}
+
+/* The service at an address, port and protocol, or NULL. */
+static __always_inline struct rw_service *service_at(const struct rw_settings *set,
+						     struct rw_service_key *key)
+{
+	struct rw_service *service = bpf_map_lookup_elem(&services, key);
+
+	if (service || !set->port_blocks || !service_block(key))
+		return service;
+	return bpf_map_lookup_elem(&services, key);
+}
+
+#endif
