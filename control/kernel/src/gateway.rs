@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::{
@@ -17,6 +16,7 @@ use crate::load::{FlowSizes, Programs, load_root};
 use crate::map::{self, Maps};
 use crate::open::{self, Opened};
 use crate::pins::{DEFAULT_BPFFS, Pins};
+use crate::rings::Retiring;
 use crate::rows::{Existing, Rows};
 use crate::{Error, Result, View, log, losses, probe};
 
@@ -96,8 +96,7 @@ pub struct Gateway {
     maps: Arc<Maps>,
     slots: BTreeMap<u32, SlotState>,
     pub(crate) rows: Option<Rows>,
-    /// Takes rings away that are not used any more.
-    pub(crate) retiring: Option<JoinHandle<Result<()>>>,
+    pub(crate) retiring: Retiring,
     started: SystemTime,
     /// The program array holds them too; this keeps them alive without pins.
     _programs: Programs,
@@ -153,7 +152,7 @@ impl Gateway {
             maps: Arc::new(maps),
             slots: BTreeMap::new(),
             rows: None,
-            retiring: None,
+            retiring: Retiring::default(),
             started: SystemTime::now(),
             _programs: programs,
             _lock: lock,

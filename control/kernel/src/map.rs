@@ -161,15 +161,6 @@ pub(crate) fn remove<K: IntoBytes + Immutable + ?Sized>(map: &MapHandle, key: &K
     }
 }
 
-/// Removes many entries with few system calls. All must be there.
-pub(crate) fn remove_all(map: &MapHandle, keys: &[u32]) -> Result<()> {
-    for keys in keys.chunks(BATCH) {
-        map.delete_batch(keys.as_bytes(), keys.len() as u32, MapFlags::ANY, MapFlags::ANY)
-            .map_err(map_error("write", &name_of(map)))?;
-    }
-    Ok(())
-}
-
 /// Reads one element of a per-CPU array, one value per possible CPU.
 pub(crate) fn get_percpu<V: FromBytes>(map: &MapHandle, index: u32) -> Result<Vec<V>> {
     let found = map.lookup_percpu(index.as_bytes(), MapFlags::ANY);

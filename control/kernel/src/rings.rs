@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use ringway_abi::raw::{rw_pair, rw_ring};
+use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, rw_pair, rw_ring};
 use ringway_abi::{FromBytes, FromZeros};
 use ringway_plan::tables::{Pair, RingRow};
 use rustix::thread::{MembarrierCommand, membarrier};
@@ -17,6 +17,8 @@ use crate::{Error, Result};
 
 /// Inner maps put in place by one call.
 const BATCH: usize = 256;
+/// Rings that may wait to be taken away: 130 kB each.
+const MOST_WAITING: usize = 256;
 /// Between two looks whether the new rings are in force.
 const GLANCE: Duration = Duration::from_micros(200);
 /// Threads that look at rings, each of which may wait for its grace period.
@@ -85,7 +87,7 @@ impl Update {
     }
 }
 
-pub(crate) fn ended(call: JoinHandle<Result<()>>) -> Result<()> {
+fn ended(call: JoinHandle<Result<()>>) -> Result<()> {
     let panicked = |_| Error::Tables("the thread that writes rings panicked".to_owned());
     call.join().map_err(panicked)?
 }
@@ -95,18 +97,56 @@ fn update(outer: &MapHandle, ids: &[u32], inner: &[MapHandle]) -> Result<()> {
     map::put_all(outer, ids, &fds)
 }
 
-/// Takes rings away that no service names any more, once no packet uses them.
-pub(crate) fn remove(maps: &Arc<Maps>, rows: Vec<(u32, bool)>) -> Result<JoinHandle<Result<()>>> {
-    let maps = Arc::clone(maps);
-    let remove = move || {
-        grace();
-        let rings: Vec<u32> = rows.iter().map(|(id, _)| *id).collect();
-        map::remove_all(&maps.rings, &rings)?;
-        let paired: Vec<u32> = rows.iter().filter(|(_, pairs)| *pairs).map(|(id, _)| *id).collect();
-        map::remove_all(&maps.pairs, &paired)
-    };
-    let thread = thread::Builder::new().name("ring-remove".into()).spawn(remove);
-    thread.map_err(|error| Error::Tables(format!("no thread to remove rings with: {error}")))
+/// Rings that no service names any more, on their way out.
+#[derive(Debug, Default)]
+pub(crate) struct Retiring {
+    /// Those whose turn is yet to come: id, and whether it has pairs.
+    waiting: Vec<(u32, bool)>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Retiring {
+    /// Takes rings away as soon as no packet can meet them. Nothing waits for that unless there
+    /// are so many that their memory counts.
+    pub(crate) fn retire(&mut self, maps: &Arc<Maps>, rings: Vec<(u32, bool)>) -> Result<()> {
+        self.waiting.extend(rings);
+        let busy = self.thread.as_ref().is_some_and(|thread| !thread.is_finished());
+        if self.waiting.is_empty() || busy && self.waiting.len() < MOST_WAITING {
+            return Ok(());
+        }
+        if let Some(earlier) = self.thread.take() {
+            ended(earlier)?;
+        }
+        let (maps, rings) = (Arc::clone(maps), std::mem::take(&mut self.waiting));
+        let thread = thread::Builder::new()
+            .name("ring-remove".into())
+            .spawn(move || remove(&maps, &rings))
+            .map_err(|error| Error::Tables(format!("no thread to remove rings with: {error}")))?;
+        self.thread = Some(thread);
+        Ok(())
+    }
+}
+
+/// Array maps of maps delete one by one, a grace period each; so an empty ring takes the place of
+/// them all.
+fn remove(maps: &Maps, rings: &[(u32, bool)]) -> Result<()> {
+    grace();
+    let slots = new_map("rw_ring", size_of::<rw_ring>(), 1, 0)?;
+    map::put_all(
+        &maps.rings,
+        &ids(rings, |_| true),
+        &vec![slots.as_fd().as_raw_fd(); rings.len()],
+    )?;
+    let paired = ids(rings, |pairs| pairs);
+    if paired.is_empty() {
+        return Ok(());
+    }
+    let none = new_map("rw_pairs", size_of::<rw_pair>(), 1, INNER_MAP)?;
+    map::put_all(&maps.pairs, &paired, &vec![none.as_fd().as_raw_fd(); paired.len()])
+}
+
+fn ids(rings: &[(u32, bool)], which: impl Fn(bool) -> bool) -> Vec<u32> {
+    rings.iter().filter(|(_, pairs)| which(*pairs)).map(|(id, _)| *id).collect()
 }
 
 /// Waits until every packet that is under way now has left: an RCU grace period.
@@ -143,13 +183,19 @@ fn read_one(maps: &Maps, id: u32) -> Result<Option<RingRow>> {
     let ring =
         rw_ring::ref_from_bytes(&bytes).map_err(|_| damaged(format!("{} bytes", bytes.len())))?;
     let mut pairs = Vec::new();
-    if let Some(map) = inner_map(&maps.pairs, id)? {
+    // What an earlier ring of this id had may still be there.
+    let stable = ring.slots.iter().all(|slot| is_stable(*slot));
+    if let Some(map) = inner_map(&maps.pairs, id)?.filter(|_| !stable) {
         map::for_each(&map, |_, pair: rw_pair| {
             let rw_pair { current, former, since } = pair;
             pairs.push(Pair { current, former, since });
         })?;
     }
     Ok(Some(RingRow { id, slots: ring.slots.into(), pairs: pairs.into() }))
+}
+
+fn is_stable(slot: u16) -> bool {
+    u32::from(slot) < RW_MAX_MEMBERS || u32::from(slot) == RW_NO_MEMBER
 }
 
 fn inner_map(outer: &MapHandle, id: u32) -> Result<Option<MapHandle>> {

@@ -67,20 +67,13 @@ impl Gateway {
         Ok(applied)
     }
 
-    /// Rings that nobody uses go when no packet can meet them: nothing waits for that but the
-    /// next ones to go, so that they cannot pile up.
     fn retire_rings(&mut self, have: &Rows, want: &Rows) -> Result<usize> {
         let paired = |ring: &Option<RingRow>| ring.as_ref().is_some_and(|r| !r.pairs.is_empty());
         let stale: Vec<(u32, bool)> =
             gone(&have.rings, &want.rings).map(|id| (*id, paired(&have.rings[id]))).collect();
-        if stale.is_empty() {
-            return Ok(0);
-        }
-        if let Some(earlier) = self.retiring.take() {
-            rings::ended(earlier)?;
-        }
         let count = stale.len();
-        self.retiring = Some(rings::remove(self.shared_maps(), stale)?);
+        let maps = Arc::clone(self.shared_maps());
+        self.retiring.retire(&maps, stale)?;
         Ok(count)
     }
 }

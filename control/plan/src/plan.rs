@@ -291,23 +291,30 @@ fn up(service: &Service, observed: &Observed) -> Vec<bool> {
     service.backends.iter().map(|backend| all || healthy(backend)).collect()
 }
 
-/// The members of a ring, in the order of identity, without a memory.
+/// The members of a ring, in the order of identity, without a memory. A port is part of a
+/// member's identity only where two of them have one address: so services on different ports of
+/// the same machines share a ring.
 fn wish(key: ServiceKey, service: u16, rows: &[BackendRow]) -> Wish {
     let mut rows: Vec<&BackendRow> = rows.iter().collect();
     rows.sort_by_key(|row| (row.address, row.port));
     Wish {
         key,
         service,
-        members: rows.iter().map(|row| member(row)).collect(),
+        members: (0..rows.len()).map(|place| member(&rows, place)).collect(),
         references: rows.iter().map(|row| row.reference()).collect(),
         live: rows.iter().map(|row| row.up).collect(),
         remember: None,
     }
 }
 
-fn member(row: &BackendRow) -> Member {
+/// Of rows in the order of identity.
+fn member(rows: &[&BackendRow], place: usize) -> Member {
+    let row = rows[place];
+    let beside = [place.wrapping_sub(1), place + 1];
+    let twice = beside.iter().filter_map(|n| rows.get(*n)).any(|r| r.address == row.address);
+    let port = if twice { row.port } else { 0 };
     let weight = if row.takes_new() { row.weight } else { 0 };
-    Member { address: row.address, port: row.port, protocol: row.protocol, weight }
+    Member { address: row.address, port, protocol: row.protocol, weight }
 }
 
 fn timeouts(config: &Config) -> Timeouts {

@@ -353,11 +353,7 @@ fn equal_services_share() {
     };
     let text: String = (1..=20).map(service).collect();
     let text = format!("[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{text}");
-    // The port is part of a member, so make them all the same.
     let mut config = parse(&text, "test.toml").unwrap();
-    for backend in config.services.iter_mut().flat_map(|service| &mut service.backends) {
-        backend.port = 80;
-    }
     let mut observed = Observed::default();
     observed.now = 10;
     for service in &config.services {
