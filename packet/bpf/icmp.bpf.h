@@ -414,6 +414,7 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 	copy_addr(room->key.addr, s->tuple.daddr);
 	room->key.port_be = s->tuple.dport_be;
 	room->key.proto = s->tuple.proto;
+	room->key.block = 0; /* of the last packet's */
 	service = service_at(set, &room->key);
 	if (!service)
 		return ICMP_PASS;
