@@ -282,9 +282,9 @@ mod tests {
         if !ringway_testnet::root_or_skip("packet::measures_every_path") {
             return;
         }
-        let options = Options { rounds: 1, flows: vec![1, 1000], ..Options::default() };
+        let options = Options { rounds: 1, flows: vec![1000], ..Options::default() };
         let report = run(&options, |line| eprintln!("{line}")).unwrap();
         assert!(report.ok(), "{report}");
-        assert_eq!(report.paths.len(), 4 * Path::ALL.len(), "{report}");
+        assert_eq!(report.paths.len(), 2 * Path::ALL.len(), "{report}");
     }
 }

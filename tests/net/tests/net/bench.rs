@@ -18,7 +18,8 @@ fn packets_cost_something() -> Result<()> {
     ensure!(ran.code == 0, "{ran:?}");
     ensure!(report["schema"] == "ringway.bench.packet/1", "{report}");
     ensure!(report["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{report}");
-    let plausible = |ns: &serde_json::Value| ns.as_u64().is_some_and(|ns| (1..100_000).contains(&ns));
+    let plausible =
+        |ns: &serde_json::Value| ns.as_u64().is_some_and(|ns| (1..100_000).contains(&ns));
     ensure!(plausible(&report["wrapper_ns"]), "{report}");
     let paths = report["paths"].as_array().context("no paths")?;
     let rows: Vec<_> = paths.iter().map(|p| (p["name"].as_str(), p["ip"].as_u64())).collect();
