@@ -66,7 +66,8 @@ pub(crate) type KeyBytes = [u8; size_of::<rw_service_key>()];
 pub(crate) struct Rows {
     pub(crate) info: BTreeMap<u32, rw_service_info>,
     pub(crate) labels: BTreeMap<u32, rw_label>,
-    pub(crate) backends: BTreeMap<u32, rw_backend>,
+    /// By ascending index.
+    pub(crate) backends: Vec<(u32, rw_backend)>,
     pub(crate) nat: Vec<rw_address>,
     /// By service id.
     pub(crate) members: BTreeMap<u16, Members>,
@@ -106,7 +107,7 @@ impl Rows {
         }
         map::for_each(&maps.backends, |index, row: rw_backend| {
             if row != rw_backend::default() {
-                rows.backends.insert(index, row);
+                rows.backends.push((index, row));
             }
         })?;
         map::for_each(&maps.nat_addrs, |_, address: rw_address| rows.nat.push(address))?;
@@ -146,13 +147,13 @@ impl Rows {
             }
         })?;
         let (vacant, owned): (Vec<_>, Vec<_>) =
-            self.backends.iter().partition(|(_, row)| is_vacant(row));
+            self.backends.iter().copied().partition(|(_, row)| is_vacant(row));
         Ok(Existing {
             services: self.info.iter().filter_map(|(id, info)| self.service(*id, info)).collect(),
-            backends: owned.into_iter().map(|(index, row)| backend_row(*index, row)).collect(),
+            backends: owned.iter().map(|(index, row)| backend_row(*index, row)).collect(),
             max_backends: maps.backends.max_entries(),
             rings: self.rings.values().flatten().cloned().collect(),
-            retired: vacant.into_iter().map(|(i, row)| (*i, row.generation)).collect(),
+            retired: vacant.into_iter().map(|(i, row)| (i, row.generation)).collect(),
             nat_addresses: self.nat.iter().map(|address| IpAddr::from(*address)).collect(),
             ifaces,
         })
@@ -282,7 +283,8 @@ fn service_entries(
     }
     let keep_client: HashSet<u16> =
         tables.services.iter().filter(|s| s.source_client).map(|s| s.id).collect();
-    for backend in tables.backends.iter().filter(|b| keep_client.contains(&b.service)) {
+    let kept = |b: &&BackendRow| !keep_client.is_empty() && keep_client.contains(&b.service);
+    for backend in tables.backends.iter().filter(kept) {
         add_address(&mut entries, backend.address, RW_ADDR_BACKEND, 0);
     }
     entries

@@ -60,8 +60,12 @@ impl Gateway {
         let mut applied = write(self.shared_maps(), tables, &have, &want)?;
         applied.removed += self.retire_rings(&have, &want)?;
         // Remember what was vacated: its generation still stands in the table.
-        for (index, row) in have.backends {
-            want.backends.entry(index).or_insert_with(|| vacated(&row));
+        let gone = both(&have.backends, &want.backends).filter(|(_, _, new)| new.is_none());
+        let gone: Vec<(u32, rw_backend)> =
+            gone.filter_map(|(index, old, _)| Some((index, vacated(old?)))).collect();
+        if !gone.is_empty() {
+            want.backends.extend(gone);
+            want.backends.sort_by_key(|(index, _)| *index);
         }
         self.rows = Some(want);
         Ok(applied)
@@ -117,15 +121,17 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         map::remove(&maps.services, key)?;
         removed += 1;
     }
-    let leaving = |index: &&u32| !is_vacant(&have.backends[*index]);
-    let leaving: Vec<u32> = gone(&have.backends, &want.backends).filter(leaving).copied().collect();
+    let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
+        .filter(|(_, _, new)| new.is_none())
+        .filter_map(|(index, old, _)| Some((index, old.filter(|row| !is_vacant(row))?)))
+        .collect();
     if !leaving.is_empty() {
         // Packets under way may have chosen them.
         rings::grace();
     }
-    for index in &leaving {
-        let row = &have.backends[index];
-        write_backend(maps, *index, Some(row), &vacated(row))?;
+    for (index, row) in &leaving {
+        take_down(maps, *index, Some(row), &vacated(row))?;
+        map::put(&maps.backends, index, &vacated(row))?;
         removed += 1;
     }
     for id in gone(&have.info, &want.info) {
@@ -146,6 +152,21 @@ fn changed<'a, K: Ord, V: PartialEq>(
     want.iter().filter(|(key, value)| have.get(key) != Some(value))
 }
 
+/// What each index has and should have. Both ascend by index.
+fn both<'a>(
+    have: &'a [(u32, rw_backend)],
+    want: &'a [(u32, rw_backend)],
+) -> impl Iterator<Item = (u32, Option<&'a rw_backend>, Option<&'a rw_backend>)> {
+    let (mut have, mut want) = (have.iter().peekable(), want.iter().peekable());
+    std::iter::from_fn(move || {
+        let indexes = [have.peek(), want.peek()].into_iter().flatten();
+        let index = indexes.map(|(index, _)| *index).min()?;
+        let old = have.next_if(|(i, _)| *i == index).map(|(_, row)| row);
+        let new = want.next_if(|(i, _)| *i == index).map(|(_, row)| row);
+        Some((index, old, new))
+    })
+}
+
 /// Keys that are not wanted any more.
 fn gone<'a, K: Ord, V>(
     have: &'a BTreeMap<K, V>,
@@ -163,23 +184,14 @@ where
 
 fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     let (mut indexes, mut rows) = (Vec::new(), Vec::new());
-    for (index, row) in changed(&have.backends, &want.backends) {
-        take_down(maps, *index, have.backends.get(index), row)?;
-        indexes.push(*index);
+    for (index, old, new) in both(&have.backends, &want.backends) {
+        let Some(row) = new.filter(|new| old != Some(*new)) else { continue };
+        take_down(maps, index, old, row)?;
+        indexes.push(index);
         rows.push(*row);
     }
     map::put_all(&maps.backends, &indexes, &rows)?;
     Ok(rows.len())
-}
-
-fn write_backend(
-    maps: &Maps,
-    index: u32,
-    old: Option<&rw_backend>,
-    new: &rw_backend,
-) -> Result<()> {
-    take_down(maps, index, old, new)?;
-    map::put(&maps.backends, &index, new)
 }
 
 /// An element is not written at once, but word by word. An index that changes its owner is

@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::net::IpAddr;
 
-use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
+use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, RW_RING_SLOTS};
 
 use crate::tables::Protocol;
 
@@ -34,26 +34,54 @@ pub struct Member {
 /// member has weight. Of n members that share a weight of W, one of weight w gets
 /// 65 537 * w / W slots, give or take 1 + n * w / W, and never none.
 pub fn ring(members: &[Member]) -> Vec<u16> {
-    let mut slots = vec![NO_MEMBER; SLOTS];
     let mut order: Vec<usize> = (0..members.len()).filter(|&i| members[i].weight > 0).collect();
     order.sort_by_key(|&i| members[i]);
-    let walks = order.iter().enumerate().map(|(rank, &i)| Walk::new(rank, i, &members[i]));
-    let mut walks: BinaryHeap<Walk> = walks.collect();
-    for _ in 0..SLOTS {
-        // Dropping the guard puts the walk where its next turn belongs.
-        let Some(mut walk) = walks.peek_mut() else { break };
-        let slot = walk.next_free(&slots);
-        slots[slot] = walk.member;
+    let mut walks: Vec<Walk> = order.iter().map(|&i| Walk::new(i, &members[i])).collect();
+    let mut ring = Ring { slots: vec![NO_MEMBER; SLOTS], taken: vec![0; SLOTS.div_ceil(64)] };
+    let alike = walks.windows(2).all(|two| two[0].weight == two[1].weight);
+    match alike {
+        true => in_turn(&mut walks, &mut ring),
+        false => by_weight(&mut walks, &mut ring),
     }
-    slots
+    ring.slots
 }
 
-/// A member on its way through its own permutation of the slots. The greatest is next.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+/// All weigh the same: one after the other.
+fn in_turn(walks: &mut [Walk], ring: &mut Ring) {
+    let mut left = if walks.is_empty() { 0 } else { SLOTS };
+    while left > 0 {
+        for walk in walks.iter_mut().take(left) {
+            walk.take_turn(ring);
+        }
+        left = left.saturating_sub(walks.len());
+    }
+}
+
+/// Turn k of a member comes at time k / weight, of several at one time in the order of identity.
+/// That is nobody else's business: when a member goes, the others keep their order, and few of
+/// their slots change.
+fn by_weight(walks: &mut [Walk], ring: &mut Ring) {
+    // Time and rank in one word: the least is next.
+    const RANK_BITS: u32 = u32::BITS - RW_MAX_MEMBERS.leading_zeros();
+    let mut next: BinaryHeap<Reverse<u64>> = (0..walks.len() as u64).map(Reverse).collect();
+    for _ in 0..SLOTS {
+        // Dropping the guard puts it where its next turn belongs.
+        let Some(mut turn) = next.peek_mut() else { break };
+        let rank = turn.0 & ((1 << RANK_BITS) - 1);
+        let walk = &mut walks[rank as usize];
+        walk.take_turn(ring);
+        turn.0 = (walk.turns << 32) / walk.weight << RANK_BITS | rank;
+    }
+}
+
+/// Slots, and a bit for each that is taken: far fewer lines to walk over.
+struct Ring {
+    slots: Vec<u16>,
+    taken: Vec<u64>,
+}
+
+/// A member on its way through its own permutation of the slots.
 struct Walk {
-    /// Turn k comes at time k / weight. That is nobody else's business: when a member goes,
-    /// the others keep their order, and few of their slots change.
-    turn: Reverse<(u64, usize)>,
     turns: u64,
     weight: u64,
     position: usize,
@@ -62,10 +90,9 @@ struct Walk {
 }
 
 impl Walk {
-    fn new(rank: usize, number: usize, member: &Member) -> Walk {
+    fn new(number: usize, member: &Member) -> Walk {
         let slots = SLOTS as u64;
         Walk {
-            turn: Reverse((0, rank)),
             turns: 0,
             weight: u64::from(member.weight),
             position: (hash(member, 0x52_69_6e_67) % slots) as usize,
@@ -74,18 +101,20 @@ impl Walk {
         }
     }
 
-    /// Takes a turn: the next slot of the permutation that nobody has; there is one.
-    fn next_free(&mut self, slots: &[u16]) -> usize {
+    /// Takes the next slot of the permutation that nobody has; there is one.
+    fn take_turn(&mut self, ring: &mut Ring) {
         self.turns += 1;
-        self.turn.0.0 = (self.turns << 32) / self.weight;
         loop {
             let slot = self.position;
             self.position += self.step;
             if self.position >= SLOTS {
                 self.position -= SLOTS;
             }
-            if slots[slot] == NO_MEMBER {
-                return slot;
+            let (word, bit) = (&mut ring.taken[slot / 64], 1 << (slot % 64));
+            if *word & bit == 0 {
+                *word |= bit;
+                ring.slots[slot] = self.member;
+                return;
             }
         }
     }

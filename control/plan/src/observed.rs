@@ -44,10 +44,17 @@ impl Observed {
         }
     }
 
+    /// The health of all backends of the service of that name, see [`Observed::health`].
+    pub(crate) fn health_of(&self, service: &str) -> impl Fn(SocketAddr) -> Health {
+        let backends = self.health.get(service);
+        move |backend| {
+            backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Down)
+        }
+    }
+
     /// The health noted last; [`Health::Down`] for a backend never heard of, so that one with a
     /// check waits for its first. A service without a check does not ask.
     pub fn health(&self, service: &str, backend: SocketAddr) -> Health {
-        let backends = self.health.get(service);
-        backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Down)
+        self.health_of(service)(backend)
     }
 }

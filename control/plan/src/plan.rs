@@ -1,7 +1,7 @@
 //! Configuration and observations in, tables out.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_NAT_ADDRS, RW_MAX_SERVICES};
@@ -14,6 +14,7 @@ use crate::maglev::Member;
 use crate::observed::{Health, Observed};
 use crate::records::Look;
 use crate::rings::{Rings, Wish};
+use crate::sources::Places;
 use crate::tables::{
     BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel,
 };
@@ -44,6 +45,8 @@ pub enum PlanError {
 #[derive(Debug, Default)]
 pub struct Planner {
     ids: Ids,
+    /// Of the last plan.
+    given: Vec<Given>,
     rings: Rings,
 }
 
@@ -51,13 +54,13 @@ impl Planner {
     /// `Ids::default()` for a node that starts from nothing, [`Ids::from_rows`] for one that
     /// takes over tables without dsr services.
     pub fn new(ids: Ids) -> Planner {
-        Planner { ids, rings: Rings::default() }
+        Planner { ids, ..Planner::default() }
     }
 
     /// For a node that takes over: with the services it finds, and the rings of dsr services at
     /// least. Flows of slots that have changed are kept as if by the planner that changed them.
     pub fn take_over(ids: Ids, services: &[ServiceRow], rings: &[RingRow]) -> Planner {
-        Planner { ids, rings: Rings::new(services, rings) }
+        Planner { ids, rings: Rings::new(services, rings), ..Planner::default() }
     }
 
     /// Whether slots have changed and are not stable yet: then a plan with newer
@@ -83,18 +86,18 @@ impl Planner {
     /// # Errors
     /// Something does not fit its table; nothing has changed then.
     pub fn plan(&mut self, config: &Config, observed: &Observed) -> Result<Tables, PlanError> {
-        let mut ids = self.ids.clone();
         let entries: Vec<Entry> = config.services.iter().flat_map(Entry::of).collect();
-        ids.services.keep(&entries.iter().map(|entry| entry.key).collect());
-        ids.backends.keep(&entries.iter().flat_map(Entry::backend_keys).collect());
-        ids.places.begin(&wanted_sources(config, observed));
-        let configured = Sources::new(config, &mut ids)?;
-        let mut plan = Plan { config, observed, configured, ids, tables: Tables::default() };
+        let new = self.number(&entries)?;
+        let given = new.as_ref().map_or(&self.given, |(_, given)| given);
+        let mut places = self.ids.places.clone();
+        places.begin(&wanted_sources(config, observed));
+        let configured = Sources::new(config, &mut places)?;
+        let mut plan = Plan { config, observed, configured, places, tables: Tables::default() };
         let mut wishes = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            wishes.push(plan.entry(entry)?);
+        for (entry, given) in entries.iter().zip(given) {
+            wishes.push(plan.entry(entry, given)?);
         }
-        let Plan { ids, mut tables, .. } = plan;
+        let Plan { places, mut tables, .. } = plan;
         let (rings, rows) = self.rings.plan(wishes, observed.now, &observed.records);
         for (service, ring) in tables.services.iter_mut().zip(rings) {
             service.ring = ring;
@@ -102,12 +105,57 @@ impl Planner {
         tables.rings = rows;
         tables.services.sort_by_key(|row| row.id);
         tables.backends.sort_by_key(|row| row.index);
-        tables.nat_addresses = ids.places.table().to_vec();
+        tables.nat_addresses = places.table().to_vec();
         tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
         tables.timeouts = timeouts(config);
         tables.track_quota = config.flows.new_per_prefix;
-        self.ids = ids;
+        if let Some((ids, given)) = new {
+            (self.ids, self.given) = (ids, given);
+        }
+        self.ids.places = places;
         Ok(tables)
+    }
+
+    /// Gives every service and backend its number, in the order of the entries. `None`: they are
+    /// those of the last plan, which is how it is nearly always.
+    fn number(&self, entries: &[Entry]) -> Result<Option<(Ids, Vec<Given>)>, PlanError> {
+        let mut last = self.given.iter();
+        if entries.iter().all(|entry| last.next().is_some_and(|given| given.is_for(entry)))
+            && last.next().is_none()
+        {
+            return Ok(None);
+        }
+        let mut ids = self.ids.clone();
+        ids.services.keep(&entries.iter().map(|entry| entry.key).collect());
+        ids.backends.keep(&entries.iter().flat_map(Entry::backend_keys).collect());
+        let full = PlanError::Backends(ids.limit);
+        let one = |entry: &Entry| {
+            let (id, _) = ids.services.number(entry.key).ok_or(PlanError::Services)?;
+            let mut backends = Vec::with_capacity(entry.service.backends.len());
+            for key in entry.backend_keys() {
+                let (index, generation) = ids.backend(key).ok_or_else(|| full.clone())?;
+                backends.push((key.endpoint, index, generation));
+            }
+            Ok(Given { key: entry.key, id, backends })
+        };
+        let given = entries.iter().map(one).collect::<Result<_, PlanError>>()?;
+        Ok(Some((ids, given)))
+    }
+}
+
+/// The numbers of an entry.
+#[derive(Debug)]
+struct Given {
+    key: ServiceKey,
+    id: u16,
+    /// In the order of the configuration, with index and generation.
+    backends: Vec<(SocketAddr, u32, u16)>,
+}
+
+impl Given {
+    fn is_for(&self, entry: &Entry) -> bool {
+        let mine = self.backends.iter().map(|(endpoint, ..)| *endpoint);
+        self.key == entry.key && mine.eq(entry.service.backends.iter().map(Backend::endpoint))
     }
 }
 
@@ -140,13 +188,13 @@ struct Sources {
 }
 
 impl Sources {
-    fn new(config: &Config, ids: &mut Ids) -> Result<Sources, PlanError> {
+    fn new(config: &Config, places: &mut Places) -> Result<Sources, PlanError> {
         let mut family = |v4: bool| {
             let addresses: BTreeSet<IpAddr> = config.nat.addresses.iter().map(|a| **a).collect();
             let mine: Vec<IpAddr> = addresses.into_iter().filter(|a| a.is_ipv4() == v4).collect();
             match mine.is_empty() {
                 true => Ok(None),
-                false => ids.places.place(&mine).map(Some).ok_or(PlanError::Sources),
+                false => places.place(&mine).map(Some).ok_or(PlanError::Sources),
             }
         };
         Ok(Sources { v4: family(true)?, v6: family(false)? })
@@ -158,15 +206,14 @@ struct Plan<'p> {
     config: &'p Config,
     observed: &'p Observed,
     configured: Sources,
-    ids: Ids,
+    places: Places,
     tables: Tables,
 }
 
 impl Plan<'_> {
     /// Adds a service entry, still without its ring, and its backends.
-    fn entry(&mut self, entry: &Entry) -> Result<Wish, PlanError> {
-        let service = entry.service;
-        let (id, _) = self.ids.services.number(entry.key).ok_or(PlanError::Services)?;
+    fn entry(&mut self, entry: &Entry, given: &Given) -> Result<Wish, PlanError> {
+        let (service, id) = (entry.service, given.id);
         self.tables.services.push(ServiceRow {
             id,
             key: entry.key,
@@ -180,8 +227,11 @@ impl Plan<'_> {
             reset_when_none: service.when_none_healthy == WhenNoneHealthy::Reset,
         });
         let mut rows = Vec::with_capacity(service.backends.len());
-        for (backend, up) in service.backends.iter().zip(up(service, self.observed)) {
-            rows.push(self.backend(entry, id, backend, up)?);
+        let up = up(service, self.observed);
+        for ((backend, up), (_, index, generation)) in
+            service.backends.iter().zip(up).zip(&given.backends)
+        {
+            rows.push(self.backend(entry, id, backend, up, (*index, *generation))?);
         }
         let timeouts = &self.config.nat.timeouts;
         let timeout = match entry.key.protocol {
@@ -203,10 +253,8 @@ impl Plan<'_> {
         service: u16,
         backend: &Backend,
         up: bool,
+        (index, generation): (u32, u16),
     ) -> Result<BackendRow, PlanError> {
-        let key = BackendKey { service: entry.key, endpoint: backend.endpoint() };
-        let (index, generation) =
-            self.ids.backend(key).ok_or(PlanError::Backends(self.ids.limit))?;
         let (forward, address) = (entry.service.forward, *backend.address);
         let nat = match entry.service.source {
             SourceMode::Client => Some(0..0),
@@ -253,7 +301,7 @@ impl Plan<'_> {
             return Ok(Some(run.clone()));
         }
         match self.observed.sources.get(&backend) {
-            Some(source) => self.ids.places.place(&[*source]).map(Some).ok_or(PlanError::Sources),
+            Some(source) => self.places.place(&[*source]).map(Some).ok_or(PlanError::Sources),
             None => Ok(None),
         }
     }
@@ -282,13 +330,15 @@ fn wanted_sources(config: &Config, observed: &Observed) -> HashSet<IpAddr> {
 
 /// Which backends of a service count as up, in the order of the configuration.
 fn up(service: &Service, observed: &Observed) -> Vec<bool> {
-    let healthy = |backend: &Backend| {
-        service.check.is_none()
-            || observed.health(&service.name, backend.endpoint()) != Health::Down
-    };
-    let any = service.backends.iter().any(|backend| backend.weight > 0 && healthy(backend));
-    let all = !any && service.when_none_healthy == WhenNoneHealthy::All;
-    service.backends.iter().map(|backend| all || healthy(backend)).collect()
+    let health = observed.health_of(&service.name);
+    let healthy =
+        |backend: &Backend| service.check.is_none() || health(backend.endpoint()) != Health::Down;
+    let mut up: Vec<bool> = service.backends.iter().map(healthy).collect();
+    let any = service.backends.iter().zip(&up).any(|(backend, up)| backend.weight > 0 && *up);
+    if !any && service.when_none_healthy == WhenNoneHealthy::All {
+        up.fill(true);
+    }
+    up
 }
 
 /// The members of a ring, in the order of identity, without a memory. A port is part of a

@@ -32,6 +32,7 @@ pub(crate) struct Wish {
 #[derive(Clone, Debug)]
 struct Last {
     service: u16,
+    members: Vec<Member>,
     references: Vec<u32>,
     live: Vec<bool>,
     /// Before history had its say; `None`: not known.
@@ -70,6 +71,7 @@ impl Rings {
         let by_id: HashMap<u32, &RingRow> = rings.iter().map(|ring| (ring.id, ring)).collect();
         let last = |row: &ServiceRow| Last {
             service: row.id,
+            members: Vec::new(),
             references: row.members.clone(),
             live: Vec::new(),
             wanted: None,
@@ -110,34 +112,45 @@ impl Rings {
         self.free.extend(self.used.difference(&used));
         self.used = used;
         let last = wishes.into_iter().zip(wanted).zip(&ids).map(|((wish, wanted), id)| {
-            let Wish { key, service, references, live, .. } = wish;
+            let Wish { key, service, members, references, live, .. } = wish;
             let ring = rows.get(id).cloned();
-            (key, Last { service, references, live, wanted: Some(wanted), ring })
+            (key, Last { service, members, references, live, wanted: Some(wanted), ring })
         });
         self.last = last.collect();
+        // What no service wants any more is nobody's but the cache's.
+        self.built.retain(|_, slots| Arc::strong_count(slots) > 1);
         let mut rows: Vec<RingRow> = rows.into_values().collect();
         rows.sort_by_key(|ring| ring.id);
         (ids, rows)
     }
 
-    /// Who should own each slot: of this plan, of the last one, or new.
+    /// Who should own each slot: as in the last plan, or as another service has it, or new.
     fn build(&mut self, wishes: &[Wish]) -> Vec<Arc<[u16]>> {
-        let mut all: HashMap<&[Member], Option<Arc<[u16]>>> = HashMap::new();
-        for wish in wishes {
-            let members = wish.members.as_slice();
-            all.entry(members).or_insert_with(|| self.built.get(members).cloned());
+        let as_before = |wish: &Wish| {
+            let last = self.last.get(&wish.key).filter(|last| last.members == wish.members);
+            last.and_then(|last| last.wanted.clone())
+        };
+        let mut wanted: Vec<Option<Arc<[u16]>>> = wishes.iter().map(as_before).collect();
+        let mut missing: HashMap<&[Member], Vec<usize>> = HashMap::new();
+        for (place, wish) in wishes.iter().enumerate().filter(|(n, _)| wanted[*n].is_none()) {
+            missing.entry(&wish.members).or_default().push(place);
         }
-        let missing: Vec<&[Member]> =
-            all.iter().filter(|(_, slots)| slots.is_none()).map(|(members, _)| *members).collect();
-        for (members, slots) in build_all(&missing) {
-            all.insert(members, Some(slots));
+        let known = |members: &[Member]| self.built.get(members).cloned();
+        let (old, new): (Vec<_>, Vec<_>) =
+            missing.keys().map(|members| (*members, known(members))).partition(|m| m.1.is_some());
+        let new: Vec<&[Member]> = new.into_iter().map(|(members, _)| members).collect();
+        let built = build_all(&new);
+        for (members, slots) in &built {
+            self.built.insert(members.to_vec(), slots.clone());
         }
-        let of = |wish: &Wish| all.get(wish.members.as_slice()).cloned().flatten();
-        // Every wish is in `all`, and none is left without slots.
-        let wanted = wishes.iter().map(|wish| of(wish).unwrap_or_default()).collect();
-        let built = all.into_iter().filter_map(|(members, slots)| Some((members.to_vec(), slots?)));
-        self.built = built.collect();
-        wanted
+        let old = old.into_iter().filter_map(|(members, slots)| Some((members, slots?)));
+        for (members, slots) in old.chain(built) {
+            for place in missing.get(members).into_iter().flatten() {
+                wanted[*place] = Some(slots.clone());
+            }
+        }
+        // None is left without.
+        wanted.into_iter().map(Option::unwrap_or_default).collect()
     }
 
     /// What each ring becomes. Services that had one ring and want one go on sharing it.
