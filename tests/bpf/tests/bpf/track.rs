@@ -49,7 +49,12 @@ fn add(tables: &mut Tables, family: Family, proto: u8) {
     tables.rings.push(ring(id.into(), 1));
     tables.services.push(ServiceRow {
         id,
-        key: ServiceKey { address: family.vip(), port: PORT, protocol: protocol(proto) },
+        key: ServiceKey {
+            address: family.vip(),
+            port: PORT,
+            last_port: PORT,
+            protocol: protocol(proto),
+        },
         name: format!("dsr-{family:?}-{proto}"),
         ring: id.into(),
         members: rows.iter().map(BackendRow::reference).collect(),
