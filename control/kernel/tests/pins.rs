@@ -100,7 +100,8 @@ fn detach_leaves_nothing() {
     attach_once(&wire.gateway, &node.options(), Mode::Native).unwrap();
     let detached = node.detach().unwrap();
     assert_eq!(detached.interfaces, ["eth0.1"]);
-    assert_eq!(detached.programs.len(), 2, "{detached:?}");
+    // Root, balancer and ICMP; and those that count losses, where the kernel has them.
+    assert!(detached.programs.len() >= 3, "{detached:?}");
     assert!(detached.maps.len() >= 17, "{detached:?}");
     assert_eq!(detached.leftovers(Duration::from_secs(5)), [""; 0]);
     assert!(!node.pins().dir().exists());
