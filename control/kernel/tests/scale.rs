@@ -95,15 +95,16 @@ fn measure(forward: &str, own: bool) {
     let mut apply = |what: &str, config: &Config, observed: &Observed| {
         // The peak of this step alone.
         fs::write("/proc/self/clear_refs", "5").unwrap();
-        let begin = Instant::now();
+        let (begin, used) = (Instant::now(), cpu_time());
         let tables = planner.plan(config, observed).unwrap();
         let planned = begin.elapsed();
         let applied = gateway.apply(&tables).unwrap();
-        let all = begin.elapsed();
+        let (all, used) = (begin.elapsed(), cpu_time() - used);
         println!(
-            "  {what:<34} {:>7.1} ms ({:>6.1} planning), {:>4} rings, {:>5} rows; peak {} MB, kernel {} MB",
+            "  {what:<34} {:>7.1} ms ({:>6.1} planning; {:>6.1} on CPUs), {:>4} rings, {:>5} rows; peak {} MB, kernel {} MB",
             ms(all),
             ms(planned),
+            ms(used),
             applied.rings,
             applied.backends + applied.services,
             proc_mb("/proc/self/status", "VmHWM:"),
@@ -137,6 +138,12 @@ fn measure(forward: &str, own: bool) {
         service.backends.iter_mut().step_by(3).for_each(|backend| backend.weight = 3);
     }
     apply("all changed again", &config, &observed);
+}
+
+/// Of this process, all threads together.
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 fn ms(time: Duration) -> f64 {

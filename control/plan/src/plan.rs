@@ -93,6 +93,7 @@ impl Planner {
         places.begin(&wanted_sources(config, observed));
         let configured = Sources::new(config, &mut places)?;
         let mut plan = Plan { config, observed, configured, places, tables: Tables::default() };
+        plan.tables.backends.reserve(given.iter().map(|given| given.backends.len()).sum());
         let mut wishes = Vec::with_capacity(entries.len());
         for (entry, given) in entries.iter().zip(given) {
             wishes.push(plan.entry(entry, given)?);
