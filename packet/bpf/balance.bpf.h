@@ -111,7 +111,7 @@ static __always_inline void flow_touch(struct rw_flow *flow, __u64 *key, __u8 st
 		flow_move(flow, key, state);
 }
 
-/* client -> backend, by a flow that exists. */
+/* client -> backend, by a flow that exists or has just been opened. */
 static __always_inline int nat_request(struct env *env, struct packet *p, __u64 key,
 				       struct rw_backend *backend, bool new_flow)
 {
@@ -169,20 +169,28 @@ static __always_inline int no_backend(struct xdp_md *ctx, struct env *env, struc
 	return leave(env->books, RW_DROP, RW_REASON_NO_BACKEND);
 }
 
-static __always_inline int new_flow(struct xdp_md *ctx, struct env *env, struct packet *p,
-				    const struct rw_service *service)
+/* Opens a flow, of which *key and *backend tell; or ends the packet, with *verdict. */
+static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct packet *p,
+				     const struct rw_service *service, __u64 *key,
+				     struct rw_backend **backend, int *verdict)
 {
 	enum rw_reason refused = refuse_source(p, service->flags);
 	struct chosen chosen = {};
 	struct rw_opening *open = &env->scratch->opening;
 
-	if (refused)
-		return leave(env->books, RW_DROP, refused);
-	if (!ring_choose(p, service, &chosen))
-		return no_backend(ctx, env, p, service->flags);
+	if (refused) {
+		*verdict = leave(env->books, RW_DROP, refused);
+		return false;
+	}
+	if (!ring_choose(p, service, &chosen)) {
+		*verdict = no_backend(ctx, env, p, service->flags);
+		return false;
+	}
 	refused = reachable(p, chosen.backend, 0);
-	if (refused)
-		return refuse(ctx, env, p, refused, chosen.backend->mtu, NULL);
+	if (refused) {
+		*verdict = refuse(ctx, env, p, refused, chosen.backend->mtu, NULL);
+		return false;
+	}
 	open->backend = chosen.reference;
 	open->iface = env->slot;
 	open->now = env->now;
@@ -192,9 +200,13 @@ static __always_inline int new_flow(struct xdp_md *ctx, struct env *env, struct 
 	refused = flow_open(p->t, &env->scratch->reply, open);
 	if (refused >= RW_REASON_SPACE)
 		refused = RW_REASON_NO_STATE;
-	if (refused)
-		return leave(env->books, RW_DROP, refused);
-	return nat_request(env, p, open->key, chosen.backend, true);
+	if (refused) {
+		*verdict = leave(env->books, RW_DROP, refused);
+		return false;
+	}
+	*key = open->key;
+	*backend = chosen.backend;
+	return true;
 }
 
 /* Is this segment the start of another connection on a finished one's tuple? */
@@ -246,41 +258,52 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	return dsr_send(ctx, env, p, service->forward, chosen.backend, chosen.reference);
 }
 
-static __always_inline int request(struct xdp_md *ctx, struct env *env, struct packet *p,
-				   const struct rw_service *service)
+/* A packet of a flow that exists: what it changes in the record. */
+static __always_inline void flow_follow(const struct env *env, const struct packet *p,
+					struct rw_flow *flow, __u64 *key)
 {
-	struct rw_backend *backend;
-	enum rw_reason refused;
-	struct rw_flow *flow;
-	__u64 key = 0;
-
-	if (service->forward != RW_FORWARD_NAT)
-		return dsr_request(ctx, env, p, service);
-	flow = flow_at(flow_by_client(p->t, service->id, env->now, &key));
-	if (!flow) {
-		if (opens_flow(p))
-			return new_flow(ctx, env, p, service);
-		return send_reset(ctx, env, p, RW_REASON_RESET_NO_FLOW);
-	}
-	backend = backend_of(key_backend(key));
-	if (!backend || !(backend->flags & RW_BACKEND_UP) || starts_anew(p, key_state(key))) {
-		/* The flow's time is over: UDP and a SYN begin another. */
-		if (opens_flow(p)) {
-			flow_move(flow, &key, RW_FLOW_FREE);
-			return new_flow(ctx, env, p, service);
-		}
-		flow_touch(flow, &key, RW_FLOW_CLOSED, env->now);
-		return send_reset(ctx, env, p, RW_REASON_RESET_BACKEND_DOWN);
-	}
-	refused = reachable(p, backend, 0);
-	if (refused)
-		return refuse(ctx, env, p, refused, backend->mtu, NULL);
-	flow_touch(flow, &key, state_after_request(key_state(key), p->t->tcp_flags), env->now);
+	flow_touch(flow, key, state_after_request(key_state(*key), p->t->tcp_flags), env->now);
 	if (!same_mac(flow->client_mac, p->eth->h_source))
 		copy_mac(flow->client_mac, p->eth->h_source);
 	if (flow->iface != env->slot)
 		flow->iface = (__u8)env->slot;
-	return nat_request(env, p, key, backend, false);
+}
+
+/* Without a flow, or with one whose time is over, UDP and a SYN begin another;
+ * anything else is reset. */
+static __always_inline int request(struct xdp_md *ctx, struct env *env, struct packet *p,
+				   const struct rw_service *service)
+{
+	enum rw_reason refused, reset = RW_REASON_RESET_NO_FLOW;
+	struct rw_backend *backend = NULL;
+	struct rw_flow *flow;
+	__u64 key = 0;
+	int verdict;
+
+	if (service->forward != RW_FORWARD_NAT)
+		return dsr_request(ctx, env, p, service);
+	flow = flow_at(flow_by_client(p->t, service->id, env->now, &key));
+	if (flow)
+		backend = backend_of(key_backend(key));
+	if (backend && (backend->flags & RW_BACKEND_UP) && !starts_anew(p, key_state(key))) {
+		refused = reachable(p, backend, 0);
+		if (refused)
+			return refuse(ctx, env, p, refused, backend->mtu, NULL);
+		flow_follow(env, p, flow, &key);
+		return nat_request(env, p, key, backend, false);
+	}
+	if (opens_flow(p)) {
+		if (flow)
+			flow_move(flow, &key, RW_FLOW_FREE);
+		if (!new_flow(ctx, env, p, service, &key, &backend, &verdict))
+			return verdict;
+		return nat_request(env, p, key, backend, true);
+	}
+	if (flow) {
+		flow_touch(flow, &key, RW_FLOW_CLOSED, env->now);
+		reset = RW_REASON_RESET_BACKEND_DOWN;
+	}
+	return send_reset(ctx, env, p, reset);
 }
 
 /* backend -> client. */
