@@ -333,7 +333,7 @@ impl Reason {
                 name: "pass-rewritten",
                 verdicts: &[Verdict::Pass],
                 meaning: "From a client, addressed to its backend and handed to the kernel, which routes it there.",
-                cause: "The way to the backend leaves by a device that redirected frames cannot enter: a bridge, a VLAN device, a bond, a tunnel. Costs the kernel's own forwarding, several times a redirect.",
+                cause: "The way to the backend leaves by a device that redirected frames cannot enter: a bridge, a VLAN device, a bond, a tunnel. It costs the kernel's own forwarding.",
                 next: "ringway check --host names the device; a backend reached by one of [node] interfaces itself is served faster",
             },
             Self::EchoReply => Explanation {
