@@ -201,15 +201,29 @@ struct rw_icmp {
 	__u32 pad2;
 };
 
+#define RW_BLOCK_ALL 16 /* the block of all ports */
+
+/* Key (address, 0, 0) is an address entry: what we know of the address alone;
+ * its id has bit b set where a service of the address has blocks of 2^b ports. */
+struct rw_service_key {
+	__u32 addr[4];
+	__u16 port_be; /* the first of 2^block ports */
+	__u8 proto;
+	__u8 block;
+};
+
 /* What a stage has learnt, for those after it: tail calls do not return. Per
  * CPU; lives for one packet. */
 struct rw_scratch {
-	__u32 iface; /* interface slot the packet came in by */
-	__u32 pad;
+	__u32 iface;   /* interface slot the packet came in by: of the VLAN device, if any */
+	__u32 device;  /* slot of the device itself: whose books these are */
+	__u32 tags[2]; /* taken off the frame, as they were: ethertype << 16 | TCI; 0: none */
 	struct rw_tuple tuple;
 	struct rw_tuple reply; /* as the backend will answer it */
 	struct rw_opening opening;
 	struct rw_layers layers;
+	struct rw_service_key key;
+	__u32 pad;
 	struct rw_icmp icmp;
 };
 
@@ -229,6 +243,14 @@ struct rw_iface {
 	__u8 alt_mac[6]; /* also ours: the bridge's or bond's; else same as mac */
 	__u16 mtu;	 /* L3 bytes */
 	__u16 flags;
+	__u32 device;  /* slot in `devices`: its own, or that of the device below a VLAN's */
+	__u32 tags[2]; /* of a VLAN device: ethertype << 16 | VID, outer first; 0: none */
+};
+
+/* A device, and the tags its frames carry: which interface slot is that? */
+struct rw_vlan_key {
+	__u32 device;
+	__u32 tags[2]; /* as in rw_iface; a tag of VID 0 is left out (IEEE 802.1Q section 6.9) */
 };
 
 /* How a service's packets reach its backends. All but nat are dsr: the backend
@@ -239,17 +261,6 @@ enum rw_forward {
 	RW_FORWARD_DSR_IPIP, /* IP in IP (RFC 2003, 2473, 4213), any family in any */
 	RW_FORWARD_DSR_GUE,  /* IP in UDP: GUE variant 1, no GUE header at all */
 	RW_FORWARDS,
-};
-
-#define RW_BLOCK_ALL 16 /* the block of all ports */
-
-/* Key (address, 0, 0) is an address entry: what we know of the address alone;
- * its id has bit b set where a service of the address has blocks of 2^b ports. */
-struct rw_service_key {
-	__u32 addr[4];
-	__u16 port_be; /* the first of 2^block ports */
-	__u8 proto;
-	__u8 block;
 };
 
 enum rw_service_flags {

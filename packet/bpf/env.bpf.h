@@ -5,8 +5,10 @@
 
 #include "maps.bpf.h"
 #include "stage.bpf.h"
+#include "vlan.bpf.h"
 
 struct env {
+	struct xdp_md *ctx;
 	struct rw_ledger *books;
 	struct rw_settings *set;
 	struct rw_scratch *scratch;
@@ -16,15 +18,16 @@ struct env {
 };
 
 /* False only where a map is missing, which the loader rules out. */
-static __always_inline bool env_open(struct env *env)
+static __always_inline bool env_open(struct xdp_md *ctx, struct env *env)
 {
 	struct rw_scratch *scratched = RW_ONLY(scratch);
 
 	if (!scratched)
 		return false;
+	env->ctx = ctx;
 	env->scratch = scratched;
 	env->slot = scratched->iface;
-	env->books = bpf_map_lookup_elem(&ledger, &env->slot);
+	env->books = bpf_map_lookup_elem(&ledger, &scratched->device);
 	env->set = RW_ONLY(settings);
 	env->in = bpf_map_lookup_elem(&ifaces, &env->slot);
 	env->now = now_seconds();
@@ -42,20 +45,28 @@ static __always_inline bool frame_reaches_us(const struct env *env, const struct
 	return (eth->h_dest[0] & 1) || frame_is_ours(env, eth);
 }
 
-/* Out by another device, or by the same one as if it were another. */
-static __always_inline int send_across(struct env *env, __u32 slot, enum rw_reason reason)
+/*
+ * Out by an interface: back by the device the packet came in by, or by another.
+ * The frame is ready but for tags, and not looked into afterwards.
+ */
+static __always_inline int send_out(struct env *env, const struct rw_iface *out,
+				    enum rw_reason reason)
 {
-	if (bpf_redirect_map(&devices, slot, XDP_DROP) != XDP_REDIRECT)
+	if (!out->ifindex)
+		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	if (out->tags[0] && !vlan_push(env->ctx, out->tags[0], out->tags[1]))
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+	if (out->device == env->in->device && !(out->flags & RW_IFACE_REDIRECT))
+		return leave(env->books, RW_TX, reason);
+	if (bpf_redirect_map(&devices, out->device, XDP_DROP) != XDP_REDIRECT)
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
 	return leave(env->books, RW_REDIRECT, reason);
 }
 
-/* Out by the device it came in by. */
+/* Out by the interface it came in by. */
 static __always_inline int send_back(struct env *env, enum rw_reason reason)
 {
-	if (env->in->flags & RW_IFACE_REDIRECT)
-		return send_across(env, env->slot, reason);
-	return leave(env->books, RW_TX, reason);
+	return send_out(env, env->in, reason);
 }
 
 #endif

@@ -12,6 +12,8 @@
 
 static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_reason reason)
 {
+	if (!vlan_restore(ctx, env->scratch))
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
 	return next_stage(ctx, env->books, env->set->stages, RW_SLOT_BALANCE, reason);
 }
 
@@ -63,7 +65,7 @@ static __always_inline bool may_be_reply(const struct env *env, const struct pac
 
 static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct packet *p)
 {
-	struct rw_service_key key = { .port_be = p->t->dport_be, .proto = p->t->proto };
+	struct rw_service_key *key = &env->scratch->key;
 	struct rw_service *service;
 
 	if (!frame_is_ours(env, p->eth))
@@ -78,8 +80,11 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 			return nat_reply(ctx, env, p, place, flow_key);
 		}
 	}
-	copy_addr(key.addr, p->t->daddr);
-	service = service_at(env->set, &key);
+	copy_addr(key->addr, p->t->daddr);
+	key->port_be = p->t->dport_be;
+	key->proto = p->t->proto;
+	key->block = 0;
+	service = service_at(env->set, key);
 	if (!service)
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
 	if (p->at->fragment == RW_FRAGMENT_FIRST)
@@ -94,7 +99,7 @@ int ringway_balance(struct xdp_md *ctx)
 	enum rw_reason why;
 	struct env env;
 
-	if (!env_open(&env))
+	if (!env_open(ctx, &env))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	p.t = &env.scratch->tuple;
 	p.at = &env.scratch->layers;
@@ -109,6 +114,9 @@ int ringway_balance(struct xdp_md *ctx)
 			return send_back(&env, RW_REASON_ARP_REPLY);
 		return pass(ctx, &env, why);
 	case RW_REASON_VLAN:
+		/* Without its tags, from the start; or it is not for us. */
+		if (vlan_enter(ctx))
+			bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
 		return pass(ctx, &env, why);
 	case RW_REASON_MALFORMED:
 		if (p.eth && !frame_is_ours(&env, p.eth))
@@ -127,7 +135,7 @@ int ringway_icmp(struct xdp_md *ctx)
 	struct env env;
 	__u32 next;
 
-	if (!env_open(&env))
+	if (!env_open(ctx, &env))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	icmp = &env.scratch->icmp;
 	if (icmp->task != RW_ICMP_ARRIVED)

@@ -523,7 +523,7 @@ static __always_inline int icmp_leave(struct xdp_md *ctx, __u32 next, const bool
 	struct env env;
 	__u32 reason;
 
-	if (!room || !env_open(&env))
+	if (!room || !env_open(ctx, &env))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	way = &env.scratch->icmp;
 	reason = way->reason;

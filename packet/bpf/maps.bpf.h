@@ -14,6 +14,9 @@
 RW_MAP(ifaces, BPF_MAP_TYPE_ARRAY, RW_MAX_IFACES, __u32, struct rw_iface, 0);
 RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
 
+/* writer: control; reader: gateway. VLAN devices upon a device. Full: refused. */
+RW_MAP(vlans, BPF_MAP_TYPE_HASH, RW_MAX_IFACES, struct rw_vlan_key, __u32, 0);
+
 /* writer: control; reader: gateway. Services and address entries. Full: refused by validation. */
 RW_MAP(services, BPF_MAP_TYPE_HASH, 2 * RW_MAX_SERVICES + RW_MAX_BACKENDS, struct rw_service_key,
        struct rw_service, 0);

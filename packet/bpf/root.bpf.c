@@ -21,6 +21,8 @@ int ringway_root(struct xdp_md *ctx)
 
 	books->seen++;
 	scratched->iface = slot;
+	scratched->device = slot;
+	scratched->tags[0] = 0;
 	bpf_tail_call(ctx, &slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
 	return next_stage(ctx, books, set->stages, RW_SLOT_BALANCE, RW_REASON_NO_STAGE);

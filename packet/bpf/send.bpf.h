@@ -79,6 +79,8 @@ static __always_inline int pass_rewritten(struct env *env, struct packet *p)
 		ip->ttl++;
 		ip->check = csum_apply(ip->check, csum_change16(hops, *(__u16 *)&ip->ttl));
 	}
+	if (!vlan_restore(env->ctx, env->scratch))
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
 	return leave(env->books, RW_PASS, RW_REASON_PASS_REWRITTEN);
 }
 
@@ -95,7 +97,7 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 						    pass_rewritten(env, p);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
-	return slot == env->slot ? send_back(env, reason) : send_across(env, slot, reason);
+	return send_out(env, out, reason);
 }
 
 /* TTL and length, before anything is changed. NONE: may go on. */

@@ -310,5 +310,6 @@ fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
         alt_mac: master.and_then(|master| master.mac).map(|mac| mac.0),
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
         redirect: link.kind.as_deref() == Some("veth"),
+        vlan: None,
     })
 }

@@ -8,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::{
     RW_IFACE_GENERIC, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES, rw_daemon, rw_iface,
+    rw_vlan_key,
 };
 use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 
@@ -71,6 +72,30 @@ pub struct Interface {
     pub mtu: u16,
     /// Send back by redirect instead of XDP_TX (`RW_IFACE_REDIRECT`): set for veth.
     pub redirect: bool,
+    /// Set for a VLAN device whose frames are met, tagged, on the device below it. Nothing is
+    /// attached to it then.
+    pub vlan: Option<Vlan>,
+}
+
+/// Where a VLAN device's frames come by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vlan {
+    /// Slot of the device below.
+    pub device: u32,
+    /// One or two tags, outer first: ethertype (0x8100 or 0x88a8) and VLAN id (1..=4094).
+    pub tags: Vec<(u16, u16)>,
+}
+
+impl Vlan {
+    fn tags(&self) -> [u32; 2] {
+        let tag =
+            |n: usize| self.tags.get(n).map_or(0, |(t, id)| u32::from(*t) << 16 | u32::from(*id));
+        [tag(0), tag(1)]
+    }
+
+    fn key(&self) -> rw_vlan_key {
+        rw_vlan_key { device: self.device, tags: self.tags() }
+    }
 }
 
 /// One interface slot as this process knows it.
@@ -194,7 +219,10 @@ impl Gateway {
             }
         }
         self.write_iface(slot)?;
-        map::put(&self.maps.devices, &slot, &iface.ifindex)
+        match &iface.vlan {
+            Some(vlan) => map::put(&self.maps.vlans, &vlan.key(), &slot),
+            None => map::put(&self.maps.devices, &slot, &iface.ifindex),
+        }
     }
 
     /// Says whether the interface of a slot is, or will be, in the kernel's generic path: what
@@ -215,6 +243,8 @@ impl Gateway {
             alt_mac: iface.alt_mac.unwrap_or(iface.mac),
             mtu: iface.mtu,
             flags: flag(iface.redirect, RW_IFACE_REDIRECT) | flag(state.generic, RW_IFACE_GENERIC),
+            device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
+            tags: iface.vlan.as_ref().map_or([0; 2], Vlan::tags),
         };
         map::put(&self.maps.ifaces, &slot, &value)
     }
@@ -226,6 +256,7 @@ impl Gateway {
             map::put(&self.maps.ifaces, &slot, &rw_iface::default())?;
             map::remove(&self.maps.devices, &slot)?;
         }
+        self.forget_vlans()?;
         losses::forget(&self.maps, |_, slot| !self.slots.contains_key(&slot))?;
         let Some(pins) = &self.pins else { return Ok(Vec::new()) };
         let attached = |name: &String| {
@@ -237,6 +268,21 @@ impl Gateway {
             pins.remove_iface(name)?;
         }
         Ok(others)
+    }
+
+    /// Takes away tags that belong to no interface of ours any more.
+    fn forget_vlans(&self) -> Result<()> {
+        let ours = |key: &rw_vlan_key| {
+            self.slots
+                .values()
+                .any(|state| state.iface.vlan.as_ref().is_some_and(|v| v.key() == *key))
+        };
+        for (key, _) in map::entries::<rw_vlan_key, u32>(&self.maps.vlans)? {
+            if !ours(&key) {
+                map::remove(&self.maps.vlans, &key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Says that the daemon is alive: `status` tells how long ago this was. Once a second.

@@ -53,6 +53,7 @@ maps!(
     scratch,
     ifaces,
     devices,
+    vlans,
     services,
     service_info,
     backends,

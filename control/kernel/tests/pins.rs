@@ -38,6 +38,7 @@ fn interface(link: &Link) -> Interface {
         mac: [2, 0, 0, 0, 0, 1],
         alt_mac: None,
         redirect: false,
+        vlan: None,
         mtu: 1500,
     }
 }
@@ -272,6 +273,7 @@ fn auto_says_why_it_is_not_native() {
             mac: [0; 6],
             alt_mac: None,
             redirect: false,
+            vlan: None,
             mtu: 65535,
         })?;
         let refused = gateway.attach(0, Mode::Native).unwrap_err().to_string();

@@ -44,7 +44,7 @@ impl Packet<'_> {
 pub enum Checked<'a> {
     /// An IP packet in order.
     Good(Packet<'a>),
-    /// Not IP, or tagged.
+    /// Not IP, or with more than two tags.
     NotIp,
     /// Something in it is wrong.
     Bad(&'static str),
@@ -67,8 +67,13 @@ impl<'a> Checked<'a> {
 
 /// Checks a frame.
 pub fn check(frame: &[u8]) -> Checked<'_> {
-    let Some(l3) = frame.get(14..) else { return Checked::Bad("shorter than Ethernet's header") };
-    let parsed = match [frame[12], frame[13]] {
+    let is_tag = |at: usize| matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
+    let tags = (0..2).take_while(|n| is_tag(12 + 4 * n)).count();
+    let start = 14 + 4 * tags;
+    let Some(l3) = frame.get(start..) else {
+        return Checked::Bad("shorter than Ethernet's header");
+    };
+    let parsed = match [frame[start - 2], frame[start - 1]] {
         [8, 0] => ipv4(l3),
         [0x86, 0xdd] => ipv6(l3),
         _ => return Checked::NotIp,

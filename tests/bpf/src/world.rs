@@ -142,7 +142,8 @@ impl World {
         {
             // The loopback device of a network namespace of our own: nothing is ever sent.
             let (name, ifindex) = ("lo".to_owned(), 1);
-            let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect: false };
+            let iface =
+                Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect: false, vlan: None };
             gateway.set_iface(&iface).unwrap();
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
@@ -364,6 +365,16 @@ impl World {
     pub fn stage(&self, slot: Slot) -> Program {
         let id = audit::read(self.map("slots"), slot as u32);
         Program::by_id(u32::read_from_bytes(&id).unwrap())
+    }
+
+    /// A VLAN device upon the device of a slot, with a slot of its own.
+    pub fn add_vlan(&mut self, slot: u32, device: u32, tags: &[(u16, u16)]) {
+        let vlan = Some(ringway_kernel::Vlan { device, tags: tags.to_vec() });
+        let (mac, alt_mac) = (mac_of(device), None);
+        let name = format!("vlan{slot}");
+        let iface =
+            Interface { slot, name, ifindex: 1, mac, alt_mac, mtu: 1500, redirect: false, vlan };
+        self.gateway.set_iface(&iface).unwrap();
     }
 
     /// Takes the device out of an interface slot.

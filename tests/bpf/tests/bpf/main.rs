@@ -25,6 +25,7 @@ mod states;
 mod table;
 mod track;
 mod unbalanced;
+mod vlan;
 
 /// Returns from a test that cannot run here.
 macro_rules! needs_root {

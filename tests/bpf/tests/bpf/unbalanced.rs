@@ -44,7 +44,6 @@ fn other_links_and_hosts() {
             let with = |change: fn(&mut Frame)| frame.clone().with(change);
             rows.extend([
                 row("one tag", with(|f| f.vlans = vec![(0x8100, 5)]), Pass, Vlan),
-                row("priority tag", with(|f| f.vlans = vec![(0x8100, 0xe000)]), Pass, Vlan),
                 row("service tag", with(|f| f.vlans = vec![(0x88a8, 5)]), Pass, Vlan),
                 row("two tags", with(|f| f.vlans = vec![(0x88a8, 5), (0x8100, 6)]), Pass, Vlan),
                 row("another host", with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost),

@@ -1,0 +1,207 @@
+//! One tag and two: taken off on the way in, put on as the way out wants them, given back to what
+//! is passed on.
+
+use ringway_abi::{Reason::*, Verdict::*};
+use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::table::{check, row};
+use ringway_bpf_tests::{Flow, World, ports, wire};
+use ringway_plan::tables::NextHop;
+
+use crate::needs_root;
+
+const Q: u16 = 0x8100;
+const AD: u16 = 0x88a8;
+
+/// Interface slots: on the front device VLAN 100, 200 in a service VLAN 7; on the back device 300.
+const ONE: u32 = 10;
+const TWO: u32 = 11;
+const BEHIND: u32 = 12;
+
+fn tags(slot: u32) -> Vec<(u16, u16)> {
+    match slot {
+        ONE => vec![(Q, 100)],
+        TWO => vec![(AD, 7), (Q, 200)],
+        BEHIND => vec![(Q, 300)],
+        _ => vec![],
+    }
+}
+
+/// Backends of [`ports::ACROSS`] behind this slot.
+fn world(way_out: u32) -> World {
+    let mut world = World::with(8192, |tables| {
+        let across: Vec<u16> =
+            tables.services.iter().filter(|s| s.key.port == ports::ACROSS).map(|s| s.id).collect();
+        for backend in tables.backends.iter_mut().filter(|b| across.contains(&b.service)) {
+            let hop = backend.next_hop.unwrap();
+            backend.next_hop = Some(NextHop { iface: way_out, ..hop });
+        }
+    });
+    world.add_vlan(ONE, FRONT, &tags(ONE));
+    world.add_vlan(TWO, FRONT, &tags(TWO));
+    world.add_vlan(BEHIND, BACK, &tags(BEHIND));
+    world
+}
+
+fn device(slot: u32) -> u32 {
+    if slot == BACK || slot == BEHIND { BACK } else { FRONT }
+}
+
+fn tagged(frame: &Frame, slot: u32) -> Frame {
+    frame.clone().with(|f| f.vlans = tags(slot))
+}
+
+fn mac(slot: u32) -> [u8; 6] {
+    if device(slot) == FRONT { FRONT_MAC } else { BACK_MAC }
+}
+
+/// Any tags in, any out, both families, both ways.
+#[test]
+fn every_way_in_and_out() {
+    needs_root!("every_way_in_and_out");
+    for out in [FRONT, BACK, ONE, TWO, BEHIND] {
+        let mut world = world(out);
+        for slot in [FRONT, ONE, TWO] {
+            for family in FAMILIES {
+                for proto in [TCP, UDP] {
+                    let (src, dst) = world.ends(family, ports::ACROSS);
+                    let plain = Frame { proto, flags: flags::SYN, ..Frame::udp(src, dst) };
+                    let verdict = |from| if device(from) == device(out) { Tx } else { Redirect };
+                    let what = format!("{family:?} {proto}: from {slot} to {out}");
+
+                    let seen = world.feed(FRONT, &tagged(&plain, slot).bytes());
+                    assert_eq!(seen.pair(), (verdict(slot), NatForward), "{what}");
+                    let backend = world.service(family, proto, ports::ACROSS).backends[0].clone();
+                    let untagged = untag(&seen.frame, out);
+                    let source = wire::check(&untagged).good().src;
+                    let flow = Flow { request: plain.clone(), slot, backend, source };
+                    let expected = flow.forwarded(&plain).with(|f| f.src_mac = mac(out));
+                    assert_eq!(seen.frame, tagged(&expected, out).bytes(), "{what}");
+
+                    let answer =
+                        flow.answer(flags::SYN | flags::ACK).with(|f| f.dst_mac = mac(out));
+                    let seen = world.feed(device(out), &tagged(&answer, out).bytes());
+                    assert_eq!(seen.pair(), (verdict(slot), NatReply), "{what}");
+                    let expected = flow.returned(&answer).with(|f| f.src_mac = mac(slot));
+                    assert_eq!(seen.frame, tagged(&expected, slot).bytes(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+fn untag(frame: &[u8], slot: u32) -> Vec<u8> {
+    [&frame[..12], &frame[12 + 4 * tags(slot).len()..]].concat()
+}
+
+/// A priority tag alone is no VLAN: the device's own frame.
+#[test]
+fn priority_tags() {
+    needs_root!("priority_tags");
+    let mut world = world(BEHIND);
+    for family in FAMILIES {
+        for (vlans, slot) in
+            [(vec![(Q, 0xe000)], FRONT), (vec![(Q, 0xe064)], ONE), (vec![(Q, 0), (Q, 100)], ONE)]
+        {
+            let (src, dst) = world.ends(family, ports::NONE_RESET);
+            let segment = Frame::tcp(src, dst, flags::SYN).with(|f| f.vlans = vlans);
+            let seen = world.send(&segment);
+            assert_eq!(seen.pair(), (Tx, ResetNoBackend));
+            // The answer has the tags of the interface, without a priority.
+            assert_eq!(wire::check(&untag(&seen.frame, slot)).good().dst, src);
+            assert_eq!(seen.frame[12..14] == [0x81, 0], slot == ONE);
+        }
+    }
+}
+
+/// Whatever is passed on leaves as it came, priority and all.
+#[test]
+fn what_is_passed_on() {
+    needs_root!("what_is_passed_on");
+    let mut world = world(BACK);
+    let mut rows = Vec::new();
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let frame = Frame::udp(src, dst);
+        for vlans in [vec![(Q, 0x2064)], vec![(AD, 0x4007), (Q, 0xf0c8)], vec![(Q, 0x2000)]] {
+            let with = |change: fn(&mut Frame)| {
+                frame.clone().with(|f| f.vlans = vlans.clone()).with(change)
+            };
+            rows.extend([
+                row("no service on that port", with(|f| f.dst.set_port(79)), Pass, NoService),
+                row("another host", with(|f| f.dst_mac = STRANGER_MAC), Pass, OtherHost),
+                row("OSPF", with(|f| f.proto = 89), Pass, OtherProtocol),
+            ]);
+        }
+        // Tags that nobody here has, or too many.
+        for vlans in [
+            vec![(Q, 101)],
+            vec![(AD, 100)],
+            vec![(Q, 100), (Q, 100)],
+            vec![(Q, 7), (Q, 200)],
+            vec![(AD, 7)],
+            vec![(AD, 7), (Q, 200), (Q, 1)],
+            vec![(Q, 300)],
+        ] {
+            rows.push(row("unknown tags", frame.clone().with(|f| f.vlans = vlans), Pass, Vlan));
+        }
+    }
+    let mut lldp = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
+        .with(|f| f.vlans = tags(ONE))
+        .bytes();
+    lldp[16..18].copy_from_slice(&[0x88, 0xcc]);
+    rows.push(row("LLDP in a VLAN", lldp, Pass, NotIp));
+    for len in 14..18 {
+        let cut = Frame::udp(world.ends(Family::V4, 9).0, world.ends(Family::V4, 9).1)
+            .with(|f| f.vlans = tags(ONE))
+            .bytes();
+        rows.push(row("a tag cut", cut[..len].to_vec(), Pass, Vlan));
+    }
+    check(&world, &rows);
+}
+
+/// What the gateway answers itself goes back with the tags it came by.
+#[test]
+fn own_answers() {
+    needs_root!("own_answers");
+    let world = world(BACK);
+    for slot in [ONE, TWO] {
+        let mut ask = Arp {
+            dst_mac: BROADCAST_MAC,
+            src_mac: CLIENT_MAC,
+            op: 1,
+            sender: (CLIENT_MAC, Family::V4.client()),
+            target: ([0; 6], Family::V4.announced()),
+        }
+        .bytes();
+        let mut put = Vec::new();
+        for (kind, id) in tags(slot) {
+            put.extend(kind.to_be_bytes());
+            put.extend(id.to_be_bytes());
+        }
+        ask.splice(12..12, put.clone());
+        let seen = world.feed(FRONT, &ask);
+        assert_eq!(seen.pair(), (Tx, ArpReply));
+        assert_eq!(seen.frame[12..12 + put.len()], put);
+        assert_eq!(seen.frame[..6], CLIENT_MAC);
+        assert_eq!(seen.frame.len(), ask.len());
+    }
+}
+
+/// Fragments, options and VLANs at once.
+#[test]
+fn fragments_in_a_vlan() {
+    needs_root!("fragments_in_a_vlan");
+    let mut world = world(BEHIND);
+    for family in FAMILIES {
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        let frame = Frame::udp(src, dst).payload(&[7; 4000]).with(|f| f.fragment = 0);
+        for mut part in fragments(&frame.bytes(), 1480, 99) {
+            part.splice(12..12, [0x81, 0, 0, 100]);
+            let seen = world.feed(FRONT, &part);
+            assert_eq!(seen.pair(), (Redirect, NatForward));
+            assert_eq!(seen.frame[12..16], [0x81, 0, 0x01, 0x2c]);
+            assert_eq!(seen.frame.len(), part.len());
+        }
+    }
+}
