@@ -149,6 +149,7 @@ fn from_pins(node: &str) -> Result<Status, Error> {
         }
         status.services = view.services()?.iter().map(|state| service(state, &states)).collect();
         status.flow_table = Some(board::flow_table(&view)?);
+        status.tracked = Some(board::tracked(&view)?);
         if !view.counts_losses()? {
             status.findings.push(board::losses_uncounted(None));
         }

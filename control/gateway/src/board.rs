@@ -13,7 +13,7 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::problem::Error;
-use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status};
+use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
 
 /// Older than this, the loop's last turn means that it is stuck.
 const STALLED: Duration = Duration::from_secs(5);
@@ -30,7 +30,7 @@ pub struct Board {
     started: SystemTime,
     turned: Mutex<Instant>,
     /// Counting a large flow table takes a while.
-    flows: Mutex<Option<(Instant, FlowTable)>>,
+    flows: Mutex<Option<(Instant, FlowTable, Tracked)>>,
 }
 
 impl Board {
@@ -94,8 +94,10 @@ impl Board {
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
             fill(&mut status, view)
-                .and_then(|()| self.flow_table(view))
-                .map(|table| status.flow_table = Some(table))
+                .and_then(|()| self.flow_tables(view))
+                .map(|(table, tracked)| {
+                    (status.flow_table, status.tracked) = (Some(table), Some(tracked));
+                })
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
         }
         Ok(status)
@@ -104,14 +106,14 @@ impl Board {
 
 impl Board {
     /// Counted anew when the last count has become old.
-    fn flow_table(&self, view: &View) -> ringway_kernel::Result<FlowTable> {
+    fn flow_tables(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, table)) = flows.as_ref().filter(|(at, _)| at.elapsed() < FLOWS_FRESH) {
-            return Ok(table.clone());
+        if let Some((_, table, tracked)) = flows.as_ref().filter(|f| f.0.elapsed() < FLOWS_FRESH) {
+            return Ok((table.clone(), tracked.clone()));
         }
-        let table = flow_table(view)?;
-        *flows = Some((Instant::now(), table.clone()));
-        Ok(table)
+        let (table, tracked) = (flow_table(view)?, tracked(view)?);
+        *flows = Some((Instant::now(), table.clone(), tracked.clone()));
+        Ok((table, tracked))
     }
 }
 
@@ -123,6 +125,21 @@ pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
         capacity_flows: counts.capacity,
         current_flows: counts.total(),
         current_flows_by_state: states.filter(|(_, count)| *count > 0).collect(),
+    })
+}
+
+/// Records of tracked flows as they are now.
+pub(crate) fn tracked(view: &View) -> ringway_kernel::Result<Tracked> {
+    let (counts, events) = (view.tracked_counts()?, view.tracking()?);
+    Ok(Tracked {
+        capacity_flows: counts.capacity,
+        promoted_flows: counts.promoted,
+        probation_flows: counts.on_probation,
+        opened_flows: events.opened,
+        adopted_flows: events.adopted,
+        evicted_flows: events.evicted,
+        refused_full_flows: events.refused_full,
+        refused_quota_flows: events.refused_quota,
     })
 }
 

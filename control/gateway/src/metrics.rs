@@ -119,6 +119,7 @@ pub fn render(status: &Status) -> String {
     interfaces(&mut sheet, status);
     backends(&mut sheet, status);
     flows(&mut sheet, status);
+    tracked(&mut sheet, status);
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = encode(&mut text, &sheet.0);
@@ -214,6 +215,33 @@ fn flows(sheet: &mut Sheet, status: &Status) {
     for (state, count) in &table.current_flows_by_state {
         let labels = Labels(vec![node(), ("state", state.clone())]);
         current.get_or_create(&labels).set(count.cast_signed());
+    }
+}
+
+fn tracked(sheet: &mut Sheet, status: &Status) {
+    let Some(tracked) = &status.tracked else { return };
+    let node = || ("node", status.node.clone());
+    sheet
+        .gauge("tracked_flows_capacity", "Records of dsr flows there is room for")
+        .get_or_create(&Labels(vec![node()]))
+        .set(tracked.capacity_flows.cast_signed());
+    let current =
+        sheet.gauge("tracked_flows", "dsr flows with a record, counted every 10 s at most");
+    for (part, count) in
+        [("promoted", tracked.promoted_flows), ("probation", tracked.probation_flows)]
+    {
+        let labels = Labels(vec![node(), ("part", part.into())]);
+        current.get_or_create(&labels).set(count.cast_signed());
+    }
+    let events = sheet.counter("tracked_flow_events", "What became of records of dsr flows", None);
+    for (event, count) in [
+        ("opened", tracked.opened_flows),
+        ("adopted", tracked.adopted_flows),
+        ("evicted", tracked.evicted_flows),
+        ("refused-full", tracked.refused_full_flows),
+        ("refused-quota", tracked.refused_quota_flows),
+    ] {
+        events.get_or_create(&Labels(vec![node(), ("event", event.into())])).inc_by(count);
     }
 }
 

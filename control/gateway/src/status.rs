@@ -47,6 +47,9 @@ pub struct Status {
     /// The flow table; absent where it could not be read.
     #[serde(default)]
     pub flow_table: Option<FlowTable>,
+    /// Records of the flows of dsr services; absent where they could not be read.
+    #[serde(default)]
+    pub tracked: Option<Tracked>,
 }
 
 /// Packets that were counted as sent and that the kernel dropped after all.
@@ -69,6 +72,28 @@ pub struct FlowTable {
     pub current_flows: u64,
     /// The same by state; only those that occur.
     pub current_flows_by_state: BTreeMap<String, u64>,
+}
+
+/// Records of the flows of dsr services: only where a ring has changed. What is now was counted up to
+/// ten seconds ago; the rest has been counted since the packet path was loaded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tracked {
+    /// Flows there is room for.
+    pub capacity_flows: u64,
+    /// Flows with a record now that no new flow can evict.
+    pub promoted_flows: u64,
+    /// Flows with a record now that have not sent packets a second apart yet.
+    pub probation_flows: u64,
+    /// New flows that got a record.
+    pub opened_flows: u64,
+    /// Flows older than the change of their slot that got a record.
+    pub adopted_flows: u64,
+    /// Records that gave way to newer ones on probation.
+    pub evicted_flows: u64,
+    /// Flows that found no room.
+    pub refused_full_flows: u64,
+    /// Flows whose source prefix had opened too many in that second.
+    pub refused_quota_flows: u64,
 }
 
 impl Status {

@@ -18,6 +18,7 @@ mod passing;
 mod ports;
 mod refuse;
 mod restart;
+mod ring;
 mod road;
 mod stumbles;
 mod udp;

@@ -1,0 +1,328 @@
+//! dsr flows keep their backend: on another node, through changes of the ring, beside a flood.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Echo, Gateway, Line, Load, SOON, ask_udp, configuration, get, needs_root};
+use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, veth};
+
+const VIP: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10));
+const ECHO: SocketAddr = SocketAddr::new(VIP, 7);
+const WEB: SocketAddr = SocketAddr::new(VIP, 80);
+const BACKENDS: usize = 3;
+
+/// One network: a client, two gateways with an arm each, and backends that have the service address.
+struct Site {
+    client: Namespace,
+    gateways: Vec<Namespace>,
+    _backends: Vec<Namespace>,
+    _switch: Namespace,
+    _echo: Vec<Echo>,
+    _nginx: Vec<Nginx>,
+}
+
+impl Site {
+    fn new() -> Result<Site> {
+        let switch = Namespace::new("switch")?;
+        bridge(&switch, "br0", &[])?;
+        let join = |name: &str, host: u8| -> Result<Namespace> {
+            let namespace = Namespace::new(name)?;
+            let end = End::new(&namespace, "eth0").address(format!("10.1.0.{host}/24"));
+            let port = End::new(&switch, name).port_of("br0").xdp_receive(XdpReceive::Pass);
+            veth(&end, &port, &VethOptions::default())?;
+            Ok(namespace)
+        };
+        let client = join("client", 2)?;
+        client.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
+        let gateways = vec![join("gw1", 101)?, join("gw2", 102)?];
+        let (mut backends, mut echo, mut nginx) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 1..=BACKENDS {
+            let name = format!("b{n}");
+            let backend = join(&name, 10 + n as u8)?;
+            backend.sysctl("net/ipv4/conf/all/arp_ignore", "1")?;
+            backend.sysctl("net/ipv4/conf/all/arp_announce", "2")?;
+            // Nobody is where floods say they come from.
+            backend
+                .ip(&format!("addr add {VIP}/32 dev lo\nroute add blackhole 198.18.0.0/15\n"))?;
+            echo.push(Echo::start(&backend, ECHO, &name)?);
+            nginx.push(Nginx::start(&backend, &[WEB], &name)?);
+            backends.push(backend);
+        }
+        let site = Site {
+            client,
+            gateways,
+            _backends: backends,
+            _switch: switch,
+            _echo: echo,
+            _nginx: nginx,
+        };
+        site.client.ip(&format!("route add {VIP} via 10.1.0.101\n"))?;
+        Ok(site)
+    }
+
+    /// Both services, with these weights.
+    fn configuration(&self, node: usize, weights: [u32; BACKENDS], more: &str) -> String {
+        let backends: Vec<String> = (1..)
+            .zip(weights)
+            .map(|(n, weight)| format!("{{ address = \"10.1.0.1{n}\", weight = {weight} }}"))
+            .collect();
+        let service = |name: &str, port: u16, protocols: &str| {
+            format!(
+                "[[service]]\nname = {name:?}\naddress = \"{VIP}\"\nport = {port}\n\
+                 protocol = {protocols}\nforward = \"dsr-l2\"\nannounce = \"routed\"\n\
+                 backends = [{}]\n",
+                backends.join(", ")
+            )
+        };
+        let body = service("echo", ECHO.port(), "[\"tcp\", \"udp\"]")
+            + &service("web", WEB.port(), "\"tcp\"")
+            + more;
+        configuration(&self.gateways[node], &["eth0"], &body)
+    }
+
+    fn start(&self, node: usize, weights: [u32; BACKENDS], more: &str) -> Result<Gateway> {
+        Gateway::start(&self.gateways[node], &self.configuration(node, weights, more))
+    }
+
+    fn lines(&self, count: usize) -> Result<Vec<Flow>> {
+        let open = |n| {
+            let mut line = Line::open(&self.client, ECHO)?;
+            let owner = line.ask("who?").with_context(|| format!("connection {n}"))?;
+            Ok(Flow { owner, way: Way::Tcp(line) })
+        };
+        (0..count).map(open).collect()
+    }
+
+    fn datagrams(&self, count: usize) -> Result<Vec<Flow>> {
+        let open = |_| {
+            let socket = self.client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
+            socket.connect(ECHO)?;
+            let owner = ask_udp(&socket, "who?", SOON)?;
+            Ok(Flow { owner, way: Way::Udp(socket) })
+        };
+        (0..count).map(open).collect()
+    }
+}
+
+/// A flow and who answered first.
+struct Flow {
+    owner: String,
+    way: Way,
+}
+
+enum Way {
+    Tcp(Line),
+    Udp(UdpSocket),
+}
+
+impl Flow {
+    fn ask(&mut self, what: &str) -> Result<()> {
+        let now = match &mut self.way {
+            Way::Tcp(line) => line.ask(what).context("a connection broke")?,
+            Way::Udp(socket) => ask_udp(socket, what, SOON)?,
+        };
+        ensure!(now == self.owner, "a flow of {} is answered by {now}", self.owner);
+        Ok(())
+    }
+}
+
+fn ask_all(flows: &mut [Flow], what: &str) -> Result<()> {
+    flows.iter_mut().try_for_each(|flow| flow.ask(what))
+}
+
+fn owners(flows: &[Flow]) -> BTreeSet<&str> {
+    flows.iter().map(|flow| flow.owner.as_str()).collect()
+}
+
+/// Another daemon, with another configuration.
+fn reconfigure(gateway: &mut Gateway, text: &str) -> Result<()> {
+    gateway.terminate()?;
+    gateway.rewrite(text)?;
+    gateway.start_again()?;
+    gateway.wait_serving()
+}
+
+#[test]
+fn flows_go_on_by_another_node() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let gateways = [site.start(0, [1, 1, 2], "")?, site.start(1, [1, 1, 2], "")?];
+    let mut flows = site.lines(40)?;
+    flows.extend(site.datagrams(20)?);
+    ensure!(owners(&flows).len() == BACKENDS, "only {:?} serve", owners(&flows));
+    let sent = |gateway: &Gateway| -> Result<u64> {
+        let status = gateway.status()?;
+        let counters = status["counters"].as_array().context("counters")?.clone();
+        let own = counters.iter().filter(|counter| counter["reason"] == "dsr-l2");
+        Ok(own.filter_map(|counter| counter["packets"].as_u64()).sum())
+    };
+    ensure!(sent(&gateways[0])? > 0 && sent(&gateways[1])? == 0);
+    for (via, node) in [("10.1.0.102", 1), ("10.1.0.101", 0)] {
+        let before = sent(&gateways[node])?;
+        site.client.ip(&format!("route replace {VIP} via {via}\n"))?;
+        ask_all(&mut flows, "from elsewhere")?;
+        ensure!(sent(&gateways[node])? > before + 40, "not by {via}");
+    }
+    Ok(())
+}
+
+#[test]
+fn flows_stay_through_three_changes() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let mut gateway = site.start(0, [1, 1, 1], "")?;
+    let mut busy = site.lines(30)?;
+    busy.extend(site.datagrams(15)?);
+    let mut idle = site.lines(30)?;
+    idle.extend(site.datagrams(15)?);
+    ensure!(owners(&busy).len() == BACKENDS && owners(&idle).len() == BACKENDS);
+    let begin = Instant::now();
+    for drained in 0..BACKENDS {
+        let mut weights = [1; BACKENDS];
+        weights[drained] = 0;
+        reconfigure(&mut gateway, &site.configuration(0, weights, ""))?;
+        ask_all(&mut busy, "still there?")?;
+        let new = site.lines(15)?;
+        let name = format!("b{}", drained + 1);
+        // A connection in a slot that has not changed goes where it went.
+        ensure!(!owners(&new).contains(name.as_str()), "{name} is drained and gets new ones");
+        busy.extend(new);
+    }
+    let took = begin.elapsed();
+    ask_all(&mut busy, "still there?")?;
+    ask_all(&mut idle, "back again")?;
+    ask_all(&mut busy, "and again")?;
+    println!("three changes took {took:?}");
+    Ok(())
+}
+
+/// Sends SYNs from addresses in 198.18.0.0/15.
+struct Flood(OwnedFd);
+
+impl Flood {
+    fn new(client: &Namespace) -> Result<Flood> {
+        let open = || {
+            // SAFETY: takes numbers, gives a new descriptor that nobody else owns.
+            unsafe {
+                let fd = libc::socket(
+                    libc::AF_INET,
+                    libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+                    libc::IPPROTO_RAW,
+                );
+                if fd < 0 { Err(io::Error::last_os_error()) } else { Ok(OwnedFd::from_raw_fd(fd)) }
+            }
+        };
+        Ok(Flood(client.run(open)??))
+    }
+
+    /// Flows n.. of the flood, as many as `count`.
+    fn send(&self, first: u32, count: u32) -> io::Result<()> {
+        for n in first..first + count {
+            let packet = syn(n);
+            // SAFETY: plain numbers, of which all zeros are valid.
+            let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+            to.sin_family = libc::AF_INET as libc::sa_family_t;
+            to.sin_addr.s_addr = u32::from_ne_bytes([203, 0, 113, 10]);
+            // SAFETY: packet and address are as long as said and outlive the call.
+            let sent = unsafe {
+                libc::sendto(
+                    self.0.as_raw_fd(),
+                    packet.as_ptr().cast(),
+                    packet.len(),
+                    0,
+                    (&raw const to).cast(),
+                    size_of::<libc::sockaddr_in>() as libc::socklen_t,
+                )
+            };
+            // A full queue is part of a flood.
+            if sent < 0 && io::Error::last_os_error().raw_os_error() != Some(libc::ENOBUFS) {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// IPv4 and TCP headers of the nth flow's SYN; the kernel fills in IPv4's checksum.
+fn syn(n: u32) -> [u8; 40] {
+    // A permutation, so that prefixes come in no order; 31 million flows before one comes again.
+    let scrambled = n.wrapping_mul(2_654_435_761);
+    let [a, b] = ((scrambled >> 16) as u16).to_be_bytes();
+    let source = [198, 18 | (scrambled & 1) as u8, a, b];
+    let port = 1024 + (n >> 8) as u16 % 60_000;
+    let mut packet = [0; 40];
+    packet[..4].copy_from_slice(&[0x45, 0, 0, 40]);
+    packet[8..10].copy_from_slice(&[64, 6]);
+    packet[12..16].copy_from_slice(&source);
+    packet[16..20].copy_from_slice(&[203, 0, 113, 10]);
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[22..24].copy_from_slice(&WEB.port().to_be_bytes());
+    packet[24..28].copy_from_slice(&n.to_be_bytes());
+    packet[32..36].copy_from_slice(&[5 << 4, 2, 0xfa, 0xf0]);
+    let words = packet[12..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
+    let mut sum: u32 = words.sum::<u32>() + 6 + 20;
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    packet[36..38].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    packet
+}
+
+#[test]
+fn a_flood_harms_no_established_flow() -> Result<()> {
+    needs_root!();
+    const FLOWS: u32 = 1_000_000;
+    let site = Site::new()?;
+    let small = "[flows]\ntracked = 65536\n";
+    let mut gateway = site.start(0, [1, 1, 1], small)?;
+    let load = Load::start(&site.client, &format!("http://{VIP}/"), 30, 120)?;
+    let mut lines = site.lines(30)?;
+    // Now there are slots whose flows need records.
+    reconfigure(&mut gateway, &site.configuration(0, [0, 3, 5], small))?;
+    let tracked = |gateway: &Gateway, key: &str| -> Result<u64> {
+        let status = gateway.status()?;
+        status["tracked"][key].as_u64().with_context(|| format!("no {key}: {status}"))
+    };
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(4) {
+        ask_all(&mut lines, "busy")?;
+        sleep(Duration::from_millis(200));
+    }
+    let flood = Flood::new(&site.client)?;
+    let begin = Instant::now();
+    for first in (0..FLOWS).step_by(50_000) {
+        flood.send(first, 50_000)?;
+        ask_all(&mut lines, "still there?")?;
+        if begin.elapsed() > Duration::from_secs(30) {
+            println!("only {first} flows in half a minute");
+            break;
+        }
+    }
+    let took = begin.elapsed();
+    ask_all(&mut lines, "and now?")?;
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 500, "{outcome:?}");
+    gateway.wait_status("records of the flood", |status| {
+        status["tracked"]["probation_flows"].as_u64() > Some(10_000)
+    })?;
+    let [opened, evicted, full] =
+        ["opened_flows", "evicted_flows", "refused_full_flows"].map(|key| tracked(&gateway, key));
+    let (opened, evicted, full) = (opened?, evicted?, full?);
+    println!(
+        "{FLOWS} SYNs in {took:?} beside {} requests: {opened} records opened, {evicted} evicted, \
+         {full} flows without room",
+        outcome.requests
+    );
+    ensure!(opened > 65_536 || full > 0, "the flood did not fill the table");
+    // And clients are still served.
+    for _ in 0..20 {
+        get(&site.client, WEB)?;
+    }
+    Ok(())
+}
