@@ -333,7 +333,7 @@ static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw
 				       __u32 now, bool look, enum rw_reason *refused)
 {
 	struct tracked ask = {};
-	__u32 reference;
+	__u32 reference, why;
 
 	*refused = RW_REASON_NONE;
 	if (!ring_owners(t, service, &ask.owners))
@@ -344,8 +344,10 @@ static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw
 	ask.now = now;
 	ask.look = look;
 	reference = track_owner(t, &ask);
-	if (ask.refused && ask.refused < RW_REASON_SPACE)
-		*refused = ask.refused;
+	why = ask.refused;
+	/* Or clang joins the checks into one that tells the verifier of 6.1 nothing. */
+	barrier_var(why);
+	*refused = why < RW_REASON_SPACE ? why : RW_REASON_NO_STATE;
 	return reference;
 }
 
