@@ -143,7 +143,7 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
     let kinds = [
         (false, false, "link add name t4 type ipip external\nlink set t4 up\n"),
         (true, false, "link add name ts type sit remote any\nlink del ts\nlink set sit0 up\n"),
-        (false, true, "link add name t6 type ip6tnl external\nlink set t6 up\n"),
+        (false, true, "link add name t6 type ip6tnl mode any external\nlink set t6 up\n"),
         (true, true, "link show dev t6\n"),
     ];
     for (inner_v6, outer_v6, devices) in kinds {
