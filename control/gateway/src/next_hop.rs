@@ -284,7 +284,9 @@ pub fn is_stacked(link: &Link) -> bool {
 pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
     let all = noted(links::all());
     let kind = |interface: &Interface| {
-        let link = all.iter().find(|link| link.ifindex == interface.ifindex)?;
+        // A VLAN of a device of ours is served on the device.
+        let own = interface.vlan.is_none().then_some(interface.ifindex)?;
+        let link = all.iter().find(|link| link.ifindex == own)?;
         let kind = link.kind.clone().filter(|_| is_stacked(link))?;
         Some((interface.slot, kind))
     };

@@ -45,6 +45,14 @@ fn present<'a>(
         report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
         return None;
     }
+    if let Some(bond) = part_of(facts, link) {
+        let reason =
+            format!("{} is a part of {bond}, which is where its packets belong", link.name);
+        let fix =
+            format!("write \"{bond}\" instead: native XDP runs on it if all of its parts have it");
+        report.fail_at(config, name, "interface", reason, fix);
+        return None;
+    }
     if !link.up {
         let fix = format!("ip link set dev {} up", link.name);
         report.push("interface", &link.name, State::Fail, "it is down", fix);
@@ -55,6 +63,12 @@ fn present<'a>(
         report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
     }
     Some(link)
+}
+
+/// The bond or team that the interface belongs to, which spreads packets over its parts as it likes.
+fn part_of<'a>(facts: &'a Facts, link: &Link) -> Option<&'a str> {
+    let master = facts.links.iter().find(|one| Some(one.ifindex) == link.master)?;
+    matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
 }
 
 /// Attaching to the interface by which an administrator came in can lock them out.

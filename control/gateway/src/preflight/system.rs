@@ -28,7 +28,7 @@ fn kernel(probe: &ringway_kernel::Probe, report: &mut Report) {
     if probe.btf {
         report.ok("btf", btf, "the kernel describes its types");
     } else {
-        let reason = "missing: programs cannot be fitted to this kernel where layouts differ";
+        let reason = "missing: what the kernel drops after our verdict cannot be counted";
         let fix = "boot a kernel with CONFIG_DEBUG_INFO_BTF=y";
         report.push("btf", btf, State::Warn, reason, fix);
     }

@@ -130,6 +130,16 @@ fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
 }
 
 #[test]
+fn a_part_of_a_bond_is_refused() {
+    let mut facts = machine();
+    facts.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
+    facts.links[0].master = Some(4);
+    let finding = find(&config(ETH0, ""), &facts, "interface");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("\"bond0\" instead"), "{finding}");
+}
+
+#[test]
 fn foreign_programs_are_refused_and_our_own_are_not() {
     let mut facts = machine();
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
