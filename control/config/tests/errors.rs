@@ -253,6 +253,36 @@ fn nat() {
 }
 
 #[test]
+fn flows() {
+    check(
+        "[nat]",
+        &[
+            (
+                "[flows]\ntracked = 10\n[nat]",
+                "5:11: tracked = 10 in [flows] is out of range: write a whole number from 1024 to 16777216",
+            ),
+            (
+                "[flows]\nnew_per_prefix = 4000\n[nat]",
+                "5:18: new_per_prefix = 4000 in [flows] is a bare number where a unit belongs: write \"4000/s\" if flows per second are meant",
+            ),
+            (
+                "[flows]\nnew_per_prefix = \"4000\"\n[nat]",
+                "5:18: new_per_prefix = \"4000\" in [flows] is not a rate: write flows per second from \"1/s\" to \"1000000/s\"",
+            ),
+            (
+                "[flows]\nnew_per_prefix = \"0/s\"\n[nat]",
+                "5:18: new_per_prefix = \"0/s\" in [flows] is out of range: write flows per second from \"1/s\" to \"1000000/s\"",
+            ),
+            (
+                "[flows]\nnew_per_prefix = true\n[nat]",
+                "5:18: new_per_prefix = true in [flows] is a boolean: write flows per second from \"1/s\" to \"1000000/s\"",
+            ),
+            ("[flows]\ntracked = 10000000\nnew_per_prefix = \"10/s\"\n[nat]", ""),
+        ],
+    );
+}
+
+#[test]
 fn service_keys() {
     check(
         "name = \"web\"",
@@ -261,6 +291,10 @@ fn service_keys() {
             (
                 "name = \"web page\"",
                 "7:8: name = \"web page\" in [[service]] number 1 cannot be a service's name: write up to 63 letters, digits, \"-\", \"_\" and \".\"",
+            ),
+            (
+                "name = \"web\"\naffinity = \"cookie\"",
+                "8:12: affinity = \"cookie\" in service \"web\" is not known: write \"5-tuple\" or \"source\"",
             ),
             (
                 "name = \"web\"\nforward = \"bridge\"",
@@ -668,8 +702,8 @@ fn limits() {
     };
     assert_eq!(services(2047, 1), "");
     assert!(services(2048, 1).contains("this is service number 4097 (each protocol counts)"));
-    assert_eq!(services(8, 1023), "");
-    assert!(services(9, 1000).contains("brings the backends to 18002 (each protocol counts)"));
+    assert_eq!(services(64, 1023), "");
+    assert!(services(66, 1000).contains("brings the backends to 132002 (each protocol counts)"));
     assert!(services(1, 1025).contains("service \"s0\" has 1025 backends: keep at most 1024"));
 }
 

@@ -68,7 +68,9 @@ fn defaults() {
     assert_eq!(*config.api.socket, Path::new(DEFAULT_SOCKET));
     assert_eq!(*config.metrics.listen.unwrap(), "127.0.0.1:9810".parse().unwrap());
     let service = &config.services[0];
+    assert_eq!((config.flows.tracked, config.flows.new_per_prefix), (1 << 20, 4000));
     assert_eq!(service.protocols, [Protocol::Tcp]);
+    assert_eq!(service.affinity, Affinity::FiveTuple);
     assert_eq!(service.source, SourceMode::Node);
     assert_eq!(service.announce, Announce::Kernel);
     assert_eq!(service.when_none_healthy, WhenNoneHealthy::Reset);
