@@ -521,6 +521,8 @@ struct rw_settings {
 	__u32 track_buckets; /* of tracked flows; any number */
 	__u32 track_quota;   /* new records a second of one prefix (/24, /64); 0: any number */
 	__u32 port_blocks;   /* a service has more than one port */
+	__u32 services_epoch; /* raised when an entry of `services` has changed */
+	__u32 pad;
 };
 
 /* Written once a second by the daemon: who looks after this node. */

@@ -84,7 +84,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 	key->port_be = p->t->dport_be;
 	key->proto = p->t->proto;
 	key->block = 0;
-	service = service_at(env->set, key);
+	service = service_of(env->set, key);
 	if (!service)
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
 	if (p->at->fragment == RW_FRAGMENT_FIRST)

@@ -52,4 +52,54 @@ static __always_inline struct rw_service *service_at(const struct rw_settings *s
 	return bpf_map_lookup_elem(&services, key);
 }
 
+/*
+ * The services that this CPU has met last, so that the common packet pays for
+ * neither the hash of its key nor two cache lines. An entry holds while control
+ * changes no service (settings.services_epoch). The program's own: a daemon that
+ * takes over loads another, with nothing in it. Full: the older one goes.
+ */
+#define SERVICES_REMEMBERED 64 /* a power of two */
+
+struct remembered_service {
+	struct rw_service_key key;
+	__u32 epoch;
+	struct rw_service service;
+};
+
+RW_MAP(services_met, BPF_MAP_TYPE_PERCPU_ARRAY, SERVICES_REMEMBERED, __u32,
+       struct remembered_service, 0);
+
+static __always_inline bool same_key(const struct rw_service_key *a, const struct rw_service_key *b)
+{
+	return same_addr(a->addr, b->addr) && ((__u32 *)a)[4] == ((__u32 *)b)[4];
+}
+
+/* The service of a packet, or NULL. The key may be changed. */
+static __always_inline struct rw_service *service_of(const struct rw_settings *set,
+						     struct rw_service_key *key)
+{
+	__u32 epoch = READ_ONCE(set->services_epoch), place;
+	struct remembered_service *met;
+	struct rw_service *service;
+
+	place = key->addr[3] ^ key->addr[2] ^ ((__u32 *)key)[4];
+	place = (place * 0x9e3779b1u) >> 26;
+	met = bpf_map_lookup_elem(&services_met, &place);
+	if (!met)
+		return NULL; /* an array element exists: for the verifier */
+	if (met->epoch == epoch && same_key(&met->key, key))
+		return &met->service;
+	/* The epoch was read before the entry: one that is changed meanwhile is
+	 * looked up again by the next packet. */
+	met->key = *key;
+	service = service_at(set, key);
+	if (!service) {
+		met->key.proto = 0; /* nobody's */
+		return NULL;
+	}
+	met->service = *service;
+	met->epoch = epoch;
+	return &met->service;
+}
+
 #endif

@@ -107,20 +107,31 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
     // 3. Services, which packets meet first: this switches rings and members at once.
     let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
         changed(&have.services, &want.services).map(|(key, value)| (*key, *value)).unzip();
-    map::put_all(&maps.services, &keys, &values)?;
+    let mut written = map::put_all(&maps.services, &keys, &values);
     done.services = keys.len();
+    for key in gone(&have.services, &want.services) {
+        written = written.and_then(|()| map::remove(&maps.services, key));
+        done.removed += 1;
+    }
+    if !keys.is_empty() || done.removed > 0 {
+        forget_services(maps)?;
+    }
+    written?;
 
     // 4. What nothing points to any more.
-    done.removed = remove_stale(maps, have, want)?;
+    done.removed += remove_stale(maps, have, want)?;
     Ok(done)
+}
+
+/// Packets look their services up anew (packet/bpf/service.bpf.h).
+fn forget_services(maps: &Maps) -> Result<()> {
+    let have: rw_settings = map::get(&maps.settings, 0)?;
+    let services_epoch = have.services_epoch.wrapping_add(1);
+    map::put(&maps.settings, &0u32, &rw_settings { services_epoch, ..have })
 }
 
 fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     let mut removed = 0;
-    for key in gone(&have.services, &want.services) {
-        map::remove(&maps.services, key)?;
-        removed += 1;
-    }
     let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
         .filter(|(_, _, new)| new.is_none())
         .filter_map(|(index, old, _)| Some((index, old.filter(|row| !is_vacant(row))?)))

@@ -455,6 +455,27 @@ fn what_cannot_be_sent() {
     }
 }
 
+/// What a CPU remembers of the services it has met ends with every change.
+#[test]
+fn services_change_at_once() {
+    needs_root!("services_change_at_once");
+    let mut world = world();
+    let way = (Forward::DsrIpip, Family::V4, Family::V4);
+    let request = packet(&mut world, way, TCP, PLAIN, flags::ACK);
+    let service = world.service(way.1, TCP, port(way, PLAIN)).row;
+    let with_mode = |forward| ServiceRow { forward, ..service.clone() };
+    let elsewhere = ServiceKey::new(way.1.vip(), 9, service.key.protocol);
+    for _ in 0..3 {
+        assert_eq!(world.send(&request).reason, Reason::DsrIpip);
+        world.change(|t| t.services[usize::from(service.id)] = with_mode(Forward::DsrGue));
+        assert_eq!(world.send(&request).reason, Reason::DsrGue);
+        // Others stay, and the ids of all.
+        world.change(|t| t.services[usize::from(service.id)].key = elsewhere);
+        assert_eq!(world.send(&request).reason, Reason::NoService);
+        world.change(|t| t.services[usize::from(service.id)] = with_mode(Forward::DsrIpip));
+    }
+}
+
 /// A backend that lacks the service address sends the packet on to where the address is: here.
 #[test]
 fn no_loops() {
