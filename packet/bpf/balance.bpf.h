@@ -172,7 +172,7 @@ static __always_inline int no_backend(struct xdp_md *ctx, struct env *env, struc
 /* Opens a flow, of which *key and *backend tell; or ends the packet, with *verdict. */
 static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct packet *p,
 				     const struct rw_service *service, __u64 *key,
-				     struct rw_backend **backend, int *verdict)
+				     struct rw_backend **backend, __u32 now, int *verdict)
 {
 	enum rw_reason refused = refuse_source(p, service->flags);
 	struct chosen chosen = {};
@@ -193,7 +193,7 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 	}
 	open->backend = chosen.reference;
 	open->iface = env->slot;
-	open->now = env->now;
+	open->now = now;
 	open->service = (__u16)service->id;
 	open->source_client = !!(service->flags & RW_SVC_SOURCE_CLIENT);
 	copy_mac(open->mac, p->eth->h_source);
@@ -238,7 +238,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 		if (refused)
 			return leave(env->books, RW_DROP, refused);
 	}
-	chosen.reference = dsr_owner(p->t, service, env->now, false, &refused);
+	chosen.reference = dsr_owner(p->t, service, false, &refused);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
 	chosen.backend = backend_of(chosen.reference);
@@ -260,9 +260,9 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 
 /* A packet of a flow that exists: what it changes in the record. */
 static __always_inline void flow_follow(const struct env *env, const struct packet *p,
-					struct rw_flow *flow, __u64 *key)
+					struct rw_flow *flow, __u64 *key, __u32 now)
 {
-	flow_touch(flow, key, state_after_request(key_state(*key), p->t->tcp_flags), env->now);
+	flow_touch(flow, key, state_after_request(key_state(*key), p->t->tcp_flags), now);
 	if (!same_mac(flow->client_mac, p->eth->h_source))
 		copy_mac(flow->client_mac, p->eth->h_source);
 	if (flow->iface != env->slot)
@@ -279,28 +279,30 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	struct rw_flow *flow;
 	__u64 key = 0;
 	int verdict;
+	__u32 now;
 
 	if (service->forward != RW_FORWARD_NAT)
 		return dsr_request(ctx, env, p, service);
-	flow = flow_at(flow_by_client(p->t, service->id, env->now, &key));
+	now = now_seconds();
+	flow = flow_at(flow_by_client(p->t, service->id, now, &key));
 	if (flow)
 		backend = backend_of(key_backend(key));
 	if (backend && (backend->flags & RW_BACKEND_UP) && !starts_anew(p, key_state(key))) {
 		refused = reachable(p, backend, 0);
 		if (refused)
 			return refuse(ctx, env, p, refused, backend->mtu, NULL);
-		flow_follow(env, p, flow, &key);
+		flow_follow(env, p, flow, &key, now);
 		return nat_request(env, p, key, backend, false);
 	}
 	if (opens_flow(p)) {
 		if (flow)
 			flow_move(flow, &key, RW_FLOW_FREE);
-		if (!new_flow(ctx, env, p, service, &key, &backend, &verdict))
+		if (!new_flow(ctx, env, p, service, &key, &backend, now, &verdict))
 			return verdict;
 		return nat_request(env, p, key, backend, true);
 	}
 	if (flow) {
-		flow_touch(flow, &key, RW_FLOW_CLOSED, env->now);
+		flow_touch(flow, &key, RW_FLOW_CLOSED, now);
 		reset = RW_REASON_RESET_BACKEND_DOWN;
 	}
 	return send_reset(ctx, env, p, reset);
@@ -308,7 +310,7 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 
 /* backend -> client. */
 static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct packet *p,
-				     __u32 place, __u64 key)
+				     __u32 place, __u64 key, __u32 now)
 {
 	struct rw_flow *flow = flow_at(place);
 	struct rw_service_info *info;
@@ -336,7 +338,7 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	if (refused)
 		return refuse(ctx, env, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
-	flow_touch(flow, &key, state_after_reply(key_state(key), p->t->tcp_flags), env->now);
+	flow_touch(flow, &key, state_after_reply(key_state(key), p->t->tcp_flags), now);
 	count_reply(p, key_backend(key));
 	rewrite(p, &to);
 	return send_by(env, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);

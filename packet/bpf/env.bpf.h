@@ -14,7 +14,6 @@ struct env {
 	struct rw_scratch *scratch;
 	struct rw_iface *in; /* the interface the packet came in by */
 	__u32 slot;	     /* its slot */
-	__u32 now;	     /* seconds */
 };
 
 /* False only where a map is missing, which the loader rules out. */
@@ -30,7 +29,6 @@ static __always_inline bool env_open(struct xdp_md *ctx, struct env *env)
 	env->books = bpf_map_lookup_elem(&ledger, &scratched->device);
 	env->set = RW_ONLY(settings);
 	env->in = bpf_map_lookup_elem(&ifaces, &env->slot);
-	env->now = now_seconds();
 	return env->books && env->set && env->in;
 }
 

@@ -63,7 +63,7 @@ static __always_inline void fragment_note(const struct env *env, const struct pa
 		}
 	}
 	ports = (__u64)p->t->sport_be | (__u64)p->t->dport_be << 16 |
-		(__u64)(env->now & 0x7fffffff) << 32;
+		(__u64)(now_seconds() & 0x7fffffff) << 32;
 	if (p->t->proto == IPPROTO_TCP)
 		ports |= FRAGMENTS_TCP;
 	if (best >= RW_BUCKET_FRAGMENTS)
@@ -84,7 +84,7 @@ static __always_inline bool fragment_follow(const struct env *env, struct packet
 		__u64 ports = READ_ONCE(bucket->datagrams[i].ports);
 
 		if ((READ_ONCE(bucket->datagrams[i].check) ^ ports) != hash ||
-		    fragments_old(ports, env->now))
+		    fragments_old(ports, now_seconds()))
 			continue;
 		p->t->sport_be = (__u16)ports;
 		p->t->dport_be = (__u16)(ports >> 16);

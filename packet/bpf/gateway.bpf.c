@@ -72,12 +72,12 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (may_be_reply(env, p)) {
 		__u64 flow_key = 0;
-		__u32 place = flow_by_reply(p->t, env->now, &flow_key);
+		__u32 now = now_seconds(), place = flow_by_reply(p->t, now, &flow_key);
 
 		if (place) {
 			if (p->at->fragment == RW_FRAGMENT_FIRST)
 				fragment_note(env, p);
-			return nat_reply(ctx, env, p, place, flow_key);
+			return nat_reply(ctx, env, p, place, flow_key, now);
 		}
 	}
 	copy_addr(key->addr, p->t->daddr);

@@ -330,7 +330,7 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
  * none for it, or with *refused a reason, the packet must go.
  */
 static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw_service *service,
-				       __u32 now, bool look, enum rw_reason *refused)
+				       bool look, enum rw_reason *refused)
 {
 	struct tracked ask = {};
 	__u32 reference, why;
@@ -341,7 +341,7 @@ static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw
 	if (!ask.owners.changed)
 		return ask.owners.current;
 	ask.service = service->id;
-	ask.now = now;
+	ask.now = now_seconds();
 	ask.look = look;
 	reference = track_owner(t, &ask);
 	why = ask.refused;
