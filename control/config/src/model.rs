@@ -203,7 +203,7 @@ impl Marks {
 
     /// The one of this number.
     pub fn nth(self, n: usize) -> Option<u32> {
-        (n < self.count()).then(|| self.value | n as u32)
+        (n < self.count()).then_some(self.value | n as u32)
     }
 }
 
