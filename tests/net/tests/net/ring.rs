@@ -326,3 +326,40 @@ fn a_flood_harms_no_established_flow() -> Result<()> {
     }
     Ok(())
 }
+
+/// Once all flows that are older than a change have records or are over, no new flow needs one.
+#[test]
+fn slots_settle() -> Result<()> {
+    needs_root!();
+    let site = Site::new()?;
+    let short = "[nat]\nflows = 65536\ntimeouts = { established = \"3s\", udp = \"3s\" }\n";
+    let mut gateway = site.start(0, [1, 1, 1], short)?;
+    let mut kept = site.lines(20)?;
+    reconfigure(&mut gateway, &site.configuration(0, [0, 1, 1], short))?;
+    let opened = || -> Result<u64> {
+        let status = gateway.status()?;
+        let opened = status["tracked"]["opened_flows"].as_u64();
+        opened.with_context(|| format!("no records: {status}"))
+    };
+    site.lines(30)?;
+    let first = opened()?;
+    ensure!(first > 0, "no new flow came to a slot that has changed");
+    let begin = Instant::now();
+    let mut before = first;
+    while begin.elapsed() < Duration::from_secs(90) {
+        // The figures are ten seconds old at most.
+        for _ in 0..11 {
+            // Idle for less than their timeout: they keep their records.
+            ask_all(&mut kept, "busy")?;
+            sleep(Duration::from_secs(1));
+        }
+        site.lines(20)?;
+        let now = opened()?;
+        if now == before {
+            println!("settled after {:?}, {now} records", begin.elapsed());
+            return ask_all(&mut kept, "still there");
+        }
+        before = now;
+    }
+    anyhow::bail!("new flows still get records after a minute and a half: {before}")
+}
