@@ -83,7 +83,10 @@ impl Maps {
     /// Opens the pinned maps for reading only.
     pub(crate) fn open_read_only(pins: &Pins) -> Result<Self> {
         Self::from_each(|name| {
-            MapHandle::from_pinned_path_with_file_flags(pins.map(name), RDONLY)
+            // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
+            // open for reading only a private one, which BPF maps refuse.
+            let flags = if name == "tracked" { 0 } else { RDONLY };
+            MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
                 .map_err(map_error("open", name))
         })
     }
