@@ -6,6 +6,7 @@ mod common;
 
 use common::tables::{add_service, empty, ip, key};
 use common::{CLIENT_MAC, GATEWAY_MAC, gateway};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use etherparse::PacketBuilder;
@@ -165,4 +166,33 @@ fn many_rings_are_swapped_quickly() {
     assert_eq!(gateway.apply(&tables).unwrap(), Applied { rings: 200, ..Applied::default() });
     let took = start.elapsed();
     assert!(took < Duration::from_secs(1), "{took:?}");
+}
+
+/// Memory of all maps of tracked flows, over the flows there is room for: IPv4 and IPv6 alike.
+#[test]
+fn tracked_flows_are_small() {
+    if !root_or_skip("tracked_flows_are_small") {
+        return;
+    }
+    for tracked in [1 << 20, 10_000_000] {
+        let options = ringway_kernel::Options {
+            node: "test".into(),
+            flows: 4096,
+            tracked,
+            pin: false,
+            ..Default::default()
+        };
+        let (gateway, _) = ringway_kernel::Gateway::open(&options).unwrap();
+        let memlock = |name: &str| -> u64 {
+            let fd = gateway.map(name).unwrap().as_raw_fd();
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+            let line = info.lines().find_map(|line| line.strip_prefix("memlock:")).unwrap();
+            line.trim().parse().unwrap()
+        };
+        let all: u64 =
+            ["tracked", "track_quotas", "untracked", "tracking"].into_iter().map(memlock).sum();
+        let capacity = gateway.view().tracked_counts().unwrap().capacity;
+        println!("{capacity} tracked flows: {:.1} bytes each", all as f64 / capacity as f64);
+        assert!(capacity >= tracked.into() && all <= 32 * capacity, "{all} for {capacity}");
+    }
 }

@@ -27,6 +27,7 @@ pub fn gateway() -> Gateway {
             mac,
             alt_mac: None,
             redirect: false,
+            vlan: None,
             mtu: 1500,
         };
         gateway.set_iface(&iface).expect("slots 0 and 1 take an interface");
