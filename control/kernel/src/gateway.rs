@@ -230,7 +230,15 @@ impl Gateway {
     /// [`Self::attach`] says so itself.
     pub fn set_generic(&mut self, slot: u32, generic: bool) -> Result<()> {
         self.slot_mut(slot)?.generic = generic;
-        self.write_iface(slot)
+        let is_on = |state: &SlotState| state.iface.vlan.as_ref().is_some_and(|v| v.device == slot);
+        let on_it = self.slots.iter().filter(|(at, state)| **at == slot || is_on(state));
+        on_it.map(|(at, _)| *at).try_for_each(|at| self.write_iface(at))
+    }
+
+    /// A VLAN is received as its device is.
+    fn is_generic(&self, state: &SlotState) -> bool {
+        let device = state.iface.vlan.as_ref().and_then(|vlan| self.slots.get(&vlan.device));
+        device.unwrap_or(state).generic
     }
 
     fn write_iface(&self, slot: u32) -> Result<()> {
@@ -242,7 +250,8 @@ impl Gateway {
             mac: iface.mac,
             alt_mac: iface.alt_mac.unwrap_or(iface.mac),
             mtu: iface.mtu,
-            flags: flag(iface.redirect, RW_IFACE_REDIRECT) | flag(state.generic, RW_IFACE_GENERIC),
+            flags: flag(iface.redirect, RW_IFACE_REDIRECT)
+                | flag(self.is_generic(state), RW_IFACE_GENERIC),
             device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
             tags: iface.vlan.as_ref().map_or([0; 2], Vlan::tags),
         };
