@@ -17,6 +17,7 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 /// Bit of ETHTOOL_GFLAGS / SFLAGS that stands for large receive offload.
 const ETH_FLAG_LRO: u32 = 1 << 15;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 
 /// An offload that can be read and switched. "Transmit" and "receive" are as seen by this interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,6 +77,9 @@ pub struct Offloads {
     pub gro: bool,
     /// Large receive offload: most drivers refuse XDP while it is on.
     pub lro: bool,
+    /// The device takes the VLAN tag off what it receives: XDP does not see it.
+    #[serde(default)]
+    pub rx_vlan: bool,
 }
 
 /// Queue counts (`ethtool -l`).
@@ -199,6 +203,7 @@ impl Ethtool {
             gso: self.optional(interface, Offload::Gso.commands().0)? != 0,
             gro: self.optional(interface, Offload::Gro.commands().0)? != 0,
             lro: flags & ETH_FLAG_LRO != 0,
+            rx_vlan: flags & ETH_FLAG_RXVLAN != 0,
         })
     }
 

@@ -22,6 +22,9 @@ const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_CARRIER: u16 = 33;
 const IFLA_XDP: u16 = 43;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VLAN_ID: u16 = 1;
+const IFLA_VLAN_PROTOCOL: u16 = 5;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_FLAGS: u16 = 3;
@@ -74,6 +77,15 @@ pub struct Xdp {
     pub mode: XdpMode,
 }
 
+/// The tag of a VLAN device's frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanTag {
+    /// Ethertype: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
+    pub protocol: u16,
+    /// VLAN id.
+    pub id: u16,
+}
+
 /// One interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
@@ -103,6 +115,9 @@ pub struct Link {
     pub master: Option<u32>,
     /// Index of the veth peer, or of the interface below a VLAN or macvlan.
     pub lower: Option<u32>,
+    /// Of a VLAN device.
+    #[serde(default)]
+    pub vlan: Option<VlanTag>,
     /// Whether `lower` counts in another network namespace, so that it names nothing here.
     pub lower_elsewhere: bool,
     /// Attached XDP programs; more than one if native and generic are both there.
@@ -196,6 +211,7 @@ pub(crate) fn read(message: Message) -> Option<Link> {
         tx_queues: 1,
         master: None,
         lower: None,
+        vlan: None,
         lower_elsewhere: false,
         xdp: Vec::new(),
     };
@@ -219,12 +235,29 @@ fn fill(link: &mut Link, Attribute { kind, data }: Attribute) {
         IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
         IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
         IFLA_LINKINFO => {
-            let info = attributes(data).find(|a| a.kind == IFLA_INFO_KIND);
-            link.kind = info.map(|a| string(a.data));
+            for info in attributes(data) {
+                match info.kind {
+                    IFLA_INFO_KIND => link.kind = Some(string(info.data)),
+                    IFLA_INFO_DATA => link.vlan = vlan(info.data),
+                    _ => {}
+                }
+            }
+            if link.kind.as_deref() != Some("vlan") {
+                link.vlan = None; // other kinds number their attributes otherwise
+            }
         }
         IFLA_XDP => link.xdp = xdp(data),
         _ => {}
     }
+}
+
+fn vlan(data: &[u8]) -> Option<VlanTag> {
+    let find = |kind| {
+        let data = attributes(data).find(|a| a.kind == kind)?.data;
+        data.first_chunk::<2>().copied()
+    };
+    let protocol = find(IFLA_VLAN_PROTOCOL).map_or(0x8100, u16::from_be_bytes);
+    Some(VlanTag { protocol, id: u16::from_ne_bytes(find(IFLA_VLAN_ID)?) })
 }
 
 fn operstate(code: u8) -> Operstate {

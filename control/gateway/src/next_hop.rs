@@ -9,7 +9,7 @@ use ringway_host::bridge;
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour, NeighbourState};
 use ringway_host::routes::{self, Path, RouteKind};
-use ringway_kernel::{Interface, InterfaceState};
+use ringway_kernel::{Interface, InterfaceState, Vlan};
 
 use crate::problem::Error;
 use crate::slots::Slots;
@@ -248,14 +248,39 @@ pub fn interfaces(
     let index_of = |name: &str| Some(all.iter().find(|link| link.name == name)?.ifindex);
     let slots = Slots::assign(names, held, index_of);
     let described = slots.iter().map(|(name, slot)| interface(slot, name, &all));
-    let interfaces = described.collect::<Result<_, _>>()?;
+    let mut interfaces = described.collect::<Result<Vec<_>, _>>()?;
+    find_vlans(&mut interfaces, &all);
     Ok((slots, interfaces))
 }
 
 /// Those of them that exist.
 pub fn existing(slots: &Slots) -> Vec<Interface> {
     let all = links::all().unwrap_or_default();
-    slots.iter().filter_map(|(name, slot)| interface(slot, name, &all).ok()).collect()
+    let described = slots.iter().filter_map(|(name, slot)| interface(slot, name, &all).ok());
+    let mut interfaces = described.collect::<Vec<_>>();
+    find_vlans(&mut interfaces, &all);
+    interfaces
+}
+
+/// Two tags, as many as the packet path takes off.
+const MAX_TAGS: usize = 2;
+
+/// VLAN devices upon another of the interfaces: their frames are met there, with their tags.
+fn find_vlans(interfaces: &mut [Interface], all: &[Link]) {
+    let slots: HashMap<u32, u32> = interfaces.iter().map(|i| (i.ifindex, i.slot)).collect();
+    for interface in interfaces {
+        let (mut at, mut tags) = (interface.ifindex, Vec::new());
+        while let Some(link) = all.iter().find(|link| link.ifindex == at)
+            && let (Some(tag), Some(lower), false) = (link.vlan, link.lower, link.lower_elsewhere)
+            && tags.len() <= MAX_TAGS
+        {
+            tags.insert(0, (tag.protocol, tag.id));
+            at = lower;
+        }
+        let fits = (1..=MAX_TAGS).contains(&tags.len());
+        interface.vlan =
+            slots.get(&at).filter(|_| fits).map(|device| Vlan { device: *device, tags });
+    }
 }
 
 /// Devices that native XDP can neither run on nor redirect into, by what makes them. A program on one
@@ -280,9 +305,10 @@ pub fn is_stacked(link: &Link) -> bool {
 }
 
 /// Those among the interfaces that native XDP can neither run on nor redirect into, with what they
-/// are: "bridge", "vlan", ...
+/// are: "bridge", "vlan" (without the device below it), ...
 pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
     let all = noted(links::all());
+    let met_here = interfaces.iter().filter(|interface| interface.vlan.is_none());
     let kind = |interface: &Interface| {
         // A VLAN of a device of ours is served on the device.
         let own = interface.vlan.is_none().then_some(interface.ifindex)?;
@@ -290,7 +316,7 @@ pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
         let kind = link.kind.clone().filter(|_| is_stacked(link))?;
         Some((interface.slot, kind))
     };
-    interfaces.iter().filter_map(kind).collect()
+    met_here.filter_map(kind).collect()
 }
 
 fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
@@ -314,4 +340,64 @@ fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
         redirect: link.kind.as_deref() == Some("veth"),
         vlan: None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_host::links::VlanTag;
+
+    use super::*;
+
+    fn link(ifindex: u32, below: Option<(u32, u16, u16)>) -> Link {
+        let mut link: Link = serde_json::from_value(serde_json::json!({
+            "ifindex": ifindex, "name": format!("if{ifindex}"), "mtu": 1500, "loopback": false,
+            "up": true, "carrier": true, "operstate": "up", "rx_queues": 1, "tx_queues": 1,
+            "lower_elsewhere": false, "xdp": [], "kind": null, "mac": null, "master": null,
+            "lower": below.map(|(lower, ..)| lower),
+        }))
+        .unwrap();
+        link.vlan = below.map(|(_, protocol, id)| VlanTag { protocol, id });
+        link
+    }
+
+    fn ours(slot: u32, ifindex: u32) -> Interface {
+        Interface {
+            slot,
+            name: format!("if{ifindex}"),
+            ifindex,
+            mac: [2; 6],
+            alt_mac: None,
+            mtu: 1500,
+            redirect: false,
+            vlan: None,
+        }
+    }
+
+    #[test]
+    fn vlan_devices_upon_our_interfaces() {
+        let all = [
+            link(1, None),
+            link(2, Some((1, 0x8100, 100))),
+            link(3, Some((1, 0x88a8, 7))),
+            link(4, Some((3, 0x8100, 200))),
+            link(5, Some((4, 0x8100, 300))),
+            link(6, None),
+            link(7, Some((6, 0x8100, 100))),
+        ];
+        let mut interfaces = vec![ours(0, 1), ours(5, 2), ours(6, 4), ours(7, 5), ours(8, 7)];
+        find_vlans(&mut interfaces, &all);
+        let found: Vec<_> =
+            interfaces.into_iter().map(|i| i.vlan.map(|v| (v.device, v.tags))).collect();
+        assert_eq!(
+            found,
+            [
+                None,
+                Some((0, vec![(0x8100, 100)])),
+                Some((0, vec![(0x88a8, 7), (0x8100, 200)])),
+                // Three tags; and one whose device below is not ours: met on itself.
+                None,
+                None,
+            ]
+        );
+    }
 }

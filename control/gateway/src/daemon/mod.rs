@@ -264,7 +264,7 @@ impl Daemon {
     fn verify(&mut self, modes: &[(u32, Option<XdpMode>)]) {
         for interface in &self.interfaces {
             let attached =
-                modes.iter().any(|(slot, mode)| *slot == interface.slot && mode.is_some());
+                modes.iter().any(|(slot, mode)| *slot == path::below(interface) && mode.is_some());
             if attached && self.lost.remove(&interface.slot) {
                 tracing::info!(interface = interface.name, "attached again");
             } else if !attached && self.lost.insert(interface.slot) {

@@ -224,7 +224,8 @@ impl Worker {
         };
         let mut all = Vec::new();
         let generic = ringway_kernel::Mode::Generic;
-        for Interface { slot, .. } in interfaces {
+        let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
+        for Interface { slot, .. } in &devices {
             let mode = if stacked.contains_key(slot) { generic } else { mode };
             all.push(self.gateway.attach(*slot, mode).map_err(kernel)?);
         }
@@ -233,8 +234,8 @@ impl Worker {
         let refused = |(interface, attached): (&Interface, &Attached)| {
             attached.mode == XdpMode::Generic && !stacked.contains_key(&interface.slot)
         };
-        if interfaces.iter().zip(&all).any(refused) {
-            for (interface, attached) in interfaces.iter().zip(&mut all) {
+        if devices.iter().copied().zip(&all).any(refused) {
+            for (interface, attached) in devices.iter().zip(&mut all) {
                 if attached.mode == XdpMode::Native {
                     *attached = self.gateway.attach(interface.slot, generic).map_err(kernel)?;
                 }
@@ -244,7 +245,27 @@ impl Worker {
             tracing::warn!(interface = name, "detached: no longer in [node] interfaces");
         }
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
-        Ok(all)
+        // A VLAN device is attached as the device below it is.
+        let of = |interface: &Interface| {
+            let slot = below(interface);
+            let (_, found) = devices.iter().zip(&all).find(|(device, _)| device.slot == slot)?;
+            Some(Attached { mode: found.mode, refused: None, taken_over: found.taken_over })
+        };
+        let vlans: Vec<Attached> =
+            interfaces.iter().filter(|i| i.vlan.is_some()).filter_map(of).collect();
+        let (mut all, mut vlans) = (all.into_iter(), vlans.into_iter());
+        let mut each = Vec::new();
+        for interface in interfaces {
+            let attached = if interface.vlan.is_some() { vlans.next() } else { all.next() };
+            if let Some(attached) = attached {
+                if interface.vlan.is_some() {
+                    let generic = attached.mode == XdpMode::Generic;
+                    self.gateway.set_generic(interface.slot, generic).map_err(kernel)?;
+                }
+                each.push(attached);
+            }
+        }
+        Ok(each)
     }
 
     fn beat(&self) -> Result<Vec<(u32, Option<XdpMode>)>, Error> {
@@ -252,6 +273,11 @@ impl Worker {
         let states = self.gateway.view().interfaces().map_err(kernel)?;
         Ok(states.iter().map(|state| (state.slot, state.mode)).collect())
     }
+}
+
+/// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
+pub fn below(interface: &Interface) -> u32 {
+    interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
 }
 
 /// Entries in the table of backends: with room for as many new ones.

@@ -95,6 +95,16 @@ impl Facts {
         self.links.iter().find(|link| link.name == name)
     }
 
+    /// The interface of ours that a VLAN device's frames are met on, tagged.
+    pub fn tagged_on<'a>(&'a self, config: &Config, vlan: &'a Link) -> Option<&'a Link> {
+        let mut at = vlan;
+        while let (Some(_), Some(lower), false) = (at.vlan, at.lower, at.lower_elsewhere) {
+            at = self.links.iter().find(|link| link.ifindex == lower)?;
+        }
+        let ours = config.node.interfaces.iter().any(|name| **name == at.name);
+        (ours && at.ifindex != vlan.ifindex).then_some(at)
+    }
+
     /// The interface's name, or its number.
     pub fn link_name(&self, ifindex: u32) -> String {
         let link = self.links.iter().find(|link| link.ifindex == ifindex);

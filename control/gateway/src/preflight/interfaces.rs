@@ -145,7 +145,35 @@ fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
     facts.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
+/// A VLAN device upon another interface of ours: its frames must reach XDP with their tags.
+fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
+    let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
+    let (state, reason, fix) = match hidden {
+        // veth's tags are taken out of the frame by the far end, when it sends.
+        Some(true) if device.kind.is_none() => (
+            State::Fail,
+            format!(
+                "{0} takes VLAN tags off before XDP sees them: {1}'s frames look like {0}'s own",
+                device.name, link.name
+            ),
+            format!("ethtool -K {} rxvlan off", device.name),
+        ),
+        None => (
+            State::Unknown,
+            format!("whether {} leaves VLAN tags for XDP to see cannot be read", device.name),
+            format!("ethtool -K {} rxvlan off", device.name),
+        ),
+        Some(_) => {
+            return report.ok("vlan", &link.name, format!("met on {}, with its tag", device.name));
+        }
+    };
+    report.push("vlan", &link.name, state, reason, fix);
+}
+
 fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
+    if let Some(device) = facts.tagged_on(config, link) {
+        return tagged(facts, link, device, report);
+    }
     if is_stacked(link) {
         let kind = link.kind.as_deref().unwrap_or_default();
         let reason =

@@ -14,6 +14,7 @@ use crate::next_hop::is_stacked;
 /// Every interface in native mode, for every way that it cannot redirect into.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    let links = links.filter(|link| facts.tagged_on(config, link).is_none());
     let (stacked, others): (Vec<&Link>, Vec<&Link>) = links.partition(|link| is_stacked(link));
     let native: Vec<&Link> =
         others.into_iter().filter(|link| !generic(config, facts, link)).collect();

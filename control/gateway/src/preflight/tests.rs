@@ -41,6 +41,7 @@ fn link(ifindex: u32, name: &str) -> Link {
         tx_queues: 1,
         master: None,
         lower: None,
+        vlan: None,
         lower_elsewhere: false,
         xdp: Vec::new(),
     }
