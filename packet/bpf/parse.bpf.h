@@ -93,6 +93,9 @@ static __always_inline bool common_ipv4(struct packet *p, void *end)
 	    (ip->frag_off & bpf_htons(IP_FRAGMENT_MASK)))
 		return false;
 	total = bpf_ntohs(ip->tot_len);
+	/* 6.1's verifier knows no bounds of a swapped word. */
+	barrier_var(total);
+	total &= 0xffff;
 	/* Longer than the linear part: multi-buffer, or cut short. */
 	if (total < sizeof(*ip) || (void *)ip + total > end)
 		return false;
@@ -114,6 +117,8 @@ static __always_inline bool common_ipv6(struct packet *p, void *end)
 	    ip->nexthdr != IPPROTO_ICMPV6)
 		return false;
 	payload = bpf_ntohs(ip->payload_len);
+	barrier_var(payload);
+	payload &= 0xffff;
 	if ((void *)(ip + 1) + payload > end)
 		return false;
 	lies_at(p->at, ETH_HLEN + sizeof(*ip), sizeof(*ip) + payload, payload);
