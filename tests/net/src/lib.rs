@@ -26,6 +26,19 @@ use std::time::Duration;
 /// For what should happen at once, on a machine that is busy.
 pub const SOON: Duration = Duration::from_secs(10);
 
+/// Says past the test harness, which swallows what passing tests print, that something could not be
+/// tested on this machine.
+pub fn not_tested(what: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
+}
+
+/// Whether a module of the kernel is loaded already. Tests load none: those of tunnels leave a device in every
+/// namespace, the machine's first one too.
+pub fn module_is_loaded(name: &str) -> bool {
+    std::path::Path::new("/sys/module").join(name).exists()
+}
+
 /// Skips the calling test, aloud, where it cannot run: it needs root. With `CI=true` it panics instead.
 #[macro_export]
 macro_rules! needs_root {

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
 
 use anyhow::{Result, ensure};
-use ringway_net_tests::{SOON, Tunnel, Wrap, binary, http, needs_root, ringway};
+use ringway_net_tests::{
+    SOON, Tunnel, Wrap, binary, http, module_is_loaded, needs_root, not_tested, ringway,
+};
 use ringway_testnet::{
     Child, End, Link, Namespace, Nginx, Signal, VethOptions, XdpReceive, attach_pass, veth,
     wait_for, wait_until,
@@ -155,8 +157,17 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
         ),
     ];
     for (kind, make, vips) in devices {
+        let module = match kind {
+            "ip6tnl" => "ip6_tunnel",
+            "sit" => "sit",
+            _ => "ipip",
+        };
+        if !module_is_loaded(module) {
+            not_tested(format_args!("{kind}: this kernel has no {module}, or has not loaded it"));
+            continue;
+        }
         if let Err(error) = pair.sender.ip(&format!("{make}\n")) {
-            eprintln!("NOT TESTED: this kernel has no {kind}: {error}");
+            not_tested(format_args!("this kernel has no {kind}: {error}"));
             continue;
         }
         let mut lines = String::from("link set tun up\n");
