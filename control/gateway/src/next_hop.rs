@@ -310,9 +310,7 @@ pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
     let all = noted(links::all());
     let met_here = interfaces.iter().filter(|interface| interface.vlan.is_none());
     let kind = |interface: &Interface| {
-        // A VLAN of a device of ours is served on the device.
-        let own = interface.vlan.is_none().then_some(interface.ifindex)?;
-        let link = all.iter().find(|link| link.ifindex == own)?;
+        let link = all.iter().find(|link| link.ifindex == interface.ifindex)?;
         let kind = link.kind.clone().filter(|_| is_stacked(link))?;
         Some((interface.slot, kind))
     };
