@@ -1,5 +1,6 @@
 //! The tables' rows between the plan's plain values and the packet path's structures.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
 
@@ -86,7 +87,7 @@ impl Rows {
         Ok(Self {
             info: tables.services.iter().map(|s| (id(s), service_info(s))).collect(),
             labels: tables.services.iter().map(|s| (id(s), label(&s.name))).collect(),
-            backends: tables.backends.iter().map(|b| (b.index.into(), backend(b))).collect(),
+            backends: tables.backends.iter().map(|b| (b.index, backend(b))).collect(),
             nat: tables.nat_addresses.iter().map(|a| rw_address::from(*a)).collect(),
             rings: tables.rings.iter().map(|ring| (ring.id, Some(ring.clone()))).collect(),
             services: service_entries(tables, &members),
@@ -119,8 +120,8 @@ impl Rows {
             if key.proto != 0 {
                 rows.rings.insert(service.ring, None);
                 let id = service.id as u16;
-                if !rows.members.contains_key(&id) {
-                    rows.members.insert(id, Members::read(maps, &service)?);
+                if let Entry::Vacant(place) = rows.members.entry(id) {
+                    place.insert(Members::read(maps, &service)?);
                 }
             }
             rows.services.insert(key_bytes(&key), service);

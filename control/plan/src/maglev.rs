@@ -70,7 +70,8 @@ fn by_weight(walks: &mut [Walk], ring: &mut Ring) {
         let rank = turn.0 & ((1 << RANK_BITS) - 1);
         let walk = &mut walks[rank as usize];
         walk.take_turn(ring);
-        turn.0 = (walk.turns << 32) / walk.weight << RANK_BITS | rank;
+        let time = (walk.turns << 32) / walk.weight;
+        turn.0 = time << RANK_BITS | rank;
     }
 }
 
