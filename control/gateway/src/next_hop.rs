@@ -308,13 +308,12 @@ pub fn is_stacked(link: &Link) -> bool {
 /// are: "bridge", "vlan" (without the device below it), ...
 pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
     let all = noted(links::all());
-    let met_here = interfaces.iter().filter(|interface| interface.vlan.is_none());
     let kind = |interface: &Interface| {
         let link = all.iter().find(|link| link.ifindex == interface.ifindex)?;
         let kind = link.kind.clone().filter(|_| is_stacked(link))?;
         Some((interface.slot, kind))
     };
-    met_here.filter_map(kind).collect()
+    interfaces.iter().filter_map(kind).collect()
 }
 
 fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
