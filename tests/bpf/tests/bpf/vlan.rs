@@ -4,6 +4,7 @@
 use ringway_abi::{Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
+use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::table::{check, row};
 use ringway_bpf_tests::{Flow, World, ports, wire};
 use ringway_plan::tables::NextHop;
@@ -185,6 +186,50 @@ fn own_answers() {
         assert_eq!(seen.frame[12..12 + put.len()], put);
         assert_eq!(seen.frame[..6], CLIENT_MAC);
         assert_eq!(seen.frame.len(), ask.len());
+    }
+}
+
+/// ICMP of our own, and ICMP errors that are translated: each in the VLAN it belongs to.
+#[test]
+fn icmp_in_a_vlan() {
+    needs_root!("icmp_in_a_vlan");
+    let world = world(BEHIND);
+    world.change_settings(|set| (set.icmp_gap_us, set.icmp_prefix_gap_us) = (0, 0));
+    for (slot, family) in [ONE, TWO].into_iter().flat_map(|slot| FAMILIES.map(|f| (slot, f))) {
+        let ping = icmp::frame(family.client(), family.vip(), icmp::echo(family, false, b"data"));
+        let answer = icmp::frame(family.vip(), family.client(), icmp::echo(family, true, b"data"))
+            .with(|f| (f.src_mac, f.dst_mac, f.ttl) = (FRONT_MAC, CLIENT_MAC, 64));
+        let big = Frame::udp((family.client(), 7).into(), (family.vip(), ports::SMALL).into())
+            .payload(&[7; 1400]);
+        let told = icmp::complaint(&big, family.vip(), Says::TooBig(1280));
+        let old = Frame::udp((family.client(), 7).into(), (family.vip(), ports::ACROSS).into())
+            .with(|f| f.ttl = 1);
+        let told_old = icmp::complaint(&old, family.vip(), Says::TimeExceeded);
+        let rows = [
+            row("ping", tagged(&ping, slot), Tx, EchoReply).gives(tagged(&answer, slot)),
+            row("too big", tagged(&big, slot), Tx, SentTooBig).gives(tagged(&told, slot)),
+            row("too old", tagged(&old, slot), Tx, SentTimeExceeded).gives(tagged(&told_old, slot)),
+        ];
+        check(&world, &rows);
+
+        // The client in its VLAN, the backend in another; the port unreachable comes from there.
+        let request = tagged(&old.with(|f| f.ttl = 61), slot);
+        let sent = world.feed(FRONT, &request.bytes());
+        assert_eq!(sent.pair(), (Redirect, NatForward));
+        let l3 = &untag(&sent.frame, BEHIND)[14..];
+        let seen = untag(&sent.frame, BEHIND);
+        let seen = wire::check(&seen).good();
+        let (nat, backend) = (seen.src.ip(), seen.dst.ip());
+        let error = icmp::frame(backend, nat, icmp::error(family, Says::NoPort, l3))
+            .with(|f| f.dst_mac = BACK_MAC);
+        let back = world.feed(BACK, &tagged(&error, BEHIND).bytes());
+        assert_eq!(back.pair(), (Redirect, IcmpToClient));
+        let quoted = request.clone().with(|f| (f.vlans, f.ttl) = (vec![], 60));
+        let quote = icmp::quote(&quoted, usize::MAX);
+        let wanted =
+            icmp::frame(family.vip(), family.client(), icmp::error(family, Says::NoPort, &quote))
+                .with(|f| (f.src_mac, f.dst_mac, f.ttl) = (FRONT_MAC, CLIENT_MAC, 60));
+        assert_eq!(back.frame, tagged(&wanted, slot).bytes());
     }
 }
 
