@@ -63,6 +63,13 @@ pub struct Loss {
     pub packets: u64,
 }
 
+impl Tracked {
+    /// Whether there is, or was, any record.
+    pub fn in_use(&self) -> bool {
+        self.promoted_flows + self.probation_flows + self.opened_flows + self.adopted_flows > 0
+    }
+}
+
 /// The flow table, counted up to ten seconds ago.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTable {

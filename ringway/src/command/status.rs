@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
 use ringway_gateway::status::{
-    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status,
+    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
 
 use crate::cli::{Output, StatusArgs};
@@ -43,6 +43,9 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
     text += &section("services", &services(&status.services), colour);
     if let Some(table) = &status.flow_table {
         text += &format!("\nflows now: {}\n", flows(table));
+    }
+    if let Some(tracked) = status.tracked.as_ref().filter(|tracked| tracked.in_use()) {
+        text += &format!("dsr flows with a record now: {}\n", records(tracked));
     }
     text += &section("packets", &counters(status), colour);
     text += &section("lost after our verdict", &losses(&status.losses), colour);
@@ -138,6 +141,15 @@ fn services(services: &[Service]) -> Table {
         service.backends.iter().for_each(|backend| table.row(backend_row(backend)));
     }
     table
+}
+
+fn records(tracked: &Tracked) -> String {
+    let Tracked { capacity_flows, promoted_flows, probation_flows, .. } = tracked;
+    let refused = tracked.refused_full_flows + tracked.refused_quota_flows;
+    format!(
+        "{} of at most {capacity_flows} ({probation_flows} on probation; {refused} refused so far)",
+        promoted_flows + probation_flows
+    )
 }
 
 fn flows(table: &FlowTable) -> String {
