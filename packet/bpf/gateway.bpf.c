@@ -81,9 +81,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 		}
 	}
 	copy_addr(key->addr, p->t->daddr);
-	key->port_be = p->t->dport_be;
-	key->proto = p->t->proto;
-	key->block = 0;
+	key_set_port(key, p->t->dport_be, p->t->proto);
 	service = service_of(env->set, key);
 	if (!service)
 		return pass(ctx, env, RW_REASON_NO_SERVICE);

@@ -19,13 +19,13 @@ struct rewrite {
 
 static __always_inline void rewrite_ipv4(struct iphdr *ip, const struct rewrite *to)
 {
-	__u16 hops = *(__u16 *)&ip->ttl; /* TTL and protocol, one checksum word */
-	__u64 change = csum_change(ip->saddr, to->saddr[3]) + csum_change(ip->daddr, to->daddr[3]);
+	/* A hop less in the upper half of its word: ~old + new, whatever they are. */
+	__u64 change = csum_change(ip->saddr, to->saddr[3]) + csum_change(ip->daddr, to->daddr[3]) +
+		       bpf_htons(0xfeff);
 
 	ip->saddr = to->saddr[3];
 	ip->daddr = to->daddr[3];
 	ip->ttl--;
-	change += csum_change16(hops, *(__u16 *)&ip->ttl);
 	ip->check = csum_apply(ip->check, change);
 }
 
@@ -45,9 +45,9 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 	if (!ports || !p->check)
 		return; /* a later fragment */
 	change = csum_change_addr(p->t->saddr, to->saddr) +
-		       csum_change_addr(p->t->daddr, to->daddr) +
-		       csum_change16(p->t->sport_be, to->sport_be) +
-		       csum_change16(p->t->dport_be, to->dport_be);
+		 csum_change_addr(p->t->daddr, to->daddr) +
+		 csum_change16(p->t->sport_be, to->sport_be) +
+		 csum_change16(p->t->dport_be, to->dport_be);
 	ports[0] = to->sport_be;
 	ports[1] = to->dport_be;
 	if (p->t->proto == IPPROTO_TCP) {
@@ -93,8 +93,9 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 	if (!out)
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
 	if (must_pass(env, out)) /* under dsr-l2 the MAC address is the rewrite */
-		return reason == RW_REASON_DSR_L2 ? leave(env->books, RW_DROP, RW_REASON_NO_DEVICE) :
-						    pass_rewritten(env, p);
+		return reason == RW_REASON_DSR_L2 ?
+			       leave(env->books, RW_DROP, RW_REASON_NO_DEVICE) :
+			       pass_rewritten(env, p);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
 	return send_out(env, out, reason);

@@ -69,6 +69,17 @@ struct remembered_service {
 RW_MAP(services_met, BPF_MAP_TYPE_PERCPU_ARRAY, SERVICES_REMEMBERED, __u32,
        struct remembered_service, 0);
 
+/* Port, protocol and block in one store: they are read as one word at once, and
+ * a load that needs two stores has to wait for both to leave the CPU. */
+static __always_inline void key_set_port(struct rw_service_key *key, __be16 port, __u8 proto)
+{
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+	((__u32 *)key)[4] = port | (__u32)proto << 16;
+#else
+	((__u32 *)key)[4] = (__u32)port << 16 | (__u32)proto << 8;
+#endif
+}
+
 static __always_inline bool same_key(const struct rw_service_key *a, const struct rw_service_key *b)
 {
 	return same_addr(a->addr, b->addr) && ((__u32 *)a)[4] == ((__u32 *)b)[4];
