@@ -152,6 +152,7 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
         ),
         (true, true, "ip6_tunnel", "link show dev t6\n"),
     ];
+    let mut gue = [None; 2];
     for (inner_v6, outer_v6, module, devices) in kinds {
         if !module_is_loaded(module) {
             not_tested(format_args!("this kernel has no {module}, or has not loaded it"));
@@ -162,7 +163,11 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
         }
         let vip = if inner_v6 { SERVICE_V6 } else { SERVICE_V4 };
         dsr.checks("dsr-ipip", vip, outer_v6)?;
-        if !listens_for_gue(&dsr.net, outer_v6)? {
+        let listens = match gue[usize::from(outer_v6)] {
+            Some(listens) => listens,
+            None => *gue[usize::from(outer_v6)].insert(listen_for_gue(&dsr.net, outer_v6)?),
+        };
+        if !listens {
             let family = if outer_v6 { "IPv6" } else { "IPv4" };
             not_tested(format_args!("this kernel has no GUE over {family}"));
             continue;
@@ -172,17 +177,12 @@ fn the_kernels_own_tunnel_devices() -> Result<()> {
     Ok(())
 }
 
-/// Has the backends' kernels take GUE at port 6080; one that does so already is fine.
-fn listens_for_gue(net: &TwoArmed, v6: bool) -> Result<bool> {
+/// Has the backends' kernels take GUE at port 6080, if they can.
+fn listen_for_gue(net: &TwoArmed, v6: bool) -> Result<bool> {
     let family = if v6 { "-6" } else { "-4" };
     for node in &net.backends {
-        let show = node.ns.command("ip").args([family, "fou", "show"]).output()?;
-        if String::from_utf8_lossy(&show.stdout).contains("6080") {
-            continue;
-        }
-        let add = ["fou", "add", "port", "6080", "gue"];
-        let added = node.ns.command("ip").arg(family).args(add).output()?;
-        if !added.status.success() {
+        let add = [family, "fou", "add", "port", "6080", "gue"];
+        if !node.ns.command("ip").args(add).output()?.status.success() {
             return Ok(false);
         }
     }
