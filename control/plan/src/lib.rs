@@ -17,6 +17,6 @@ pub mod tables;
 
 pub use diff::Change;
 pub use ids::{BackendKey, Ids};
-pub use observed::{Health, Observed};
+pub use observed::{Health, Observed, Quick};
 pub use plan::{PlanError, Planner};
 pub use records::{Look, Records};

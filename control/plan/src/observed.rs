@@ -1,6 +1,7 @@
 //! What the world looks like: health, and the kernel's routes and neighbours.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
 use crate::records::Records;
@@ -20,13 +21,13 @@ pub enum Health {
 /// Everything a plan depends on besides the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
-    health: HashMap<String, HashMap<SocketAddr, Health>>,
+    health: HashMap<String, Quick<SocketAddr, Health>>,
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.
-    pub next_hops: HashMap<IpAddr, NextHop>,
+    pub next_hops: Quick<IpAddr, NextHop>,
     /// Source address the kernel would use towards each backend address, for nat and tunnels
     /// without configured ones.
-    pub sources: HashMap<IpAddr, IpAddr>,
+    pub sources: Quick<IpAddr, IpAddr>,
     /// The time, seconds of CLOCK_MONOTONIC: when slots change owners.
     pub now: u32,
     /// What the records of tracked flows said when they were looked through last.
@@ -39,8 +40,13 @@ impl Observed {
     /// Notes the health of a backend of the service of that name.
     pub fn set_health(&mut self, service: &str, backend: SocketAddr, health: Health) {
         match self.health.get_mut(service) {
-            Some(backends) => drop(backends.insert(backend, health)),
-            None => drop(self.health.insert(service.into(), [(backend, health)].into())),
+            Some(backends) => {
+                backends.insert(backend, health);
+            }
+            None => {
+                let backends = [(backend, health)].into_iter().collect();
+                self.health.insert(service.into(), backends);
+            }
         }
     }
 
@@ -56,5 +62,43 @@ impl Observed {
     /// check waits for its first. A service without a check does not ask.
     pub fn health(&self, service: &str, backend: SocketAddr) -> Health {
         self.health_of(service)(backend)
+    }
+}
+
+/// A map that is asked for every backend at every plan. Its keys come from the configuration, so
+/// nobody can choose them such that they collide.
+pub type Quick<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+
+/// Multiplies and rotates, a word at a time.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mix(u64);
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_ne_bytes(word));
+        }
+    }
+
+    fn write_u16(&mut self, number: u16) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
     }
 }

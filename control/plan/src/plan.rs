@@ -286,6 +286,9 @@ impl Plan<'_> {
 
     /// The outer header towards a backend; `None` also while its source address is not known.
     fn tunnel(&self, service: &Service, backend: IpAddr) -> Option<Tunnel> {
+        if !service.forward.is_tunnel() {
+            return None;
+        }
         let configured = self.config.tunnel.source_towards(backend);
         let source = configured.or_else(|| self.observed.sources.get(&backend).copied())?;
         match service.forward {
