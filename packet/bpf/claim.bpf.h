@@ -312,6 +312,9 @@ static __always_inline __u32 claim_client(const struct rw_settings *set, const s
 	hash = reply_hash(set, reply);
 	ask->key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
 	for (__u32 n = 0; n < 2 * REPLY_CHOICES; n++) {
+		/* Nothing may be moved to the loop's end: up to 6.1 the verifier takes a
+		 * loop that is closed by falling through for one without an end. */
+		barrier_var(n);
 		ask->bucket = reply_bucket(set, hash, reply->dport_be, n % REPLY_CHOICES);
 		ask->evict = n >= REPLY_CHOICES;
 		place = flow_claim(ask, (const struct rw_address *)t->saddr);
