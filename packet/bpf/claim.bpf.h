@@ -34,9 +34,8 @@ struct claim_ask {
 	__u64 key; /* in state CLAIMED: for the record's writer to fill and publish */
 	__u32 bucket;
 	__u32 now;
-	__u32 evict;   /* 1: a flow on probation gives way */
-	__u32 rival;   /* out: place of the record that has our source already */
-	__u32 evicted; /* out: flows that gave way */
+	__u32 evict; /* 1: a flow on probation gives way */
+	__u32 rival; /* out: place of the record that has our source already */
 };
 
 /* The record of a bucket to take, and what it holds. */
@@ -80,6 +79,15 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 	if (prey->number >= RW_BUCKET_FLOWS || prey->alive || same_source(key, ask->key))
 		*prey = this;
 	return LOOK_ON;
+}
+
+static __always_inline void count_evicted(__u32 reference)
+{
+	__u32 index = RW_BACKEND_INDEX(reference);
+	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
+
+	if (t)
+		t->evicted++;
 }
 
 /*
@@ -134,7 +142,8 @@ __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *clie
 			return 0;
 		}
 	}
-	ask->evicted += prey.alive;
+	if (prey.alive)
+		count_evicted(key_backend(ask->key));
 	return number << 2 | (mine + 1);
 }
 
@@ -261,10 +270,8 @@ static __always_inline __u32 claim_port(const struct rw_settings *set,
 		ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, 0);
 		ask->evict = n >= FLOW_TRIES_OWN + FLOW_TRIES_ALL;
 		place = flow_claim(ask, NULL);
-		if (place) {
-			t->evicted += ask->evicted;
+		if (place)
 			return place;
-		}
 	}
 	return 0;
 }
@@ -296,38 +303,45 @@ static __always_inline bool claimed_before(struct rw_tuple *reply, struct rw_ope
 	return true;
 }
 
+/* The record of a client's own port in one of the buckets it may lie in. False:
+ * not here, try on. */
+static __always_inline bool claim_choice(const struct rw_settings *set, const struct rw_tuple *t,
+					 struct rw_opening *open, struct rw_tuple *reply,
+					 struct claim_ask *ask, __u32 choice, __u32 *place,
+					 enum rw_reason *failed)
+{
+	ask->bucket = reply_bucket(set, reply_hash(set, reply), reply->dport_be, choice);
+	*place = flow_claim(ask, (const struct rw_address *)t->saddr);
+	if (*place)
+		return true;
+	if (!ask->rival)
+		return false;
+	await_rival(ask->rival);
+	return claimed_before(reply, open, failed);
+}
+
 /* source = "client": the client's own port, or nothing. The record's place, or
  * 0: then *failed says why, nothing when another CPU has just opened the flow. */
 static __always_inline __u32 claim_client(const struct rw_settings *set, const struct rw_tuple *t,
 					  struct rw_opening *open, struct rw_tuple *reply,
 					  struct claim_ask *ask, enum rw_reason *failed)
 {
-	__u32 place;
-	__u64 hash;
+	__u32 place = 0;
 
 	copy_addr(reply->daddr, t->saddr);
 	reply->dport_be = t->sport_be;
 	if (claimed_before(reply, open, failed))
 		return 0;
-	hash = reply_hash(set, reply);
 	ask->key = flow_key(open->backend, bpf_ntohs(t->sport_be), RW_NAT_CLIENT, RW_FLOW_CLAIMED);
-	for (__u32 n = 0; n < 2 * REPLY_CHOICES; n++) {
-		/* Nothing may be moved to the loop's end: up to 6.1 the verifier takes a
-		 * loop that is closed by falling through for one without an end. */
-		barrier_var(n);
-		ask->bucket = reply_bucket(set, hash, reply->dport_be, n % REPLY_CHOICES);
-		ask->evict = n >= REPLY_CHOICES;
-		place = flow_claim(ask, (const struct rw_address *)t->saddr);
-		if (place)
+#pragma clang loop unroll(full) /* a call at a loop's end is no bounded loop to 6.1 */
+	for (__u32 n = 0; n < REPLY_CHOICES; n++)
+		if (claim_choice(set, t, open, reply, ask, n, &place, failed))
 			return place;
-		if (!ask->rival)
-			continue;
-		await_rival(ask->rival);
-		if (claimed_before(reply, open, failed))
-			return 0;
-	}
-	*failed = RW_REASON_FLOW_TABLE_FULL;
-	return 0;
+	/* One that must give way, in the first of them. */
+	ask->evict = 1;
+	if (!claim_choice(set, t, open, reply, ask, 0, &place, failed))
+		*failed = RW_REASON_FLOW_TABLE_FULL;
+	return place;
 }
 
 /* Fills a claimed record and makes it known in both directions. */
