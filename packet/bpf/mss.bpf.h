@@ -13,7 +13,8 @@
 #define TCP_OPT_NOP 1
 #define TCP_OPT_MSS 2
 #define TCP_OPT_MSS_LEN 4
-#define TCP_OPTIONS 40 /* bytes, at most */
+#define TCP_OPTIONS 40	    /* bytes, at most */
+#define TCP_OPTIONS_SEEN 16 /* of them; MSS is the first in practice */
 
 /* Verified once, by itself: changes bytes in place, no pointer becomes stale.
  * tcp_at: where the TCP header begins, in bytes from the frame's start. */
@@ -30,7 +31,7 @@ __noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most)
 	if ((void *)(tcp + 1) > end)
 		return 0;
 	stop = tcp->doff * 4u;
-	for (i = 0; i < TCP_OPTIONS; i++) {
+	for (i = 0; i < TCP_OPTIONS_SEEN; i++) {
 		__u8 *option = (__u8 *)tcp + at;
 		__u16 *mss = (__u16 *)(option + 2), old, new;
 
