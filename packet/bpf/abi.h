@@ -16,19 +16,19 @@
  * finds another number under its pins refuses to take them over. */
 #define RW_LAYOUT 3
 
-#define RW_MAX_IFACES 64      /* interface slots, key of ifaces, ledger, devmap */
-#define RW_MAX_SERVICES 4096  /* (address, port, protocol) triples */
+#define RW_MAX_IFACES 64       /* interface slots, key of ifaces, ledger, devmap */
+#define RW_MAX_SERVICES 4096   /* (address, port, protocol) triples */
 #define RW_MAX_BACKENDS 131072 /* one per (service, real); the maps may hold fewer */
-#define RW_MAX_MEMBERS 1024   /* backends of a service */
+#define RW_MAX_MEMBERS 1024    /* backends of a service */
 #define RW_MAX_MEMBER_PLACES (4 * RW_MAX_BACKENDS) /* room to move a service's members */
-#define RW_MAX_RINGS 16384    /* services with equal members share one; room to replace all */
-#define RW_MAX_NAT_ADDRS 64   /* source addresses of nat, both families */
-#define RW_RING_SLOTS 65537   /* prime, Maglev's table size */
-#define RW_NO_MEMBER 0xffff   /* ring slot without a backend */
-#define RW_BUCKET_FLOWS 3     /* records in a flow bucket (128 bytes) */
-#define RW_INDEX_ENTRIES 8    /* entries in an index bucket (64 bytes) */
-#define RW_HASH_KEYS 6	      /* one per word of a tuple, and one to start from */
-#define RW_LABEL_LEN 64	      /* service name, NUL-terminated */
+#define RW_MAX_RINGS 16384	    /* services with equal members share one; room to replace all */
+#define RW_MAX_NAT_ADDRS 64	    /* source addresses of nat, both families */
+#define RW_RING_SLOTS 65537	    /* prime, Maglev's table size */
+#define RW_NO_MEMBER 0xffff	    /* ring slot without a backend */
+#define RW_BUCKET_FLOWS 3	    /* records in a flow bucket (128 bytes) */
+#define RW_INDEX_ENTRIES 8	    /* entries in an index bucket (64 bytes) */
+#define RW_HASH_KEYS 6		    /* one per word of a tuple, and one to start from */
+#define RW_LABEL_LEN 64		    /* service name, NUL-terminated */
 #define RW_MAX_DECAP_ADDRESSES 4096 /* of the host that ringway decap runs on */
 
 /* Slots of the node's prog_array: the stages in the order a packet meets them,
@@ -95,7 +95,7 @@ enum rw_reason {
 	RW_REASON_DSR_L2,
 	RW_REASON_DSR_IPIP,
 	RW_REASON_DSR_GUE,
-	RW_REASON_NO_HEADROOM, /* drop: no room for the outer header */
+	RW_REASON_NO_HEADROOM,	  /* drop: no room for the outer header */
 	RW_REASON_PASS_REWRITTEN, /* pass: rewritten, the kernel forwards it */
 	/* ringway decap, on a backend */
 	RW_REASON_NO_TUNNEL,	   /* pass: not a tunnel packet to this host */
@@ -105,15 +105,15 @@ enum rw_reason {
 	RW_REASON_DECAP_IPIP,	   /* pass, without its outer header */
 	RW_REASON_DECAP_GUE,	   /* pass, without its outer headers */
 	RW_REASON_ECHO_REPLY,
-	RW_REASON_ICMP_TO_BACKEND,	/* an ICMP error, by its embedded packet */
-	RW_REASON_ICMP_TO_CLIENT,	/* the same */
-	RW_REASON_ICMP_NO_FLOW,		/* drop: the embedded packet is of no flow */
-	RW_REASON_SENT_TOO_BIG,		/* answered: it does not fit */
-	RW_REASON_SENT_TIME_EXCEEDED,	/* answered: its TTL ends here */
-	RW_REASON_ICMP_LIMITED,		/* drop: an answer was due, the rate limit spoke */
+	RW_REASON_ICMP_TO_BACKEND,    /* an ICMP error, by its embedded packet */
+	RW_REASON_ICMP_TO_CLIENT,     /* the same */
+	RW_REASON_ICMP_NO_FLOW,	      /* drop: the embedded packet is of no flow */
+	RW_REASON_SENT_TOO_BIG,	      /* answered: it does not fit */
+	RW_REASON_SENT_TIME_EXCEEDED, /* answered: its TTL ends here */
+	RW_REASON_ICMP_LIMITED,	      /* drop: an answer was due, the rate limit spoke */
 	RW_REASON_SOURCE_ROUTE, /* drop: IPv4 source route, or a routing header with segments left */
-	RW_REASON_TRACK_FULL,  /* drop: new flow in a changed slot, no room for its record */
-	RW_REASON_TRACK_QUOTA, /* drop: the same, its source prefix opened too many */
+	RW_REASON_TRACK_FULL,	/* drop: new flow in a changed slot, no room for its record */
+	RW_REASON_TRACK_QUOTA,	/* drop: the same, its source prefix opened too many */
 	RW_REASON_FRAGMENT_EARLY, /* drop: the first of its datagram is not known */
 	RW_REASONS,
 };
@@ -122,7 +122,7 @@ enum rw_reason {
 /* Why the kernel dropped a packet that had our TX or REDIRECT already. Append
  * only; names and explanations are in packet/abi/src/loss.rs. */
 enum rw_loss {
-	RW_LOSS_TOO_BIG,     /* longer than the device's MTU allows */
+	RW_LOSS_TOO_BIG, /* longer than the device's MTU allows */
 	RW_LOSS_DEVICE_DOWN,
 	RW_LOSS_NO_RECEIVER, /* the device takes no redirected frames */
 	RW_LOSS_QUEUE_FULL,  /* the device took fewer than it was given */
@@ -191,8 +191,8 @@ enum rw_icmp_task {
 struct rw_icmp {
 	__u32 task;
 	__u32 v6;
-	__u32 l3_at; /* bytes of the frame before layer 3 */
-	__u32 mtu;   /* TOO_BIG: what fits */
+	__u32 l3_at;   /* bytes of the frame before layer 3 */
+	__u32 mtu;     /* TOO_BIG: what fits */
 	__u32 from[4]; /* TOO_BIG, TIME_EXCEEDED: an address of ours, to tell it by */
 	__u32 reason;  /* out */
 	__u32 iface;   /* out: of the way on, as is mac */
@@ -265,8 +265,8 @@ enum rw_forward {
 
 enum rw_service_flags {
 	/* of a service */
-	RW_SVC_SOURCE_CLIENT = 1, /* keep the client's address */
-	RW_SVC_NONE_RESET = 2,	  /* none healthy: RST, else drop */
+	RW_SVC_SOURCE_CLIENT = 1,   /* keep the client's address */
+	RW_SVC_NONE_RESET = 2,	    /* none healthy: RST, else drop */
 	RW_SVC_AFFINITY_SOURCE = 4, /* the client's address alone chooses the slot */
 	/* of an address entry */
 	RW_ADDR_SERVICE = 16,  /* some service has this address */
@@ -290,7 +290,7 @@ struct rw_service_info {
 	__u8 proto;
 	__u8 used;
 	__u32 flags;
-	__u32 forward; /* enum rw_forward */
+	__u32 forward;	    /* enum rw_forward */
 	__u16 last_port_be; /* of a range; else as port_be */
 	__u16 pad;
 };
@@ -325,8 +325,8 @@ struct rw_pair {
 #define RW_BACKEND_GENERATION(ref) ((ref) >> RW_BACKEND_BITS)
 
 enum rw_backend_flags {
-	RW_BACKEND_UP = 1,	 /* healthy: its flows live */
-	RW_BACKEND_RESOLVED = 2, /* dmac, iface and mtu are valid */
+	RW_BACKEND_UP = 1,	  /* healthy: its flows live */
+	RW_BACKEND_RESOLVED = 2,  /* dmac, iface and mtu are valid */
 	RW_BACKEND_TAKES_NEW = 4, /* in its service's ring */
 };
 
@@ -360,8 +360,8 @@ enum rw_decap_address {
 /* Where a health check of a dsr backend goes (probe.bpf.c); key: the mark of
  * its socket. */
 struct rw_probe {
-	__u32 forward; /* enum rw_forward, none but dsr */
-	__u32 ifindex; /* the way out */
+	__u32 forward;	/* enum rw_forward, none but dsr */
+	__u32 ifindex;	/* the way out */
 	__u32 saddr[4]; /* of the outer header */
 	__u32 daddr[4];
 	__u8 smac[6];
@@ -460,8 +460,8 @@ enum rw_track_state {
 
 /* What became of tracked flows. Per CPU. */
 struct rw_tracking {
-	__u64 opened;	    /* new flows, tracked */
-	__u64 adopted;	    /* flows older than their slot's change, tracked */
+	__u64 opened;  /* new flows, tracked */
+	__u64 adopted; /* flows older than their slot's change, tracked */
 	__u64 promoted;
 	__u64 evicted;	    /* on probation, by newer ones */
 	__u64 refused_full; /* no room: to the former owner, or dropped */
@@ -506,9 +506,9 @@ struct rw_settings {
 	__u32 index_mask; /* index buckets - 1 */
 	__u32 port_first; /* nat pool, host byte order */
 	__u32 port_count;
-	__u32 reply_first; /* every port that a flow may have: pools of */
-	__u32 reply_count; /* earlier configurations too */
-	__u32 cpus;	   /* blocks the pool is split into */
+	__u32 reply_first;	  /* every port that a flow may have: pools of */
+	__u32 reply_count;	  /* earlier configurations too */
+	__u32 cpus;		  /* blocks the pool is split into */
 	__u64 keys[RW_HASH_KEYS]; /* random: of the flow tables' hash; the ring's are fixed */
 	__u32 timeout[RW_FLOW_STATES];
 	__u32 source_client; /* a service has or had RW_SVC_SOURCE_CLIENT */
@@ -518,9 +518,9 @@ struct rw_settings {
 	__u32 icmp_gap_us;
 	__u32 icmp_prefix_gap_us;
 	__u32 icmp_burst;
-	__u32 track_buckets; /* of tracked flows; any number */
-	__u32 track_quota;   /* new records a second of one prefix (/24, /64); 0: any number */
-	__u32 port_blocks;   /* a service has more than one port */
+	__u32 track_buckets;  /* of tracked flows; any number */
+	__u32 track_quota;    /* new records a second of one prefix (/24, /64); 0: any number */
+	__u32 port_blocks;    /* a service has more than one port */
 	__u32 services_epoch; /* raised when an entry of `services` has changed */
 	__u32 pad;
 };

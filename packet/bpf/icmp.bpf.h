@@ -37,8 +37,8 @@ static __always_inline struct upper upper6(void *l3, void *end)
 		__u8 *extension = l3 + upper.at;
 		__u32 len;
 
-		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING &&
-		    next != IPPROTO_DSTOPTS && next != IPPROTO_FRAGMENT)
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_ROUTING && next != IPPROTO_DSTOPTS &&
+		    next != IPPROTO_FRAGMENT)
 			break;
 		if ((void *)(extension + 8) > end)
 			return upper;
@@ -101,7 +101,7 @@ struct icmp_packet {
 /* The packet that an error quotes, or the first part of it. */
 struct quoted {
 	void *l3;
-	__be16 *l4; /* 8 bytes at least */
+	__be16 *l4;   /* 8 bytes at least */
 	__u32 l4_len; /* bytes of it that are there */
 };
 
@@ -169,8 +169,7 @@ static __always_inline bool quotes_a_packet(__u8 type, bool v6)
 {
 	if (v6)
 		return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
-	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED ||
-	       type == ICMP_BAD_PARAMETER;
+	return type == ICMP_UNREACHABLE || type == ICMP_TIME_EXCEEDED || type == ICMP_BAD_PARAMETER;
 }
 
 /*
@@ -246,8 +245,8 @@ static __always_inline __u64 translate_quote(struct icmp_packet *it, struct quot
 					     const struct rw_tuple *t, const struct rewrite *to)
 {
 	__u64 addrs = csum_change_addr(t->saddr, to->saddr) + csum_change_addr(t->daddr, to->daddr);
-	__u64 ports = csum_change16(t->sport_be, to->sport_be) +
-		      csum_change16(t->dport_be, to->dport_be);
+	__u64 ports =
+		csum_change16(t->sport_be, to->sport_be) + csum_change16(t->dport_be, to->dport_be);
 	__u64 sum = addrs + ports;
 	__u16 *check = quote_check(it, q, t->proto), old;
 
@@ -386,8 +385,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 /* Could the quoted packet be one that we sent a backend? */
 static __always_inline bool may_be_ours(const struct rw_settings *set, const struct rw_tuple *t)
 {
-	return set->source_client ||
-	       bpf_ntohs(t->dport_be) - set->reply_first < set->reply_count;
+	return set->source_client || bpf_ntohs(t->dport_be) - set->reply_first < set->reply_count;
 }
 
 static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icmp_packet *it,
@@ -485,8 +483,9 @@ static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, s
 	if ((void *)(p->eth + 1) > end ||
 	    p->l3 + (v6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) > end)
 		return false;
-	p->l3_len = v6 ? sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)p->l3)->payload_len)
-		       : bpf_ntohs(((struct iphdr *)p->l3)->tot_len);
+	p->l3_len =
+		v6 ? sizeof(struct ipv6hdr) + bpf_ntohs(((struct ipv6hdr *)p->l3)->payload_len) :
+		     bpf_ntohs(((struct iphdr *)p->l3)->tot_len);
 	return true;
 }
 

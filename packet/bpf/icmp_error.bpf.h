@@ -22,8 +22,8 @@
 #define ICMP_BAD_PARAMETER 12
 
 #define ICMP_HOPS 64
-#define ICMP_TOS 0xc0	      /* internetwork control, RFC 1812 section 4.3.2.5 */
-#define L3_AT_MAX 22	      /* Ethernet with two tags */
+#define ICMP_TOS 0xc0	       /* internetwork control, RFC 1812 section 4.3.2.5 */
+#define L3_AT_MAX 22	       /* Ethernet with two tags */
 #define QUOTE4_MAX (576 - 28)  /* RFC 1812 section 4.3.2.3 */
 #define QUOTE6_MAX (1280 - 48) /* RFC 4443 section 2.4 (c) */
 #define QUOTE_WORDS (QUOTE6_MAX / 4)
@@ -80,8 +80,8 @@ static __always_inline bool within(__u32 bucket, __u64 gap_us, __u32 burst, __u6
 /* The prefix first: one that asks too much does not use up what others need. */
 static __always_inline bool may_complain(const struct rw_settings *set, const __u32 *to, bool v6)
 {
-	__u64 word = v6 ? ((__u64)to[0] << 32 | to[1]) & ~bpf_cpu_to_be64(0xff)
-			: to[3] & bpf_htonl(0xffffff00);
+	__u64 word = v6 ? ((__u64)to[0] << 32 | to[1]) & ~bpf_cpu_to_be64(0xff) :
+			  to[3] & bpf_htonl(0xffffff00);
 	__u64 now = bpf_ktime_get_ns();
 	__u32 bucket = (word * 0x9e3779b97f4a7c15ull) >> 32;
 
@@ -218,9 +218,9 @@ static __always_inline bool plan_complaint4(void *l3, void *end, __u32 task, __u
 	total = bpf_ntohs(ip->tot_len);
 	map_addr4(c->to, ip->saddr);
 	c->quote = total < QUOTE4_MAX ? total : QUOTE4_MAX;
-	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG
-				    ? ICMP_UNREACHABLE << 24 | ICMP_FRAG_NEEDED << 16
-				    : ICMP_TIME_EXCEEDED << 24);
+	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG ?
+				    ICMP_UNREACHABLE << 24 | ICMP_FRAG_NEEDED << 16 :
+				    ICMP_TIME_EXCEEDED << 24);
 	c->mtu = mtu;
 	return true;
 }
@@ -239,8 +239,8 @@ static __always_inline bool plan_complaint6(void *l3, void *end, __u32 task, __u
 		return false;
 	copy_addr(c->to, ip->saddr.in6_u.u6_addr32);
 	c->quote = total < QUOTE6_MAX ? total : QUOTE6_MAX;
-	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG ? ICMPV6_PKT_TOOBIG << 24
-							: ICMPV6_TIME_EXCEED << 24);
+	c->head = bpf_htonl(task == RW_ICMP_TOO_BIG ? ICMPV6_PKT_TOOBIG << 24 :
+						      ICMPV6_TIME_EXCEED << 24);
 	c->mtu = mtu < IPV6_LEAST_MTU && task == RW_ICMP_TOO_BIG ? IPV6_LEAST_MTU : mtu;
 	return true;
 }
@@ -290,8 +290,8 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 	if (!in || c.l3_at > L3_AT_MAX || scratched->layers.fragment == RW_FRAGMENT_LATER)
 		return failed;
 	l3 = frame_at(ctx, c.l3_at);
-	if (!(v6 ? plan_complaint6(l3, end, it->task, it->mtu, &c)
-		 : plan_complaint4(l3, end, it->task, it->mtu, &c)))
+	if (!(v6 ? plan_complaint6(l3, end, it->task, it->mtu, &c) :
+		   plan_complaint4(l3, end, it->task, it->mtu, &c)))
 		return failed;
 	if (!is_host(c.to, v6) || is_service_address(c.to))
 		return failed;
