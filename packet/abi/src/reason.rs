@@ -73,9 +73,9 @@ impl Reason {
             Self::Vlan => Explanation {
                 name: "vlan",
                 verdicts: &[Verdict::Pass],
-                meaning: "The frame carries a VLAN tag.",
-                cause: "Tagged frames are not balanced. On an access port the switch removes the tag; a NIC with VLAN offload removes it only for the kernel.",
-                next: "ethtool -k IFACE | grep vlan",
+                meaning: "The frame carries a VLAN tag that belongs to none of our interfaces, or more than two tags.",
+                cause: "Another network on the same wire. To serve it, name its VLAN device in [node] interfaces, beside the device below it.",
+                next: "ip -d link show type vlan",
             },
             Self::NoService => Explanation {
                 name: "no-service",
