@@ -18,7 +18,7 @@
 #define MAX_EXTENSIONS 8	/* headers of one packet */
 #define MAX_EXTENSION_BYTES 512 /* of all of them */
 #define MAX_L4_START (ETH_HLEN + 40 + MAX_EXTENSION_BYTES)
-#define MAX_IP_OPTIONS 16 /* and fillers, of one packet */
+#define MAX_IP_OPTIONS 40 /* bytes of them: as many fillers */
 
 /* IPv4 options (RFC 791 section 3.1). */
 #define IPOPT_ENDS 0
@@ -67,7 +67,7 @@ static __always_inline enum rw_reason walk_options(const struct walk *walk, __u3
 			return RW_REASON_SOURCE_ROUTE;
 		at += len;
 	}
-	return at < until ? RW_REASON_IP_OPTIONS : RW_REASON_NONE;
+	return RW_REASON_NONE;
 }
 
 static __always_inline enum rw_reason layers_ipv4(const struct walk *walk, struct rw_tuple *t,

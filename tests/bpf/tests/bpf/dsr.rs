@@ -388,7 +388,7 @@ fn mss_is_lowered() {
     needs_root!("mss_is_lowered");
     let mut world = world();
     let mss = |bytes: u16| [vec![2, 4], bytes.to_be_bytes().to_vec()].concat();
-    let cases: [(&str, Vec<u8>, Option<usize>); 14] = [
+    let cases: [(&str, Vec<u8>, Option<usize>); 16] = [
         ("alone", mss(1460), Some(2)),
         ("to the byte", mss(CLAMP + 1), Some(2)),
         ("small enough", mss(CLAMP), None),
@@ -402,7 +402,9 @@ fn mss_is_lowered() {
         ("behind one byte", [vec![1], mss(1460), vec![1, 1, 1]].concat(), Some(3)),
         ("behind three bytes", [vec![1, 1, 1], mss(1460), vec![0]].concat(), Some(5)),
         ("behind an odd option", [vec![3, 3, 7], mss(1460), vec![0]].concat(), Some(5)),
-        ("at the very end", [vec![1; 36], mss(1460)].concat(), Some(38)),
+        ("at the very end", [vec![34, 34], vec![7; 32], vec![1; 2], mss(1460)].concat(), Some(38)),
+        ("behind many fillers", [vec![1; 15], mss(1460), vec![1]].concat(), Some(17)),
+        ("behind too many", [vec![1; 16], mss(1460)].concat(), None),
         ("behind the end", [vec![0, 0, 0, 0], mss(1460)].concat(), None),
         ("none", vec![1, 1, 4, 2], None),
         ("an option of no length", [vec![8, 0, 1, 1], mss(1460)].concat(), None),
