@@ -63,10 +63,10 @@ fn ipv4_options_are_served() {
     for proto in [TCP, UDP] {
         for options in [
             vec![1, 1, 1, 0],
-            vec![0x94, 4, 0, 0],                             // router alert
-            [vec![7, 39, 4], vec![0; 37]].concat(),          // record route
-            [vec![68, 12, 13, 0], vec![0; 8]].concat(),      // timestamp
-            [vec![0], vec![131, 200, 1].repeat(1)].concat(), // whatever follows the end
+            vec![0x94, 4, 0, 0],                        // router alert
+            [vec![7, 39, 4], vec![0; 37]].concat(),     // record route
+            [vec![68, 12, 13, 0], vec![0; 8]].concat(), // timestamp
+            [vec![0], vec![131, 200, 1]].concat(),      // whatever follows the end
         ] {
             let frame = plain(&mut world, Family::V4, proto).with(|f| f.options = options);
             served(&mut world, frame);
