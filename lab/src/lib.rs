@@ -10,6 +10,7 @@ pub mod demo;
 mod error;
 pub mod lb;
 mod machine;
+mod median;
 pub mod packet;
 mod wrk;
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::path::Path;
 use super::{Found, Options};
 use crate::machine::Machine;
+use crate::median::median;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.lb/1";
@@ -114,9 +115,9 @@ impl Report {
             self.runs.push(Run {
                 path,
                 connections,
-                requests_per_s: median(each(|f| f.requests_per_s.round() as u64)),
-                latency_p50_ns: median(each(|f| f.latency_p50_ns)),
-                latency_p99_ns: median(each(|f| f.latency_p99_ns)),
+                requests_per_s: median(&each(|f| f.requests_per_s.round() as u64)),
+                latency_p50_ns: median(&each(|f| f.latency_p50_ns)),
+                latency_p99_ns: median(&each(|f| f.latency_p99_ns)),
                 errors: each(|f| f.errors).iter().sum(),
                 requests_per_s_by_round: each(|f| f.requests_per_s.round() as u64),
             });
@@ -193,12 +194,6 @@ impl fmt::Display for Report {
     }
 }
 
-/// The middle one; of an even number, the lower of the two.
-fn median(mut values: Vec<u64>) -> u64 {
-    values.sort_unstable();
-    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(0)
-}
-
 fn rate(runs: &[Run], path: Path, connections: u32) -> Option<f64> {
     let run = runs.iter().find(|r| r.path == path && r.connections == connections)?;
     Some(run.requests_per_s as f64).filter(|r| *r > 0.0)
@@ -264,9 +259,6 @@ mod tests {
 
     #[test]
     fn medians_and_sums() {
-        assert_eq!(median(vec![3, 1, 2]), 2);
-        assert_eq!(median(vec![4, 1, 2, 3]), 2);
-        assert_eq!(median(Vec::new()), 0);
         let report = report();
         assert_eq!((report.runs[0].requests_per_s, report.runs[0].errors), (90, 3));
     }

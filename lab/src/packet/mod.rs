@@ -20,9 +20,9 @@ use rustix::thread::{CpuSet, UnshareFlags, sched_getaffinity, sched_setaffinity,
 pub use path::{Ip, Path};
 pub use report::{NotRun, Report, Row, SCHEMA};
 
+use crate::median::median;
 use crate::{Error, Result, needs_root};
 use feeder::{Feeder, Storage};
-use report::median;
 use site::Site;
 
 /// Flows measured unless others are asked for.
