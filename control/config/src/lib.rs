@@ -38,6 +38,8 @@ use section::Section;
 pub const DEFAULT_PATH: &str = "/etc/ringway/ringway.toml";
 /// Where the API listens unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/ringway/api.sock";
+/// Below it each node has its state directory unless configured otherwise.
+pub const DEFAULT_STATE: &str = "/var/lib/ringway";
 
 /// The largest file worth parsing, bytes: ten times what every limit reached at once takes.
 const MAX_FILE: u64 = 32 << 20;

@@ -72,6 +72,8 @@ pub struct Node {
     pub xdp_mode: Located<XdpMode>,
     /// Attach even to an interface that carries the default route.
     pub allow_default_route: bool,
+    /// Directory for what survives the daemon, absolute path: overrides, health.
+    pub state: Located<PathBuf>,
 }
 
 /// How XDP programs are attached.

@@ -1,10 +1,12 @@
 //! `[node]`: this machine and its interfaces.
 
 use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use ringway_abi::raw::RW_MAX_IFACES;
 use toml::de::DeValue;
 
+use crate::DEFAULT_STATE;
 use crate::located::Located;
 use crate::model::{Node, XdpMode};
 use crate::section::Section;
@@ -28,12 +30,15 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
     let interfaces = section.required_list("interfaces", "interfaces = [\"eth0\"]", interface);
     let xdp_mode = section.or("xdp_mode", XdpMode::Auto, |v| choice(v, &MODES));
     let allow_default_route = *section.or("allow_default_route", false, boolean);
+    let state = section.optional("state", state);
     if let Some(interfaces) = &interfaces {
         check_interfaces(&section, interfaces);
     }
     section.finish();
-    let interfaces = interfaces?.into_inner();
-    Some(Node { name: name?, interfaces, xdp_mode, allow_default_route })
+    let (name, interfaces) = (name?, interfaces?.into_inner());
+    let default = || Path::new(DEFAULT_STATE).join(name.as_str()).into();
+    let state = state.unwrap_or_else(default);
+    Some(Node { name, interfaces, xdp_mode, allow_default_route, state })
 }
 
 /// A name that is a directory's, too.
@@ -64,6 +69,15 @@ fn interface(value: &DeValue) -> Read<String> {
         return Err(format!("is not an interface name: {REMEDY}"));
     }
     Ok(name.into())
+}
+
+fn state(value: &DeValue) -> Read<PathBuf> {
+    const REMEDY: &str = "write an absolute path such as \"/var/lib/ringway/gw1\"";
+    let path = text(value, REMEDY)?;
+    if !path.starts_with('/') || path.contains('\0') {
+        return Err(format!("is not the absolute path of a directory: {REMEDY}"));
+    }
+    Ok(path.into())
 }
 
 fn check_interfaces(section: &Section, interfaces: &Located<Vec<Located<String>>>) {

@@ -85,7 +85,7 @@ fn node_name() {
             ),
             (
                 "name = \"gw1\"\ncolour = 1",
-                "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route",
+                "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route, state",
             ),
             (
                 "name = \"gw1\"\nname = \"gw2\"",
@@ -94,6 +94,10 @@ fn node_name() {
             (
                 "name = gw1",
                 "2:8: not TOML: string values must be quoted (gw1): put text, addresses and quantities in double quotes",
+            ),
+            (
+                "name = \"gw1\"\nstate = \"var\"",
+                "3:9: state = \"var\" in [node] is not the absolute path of a directory: write an absolute path such as \"/var/lib/ringway/gw1\"",
             ),
             (
                 "name = \"gw1\"\nxdp_mode = \"fast\"",

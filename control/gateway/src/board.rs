@@ -13,6 +13,7 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::problem::Error;
+use crate::ready::Readiness;
 use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
 
 /// Older than this, the loop's last turn means that it is stuck.
@@ -69,6 +70,12 @@ impl Board {
     pub fn stalled(&self) -> Option<Duration> {
         let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
         Some(turned.elapsed()).filter(|age| *age > STALLED)
+    }
+
+    /// Whether the node, or this service of it, should get traffic: without counters, at once.
+    pub fn readiness(&self, service: Option<&str>) -> Readiness {
+        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        Readiness::of(&posted, self.stalled(), service)
     }
 
     /// What is wrong now.

@@ -22,6 +22,10 @@ pub struct Status {
     pub node: String,
     /// True when `problems` is empty and the daemon runs.
     pub healthy: bool,
+    /// Why this node should get no traffic, as `ringway status --ready` says; empty: it should. A
+    /// problem of one service among others is none of these.
+    #[serde(default)]
+    pub unready: Vec<Problem>,
     /// True when some backend that should get traffic gets none, though every service has one that
     /// does.
     #[serde(default)]

@@ -130,9 +130,10 @@ fn text_for(net: &TwoArmed) -> String {
     let udp = format!("protocol = \"udp\"\ncheck = {{ type = \"tcp\", port = {HTTP}, {CHECK}\n");
     format!(
         "# A gateway between two networks: clients at eth0, backends at eth1.\n\
-         [node]\nname = \"{}\"\ninterfaces = [\"eth0\", \"eth1\"]\n\n{}{}{}\
+         [node]\nname = \"{}\"\ninterfaces = [\"eth0\", \"eth1\"]\nstate = {:?}\n\n{}{}{}\
          [metrics]\nlisten = \"127.0.0.1:9810\"\n\n[api]\nsocket = {:?}\n",
         net.gateway.name(),
+        net.gateway.directory().join("state"),
         service("web", SERVICE_V4, HTTP, &http),
         service("web6", SERVICE_V6, HTTP, &http),
         service("echo", SERVICE_V4, ECHO, &udp),

@@ -45,7 +45,8 @@ pub(super) fn on_host(net: &OneBridge, ringway: &Path) -> Result<Balancer> {
 /// `node` and `service` are lines of those sections.
 fn configuration(net: &OneBridge, ns: &Namespace, node: &str, service: &str) -> String {
     let mut text = format!(
-        "[node]\n{node}\n\n[[service]]\nname = \"web\"\n{service}\nport = {PORT}\nforward = \"nat\"\nbackends = [\n"
+        "[node]\nstate = {:?}\n{node}\n\n[[service]]\nname = \"web\"\n{service}\nport = {PORT}\nforward = \"nat\"\nbackends = [\n",
+        ns.directory().join("state"),
     );
     for backend in &net.backends {
         let _ = writeln!(text, "    {{ address = \"{}\" }},", v4(backend.v4));

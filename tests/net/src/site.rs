@@ -123,8 +123,9 @@ pub fn behind_small_link(client: &Namespace, mtu: u16) -> Result<Namespace> {
 /// namespace's directory, its tables are small.
 pub fn configuration(namespace: &Namespace, interfaces: &[&str], body: &str) -> String {
     let mut text = format!(
-        "[node]\nname = {:?}\ninterfaces = {interfaces:?}\n\n[api]\nsocket = {:?}\n\n",
+        "[node]\nname = {:?}\ninterfaces = {interfaces:?}\nstate = {:?}\n\n[api]\nsocket = {:?}\n\n",
         namespace.name(),
+        namespace.directory().join("state"),
         namespace.directory().join("api.sock"),
     );
     if !body.contains("[nat]") {

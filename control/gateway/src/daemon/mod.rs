@@ -26,6 +26,7 @@ use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::Roster;
 use crate::silence::{self, Silence};
+use crate::state::State;
 use crate::status::{self, Problem, Status};
 use looks::{Looks, Seen};
 use path::{Order, Path, Report};
@@ -103,6 +104,8 @@ struct Daemon {
     road: Option<Road>,
     road_error: Option<Error>,
     board: Arc<Board>,
+    /// What survives this process.
+    state: Arc<State>,
     notifier: Notifier,
     attached: bool,
     /// Attach at the latest then, whatever is not known yet.
@@ -322,7 +325,7 @@ impl Daemon {
 
     /// Puts up what is known now.
     fn post(&mut self) {
-        let problems = self.problems();
+        let (problems, unready) = (self.problems(), self.unready());
         let ready = self.attached && self.apply_error.is_none();
         let (up, all) = self.roster.serving();
         let services = match self.config.services.len() {
@@ -340,6 +343,7 @@ impl Daemon {
         self.board.post(Status {
             node: self.config.node.name.to_string(),
             problems,
+            unready,
             findings: self.findings(),
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
             services: self.roster.shown(),
@@ -361,6 +365,32 @@ impl Daemon {
     }
 
     fn problems(&self) -> Vec<Problem> {
+        let mut problems = self.own_problems();
+        problems.extend(self.service_problems());
+        problems.extend(looks::problems(&self.machine));
+        problems
+    }
+
+    /// Why the node should get no traffic. One service's trouble is no reason while another is
+    /// served; nor is it that an address is not here, which keepalived would bring.
+    fn unready(&self) -> Vec<Problem> {
+        let mut unready = self.own_problems();
+        let services = self.service_problems();
+        if services.len() >= self.roster.services().len() {
+            unready.extend(services);
+        }
+        unready.extend(looks::unready(&self.machine));
+        unready
+    }
+
+    fn service_problems(&self) -> Vec<Problem> {
+        let mut problems = self.roster.problems();
+        problems.extend(self.silence.problems());
+        problems
+    }
+
+    /// Those of the node as a whole.
+    fn own_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         if !self.attached {
             problems.push(Problem {
@@ -394,6 +424,7 @@ impl Daemon {
         let errors = errors.cloned();
         problems.extend(errors.map(Problem::from));
         problems.extend(self.roster.problems());
+        problems.extend(self.state.problems());
         problems.extend(self.silence.problems());
         problems.extend(looks::problems(&self.machine));
         problems

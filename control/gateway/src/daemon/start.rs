@@ -16,10 +16,11 @@ use super::{Daemon, FIRST_RESULTS};
 use crate::board::Board;
 use crate::health::Checks;
 use crate::notify::Notifier;
-use crate::preflight::{self, State};
+use crate::preflight;
 use crate::problem::{Error, Kind};
 use crate::road::Road;
 use crate::roster::{Entry, Member, Roster};
+use crate::state::State;
 use crate::{api, metrics, next_hop};
 
 /// Thousands of health checks need as many descriptors.
@@ -40,13 +41,13 @@ pub fn preflight(config: &Config) -> Result<(), Error> {
     for finding in &report.findings {
         let preflight::Finding { check, subject, reason, fix, .. } = finding;
         match finding.state {
-            State::Ok => tracing::debug!(check, subject, "{reason}"),
-            State::Unknown => tracing::info!(check, subject, fix, "not known: {reason}"),
-            State::Warn => tracing::warn!(check, subject, fix, "{reason}"),
+            preflight::State::Ok => tracing::debug!(check, subject, "{reason}"),
+            preflight::State::Unknown => tracing::info!(check, subject, fix, "not known: {reason}"),
+            preflight::State::Warn => tracing::warn!(check, subject, fix, "{reason}"),
             // All of them are told together below.
-            State::Fail => tracing::debug!(check, subject, fix, "{reason}"),
+            preflight::State::Fail => tracing::debug!(check, subject, fix, "{reason}"),
         }
-        if finding.check == "answers" && finding.state == State::Ok {
+        if finding.check == "answers" && finding.state == preflight::State::Ok {
             tracing::info!(service = subject, "who answers for the address: {reason}");
         }
     }
@@ -149,6 +150,7 @@ impl Parts {
         let looks = Looks::new(path.view.clone(), config.clone());
         let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
         let checks = Checks::start(self.roster.targets(&lanes), &send);
+        let state = Arc::new(State::new(config.node.state.clone().into_inner()));
         let mut daemon = Daemon {
             config,
             path,
@@ -162,6 +164,7 @@ impl Parts {
             road: self.road,
             road_error: None,
             board: self.board,
+            state,
             notifier: Notifier::from_env(),
             attached: false,
             attach_by: Instant::now() + FIRST_RESULTS,
