@@ -9,7 +9,7 @@ use crate::DEFAULT_SOCKET;
 use crate::located::Located;
 use crate::model::{Api, Log, LogFormat, LogLevel, Metrics};
 use crate::section::Section;
-use crate::value::{Read, choice, listen, text};
+use crate::value::{Read, boolean, choice, listen, text};
 
 /// sun_path without the NUL (linux/un.h).
 const MAX_SOCKET_PATH: usize = 107;
@@ -58,6 +58,7 @@ pub(crate) fn log(file: &mut Section) -> Log {
     let mut section = file.table_or_empty("log", "[log]".into());
     let format = *section.or("format", LogFormat::Text, |v| choice(v, &FORMATS));
     let level = *section.or("level", LogLevel::Info, |v| choice(v, &LEVELS));
+    let log_checks = *section.or("log_checks", false, boolean);
     section.finish();
-    Log { format, level }
+    Log { format, level, log_checks }
 }

@@ -26,6 +26,10 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use check::{
+    Check, CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses, TlsCheck,
+    UdpCheck,
+};
 pub use located::Located;
 pub use model::*;
 pub use report::{Error, Errors};
@@ -104,10 +108,10 @@ fn read(report: &Report, document: &DeTable) -> Option<Config> {
     let nat = nat::read(&mut file);
     let flows = flows::read(&mut file);
     let tunnel = tunnel::read(&mut file);
-    let services = service::read_all(&mut file, &tunnel);
+    let log = daemon::log(&mut file);
+    let services = service::read_all(&mut file, &tunnel, &log);
     let metrics = daemon::metrics(&mut file);
     let api = daemon::api(&mut file);
-    let log = daemon::log(&mut file);
     file.finish();
     validate::services(report, &services);
     validate::nat(report, &services, &nat);

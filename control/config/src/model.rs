@@ -7,6 +7,7 @@ use std::time::Duration;
 
 pub use ringway_abi::Forward;
 
+use crate::check::Check;
 use crate::located::Located;
 use crate::report::{Error, Source};
 
@@ -370,35 +371,6 @@ impl fmt::Display for WhenNoneHealthy {
     }
 }
 
-/// A health check, run against every backend of its service.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// What is asked.
-    pub kind: CheckKind,
-    /// TCP port to ask; absent: the backend's own port.
-    pub port: Option<u16>,
-    /// From the start of one check to the start of the next.
-    pub interval: Duration,
-    /// After which a check without an answer has failed; at most `interval`.
-    pub timeout: Duration,
-    /// Successes in a row that bring a backend up, 1..=100.
-    pub rise: u32,
-    /// Failures in a row that take it down, 1..=100.
-    pub fall: u32,
-}
-
-/// What a health check asks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CheckKind {
-    /// Does it accept a connection?
-    Tcp,
-    /// Does `GET path` give a status from 200 to 399?
-    Http {
-        /// Begins with `/`; printable ASCII.
-        path: String,
-    },
-}
-
 /// One backend of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
@@ -439,6 +411,8 @@ pub struct Log {
     pub format: LogFormat,
     /// Least important level written.
     pub level: LogLevel,
+    /// Whether every result of a health check is logged, where its check does not say otherwise.
+    pub log_checks: bool,
 }
 
 /// How log lines look.

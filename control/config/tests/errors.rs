@@ -463,11 +463,11 @@ fn checks() {
             ),
             (
                 "check = {}",
-                "10:9: check of service \"web\" has no type: add type = \"tcp\" or type = \"http\"",
+                "10:9: check of service \"web\" has no type: add type = \"tcp\", or \"http\", \"https\", \"udp\", \"dns\" or \"exec\"",
             ),
             (
                 "check = { type = \"icmp\" }",
-                "10:18: type = \"icmp\" in check of service \"web\" is not known: write \"tcp\" or \"http\"",
+                "10:18: type = \"icmp\" in check of service \"web\" is not known: write \"tcp\", \"http\", \"https\", \"udp\", \"dns\" or \"exec\"",
             ),
             (
                 "check = { type = \"http\", path = \"healthz\" }",
@@ -479,7 +479,7 @@ fn checks() {
             ),
             (
                 "check = { type = \"tcp\", path = \"/\" }",
-                "10:32: path = \"/\" in check of service \"web\" says nothing to a tcp check: remove it, or write type = \"http\"",
+                "10:32: path = \"/\" in check of service \"web\" says nothing to a tcp check: remove it, or write type = \"http\" or \"https\"",
             ),
             (
                 "check = { type = \"tcp\", interval = 1 }",

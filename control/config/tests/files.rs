@@ -35,7 +35,10 @@ fn packaged_example() {
     let web = &config.services[0];
     assert_eq!(web.backends[1].endpoint(), "10.0.0.3:80".parse().unwrap());
     let check = web.check.as_ref().unwrap();
-    assert_eq!(check.kind, CheckKind::Http { path: "/".into() });
+    assert_eq!(
+        check.kind,
+        CheckKind::Http(HttpCheck { path: "/".into(), host: None, expect: Statuses::default() })
+    );
     assert_eq!((check.rise, check.fall), (2, 2));
     let dns = &config.services[1];
     assert_eq!(dns.protocols, [Protocol::Tcp, Protocol::Udp]);

@@ -144,7 +144,8 @@ async fn ask(target: &Target) -> Result<(), probe::Failure> {
     let to = probe::Peer { address: target.address, lane: target.lane.clone() };
     match &target.check.kind {
         CheckKind::Tcp => probe::tcp(&to, target.check.timeout).await,
-        CheckKind::Http { path } => probe::http(&to, path, target.check.timeout).await,
+        CheckKind::Http(http) => probe::http(&to, &http.path, target.check.timeout).await,
+        _ => Err(probe::Failure::NoWay("not built yet".into())),
     }
 }
 
@@ -165,6 +166,7 @@ mod tests {
                 timeout: Duration::from_millis(100),
                 rise: 2,
                 fall: 2,
+                log_checks: false,
             },
             initial: Health::Unknown,
             record: Arc::default(),

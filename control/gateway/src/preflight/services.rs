@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use ringway_config::{
-    Announce, Backend, CheckKind, Config, Forward, Located, Protocol, Service, SourceMode,
+    Announce, Backend, Check, Config, Forward, Located, Protocol, Service, SourceMode,
 };
 use ringway_host::addresses::Address;
 use ringway_host::links::Link;
@@ -24,23 +24,27 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     }
 }
 
-/// Checks speak TCP: a service of UDP alone hardly answers them on its own port.
+/// A service of UDP alone hardly answers TCP on its own port, nor the other way round.
 fn checked(service: &Service, report: &mut Report) {
-    let udp_only = service.protocols == [Protocol::Udp];
-    let Some(check) = service.check.as_ref().filter(|check| udp_only && check.port.is_none())
-    else {
-        return;
+    let asks = |check: &&Check| {
+        check.port.is_none()
+            && check.kind.protocol().is_some_and(|asked| !service.protocols.contains(&asked))
     };
-    let kind = match check.kind {
-        CheckKind::Tcp => "tcp",
-        CheckKind::Http { .. } => "http",
+    let Some(check) = service.check.as_ref().filter(asks) else { return };
+    let (asked, served) = match check.kind.protocol() {
+        Some(Protocol::Udp) => ("UDP", "TCP"),
+        _ => ("TCP", "UDP"),
     };
     let reason = format!(
-        "a {kind} check asks the backends by TCP on port {}, and the service is UDP alone: they may \
-         never be up",
+        "the {} check asks the backends by {asked} on port {}, and the service is {served} alone: \
+         they may never be up",
+        check.kind.name(),
         *service.port
     );
-    let fix = "write port = N in check, a TCP port that tells whether the backend is well";
+    let fix = format!(
+        "write port = N in check, a {asked} port that tells whether the backend is well, or a type \
+         that asks by {served}"
+    );
     report.push("check", &service.name, State::Warn, reason, fix);
 }
 

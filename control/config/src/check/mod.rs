@@ -1,0 +1,46 @@
+//! `check`: how a service's backends are asked whether they are well.
+
+mod kind;
+mod model;
+mod words;
+
+use std::time::Duration;
+
+pub use model::*;
+
+use crate::model::{Forward, Log};
+use crate::section::Section;
+use crate::value::{boolean, duration, integer, port, written};
+
+const MIN_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_INTERVAL: Duration = Duration::from_secs(3600);
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(1);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
+const MAX_TIMES: u32 = 100;
+
+/// `None` when the service has none.
+pub(crate) fn read(service: &mut Section, forward: Forward, log: &Log) -> Option<Check> {
+    let mut section = service.table("check", format!("check of {}", service.place))?;
+    let kind = kind::read(&mut section, forward);
+    let port = section.optional("port", port).map(|port| *port);
+    let interval =
+        section.or("interval", DEFAULT_INTERVAL, |v| duration(v, MIN_INTERVAL..=MAX_INTERVAL));
+    let default_timeout = DEFAULT_TIMEOUT.min(*interval);
+    let timeout =
+        section.or("timeout", default_timeout, |v| duration(v, MIN_INTERVAL..=MAX_INTERVAL));
+    let rise = *section.or("rise", 2, |v| integer(v, 1..=MAX_TIMES));
+    let fall = *section.or("fall", 2, |v| integer(v, 1..=MAX_TIMES));
+    let log_checks = *section.or("log_checks", log.log_checks, boolean);
+    if *timeout > *interval {
+        let message = format!(
+            "timeout = {:?} in {} is longer than the interval: write at most {:?}",
+            written(*timeout),
+            section.place,
+            written(*interval)
+        );
+        section.report.error(timeout.span(), message);
+    }
+    section.finish();
+    let (interval, timeout) = (*interval, *timeout);
+    Some(Check { kind: kind?, port, interval, timeout, rise, fall, log_checks })
+}
