@@ -108,10 +108,11 @@ fn read(report: &Report, document: &DeTable) -> Option<Config> {
     let nat = nat::read(&mut file);
     let flows = flows::read(&mut file);
     let tunnel = tunnel::read(&mut file);
-    let log = daemon::log(&mut file);
-    let services = service::read_all(&mut file, &tunnel, &log);
+    let mut services = service::read_all(&mut file, &tunnel);
     let metrics = daemon::metrics(&mut file);
     let api = daemon::api(&mut file);
+    let log = daemon::log(&mut file);
+    check::log_all(&mut services, &log);
     file.finish();
     validate::services(report, &services);
     validate::nat(report, &services, &nat);

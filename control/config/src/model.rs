@@ -411,7 +411,7 @@ pub struct Log {
     pub format: LogFormat,
     /// Least important level written.
     pub level: LogLevel,
-    /// Whether every result of a health check is logged, where its check does not say otherwise.
+    /// Whether every result of every health check is logged.
     pub log_checks: bool,
 }
 

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use crate::check::{self, Check};
 use crate::located::Located;
 use crate::model::{
-    Affinity, Announce, Backend, Forward, Log, MssClamp, PortRange, Protocol, Service, SourceMode,
+    Affinity, Announce, Backend, Forward, MssClamp, PortRange, Protocol, Service, SourceMode,
     Tunnel, WhenNoneHealthy,
 };
 use crate::section::Section;
@@ -38,14 +38,14 @@ const FORWARDS: [(&str, Forward); 4] = [
 const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
 /// Every service that has nothing wrong.
-pub(crate) fn read_all(file: &mut Section, tunnel: &Tunnel, log: &Log) -> Vec<Service> {
+pub(crate) fn read_all(file: &mut Section, tunnel: &Tunnel) -> Vec<Service> {
     const EXAMPLE: &str = "[[service]] with name, address, port and backends";
     let Some(tables) = file
         .required_list("service", EXAMPLE, |v| table(v, "write [[service]] and its keys below"))
     else {
         return Vec::new();
     };
-    let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1, tunnel, log);
+    let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1, tunnel);
     tables.iter().enumerate().filter_map(read).collect()
 }
 
@@ -54,7 +54,6 @@ fn read_one(
     table: &Located<&DeTable>,
     number: usize,
     tunnel: &Tunnel,
-    log: &Log,
 ) -> Option<Service> {
     let place = match table.get("name").and_then(|name| name.get_ref().as_str()) {
         Some(name) if service_name_fits(name) => format!("service \"{name}\""),
@@ -73,7 +72,7 @@ fn read_one(
     let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
-    let check = check::read(&mut section, forward, log);
+    let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
     section.finish();
     Some(Service {

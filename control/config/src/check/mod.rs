@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub use model::*;
 
-use crate::model::{Forward, Log};
+use crate::model::{Forward, Log, Service};
 use crate::section::Section;
 use crate::value::{boolean, duration, integer, port, written};
 
@@ -19,7 +19,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_TIMES: u32 = 100;
 
 /// `None` when the service has none.
-pub(crate) fn read(service: &mut Section, forward: Forward, log: &Log) -> Option<Check> {
+pub(crate) fn read(service: &mut Section, forward: Forward) -> Option<Check> {
     let mut section = service.table("check", format!("check of {}", service.place))?;
     let kind = kind::read(&mut section, forward);
     let port = section.optional("port", port).map(|port| *port);
@@ -30,7 +30,7 @@ pub(crate) fn read(service: &mut Section, forward: Forward, log: &Log) -> Option
         section.or("timeout", default_timeout, |v| duration(v, MIN_INTERVAL..=MAX_INTERVAL));
     let rise = *section.or("rise", 2, |v| integer(v, 1..=MAX_TIMES));
     let fall = *section.or("fall", 2, |v| integer(v, 1..=MAX_TIMES));
-    let log_checks = *section.or("log_checks", log.log_checks, boolean);
+    let log_checks = *section.or("log_checks", false, boolean);
     if *timeout > *interval {
         let message = format!(
             "timeout = {:?} in {} is longer than the interval: write at most {:?}",
@@ -43,4 +43,11 @@ pub(crate) fn read(service: &mut Section, forward: Forward, log: &Log) -> Option
     section.finish();
     let (interval, timeout) = (*interval, *timeout);
     Some(Check { kind: kind?, port, interval, timeout, rise, fall, log_checks })
+}
+
+/// `[log] log_checks` is for every check.
+pub(crate) fn log_all(services: &mut [Service], log: &Log) {
+    for check in services.iter_mut().filter_map(|service| service.check.as_mut()) {
+        check.log_checks |= log.log_checks;
+    }
 }
