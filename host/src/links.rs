@@ -97,6 +97,12 @@ pub struct Link {
     pub kind: Option<String>,
     /// Ethernet address; absent for interfaces without (tun).
     pub mac: Option<Mac>,
+    /// What its link layer is: a number of linux/if_arp.h.
+    #[serde(default)]
+    pub hardware: u16,
+    /// Its link-layer address, whatever that is: of an IPv4 tunnel its IPv4 address.
+    #[serde(default)]
+    pub address: Vec<u8>,
     /// Largest IP packet in bytes.
     pub mtu: u32,
     /// Whether it is the loopback interface.
@@ -122,6 +128,24 @@ pub struct Link {
     pub lower_elsewhere: bool,
     /// Attached XDP programs; more than one if native and generic are both there.
     pub xdp: Vec<Xdp>,
+}
+
+// linux/if_arp.h; of these libc has not all.
+const ARPHRD_PPP: u16 = 512;
+const ARPHRD_RAWIP: u16 = 519;
+const ARPHRD_TUNNEL: u16 = 768;
+const ARPHRD_TUNNEL6: u16 = 769;
+const ARPHRD_SIT: u16 = 776;
+const ARPHRD_NONE: u16 = 0xfffe;
+
+impl Link {
+    /// Whether its packets are IP packets and nothing else, without an Ethernet header: WireGuard, tun, PPP, and
+    /// IP tunnels but GRE.
+    pub fn is_layer3(&self) -> bool {
+        let types =
+            [ARPHRD_PPP, ARPHRD_RAWIP, ARPHRD_TUNNEL, ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_NONE];
+        types.contains(&self.hardware)
+    }
 }
 
 /// All interfaces, by index.
@@ -202,6 +226,8 @@ pub(crate) fn read(message: Message) -> Option<Link> {
         name: String::new(),
         kind: None,
         mac: None,
+        hardware: header[2..4].try_into().map_or(0, u16::from_ne_bytes),
+        address: Vec::new(),
         mtu: 0,
         loopback: flags & libc::IFF_LOOPBACK != 0,
         up: flags & libc::IFF_UP != 0,
@@ -225,7 +251,10 @@ fn fill(link: &mut Link, Attribute { kind, data }: Attribute) {
     let number = || u32_of(data).unwrap_or(0);
     match kind {
         IFLA_IFNAME => link.name = string(data),
-        IFLA_ADDRESS => link.mac = data.try_into().ok().map(Mac),
+        IFLA_ADDRESS => {
+            link.mac = data.try_into().ok().map(Mac);
+            link.address = data.to_vec();
+        }
         IFLA_MTU => link.mtu = number(),
         IFLA_LINK => link.lower = Some(number()).filter(|n| *n != 0),
         IFLA_LINK_NETNSID => link.lower_elsewhere = true,

@@ -212,12 +212,16 @@ struct rw_service_key {
 	__u8 block;
 };
 
+/* In rw_scratch's tags: the packet came without an Ethernet header, and has ours. */
+#define RW_NO_HEADER 1
+
 /* What a stage has learnt, for those after it: tail calls do not return. Per
  * CPU; lives for one packet. */
 struct rw_scratch {
 	__u32 iface;   /* interface slot the packet came in by: of the VLAN device, if any */
 	__u32 device;  /* slot of the device itself: whose books these are */
-	__u32 tags[2]; /* taken off the frame, as they were: ethertype << 16 | TCI; 0: none */
+	__u32 tags[2]; /* taken off the frame, as they were: ethertype << 16 | TCI; 0: none;
+			* or RW_NO_HEADER */
 	struct rw_tuple tuple;
 	struct rw_tuple reply; /* as the backend will answer it */
 	struct rw_opening opening;
@@ -235,6 +239,8 @@ enum rw_iface_flags {
 	/* Runs us in the kernel's generic path. What was received by native XDP
 	 * cannot be redirected into it: the kernel has to forward that. */
 	RW_IFACE_GENERIC = 2,
+	/* Has no Ethernet header (WireGuard, tun): no redirect can enter it. */
+	RW_IFACE_LAYER3 = 4,
 };
 
 struct rw_iface {

@@ -52,6 +52,10 @@ static __always_inline int send_out(struct env *env, const struct rw_iface *out,
 {
 	if (!out->ifindex)
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	if (out->flags & RW_IFACE_LAYER3) /* the one it came in by, see must_pass() */
+		return vlan_restore(env->ctx, env->scratch) ?
+			       leave(env->books, RW_TX, reason) :
+			       leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
 	if (out->tags[0] && !vlan_push(env->ctx, out->tags[0], out->tags[1]))
 		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
 	if (out->device == env->in->device && !(out->flags & RW_IFACE_REDIRECT))

@@ -10,8 +10,7 @@
 
 #include "common.bpf.h"
 
-/* writer: control; reader: gateway. Interface slot -> device. */
-RW_MAP(ifaces, BPF_MAP_TYPE_ARRAY, RW_MAX_IFACES, __u32, struct rw_iface, 0);
+/* writer: control; reader: gateway. Interface slot -> device; `ifaces` is in stage.bpf.h. */
 RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
 
 /* writer: control; reader: gateway. VLAN devices upon a device. Full: refused. */

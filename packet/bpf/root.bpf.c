@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The one program attached to an interface. It opens the packet's books and
- * hands it to the first stage. Loaded once per interface, so that iface_slot
- * is a constant.
+ * hands it to the first stage. Loaded once per interface, so that what it knows
+ * of that is constant.
  */
-#include "stage.bpf.h"
+#include "layer3.bpf.h"
 
-const volatile __u32 iface_slot;
+const volatile struct {
+	__u32 slot;
+	__u32 layer3; /* its packets have no Ethernet header */
+} iface;
 
 SEC("xdp.frags")
 int ringway_root(struct xdp_md *ctx)
 {
-	__u32 slot = iface_slot;
+	__u32 slot = iface.slot;
 	struct rw_settings *set = RW_ONLY(settings);
 	struct rw_scratch *scratched = RW_ONLY(scratch);
 	struct rw_ledger *books = bpf_map_lookup_elem(&ledger, &slot);
+	enum rw_reason why;
 
 	if (!set || !scratched || !books)
 		return XDP_PASS; /* array elements exist: for the verifier */
@@ -23,8 +27,17 @@ int ringway_root(struct xdp_md *ctx)
 	scratched->iface = slot;
 	scratched->device = slot;
 	scratched->tags[0] = 0;
+	if (iface.layer3) {
+		why = layer3_enter(ctx, scratched);
+		if (why == RW_REASON_NOT_IP)
+			return next_stage(ctx, books, set->stages, RW_SLOT_BALANCE, why);
+		if (why)
+			return leave(books, RW_DROP, why);
+	}
 	bpf_tail_call(ctx, &slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
+	if (iface.layer3 && !layer3_leave(ctx))
+		return leave(books, RW_DROP, RW_REASON_NO_HEADROOM);
 	return next_stage(ctx, books, set->stages, RW_SLOT_BALANCE, RW_REASON_NO_STAGE);
 }
 

@@ -60,9 +60,12 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 		*p->check = csum_apply(check, change) ?: 0xffff;
 }
 
-/* A redirect leads from native XDP into native XDP, and from generic anywhere. */
+/* A redirect leads from native XDP into native XDP, and from generic into any
+ * Ethernet device: what it sends has an Ethernet header. */
 static __always_inline bool must_pass(const struct env *env, const struct rw_iface *out)
 {
+	if (out->flags & RW_IFACE_LAYER3)
+		return out->device != env->in->device;
 	return (out->flags & RW_IFACE_GENERIC) && !(env->in->flags & RW_IFACE_GENERIC);
 }
 

@@ -21,6 +21,9 @@ struct {
 	__type(value, __u32);
 } slots SEC(".maps");
 
+/* writer: control; reader: root, gateway. By interface slot. */
+RW_MAP(ifaces, BPF_MAP_TYPE_ARRAY, RW_MAX_IFACES, __u32, struct rw_iface, 0);
+
 /* writer: root, every stage, losses; reader: status. Per interface slot. */
 RW_MAP(ledger, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_IFACES, __u32, struct rw_ledger, 0);
 

@@ -9,7 +9,7 @@
 #ifndef RINGWAY_VLAN_H
 #define RINGWAY_VLAN_H
 
-#include "stage.bpf.h"
+#include "layer3.bpf.h"
 #include "maps.bpf.h"
 
 #define VLAN_VID 0xfff
@@ -131,15 +131,23 @@ __noinline __u32 vlan_push(struct xdp_md *ctx, __u32 outer, __u32 inner)
 	return 1;
 }
 
-/* Before a frame is passed on: as it came. */
-static __always_inline bool vlan_restore(struct xdp_md *ctx, struct rw_scratch *s)
+/* What was taken off is put on, and the other way round. 0: there is no room. */
+__noinline __u32 frame_restore(struct xdp_md *ctx)
 {
-	__u32 outer = s->tags[0];
+	struct rw_scratch *s = RW_ONLY(scratch);
+	__u32 outer;
 
-	if (!outer)
-		return true;
+	if (!s)
+		return 0;
+	outer = s->tags[0];
 	s->tags[0] = 0;
-	return vlan_push(ctx, outer, s->tags[1]);
+	return outer == RW_NO_HEADER ? layer3_leave(ctx) : vlan_push(ctx, outer, s->tags[1]);
+}
+
+/* Before a frame is passed on: as it came. */
+static __always_inline bool vlan_restore(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	return !s->tags[0] || frame_restore(ctx);
 }
 
 #endif

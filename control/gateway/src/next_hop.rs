@@ -22,7 +22,7 @@ pub struct Hop {
     pub slot: u32,
     /// The interface's name.
     pub interface: String,
-    /// MAC address of the next hop.
+    /// MAC address of the next hop; zero where the interface has no Ethernet header.
     pub mac: Mac,
     /// Layer 3 bytes that fit.
     pub mtu: u16,
@@ -103,7 +103,9 @@ pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> Ways {
     let mut found = Ways::default();
     for address in addresses {
         let way = kernel.out(*address).and_then(|(out, path)| {
-            found.kept.insert((path.ifindex, path.next_hop()));
+            if !out.is_layer3() {
+                found.kept.insert((path.ifindex, path.next_hop()));
+            }
             kernel.resolve(&out, &path)
         });
         found.ways.insert(*address, way);
@@ -119,6 +121,13 @@ enum Out<'a> {
     /// By a bridge some of whose ports are ours: by the port that leads to the next hop's MAC
     /// address, past the bridge.
     Bridge(&'a Link),
+}
+
+impl Out<'_> {
+    /// The device is the next hop: there are no neighbours.
+    fn is_layer3(&self) -> bool {
+        matches!(self, Out::Interface(interface) if interface.layer3)
+    }
 }
 
 /// What the kernel knows, read once per look.
@@ -167,6 +176,23 @@ impl<'a> Kernel<'a> {
     }
 
     fn resolve(&self, out: &Out<'_>, path: &Path) -> Result<Hop, NoWay> {
+        let (interface, mac) = match out {
+            Out::Interface(interface) if interface.layer3 => (*interface, Mac([0; 6])),
+            _ => self.neighbour(out, path)?,
+        };
+        let mtu = path.mtu.map_or(interface.mtu, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
+        Ok(Hop {
+            slot: interface.slot,
+            interface: interface.name.clone(),
+            mac,
+            mtu: mtu.min(interface.mtu),
+            source: path.source,
+            router: path.gateway,
+        })
+    }
+
+    /// The interface by which packets leave, and to whom.
+    fn neighbour<'k>(&'k self, out: &Out<'k>, path: &Path) -> Result<(&'k Interface, Mac), NoWay> {
         let next_hop = path.next_hop();
         let neighbour = self.neighbours.get(&(path.ifindex, next_hop));
         let cared_for =
@@ -184,15 +210,7 @@ impl<'a> Kernel<'a> {
             Out::Interface(interface) => *interface,
             Out::Bridge(bridge) => self.port(bridge, mac, next_hop)?,
         };
-        let mtu = path.mtu.map_or(interface.mtu, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
-        Ok(Hop {
-            slot: interface.slot,
-            interface: interface.name.clone(),
-            mac,
-            mtu: mtu.min(interface.mtu),
-            source: path.source,
-            router: path.gateway,
-        })
+        Ok((interface, mac))
     }
 
     /// The interface of ours behind which the bridge has learnt the MAC address.
@@ -299,21 +317,32 @@ const STACKED: [&str; 11] = [
     "dummy",
 ];
 
-/// Whether native XDP can neither run on this device nor redirect into it.
+/// Whether native XDP can neither run on this device nor redirect into it, and generic XDP can.
 pub fn is_stacked(link: &Link) -> bool {
     link.kind.as_deref().is_some_and(|kind| STACKED.contains(&kind))
 }
 
 /// Those among the interfaces that native XDP can neither run on nor redirect into, with what they
-/// are: "bridge", "vlan" (without the device below it), ...
+/// are: "bridge", "vlan" (without the device below it), "wireguard", ...
 pub fn stacked(interfaces: &[Interface]) -> HashMap<u32, String> {
     let all = noted(links::all());
     let kind = |interface: &Interface| {
         let link = all.iter().find(|link| link.ifindex == interface.ifindex)?;
-        let kind = link.kind.clone().filter(|_| is_stacked(link))?;
-        Some((interface.slot, kind))
+        let kind = link.kind.clone().unwrap_or_else(|| "layer-3 device".into());
+        let stacked = interface.layer3 || is_stacked(link);
+        (stacked && interface.vlan.is_none()).then_some((interface.slot, kind))
     };
     interfaces.iter().filter_map(kind).collect()
+}
+
+/// The first of them that generic XDP can redirect into, for which `auto` is generic everywhere:
+/// its name and what it is.
+pub fn obstacle(interfaces: &[Interface], stacked: &HashMap<u32, String>) -> Option<String> {
+    let found = |one: &Interface| {
+        let kind = stacked.get(&one.slot).filter(|_| !one.layer3)?;
+        Some(format!("{}, a {kind}", one.name))
+    };
+    interfaces.iter().find_map(found)
 }
 
 fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
@@ -325,7 +354,11 @@ fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
     };
     let link =
         all.iter().find(|link| link.name == name).ok_or_else(|| missing("does not exist"))?;
-    let mac = link.mac.ok_or_else(|| missing("is not an Ethernet interface"))?;
+    let layer3 = link.is_layer3();
+    let mac = match link.mac {
+        None if layer3 => layer3_address(link),
+        mac => mac.ok_or_else(|| missing("is neither Ethernet nor a device of bare IP packets"))?,
+    };
     let master = link.master.and_then(|master| all.iter().find(|link| link.ifindex == master));
     Ok(Interface {
         slot,
@@ -335,8 +368,17 @@ fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
         alt_mac: master.and_then(|master| master.mac).map(|mac| mac.0),
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
         redirect: link.kind.as_deref() == Some("veth"),
+        layer3,
         vlan: None,
     })
+}
+
+/// What the kernel compares with the destination of an Ethernet header that we put before a packet:
+/// six bytes, whatever the address is (net/ethernet/eth.c: eth_type_trans).
+fn layer3_address(link: &Link) -> Mac {
+    let mut bytes = [0; 6];
+    bytes.iter_mut().zip(&link.address).for_each(|(to, from)| *to = *from);
+    Mac(bytes)
 }
 
 #[cfg(test)]
@@ -366,6 +408,7 @@ mod tests {
             alt_mac: None,
             mtu: 1500,
             redirect: false,
+            layer3: false,
             vlan: None,
         }
     }

@@ -322,6 +322,7 @@ mod tests {
             alt_mac: None,
             mtu: 1500,
             redirect: false,
+            layer3: false,
             vlan: None,
         };
         let hop = |source: &str| Hop {

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use ringway_abi::raw::{
-    RW_IFACE_GENERIC, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES, rw_daemon, rw_iface,
-    rw_vlan_key,
+    RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES,
+    rw_daemon, rw_iface, rw_vlan_key,
 };
 use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 
@@ -72,6 +72,9 @@ pub struct Interface {
     pub mtu: u16,
     /// Send back by redirect instead of XDP_TX (`RW_IFACE_REDIRECT`): set for veth.
     pub redirect: bool,
+    /// Its packets have no Ethernet header (`RW_IFACE_LAYER3`). `mac` is then the first bytes of its link-layer
+    /// address, zeros behind.
+    pub layer3: bool,
     /// Set for a VLAN device whose frames are met, tagged, on the device below it. Nothing is
     /// attached to it then.
     pub vlan: Option<Vlan>,
@@ -211,7 +214,12 @@ impl Gateway {
             return Err(Error::NoSlot { slot });
         }
         match self.slots.get_mut(&slot) {
-            Some(state) => state.iface = iface.clone(),
+            Some(state) => {
+                if state.iface.layer3 != iface.layer3 {
+                    state.root = None; // was made for the other kind
+                }
+                state.iface = iface.clone();
+            }
             None => {
                 let iface = iface.clone();
                 let state = SlotState { iface, generic: false, root: None, link: None };
@@ -251,6 +259,7 @@ impl Gateway {
             alt_mac: iface.alt_mac.unwrap_or(iface.mac),
             mtu: iface.mtu,
             flags: flag(iface.redirect, RW_IFACE_REDIRECT)
+                | flag(iface.layer3, RW_IFACE_LAYER3)
                 | flag(self.is_generic(state), RW_IFACE_GENERIC),
             device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
             tags: iface.vlan.as_ref().map_or([0; 2], Vlan::tags),
@@ -322,8 +331,9 @@ impl Gateway {
 
     /// Loads the root program of a slot, once.
     pub(crate) fn load_root(&mut self, slot: u32) -> Result<()> {
-        if self.slot(slot)?.root.is_none() {
-            let root = load_root(slot, &self.maps)?;
+        let state = self.slot(slot)?;
+        if state.root.is_none() {
+            let root = load_root(slot, state.iface.layer3, &self.maps)?;
             self.slot_mut(slot)?.root = Some(root);
         }
         Ok(())

@@ -82,13 +82,14 @@ pub(crate) fn load_gateway(
 }
 
 /// Loads the root program for one interface slot, on the gateway's maps.
-pub(crate) fn load_root(slot: u32, maps: &Maps) -> Result<OwnedFd> {
+pub(crate) fn load_root(slot: u32, layer3: bool, maps: &Maps) -> Result<OwnedFd> {
     let failed = load_error(ROOT);
     let mut open = ObjectBuilder::default().open_memory(&ROOT_OBJECT.bytes).map_err(&failed)?;
-    // root.bpf.c has a single constant, iface_slot.
+    // What root.bpf.c has of constants: `iface`, its slot and whether it is a layer-3 device.
     let mut constants =
         open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
-    constants.set_initial_value(&slot.to_ne_bytes()).map_err(&failed)?;
+    let iface = [slot, u32::from(layer3)].map(u32::to_ne_bytes);
+    constants.set_initial_value(iface.as_flattened()).map_err(&failed)?;
     share(&mut open, &mut |name| clone_of(maps, name))?;
     program(&load(ROOT, open)?, ROOT)
 }

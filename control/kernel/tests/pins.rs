@@ -38,6 +38,7 @@ fn interface(link: &Link) -> Interface {
         mac: [2, 0, 0, 0, 0, 1],
         alt_mac: None,
         redirect: false,
+        layer3: false,
         vlan: None,
         mtu: 1500,
     }
@@ -273,6 +274,7 @@ fn auto_says_why_it_is_not_native() {
             mac: [0; 6],
             alt_mac: None,
             redirect: false,
+            layer3: false,
             vlan: None,
             mtu: 65535,
         })?;

@@ -47,6 +47,7 @@ impl Site {
             alt_mac: None,
             mtu: MTU,
             redirect: false,
+            layer3: false,
             vlan: None,
         })?;
         let tables = tables(path, ip)?;

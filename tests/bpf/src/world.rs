@@ -142,8 +142,9 @@ impl World {
         {
             // The loopback device of a network namespace of our own: nothing is ever sent.
             let (name, ifindex) = ("lo".to_owned(), 1);
+            let (redirect, layer3, vlan) = (false, false, None);
             let iface =
-                Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect: false, vlan: None };
+                Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
             gateway.set_iface(&iface).unwrap();
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
@@ -371,9 +372,9 @@ impl World {
     pub fn add_vlan(&mut self, slot: u32, device: u32, tags: &[(u16, u16)]) {
         let vlan = Some(ringway_kernel::Vlan { device, tags: tags.to_vec() });
         let (mac, alt_mac) = (mac_of(device), None);
-        let name = format!("vlan{slot}");
-        let iface =
-            Interface { slot, name, ifindex: 1, mac, alt_mac, mtu: 1500, redirect: false, vlan };
+        let (name, redirect, layer3) = (format!("vlan{slot}"), false, false);
+        let (ifindex, mtu) = (1, 1500);
+        let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
         self.gateway.set_iface(&iface).unwrap();
     }
 

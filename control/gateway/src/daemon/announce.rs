@@ -22,7 +22,9 @@ pub fn start(config: &Config, interfaces: &[Interface]) {
     if wanted.is_empty() {
         return;
     }
-    let interfaces = interfaces.to_vec();
+    // Without a link layer there is nobody to tell.
+    let ethernet = interfaces.iter().filter(|interface| !interface.layer3);
+    let interfaces: Vec<Interface> = ethernet.cloned().collect();
     tokio::spawn(async move {
         for _ in 0..TIMES {
             let (wanted, interfaces) = (wanted.clone(), interfaces.clone());

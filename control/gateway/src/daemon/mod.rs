@@ -299,10 +299,12 @@ impl Daemon {
         }
         let stacked = next_hop::stacked(&self.interfaces);
         let refused = attached.iter().position(|attached| attached.refused.is_some());
-        let refused = refused.map(|place| self.interfaces[place].name.clone());
+        let refused = refused
+            .map(|place| format!("{}, which refuses it", self.interfaces[place].name))
+            .or_else(|| next_hop::obstacle(&self.interfaces, &stacked));
         for (interface, attached) in self.interfaces.iter().zip(attached) {
             let why = match stacked.get(&interface.slot) {
-                Some(kind) => format!("native XDP can neither run on a {kind} nor send into it"),
+                Some(kind) => format!("native XDP can neither run on it nor send to it: a {kind}"),
                 None => start::why(*self.config.node.xdp_mode, &attached, refused.as_deref()),
             };
             let (name, mode) = (&interface.name, attached.mode.name());

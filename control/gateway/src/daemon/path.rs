@@ -221,6 +221,10 @@ impl Worker {
             ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
             ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
             ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
+            // Faster than the kernel's forwarding, and needs none.
+            ringway_config::XdpMode::Auto if next_hop::obstacle(interfaces, &stacked).is_some() => {
+                ringway_kernel::Mode::Generic
+            }
         };
         let mut all = Vec::new();
         let generic = ringway_kernel::Mode::Generic;
@@ -229,8 +233,8 @@ impl Worker {
             let mode = if stacked.contains_key(slot) { generic } else { mode };
             all.push(self.gateway.attach(*slot, mode).map_err(kernel)?);
         }
-        // Native XDP cannot send to a device that has none, so `auto` does not mix: all generic is
-        // faster than the kernel's forwarding. Where a device can never have any, it is mixed.
+        // Native XDP cannot send to a device that has none, so `auto` does not mix. Into a layer-3
+        // device generic XDP cannot either: that alone is no reason.
         let refused = |(interface, attached): (&Interface, &Attached)| {
             attached.mode == XdpMode::Generic && !stacked.contains_key(&interface.slot)
         };

@@ -208,12 +208,12 @@ pub fn undo(node: &str, fresh: bool) {
     }
 }
 
-/// Why the mode is what it is, for people. `without_native`: an interface that refused it.
+/// Why the mode is what it is, for people. `without_native`: an interface that has none, and why.
 pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) -> String {
     match (&attached.refused, asked, without_native) {
         (Some(refused), ..) => refused.to_string(),
         (None, XdpMode::Auto, Some(other)) => {
-            format!("auto: native XDP cannot send to {other}, which refuses it")
+            format!("auto: native XDP cannot send to {other}")
         }
         (None, XdpMode::Auto, None) if attached.taken_over => {
             "as it was before; xdp_mode or `ringway detach` changes it".into()

@@ -29,7 +29,7 @@ fn present<'a>(
     report: &mut Report,
 ) -> Option<&'a Link> {
     let known = || {
-        let fit = |link: &&Link| link.up && !link.loopback && link.mac.is_some();
+        let fit = |link: &&Link| link.up && is_usable(link);
         facts.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let Some(link) = facts.link(name) else {
@@ -40,8 +40,11 @@ fn present<'a>(
         report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
         return None;
     };
-    if link.loopback || link.mac.is_none() {
-        let reason = format!("{} is not an Ethernet interface", link.name);
+    if !is_usable(link) {
+        let reason = format!(
+            "{} is neither Ethernet nor a device of bare IP packets (WireGuard)",
+            link.name
+        );
         report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
         return None;
     }
@@ -63,6 +66,11 @@ fn present<'a>(
         report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
     }
     Some(link)
+}
+
+/// Packets on it have an Ethernet header, or none at all.
+fn is_usable(link: &Link) -> bool {
+    !link.loopback && (link.mac.is_some() || link.is_layer3())
 }
 
 /// The bond or team that the interface belongs to, which spreads packets over its parts as it likes.
@@ -137,8 +145,16 @@ pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
     match *config.node.xdp_mode {
         XdpMode::Generic => true,
         XdpMode::Native => false,
-        XdpMode::Auto => attached(facts, link) == Some(Attached::Generic),
+        XdpMode::Auto => {
+            attached(facts, link) == Some(Attached::Generic) || obstacle(config, facts).is_some()
+        }
     }
+}
+
+/// The first interface that native XDP cannot send to and generic XDP can: `auto` is generic then.
+fn obstacle<'a>(config: &Config, facts: &'a Facts) -> Option<&'a Link> {
+    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
 }
 
 fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
@@ -174,8 +190,8 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
     if let Some(device) = facts.tagged_on(config, link) {
         return tagged(facts, link, device, report);
     }
-    if is_stacked(link) {
-        let kind = link.kind.as_deref().unwrap_or_default();
+    if is_stacked(link) || link.is_layer3() {
+        let kind = link.kind.as_deref().unwrap_or("device without Ethernet header");
         let reason =
             format!("generic: native XDP can neither run on a {kind} nor redirect into it");
         return report.ok("xdp-mode", &link.name, reason);
@@ -189,6 +205,10 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         return;
     }
     let reason = match (*config.node.xdp_mode, attached(facts, link)) {
+        (XdpMode::Auto, _) if obstacle(config, facts).is_some() => format!(
+            "auto: generic, because native XDP cannot send to {}",
+            obstacle(config, facts).map_or("", |link| link.name.as_str())
+        ),
         (XdpMode::Auto, Some(now)) => format!(
             "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
              change it, or `ringway detach` first"

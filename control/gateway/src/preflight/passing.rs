@@ -1,5 +1,6 @@
-//! Rules about ways that a redirect from native XDP cannot enter (a bridge, a VLAN device): packets
-//! are rewritten and passed up, and the kernel must be willing to forward them.
+//! Rules about ways that a redirect cannot enter: from native XDP a bridge or a VLAN device, from
+//! anywhere a device without Ethernet header (WireGuard). Packets are rewritten and passed up, and
+//! the kernel must be willing to forward them.
 
 use std::net::IpAddr;
 
@@ -11,17 +12,24 @@ use super::interfaces::{OR_GENERIC, generic};
 use super::{Report, State};
 use crate::next_hop::is_stacked;
 
-/// Every interface in native mode, for every way that it cannot redirect into.
+/// Every interface, for every way that it cannot redirect into.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
-    let links = links.filter(|link| facts.tagged_on(config, link).is_none());
-    let (stacked, others): (Vec<&Link>, Vec<&Link>) = links.partition(|link| is_stacked(link));
-    let native: Vec<&Link> =
-        others.into_iter().filter(|link| !generic(config, facts, link)).collect();
-    for way in stacked.into_iter().filter(|_| !native.is_empty()) {
+    let links: Vec<&Link> = links.filter(|link| facts.tagged_on(config, link).is_none()).collect();
+    let native =
+        |link: &Link| !is_stacked(link) && !link.is_layer3() && !generic(config, facts, link);
+    for way in links.iter().filter(|link| is_stacked(link) || link.is_layer3()) {
+        let from = |link: &Link| match way.is_layer3() {
+            true => link.ifindex != way.ifindex,
+            false => native(link),
+        };
+        let receivers: Vec<&Link> = links.iter().copied().filter(|link| from(link)).collect();
+        if receivers.is_empty() {
+            continue;
+        }
         let needs = Needs::of(config, facts, way);
         if needs != Needs::default() {
-            native.iter().for_each(|link| passes(facts, link, way, needs, report));
+            receivers.iter().for_each(|link| passes(facts, link, way, needs, report));
         }
         frames(config, facts, way, report);
     }
@@ -31,16 +39,33 @@ fn leads_there(facts: &Facts, address: IpAddr, way: &Link) -> bool {
     matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
 }
 
+/// Why no redirect leads into it.
+fn why(way: &Link) -> String {
+    let kind = way.kind.as_deref().unwrap_or("device");
+    match way.is_layer3() {
+        true => {
+            format!("{} is a {kind}, without Ethernet header: no redirect leads into it", way.name)
+        }
+        false => format!("{} is a {kind}, which native XDP cannot redirect into", way.name),
+    }
+}
+
+/// What else could be done, where there is something.
+fn or_generic(way: &Link) -> String {
+    if way.is_layer3() { String::new() } else { format!("; {OR_GENERIC}") }
+}
+
 /// The kernel routes by the address, which under dsr-l2 is the service's still.
 fn frames(config: &Config, facts: &Facts, way: &Link, report: &mut Report) {
     for service in config.services.iter().filter(|s| s.forward == Forward::DsrL2) {
         for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+            let (address, name) = (*backend.address, &way.name);
             let reason = format!(
-                "{} is reached by way of {}, which native XDP cannot redirect into: dsr-l2 has no \
-                 other way",
-                *backend.address, way.name
+                "{address} is reached by way of {name}, and {}: dsr-l2 has no other way",
+                why(way)
             );
-            let fix = format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\", {OR_GENERIC}");
+            let fix =
+                format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"{}", or_generic(way));
             report.fail_at(config, &backend.address, "forwarding", reason, fix);
         }
     }
@@ -81,11 +106,10 @@ impl Needs {
 }
 
 fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
-    let kind = way.kind.as_deref().unwrap_or("device");
     let what = format!(
-        "{} is a {kind}, which native XDP cannot redirect into: what {} receives for it is rewritten \
-         and passed to the kernel to forward",
-        way.name, link.name
+        "{}; what {} receives for it is rewritten and passed to the kernel to forward",
+        why(way),
+        link.name
     );
     // What a port of a bridge receives is the bridge's to the stack.
     let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
@@ -108,7 +132,7 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
         &link.name,
         State::Fail,
         format!("{what}, but it would drop that: {}", found.join(", ")),
-        format!("sysctl -w {}; {OR_GENERIC}", wanted.join(" ")),
+        format!("sysctl -w {}{}", wanted.join(" "), or_generic(way)),
     );
 }
 

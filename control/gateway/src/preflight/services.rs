@@ -117,13 +117,13 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         let address = *backend.address;
         let reason =
             format!("{address} is reached by way of {out}, which is not among [node] interfaces");
-        let ethernet = facts.link(&out).is_none_or(|link| link.mac.is_some());
-        let (reason, fix) = if ethernet {
+        let usable = |link: &Link| link.mac.is_some() || link.is_layer3();
+        let (reason, fix) = if facts.link(&out).is_none_or(usable) {
             let or = "or route the backend by one of them";
             (reason, format!("add \"{out}\" to [node] interfaces, {or}"))
         } else {
             let why =
-                format!("{reason}, and cannot be: it has no Ethernet header (a tunnel, WireGuard)");
+                format!("{reason}, and cannot be: its packets are neither Ethernet nor bare IP");
             let fix = format!(
                 "put an Ethernet tunnel into it (ip link add type gretap or vxlan, with local and remote \
                  addresses reached by {out}), add that to [node] interfaces, and give the backend's \
@@ -156,6 +156,10 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
 
 fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
     let next_hop = path.next_hop();
+    let out = facts.links.iter().find(|link| link.ifindex == path.ifindex);
+    if let Some(out) = out.filter(|link| link.is_layer3()) {
+        return report.ok("neighbour", subject, format!("{} needs none", out.name));
+    }
     let known = facts
         .neighbours
         .iter()

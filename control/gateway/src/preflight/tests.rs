@@ -32,6 +32,8 @@ fn link(ifindex: u32, name: &str) -> Link {
         name: name.into(),
         kind: None,
         mac: Some(Mac([2, 0, 0, 0, 0, ifindex as u8])),
+        hardware: 1,
+        address: Vec::new(),
         mtu: 1500,
         loopback: false,
         up: true,

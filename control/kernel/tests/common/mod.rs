@@ -27,6 +27,7 @@ pub fn gateway() -> Gateway {
             mac,
             alt_mac: None,
             redirect: false,
+            layer3: false,
             vlan: None,
             mtu: 1500,
         };
