@@ -10,39 +10,76 @@ const SHOWN: usize = 20;
 /// Longest piece of a line shown under an error, in characters.
 const SNIPPET: usize = 100;
 
-/// The text of a configuration and its name.
+/// The texts of a configuration and their names. A place is a byte of all of them, one after
+/// another with a byte between: so a span says which file it is in.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
-    filename: Arc<str>,
+    /// Never empty; the first is the main file.
+    files: Vec<File>,
+}
+
+#[derive(Clone, Debug)]
+struct File {
+    name: Arc<str>,
     text: Arc<str>,
+    /// Where it begins.
+    base: usize,
 }
 
 impl Source {
     pub(crate) fn new(filename: &str, text: &str) -> Source {
-        Source { filename: filename.into(), text: text.into() }
+        Source { files: vec![File { name: filename.into(), text: text.into(), base: 0 }] }
     }
 
+    /// Adds a file; where it begins.
+    fn add(&mut self, filename: &str, text: &str) -> usize {
+        let base = self.files.last().map_or(0, |last| last.base + last.text.len() + 1);
+        self.files.push(File { name: filename.into(), text: text.into(), base });
+        base
+    }
+
+    /// Name of the main file.
     pub(crate) fn filename(&self) -> &str {
-        &self.filename
+        &self.files[0].name
+    }
+
+    fn number(&self, offset: usize) -> usize {
+        self.files.partition_point(|file| file.base <= offset).saturating_sub(1)
+    }
+
+    fn file(&self, offset: usize) -> &File {
+        &self.files[self.number(offset)]
+    }
+
+    fn text(&self, span: &Range<usize>) -> &str {
+        let file = self.file(span.start);
+        file.text.get(span.start - file.base..span.end - file.base).unwrap_or_default()
     }
 
     /// What is written at a span, on one line and not too long.
-    pub(crate) fn excerpt(&self, span: &Range<usize>) -> String {
-        let text = self.text.get(span.clone()).unwrap_or_default();
+    fn excerpt(&self, span: &Range<usize>) -> String {
+        let text = self.text(span);
         let line = text.lines().next().unwrap_or_default();
         let short: String = line.chars().take(40).collect();
         if short.len() < text.trim_end().len() { format!("{short}...") } else { short }
     }
 
+    /// `FILE:LINE:COL`
+    fn place(&self, offset: usize) -> String {
+        let (line, column, _) = self.locate(offset);
+        format!("{}:{line}:{column}", self.file(offset).name)
+    }
+
     /// Line and column (of characters), both from 1, and the line itself.
     fn locate(&self, offset: usize) -> (usize, usize, &str) {
-        let mut offset = offset.min(self.text.len());
-        while !self.text.is_char_boundary(offset) {
+        let File { text, base, .. } = self.file(offset);
+        let mut offset = (offset - base).min(text.len());
+        while !text.is_char_boundary(offset) {
             offset -= 1;
         }
-        let before = &self.text[..offset];
+        let before = &text[..offset];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let line = self.text[start..].lines().next().unwrap_or_default();
+        let line = text[start..].lines().next().unwrap_or_default();
         let number = before.matches('\n').count() + 1;
         (number, before[start..].chars().count() + 1, line)
     }
@@ -74,14 +111,15 @@ impl Error {
 
     pub(crate) fn at(source: &Source, span: Range<usize>, message: String) -> Error {
         let (line, column, text) = source.locate(span.start);
-        let marked = source.text.get(span).unwrap_or_default();
+        let file = source.file(span.start).name.to_string();
+        let marked = source.text(&span);
         let width = marked.lines().next().unwrap_or_default().chars().count().max(1);
         // Of a long line, show the part around the error.
         let skip = (column - 1).saturating_sub(SNIPPET / 2);
         let snippet: String = text.chars().skip(skip).take(SNIPPET).collect();
         let from = column - 1 - skip;
         let caret = from..(from + width).min(SNIPPET).max(from + 1);
-        Error { file: source.filename().into(), line, column, message, snippet, caret }
+        Error { file, line, column, message, snippet, caret }
     }
 
     /// The file as a whole: it could not be read.
@@ -120,12 +158,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Everything found wrong, in the order of the file; never empty.
+/// Everything found wrong, in the order of the files; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Errors(Vec<Error>);
 
 impl Errors {
-    /// The errors, by line and column.
+    /// The errors, by file, line and column.
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.0.iter()
     }
@@ -152,25 +190,68 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// Gathers errors while a configuration is read.
+/// Gathers files and errors while a configuration is read.
 pub(crate) struct Report {
-    pub(crate) source: Source,
-    errors: RefCell<Vec<Error>>,
+    source: RefCell<Source>,
+    /// With the number of the file, which orders them.
+    errors: RefCell<Vec<(usize, Error)>>,
 }
 
 impl Report {
     pub(crate) fn new(source: Source) -> Report {
-        Report { source, errors: RefCell::default() }
+        Report { source: source.into(), errors: RefCell::default() }
+    }
+
+    /// Adds a file; where its text begins among all of them.
+    pub(crate) fn add(&self, filename: &str, text: &str) -> usize {
+        self.source.borrow_mut().add(filename, text)
+    }
+
+    /// The files read so far.
+    pub(crate) fn source(&self) -> Source {
+        self.source.borrow().clone()
+    }
+
+    /// What is written at a span, on one line and not too long.
+    pub(crate) fn excerpt(&self, span: &Range<usize>) -> String {
+        self.source.borrow().excerpt(span)
+    }
+
+    /// `FILE:LINE:COL`
+    pub(crate) fn place(&self, offset: usize) -> String {
+        self.source.borrow().place(offset)
+    }
+
+    /// " (FILE:LINE:COL)" of a place in another file than `here`, else nothing.
+    pub(crate) fn elsewhere(&self, here: &Range<usize>, there: &Range<usize>) -> String {
+        let source = self.source.borrow();
+        match source.number(here.start) == source.number(there.start) {
+            true => String::new(),
+            false => format!(" ({})", source.place(there.start)),
+        }
     }
 
     pub(crate) fn error(&self, span: Range<usize>, message: impl Into<String>) {
-        self.errors.borrow_mut().push(Error::at(&self.source, span, message.into()));
+        let source = self.source.borrow();
+        let file = source.number(span.start);
+        self.errors.borrow_mut().push((file, Error::at(&source, span, message.into())));
+    }
+
+    /// About a file that could not be read.
+    pub(crate) fn error_of(&self, filename: &str, message: String) {
+        self.errors.borrow_mut().push((usize::MAX, Error::of_file(filename, message)));
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.errors.borrow().is_empty()
     }
 
     /// The value, when it is there and nothing was wrong; else the errors.
     pub(crate) fn finish<T>(self, value: Option<T>) -> Result<T, Errors> {
         let mut errors = self.errors.into_inner();
-        errors.sort_by_key(|error| (error.line, error.column));
+        errors.sort_by_key(|(file, error)| (*file, error.line, error.column));
+        let mut errors: Vec<Error> = errors.into_iter().map(|(_, error)| error).collect();
         errors.dedup();
         match value {
             Some(value) if errors.is_empty() => Ok(value),

@@ -18,19 +18,33 @@ pub(crate) struct Section<'a> {
     pub(crate) place: String,
     /// Where it begins.
     pub(crate) span: Range<usize>,
+    /// Where its file begins among all files; the parser counts from there.
+    base: usize,
     /// `None` when it was left out.
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn new(
-        report: &'a Report,
-        place: impl Into<String>,
-        span: Range<usize>,
-        table: &'a DeTable<'a>,
-    ) -> Section<'a> {
-        Section { report, place: place.into(), span, table: Some(table), known: Vec::new() }
+    /// The whole of a file, which begins at `base`.
+    pub(crate) fn file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Section<'a> {
+        let (place, span) = ("the file".into(), base..base);
+        Section { report, place, span, base, table: Some(table), known: Vec::new() }
+    }
+
+    /// A table of the same file.
+    pub(crate) fn inside<'t>(&self, place: String, table: &Located<&'t DeTable<'t>>) -> Section<'t>
+    where
+        'a: 't,
+    {
+        let (report, span, base) = (self.report, table.span(), self.base);
+        Section { report, place, span, base, table: Some(table), known: Vec::new() }
+    }
+
+    /// Where something was written, among all files.
+    fn at<T>(&self, written: &Spanned<T>) -> Range<usize> {
+        let span = written.span();
+        span.start + self.base..span.end + self.base
     }
 
     /// The value of a key, which is known from now on.
@@ -41,14 +55,14 @@ impl<'a> Section<'a> {
 
     /// Reports `key = value in place` and what is wrong with it.
     fn complain(&self, key: &str, value: &Spanned<DeValue>, complaint: &str) {
-        let written = self.report.source.excerpt(&value.span());
+        let written = self.report.excerpt(&self.at(value));
         let message = format!("{key} = {written} in {} {complaint}", self.place);
-        self.report.error(value.span(), message);
+        self.report.error(self.at(value), message);
     }
 
     /// Is the value a table under its own `[header]`? (Those in braces and lists span them.)
     fn is_header(&self, value: &Spanned<DeValue>) -> bool {
-        let written = self.report.source.excerpt(&value.span());
+        let written = self.report.excerpt(&self.at(value));
         match value.get_ref() {
             DeValue::Array(_) => written.starts_with("[["),
             _ => written.starts_with('['),
@@ -63,7 +77,7 @@ impl<'a> Section<'a> {
     ) -> Option<Located<T>> {
         let value = self.take(key)?;
         read(value.get_ref())
-            .map(|read| Located::new(read, value.span()))
+            .map(|read| Located::new(read, self.at(value)))
             .inspect_err(|complaint| self.complain(key, value, complaint))
             .ok()
     }
@@ -89,6 +103,13 @@ impl<'a> Section<'a> {
         self.optional(key, read)
     }
 
+    /// Reports a key that must not be here.
+    pub(crate) fn refuse(&mut self, key: &'static str, message: &str) {
+        if let Some(value) = self.take(key) {
+            self.report.error(self.at(value), message);
+        }
+    }
+
     /// Reports a key that is not there.
     pub(crate) fn require(&self, key: &str, example: &str) {
         if self.table.is_none_or(|table| !table.contains_key(key)) {
@@ -110,7 +131,7 @@ impl<'a> Section<'a> {
             let complaint = wrong_type(value.get_ref(), &format!("write {example}"));
             match self.is_header(value) {
                 true => self.report.error(
-                    value.span(),
+                    self.at(value),
                     format!("[{key}] is one table: write [[{key}]], once for each"),
                 ),
                 false => self.complain(key, value, &complaint),
@@ -118,15 +139,15 @@ impl<'a> Section<'a> {
             return None;
         };
         let read = |item: &'a Spanned<DeValue<'a>>| match read(item.get_ref()) {
-            Ok(read) => Some(Located::new(read, item.span())),
+            Ok(read) => Some(Located::new(read, self.at(item))),
             Err(complaint) => {
-                let written = self.report.source.excerpt(&item.span());
+                let written = self.report.excerpt(&self.at(item));
                 let message = format!("{written} in {key} of {} {complaint}", self.place);
-                self.report.error(item.span(), message);
+                self.report.error(self.at(item), message);
                 None
             }
         };
-        Some(Located::new(items.iter().filter_map(read).collect(), value.span()))
+        Some(Located::new(items.iter().filter_map(read).collect(), self.at(value)))
     }
 
     /// A list that must be there with something in it.
@@ -150,10 +171,10 @@ impl<'a> Section<'a> {
     pub(crate) fn table(&mut self, key: &'static str, place: String) -> Option<Section<'a>> {
         let value = self.take(key)?;
         match value.get_ref() {
-            DeValue::Table(table) => Some(Section::new(self.report, place, value.span(), table)),
+            DeValue::Table(table) => Some(self.inside(place, &Located::new(table, self.at(value)))),
             DeValue::Array(_) if self.is_header(value) => {
                 let message = format!("[[{key}]] is a list: write [{key}], once");
-                self.report.error(value.span(), message);
+                self.report.error(self.at(value), message);
                 None
             }
             other => {
@@ -170,6 +191,7 @@ impl<'a> Section<'a> {
             report: self.report,
             place: place.clone(),
             span: 0..0,
+            base: self.base,
             table: None,
             known: Vec::new(),
         };
@@ -188,7 +210,8 @@ impl<'a> Section<'a> {
                 None => format!("remove it; known here: {}", self.known.join(", ")),
             };
             let message = format!("unknown key {name:?} in {}: {remedy}", self.place);
-            self.report.error(key.span(), message);
+            let span = key.span();
+            self.report.error(span.start + self.base..span.end + self.base, message);
         }
     }
 }

@@ -37,14 +37,28 @@ const FORWARDS: [(&str, Forward); 4] = [
 ];
 const BACKENDS: &str = "backends = [{ address = \"10.0.0.2\" }]";
 
-/// Every service that has nothing wrong.
+const EXAMPLE: &str = "[[service]] with name, address, port and backends";
+
+/// Every service that has nothing wrong, of a file that must have one.
 pub(crate) fn read_all(file: &mut Section, tunnel: &Tunnel) -> Vec<Service> {
-    const EXAMPLE: &str = "[[service]] with name, address, port and backends";
-    let Some(tables) = file
-        .required_list("service", EXAMPLE, |v| table(v, "write [[service]] and its keys below"))
-    else {
-        return Vec::new();
-    };
+    let tables = file.required_list("service", EXAMPLE, service_table);
+    each(file, tables, tunnel)
+}
+
+/// The same of a file that need not have any.
+pub(crate) fn read_any(file: &mut Section, tunnel: &Tunnel) -> Vec<Service> {
+    let tables = file.list("service", EXAMPLE, service_table);
+    each(file, tables, tunnel)
+}
+
+fn service_table<'v>(value: &'v DeValue<'v>) -> Read<&'v DeTable<'v>> {
+    table(value, "write [[service]] and its keys below")
+}
+
+type Tables<'v> = Located<Vec<Located<&'v DeTable<'v>>>>;
+
+fn each(file: &Section, tables: Option<Tables>, tunnel: &Tunnel) -> Vec<Service> {
+    let tables = tables.map(Located::into_inner).unwrap_or_default();
     let read = |(i, table): (usize, &Located<&DeTable>)| read_one(file, table, i + 1, tunnel);
     tables.iter().enumerate().filter_map(read).collect()
 }
@@ -59,7 +73,7 @@ fn read_one(
         Some(name) if service_name_fits(name) => format!("service \"{name}\""),
         _ => format!("[[service]] number {number}"),
     };
-    let mut section = Section::new(file.report, place, table.span(), table);
+    let mut section = file.inside(place, table);
     let name = section.required("name", "name = \"web\"", service_name);
     let address = section.required("address", "address = \"203.0.113.10\"", unicast);
     let port = section.required("port", "port = 80", service_port);
@@ -209,7 +223,7 @@ fn backends(
     let tables = service.required_list("backends", BACKENDS, |v| table(v, remedy))?;
     let read = |(i, table): (usize, &Located<&DeTable>)| {
         let place = format!("backend {} of {}", i + 1, service.place);
-        let mut section = Section::new(service.report, place, table.span(), table);
+        let mut section = service.inside(place, table);
         let address = section.required("address", "address = \"10.0.0.2\"", unicast);
         let own_port = section.optional("port", port);
         if let (Some(own), Some(wanted)) = (&own_port, service_port) {

@@ -2,6 +2,9 @@
 
 use std::ops::Range;
 
+use toml::Spanned;
+use toml::de::DeTable;
+
 use crate::report::Report;
 
 /// Words of the parser's messages and the remedy for each.
@@ -16,13 +19,27 @@ const REMEDIES: [(&str, &str); 8] = [
     ("", "write `key = value`, or a table's name as `[name]`"),
 ];
 
+/// The document of a file that begins at `base` among all files; `None` after reporting what is no
+/// TOML.
+pub(crate) fn parse<'t>(
+    report: &Report,
+    text: &'t str,
+    base: usize,
+) -> Option<Spanned<DeTable<'t>>> {
+    let (document, complaints) = DeTable::parse_recoverable(text);
+    for complaint in &complaints {
+        let span = complaint.span().unwrap_or(0..0);
+        error(report, complaint.message(), span.start + base..span.end + base);
+    }
+    complaints.is_empty().then_some(document)
+}
+
 /// Reports one complaint of the parser.
-pub(crate) fn error(report: &Report, message: &str, span: Option<Range<usize>>) {
+fn error(report: &Report, message: &str, span: Range<usize>) {
     let remedy = REMEDIES.iter().find(|(words, _)| message.contains(words));
     let remedy = remedy.map_or("", |(_, remedy)| remedy);
     let what = message.split_once(", expected").map_or(message, |(what, _)| what);
-    let span = span.unwrap_or(0..0);
-    let written = match report.source.excerpt(&span) {
+    let written = match report.excerpt(&span) {
         text if text.trim().is_empty() => String::new(),
         text => format!(" ({text})"),
     };

@@ -25,15 +25,19 @@ pub(crate) fn services(report: &Report, services: &[Service]) {
 }
 
 fn duplicate_names(report: &Report, services: &[Service]) {
-    let mut seen = HashSet::new();
+    let mut seen: HashMap<&str, &Service> = HashMap::new();
     for service in services {
-        if !seen.insert(service.name.as_str()) {
-            let message = format!(
-                "name = {0:?} is the name of an earlier service: write another, such as \"{0}-2\"",
-                service.name
-            );
-            report.error(service.name.span(), message);
-        }
+        let span = service.name.span();
+        let Some(earlier) = seen.get(service.name.as_str()) else {
+            seen.insert(&service.name, service);
+            continue;
+        };
+        let message = format!(
+            "name = {0:?} is the name of an earlier service{1}: write another, such as \"{0}-2\"",
+            service.name,
+            report.elsewhere(&span, &earlier.name.span())
+        );
+        report.error(span, message);
     }
 }
 
@@ -44,9 +48,13 @@ fn duplicate_keys(report: &Report, services: &[Service]) {
             let key = (*service.address, service.ports(), *protocol);
             let Some(other) = seen.insert(key, &service.name) else { continue };
             let message = format!(
-                "service {:?} has the address, port and protocol of service {:?} ({}, {}, \
+                "service {:?} has the address, port and protocol of service {:?}{} ({}, {}, \
                  {protocol}): change one of them, or move the backends into one service",
-                service.name, other, key.0, key.1
+                service.name,
+                other,
+                report.elsewhere(&service.address.span(), &other.span()),
+                key.0,
+                key.1
             );
             report.error(service.address.span(), message);
         }
@@ -70,12 +78,13 @@ fn overlaps(report: &Report, services: &[Service]) {
         };
         if let Some(other) = ranges[..n].iter().find(shares) {
             let message = format!(
-                "port = \"{}\" of service {:?} overlaps \"{}\" of service {:?} on the same \
+                "port = \"{}\" of service {:?} overlaps \"{}\" of service {:?}{} on the same \
                  address: write ranges that do not",
                 service.ports(),
                 service.name,
                 other.ports(),
-                other.name
+                other.name,
+                report.elsewhere(&service.port.span(), &other.port.span())
             );
             report.error(service.port.span(), message);
         }

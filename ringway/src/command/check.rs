@@ -24,6 +24,8 @@ struct Document<'a> {
 
 #[derive(Serialize)]
 struct Place {
+    /// The configuration file, or one that it includes.
+    file: String,
     /// Absent when the error is about the file as a whole.
     line: Option<usize>,
     column: Option<usize>,
@@ -65,6 +67,7 @@ fn document<'a>(
 ) -> Document<'a> {
     let errors = config.as_ref().err().into_iter().flat_map(Errors::iter);
     let place = |error: &ringway_config::Error| Place {
+        file: error.file.clone(),
         line: Some(error.line).filter(|line| *line > 0),
         column: Some(error.column).filter(|column| *column > 0),
         message: error.message.clone(),
