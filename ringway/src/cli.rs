@@ -109,11 +109,20 @@ pub struct CheckArgs {
 #[command(
     after_help = "Exit code 3 when something is wrong or no daemon runs; 0 also when degraded: every service is \
     served, but not every backend gets traffic.\n\nExamples:\n  \
-    ringway status\n  ringway status --ledger -o json"
+    ringway status\n  ringway status --ledger -o json\n  ringway status --ready"
 )]
 pub struct StatusArgs {
     #[command(flatten)]
     pub node: NodeArgs,
+    /// Only whether the node should get traffic, in one line and at once: exit code 0 or 3.
+    ///
+    /// For keepalived, BIRD and ExaBGP. Not ready: no daemon or one that hangs, not attached everywhere, tables not
+    /// written, no service with a backend. A service without backends beside one with some does not count.
+    #[arg(long, conflicts_with = "ledger")]
+    pub ready: bool,
+    /// With --ready: this service must have a backend, too.
+    #[arg(long, value_name = "NAME", requires = "ready")]
+    pub service: Option<String>,
     /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
     #[arg(long)]
     pub ledger: bool,

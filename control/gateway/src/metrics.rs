@@ -1,9 +1,9 @@
 //! Metrics in Prometheus' text form, and /healthz and /readyz beside them.
 //!
 //! - `/healthz`: 200 while the daemon's loop turns.
-//! - `/readyz`: 200 while nothing is wrong: attached to every interface, the last tables written,
-//!   every service with at least one backend that gets traffic. Otherwise 503 and the causes, one
-//!   per line: the same list as `problems` in `ringway status`.
+//! - `/readyz`: 200 while the node should get traffic, as `ringway status --ready` tells: the loop
+//!   turns, attached to every interface, the last tables written, some service with a backend that
+//!   gets traffic. Otherwise 503 and the causes, one per line.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -73,12 +73,11 @@ async fn healthz(State(board): State<Arc<Board>>) -> Response {
 }
 
 async fn readyz(State(board): State<Arc<Board>>) -> Response {
-    let problems = board.problems();
-    if problems.is_empty() {
+    let readiness = board.readiness(None);
+    if readiness.ready {
         return "ready\n".into_response();
     }
-    let lines: String =
-        problems.iter().map(|problem| format!("{}: {}\n", problem.error, problem.remedy)).collect();
+    let lines: String = readiness.reasons.iter().map(|reason| format!("{reason}\n")).collect();
     (StatusCode::SERVICE_UNAVAILABLE, lines).into_response()
 }
 

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
+use ringway_gateway::ready;
 use ringway_gateway::status::{
     Backend, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
@@ -16,12 +17,25 @@ use crate::table::{self, Cell, Table, Tone, paint};
 /// Asks the daemon, or reads the pins when there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
     let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    if args.ready {
+        return ready(args, &whom);
+    }
     let status = ask::status(&whom)?;
     match args.output.output {
         Output::Json => table::json(&status)?,
         Output::Table => table::print(&render(&status, args.ledger, table::colour()))?,
     }
     Ok(if status.healthy { Exit::Done } else { Exit::Unhealthy })
+}
+
+/// Never fails: whoever asks takes another exit code for an answer, too.
+fn ready(args: &StatusArgs, whom: &ask::Whom<'_>) -> anyhow::Result<Exit> {
+    let readiness = ready::ask(whom, args.service.as_deref());
+    match args.output.output {
+        Output::Json => table::json(&readiness)?,
+        Output::Table => table::print(&format!("{}\n", readiness.line()))?,
+    }
+    Ok(if readiness.ready { Exit::Done } else { Exit::Unhealthy })
 }
 
 /// The whole status as text.

@@ -28,6 +28,29 @@ pub enum Failure {
 /// # Errors
 /// [`Failure::NotRunning`] when nobody listens; else what went wrong, with its remedy.
 pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure> {
+    get_within(socket, path, PATIENCE)
+}
+
+/// The same with another patience, and without waiting for the daemon to take the connection.
+///
+/// # Errors
+/// As above; [`Failure::Failed`] also when time is up.
+pub fn get_at_once<T>(socket: &Path, path: &str, patience: Duration) -> Result<T, Failure>
+where
+    T: DeserializeOwned + Send + 'static,
+{
+    let (send, receive) = std::sync::mpsc::sync_channel(1);
+    let (to, what) = (socket.to_owned(), path.to_owned());
+    // connect(2) waits for room in a stopped daemon's queue, and no option bounds that wait.
+    std::thread::spawn(move || send.send(get_within(&to, &what, patience)));
+    receive.recv_timeout(patience).unwrap_or_else(|_| Err(hangs(socket, patience)))
+}
+
+fn get_within<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    patience: Duration,
+) -> Result<T, Failure> {
     let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::NotRunning,
         io::ErrorKind::PermissionDenied => failed(
@@ -37,12 +60,8 @@ pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure>
         ),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;
-    let answer = exchange(&mut stream, path).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => failed(
-            socket,
-            &format!("no answer within {} s: the daemon hangs", PATIENCE.as_secs()),
-            "restart it: it takes over without losing a packet",
-        ),
+    let answer = exchange(&mut stream, path, patience).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;
     let (head, body) = split(&answer)
@@ -56,9 +75,17 @@ pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure>
     })
 }
 
-fn exchange(stream: &mut UnixStream, path: &str) -> io::Result<Vec<u8>> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn hangs(socket: &Path, patience: Duration) -> Failure {
+    failed(
+        socket,
+        &format!("no answer within {patience:?}: the daemon hangs"),
+        "restart it: it takes over without losing a packet",
+    )
+}
+
+fn exchange(stream: &mut UnixStream, path: &str, patience: Duration) -> io::Result<Vec<u8>> {
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
     write!(stream, "GET {path} HTTP/1.1\r\nHost: ringway\r\nConnection: close\r\n\r\n")?;
     let mut answer = Vec::new();
     stream.take(ANSWER_LIMIT).read_to_end(&mut answer)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -94,6 +94,8 @@ fn router(board: Arc<Board>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/ledger", get(ledger))
         .route("/v1/health", get(health))
+        .route("/v1/ready", get(ready))
+        .route("/v1/ready/{service}", get(ready_for))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(gate, bounds))
@@ -171,6 +173,14 @@ async fn health(State(board): State<Arc<Board>>) -> Response {
         })
     })
     .await
+}
+
+async fn ready(State(board): State<Arc<Board>>) -> Response {
+    Json(board.readiness(None)).into_response()
+}
+
+async fn ready_for(State(board): State<Arc<Board>>, service: UrlPath<String>) -> Response {
+    Json(board.readiness(Some(&service))).into_response()
 }
 
 async fn answer(board: &Arc<Board>, shape: impl Fn(&Status) -> serde_json::Value) -> Response {

@@ -66,6 +66,13 @@ pub fn problems(report: &Report) -> Vec<Problem> {
     report.failures().filter(watched).map(|finding| problem(finding, &finding.subject)).collect()
 }
 
+/// Those of them that are the whole node's.
+pub fn unready(report: &Report) -> Vec<Problem> {
+    let of_node =
+        |finding: &&Finding| matches!(finding.check, "forwarding" | "nat-address" | "nat-ports");
+    report.failures().filter(of_node).map(|finding| problem(finding, &finding.subject)).collect()
+}
+
 /// What may be wrong, or cannot be found out; what is alike is said once. The ways to the backends
 /// are shown with them.
 pub fn findings(report: &Report) -> Vec<Problem> {

@@ -369,6 +369,7 @@ impl Daemon {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
+        problems.extend(self.state.problems());
         problems.extend(looks::problems(&self.machine));
         problems
     }
@@ -425,10 +426,6 @@ impl Daemon {
         let errors = self.beat_error.iter().chain(&self.apply_error).chain(&self.road_error);
         let errors = errors.cloned();
         problems.extend(errors.map(Problem::from));
-        problems.extend(self.roster.problems());
-        problems.extend(self.state.problems());
-        problems.extend(self.silence.problems());
-        problems.extend(looks::problems(&self.machine));
         problems
     }
 
