@@ -191,7 +191,7 @@ fn read_one(maps: &Maps, id: u32) -> Result<Option<RingRow>> {
             pairs.push(Pair { current, former, since });
         })?;
     }
-    Ok(Some(RingRow { id, slots: ring.slots.into(), pairs: pairs.into() }))
+    Ok(Some(RingRow { id, slots: ring.slots.to_vec().into(), pairs: pairs.into() }))
 }
 
 fn is_stable(slot: u16) -> bool {
@@ -217,7 +217,7 @@ fn map_id(map: &MapHandle) -> Result<u32> {
 fn new_slots(row: &RingRow) -> Result<MapHandle> {
     let mut ring =
         rw_ring::new_box_zeroed().map_err(|_| Error::Tables("no memory for a ring".to_owned()))?;
-    ring.slots.copy_from_slice(&row.slots);
+    ring.slots.copy_from_slice(&row.slots.written());
     let map = new_map("rw_ring", size_of::<rw_ring>(), 1, 0)?;
     map::put(&map, &0u32, &*ring)?;
     Ok(map)

@@ -320,12 +320,12 @@ fn check(tables: &Tables, max_backends: u32) -> Result<()> {
         }
     }
     for ring in &tables.rings {
-        let fits = ring.slots.len() == RW_RING_SLOTS as usize && ring.pairs.len() <= MAX_PAIRS;
+        let fits = ring.slots.count() == RW_RING_SLOTS as usize && ring.pairs.len() <= MAX_PAIRS;
         if ring.id >= RW_MAX_RINGS || !fits {
             return refuse(format!(
                 "ring {}: {} slots (exactly {RW_RING_SLOTS}) and {} pairs (at most {MAX_PAIRS})",
                 ring.id,
-                ring.slots.len(),
+                ring.slots.count(),
                 ring.pairs.len()
             ));
         }

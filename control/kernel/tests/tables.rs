@@ -92,7 +92,7 @@ fn only_what_changed_is_written() {
     assert!(gateway.apply(&tables).unwrap().is_unchanged());
 
     tables.backends[0].up = false;
-    tables.rings[0].slots = vec![0; tables.rings[0].slots.len()].into();
+    tables.rings[0].slots = vec![0; tables.rings[0].slots.count()].into();
     let applied = gateway.apply(&tables).unwrap();
     assert_eq!(applied, Applied { backends: 1, rings: 1, ..Applied::default() });
 }
@@ -160,7 +160,7 @@ fn many_rings_are_swapped_quickly() {
     }
     gateway.apply(&tables).unwrap();
     for ring in &mut tables.rings {
-        ring.slots = vec![1; ring.slots.len()].into();
+        ring.slots = vec![1; ring.slots.count()].into();
     }
     let start = Instant::now();
     assert_eq!(gateway.apply(&tables).unwrap(), Applied { rings: 200, ..Applied::default() });

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
+use crate::history::Written;
 use crate::maglev::SLOTS;
 use crate::tables::{BackendRow, Forward, RingRow, ServiceKey, ServiceRow, Tables};
 
@@ -211,12 +211,13 @@ fn backend(was: &BackendRow, is: &BackendRow, mut push: impl FnMut(BackendChange
 /// Slots whose new flows go elsewhere.
 fn slots_moved(old: (Option<&&RingRow>, &[u32]), new: (Option<&&RingRow>, &[u32])) -> usize {
     let ((Some(old), was), (Some(new), is)) = (old, new) else { return 0 };
-    if was == is && Arc::ptr_eq(&old.slots, &new.slots) && old.pairs == new.pairs {
+    if was == is && old.slots == new.slots && old.pairs == new.pairs {
         return 0;
     }
-    let owner = |ring: &RingRow, members: &[u32], slot: usize| {
+    let owner = |ring: &Written, members: &[u32], slot: usize| {
         ring.current(slot).and_then(|member| members.get(usize::from(member)).copied())
     };
-    let slots = 0..old.slots.len().min(new.slots.len());
-    slots.filter(|slot| owner(old, was, *slot) != owner(new, is, *slot)).count()
+    let slots = 0..old.slots.count().min(new.slots.count());
+    let (old, new) = (old.written(), new.written());
+    slots.filter(|slot| owner(&old, was, *slot) != owner(&new, is, *slot)).count()
 }

@@ -11,16 +11,16 @@
 //! too, or are over: the slot is *settling* and names its current owner twice. It is stable again
 //! when no record of it leads elsewhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER};
+use ringway_abi::raw::RW_NO_MEMBER;
 
+use crate::observed::Quick;
+use crate::slots::{FIRST_PAIR, names_pair};
 use crate::tables::{Pair, RingRow};
 
 const NO_MEMBER: u16 = RW_NO_MEMBER as u16;
-/// Slots from here on name a pair.
-const FIRST_PAIR: u16 = RW_MAX_MEMBERS as u16;
 /// A slot whose pair finds no room forgets its former owner: more pairs than this need nearly as
 /// many owners as there are slots.
 const MAX_PAIRS: usize = (NO_MEMBER - FIRST_PAIR) as usize;
@@ -32,10 +32,38 @@ pub(crate) enum Owners {
     Changing(Pair),
 }
 
+/// A ring written out.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// What each slot holds, see [`crate::tables::Slots`].
+    pub slots: Vec<u16>,
+    /// Owners of slots that have changed.
+    pub pairs: Arc<[Pair]>,
+}
+
 impl RingRow {
+    /// Every slot of it.
+    pub fn written(&self) -> Written {
+        Written { slots: self.slots.written(), pairs: self.pairs.clone() }
+    }
+
+    /// The owners of a slot that has changed.
+    pub(crate) fn pair(&self, slot: usize) -> Option<Pair> {
+        let number = self.slots.pair(slot)?;
+        self.pairs.get(usize::from(number - FIRST_PAIR)).copied()
+    }
+}
+
+impl Written {
     /// The owners of a slot.
-    pub(crate) fn owners(&self, slot: usize) -> Owners {
-        owners(self.slots[slot], &self.pairs)
+    fn owners(&self, slot: usize) -> Owners {
+        let number = self.slots[slot];
+        if !names_pair(number) {
+            return Owners::Stable(number);
+        }
+        // A number that leads nowhere can only come from a damaged table.
+        let pair = self.pairs.get(usize::from(number - FIRST_PAIR)).copied();
+        pair.map_or(Owners::Stable(NO_MEMBER), Owners::Changing)
     }
 
     /// The member that new flows of a slot go to; `None`: there is none.
@@ -60,15 +88,6 @@ impl RingRow {
     pub fn is_changed(&self, slot: usize) -> bool {
         matches!(self.owners(slot), Owners::Changing(_))
     }
-}
-
-fn owners(number: u16, pairs: &[Pair]) -> Owners {
-    if number < FIRST_PAIR || number == NO_MEMBER {
-        return Owners::Stable(number);
-    }
-    // A number that leads nowhere can only come from a damaged table.
-    let pair = pairs.get(usize::from(number - FIRST_PAIR)).copied();
-    pair.map_or(Owners::Stable(NO_MEMBER), Owners::Changing)
 }
 
 /// What is known besides the rings. Times in seconds of CLOCK_MONOTONIC, as records have them.
@@ -112,7 +131,7 @@ pub(crate) fn is_due(pairs: &[Pair], moment: &Moment) -> bool {
 
 /// A ring in force, seen from the one that follows it.
 pub(crate) struct Before<'r> {
-    pub(crate) ring: &'r RingRow,
+    pub(crate) ring: &'r Written,
     /// For each of its members the number it has now; `None`: it is gone, or its flows are dead.
     pub(crate) now: &'r [Option<u16>],
 }
@@ -123,28 +142,25 @@ impl Before<'_> {
     }
 }
 
-/// The slots and pairs that follow. `wanted`: who should own each slot. `elsewhere`: slots with a
-/// record of a flow that is not the current owner's.
+/// The ring that follows. `wanted`: who should own each slot. `elsewhere`: slots with a record of a
+/// flow that is not the current owner's.
 pub(crate) fn follow(
     before: &Before,
-    wanted: &Arc<[u16]>,
+    wanted: Vec<u16>,
     moment: &Moment,
     elsewhere: &HashSet<u32>,
-) -> (Arc<[u16]>, Arc<[Pair]>) {
+) -> Written {
     let mut pairs = Pairs::default();
-    // Only slots of the same owners behave alike: most pairs come again and again.
-    let mut slots: Option<Vec<u16>> = None;
-    for (slot, current) in wanted.iter().copied().enumerate() {
-        let busy = || elsewhere.contains(&(slot as u32));
-        let next = next(before, before.ring.owners(slot), current, moment, busy);
+    let mut slots = wanted;
+    for (number, slot) in slots.iter_mut().enumerate() {
+        let busy = || elsewhere.contains(&(number as u32));
+        let next = next(before, before.ring.owners(number), *slot, moment, busy);
         let Owners::Changing(pair) = next else { continue };
         if let Some(number) = pairs.number(pair) {
-            slots.get_or_insert_with(|| wanted.to_vec())[slot] = number;
+            *slot = number;
         }
     }
-    // Without a pair it is the very ring that was wanted, and can be shared with others.
-    let slots = slots.map_or_else(|| wanted.clone(), Arc::from);
-    (slots, pairs.all.into())
+    Written { slots, pairs: pairs.all.into() }
 }
 
 fn next(
@@ -187,7 +203,7 @@ fn next(
 #[derive(Default)]
 struct Pairs {
     all: Vec<Pair>,
-    numbers: HashMap<Pair, u16>,
+    numbers: Quick<Pair, u16>,
 }
 
 impl Pairs {

@@ -12,10 +12,12 @@ mod observed;
 mod plan;
 mod records;
 mod rings;
+mod slots;
 mod sources;
 pub mod tables;
 
 pub use diff::Change;
+pub use history::Written;
 pub use ids::{BackendKey, Ids};
 pub use observed::{Health, Observed, Quick};
 pub use plan::{PlanError, Planner};

@@ -5,10 +5,10 @@
 //! number given to them: every node with the same configuration has the same ring.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 
-use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, RW_RING_SLOTS};
+use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
 
 use crate::tables::Protocol;
 
@@ -37,88 +37,115 @@ pub fn ring(members: &[Member]) -> Vec<u16> {
     let mut order: Vec<usize> = (0..members.len()).filter(|&i| members[i].weight > 0).collect();
     order.sort_by_key(|&i| members[i]);
     let mut walks: Vec<Walk> = order.iter().map(|&i| Walk::new(i, &members[i])).collect();
-    let mut ring = Ring { slots: vec![NO_MEMBER; SLOTS], taken: vec![0; SLOTS.div_ceil(64)] };
-    let alike = walks.windows(2).all(|two| two[0].weight == two[1].weight);
-    match alike {
-        true => in_turn(&mut walks, &mut ring),
-        false => by_weight(&mut walks, &mut ring),
+    let mut ring = Ring::new();
+    // Those that weigh the same take turns at the same times.
+    let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (rank, &i) in order.iter().enumerate() {
+        groups.entry(members[i].weight.into()).or_default().push(rank);
+    }
+    let mut next: BinaryHeap<_> = groups.keys().map(|weight| Reverse((0, 0, *weight))).collect();
+    let mut ranks = Vec::new();
+    while let Some(Reverse((time, _, _))) = next.peek().copied().filter(|_| ring.left > 0) {
+        ranks.clear();
+        while let Some(mut turn) = next.peek_mut().filter(|turn| turn.0.0 == time) {
+            let Reverse((_, turns, weight)) = *turn;
+            ranks.extend_from_slice(&groups[&weight]);
+            // Dropping the guard puts it where its next turn belongs.
+            *turn = Reverse((((turns + 1) << 32) / weight, turns + 1, weight));
+        }
+        ranks.sort_unstable();
+        ranks.iter().take(ring.left).for_each(|&rank| walks[rank].take_turn(&mut ring));
     }
     ring.slots
-}
-
-/// All weigh the same: one after the other.
-fn in_turn(walks: &mut [Walk], ring: &mut Ring) {
-    let mut left = if walks.is_empty() { 0 } else { SLOTS };
-    while left > 0 {
-        for walk in walks.iter_mut().take(left) {
-            walk.take_turn(ring);
-        }
-        left = left.saturating_sub(walks.len());
-    }
-}
-
-/// Turn k of a member comes at time k / weight, of several at one time in the order of identity.
-/// That is nobody else's business: when a member goes, the others keep their order, and few of
-/// their slots change.
-fn by_weight(walks: &mut [Walk], ring: &mut Ring) {
-    // Time and rank in one word: the least is next.
-    const RANK_BITS: u32 = u32::BITS - RW_MAX_MEMBERS.leading_zeros();
-    let mut next: BinaryHeap<Reverse<u64>> = (0..walks.len() as u64).map(Reverse).collect();
-    for _ in 0..SLOTS {
-        // Dropping the guard puts it where its next turn belongs.
-        let Some(mut turn) = next.peek_mut() else { break };
-        let rank = turn.0 & ((1 << RANK_BITS) - 1);
-        let walk = &mut walks[rank as usize];
-        walk.take_turn(ring);
-        let time = (walk.turns << 32) / walk.weight;
-        turn.0 = time << RANK_BITS | rank;
-    }
 }
 
 /// Slots, and a bit for each that is taken: far fewer lines to walk over.
 struct Ring {
     slots: Vec<u16>,
     taken: Vec<u64>,
+    /// How many are free.
+    left: usize,
+    /// Those, once they are few.
+    few: Vec<usize>,
+}
+
+/// So few free slots are looked through rather than walked to, which takes [`SLOTS`] / `FEW` steps
+/// and more.
+const FEW: usize = 256;
+
+impl Ring {
+    fn new() -> Ring {
+        let taken = vec![0; SLOTS.div_ceil(64)];
+        Ring { slots: vec![NO_MEMBER; SLOTS], taken, left: SLOTS, few: Vec::new() }
+    }
+
+    fn is_free(&self, slot: usize) -> bool {
+        self.taken[slot / 64] & 1 << (slot % 64) == 0
+    }
+
+    fn take(&mut self, slot: usize, member: u16) {
+        self.taken[slot / 64] |= 1 << (slot % 64);
+        self.slots[slot] = member;
+        self.left -= 1;
+        if self.left == FEW {
+            self.few = (0..SLOTS).filter(|slot| self.is_free(*slot)).collect();
+        }
+    }
 }
 
 /// A member on its way through its own permutation of the slots.
 struct Walk {
-    turns: u64,
-    weight: u64,
     position: usize,
     step: usize,
+    /// Of the step, modulo [`SLOTS`].
+    inverse: usize,
     member: u16,
 }
 
 impl Walk {
     fn new(number: usize, member: &Member) -> Walk {
         let slots = SLOTS as u64;
+        let step = (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1;
         Walk {
-            turns: 0,
-            weight: u64::from(member.weight),
             position: (hash(member, 0x52_69_6e_67) % slots) as usize,
-            step: (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1,
+            step,
+            inverse: inverse(step),
             member: number as u16,
         }
     }
 
     /// Takes the next slot of the permutation that nobody has; there is one.
     fn take_turn(&mut self, ring: &mut Ring) {
-        self.turns += 1;
-        loop {
-            let slot = self.position;
-            self.position += self.step;
-            if self.position >= SLOTS {
-                self.position -= SLOTS;
-            }
-            let (word, bit) = (&mut ring.taken[slot / 64], 1 << (slot % 64));
-            if *word & bit == 0 {
-                *word |= bit;
-                ring.slots[slot] = self.member;
-                return;
-            }
-        }
+        let slot = if ring.left > FEW { self.walk(ring) } else { self.nearest(ring) };
+        self.position = after(slot, self.step);
+        ring.take(slot, self.member);
     }
+
+    fn walk(&self, ring: &Ring) -> usize {
+        let mut slot = self.position;
+        while !ring.is_free(slot) {
+            slot = after(slot, self.step);
+        }
+        slot
+    }
+
+    fn nearest(&self, ring: &mut Ring) -> usize {
+        let steps = |slot: &usize| (slot + SLOTS - self.position) * self.inverse % SLOTS;
+        let few = ring.few.iter().enumerate();
+        let nearest = few.min_by_key(|(_, slot)| steps(slot)).map_or(0, |(at, _)| at);
+        ring.few.swap_remove(nearest)
+    }
+}
+
+fn after(slot: usize, step: usize) -> usize {
+    let next = slot + step;
+    if next >= SLOTS { next - SLOTS } else { next }
+}
+
+/// Of a number from 1 to `SLOTS` - 1, by Fermat's little theorem.
+fn inverse(number: usize) -> usize {
+    // SLOTS - 2 is 2^16 - 1: all ones.
+    (1..16).fold(number, |power, _| power * power % SLOTS * number % SLOTS)
 }
 
 /// A fixed hash of a member's identity: never to change, or every flow without a record moves.
@@ -142,4 +169,55 @@ fn mix(value: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As in the paper, with the order of turns as [`ring`] says, and nothing to make it faster.
+    fn plain(members: &[Member]) -> Vec<u16> {
+        let mut slots = vec![NO_MEMBER; SLOTS];
+        let mut turns: Vec<_> = (0..members.len())
+            .filter(|n| members[*n].weight > 0)
+            .map(|n| (0u64, members[n], n, 0u64, Walk::new(n, &members[n]).position))
+            .collect();
+        for _ in 0..SLOTS {
+            let Some((time, member, number, turn, position)) = turns.iter_mut().min() else {
+                break;
+            };
+            let step = Walk::new(*number, member).step;
+            while slots[*position] != NO_MEMBER {
+                *position = (*position + step) % SLOTS;
+            }
+            slots[*position] = *number as u16;
+            *turn += 1;
+            *time = (*turn << 32) / u64::from(member.weight);
+        }
+        slots
+    }
+
+    #[test]
+    fn fast_is_the_same() {
+        let member = |n: u8, weight| Member {
+            address: IpAddr::from([10, n.wrapping_mul(37), 0, n]),
+            port: 80,
+            protocol: Protocol::Tcp,
+            weight,
+        };
+        for weight in [|_| 1, |n| n % 3, |n| 1 + n * n, |n| if n == 3 { 1000 } else { n % 2 }] {
+            for count in [1, 2, 7, 30] {
+                let members: Vec<Member> =
+                    (0..count).map(|n: u8| member(n, weight(u16::from(n)))).collect();
+                assert!(ring(&members) == plain(&members), "{members:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn inverses() {
+        for number in [1, 2, 3, 1000, 65535, 65536] {
+            assert_eq!(number * inverse(number) % SLOTS, 1, "{number}");
+        }
+    }
 }

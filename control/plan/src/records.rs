@@ -70,10 +70,8 @@ impl<'p> Look<'p> {
         let Some(Settling { service, ring, members }) = self.settling.get(&backend).copied() else {
             return;
         };
-        if (slot as usize) >= ring.slots.len() || !ring.is_changed(slot as usize) {
-            return;
-        }
-        let current = ring.current(slot as usize).and_then(|member| members.get(member as usize));
+        let Some(pair) = ring.pair(slot as usize) else { return };
+        let current = members.get(usize::from(pair.current));
         if current != Some(&backend) {
             self.records.elsewhere.entry(service).or_default().insert(slot);
         }

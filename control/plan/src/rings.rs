@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
 use ringway_abi::raw::RW_MAX_RINGS;
 
-use crate::history::{self, Before};
-use crate::maglev::{self, Member};
+use crate::history::{self, Before, Moment};
+use crate::maglev::Member;
 use crate::records::Records;
-use crate::tables::{Pair, RingRow, ServiceKey, ServiceRow};
+use crate::tables::{Pair, RingRow, ServiceKey, ServiceRow, Slots};
 
 /// What one service wants of its ring.
 pub(crate) struct Wish {
@@ -32,11 +33,10 @@ pub(crate) struct Wish {
 #[derive(Clone, Debug)]
 struct Last {
     service: u16,
-    members: Vec<Member>,
     references: Vec<u32>,
     live: Vec<bool>,
     /// Before history had its say; `None`: not known.
-    wanted: Option<Arc<[u16]>>,
+    wanted: Option<Slots>,
     /// `None`: not known.
     ring: Option<RingRow>,
 }
@@ -45,8 +45,8 @@ struct Last {
 #[derive(Debug)]
 pub(crate) struct Rings {
     last: HashMap<ServiceKey, Last>,
-    /// Building one takes a millisecond.
-    built: HashMap<Vec<Member>, Arc<[u16]>>,
+    /// Stable ones, so that services with equal members share.
+    stable: HashMap<Arc<[Member]>, Slots>,
     used: HashSet<u32>,
     /// Given back last comes last: packets under way may still use it.
     free: VecDeque<u32>,
@@ -58,11 +58,13 @@ impl Default for Rings {
     }
 }
 
-/// Slots and pairs of the same addresses are the same.
-type Content = (Arc<[u16]>, Arc<[Pair]>);
-
-fn address(content: &Content) -> (usize, usize) {
-    (content.0.as_ptr() as usize, content.1.as_ptr() as usize)
+/// Where slots are the same, so are their pairs.
+#[derive(Clone)]
+struct Content {
+    slots: Slots,
+    pairs: Arc<[Pair]>,
+    /// The ring that has it, if already known.
+    ring: Option<u32>,
 }
 
 impl Rings {
@@ -71,7 +73,6 @@ impl Rings {
         let by_id: HashMap<u32, &RingRow> = rings.iter().map(|ring| (ring.id, ring)).collect();
         let last = |row: &ServiceRow| Last {
             service: row.id,
-            members: Vec::new(),
             references: row.members.clone(),
             live: Vec::new(),
             wanted: None,
@@ -80,7 +81,7 @@ impl Rings {
         let used: HashSet<u32> = services.iter().map(|row| row.ring).collect();
         Rings {
             last: services.iter().map(|row| (row.key, last(row))).collect(),
-            built: HashMap::new(),
+            stable: HashMap::new(),
             free: (0..RW_MAX_RINGS).filter(|id| !used.contains(id)).collect(),
             used,
         }
@@ -93,110 +94,93 @@ impl Rings {
         now: u32,
         records: &Records,
     ) -> (Vec<u32>, Vec<RingRow>) {
-        let wanted = self.build(&wishes);
+        let wanted = self.wanted(&wishes);
         let contents = self.remember(&wishes, &wanted, now, records);
-        let mut known: HashMap<(usize, usize), u32> = HashMap::new();
+        let mut known: HashMap<usize, u32> = HashMap::new();
         for ring in self.last.values().filter_map(|last| last.ring.as_ref()) {
-            known.insert((ring.slots.as_ptr() as usize, ring.pairs.as_ptr() as usize), ring.id);
+            known.insert(ring.slots.address(), ring.id);
         }
         let mut rows: HashMap<u32, RingRow> = HashMap::new();
         let mut ids = Vec::with_capacity(wishes.len());
-        for (slots, pairs) in &contents {
-            let content = (slots.clone(), pairs.clone());
+        for Content { slots, pairs, ring } in contents {
             let fresh = || self.free.pop_front().unwrap_or(RW_MAX_RINGS);
-            let id = *known.entry(address(&content)).or_insert_with(fresh);
-            rows.entry(id).or_insert(RingRow { id, slots: content.0, pairs: content.1 });
+            let known = known.entry(slots.address());
+            let id = *known.or_insert_with(|| ring.unwrap_or_else(fresh));
+            rows.entry(id).or_insert(RingRow { id, slots, pairs });
             ids.push(id);
         }
         let used: HashSet<u32> = rows.keys().copied().collect();
         self.free.extend(self.used.difference(&used));
         self.used = used;
         let last = wishes.into_iter().zip(wanted).zip(&ids).map(|((wish, wanted), id)| {
-            let Wish { key, service, members, references, live, .. } = wish;
+            let Wish { key, service, references, live, .. } = wish;
             let ring = rows.get(id).cloned();
-            (key, Last { service, members, references, live, wanted: Some(wanted), ring })
+            (key, Last { service, references, live, wanted: Some(wanted), ring })
         });
         self.last = last.collect();
-        // What no service wants any more is nobody's but the cache's.
-        self.built.retain(|_, slots| Arc::strong_count(slots) > 1);
+        self.stable.retain(|_, slots| slots.is_shared());
         let mut rows: Vec<RingRow> = rows.into_values().collect();
         rows.sort_by_key(|ring| ring.id);
         (ids, rows)
     }
 
     /// Who should own each slot: as in the last plan, or as another service has it, or new.
-    fn build(&mut self, wishes: &[Wish]) -> Vec<Arc<[u16]>> {
-        let as_before = |wish: &Wish| {
-            let last = self.last.get(&wish.key).filter(|last| last.members == wish.members);
-            last.and_then(|last| last.wanted.clone())
-        };
-        let mut wanted: Vec<Option<Arc<[u16]>>> = wishes.iter().map(as_before).collect();
-        let mut missing: HashMap<&[Member], Vec<usize>> = HashMap::new();
-        for (place, wish) in wishes.iter().enumerate().filter(|(n, _)| wanted[*n].is_none()) {
-            missing.entry(&wish.members).or_default().push(place);
-        }
-        let known = |members: &[Member]| self.built.get(members).cloned();
-        let (old, new): (Vec<_>, Vec<_>) =
-            missing.keys().map(|members| (*members, known(members))).partition(|m| m.1.is_some());
-        let new: Vec<&[Member]> = new.into_iter().map(|(members, _)| members).collect();
-        let built = build_all(&new);
-        for (members, slots) in &built {
-            self.built.insert(members.to_vec(), slots.clone());
-        }
-        let old = old.into_iter().filter_map(|(members, slots)| Some((members, slots?)));
-        for (members, slots) in old.chain(built) {
-            for place in missing.get(members).into_iter().flatten() {
-                wanted[*place] = Some(slots.clone());
+    fn wanted(&mut self, wishes: &[Wish]) -> Vec<Slots> {
+        let mut one = |wish: &Wish| {
+            let members = wish.members.as_slice();
+            let last = self.last.get(&wish.key).and_then(|last| last.wanted.as_ref());
+            if let Some(same) = last.filter(|slots| slots.members() == Some(members)) {
+                return same.clone();
             }
-        }
-        // None is left without.
-        wanted.into_iter().map(Option::unwrap_or_default).collect()
+            if let Some(known) = self.stable.get(members) {
+                return known.clone();
+            }
+            let members: Arc<[Member]> = members.into();
+            let slots = Slots::stable(members.clone());
+            self.stable.insert(members, slots.clone());
+            slots
+        };
+        wishes.iter().map(&mut one).collect()
     }
 
     /// What each ring becomes. Services that had one ring and want one go on sharing it.
     fn remember(
         &self,
         wishes: &[Wish],
-        wanted: &[Arc<[u16]>],
+        wanted: &[Slots],
         now: u32,
         records: &Records,
     ) -> Vec<Content> {
-        let nothing: Arc<[Pair]> = empty_pairs();
+        let nothing: Arc<[Pair]> = Arc::from([]);
         let mut contents = Vec::with_capacity(wishes.len());
         let mut groups: HashMap<Group, Vec<usize>> = HashMap::new();
         for (place, (wish, wanted)) in wishes.iter().zip(wanted).enumerate() {
-            contents.push((wanted.clone(), nothing.clone()));
+            let (slots, pairs) = (wanted.clone(), nothing.clone());
+            contents.push(Content { slots, pairs, ring: None });
             let last = self.last.get(&wish.key);
             let (Some(timeout), Some(last)) = (wish.remember, last) else { continue };
             let Some(ring) = &last.ring else { continue };
             let moment = records.moment([wish.service].iter(), now, timeout);
             if last.is_same(wish, wanted) && !history::is_due(&ring.pairs, &moment) {
-                contents[place] = (ring.slots.clone(), ring.pairs.clone());
+                contents[place] = Content::of(ring);
                 continue;
             }
-            let group = Group {
-                ring: ring.id,
-                wanted: wanted.as_ptr() as usize,
-                now: last.numbers(wish),
-                timeout,
-            };
+            let wanted = wanted.address();
+            let group = Group { ring: ring.id, wanted, now: last.numbers(wish), timeout };
             groups.entry(group).or_default().push(place);
         }
-        for (group, places) in groups {
+        let groups: Vec<(Group, Vec<usize>)> = groups.into_iter().collect();
+        let following = on_all_cpus(&groups, |(group, places)| {
             let services = || places.iter().map(|place| &wishes[*place].service);
-            let (first, moment) = (places[0], records.moment(services(), now, group.timeout));
-            let last = self.last.get(&wishes[first].key).and_then(|last| last.ring.as_ref());
-            let Some(ring) = last else { continue };
-            let before = Before { ring, now: &group.now };
+            let moment = records.moment(services(), now, group.timeout);
+            let last = self.last.get(&wishes[places[0]].key).and_then(|last| last.ring.as_ref())?;
             let elsewhere = records.elsewhere(services());
-            let mut content = history::follow(&before, &wanted[first], &moment, &elsewhere);
-            if content.0 == ring.slots && content.1 == ring.pairs {
-                content = (ring.slots.clone(), ring.pairs.clone());
-            } else if content.1.is_empty() {
-                content.1 = nothing.clone();
-            }
+            Some(follow(last, &wanted[places[0]], &group.now, &moment, &elsewhere))
+        });
+        for ((_, places), content) in groups.iter().zip(following) {
+            let Some(content) = content else { continue };
             for place in places {
-                contents[place] = content.clone();
+                contents[*place] = content.clone();
             }
         }
         contents
@@ -223,10 +207,32 @@ impl Rings {
     }
 }
 
-/// All empty lists are one, so that stable rings can be told by their addresses.
-fn empty_pairs() -> Arc<[Pair]> {
-    static EMPTY: std::sync::LazyLock<Arc<[Pair]>> = std::sync::LazyLock::new(|| Arc::from([]));
-    EMPTY.clone()
+impl Content {
+    fn of(ring: &RingRow) -> Content {
+        Content { slots: ring.slots.clone(), pairs: ring.pairs.clone(), ring: Some(ring.id) }
+    }
+}
+
+/// What a ring becomes.
+fn follow(
+    ring: &RingRow,
+    wanted: &Slots,
+    now: &[Option<u16>],
+    moment: &Moment,
+    elsewhere: &HashSet<u32>,
+) -> Content {
+    let was = ring.written();
+    let before = Before { ring: &was, now };
+    let is = history::follow(&before, wanted.written(), moment, elsewhere);
+    let same = is.slots == was.slots && is.pairs == was.pairs;
+    let slots = match (same, is.pairs.is_empty()) {
+        // Not as it was found: that takes more room.
+        (true, _) if ring.slots.members().is_some() => ring.slots.clone(),
+        // Without a pair it is the very ring that was wanted, and can be shared with others.
+        (_, true) => wanted.clone(),
+        (_, false) => Slots::changing(wanted, &is.slots),
+    };
+    Content { slots, pairs: is.pairs, ring: same.then_some(ring.id) }
 }
 
 /// Services whose rings follow from the last one in the same way.
@@ -240,8 +246,8 @@ struct Group {
 
 impl Last {
     /// Nothing but time has passed.
-    fn is_same(&self, wish: &Wish, wanted: &Arc<[u16]>) -> bool {
-        self.wanted.as_ref().is_some_and(|last| Arc::ptr_eq(last, wanted))
+    fn is_same(&self, wish: &Wish, wanted: &Slots) -> bool {
+        self.wanted.as_ref().is_some_and(|last| last.address() == wanted.address())
             && self.references == wish.references
             && self.live == wish.live
     }
@@ -257,24 +263,18 @@ impl Last {
     }
 }
 
-/// Rings of these members, on all CPUs.
-fn build_all<'m>(members: &[&'m [Member]]) -> Vec<(&'m [Member], Arc<[u16]>)> {
+/// One result for each, made on all CPUs.
+fn on_all_cpus<T: Sync, R: Send>(all: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
-    let build = |some: &[&'m [Member]]| -> Vec<(&'m [Member], Arc<[u16]>)> {
-        some.iter().map(|members| (*members, maglev::ring(members).into())).collect()
-    };
-    if members.len() < 2 || cpus < 2 {
-        return build(members);
+    if all.len() < 2 || cpus < 2 {
+        return all.iter().map(make).collect();
     }
+    let make = &make;
     thread::scope(|scope| {
-        let share = members.len().div_ceil(cpus);
-        let threads: Vec<_> =
-            members.chunks(share).map(|some| (some, scope.spawn(move || build(some)))).collect();
-        // A thread that panicked would have done so here, too.
-        let built = threads.into_iter().map(|(some, thread)| match thread.join() {
-            Ok(built) => built,
-            Err(_) => build(some),
-        });
-        built.flatten().collect()
+        let share = all.len().div_ceil(cpus);
+        let some = |some| scope.spawn(move || <[T]>::iter(some).map(make).collect::<Vec<R>>());
+        let threads: Vec<_> = all.chunks(share).map(some).collect();
+        let made = threads.into_iter().map(|thread| thread.join());
+        made.flat_map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
     })
 }

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use ringway_abi::BackendRef;
 pub use ringway_config::{Forward, PortRange, Protocol};
 
+pub use crate::slots::Slots;
+
 /// What a client addresses: the identity of a service entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServiceKey {
@@ -140,9 +142,8 @@ impl BackendRow {
 pub struct RingRow {
     /// Identifier, index into the outer maps; below `RW_MAX_RINGS`.
     pub id: u32,
-    /// `RW_RING_SLOTS` entries: a member's number, `RW_NO_MEMBER`, or from `RW_MAX_MEMBERS` on one
-    /// of `pairs`. Shared between plans while nothing changes.
-    pub slots: Arc<[u16]>,
+    /// What each slot holds. Shared between plans while nothing changes.
+    pub slots: Slots,
     /// Owners of slots that have changed.
     pub pairs: Arc<[Pair]>,
 }

@@ -242,7 +242,7 @@ impl World {
     pub fn chosen(&self, frame: &Frame) -> Option<BackendRow> {
         let service = self.service(frame.family(), frame.proto, frame.dst.port());
         let ring = self.tables.rings.iter().find(|r| r.id == service.row.ring).unwrap();
-        let member = ring.slots[ring_slot(frame.proto, frame.src, frame.dst)];
+        let member = ring.slots.written()[ring_slot(frame.proto, frame.src, frame.dst)];
         let reference = *service.row.members.get(usize::from(member))?;
         service.backends.into_iter().find(|b| b.reference() == reference)
     }

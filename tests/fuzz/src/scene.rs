@@ -69,8 +69,8 @@ impl Scene {
             // Every other slot has just changed from the last member to the first.
             ring.pairs = [Pair { current: 0, former: 3, since: 1 }].into();
             let changed = RW_MAX_MEMBERS as u16;
-            let slots = ring.slots.iter().enumerate();
-            ring.slots = slots.map(|(n, slot)| if n % 2 == 0 { changed } else { *slot }).collect();
+            let slots = ring.slots.written().into_iter().enumerate();
+            ring.slots = slots.map(|(n, slot)| if n % 2 == 0 { changed } else { slot }).collect();
         }
     }
 }

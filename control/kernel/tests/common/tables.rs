@@ -73,7 +73,7 @@ pub fn backend_mac(index: u32) -> [u8; 6] {
     [0x02, 0, 0, 0xbb, high, low]
 }
 
-fn ring_slots(members: usize) -> std::sync::Arc<[u16]> {
+fn ring_slots(members: usize) -> ringway_plan::tables::Slots {
     let owner = |slot: usize| match members {
         0 => RW_NO_MEMBER as u16,
         members => (slot % members) as u16,

@@ -86,7 +86,7 @@ fn set(world: &mut World, slot: u16, pairs: &[Pair]) {
         let ids: Vec<u32> =
             tables.services.iter().filter(|s| is_ours(s)).map(|service| service.ring).collect();
         for ring in tables.rings.iter_mut().filter(|ring| ids.contains(&ring.id)) {
-            ring.slots = vec![slot; ring.slots.len()].into();
+            ring.slots = vec![slot; ring.slots.count()].into();
             ring.pairs = pairs.into();
         }
     });
