@@ -117,6 +117,8 @@ pub struct World {
     /// What [`Gateway::apply`] was last given.
     pub tables: Tables,
     roots: [Program; 2],
+    /// Whether the interface of a slot has no Ethernet header.
+    layer3: [bool; 2],
     next_port: u16,
 }
 
@@ -148,7 +150,8 @@ impl World {
             gateway.set_iface(&iface).unwrap();
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
-        let mut world = Self { gateway, tables: standard_tables(), roots, next_port: 30_000 };
+        let (tables, layer3) = (standard_tables(), [false; 2]);
+        let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000 };
         world.change(change);
         world
     }
@@ -171,6 +174,10 @@ impl World {
         let mut out = Vec::new();
         let verdict = self.root(slot).run(frame, &mut out).unwrap();
         let reason = self.counted(slot, &before, verdict);
+        let raw = self.layer3[slot as usize];
+        // What is redirected leaves by an Ethernet device.
+        let came = if raw { framed(frame) } else { frame.to_vec() };
+        let left = if raw && verdict != Verdict::Redirect { framed(&out) } else { out.clone() };
         if matches!(verdict, Verdict::Tx | Verdict::Redirect) || out != frame {
             capture::sent(&out);
         }
@@ -378,6 +385,19 @@ impl World {
         self.gateway.set_iface(&iface).unwrap();
     }
 
+    /// Makes the interface of a slot one without an Ethernet header, in the generic path as all of
+    /// them are. What it is fed from now on begins with the IP header.
+    pub fn make_layer3(&mut self, slot: u32) {
+        let (name, ifindex, mac, mtu) = ("lo".to_owned(), 1, [0; 6], 9000);
+        let (alt_mac, redirect, layer3, vlan) = (None, false, true, None);
+        let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
+        self.gateway.set_iface(&iface).unwrap();
+        self.gateway.set_generic(slot, true).unwrap();
+        let root = self.gateway.root_program(slot).unwrap();
+        self.roots[slot as usize] = Program::new(root);
+        self.layer3[slot as usize] = true;
+    }
+
     /// Takes the device out of an interface slot.
     pub fn remove_device(&self, slot: u32) {
         audit::delete(self.map("devices"), slot);
@@ -399,6 +419,15 @@ pub fn backend_port_of(world: &World, address: std::net::IpAddr, port: u16) -> B
         b.address == address && service.key.port == port
     };
     world.tables.backends.iter().find(of).unwrap().clone()
+}
+
+/// The packet of a device without Ethernet header, with one of zeros before it.
+fn framed(packet: &[u8]) -> Vec<u8> {
+    let ethertype: [u8; 2] = match packet.first().map(|first| first >> 4) {
+        Some(6) => [0x86, 0xdd],
+        _ => [0x08, 0x00],
+    };
+    [&[0; 12], &ethertype[..], packet].concat()
 }
 
 /// TX back by the same interface, redirect to another.

@@ -8,6 +8,7 @@ mod dsr;
 mod forward;
 mod fragments;
 mod icmp;
+mod layer3;
 mod layers;
 mod ledger;
 mod malformed;
