@@ -179,10 +179,10 @@ impl World {
         let came = if raw { framed(frame) } else { frame.to_vec() };
         let left = if raw && verdict != Verdict::Redirect { framed(&out) } else { out.clone() };
         if matches!(verdict, Verdict::Tx | Verdict::Redirect) || out != frame {
-            capture::sent(&out);
+            capture::sent(&left);
         }
-        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(frame).is_good() {
-            wire::check(&out).good();
+        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(&came).is_good() {
+            wire::check(&left).good();
         }
         Summary { verdict, reason, frame: out }
     }
