@@ -22,6 +22,8 @@ pub enum Health {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Observed {
     health: HashMap<String, Quick<SocketAddr, Health>>,
+    /// Of those that get less than their weight, tenths.
+    shares: HashMap<String, Quick<SocketAddr, u16>>,
     /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
     /// interface that is not the gateway's.
     pub next_hops: Quick<IpAddr, NextHop>,
@@ -55,6 +57,21 @@ impl Observed {
         let backends = self.health.get(service);
         move |backend| {
             backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Down)
+        }
+    }
+
+    /// Notes that a backend gets only so many tenths of its weight for now: it came up lately.
+    pub fn set_share(&mut self, service: &str, backend: SocketAddr, tenths: u16) {
+        self.shares.entry(service.into()).or_default().insert(backend, tenths.min(10));
+    }
+
+    /// What each backend of the service of that name weighs in its ring. A ring depends on the
+    /// proportions alone, so those of a service where all get their whole weight stay as they are.
+    pub(crate) fn weight_of(&self, service: &str) -> impl Fn(SocketAddr, u16) -> u16 {
+        let shares = self.shares.get(service);
+        move |backend, weight| match shares {
+            None => weight,
+            Some(shares) => weight * shares.get(&backend).copied().unwrap_or(10),
         }
     }
 

@@ -239,7 +239,7 @@ impl Plan<'_> {
             Protocol::Tcp => timeouts.established,
             Protocol::Udp => timeouts.udp,
         };
-        let mut wish = wish(entry.key, id, &rows);
+        let mut wish = wish(entry.key, id, &rows, self.observed.weight_of(&service.name));
         wish.remember = service.forward.is_dsr().then_some(timeout.as_secs() as u32);
         if let Some(row) = self.tables.services.last_mut() {
             row.members.clone_from(&wish.references);
@@ -348,13 +348,18 @@ fn up(service: &Service, observed: &Observed) -> Vec<bool> {
 /// The members of a ring, in the order of identity, without a memory. A port is part of a
 /// member's identity only where two of them have one address: so services on different ports of
 /// the same machines share a ring.
-fn wish(key: ServiceKey, service: u16, rows: &[BackendRow]) -> Wish {
+fn wish(
+    key: ServiceKey,
+    service: u16,
+    rows: &[BackendRow],
+    weight: impl Fn(SocketAddr, u16) -> u16,
+) -> Wish {
     let mut rows: Vec<&BackendRow> = rows.iter().collect();
     rows.sort_by_key(|row| (row.address, row.port));
     Wish {
         key,
         service,
-        members: (0..rows.len()).map(|place| member(&rows, place)).collect(),
+        members: (0..rows.len()).map(|place| member(&rows, place, &weight)).collect(),
         references: rows.iter().map(|row| row.reference()).collect(),
         live: rows.iter().map(|row| row.up).collect(),
         remember: None,
@@ -362,12 +367,12 @@ fn wish(key: ServiceKey, service: u16, rows: &[BackendRow]) -> Wish {
 }
 
 /// Of rows in the order of identity.
-fn member(rows: &[&BackendRow], place: usize) -> Member {
+fn member(rows: &[&BackendRow], place: usize, weight: &impl Fn(SocketAddr, u16) -> u16) -> Member {
     let row = rows[place];
     let beside = [place.wrapping_sub(1), place + 1];
     let twice = beside.iter().filter_map(|n| rows.get(*n)).any(|r| r.address == row.address);
     let port = if twice { row.port } else { 0 };
-    let weight = if row.takes_new() { row.weight } else { 0 };
+    let weight = if row.takes_new() { weight(row.endpoint(), row.weight) } else { 0 };
     Member { address: row.address, port, protocol: row.protocol, weight }
 }
 

@@ -58,6 +58,14 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
+    /// Slow start counts in tenths.
+    #[test]
+    fn only_proportions_matter(members in members(1..40)) {
+        let tenfold = |m: &Member| Member { weight: m.weight * 10, ..*m };
+        let scaled: Vec<Member> = members.iter().map(tenfold).collect();
+        prop_assert_eq!(ring(&members), ring(&scaled));
+    }
+
     #[test]
     fn order_does_not_matter(members in members(1..40), seed: u64) {
         let mut shuffled = members.clone();

@@ -361,3 +361,34 @@ fn every_node_has_the_same_ring() {
     };
     assert!(owners(&a) == owners(&b));
 }
+
+/// A backend that came up lately grows to its weight; each step takes slots from the others alone.
+#[test]
+fn slow_start_grows_in_small_steps() {
+    let config = web(
+        "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }, { address = \"10.0.0.4\" }]",
+        "",
+    );
+    let new = |tables: &Tables| -> HashSet<usize> {
+        let own = tables.services[0]
+            .members
+            .iter()
+            .position(|reference| row(tables, "10.0.0.4:80").reference() == *reference);
+        let slots = tables.rings[0].slots.written();
+        (0..slots.len()).filter(|n| usize::from(slots[*n]) == own.unwrap()).collect()
+    };
+    let mut planner = Planner::default();
+    let mut before: HashSet<usize> = HashSet::new();
+    for tenths in 1..=10 {
+        let mut observed = well(&config);
+        observed.set_share("web", at("10.0.0.4:80"), tenths);
+        let tables = planner.plan(&config, &observed).unwrap();
+        let (now, share) = (new(&tables), f64::from(tenths) / f64::from(20 + tenths));
+        assert!((now.len() as f64 - 65537.0 * share).abs() < 10.0, "{tenths}: {}", now.len());
+        let lost = before.difference(&now).count();
+        assert!(lost < 65537 / 100, "{tenths}: {lost} slots were taken back");
+        assert_eq!(row(&tables, "10.0.0.4:80").weight, 1);
+        before = now;
+    }
+    assert_eq!(before, new(&planner.plan(&config, &well(&config)).unwrap()));
+}
