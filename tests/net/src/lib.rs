@@ -5,6 +5,7 @@
 
 mod binary;
 mod books;
+mod cable;
 mod client;
 mod gateway;
 mod load;
@@ -14,6 +15,7 @@ mod tunnel;
 
 pub use binary::{Ran, path as binary, ringway};
 pub use books::{Device, RunCounts, detach_link};
+pub use cable::Cable;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
 pub use gateway::{Gateway, remove_stale_pins};
 pub use load::{Load, Outcome};

@@ -55,7 +55,8 @@ impl Drop for Tunnel {
     }
 }
 
-fn open(name: &str) -> Result<File> {
+/// A new TUN device in the calling thread's network namespace: bare IP packets, one per read or write.
+pub(crate) fn open(name: &str) -> Result<File> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -74,8 +75,13 @@ fn open(name: &str) -> Result<File> {
     Ok(file)
 }
 
-/// Polls, so that it ends soon after it is told to.
-fn pump(mut tun: File, wrapper: &Wrapper, stop: &AtomicBool) {
+fn pump(tun: File, wrapper: &Wrapper, stop: &AtomicBool) {
+    // What is refused is lost, as on any network.
+    drain(tun, stop, |packet| drop(wrapper.send(packet)));
+}
+
+/// Reads packets out of a TUN device. Polls, so that it ends soon after it is told to.
+pub(crate) fn drain(mut tun: File, stop: &AtomicBool, mut take: impl FnMut(&[u8])) {
     let mut packet = [0; 2048];
     while !stop.load(Ordering::Relaxed) {
         let mut ready = libc::pollfd { fd: tun.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -83,9 +89,9 @@ fn pump(mut tun: File, wrapper: &Wrapper, stop: &AtomicBool) {
         if unsafe { libc::poll(&raw mut ready, 1, 100) } <= 0 {
             continue;
         }
-        let Ok(length) = tun.read(&mut packet) else { continue };
-        // What is refused is lost, as on any network.
-        let _ = wrapper.send(&packet[..length]);
+        if let Ok(length) = tun.read(&mut packet) {
+            take(&packet[..length]);
+        }
     }
 }
 

@@ -78,6 +78,8 @@ struct Needs {
     v6: bool,
     /// IPv4 from an address of this node's own.
     own_source: bool,
+    /// IPv4 from an address to which another interface leads.
+    strange_source: bool,
 }
 
 impl Needs {
@@ -87,6 +89,7 @@ impl Needs {
         for service in &config.services {
             if service.forward == Forward::Nat {
                 answers.add(*service.address, service.announce == Announce::Kernel);
+                answers.strange_source |= service.address.is_ipv4();
             }
             let clients = service.forward == Forward::Nat && service.source == SourceMode::Client;
             for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
@@ -102,6 +105,7 @@ impl Needs {
         self.v4 |= family.is_ipv4();
         self.v6 |= family.is_ipv6();
         self.own_source |= family.is_ipv4() && own_source;
+        self.strange_source |= self.own_source;
     }
 }
 
@@ -160,7 +164,7 @@ fn wrong(receiver: &str, now: Receiving, needs: Needs) -> Vec<Setting> {
     };
     must(needs.v4 && !now.forwards_v4, v4("forwarding"), 0, 1);
     must(needs.own_source && !now.accepts_local, v4("accept_local"), 0, 1);
-    must(needs.own_source && now.rp_filter == 1, v4("rp_filter"), 1, 2);
+    must(needs.strange_source && now.rp_filter == 1, v4("rp_filter"), 1, 2);
     must(needs.v6 && !now.forwards_v6, "net.ipv6.conf.all.forwarding".into(), 0, 1);
     wrong
 }

@@ -15,6 +15,7 @@ mod health;
 mod http;
 mod icmp;
 mod losses;
+mod layer3;
 mod passing;
 mod ports;
 mod privileges;

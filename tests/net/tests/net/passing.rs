@@ -83,7 +83,7 @@ fn backends(common: &str, port: u16) -> Result<Vec<SocketAddr>> {
     (1..=3).map(|n| Ok(SocketAddr::new(format!("{common}{n}").parse()?, port))).collect()
 }
 
-fn counted(status: &Value, interface: &str, verdict: &str, reason: &str) -> u64 {
+pub fn counted(status: &Value, interface: &str, verdict: &str, reason: &str) -> u64 {
     let mut counters = status["counters"].as_array().into_iter().flatten();
     let found = counters.find(|counter| {
         counter["interface"] == interface
