@@ -163,6 +163,11 @@ impl std::error::Error for Error {}
 pub struct Errors(Vec<Error>);
 
 impl Errors {
+    /// These; `None` when there are none.
+    pub fn new(errors: Vec<Error>) -> Option<Errors> {
+        (!errors.is_empty()).then_some(Errors(errors))
+    }
+
     /// The errors, by file, line and column.
     pub fn iter(&self) -> impl Iterator<Item = &Error> {
         self.0.iter()

@@ -482,6 +482,111 @@ fn checks() {
                 "10:32: path = \"/\" in check of service \"web\" says nothing to a tcp check: remove it, or write type = \"http\" or \"https\"",
             ),
             (
+                "check = { type = \"https\", port = 443, send = \"x\" }",
+                "10:46: send = \"x\" in check of service \"web\" says nothing to an https check: remove it, or write type = \"udp\"",
+            ),
+            (
+                "check = { type = \"exec\", sni = \"a\", command = [\"/bin/true\"] }",
+                "10:32: sni = \"a\" in check of service \"web\" says nothing to an exec check: remove it, or write type = \"https\"",
+            ),
+            (
+                "check = { type = \"dns\", expect = 200, query = \"a\" }",
+                "10:34: expect = 200 in check of service \"web\" says nothing to a dns check: remove it, or write type = \"http\" or \"https\" or \"udp\"",
+            ),
+            (
+                "check = { type = \"http\", host = \"a/b\" }",
+                "10:33: host = \"a/b\" in check of service \"web\" is no host: write a name such as \"www.example.com\", with a port if need be",
+            ),
+            (
+                "check = { type = \"http\", expect = 99 }",
+                "10:35: expect = 99 in check of service \"web\" is out of range: write a status from 100 to 599, a range such as \"200-299\", or a list of them",
+            ),
+            (
+                "check = { type = \"http\", expect = [200, \"299-200\"] }",
+                "10:35: expect = [200, \"299-200\"] in check of service \"web\" is no HTTP status: write a status from 100 to 599, a range such as \"200-299\", or a list of them",
+            ),
+            (
+                "check = { type = \"http\", expect = \"ok\" }",
+                "10:35: expect = \"ok\" in check of service \"web\" is no HTTP status: write a status from 100 to 599, a range such as \"200-299\", or a list of them",
+            ),
+            (
+                "check = { type = \"https\", tls_verify = \"no\" }",
+                "10:40: tls_verify = \"no\" in check of service \"web\" is a string: write true or false, without quotes",
+            ),
+            (
+                "check = { type = \"https\", ca_file = \"ca.pem\" }",
+                "10:37: ca_file = \"ca.pem\" in check of service \"web\" is not the absolute path of a file: write an absolute path such as \"/etc/ringway/ca.pem\"",
+            ),
+            (
+                "check = { type = \"https\", ca_file = \"/ca.pem\", tls_verify = false }",
+                "10:37: ca_file in check of service \"web\" says nothing to tls_verify = false: remove one of the two",
+            ),
+            (
+                "check = { type = \"https\", sni = \"10.0.0.2\" }",
+                "10:33: sni = \"10.0.0.2\" in check of service \"web\" is an address, and TLS asks by name: remove it (then the certificate must be for the address asked), or write the name that the certificate is for",
+            ),
+            (
+                "check = { type = \"https\", sni = \"a b\" }",
+                "10:33: sni = \"a b\" in check of service \"web\" is no host name: write the name that the certificate is for, such as \"www.example.com\"",
+            ),
+            (
+                "check = { type = \"udp\" }",
+                "10:9: check of service \"web\" has no send: add send = \"ping\", or send = \"hex:01ff\"",
+            ),
+            (
+                "check = { type = \"udp\", send = \"\" }",
+                "10:32: send = \"\" in check of service \"web\" is empty: write text, or bytes such as \"hex:01ff\"",
+            ),
+            (
+                "check = { type = \"udp\", send = \"hex:0g\", expect = \"hex:012\" }",
+                "10:32: send = \"hex:0g\" in check of service \"web\" has 'g' among its hexadecimal digits: write two of 0-9, a-f for each byte\n\
+                 10:51: expect = \"hex:012\" in check of service \"web\" has 3 hexadecimal digits, an odd number: write two for each byte",
+            ),
+            (
+                "check = { type = \"dns\" }",
+                "10:9: check of service \"web\" has no query: add query = \"example.com\"",
+            ),
+            (
+                "check = { type = \"dns\", query = \"a..b\" }",
+                "10:33: query = \"a..b\" in check of service \"web\" is no domain name: write a name such as \"example.com\"",
+            ),
+            (
+                "check = { type = \"dns\", query = \"müller.example\" }",
+                "10:33: query = \"müller.example\" in check of service \"web\" has characters that are not ASCII: write its xn-- form",
+            ),
+            (
+                "check = { type = \"dns\", query = \"a\", record = \"ANY\" }",
+                "10:47: record = \"ANY\" in check of service \"web\" is not known: write \"A\", \"NS\", \"CNAME\", \"SOA\", \"PTR\", \"MX\", \"TXT\", \"AAAA\", \"SRV\" or \"HTTPS\"",
+            ),
+            (
+                "check = { type = \"dns\", query = \"a\", rcode = [] }",
+                "10:46: rcode = [] in check of service \"web\" is empty: write rcode = \"NOERROR\" or several codes",
+            ),
+            (
+                "check = { type = \"exec\" }",
+                "10:9: check of service \"web\" has no command: add command = [\"/usr/local/lib/check\", \"argument\"]",
+            ),
+            (
+                "check = { type = \"exec\", command = \"/bin/check x\" }",
+                "10:36: command = \"/bin/check x\" in check of service \"web\" is a string, and no shell splits it: write command = [\"/usr/local/lib/check\", \"argument\"]",
+            ),
+            (
+                "check = { type = \"exec\", command = [\"check\"] }",
+                "10:36: command = [\"check\"] in check of service \"web\" does not begin with the absolute path of a program: write command = [\"/usr/local/lib/check\", \"argument\"]",
+            ),
+            (
+                "check = { type = \"exec\", command = [\"/bin/check\", 1] }",
+                "10:36: command = [\"/bin/check\", 1] in check of service \"web\" has an element that is no string: write command = [\"/usr/local/lib/check\", \"argument\"]",
+            ),
+            (
+                "forward = \"dsr-l2\"\ncheck = { type = \"exec\", command = [\"/bin/check\"] }",
+                "11:18: type = \"exec\" in check of service \"web\" cannot ask a backend by the road of forward = \"dsr-l2\", so it would not notice that the road is broken: write another type, or forward = \"nat\"",
+            ),
+            (
+                "check = { type = \"tcp\", log_checks = 1 }",
+                "10:38: log_checks = 1 in check of service \"web\" is an integer: write true or false, without quotes",
+            ),
+            (
                 "check = { type = \"tcp\", interval = 1 }",
                 "10:36: interval = 1 in check of service \"web\" is a bare number where a unit belongs: write \"1s\" if seconds are meant",
             ),

@@ -89,7 +89,9 @@ impl Roster {
                 let port = check.port.unwrap_or(member.endpoint.port());
                 let address = SocketAddr::new(ip, port);
                 let record = member.record.clone();
-                Some(Target { id, address, lane, check, initial: member.health, record })
+                let (service, backend) = (entry.name.clone(), member.endpoint);
+                let initial = member.health;
+                Some(Target { id, service, backend, address, lane, check, initial, record })
             })
             .collect()
     }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use ringway_config::{Config, Errors};
+use ringway_gateway::health;
 use ringway_gateway::preflight::{self, Finding, Report, State};
 use serde::Serialize;
 
@@ -35,7 +36,8 @@ struct Place {
 /// Validates; with --host also looks at the machine.
 pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let path = &args.config.config;
-    let config = ringway_config::load(path);
+    let config = ringway_config::load(path)
+        .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
     let report = match &config {
         Ok(config) if args.host => Some(preflight::run(config)),
         _ => None,

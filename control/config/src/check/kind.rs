@@ -88,16 +88,13 @@ fn others(section: &mut Section, kind: Option<Type>) {
         if types.contains(&word) {
             continue;
         }
-        if let Some(found) = section.optional(key, |_| Ok(())) {
-            let quoted: Vec<String> = types.iter().map(|t| format!("{t:?}")).collect();
-            let message = format!(
-                "{key} in {} says nothing to {} {word} check: remove it, or write type = {}",
-                section.place,
-                if word == "exec" || word == "udp" { "an" } else { "a" },
-                quoted.join(" or ")
-            );
-            section.report.error(found.span(), message);
-        }
+        let quoted: Vec<String> = types.iter().map(|kind| format!("{kind:?}")).collect();
+        let article = if word == "exec" || word.starts_with("http") { "an" } else { "a" };
+        let complaint = format!(
+            "says nothing to {article} {word} check: remove it, or write type = {}",
+            quoted.join(" or ")
+        );
+        section.optional(key, |_| Err::<(), _>(complaint));
     }
 }
 

@@ -1,17 +1,26 @@
 //! Health checks: one task per target, results to the daemon over a channel.
 //!
-//! Each target is checked at once when it appears, then at every `interval` counted from the
-//! beginning of the previous check, so a dead backend is noticed within `interval * fall +
-//! timeout`. The second check comes after a part of the interval that differs from target to
-//! target, which spreads checks in time.
+//! Each target is checked when it appears, then at every `interval` counted from the beginning of
+//! the previous check, so a dead backend is noticed within `interval * fall + timeout`. [`pace`] says
+//! how checks are spread in time.
 //!
 //! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a [`Lane`].
 //!
 //! Checks leave from the node's own ephemeral ports. Validation keeps the nat pool out of
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
-pub mod probe;
+mod dns;
+mod exec;
+mod failure;
+mod fit;
+mod http;
+mod https;
+mod pace;
+mod peer;
 pub mod state;
+mod tcp;
+mod trust;
+mod udp;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +33,13 @@ use tokio::time::{Instant, sleep_until};
 
 use ringway_config::{Check, CheckKind};
 
-pub use probe::{Lane, Source};
+pub use failure::Failure;
+pub use fit::unfit;
+pub use peer::{Lane, Peer, Source};
 pub use state::{Health, Machine};
+
+use pace::Pace;
+use trust::Trust;
 
 /// Checks in flight at most: bounds descriptors when thousands of targets begin together.
 const IN_FLIGHT: usize = 1024;
@@ -35,7 +49,11 @@ const IN_FLIGHT: usize = 1024;
 pub struct Target {
     /// The caller's number for it, returned with every event.
     pub id: usize,
-    /// Where to connect.
+    /// Name of its service.
+    pub service: String,
+    /// Its own address and port.
+    pub backend: SocketAddr,
+    /// Where to ask.
     pub address: SocketAddr,
     /// How to get to one backend of several that have this address.
     pub lane: Option<Lane>,
@@ -71,7 +89,7 @@ impl Record {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn count(&self, result: &Result<(), probe::Failure>) {
+    fn count(&self, result: &Result<(), Failure>) {
         match result {
             Ok(()) => self.passed.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
@@ -103,27 +121,50 @@ pub struct Checks {
 impl Checks {
     /// Begins checking. Changes of state arrive on `events`.
     pub fn start(targets: Vec<Target>, events: &mpsc::Sender<Event>) -> Checks {
-        let gate = Arc::new(Semaphore::new(IN_FLIGHT));
-        let count = targets.len() as u32;
+        let shared = Arc::new(Shared {
+            in_flight: Semaphore::new(IN_FLIGHT),
+            programs: Semaphore::new(exec::AT_ONCE),
+            trust: Trust::default(),
+        });
+        let count = targets.len();
         let mut tasks = JoinSet::new();
         for (place, target) in targets.into_iter().enumerate() {
-            // The second check: between a half and a whole interval after the first.
-            let half = target.check.interval / 2;
-            let phase = half + half * (place as u32 + 1) / count;
-            tasks.spawn(watch(target, phase, gate.clone(), events.clone()));
+            let pace = Pace::new(place, count, target.check.interval);
+            tasks.spawn(watch(target, pace, shared.clone(), events.clone()));
         }
         Checks { _tasks: tasks }
     }
 }
 
-async fn watch(target: Target, phase: Duration, gate: Arc<Semaphore>, events: mpsc::Sender<Event>) {
+/// What all checks have in common.
+#[derive(Debug)]
+struct Shared {
+    in_flight: Semaphore,
+    programs: Semaphore,
+    trust: Trust,
+}
+
+async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     let mut machine = Machine::new(target.check.rise, target.check.fall, target.initial);
-    let mut next = Instant::now();
-    let mut gap = phase;
+    let interval = target.check.interval;
+    let mut gaps = [pace.gap, pace.gap].into_iter();
+    let mut next = Instant::now() + pace.first;
     loop {
+        // No burst after a stall: what was missed is skipped.
+        next = next.max(Instant::now());
+        sleep_until(next).await;
+        let gate = match target.check.kind {
+            CheckKind::Exec(_) => &shared.programs,
+            _ => &shared.in_flight,
+        };
         let result = {
             let Ok(_permit) = gate.acquire().await else { return };
-            ask(&target).await
+            let began = Instant::now();
+            let result = ask(&target, &shared.trust).await;
+            if target.check.log_checks {
+                log(&target, &result, began.elapsed());
+            }
+            result
         };
         target.record.count(&result);
         if let Some(health) = machine.observe(result.is_ok()) {
@@ -133,19 +174,33 @@ async fn watch(target: Target, phase: Duration, gate: Arc<Semaphore>, events: mp
                 return;
             }
         }
-        // Never two at once, and no burst after a stall: skip what was missed.
-        next = (next + gap).max(Instant::now());
-        gap = target.check.interval;
-        sleep_until(next).await;
+        next += gaps.next().unwrap_or(interval);
     }
 }
 
-async fn ask(target: &Target) -> Result<(), probe::Failure> {
-    let to = probe::Peer { address: target.address, lane: target.lane.clone() };
+async fn ask(target: &Target, trust: &Trust) -> Result<(), Failure> {
+    let to = Peer { address: target.address, lane: target.lane.clone() };
+    let limit = target.check.timeout;
     match &target.check.kind {
-        CheckKind::Tcp => probe::tcp(&to, target.check.timeout).await,
-        CheckKind::Http(http) => probe::http(&to, &http.path, target.check.timeout).await,
-        _ => Err(probe::Failure::NoWay("not built yet".into())),
+        CheckKind::Tcp => tcp::tcp(&to, limit).await,
+        CheckKind::Http(check) => http::http(&to, check, limit).await,
+        CheckKind::Https(check, tls) => https::https(&to, check, tls, trust, limit).await,
+        CheckKind::Udp(check) => udp::udp(&to, check, limit).await,
+        CheckKind::Dns(check) => dns::dns(&to, check, limit).await,
+        CheckKind::Exec(check) => exec::exec(check, &target.service, target.address, limit).await,
+    }
+}
+
+/// One result, for those who asked for every one of them.
+fn log(target: &Target, result: &Result<(), Failure>, took: Duration) {
+    let (service, backend) = (&target.service, target.backend);
+    let kind = target.check.kind.name();
+    let ms = took.as_micros() as f64 / 1000.0;
+    match result {
+        Ok(()) => tracing::info!(check = kind, ms, "{service}: backend {backend} passed"),
+        Err(failure) => {
+            tracing::info!(check = kind, ms, "{service}: backend {backend} failed: {failure}");
+        }
     }
 }
 
@@ -157,6 +212,8 @@ mod tests {
     fn target(address: SocketAddr) -> Target {
         Target {
             id: 7,
+            service: "web".into(),
+            backend: address,
             address,
             lane: None,
             check: Check {

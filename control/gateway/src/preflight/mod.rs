@@ -20,7 +20,13 @@ pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
 pub fn run(config: &Config) -> Report {
-    judge(config, &Facts::gather(config))
+    let mut report = judge(config, &Facts::gather(config));
+    for error in crate::health::unfit(config) {
+        report.push("check-needs", "health checks", State::Fail, &error.message, "");
+        let place = format!("{}:{}:{}", error.file, error.line, error.column);
+        report.findings.last_mut().map(|finding| finding.place.replace(place));
+    }
+    report
 }
 
 /// What these facts mean for this configuration.

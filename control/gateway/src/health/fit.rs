@@ -1,0 +1,95 @@
+//! What checks need of this machine: files of authorities, programs.
+
+use std::fs;
+
+use ringway_config::{CheckKind, Config, Error, ExecCheck, Service, TlsCheck};
+use rustix::fs::{Access, access};
+
+use super::trust;
+
+/// What is missing, each with the place in the configuration that asks for it.
+pub fn unfit(config: &Config) -> Vec<Error> {
+    let error = |service: &Service| match &service.check.as_ref()?.kind {
+        CheckKind::Https(_, tls) if tls.verify => authorities(config, service, tls),
+        CheckKind::Exec(check) => program(config, check),
+        _ => None,
+    };
+    config.services.iter().filter_map(error).collect()
+}
+
+fn authorities(config: &Config, service: &Service, tls: &TlsCheck) -> Option<Error> {
+    let found = trust::authorities(tls).and_then(|file| trust::roots(&file));
+    let message = found.err()?;
+    let of = format!("https check of service \"{}\"", *service.name);
+    Some(match &tls.ca_file {
+        Some(file) => config.error_at(file, format!("{of}: {message}")),
+        None => config.error_at(&service.name, format!("{of}: {message}")),
+    })
+}
+
+fn program(config: &Config, check: &ExecCheck) -> Option<Error> {
+    let program = check.command.first()?;
+    let regular = fs::metadata(program).map(|found| found.is_file());
+    let executable = access(program.as_str(), Access::EXEC_OK).map_err(std::io::Error::from);
+    let what = match (regular, executable) {
+        (Err(error), _) => format!("{error}: install it, or write the path of another"),
+        (Ok(false), _) => "it is no file: write the path of a program".to_owned(),
+        (_, Err(error)) => format!("{error}: chmod +x {program}"),
+        (Ok(true), Ok(())) => return None,
+    };
+    Some(config.error_at(&check.command, format!("program {program} cannot be run: {what}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn errors(check: &str) -> Vec<String> {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\ncheck = {check}\n\
+             backends = [{{ address = \"10.0.0.2\" }}]\n"
+        );
+        let config = ringway_config::parse(&text, "gw.toml").expect("valid");
+        let shown = |error: Error| format!("{}:{}: {}", error.line, error.column, error.message);
+        unfit(&config).into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn files_of_authorities() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("ca.pem");
+        let check = format!("{{ type = \"https\", ca_file = {file:?} }}");
+        let found = errors(&check);
+        assert!(
+            found[0].starts_with("8:37: https check of service \"web\": authorities /"),
+            "{found:?}"
+        );
+        assert!(found[0].contains("No such file"), "{found:?}");
+        fs::write(&file, "no certificate").expect("written");
+        assert!(errors(&check)[0].contains("it has no certificate; PEM is expected"));
+        fs::write(&file, "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
+            .expect("written");
+        assert!(errors(&check)[0].contains("no certificate in it can be parsed"));
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let own = rcgen::CertificateParams::default().self_signed(&key).expect("a certificate");
+        fs::write(&file, own.pem()).expect("written");
+        assert_eq!(errors(&check), [""; 0]);
+        assert_eq!(errors("{ type = \"https\", tls_verify = false }"), [""; 0]);
+    }
+
+    #[test]
+    fn programs() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("check");
+        let check = format!("{{ type = \"exec\", command = [{file:?}] }}");
+        assert!(errors(&check)[0].contains("No such file or directory (os error 2): install it"));
+        fs::write(&file, "#!/bin/sh\n").expect("written");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).expect("mode");
+        assert!(errors(&check)[0].contains("Permission denied (os error 13): chmod +x"));
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("mode");
+        assert_eq!(errors(&check), [""; 0]);
+        assert!(errors("{ type = \"exec\", command = [\"/tmp\"] }")[0].contains("it is no file"));
+    }
+}
