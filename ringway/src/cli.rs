@@ -30,6 +30,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
+    /// Keep the programs that were attached, for a minute only, where the default route leads.
+    Confirm(ConfirmArgs),
     /// Stop the packet path of a node: remove its programs, maps and neighbours.
     Detach(DetachArgs),
     /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
@@ -148,6 +150,21 @@ pub struct ReasonsArgs {
     /// Only this reason, in full.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway confirm`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "With allow_default_route = true a gateway attaches to an interface that carries the default \
+    route for 60 seconds: if nobody confirms in that time, because nobody can reach the machine any more, it is \
+    detached again. What was confirmed stays over restarts, until `ringway detach`.\n\nExamples:\n  \
+    ringway confirm\n  ringway confirm --node gw1 -o json"
+)]
+pub struct ConfirmArgs {
+    #[command(flatten)]
+    pub node: NodeArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Command::Check(args) => command::check::main(&args),
         Command::Status(args) => command::status::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
+        Command::Confirm(args) => command::confirm::main(&args),
         Command::Detach(args) => command::detach::main(&args),
         Command::Decap(args) => command::decap::main(&args),
         Command::Demo(args) => command::demo::main(&args),

@@ -12,6 +12,7 @@ use ringway_kernel::{ServiceState, View};
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
+use crate::guard::Guard;
 use crate::problem::Error;
 use crate::ready::Readiness;
 use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
@@ -30,6 +31,8 @@ pub struct Board {
     view: Option<View>,
     started: SystemTime,
     turned: Mutex<Instant>,
+    /// What waits for `ringway confirm`.
+    pub guard: Guard,
     /// Counting a large flow table takes a while.
     flows: Mutex<Option<(Instant, FlowTable, Tracked)>>,
 }
@@ -42,6 +45,7 @@ impl Board {
             view,
             started: SystemTime::now(),
             turned: Mutex::new(Instant::now()),
+            guard: Guard::default(),
             flows: Mutex::default(),
         };
         let problems = vec![Problem { error: "starting".into(), remedy: "wait".into() }];
@@ -59,6 +63,11 @@ impl Board {
         status.daemon.since = Some(clock::rfc3339(self.started));
         status.daemon.version = Some(env!("CARGO_PKG_VERSION").to_owned());
         *self.posted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
+    }
+
+    /// `[node] name`.
+    pub fn node(&self) -> String {
+        self.posted.read().unwrap_or_else(PoisonError::into_inner).node.clone()
     }
 
     /// The loop has turned.
@@ -98,6 +107,7 @@ impl Board {
     fn read_now(&self) -> Result<Status, Error> {
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
+        status.findings.splice(..0, self.guard.finding());
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
             fill(&mut status, view)

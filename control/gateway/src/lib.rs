@@ -7,6 +7,7 @@ pub mod clock;
 pub mod daemon;
 pub mod decap;
 pub mod detach;
+pub mod guard;
 pub mod health;
 pub mod metrics;
 pub mod next_hop;

@@ -80,6 +80,8 @@ pub struct Attached {
     pub refused: Option<NativeRefused>,
     /// The attachment was there already and only its program was swapped.
     pub taken_over: bool,
+    /// It ends with this process, until [`Gateway::confirm`].
+    pub provisional: bool,
 }
 
 impl Gateway {
@@ -89,7 +91,56 @@ impl Gateway {
     /// packet; another explicit mode detaches and attaches again. Fails when somebody else's XDP
     /// program is on the interface.
     pub fn attach(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
+        let mut attached = self.put(slot, mode)?;
+        if !attached.taken_over {
+            self.confirm(slot)?;
+        }
+        attached.provisional = false;
+        Ok(attached)
+    }
+
+    /// The same, but a new attachment is not pinned: it ends with this process unless
+    /// [`Self::confirm`] follows. For interfaces on which a mistake would lock everybody out.
+    pub fn attach_provisionally(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
+        self.put(slot, mode)
+    }
+
+    /// Pins an attachment, so that it outlives this process. One that is pinned stays so.
+    pub fn confirm(&mut self, slot: u32) -> Result<()> {
+        let Some(pins) = &self.pins().cloned() else { return Ok(()) };
+        let state = self.slot(slot)?;
+        let path = pins.link(&state.iface.name);
+        let Some(link) = state.link.as_ref().filter(|_| !path.exists()) else { return Ok(()) };
+        pins.create_iface(&state.iface.name)?;
+        link.pin(&path).map_err(pin_error("pin", &path))
+    }
+
+    /// Ends an attachment that is not pinned, now.
+    pub fn revert(&mut self, slot: u32) -> Result<()> {
+        let state = self.slot_mut(slot)?;
+        let name = state.iface.name.clone();
+        match state.link.take() {
+            Some(link) => link.detach().map_err(attach_error(&name, XdpMode::Native)),
+            None => Ok(()),
+        }
+    }
+
+    /// How an attachment of this process is on its interface, pinned or not; `None` when it is not.
+    pub fn held_mode(&self, slot: u32) -> Option<XdpMode> {
+        let state = self.slot(slot).ok()?;
+        let (ifindex, program) = state.link.as_ref()?.info().ok()?;
+        let on = OnInterface::query(ifindex).ok().filter(|on| on.has(program))?;
+        (ifindex == state.iface.ifindex).then(|| mode_of(on))
+    }
+
+    fn put(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
         self.load_root(slot)?;
+        // One of this process's own that is not pinned gives way.
+        let pinned = |pins: &Pins, name: &str| pins.link(name).exists();
+        let iface = &self.slot(slot)?.iface;
+        if self.pins().is_some_and(|pins| !pinned(pins, &iface.name)) {
+            self.revert(slot)?;
+        }
         let pins = self.pins().cloned();
         let state = self.slot(slot)?;
         let root = state.root()?;
@@ -104,7 +155,8 @@ impl Gateway {
         let (link, attached) = match held {
             Some(link) if keeps_mode(mode, on) => {
                 link.update(root).map_err(attach_error(&iface.name, mode_of(on)))?;
-                (link, Attached { mode: mode_of(on), refused: None, taken_over: true })
+                let mode = mode_of(on);
+                (link, Attached { mode, refused: None, taken_over: true, provisional: false })
             }
             held => {
                 if let (Some(link), Some(pins)) = (held, &pins) {
@@ -114,11 +166,6 @@ impl Gateway {
                 create(root, &iface.name, iface.ifindex, mode)?
             }
         };
-        if let (Some(pins), false) = (&pins, attached.taken_over) {
-            pins.create_iface(&iface.name)?;
-            let path = pins.link(&iface.name);
-            link.pin(&path).map_err(pin_error("pin", &path))?;
-        }
         losses::forget_earlier(self.maps(), root, slot)?;
         self.slot_mut(slot)?.link = Some(link);
         self.set_generic(slot, attached.mode == XdpMode::Generic)?;
@@ -153,7 +200,7 @@ pub(crate) fn create(
         return Err(foreign(iface, id));
     }
     let attach = |how: XdpMode| XdpLink::create(root, ifindex, how.flags());
-    let attached = |mode, refused| Attached { mode, refused, taken_over: false };
+    let attached = |mode, refused| Attached { mode, refused, taken_over: false, provisional: true };
     match mode {
         Mode::Generic => attach(XdpMode::Generic)
             .map(|link| (link, attached(XdpMode::Generic, None)))

@@ -95,7 +95,7 @@ impl Decap {
         let (link, attached) = match held {
             Some(link) if keep => {
                 link.update(self.program()).map_err(pin_error("update", &pin.path))?;
-                (link, Attached { mode: now, refused: None, taken_over: true })
+                (link, Attached { mode: now, refused: None, taken_over: true, provisional: false })
             }
             held => {
                 if let Some(link) = held {

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod check;
 pub mod completions;
+pub mod confirm;
 pub mod decap;
 pub mod demo;
 pub mod detach;

@@ -171,7 +171,15 @@ impl Gateway {
     /// # Errors
     /// It cannot be started.
     pub fn start_again(&mut self) -> Result<()> {
-        self.child = spawn(&self.namespace, &self.configuration, |_| ())?;
+        self.start_again_with(|_| ())
+    }
+
+    /// The same, with a say in how it is started.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_again_with(&mut self, adapt: impl FnOnce(&mut Command)) -> Result<()> {
+        self.child = spawn(&self.namespace, &self.configuration, adapt)?;
         Ok(())
     }
 

@@ -46,8 +46,25 @@ where
     receive.recv_timeout(patience).unwrap_or_else(|_| Err(hangs(socket, patience)))
 }
 
+/// Orders something and reads the JSON answer. It may take twice as long.
+///
+/// # Errors
+/// As above.
+pub fn post<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure> {
+    request(socket, "POST", path, 2 * PATIENCE)
+}
+
 fn get_within<T: DeserializeOwned>(
     socket: &Path,
+    path: &str,
+    patience: Duration,
+) -> Result<T, Failure> {
+    request(socket, "GET", path, patience)
+}
+
+fn request<T: DeserializeOwned>(
+    socket: &Path,
+    method: &str,
     path: &str,
     patience: Duration,
 ) -> Result<T, Failure> {
@@ -60,10 +77,13 @@ fn get_within<T: DeserializeOwned>(
         ),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;
-    let answer = exchange(&mut stream, path, patience).map_err(|error| match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
-        _ => failed(socket, &error.to_string(), "see the daemon's log"),
-    })?;
+    let answer =
+        exchange(&mut stream, &format!("{method} {path}"), patience).map_err(
+            |error| match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
+                _ => failed(socket, &error.to_string(), "see the daemon's log"),
+            },
+        )?;
     let (head, body) = split(&answer)
         .ok_or_else(|| failed(socket, "the answer is not HTTP", "is this Ringway's socket?"))?;
     if !head.starts_with(b"HTTP/1.1 200 ") {
@@ -83,10 +103,13 @@ fn hangs(socket: &Path, patience: Duration) -> Failure {
     )
 }
 
-fn exchange(stream: &mut UnixStream, path: &str, patience: Duration) -> io::Result<Vec<u8>> {
+fn exchange(stream: &mut UnixStream, line: &str, patience: Duration) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: ringway\r\nConnection: close\r\n\r\n")?;
+    write!(
+        stream,
+        "{line} HTTP/1.1\r\nHost: ringway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    )?;
     let mut answer = Vec::new();
     stream.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
     Ok(answer)

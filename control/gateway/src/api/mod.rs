@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `GET /v1/status` | the whole of [`crate::status::Status`] |
 //! | `GET /v1/ledger` | `counters` and `ledger` of it |
+//! | `POST /v1/confirm` | [`crate::guard::Confirmed`] |
 //! | `GET /v1/ready` | [`crate::ready::Readiness`], at once |
 //! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
 //! | `GET /v1/health` | `healthy`, `problems` and each backend's health |

@@ -10,7 +10,7 @@ use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::UnixListener;
@@ -94,6 +94,7 @@ fn router(board: Arc<Board>) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/ledger", get(ledger))
         .route("/v1/health", get(health))
+        .route("/v1/confirm", post(confirm))
         .route("/v1/ready", get(ready))
         .route("/v1/ready/{service}", get(ready_for))
         .fallback(unknown)
@@ -175,6 +176,18 @@ async fn health(State(board): State<Arc<Board>>) -> Response {
     .await
 }
 
+async fn confirm(State(board): State<Arc<Board>>) -> Response {
+    match board.guard.confirm().await {
+        Ok(interfaces) => Json(json!({
+            "schema": "ringway.confirm/1",
+            "node": board.node(),
+            "interfaces": interfaces,
+        }))
+        .into_response(),
+        Err(failure) => error(StatusCode::CONFLICT, failure.what, &failure.remedy),
+    }
+}
+
 async fn ready(State(board): State<Arc<Board>>) -> Response {
     Json(board.readiness(None)).into_response()
 }
@@ -202,7 +215,7 @@ async fn method(method: Method, uri: Uri) -> Response {
     error(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{} cannot be done with {method}", uri.path()),
-        "use GET",
+        if method == Method::GET { "use POST" } else { "use GET" },
     )
 }
 

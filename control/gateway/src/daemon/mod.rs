@@ -81,6 +81,10 @@ async fn look_after(config: Arc<Config>) -> Result<(), Error> {
     // The next daemon would remove it, too; without it `status` knows at once.
     let _ = std::fs::remove_file(socket);
     match &outcome {
+        Ok(()) if !daemon.board.guard.waiting().is_empty() => {
+            let names = daemon.board.guard.waiting().join(", ");
+            tracing::warn!("stopped before `ringway confirm`: detached from {names} again");
+        }
         Ok(()) if daemon.attached => {
             tracing::info!("stopped; traffic still flows; `ringway detach` stops it");
         }
@@ -152,6 +156,7 @@ impl Daemon {
                 () = sleep_until(self.attach_by), if !self.attached => {}
                 _ = watchdog.tick() => self.notifier.watchdog(),
                 _ = tick.tick() => self.tick(),
+                () = board.guard.rung() => self.confirm().await,
                 stop = signals.next() => if stop { return Ok(()) },
             }
             self.board.turn();
@@ -176,6 +181,27 @@ impl Daemon {
         if self.beaten.elapsed() > SILENCE {
             self.post();
         }
+        if let Some(names) = self.board.guard.expire() {
+            tracing::error!(interfaces = ?names, "no `ringway confirm` in time: detaching again");
+            self.path.order(Order::Revert);
+            self.post();
+        }
+    }
+
+    async fn confirm(&mut self) {
+        let guard = &self.board.guard;
+        let answer = match guard.waiting().is_empty() {
+            true => guard.nothing(),
+            false => self.path.confirm().await,
+        };
+        if let Ok(names) = &answer
+            && !names.is_empty()
+        {
+            guard.end();
+            tracing::info!(interfaces = ?names, "confirmed: attached for good");
+        }
+        guard.answer(&answer);
+        self.post();
     }
 
     fn seen(&mut self, seen: Seen) {
@@ -302,6 +328,18 @@ impl Daemon {
         let refused = refused
             .map(|place| format!("{}, which refuses it", self.interfaces[place].name))
             .or_else(|| next_hop::obstacle(&self.interfaces, &stacked));
+        let provisional =
+            |(_, attached): &(&Interface, &ringway_kernel::Attached)| attached.provisional;
+        let names = self.interfaces.iter().zip(&attached).filter(provisional);
+        let names: Vec<String> = names.map(|(interface, _)| interface.name.clone()).collect();
+        if !names.is_empty() {
+            let shown = names.join(", ");
+            let within = self.board.guard.begin(names).as_secs();
+            tracing::warn!(
+                "{shown} carries the default route: within {within} s see that this machine can still be \
+                 reached, and run `ringway confirm`; otherwise it is detached again"
+            );
+        }
         for (interface, attached) in self.interfaces.iter().zip(attached) {
             let why = match stacked.get(&interface.slot) {
                 Some(kind) => format!("native XDP can neither run on it nor send to it: a {kind}"),
@@ -401,11 +439,14 @@ impl Daemon {
                 remedy: "wait for the first results of the health checks".into(),
             });
         }
+        problems.extend(self.board.guard.problem());
         problems.extend(self.down.iter().map(|name| Problem {
             error: format!("interface {name} is down: no packet comes in or goes out by it"),
             remedy: format!("ip link set dev {name} up"),
         }));
-        for interface in self.interfaces.iter().filter(|i| self.lost.contains(&i.slot)) {
+        let reverted = self.board.guard.reverted();
+        let lost = |i: &&Interface| self.lost.contains(&i.slot) && !reverted.contains(&i.name);
+        for interface in self.interfaces.iter().filter(lost) {
             problems.push(Problem {
                 error: format!(
                     "{}: the interface has vanished, or our program was detached or replaced",

@@ -1,16 +1,20 @@
 //! The packet path on a thread of its own: planning a large configuration and writing its rings
 //! takes milliseconds, and the daemon's loop must not wait for that.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
 use ringway_config::Config;
-use ringway_kernel::{Attached, Gateway, Interface, Opened, Options, View, XdpMode};
+use ringway_kernel::{
+    Attached, Gateway, Interface, InterfaceState, Opened, Options, View, XdpMode,
+};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::next_hop;
+use crate::preflight;
 use crate::problem::Error;
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
@@ -25,6 +29,10 @@ pub enum Order {
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>, oneshot::Sender<Result<Vec<Attached>, Error>>),
+    /// Pin what is attached provisionally; names of interfaces.
+    Confirm(oneshot::Sender<Result<Vec<String>, Error>>),
+    /// Take it off again.
+    Revert,
     /// Another MAC address, MTU or index.
     Describe(Interface),
     /// Say that the daemon is alive, and look whether everything is still attached.
@@ -81,6 +89,7 @@ impl Path {
             observed,
             records: Records::default(),
             beats: 0,
+            provisional: Vec::new(),
             reports,
         };
         let thread = thread::Builder::new()
@@ -104,6 +113,16 @@ impl Path {
         if self.thread.join().is_err() {
             tracing::error!("the packet path's thread panicked");
         }
+    }
+
+    /// Pins what is attached provisionally; the names of its interfaces.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub async fn confirm(&self) -> Result<Vec<String>, Error> {
+        let (done, wait) = oneshot::channel();
+        self.order(Order::Confirm(done));
+        wait.await.unwrap_or_else(|_| Err(Error::failed("the packet path's thread died", "")))
     }
 
     /// Writes the tables and attaches to every interface.
@@ -130,6 +149,8 @@ struct Worker {
     /// What the last look through the records of tracked flows found.
     records: Records,
     beats: u64,
+    /// Attached, but not pinned: slots and names.
+    provisional: Vec<(u32, String)>,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -151,6 +172,14 @@ impl Worker {
                 }
                 Order::Attach(interfaces, observed, done) => {
                     let _ = done.send(self.attach(&interfaces, *observed));
+                    None
+                }
+                Order::Confirm(done) => {
+                    let _ = done.send(self.confirm());
+                    None
+                }
+                Order::Revert => {
+                    self.revert();
                     None
                 }
                 Order::Describe(interface) => {
@@ -229,9 +258,10 @@ impl Worker {
         let mut all = Vec::new();
         let generic = ringway_kernel::Mode::Generic;
         let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
-        for Interface { slot, .. } in &devices {
-            let mode = if stacked.contains_key(slot) { generic } else { mode };
-            all.push(self.gateway.attach(*slot, mode).map_err(kernel)?);
+        let guarded = preflight::guarded(&self.config);
+        for interface in &devices {
+            let mode = if stacked.contains_key(&interface.slot) { generic } else { mode };
+            all.push(self.attach_one(interface, mode, &guarded)?);
         }
         // Native XDP cannot send to a device that has none, so `auto` does not mix. Into a layer-3
         // device generic XDP cannot either: that alone is no reason.
@@ -241,7 +271,7 @@ impl Worker {
         if devices.iter().copied().zip(&all).any(refused) {
             for (interface, attached) in devices.iter().zip(&mut all) {
                 if attached.mode == XdpMode::Native {
-                    *attached = self.gateway.attach(interface.slot, generic).map_err(kernel)?;
+                    *attached = self.attach_one(interface, generic, &guarded)?;
                 }
             }
         }
@@ -253,7 +283,8 @@ impl Worker {
         let of = |interface: &Interface| {
             let slot = below(interface);
             let (_, found) = devices.iter().zip(&all).find(|(device, _)| device.slot == slot)?;
-            Some(Attached { mode: found.mode, refused: None, taken_over: found.taken_over })
+            let Attached { mode, taken_over, provisional, .. } = *found;
+            Some(Attached { mode, refused: None, taken_over, provisional })
         };
         let vlans: Vec<Attached> =
             interfaces.iter().filter(|i| i.vlan.is_some()).filter_map(of).collect();
@@ -272,10 +303,47 @@ impl Worker {
         Ok(each)
     }
 
+    fn attach_one(
+        &mut self,
+        interface: &Interface,
+        mode: ringway_kernel::Mode,
+        guarded: &BTreeSet<String>,
+    ) -> Result<Attached, Error> {
+        let Interface { slot, name, .. } = interface;
+        self.provisional.retain(|(provisional, _)| provisional != slot);
+        if !guarded.contains(name) {
+            return self.gateway.attach(*slot, mode).map_err(kernel);
+        }
+        let attached = self.gateway.attach_provisionally(*slot, mode).map_err(kernel)?;
+        if attached.provisional {
+            self.provisional.push((*slot, name.clone()));
+        }
+        Ok(attached)
+    }
+
+    fn confirm(&mut self) -> Result<Vec<String>, Error> {
+        for (slot, _) in &self.provisional {
+            self.gateway.confirm(*slot).map_err(kernel)?;
+        }
+        Ok(std::mem::take(&mut self.provisional).into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn revert(&mut self) {
+        for (slot, name) in std::mem::take(&mut self.provisional) {
+            match self.gateway.revert(slot) {
+                Ok(()) => tracing::warn!(interface = name, "detached"),
+                Err(error) => tracing::error!(interface = name, %error, "not detached"),
+            }
+        }
+    }
+
     fn beat(&self) -> Result<Vec<(u32, Option<XdpMode>)>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
         let states = self.gateway.view().interfaces().map_err(kernel)?;
-        Ok(states.iter().map(|state| (state.slot, state.mode)).collect())
+        // What is not pinned only this process can see.
+        let mode =
+            |state: &InterfaceState| state.mode.or_else(|| self.gateway.held_mode(state.slot));
+        Ok(states.iter().map(|state| (state.slot, mode(state))).collect())
     }
 }
 

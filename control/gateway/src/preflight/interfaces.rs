@@ -79,23 +79,40 @@ fn part_of<'a>(facts: &'a Facts, link: &Link) -> Option<&'a str> {
     matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
 }
 
+/// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what lies
+/// upon it carries the default route.
+pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
+    let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
+    if let Some(master) = link.master.filter(|master| on(*master)) {
+        let name = facts.link_name(master);
+        return Some(format!("it belongs to {name}, which carries the default route"));
+    }
+    if on(link.ifindex) {
+        return Some("it carries the default route".to_owned());
+    }
+    // What a veth pair's other end is to it is no device upon it.
+    let upon = |upper: &&Link| {
+        matches!(upper.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan"))
+            && upper.lower == Some(link.ifindex)
+            && !upper.lower_elsewhere
+    };
+    let upper = facts.links.iter().filter(upon).find(|l| carries_default(facts, l).is_some())?;
+    Some(format!("it carries {}, by which the default route leads", upper.name))
+}
+
 /// Attaching to the interface by which an administrator came in can lock them out.
 fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, report: &mut Report) {
-    let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
-    let carries = match link.master.filter(|master| on(*master)) {
-        Some(bridge) => {
-            &format!("it belongs to {}, which carries the default route", facts.link_name(bridge))
-        }
-        None if on(link.ifindex) => "it carries the default route",
-        None => return,
-    };
+    let Some(carries) = carries_default(facts, link) else { return };
     match facts.first_namespace {
         Some(false) => {
             let reason = format!("{carries}, in a namespace that is not the first");
             report.ok("default-route", &link.name, reason);
         }
         _ if config.node.allow_default_route => {
-            let reason = format!("{carries}; allow_default_route = true");
+            let reason = format!(
+                "{carries}; allow_default_route = true: what is attached anew is taken off again after \
+                 60 s, unless you `ringway confirm`"
+            );
             report.ok("default-route", &link.name, reason);
         }
         _ => {
@@ -103,7 +120,8 @@ fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, re
                 "{} is guarded: {carries}, a mistake there cuts this machine off",
                 link.name
             );
-            let fix = "use another interface, or write allow_default_route = true under [node]";
+            let fix = "use another interface, or write allow_default_route = true under [node] and \
+                       `ringway confirm` within a minute of the start";
             report.fail_at(config, name, "default-route", reason, fix);
         }
     }

@@ -12,6 +12,8 @@ mod system;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
+
 use ringway_config::{Config, Located};
 use serde::Serialize;
 
@@ -27,6 +29,30 @@ pub fn run(config: &Config) -> Report {
         report.findings.last_mut().map(|finding| finding.place.replace(place));
     }
     report
+}
+
+/// Interfaces on which the program stays only when an administrator confirms it: see [`crate::guard`].
+pub fn guarded(config: &Config) -> BTreeSet<String> {
+    match config.node.allow_default_route {
+        true => guarded_by(config, &Facts::of_links()),
+        // Without, no start comes this far.
+        false => BTreeSet::new(),
+    }
+}
+
+fn guarded_by(config: &Config, facts: &Facts) -> BTreeSet<String> {
+    if facts.first_namespace == Some(false) {
+        return BTreeSet::new();
+    }
+    let guarded = |name: &&str| {
+        // What cannot be seen may be the only way in.
+        !facts.errors.is_empty()
+            || facts
+                .link(name)
+                .is_some_and(|link| interfaces::carries_default(facts, link).is_some())
+    };
+    let names = config.node.interfaces.iter().map(|name| name.as_str());
+    names.filter(guarded).map(str::to_owned).collect()
 }
 
 /// What these facts mean for this configuration.

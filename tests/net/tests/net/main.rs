@@ -10,6 +10,7 @@ mod demo;
 mod dsr;
 mod flows;
 mod fragments;
+mod guard;
 mod guide;
 mod health;
 mod http;
