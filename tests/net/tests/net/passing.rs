@@ -13,6 +13,8 @@ use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, bridge, ve
 use serde_json::Value;
 
 const WEB_V6: SocketAddr = SocketAddr::new(SERVICE_V6, 80);
+/// `auto` would make all generic.
+const NATIVE: &str = "xdp_mode = \"native\"";
 const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
 
 /// A client, and a gateway that is also the host of three backends on its bridge `br0`, as a
@@ -97,7 +99,7 @@ pub fn counted(status: &Value, interface: &str, verdict: &str, reason: &str) -> 
 fn three_backends_behind_one_bridge_on_this_host() -> Result<()> {
     needs_root!();
     let site = Site::new()?;
-    let text = site.configuration("")?;
+    let text = site.configuration(NATIVE)?;
     // The kernel has to be told that it may.
     let (code, words) = Gateway::launch(&site.gateway, &text)?.refusal()?;
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
@@ -123,16 +125,24 @@ fn three_backends_behind_one_bridge_on_this_host() -> Result<()> {
     Ok(())
 }
 
-/// In the generic path a redirect enters a bridge, and the kernel need not forward.
+/// In the generic path a redirect enters a bridge, and the kernel need not forward: so `auto` is that.
 #[test]
 fn all_generic_nothing_is_passed() -> Result<()> {
     needs_root!();
     let site = Site::new()?;
-    let gateway = Gateway::start(&site.gateway, &site.configuration("xdp_mode = \"generic\"")?)?;
-    site.all_answer()?;
-    let status = gateway.status()?;
-    ensure!(counted(&status, "eth0", "pass", "pass-rewritten") == 0, "{}", status["counters"]);
-    ensure!(counted(&status, "eth0", "redirect", "nat-forward") > 400, "{}", status["counters"]);
+    for (node, why) in [
+        ("", "auto: native XDP cannot send to br0, a bridge"),
+        ("xdp_mode = \"generic\"", "as configured"),
+    ] {
+        let gateway = Gateway::start(&site.gateway, &site.configuration(node)?)?;
+        site.all_answer()?;
+        let status = gateway.status()?;
+        let eth0 = &status["interfaces"][0];
+        ensure!(eth0["mode"] == "generic" && eth0["mode_reason"] == why, "{eth0}");
+        ensure!(counted(&status, "eth0", "pass", "pass-rewritten") == 0, "{}", status["counters"]);
+        let redirected = counted(&status, "eth0", "redirect", "nat-forward");
+        ensure!(redirected > 400, "{}", status["counters"]);
+    }
     Ok(())
 }
 
@@ -159,7 +169,9 @@ fn a_backend_behind_a_tunnel_device() -> Result<()> {
         gateway.sysctl(&format!("net/ipv4/conf/eth0/{key}"), "1")?;
     }
     let web = service("web", WEB, &[address], "announce = \"arp\"\n");
-    let running = Gateway::start(&gateway, &configuration(&gateway, &["eth0", "vx0"], &web))?;
+    let text = configuration(&gateway, &["eth0", "vx0"], &web);
+    let text = text.replacen("\n\n", &format!("\n{NATIVE}\n\n"), 1);
+    let running = Gateway::start(&gateway, &text)?;
     for _ in 0..20 {
         ensure!(get(&client, WEB)? == "b1");
     }
@@ -192,6 +204,7 @@ fn tunnels_into_the_bridge() -> Result<()> {
         let more = format!("announce = \"arp\"\nforward = {forward:?}\n");
         let web = service("web", "10.1.0.81:80".parse()?, &backends("10.2.0.1", 80)?, &more);
         let text = configuration(&site.gateway, &["eth0", "br0"], &web);
+        let text = text.replacen("\n\n", &format!("\n{NATIVE}\n\n"), 1);
         let gateway = Gateway::start(&site.gateway, &text)?;
         let names = (0..40).map(|_| get(&site.client, "10.1.0.81:80".parse()?));
         let names = names.collect::<Result<BTreeSet<String>>>()?;
