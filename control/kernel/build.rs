@@ -1,4 +1,4 @@
-//! Compiles packet/bpf/{root,gateway,losses,decap,probe}.bpf.c into objects that load.rs embeds. libbpf's own headers
+//! Compiles packet/bpf/*.bpf.c into objects that load.rs embeds. libbpf's own headers
 //! come with libbpf-cargo; the kernel's from linux-libc-dev. No skeletons are generated: they would
 //! repeat abi.h's structures, which ringway-abi already has.
 
@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    for name in ["root", "gateway", "losses", "decap", "probe"] {
+    for name in ["root", "gateway", "losses", "decap", "probe", "rings"] {
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(PathBuf::from(clang));

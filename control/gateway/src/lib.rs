@@ -14,6 +14,7 @@ pub mod next_hop;
 pub mod notify;
 pub mod preflight;
 pub mod problem;
+mod privileges;
 pub mod ready;
 pub mod road;
 pub mod roster;

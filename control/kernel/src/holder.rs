@@ -39,11 +39,11 @@ impl Holder {
 
 /// Finds out who holds a program by its id; `None` when this process may not look.
 pub fn holder(bpffs: &Path, program: u32) -> Option<Holder> {
-    if !probe::missing_capabilities().is_ok_and(|missing| missing.is_empty()) {
-        return None;
-    }
     if let Some(node) = node_of(bpffs, program).ok()? {
         return Some(Holder::Node(node));
+    }
+    if !probe::may_list_links() {
+        return None;
     }
     let mut links = LinkInfoIter::default();
     let held =

@@ -25,16 +25,19 @@ static PROBE_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o")) };
 static DECAP_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/decap.bpf.o")) };
+static RINGS_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/rings.bpf.o")) };
 
 /// Every object file of the packet path, by the name of its source in packet/bpf: for checks
 /// that load them all, say on another kernel.
-pub fn objects() -> [(&'static str, &'static [u8]); 5] {
+pub fn objects() -> [(&'static str, &'static [u8]); 6] {
     [
         ("root", &ROOT_OBJECT.bytes),
         ("gateway", &GATEWAY_OBJECT.bytes),
         ("losses", &LOSSES_OBJECT.bytes),
         ("decap", &DECAP_OBJECT.bytes),
         ("probe", &PROBE_OBJECT.bytes),
+        ("rings", &RINGS_OBJECT.bytes),
     ]
 }
 
@@ -42,6 +45,7 @@ const GATEWAY: &str = "ringway_balance";
 const ICMP: &str = "ringway_icmp";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
+const COPY_RING: &str = "ringway_copy_ring";
 
 /// The gateway's programs, each for the slot of its name.
 #[derive(Debug)]
@@ -100,6 +104,18 @@ pub(crate) fn load_losses(maps: &Maps) -> Result<Object> {
     let mut open = ObjectBuilder::default().open_memory(&LOSSES_OBJECT.bytes).map_err(&failed)?;
     share(&mut open, &mut |name| clone_of(maps, name))?;
     load(LOSSES, open)
+}
+
+/// Loads the program that reads rings, on the gateway's maps, with these of its own.
+pub(crate) fn load_rings<const N: usize>(
+    maps: &Maps,
+    own: [&str; N],
+) -> Result<(OwnedFd, [MapHandle; N])> {
+    let failed = load_error(COPY_RING);
+    let mut open = ObjectBuilder::default().open_memory(&RINGS_OBJECT.bytes).map_err(&failed)?;
+    share(&mut open, &mut |name| clone_of(maps, name))?;
+    let object = load(COPY_RING, open)?;
+    Ok((program(&object, COPY_RING)?, maps_of(&object, own)?))
 }
 
 /// Loads the program that opens tunnel packets, with its constants and these of its maps; a ledger

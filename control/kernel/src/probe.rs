@@ -108,6 +108,14 @@ fn version(release: &str) -> (u32, u32) {
     (next(), next())
 }
 
+/// Whether every link of the machine may be listed (kernel/bpf/syscall.c, bpf_obj_get_next_id).
+pub(crate) fn may_list_links() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN))
+}
+
+/// What is missing to load programs. CAP_PERFMON is for that alone: the verifier lets only those who have
+/// it compute addresses from packets, and attach to tracepoints.
 pub(crate) fn missing_capabilities() -> Result<Vec<&'static str>> {
     let sets = rustix::thread::capabilities(None)
         .map_err(|errno| Error::System { action: "read capabilities", source: errno.into() })?;

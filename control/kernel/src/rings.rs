@@ -1,7 +1,7 @@
 //! Rings: an inner map each, and another one for the pairs of a ring that is changing. What an id
 //! stands for does not change while a service uses it.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use ringway_plan::tables::{Pair, RingRow};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::map::{self, Maps, map_error};
-use crate::{Error, Result};
+use crate::{Error, Result, load, testrun};
 
 /// Inner maps put in place by one call.
 const BATCH: usize = 256;
@@ -21,8 +21,6 @@ const BATCH: usize = 256;
 const MOST_WAITING: usize = 256;
 /// Between two looks whether the new rings are in force.
 const GLANCE: Duration = Duration::from_micros(200);
-/// Threads that look at rings, each of which may wait for its grace period.
-const READERS: usize = 16;
 /// linux/bpf.h: inner maps may differ in their number of entries.
 const INNER_MAP: u32 = libbpf_rs::libbpf_sys::BPF_F_INNER_MAP;
 
@@ -160,48 +158,52 @@ pub(crate) fn grace() {
 
 /// The rings of these ids, as the kernel has them; one that is not there is left out.
 pub(crate) fn read(maps: &Maps, ids: &[u32]) -> Result<Vec<RingRow>> {
-    let one = |id: &u32| read_one(maps, *id).transpose();
-    let some = |ids: &[u32]| ids.iter().filter_map(one).collect::<Result<Vec<_>>>();
-    let share = ids.len().div_ceil(READERS).max(1);
-    thread::scope(|scope| {
-        let threads: Vec<_> = ids.chunks(share).map(|ids| scope.spawn(move || some(ids))).collect();
-        let panicked = |_| Error::Tables("the thread that reads rings panicked".to_owned());
-        let mut all = Vec::new();
-        for thread in threads {
-            all.extend(thread.join().map_err(panicked)??);
-        }
-        Ok(all)
-    })
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let reader = Reader::load(maps)?;
+    ids.iter().filter_map(|id| reader.read(*id).transpose()).collect()
 }
 
-fn read_one(maps: &Maps, id: u32) -> Result<Option<RingRow>> {
-    let Some(ring) = inner_map(&maps.rings, id)? else { return Ok(None) };
-    let bytes = ring.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
-    let bytes = bytes.map_err(map_error("read", "rw_ring"))?.unwrap_or_default();
-    let damaged = |detail: String| Error::Content { map: "rw_ring".to_owned(), detail };
-    // Not by value: that much does not belong on a stack.
-    let ring =
-        rw_ring::ref_from_bytes(&bytes).map_err(|_| damaged(format!("{} bytes", bytes.len())))?;
-    let mut pairs = Vec::new();
-    // What an earlier ring of this id had may still be there.
-    let stable = ring.slots.iter().all(|slot| is_stable(*slot));
-    if let Some(map) = inner_map(&maps.pairs, id)?.filter(|_| !stable) {
-        map::for_each(&map, |_, pair: rw_pair| {
-            let rw_pair { current, former, since } = pair;
-            pairs.push(Pair { current, former, since });
-        })?;
+/// The program that looks into inner maps (packet/bpf/rings.bpf.c).
+struct Reader {
+    program: OwnedFd,
+    wanted: MapHandle,
+    slots: MapHandle,
+    pairs: MapHandle,
+}
+
+impl Reader {
+    fn load(maps: &Maps) -> Result<Self> {
+        let own = ["wanted", "ring_copy", "pairs_copy"];
+        let (program, [wanted, slots, pairs]) = load::load_rings(maps, own)?;
+        Ok(Self { program, wanted, slots, pairs })
     }
-    Ok(Some(RingRow { id, slots: ring.slots.to_vec().into(), pairs: pairs.into() }))
+
+    fn read(&self, id: u32) -> Result<Option<RingRow>> {
+        map::put(&self.wanted, &0u32, &id)?;
+        let Some(count) = testrun::result_of(self.program.as_fd())?.checked_sub(1) else {
+            return Ok(None);
+        };
+        let bytes = self.slots.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
+        let bytes = bytes.map_err(map_error("read", "ring_copy"))?.unwrap_or_default();
+        let damaged = |detail: String| Error::Content { map: "rw_ring".to_owned(), detail };
+        // Not by value: that much does not belong on a stack.
+        let ring = rw_ring::ref_from_bytes(&bytes)
+            .map_err(|_| damaged(format!("{} bytes", bytes.len())))?;
+        // What an earlier ring of this id had may still be there.
+        let stable = ring.slots.iter().all(|slot| is_stable(*slot));
+        let mut pairs = Vec::new();
+        for number in 0..if stable { 0 } else { count } {
+            let rw_pair { current, former, since } = map::get(&self.pairs, number)?;
+            pairs.push(Pair { current, former, since });
+        }
+        Ok(Some(RingRow { id, slots: ring.slots.to_vec().into(), pairs: pairs.into() }))
+    }
 }
 
 fn is_stable(slot: u16) -> bool {
     u32::from(slot) < RW_MAX_MEMBERS || u32::from(slot) == RW_NO_MEMBER
-}
-
-fn inner_map(outer: &MapHandle, id: u32) -> Result<Option<MapHandle>> {
-    let found = map::find::<u32, u32>(outer, &id)?;
-    let open = |id| MapHandle::from_map_id(id).map_err(map_error("open", "rw_ring"));
-    found.map(open).transpose()
 }
 
 /// Whether this ring is the inner map of this id.

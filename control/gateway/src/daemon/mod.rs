@@ -51,19 +51,25 @@ const FIRST_RESULTS: Duration = Duration::from_secs(3);
 pub fn run(config: Config) -> Result<(), Error> {
     start::raise_open_files();
     start::preflight(&config)?;
+    let config = Arc::new(config);
+    let (reports, from_path) = mpsc::unbounded_channel();
+    // Gives privileges up when the programs are loaded, so there must be no other thread yet.
+    let path = Path::open(&config, reports)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Error::failed(format!("no runtime: {error}"), ""))?;
-    let outcome = runtime.block_on(look_after(Arc::new(config)));
+    let outcome = runtime.block_on(look_after(config, path, from_path));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
-async fn look_after(config: Arc<Config>) -> Result<(), Error> {
-    let (reports, from_path) = mpsc::unbounded_channel();
-    let path = Path::open(&config, reports)?;
+async fn look_after(
+    config: Arc<Config>,
+    path: Path,
+    from_path: mpsc::UnboundedReceiver<Report>,
+) -> Result<(), Error> {
     let fresh = path.opened.taken_over.is_none();
     start::tell(&path.opened);
     let (socket, node) = (config.api.socket.clone().into_inner(), config.node.name.to_string());

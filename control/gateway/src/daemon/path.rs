@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::next_hop;
 use crate::preflight;
+use crate::privileges;
 use crate::problem::Error;
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
@@ -61,7 +62,8 @@ pub struct Path {
 }
 
 impl Path {
-    /// Loads programs and opens or makes the pinned tables. Attaches nothing.
+    /// Loads programs and opens or makes the pinned tables, then gives up the privileges that were
+    /// needed for that alone. Attaches nothing.
     ///
     /// # Errors
     /// Another daemon runs this node, or the kernel refuses.
@@ -77,6 +79,7 @@ impl Path {
             ..Options::default()
         };
         let (mut gateway, opened) = Gateway::open(&options).map_err(kernel)?;
+        privileges::give_up()?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
         let planner = existing.planner();

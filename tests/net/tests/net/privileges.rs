@@ -1,0 +1,239 @@
+//! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities alone.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Ran, SOON, Site, WEB, binary, get, needs_root};
+use ringway_testnet::{Child, Namespace, Signal, wait_for};
+use serde_json::Value;
+
+const UNIT: &str = include_str!("../../../../packaging/ringway.service");
+/// The numbers of user and group ringway, which the machine need not have.
+const ID: u32 = 62_114;
+/// CAP_NET_ADMIN 12, CAP_NET_RAW 13, CAP_BPF 39 (linux/capability.h).
+const THREE: u64 = 1 << 12 | 1 << 13 | 1 << 39;
+
+/// Where the daemon runs: the gateway's network namespace, and a mount namespace with a bpffs of its own and a
+/// user ringway. A process that sleeps keeps it.
+struct Machine {
+    namespace: Namespace,
+    directory: PathBuf,
+    keeper: Child,
+}
+
+impl Machine {
+    fn new(namespace: &Namespace) -> Result<Machine> {
+        let directory = namespace.directory().join("machine");
+        fs::create_dir(&directory)?;
+        fs::set_permissions(namespace.directory(), fs::Permissions::from_mode(0o755))?;
+        // The build may lie where only its owner may go.
+        fs::copy(binary()?, directory.join("ringway"))?;
+        let row = |file: &str, line: &str| -> Result<()> {
+            let kept = fs::read_to_string(format!("/etc/{file}"))?;
+            let kept = kept.lines().filter(|l| !l.starts_with("ringway:")).collect::<Vec<_>>();
+            Ok(fs::write(directory.join(file), format!("{}\n{line}\n", kept.join("\n")))?)
+        };
+        row("passwd", &format!("ringway:x:{ID}:{ID}::/nonexistent:/usr/sbin/nologin"))?;
+        row("group", &format!("ringway:x:{ID}:"))?;
+        for owned in ["run", "state"] {
+            fs::create_dir(directory.join(owned))?;
+            std::os::unix::fs::chown(directory.join(owned), Some(ID), Some(ID))?;
+        }
+        let script = format!(
+            "mount -t bpf -o mode=1700 bpf /sys/fs/bpf\n\
+             # As udev makes it.\n\
+             mount -t tmpfs tmpfs /dev/net && mknod -m 666 /dev/net/tun c 10 200\n\
+             for file in passwd group; do mount --bind {at}/$file /etc/$file; done\n\
+             echo ready\nexec sleep infinity",
+            at = directory.display()
+        );
+        let mut command = namespace.command("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-euc", &script]);
+        let mut keeper = namespace.spawn(command)?;
+        keeper.wait_for_log("ready", SOON)?;
+        Ok(Machine { namespace: namespace.clone(), directory, keeper })
+    }
+
+    /// A command in both namespaces, as root.
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = self.namespace.command("nsenter");
+        command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())).args(words);
+        command
+    }
+
+    /// Runs one to its end.
+    fn run(&self, words: &[&str]) -> Result<Ran> {
+        Ok(self.command(words).output()?.into())
+    }
+
+    /// `ringway ARGUMENTS`, as root.
+    fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
+        let ringway = self.directory.join("ringway");
+        self.run(&[&[&*ringway.to_string_lossy()], arguments].concat())
+    }
+
+    /// What the unit does as root before it starts the daemon.
+    fn prepare(&self) -> Result<()> {
+        let lines: Vec<&str> =
+            UNIT.lines().filter_map(|line| line.strip_prefix("ExecStartPre=+")).collect();
+        ensure!(!lines.is_empty(), "the unit prepares nothing");
+        for line in lines {
+            let ran = self.run(&line.split(' ').collect::<Vec<_>>())?;
+            ensure!(ran.code == 0, "{line}: {}", ran.said());
+        }
+        Ok(())
+    }
+
+    /// The daemon as user ringway with what the unit gives it.
+    fn start(&self, configuration: &Path) -> Result<Child> {
+        let given = line_of("AmbientCapabilities=");
+        ensure!(given == line_of("CapabilityBoundingSet="), "two sets");
+        let given: String =
+            given.split(' ').map(|name| format!(",+{}", &name[4..])).collect::<String>();
+        let set = format!("-all{}", given.to_lowercase());
+        let mut command = self.command(&["setpriv", "--reuid=ringway", "--regid=ringway"]);
+        command.args(["--clear-groups", "--no-new-privs"]);
+        command
+            .args(["--bounding-set", "--inh-caps", "--ambient-caps"].map(|o| format!("{o}={set}")));
+        command.arg(self.directory.join("ringway")).arg("run").arg("-c").arg(configuration);
+        let mut daemon = self.namespace.spawn(command)?;
+        daemon.wait_for_log("serving: ", SOON)?;
+        Ok(daemon)
+    }
+}
+
+fn line_of(key: &str) -> &'static str {
+    UNIT.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default()
+}
+
+/// One of the sets in /proc/PID/task/*/status, which must be the same in every thread.
+fn capabilities(pid: u32, set: &str) -> Result<u64> {
+    let mut found = Vec::new();
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = fs::read_to_string(task?.path().join("status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(set)).context("no such set")?;
+        found.push(u64::from_str_radix(line.trim_start_matches(':').trim(), 16)?);
+    }
+    ensure!(found.windows(2).all(|two| two[0] == two[1]), "{set} of the threads: {found:x?}");
+    found.first().copied().context("no threads")
+}
+
+fn configure(site: &Site, machine: &Machine) -> Result<PathBuf> {
+    let at = &machine.directory;
+    // A dsr service with checks makes a device, a routing rule and a program of its own.
+    let services =
+        site.service("web", WEB, "check = { type = \"http\", path = \"/\", interval = \"200ms\" }")
+            + &site.service(
+                "direct",
+                "10.1.0.81:80".parse()?,
+                "forward = \"dsr-l2\"\ncheck = { type = \"tcp\", interval = \"200ms\" }",
+            );
+    let old = site.net.gateway.directory();
+    let moved = |text: String, name: &str, to: &str| {
+        text.replace(&format!("{:?}", old.join(name)), &format!("{:?}", at.join(to)))
+    };
+    let text = moved(site.configuration(&services), "state", "state");
+    let text = moved(text, "api.sock", "run/api.sock");
+    let file = at.join("ringway.toml");
+    fs::write(&file, text)?;
+    Ok(file)
+}
+
+fn status(machine: &Machine, file: &Path) -> Result<Value> {
+    machine.ringway(&["status", "-o", "json", "-c", &file.to_string_lossy()])?.json()
+}
+
+fn wait_web_up(machine: &Machine, file: &Path) -> Result<Value> {
+    let up = || {
+        let status = status(machine, file).map_err(|error| format!("{error:#}"))?;
+        let backends = status["services"][0]["backends"].as_array().cloned().unwrap_or_default();
+        match backends.len() == 2 && backends.iter().all(|backend| backend["health"] == "up") {
+            true => Ok(status),
+            false => Err(format!("{}", status["services"])),
+        }
+    };
+    Ok(wait_for("both backends up", SOON, up)?)
+}
+
+#[test]
+fn three_capabilities_are_enough() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    // What an earlier version has pinned as root becomes the user's.
+    machine.run(&["mkdir", "-p", "/sys/fs/bpf/ringway/earlier/maps"])?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+
+    for set in ["CapPrm", "CapEff"] {
+        let has = capabilities(daemon.pid(), set)?;
+        ensure!(has == THREE, "{set} is {has:#x}, not {THREE:#x}");
+    }
+    for set in ["CapInh", "CapAmb"] {
+        let has = capabilities(daemon.pid(), set)?;
+        ensure!(has == 0, "{set} is {has:#x}: what the daemon starts would inherit it");
+    }
+    let owner = fs::metadata(format!("/proc/{}", daemon.pid()))?;
+    ensure!(owner.uid() == ID || owner.uid() == 0, "user {}", owner.uid());
+
+    let socket = fs::metadata(machine.directory.join("run/api.sock"))?;
+    ensure!(socket.mode() & 0o7777 == 0o660, "socket mode {:o}", socket.mode());
+    ensure!(
+        (socket.uid(), socket.gid()) == (ID, ID),
+        "socket of {}:{}",
+        socket.uid(),
+        socket.gid()
+    );
+
+    let status = wait_web_up(&machine, &file)?;
+    let lost = format!("{}", status["findings"]);
+    ensure!(!lost.contains("not counted"), "what the kernel drops is not counted: {lost}");
+    get(site.client(), WEB)?;
+
+    // The next daemon takes over what this one has pinned.
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success(), "{}", end.log);
+    get(site.client(), WEB)?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
+    ensure!(capabilities(daemon.pid(), "CapEff")? == THREE, "after taking over");
+    wait_web_up(&machine, &file)?;
+    get(site.client(), WEB)?;
+
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
+#[test]
+fn what_is_missing_is_named() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    machine.prepare()?;
+    let ran = machine.run(&[
+        "setpriv",
+        "--reuid=ringway",
+        "--regid=ringway",
+        "--clear-groups",
+        "--bounding-set=-all,+bpf,+net_admin,+net_raw",
+        "--inh-caps=-all,+bpf,+net_admin,+net_raw",
+        "--ambient-caps=-all,+bpf,+net_admin,+net_raw",
+        &machine.directory.join("ringway").to_string_lossy(),
+        "run",
+        "-c",
+        &file.to_string_lossy(),
+    ])?;
+    ensure!(ran.code == 1 && ran.err.contains("CAP_PERFMON"), "{ran:?}");
+    Ok(())
+}
