@@ -115,3 +115,6 @@ fn names(presented: &[String]) -> String {
     let more = if presented.len() > shown.len() { ", ..." } else { "" };
     shown.join(", ") + more
 }
+
+#[cfg(test)]
+mod tests;
