@@ -280,6 +280,9 @@ pub struct Service {
     pub announce: Announce,
     /// What a client gets while no backend is healthy.
     pub when_none_healthy: WhenNoneHealthy,
+    /// A backend that comes up gets its whole weight only after this long, a tenth of it at once;
+    /// none: at once.
+    pub slow_start: Option<Duration>,
     /// How health is checked; none: every backend is always up.
     pub check: Option<Check>,
     /// At least one, no two with the same address and port.

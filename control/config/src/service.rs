@@ -1,6 +1,7 @@
 //! `[[service]]`: what clients address, and the backends behind it.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::time::Duration;
 
 use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
@@ -13,11 +14,12 @@ use crate::model::{
 };
 use crate::section::Section;
 use crate::tunnel::mss_clamp;
-use crate::value::{Read, choice, integer, port, table, text, unicast, wrong_type};
+use crate::value::{Read, choice, duration, integer, port, table, text, unicast, wrong_type};
 
 /// Without the NUL.
 const MAX_NAME: usize = RW_LABEL_LEN as usize - 1;
 const MAX_WEIGHT: u32 = 1000;
+const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
 
 const SOURCES: [(&str, SourceMode); 2] =
     [("node", SourceMode::Node), ("client", SourceMode::Client)];
@@ -86,6 +88,7 @@ fn read_one(
     let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
+    let slow_start = section.optional("slow_start", |v| duration(v, SLOW_START));
     let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
     section.finish();
@@ -102,6 +105,7 @@ fn read_one(
         affinity,
         announce,
         when_none_healthy,
+        slow_start: slow_start.map(Located::into_inner),
         check,
         backends: backends?,
     })

@@ -2,7 +2,7 @@
 //! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a routing rule
 //! leads marked packets into a device of this process's, and a program there sends them on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ringway_config::{Config, Forward};
@@ -104,14 +104,14 @@ impl Road {
     /// The program's table cannot be written.
     pub fn update(
         &mut self,
-        all: &[&Result<Hop, NoWay>],
+        all: &HashMap<usize, &Result<Hop, NoWay>>,
         interfaces: &[Interface],
     ) -> Result<(), Error> {
         let known = addresses::all().unwrap_or_default();
         let mut ways = BTreeMap::new();
         let mut sources = Vec::new();
         for lane in &self.lanes {
-            let found = match all.get(lane.id) {
+            let found = match all.get(&lane.id) {
                 Some(Ok(hop)) => lane.by(hop, interfaces, &known),
                 Some(Err(no_way)) => Err(no_way.to_string()),
                 None => Err("is not known".into()),

@@ -1,11 +1,14 @@
-//! What the daemon knows about each backend: its health and the way to it. Pure.
+//! What the daemon knows about each backend: its health and the way to it. Pure, but for the time.
 
-use std::collections::BTreeMap;
+mod follow;
+mod rise;
+
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
-use ringway_config::{Check, Config, Forward, Protocol, WhenNoneHealthy};
+use ringway_config::{Config, Forward, Protocol, WhenNoneHealthy};
 use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
@@ -13,15 +16,23 @@ use crate::clock;
 use crate::health::{Event, Health, Lane, Record, Target};
 use crate::next_hop::{Hop, NoWay};
 use crate::status::{self, Problem};
+use follow::Asked;
+use rise::Rise;
 
 /// All services, in the order of the configuration.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Roster {
     services: Vec<Entry>,
+    /// Where the backend of a number is: its service's place, and its own there.
+    places: HashMap<usize, (usize, usize)>,
+    /// Numbers below have been given out.
+    next: usize,
+    /// Backends that come up now begin slowly where they are to.
+    started: bool,
 }
 
 /// One `[[service]]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Entry {
     /// Its name.
     pub name: String,
@@ -32,6 +43,7 @@ pub struct Entry {
     /// One or two.
     pub protocols: Vec<Protocol>,
     forward: Forward,
+    slow_start: Option<Duration>,
     shape: status::Service,
     when_none: WhenNoneHealthy,
     /// In the order of the configuration.
@@ -39,13 +51,20 @@ pub struct Entry {
 }
 
 /// One backend of a service.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Member {
+    /// Its number, which no other backend ever gets, nor itself once it is asked in another way.
+    pub id: usize,
     /// Its own address and port.
     pub endpoint: SocketAddr,
     /// Share of new flows.
     pub weight: u16,
-    check: Option<Check>,
+    /// What the file says, where an override says something.
+    file_weight: Option<u16>,
+    drained: bool,
+    /// It came up lately.
+    rising: Option<Rise>,
+    asked: Asked,
     /// What its checks say.
     pub health: Health,
     since: Option<SystemTime>,
@@ -58,7 +77,34 @@ pub struct Member {
 impl Roster {
     /// Everything unknown, but what has no check.
     pub fn new(config: &Config) -> Roster {
-        Roster { services: config.services.iter().map(Entry::new).collect() }
+        Roster::default().follow(config)
+    }
+
+    /// From now on backends that come up begin slowly where they are to.
+    pub fn start(&mut self) {
+        self.started = true;
+    }
+
+    /// When a backend that began slowly gets more of its weight next.
+    pub fn next_step(&self) -> Option<Instant> {
+        let now = Instant::now();
+        self.members().filter_map(|(_, member)| member.rising?.next(now)).min()
+    }
+
+    /// Numbers of all backends, in the order of the configuration.
+    pub fn ids(&self) -> Vec<usize> {
+        self.members().map(|(_, member)| member.id).collect()
+    }
+
+    /// Whether one of these backends has this number.
+    pub fn has(&self, id: usize) -> bool {
+        self.places.contains_key(&id)
+    }
+
+    fn find(&self, id: usize) -> Option<(&Entry, &Member)> {
+        let (service, place) = *self.places.get(&id)?;
+        let entry = self.services.get(service)?;
+        Some((entry, entry.members.get(place)?))
     }
 
     /// The services.
@@ -81,9 +127,9 @@ impl Roster {
     /// One check per backend that has one; one that has a lane is asked at the service address.
     pub fn targets(&self, lanes: &BTreeMap<usize, Lane>) -> Vec<Target> {
         self.members()
-            .enumerate()
-            .filter_map(|(id, (entry, member))| {
-                let check = member.check.clone()?;
+            .filter_map(|(entry, member)| {
+                let id = member.id;
+                let check = member.asked.check.clone()?;
                 let lane = lanes.get(&id).cloned();
                 let ip = if lane.is_some() { entry.address } else { member.endpoint.ip() };
                 let port = check.port.unwrap_or(member.endpoint.port());
@@ -97,17 +143,18 @@ impl Roster {
     }
 
     /// The ways to the backends, by the numbers of their checks.
-    pub fn ways(&self) -> Vec<&Result<Hop, NoWay>> {
-        self.members().map(|(_, member)| &member.way).collect()
+    pub fn ways(&self) -> HashMap<usize, &Result<Hop, NoWay>> {
+        self.members().map(|(_, member)| (member.id, &member.way)).collect()
     }
 
     /// Takes a result of a check; returns a line for the log.
     pub fn take(&mut self, event: &Event) -> Option<String> {
-        let (service, member) = self
-            .services
-            .iter_mut()
-            .flat_map(|entry| entry.members.iter_mut().map(|member| (&entry.name, member)))
-            .nth(event.id)?;
+        let (service, place) = *self.places.get(&event.id)?;
+        let entry = self.services.get_mut(service)?;
+        let (service, member) = (&entry.name, entry.members.get_mut(place)?);
+        let came_up = event.health.is_up() && !member.health.is_up();
+        let whole = entry.slow_start.filter(|_| came_up && self.started);
+        member.rising = whole.map(|whole| Rise { at: Instant::now(), whole });
         member.health = event.health;
         member.since = Some(event.at);
         member.reason.clone_from(&event.reason);
@@ -117,22 +164,24 @@ impl Roster {
 
     /// Whose backend an event is about.
     pub fn service(&self, event: &Event) -> Option<&str> {
-        self.members().nth(event.id).map(|(entry, _)| entry.name.as_str())
+        self.find(event.id).map(|(entry, _)| entry.name.as_str())
     }
 
     /// Whom an event is about.
     pub fn address(&self, event: &Event) -> Option<IpAddr> {
-        self.members().nth(event.id).map(|(_, member)| member.endpoint.ip())
+        self.find(event.id).map(|(_, member)| member.endpoint.ip())
     }
 
     /// Whether a check has not had its first result, or the next hop to a backend that is up has not
     /// been heard of.
     pub fn waiting(&self) -> bool {
-        let unheard =
-            |member: &Member| matches!(member.way, Err(NoWay::NotYet | NoWay::Unresolved { .. }));
-        self.members().any(|(_, member)| {
-            member.health == Health::Unknown || member.health.is_up() && unheard(member)
-        })
+        self.members().any(|(_, member)| member.waiting())
+    }
+
+    /// The same of backends that `other` has not.
+    pub fn waiting_beside(&self, other: &Roster) -> bool {
+        let mut new = self.members().filter(|(_, member)| !other.has(member.id));
+        new.any(|(_, member)| member.waiting())
     }
 
     /// Addresses of all backends, each once.
@@ -164,7 +213,12 @@ impl Roster {
     /// What the plan depends on.
     pub fn observed(&self) -> Observed {
         let mut observed = Observed::default();
+        let now = Instant::now();
         for (entry, member) in self.members() {
+            let tenths = member.rising.map_or(10, |rise| rise.tenths(now));
+            if tenths < 10 {
+                observed.set_share(&entry.name, member.endpoint, tenths);
+            }
             let health = match member.health {
                 Health::Up => ringway_plan::Health::Up,
                 Health::Unchecked => ringway_plan::Health::Unchecked,
@@ -211,22 +265,13 @@ impl Roster {
 
 impl Entry {
     fn new(service: &ringway_config::Service) -> Entry {
-        let member = |backend: &ringway_config::Backend| Member {
-            endpoint: backend.endpoint(),
-            weight: backend.weight,
-            check: service.check.clone(),
-            health: if service.check.is_some() { Health::Unknown } else { Health::Unchecked },
-            since: None,
-            reason: None,
-            record: Arc::default(),
-            way: Err(NoWay::NotYet),
-        };
         Entry {
             name: service.name.to_string(),
             address: *service.address,
             port: *service.port,
             protocols: service.protocols.clone(),
             forward: service.forward,
+            slow_start: service.slow_start,
             when_none: service.when_none_healthy,
             shape: status::Service {
                 name: service.name.to_string(),
@@ -238,7 +283,7 @@ impl Entry {
                 answers: service.announce.to_string(),
                 ..status::Service::default()
             },
-            members: service.backends.iter().map(member).collect(),
+            members: Vec::with_capacity(service.backends.len()),
         }
     }
 
@@ -266,6 +311,11 @@ impl Entry {
 }
 
 impl Member {
+    fn waiting(&self) -> bool {
+        let unheard = matches!(self.way, Err(NoWay::NotYet | NoWay::Unresolved { .. }));
+        self.health == Health::Unknown || self.health.is_up() && unheard
+    }
+
     fn serves(&self) -> bool {
         self.health.is_up() && self.way.is_ok() && self.weight > 0
     }
@@ -289,6 +339,9 @@ impl Member {
             address: self.endpoint.ip().to_string(),
             port: self.endpoint.port(),
             weight: Some(self.weight),
+            file_weight: self.file_weight,
+            drained: self.drained,
+            slow_start_percent: self.rising.and_then(|rise| rise.percent(Instant::now())),
             health: self.health,
             since: self.since.map(clock::rfc3339),
             reason: self.obstacle(),

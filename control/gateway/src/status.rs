@@ -234,6 +234,15 @@ pub struct Backend {
     pub port: u16,
     /// Share of new flows relative to the others; absent when only the pins are known.
     pub weight: Option<u16>,
+    /// What the configuration file says of it; set where an override says something else or the same.
+    #[serde(default)]
+    pub file_weight: Option<u16>,
+    /// `ringway backend drain` has taken its weight away.
+    #[serde(default)]
+    pub drained: bool,
+    /// Of its weight that it gets so far, while it starts slowly.
+    #[serde(default)]
+    pub slow_start_percent: Option<u16>,
     /// What its checks say.
     pub health: Health,
     /// Since when; absent before the first result.

@@ -1,0 +1,219 @@
+//! One configuration after another: who is still here, and what stays known of them.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use ringway_config::{Backend, Check, Config, Forward, Service};
+
+use super::{Entry, Member, Roster};
+use crate::health::Health;
+use crate::next_hop::NoWay;
+use crate::overrides::Overrides;
+
+/// How a backend's health is found out.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Asked {
+    pub(super) check: Option<Check>,
+    /// Under dsr, what its lane depends on: service address, mode, port of GUE, outer source.
+    lane: Option<(IpAddr, Forward, u16, Option<IpAddr>)>,
+}
+
+impl Asked {
+    fn new(config: &Config, service: &Service, backend: IpAddr) -> Asked {
+        let outer = config.tunnel.source_towards(backend);
+        let lane = (*service.address, service.forward, service.gue_port, outer);
+        let has_lane = service.forward.is_dsr() && service.check.is_some();
+        Asked { check: service.check.clone(), lane: has_lane.then_some(lane) }
+    }
+}
+
+/// What is known of a backend, and how its service forwards.
+type Known<'r> = (Forward, &'r Member);
+
+impl Roster {
+    /// The roster of another configuration. Backends that are here already keep what is known of
+    /// them, and their number if they are asked as before.
+    pub fn follow(&self, config: &Config) -> Roster {
+        let (mut named, mut placed) = (HashMap::new(), HashMap::new());
+        for (entry, member) in self.members() {
+            let known: Known = (entry.forward, member);
+            named.insert((entry.name.as_str(), member.endpoint), known);
+            placed.insert((entry.address, entry.port, member.endpoint), known);
+        }
+        let mut roster = Roster { next: self.next, started: self.started, ..Roster::default() };
+        for (place, service) in config.services.iter().enumerate() {
+            let mut entry = Entry::new(service);
+            for backend in &service.backends {
+                let endpoint = backend.endpoint();
+                let known = named.get(&(service.name.as_str(), endpoint));
+                // The service may have got another name.
+                let key = (*service.address, *service.port, endpoint);
+                let known = known.or_else(|| placed.get(&key)).copied();
+                let asked = Asked::new(config, service, *backend.address);
+                let mut member = Member::new(backend, asked);
+                let stays = known.is_some_and(|known| member.keep(known, service.forward));
+                if !stays {
+                    member.id = roster.next;
+                    roster.next += 1;
+                }
+                roster.places.insert(member.id, (place, entry.members.len()));
+                entry.members.push(member);
+            }
+            roster.services.push(entry);
+        }
+        roster
+    }
+
+    /// Takes note of which weights are not the file's. `file`: the same without overrides.
+    pub fn mark(&mut self, file: &Config, overrides: &Overrides) {
+        for (entry, service) in self.services.iter_mut().zip(&file.services) {
+            for (member, backend) in entry.members.iter_mut().zip(&service.backends) {
+                let known = overrides.of(&entry.name, member.endpoint);
+                member.file_weight = known.map(|_| backend.weight);
+                member.drained = known.is_some_and(|known| known.drained);
+            }
+        }
+    }
+
+    /// Whether checks say that a backend is down.
+    pub fn is_down(&self, service: &str, backend: SocketAddr) -> bool {
+        self.members().any(|(entry, member)| {
+            entry.name == service && member.endpoint == backend && member.health == Health::Down
+        })
+    }
+}
+
+impl Member {
+    /// Nothing known yet.
+    fn new(backend: &Backend, asked: Asked) -> Member {
+        Member {
+            id: 0,
+            endpoint: backend.endpoint(),
+            weight: backend.weight,
+            file_weight: None,
+            drained: false,
+            rising: None,
+            health: if asked.check.is_some() { Health::Unknown } else { Health::Unchecked },
+            asked,
+            since: None,
+            reason: None,
+            record: Arc::default(),
+            way: Err(NoWay::NotYet),
+        }
+    }
+
+    /// Takes over what is known. False when it is asked in another way now: then its checks begin
+    /// anew, from the health it had.
+    fn keep(&mut self, (was, known): Known, forward: Forward) -> bool {
+        // dsr-l2 cannot go by way of a router.
+        if was == forward {
+            self.way.clone_from(&known.way);
+        }
+        self.rising = known.rising;
+        self.health = match (&self.asked.check, known.health) {
+            (None, _) => Health::Unchecked,
+            // It had traffic.
+            (Some(_), Health::Unchecked) => Health::Up,
+            (Some(_), health) => health,
+        };
+        if self.asked != known.asked {
+            return false;
+        }
+        self.id = known.id;
+        self.since = known.since;
+        self.reason.clone_from(&known.reason);
+        self.record = known.record.clone();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Event;
+    use std::time::SystemTime;
+
+    /// A service "web" with a check, and whatever backends and further keys.
+    fn config(backends: &str, more: &str) -> Config {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\nbackends = [{backends}]\n{more}\n"
+        );
+        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    const A: &str = "{ address = \"10.0.0.2\" }";
+    const B: &str = "{ address = \"10.0.0.3\" }";
+    const CHECK: &str = "check = { type = \"tcp\" }";
+
+    fn event(id: usize, health: Health) -> Event {
+        Event { id, health, at: SystemTime::UNIX_EPOCH, reason: None }
+    }
+
+    fn health(roster: &Roster) -> Vec<(usize, Health)> {
+        roster.members().map(|(_, member)| (member.id, member.health)).collect()
+    }
+
+    #[test]
+    fn who_stays_keeps_number_and_health() {
+        let mut roster = Roster::new(&config(&[A, B].join(","), CHECK));
+        roster.take(&event(0, Health::Up));
+        roster.take(&event(1, Health::Down));
+        let c = "{ address = \"10.0.0.4\" }";
+        let next = roster.follow(&config(&[c, B, A].join(","), CHECK));
+        assert_eq!(health(&next), [(2, Health::Unknown), (1, Health::Down), (0, Health::Up)]);
+        assert!(next.waiting_beside(&roster) && !roster.waiting_beside(&roster));
+        // A number is never given twice.
+        let last = next.follow(&config(A, CHECK)).follow(&config(&[A, c].join(","), CHECK));
+        assert_eq!(health(&last), [(0, Health::Up), (3, Health::Unknown)]);
+        let target = &last.targets(&Default::default())[0];
+        assert_eq!((target.id, target.initial), (0, Health::Up));
+    }
+
+    #[test]
+    fn another_check_begins_with_the_health_there_was() {
+        let mut roster = Roster::new(&config(&[A, B].join(","), CHECK));
+        roster.take(&event(0, Health::Up));
+        roster.take(&event(1, Health::Down));
+        let both = [A, B].join(",");
+        let http = roster.follow(&config(&both, "check = { type = \"http\" }"));
+        assert_eq!(health(&http), [(2, Health::Up), (3, Health::Down)]);
+        let none = http.follow(&config(&both, ""));
+        assert_eq!(health(&none), [(4, Health::Unchecked), (5, Health::Unchecked)]);
+        assert_eq!(health(&none.follow(&config(&both, CHECK))), [(6, Health::Up), (7, Health::Up)]);
+        // Weights are nothing to a check.
+        let heavy = "{ address = \"10.0.0.2\", weight = 9 }";
+        assert_eq!(health(&roster.follow(&config(heavy, CHECK))), [(0, Health::Up)]);
+    }
+
+    #[test]
+    fn a_service_by_another_name_is_the_same() {
+        let mut roster = Roster::new(&config(A, CHECK));
+        roster.take(&event(0, Health::Up));
+        let mut renamed = config(A, CHECK);
+        renamed.services[0].name = "new".to_owned().into();
+        assert_eq!(health(&roster.follow(&renamed)), [(0, Health::Up)]);
+    }
+
+    #[test]
+    fn only_who_comes_up_later_begins_slowly() {
+        let slow = format!("{CHECK}\nslow_start = \"30s\"");
+        let mut roster = Roster::new(&config(&[A, B].join(","), &slow));
+        roster.take(&event(0, Health::Up));
+        assert_eq!(roster.next_step(), None, "the daemon has just begun");
+        roster.start();
+        roster.take(&event(1, Health::Down));
+        assert_eq!(roster.next_step(), None);
+        roster.take(&event(1, Health::Up));
+        let percents = |roster: &Roster| -> Vec<Option<u16>> {
+            roster.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
+        };
+        assert_eq!(percents(&roster), [None, Some(10)]);
+        let next = roster.follow(&config(&[B, A].join(","), &slow));
+        assert!(next.next_step().is_some());
+        assert_eq!(percents(&next), [Some(10), None]);
+        roster.take(&event(1, Health::Down));
+        assert_eq!(roster.next_step(), None);
+    }
+}

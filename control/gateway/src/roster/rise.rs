@@ -1,0 +1,59 @@
+//! Slow start: a backend that came up gets its weight bit by bit.
+
+use std::time::{Duration, Instant};
+
+/// When a backend came up, and how long until it has its whole weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rise {
+    /// When it came up.
+    pub at: Instant,
+    /// In nine steps of the same length.
+    pub whole: Duration,
+}
+
+const STEPS: u32 = 9;
+
+impl Rise {
+    /// Tenths of its weight: 1 at first, 10 at the end.
+    pub fn tenths(&self, now: Instant) -> u16 {
+        let gone = now.saturating_duration_since(self.at).as_nanos() * u128::from(STEPS);
+        let steps = gone / self.whole.as_nanos().max(1);
+        1 + steps.min(u128::from(STEPS)) as u16
+    }
+
+    /// When it gets more; `None`: it has everything.
+    pub fn next(&self, now: Instant) -> Option<Instant> {
+        let steps = u32::from(self.tenths(now));
+        // A little later, so that rounding does not make it too early.
+        let after = self.whole * steps / STEPS + Duration::from_millis(1);
+        (steps <= STEPS).then(|| self.at + after)
+    }
+
+    /// Of its weight; `None`: all.
+    pub fn percent(&self, now: Instant) -> Option<u16> {
+        Some(10 * self.tenths(now)).filter(|percent| *percent < 100)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_a_tenth_to_the_whole() {
+        let at = Instant::now();
+        let rise = Rise { at, whole: Duration::from_secs(9) };
+        let after = |ms| at + Duration::from_millis(ms);
+        let tenths: Vec<u16> =
+            [0, 999, 1000, 8999, 9000, 99_000].map(|ms| rise.tenths(after(ms))).into();
+        assert_eq!(tenths, [1, 1, 2, 9, 10, 10]);
+        assert_eq!(rise.percent(after(4500)), Some(50));
+        let (mut now, mut seen) = (at, vec![rise.tenths(at)]);
+        while let Some(next) = rise.next(now) {
+            now = next;
+            seen.push(rise.tenths(now));
+        }
+        assert_eq!(seen, (1..=10).collect::<Vec<u16>>());
+        assert_eq!(rise.percent(now), None);
+    }
+}
