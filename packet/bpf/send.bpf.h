@@ -95,10 +95,11 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 
 	if (!out)
 		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
-	if (must_pass(env, out)) /* under dsr-l2 the MAC address is the rewrite */
-		return reason == RW_REASON_DSR_L2 ?
-			       leave(env->books, RW_DROP, RW_REASON_NO_DEVICE) :
-			       pass_rewritten(env, p);
+	/* Under dsr-l2 the MAC address is the rewrite. */
+	if (reason == RW_REASON_DSR_L2 && (must_pass(env, out) || (out->flags & RW_IFACE_LAYER3)))
+		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	if (must_pass(env, out))
+		return pass_rewritten(env, p);
 	copy_mac(p->eth->h_dest, next_hop);
 	copy_mac(p->eth->h_source, out->mac);
 	return send_out(env, out, reason);

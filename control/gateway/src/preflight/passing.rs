@@ -14,24 +14,28 @@ use crate::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
-    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
-    let links: Vec<&Link> = links.filter(|link| facts.tagged_on(config, link).is_none()).collect();
-    let native =
-        |link: &Link| !is_stacked(link) && !link.is_layer3() && !generic(config, facts, link);
-    for way in links.iter().filter(|link| is_stacked(link) || link.is_layer3()) {
+    let names = config.node.interfaces.iter();
+    let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
+    // A VLAN device upon another interface is as that is.
+    let below = |link: &'_ Link| facts.tagged_on(config, link).map(|device| device.ifindex);
+    let native = |link: &Link| match facts.tagged_on(config, link).unwrap_or(link) {
+        device if is_stacked(device) || device.is_layer3() => false,
+        device => !generic(config, facts, device),
+    };
+    let ways = links.iter().filter(|link| link.is_layer3() || is_stacked(link));
+    for way in ways.filter(|link| below(link).is_none()) {
         let from = |link: &Link| match way.is_layer3() {
             true => link.ifindex != way.ifindex,
             false => native(link),
         };
         let receivers: Vec<&Link> = links.iter().copied().filter(|link| from(link)).collect();
-        if receivers.is_empty() {
-            continue;
-        }
         let needs = Needs::of(config, facts, way);
         if needs != Needs::default() {
             receivers.iter().for_each(|link| passes(facts, link, way, needs, report));
         }
-        frames(config, facts, way, report);
+        if way.is_layer3() || !receivers.is_empty() {
+            frames(config, facts, way, report);
+        }
     }
 }
 

@@ -237,11 +237,19 @@ fn somebody_must_answer_for_the_address() {
 #[test]
 fn backends_must_be_reached_by_our_interfaces() {
     let mut facts = machine();
-    facts.links.push(Link { kind: Some("wireguard".into()), mac: None, ..link(5, "wg0") });
-    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
-    let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.state, State::Fail);
-    assert!(finding.fix.contains("type gretap or vxlan"), "{finding}");
+    facts.links.push(wireguard(5));
+    facts.links.push(Link {
+        kind: Some("gre".into()),
+        mac: None,
+        hardware: 778,
+        ..link(6, "gre1")
+    });
+    for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
+        facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
+        let finding = find(&config(ETH0, ""), &facts, "route");
+        assert_eq!(finding.state, State::Fail);
+        assert!(finding.fix.contains(fix), "{finding}");
+    }
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.state, State::Fail);
@@ -326,7 +334,8 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let mut facts = machine();
     facts.links.push(Link { kind: Some("bridge".into()), ..link(4, "br0") });
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 4)]);
-    let interfaces = "interfaces = [\"eth0\", \"br0\"]";
+    let both = "interfaces = [\"eth0\", \"br0\"]";
+    let interfaces = &format!("{both}\nxdp_mode = \"native\"");
     let node = config(interfaces, "");
     assert_eq!(find(&node, &facts, "forwarding").state, State::Unknown);
 
@@ -349,10 +358,65 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let finding = find(&config(interfaces, dsr), &facts, "forwarding");
     assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
     assert!(finding.fix.contains("dsr-ipip"), "{finding}");
-    // Generic everywhere: a redirect enters anything.
-    let all_generic = config(&format!("{interfaces}\nxdp_mode = \"generic\""), "");
-    let report = judge(&all_generic, &Facts { receiving: HashMap::new(), ..facts });
-    assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
+    // Generic everywhere: a redirect enters anything with an Ethernet header.
+    facts.receiving.clear();
+    for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
+        let report = judge(&config(&format!("{both}{mode}"), ""), &facts);
+        assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
+        let mode = report.findings.iter().find(|finding| finding.check == "xdp-mode");
+        assert!(mode.is_some_and(|finding| finding.reason.contains("generic")), "{mode:?}");
+    }
+}
+
+/// ARPHRD_NONE of linux/if_arp.h.
+const NO_LINK_LAYER: u16 = 0xfffe;
+
+fn wireguard(ifindex: u32) -> Link {
+    let kind = Some("wireguard".into());
+    Link { kind, mac: None, hardware: NO_LINK_LAYER, ..link(ifindex, "wg0") }
+}
+
+#[test]
+fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
+    let mut facts = machine();
+    facts.links.push(wireguard(5));
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
+    facts.receiving = HashMap::from([("eth0".into(), Receiving::default())]);
+    let interfaces = "interfaces = [\"eth0\", \"wg0\"]";
+    for mode in ["auto", "native", "generic"] {
+        let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
+        let finding = find(&config(node, ""), &facts, "forwarding");
+        assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+        let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
+        assert_eq!(finding.fix, sysctl);
+        let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
+        let finding = find(&dsr, &facts, "forwarding");
+        assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+        assert!(finding.fix.ends_with("\"dsr-gue\""), "{finding}");
+    }
+    let report = judge(&config(interfaces, ""), &facts);
+    let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
+    assert!(of("neighbour").all(|finding| finding.reason == "wg0 needs none"));
+    let modes: Vec<&str> = of("xdp-mode").map(|finding| finding.reason.as_str()).collect();
+    assert!(modes[0].starts_with("auto: native where") && modes[1].starts_with("generic: "));
+}
+
+/// What clients there are answered with comes from the service's address, by another interface.
+#[test]
+fn answers_into_a_device_without_ethernet_header() {
+    let mut facts = machine();
+    facts.links.push(wireguard(5));
+    let strict = Receiving { rp_filter: 1, ..Receiving::default() };
+    facts.receiving = HashMap::from([("eth0".into(), strict)]);
+    let fix = |announce: &str| {
+        let node = config("interfaces = [\"wg0\", \"eth0\"]", announce);
+        find(&node, &facts, "forwarding").fix
+    };
+    let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
+    let rp_filter = "net.ipv4.conf.eth0.rp_filter=2";
+    assert_eq!(fix("announce = \"routed\""), format!("{forwarding} {rp_filter}"));
+    let local = "net.ipv4.conf.eth0.accept_local=1";
+    assert_eq!(fix(""), format!("{forwarding} {local} {rp_filter}"));
 }
 
 #[test]

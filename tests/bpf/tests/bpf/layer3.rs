@@ -248,5 +248,7 @@ fn dsr_l2_ends() {
     for family in FAMILIES {
         let request = first(&mut world, family, TCP, ports::ACROSS);
         assert_eq!(world.send(&request).pair(), (Verdict::Drop, Reason::NoDevice));
+        let back = world.feed(BACK, &bare(&request));
+        assert_eq!(back.pair(), (Verdict::Drop, Reason::NoDevice));
     }
 }
