@@ -22,13 +22,14 @@ mod tcp;
 mod trust;
 mod udp;
 
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Semaphore, mpsc};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use ringway_config::{Check, CheckKind};
@@ -115,7 +116,11 @@ pub struct Event {
 /// The running checks; dropping it stops them.
 #[derive(Debug)]
 pub struct Checks {
-    _tasks: JoinSet<()>,
+    events: mpsc::Sender<Event>,
+    shared: Arc<Shared>,
+    tasks: JoinSet<()>,
+    /// By the number of the target.
+    running: HashMap<usize, AbortHandle>,
 }
 
 impl Checks {
@@ -126,13 +131,33 @@ impl Checks {
             programs: Semaphore::new(exec::AT_ONCE),
             trust: Trust::default(),
         });
-        let count = targets.len();
-        let mut tasks = JoinSet::new();
-        for (place, target) in targets.into_iter().enumerate() {
-            let pace = Pace::new(place, count, target.check.interval);
-            tasks.spawn(watch(target, pace, shared.clone(), events.clone()));
+        let (tasks, running) = (JoinSet::new(), HashMap::new());
+        let mut checks = Checks { events: events.clone(), shared, tasks, running };
+        checks.follow(targets);
+        checks
+    }
+
+    /// Checks these targets and no others from now on. Those whose number is being checked go on as
+    /// they were, undisturbed: what is to be checked in another way has another number.
+    pub fn follow(&mut self, targets: Vec<Target>) {
+        let wanted: HashSet<usize> = targets.iter().map(|target| target.id).collect();
+        self.running.retain(|id, task| {
+            let stays = wanted.contains(id);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        let new = targets.into_iter().filter(|target| !self.running.contains_key(&target.id));
+        let new: Vec<Target> = new.collect();
+        let count = new.len();
+        for (place, target) in new.into_iter().enumerate() {
+            let (id, interval) = (target.id, target.check.interval);
+            let pace = Pace::new(id, place, count, interval);
+            let watch = watch(target, pace, self.shared.clone(), self.events.clone());
+            self.running.insert(id, self.tasks.spawn(watch));
         }
-        Checks { _tasks: tasks }
+        while self.tasks.try_join_next().is_some() {}
     }
 }
 
@@ -260,5 +285,32 @@ mod tests {
         drop(checks);
         drop(send);
         assert!(receive.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn following_disturbs_nobody_who_stays() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
+        let address = listener.local_addr().expect("address");
+        let target = |id: usize| Target { id, ..target(address) };
+        let (send, mut receive) = mpsc::channel(8);
+        let (one, two) = (target(1), target(2));
+        let counted = two.record.clone();
+        let mut checks = Checks::start(vec![one, two.clone()], &send);
+        let mut first = [0, 0].map(|_| 0);
+        for id in &mut first {
+            *id = receive.recv().await.expect("up").id;
+        }
+        first.sort_unstable();
+        assert_eq!(first, [1, 2]);
+        // Number 2 would say again that it is up, were it begun anew.
+        checks.follow(vec![two, target(3)]);
+        assert_eq!(receive.recv().await.expect("up").id, 3);
+        checks.follow(vec![target(3)]);
+        // What had begun may end; then nothing more is counted.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let so_far = counted.passed();
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert_eq!(counted.passed(), so_far);
+        assert!(receive.try_recv().is_err());
     }
 }

@@ -25,12 +25,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Of target number `place` of `count` that start together.
-    pub fn new(place: usize, count: usize, interval: Duration) -> Pace {
+    /// Of the target with this number, which is at `place` among `count` that start together.
+    pub fn new(number: usize, place: usize, count: usize, interval: Duration) -> Pace {
         let late = place.saturating_sub(AT_ONCE) as f64;
         let round = FIRST_ROUND.min(interval);
         let first = round.mul_f64(late / count.saturating_sub(AT_ONCE).max(1) as f64);
-        let share = f64::from((place as u32).wrapping_mul(GOLDEN)) / f64::from(u32::MAX);
+        let share = f64::from((number as u32).wrapping_mul(GOLDEN)) / f64::from(u32::MAX);
         Pace { first, gap: interval.mul_f64(0.5 + share / 2.0) }
     }
 }
@@ -43,8 +43,8 @@ mod tests {
 
     #[test]
     fn few_begin_at_once_and_the_rest_within_a_second() {
-        assert!((0..256).all(|n| Pace::new(n, 256, INTERVAL).first.is_zero()));
-        let firsts: Vec<_> = (0..5256).map(|n| Pace::new(n, 5256, INTERVAL).first).collect();
+        assert!((0..256).all(|n| Pace::new(n, n, 256, INTERVAL).first.is_zero()));
+        let firsts: Vec<_> = (0..5256).map(|n| Pace::new(n, n, 5256, INTERVAL).first).collect();
         assert!(firsts.is_sorted() && firsts[5255] < FIRST_ROUND);
         // Of 5000, 50 in any hundredth of the second.
         for hundredth in 0..100 {
@@ -55,7 +55,7 @@ mod tests {
             assert!((48..=52).contains(&firsts.iter().filter(within).count()));
         }
         let short = Duration::from_millis(100);
-        assert!((0..1000).all(|n| Pace::new(n, 1000, short).first < short));
+        assert!((0..1000).all(|n| Pace::new(n, n, 1000, short).first < short));
     }
 
     /// However many there are, and in any run of them, as those of one service.
@@ -66,7 +66,7 @@ mod tests {
         {
             let mut tenths = [0; 10];
             for place in from..to {
-                let pace = Pace::new(place, count, INTERVAL);
+                let pace = Pace::new(place, place, count, INTERVAL);
                 assert!(pace.gap >= INTERVAL / 2 && pace.gap <= INTERVAL);
                 let third = (pace.first + 2 * pace.gap).as_secs_f64() / INTERVAL.as_secs_f64();
                 tenths[(third.fract() * 10.0) as usize] += 1;
