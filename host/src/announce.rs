@@ -52,15 +52,15 @@ pub fn unsolicited_na(mac: Mac, address: Ipv6Addr) -> [u8; 86] {
     // Option 2, target link-layer address, in units of 8 bytes.
     frame[78..80].copy_from_slice(&[2, 1]);
     frame[80..86].copy_from_slice(&mac.0);
-    let checksum = icmpv6_checksum(&frame);
+    let checksum = icmpv6_checksum_of(&frame);
     frame[56..58].copy_from_slice(&checksum.to_be_bytes());
     frame
 }
 
 /// Checksum over the pseudo-header (addresses, length, next header) and the message, whose field is still zero.
-fn icmpv6_checksum(frame: &[u8; 86]) -> u16 {
+pub(crate) fn icmpv6_checksum_of(frame: &[u8]) -> u16 {
     let words = frame[22..].chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
-    let mut sum = words.sum::<u32>() + 32 + 58;
+    let mut sum = words.sum::<u32>() + (frame.len() as u32 - 54) + 58;
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
@@ -105,8 +105,8 @@ mod tests {
     fn advertisement_has_a_right_checksum() {
         let mut frame = unsolicited_na(MAC, "fd00::1".parse().unwrap());
         // Summed with its own checksum a message gives zero.
-        assert_eq!(icmpv6_checksum(&frame), 0);
+        assert_eq!(icmpv6_checksum_of(&frame), 0);
         frame[85] ^= 1;
-        assert_ne!(icmpv6_checksum(&frame), 0);
+        assert_ne!(icmpv6_checksum_of(&frame), 0);
     }
 }

@@ -10,6 +10,7 @@ mod announce;
 pub mod bridge;
 mod error;
 pub mod ethtool;
+pub mod firewall;
 mod host;
 pub mod links;
 mod mac;
@@ -24,6 +25,7 @@ mod source;
 pub mod sysctl;
 pub mod system;
 mod tap;
+mod who_has;
 
 pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
@@ -34,6 +36,7 @@ pub use network::{Interface, Network, interface_by_name};
 pub use socket::{bind_late, set_mark};
 pub use source::Source;
 pub use tap::Tap;
+pub use who_has::who_has;
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -101,6 +101,11 @@ fn in_private_mount_namespace() -> bool {
     matches!((own, init), (Ok(own), Ok(init)) if own != init)
 }
 
+/// (major, minor) of the kernel that runs.
+pub(crate) fn running_kernel() -> (u32, u32) {
+    version(&rustix::system::uname().release().to_string_lossy())
+}
+
 /// (major, minor) of a kernel release; zeros where it cannot be told.
 fn version(release: &str) -> (u32, u32) {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
