@@ -217,6 +217,22 @@ pub fn audit(world: &World) -> Audit {
 
 /// Makes every fragmented datagram that is remembered so many seconds older.
 pub fn age_fragments(world: &World, seconds: u64) {
+    change_fragments(world, |stamp| stamp - (seconds << 32));
+}
+
+/// Makes every fragmented datagram that is remembered as young as the youngest, for machines that are slow.
+pub fn renew_fragments(world: &World) {
+    const SECONDS: u64 = 0x7fff_ffff << 32;
+    let mut youngest = 0;
+    change_fragments(world, |stamp| {
+        youngest = youngest.max(stamp & SECONDS);
+        stamp
+    });
+    change_fragments(world, |stamp| youngest | (stamp & !SECONDS));
+}
+
+/// Gives every fragmented datagram another stamp: protocol, 31 bits of seconds, ports.
+fn change_fragments(world: &World, mut change: impl FnMut(u64) -> u64) {
     let map = world.map("fragments");
     for number in 0..ringway_abi::raw::RW_FRAGMENT_BUCKETS {
         let mut bucket = read(map, number);
@@ -227,9 +243,9 @@ pub fn age_fragments(world: &World, seconds: u64) {
             let word = |at: usize| u64::from_ne_bytes(entry[at..at + 8].try_into().unwrap());
             let (check, ports) = (word(0), word(8));
             if ports != 0 {
-                let older = ports - (seconds << 32);
-                entry[..8].copy_from_slice(&(check ^ ports ^ older).to_ne_bytes());
-                entry[8..].copy_from_slice(&older.to_ne_bytes());
+                let other = change(ports);
+                entry[..8].copy_from_slice(&(check ^ ports ^ other).to_ne_bytes());
+                entry[8..].copy_from_slice(&other.to_ne_bytes());
             }
         }
         write(map, number, &bucket);
