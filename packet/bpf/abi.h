@@ -203,6 +203,9 @@ struct rw_icmp {
 
 #define RW_BLOCK_ALL 16 /* the block of all ports */
 
+/* Entries in `services`: blocks of ports, and addresses. */
+#define RW_MAX_SERVICE_ENTRIES (2 * RW_MAX_SERVICES + RW_MAX_BACKENDS)
+
 /* Key (address, 0, 0) is an address entry: what we know of the address alone;
  * its id has bit b set where a service of the address has blocks of 2^b ports. */
 struct rw_service_key {

@@ -17,7 +17,7 @@ RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
 RW_MAP(vlans, BPF_MAP_TYPE_HASH, RW_MAX_IFACES, struct rw_vlan_key, __u32, 0);
 
 /* writer: control; reader: gateway. Services and address entries. Full: refused by validation. */
-RW_MAP(services, BPF_MAP_TYPE_HASH, 2 * RW_MAX_SERVICES + RW_MAX_BACKENDS, struct rw_service_key,
+RW_MAP(services, BPF_MAP_TYPE_HASH, RW_MAX_SERVICE_ENTRIES, struct rw_service_key,
        struct rw_service, 0);
 RW_MAP(service_info, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_service_info, 0);
 RW_MAP(backends, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_backend, 0);

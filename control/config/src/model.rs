@@ -7,6 +7,8 @@ use std::time::Duration;
 
 pub use ringway_abi::Forward;
 
+use ringway_abi::raw::RW_BLOCK_ALL;
+
 use crate::check::Check;
 use crate::located::Located;
 use crate::report::{Error, Source};
@@ -133,6 +135,23 @@ impl PortRange {
     /// Has it a port that the other has too?
     pub fn overlaps(self, other: PortRange) -> bool {
         self.first <= other.last && other.first <= self.last
+    }
+
+    /// The aligned blocks it is made of, each an entry in the packet path's table: first port, and
+    /// the logarithm of their number of ports. All ports are one block, which has port 0 too, where
+    /// nobody is; any other range is 30 at most.
+    pub fn blocks(self) -> Vec<(u16, u8)> {
+        if self == PortRange::ALL {
+            return vec![(0, RW_BLOCK_ALL as u8)];
+        }
+        let (mut at, end) = (u32::from(self.first), u32::from(self.last) + 1);
+        let mut blocks = Vec::new();
+        while at < end {
+            let block = at.trailing_zeros().min((end - at).ilog2());
+            blocks.push((at as u16, block as u8));
+            at += 1 << block;
+        }
+        blocks
     }
 
     /// Is the port one of them?

@@ -3,12 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
-use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICES};
+use ringway_abi::raw::{RW_MAX_BACKENDS, RW_MAX_MEMBERS, RW_MAX_SERVICE_ENTRIES, RW_MAX_SERVICES};
 
 use crate::model::{Forward, Nat, PortRange, Service, SourceMode, Tunnel};
 use crate::report::Report;
 
 const MAX_ENTRIES: usize = RW_MAX_SERVICES as usize;
+const MAX_ROWS: usize = RW_MAX_SERVICE_ENTRIES as usize;
 const MAX_BACKENDS: usize = RW_MAX_BACKENDS as usize;
 const MAX_MEMBERS: usize = RW_MAX_MEMBERS as usize;
 
@@ -153,6 +154,32 @@ fn limits(report: &Report, services: &[Service]) {
                  node takes {MAX_BACKENDS}: move the rest to another node"
             );
             return report.error(service.name.span(), message);
+        }
+    }
+    rows(report, services);
+}
+
+/// The table that packets' destinations are looked up in: a range of ports takes a row for every block
+/// of it, an address one, and so does a backend that is told who its client is.
+fn rows(report: &Report, services: &[Service]) {
+    let (mut rows, mut addresses) = (0, HashSet::new());
+    for service in services {
+        let blocks = service.ports().blocks().len();
+        rows += service.protocols.len() * blocks;
+        addresses.insert(*service.address);
+        if service.forward == Forward::Nat && service.source == SourceMode::Client {
+            addresses.extend(service.backends.iter().map(|backend| *backend.address));
+        }
+        if rows + addresses.len() > MAX_ROWS {
+            let message = format!(
+                "with this service ports and addresses take {} rows of the packet path's table, \
+                 which has {MAX_ROWS}; port = \"{}\" alone takes {blocks} for each protocol: let \
+                 ranges begin and end at multiples of a power of two (\"8192-16383\" takes one), \
+                 write \"*\" for all ports, or move services to another node",
+                rows + addresses.len(),
+                service.ports(),
+            );
+            return report.error(service.port.span(), message);
         }
     }
 }

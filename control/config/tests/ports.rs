@@ -85,3 +85,45 @@ fn the_ports_of_nat() {
     // Replies are looked up before "*".
     file(&[one("a", "\"*\"", TWO)]).unwrap();
 }
+
+#[test]
+fn ranges_are_aligned_blocks() {
+    let of = |first, last| PortRange { first, last }.blocks();
+    assert_eq!(of(80, 80), [(80, 0)]);
+    assert_eq!(of(8000, 8100), [(8000, 6), (8064, 5), (8096, 2), (8100, 0)]);
+    assert_eq!(of(1, 65535), [(0, 16)]);
+    assert_eq!(of(65534, 65535), [(65534, 1)]);
+    for (first, last) in [(1, 65534), (1024, 65535), (1023, 1025), (5000, 50_000)] {
+        let ports = |(at, bits): &(u16, u8)| u32::from(*at)..u32::from(*at) + (1 << bits);
+        let all: Vec<u32> = of(first, last).iter().flat_map(ports).collect();
+        assert_eq!(all, (u32::from(first)..=u32::from(last)).collect::<Vec<_>>());
+        assert!(of(first, last).len() <= 30);
+    }
+}
+
+/// 4096 services of 30 blocks fit, but not with every backend's address as well.
+#[test]
+fn the_table_of_ports_and_addresses_is_limited() {
+    let services = |backends: usize, ports: &str, source: &str| -> Vec<String> {
+        let one_of = |n: usize| {
+            let backend =
+                |b: usize| format!("{{ address = \"10.{}.{}.{b}\", port = 1 }}", n >> 8, n & 0xff);
+            let backends = (1..=backends).map(backend).collect::<Vec<_>>().join(", ");
+            format!(
+                "[[service]]\nname = \"s{n}\"\naddress = \"198.18.{}.{}\"\nport = {ports}\n\
+                 source = {source:?}\nbackends = [{backends}]\n",
+                n >> 8,
+                n & 0xff
+            )
+        };
+        (0..4096).map(one_of).collect()
+    };
+    // 4096 x (30 + 1), and backends of source = "client": 12 288 more are left.
+    assert!(file(&services(3, "\"1-65534\"", "client")).is_ok());
+    let words = wrong(&services(4, "\"1-65534\"", "client"));
+    assert!(words.contains("rows of the packet path's table, which has 139264"), "{words}");
+    assert!(words.contains("port = \"1-65534\" alone takes 30 for each protocol"), "{words}");
+    for (ports, source) in [("\"*\"", "client"), ("80", "client"), ("\"1-65534\"", "node")] {
+        assert!(file(&services(4, ports, source)).is_ok(), "{ports} {source}");
+    }
+}

@@ -7,14 +7,12 @@ use std::net::IpAddr;
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
     RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW,
-    RW_BACKEND_UP, RW_BLOCK_ALL, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET,
-    RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info,
-    rw_service_key,
+    RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT,
+    rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info, rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
-    BackendRow, Forward, NextHop, PortRange, Protocol, RingRow, ServiceKey, ServiceRow, Tables,
-    Tunnel,
+    BackendRow, Forward, NextHop, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Tunnel,
 };
 use ringway_plan::{Ids, Planner};
 
@@ -203,24 +201,8 @@ fn key_bytes(key: &rw_service_key) -> KeyBytes {
 }
 
 fn info_key(info: &rw_service_info) -> rw_service_key {
-    let (first, block) = blocks(service_key_of(info).ports())[0];
+    let (first, block) = service_key_of(info).ports().blocks()[0];
     rw_service_key { addr: info.addr, port_be: first.to_be(), proto: info.proto, block }
-}
-
-/// The aligned blocks a range is made of: first port, and the logarithm of their number of ports.
-/// All ports are one block, which has port 0 too, where nobody is.
-fn blocks(ports: PortRange) -> Vec<(u16, u8)> {
-    if ports == PortRange::ALL {
-        return vec![(0, RW_BLOCK_ALL as u8)];
-    }
-    let (mut at, end) = (u32::from(ports.first), u32::from(ports.last) + 1);
-    let mut blocks = Vec::new();
-    while at < end {
-        let block = at.trailing_zeros().min((end - at).ilog2());
-        blocks.push((at as u16, block as u8));
-        at += 1 << block;
-    }
-    blocks
 }
 
 fn address_key(addr: [u32; 4]) -> rw_service_key {
@@ -269,7 +251,7 @@ fn service_entries(
         let (first, count) = members.get(&service.id).map_or((0, 0), Members::range);
         let value = rw_service { id, ring, flags, forward, members: first, member_count: count };
         let mut sizes = 0;
-        for (first, block) in blocks(service.key.ports()) {
+        for (first, block) in service.key.ports().blocks() {
             let key = rw_service_key {
                 addr: addr_to_words(service.key.address),
                 port_be: first.to_be(),
@@ -380,21 +362,6 @@ pub(crate) fn label_text(label: &rw_label) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranges_are_aligned_blocks() {
-        let of = |first, last| blocks(PortRange { first, last });
-        assert_eq!(of(80, 80), [(80, 0)]);
-        assert_eq!(of(8000, 8100), [(8000, 6), (8064, 5), (8096, 2), (8100, 0)]);
-        assert_eq!(of(1, 65535), [(0, 16)]);
-        assert_eq!(of(65534, 65535), [(65534, 1)]);
-        for (first, last) in [(1, 65534), (1024, 65535), (1023, 1025), (5000, 50_000)] {
-            let ports = |(at, bits): &(u16, u8)| u32::from(*at)..u32::from(*at) + (1 << bits);
-            let all: Vec<u32> = of(first, last).iter().flat_map(ports).collect();
-            assert_eq!(all, (u32::from(first)..=u32::from(last)).collect::<Vec<_>>());
-            assert!(of(first, last).len() <= 30);
-        }
-    }
 
     fn service(id: u16, address: &str, source_client: bool, announce: bool) -> ServiceRow {
         ServiceRow {

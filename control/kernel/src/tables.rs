@@ -7,9 +7,9 @@ use std::sync::Arc;
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
-    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS, RW_MAX_SERVICES,
-    RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service, rw_service_info,
-    rw_settings,
+    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
+    RW_MAX_SERVICE_ENTRIES, RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend,
+    rw_label, rw_service, rw_service_info, rw_settings,
 };
 use ringway_plan::tables::{RingRow, Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -107,12 +107,14 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
     // 3. Services, which packets meet first: this switches rings and members at once.
     let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
         changed(&have.services, &want.services).map(|(key, value)| (*key, *value)).unzip();
-    let mut written = map::put_all(&maps.services, &keys, &values);
+    let gone: Vec<&KeyBytes> = gone(&have.services, &want.services).collect();
+    let put = || map::put_all(&maps.services, &keys, &values);
+    let remove = || gone.iter().try_for_each(|key| map::remove(&maps.services, *key));
+    // Only where there is no room for both are ports without a service for a moment.
+    let room = want.services.len() + gone.len() <= RW_MAX_SERVICE_ENTRIES as usize;
+    let written = if room { put().and_then(|()| remove()) } else { remove().and_then(|()| put()) };
     done.services = keys.len();
-    for key in gone(&have.services, &want.services) {
-        written = written.and_then(|()| map::remove(&maps.services, key));
-        done.removed += 1;
-    }
+    done.removed += gone.len();
     if !keys.is_empty() || done.removed > 0 {
         forget_services(maps)?;
     }

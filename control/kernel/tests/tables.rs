@@ -137,6 +137,31 @@ fn tables_without_room_change_nothing() {
     assert!(gateway.apply(&good).unwrap().is_unchanged());
 }
 
+/// 4096 services of 30 blocks of ports each: there is no room for two such sets at a time.
+#[test]
+fn a_table_nearly_full_takes_the_place_of_another() {
+    if !root_or_skip("a_table_nearly_full_takes_the_place_of_another") {
+        return;
+    }
+    let of_network = |network: u8| {
+        let mut tables = empty();
+        for n in 0..4096 {
+            let mut key = key(&format!("{network}.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
+            key.last_port = 65_534;
+            add_service(&mut tables, key, &[]);
+            tables.services.last_mut().unwrap().ring = 0;
+        }
+        tables.rings.truncate(1);
+        tables
+    };
+    let mut gateway = gateway();
+    for network in [10, 11, 10] {
+        let applied = gateway.apply(&of_network(network)).unwrap();
+        assert_eq!(applied.services, 4096 * 31);
+    }
+    assert_eq!(gateway.existing().unwrap().services.len(), 4096);
+}
+
 #[test]
 fn a_slot_that_is_not_in_use_is_an_error() {
     if !root_or_skip("a_slot_that_is_not_in_use_is_an_error") {
