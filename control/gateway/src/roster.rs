@@ -1,6 +1,7 @@
 //! What the daemon knows about each backend: its health and the way to it. Pure, but for the time.
 
 mod follow;
+mod recall;
 mod rise;
 
 use std::collections::{BTreeMap, HashMap};

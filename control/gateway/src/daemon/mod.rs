@@ -83,6 +83,7 @@ async fn look_after(
     };
     let outcome = daemon.live().await;
     daemon.notifier.stopping();
+    daemon.keeper.finish(|| daemon.roster.saved()).await;
     daemon.path.close();
     // The next daemon would remove it, too; without it `status` knows at once.
     let _ = std::fs::remove_file(socket);
@@ -116,6 +117,7 @@ struct Daemon {
     board: Arc<Board>,
     /// What survives this process.
     state: Arc<State>,
+    keeper: health::Keeper,
     notifier: Notifier,
     attached: bool,
     /// Attach at the latest then, whatever is not known yet.
@@ -171,6 +173,7 @@ impl Daemon {
 
     fn tick(&mut self) {
         self.ticks += 1;
+        self.keeper.tick(|| self.roster.saved());
         self.path.order(Order::Beat);
         if self.apply_error.is_some() {
             self.apply_soon();
@@ -231,6 +234,7 @@ impl Daemon {
         if let Some(service) = self.roster.service(event) {
             self.silence.forget(service);
         }
+        self.keeper.changed();
         if let Some(line) = self.roster.take(event) {
             match event.health.is_up() {
                 true => tracing::info!("{line}"),

@@ -14,7 +14,7 @@ use super::path::{Path, Report};
 use super::watch::{self, Watch};
 use super::{Daemon, FIRST_RESULTS};
 use crate::board::Board;
-use crate::health::Checks;
+use crate::health::{Checks, Keeper};
 use crate::notify::Notifier;
 use crate::preflight;
 use crate::problem::{Error, Kind};
@@ -146,17 +146,23 @@ impl Parts {
         path: Path,
         from_path: mpsc::UnboundedReceiver<Report>,
     ) -> Daemon {
+        let state = Arc::new(State::new(config.node.state.clone().into_inner()));
+        let keeper = Keeper::new(state.clone());
+        let mut roster = self.roster;
+        if path.opened.taken_over.is_some() {
+            let before = path.view.daemon().ok().flatten();
+            roster.recall(keeper.read(before.map(|daemon| daemon.alive)));
+        }
         let (send, results) = mpsc::channel(1024);
         let looks = Looks::new(path.view.clone(), config.clone());
         let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
-        let checks = Checks::start(self.roster.targets(&lanes), &send);
-        let state = Arc::new(State::new(config.node.state.clone().into_inner()));
+        let checks = Checks::start(roster.targets(&lanes), &send);
         let mut daemon = Daemon {
             config,
             path,
             from_path,
             interfaces: self.interfaces,
-            roster: self.roster,
+            roster,
             kept: Default::default(),
             watch: self.watch,
             results,
@@ -165,6 +171,7 @@ impl Parts {
             road_error: None,
             board: self.board,
             state,
+            keeper,
             notifier: Notifier::from_env(),
             attached: false,
             attach_by: Instant::now() + FIRST_RESULTS,

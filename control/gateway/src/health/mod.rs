@@ -17,6 +17,7 @@ mod http;
 mod https;
 mod pace;
 mod peer;
+mod saved;
 pub mod state;
 mod tcp;
 mod trust;
@@ -37,6 +38,7 @@ use ringway_config::{Check, CheckKind};
 pub use failure::Failure;
 pub use fit::unfit;
 pub use peer::{Lane, Peer, Source};
+pub use saved::{Keeper, Saved};
 pub use state::{Health, Machine};
 
 use pace::Pace;
