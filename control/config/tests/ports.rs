@@ -116,7 +116,8 @@ fn the_table_of_ports_and_addresses_is_limited() {
                 n & 0xff
             )
         };
-        (0..4096).map(one_of).collect()
+        let nat = "[nat]\naddresses = [\"10.255.0.1\"]\n".to_owned();
+        (0..4096).map(one_of).chain([nat]).collect()
     };
     // 4096 x (30 + 1), and backends of source = "client": 12 288 more are left.
     assert!(file(&services(3, "\"1-65534\"", "client")).is_ok());
