@@ -2,7 +2,7 @@
 //! node's, by the tunnel or frame that the traffic takes. Each backend has a mark of its own; a routing rule
 //! leads marked packets into a device of this process's, and a program there sends them on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ringway_config::{Config, Forward};
@@ -48,15 +48,16 @@ struct Checked {
 }
 
 impl Road {
-    /// Opens it, if any service needs it, and removes what a killed daemon has left.
+    /// Opens it, if any service needs it, and removes what a killed daemon has left. `ids`: numbers of
+    /// the backends' checks, in the order of the configuration.
     ///
     /// # Errors
     /// The kernel refuses, or somebody else uses the marks.
-    pub fn open(config: &Config) -> Result<Option<Road>, Error> {
+    pub fn open(config: &Config, ids: &[usize]) -> Result<Option<Road>, Error> {
         if let Err(error) = remove_stale() {
             tracing::warn!(%error, "routing rules of an earlier daemon not removed");
         }
-        let lanes = lanes(config)?;
+        let lanes = lanes(config, ids, &[])?;
         if lanes.is_empty() {
             return Ok(None);
         }
@@ -64,14 +65,36 @@ impl Road {
         let program = ProbeRoad::attach(device.ifindex())
             .map_err(|error| Error::failed(error.to_string(), ""))?;
         let mut road = Road { device, program, rules: Vec::new(), lanes };
-        for v6 in [false, true] {
-            if road.lanes.iter().any(|lane| lane.service.is_ipv6() == v6) {
-                road.lead(config, v6)?;
-            }
-        }
+        road.lead_all(config)?;
         let device = road.device.name();
         tracing::debug!(device, "health checks of dsr backends go to their service addresses");
         Ok(Some(road))
+    }
+
+    /// Adds lanes for backends of another configuration whose numbers have none; those there are stay.
+    ///
+    /// # Errors
+    /// There are not marks enough, or the kernel refuses; then nothing has changed.
+    pub fn add(&mut self, config: &Config, ids: &[usize]) -> Result<(), Error> {
+        let before = self.lanes.len();
+        let mut new = lanes(config, ids, &self.lanes)?;
+        self.lanes.append(&mut new);
+        self.lead_all(config).inspect_err(|_| self.lanes.truncate(before))
+    }
+
+    /// Closes the lanes of other numbers.
+    pub fn keep(&mut self, has: impl Fn(usize) -> bool) {
+        self.lanes.retain(|lane| has(lane.id));
+    }
+
+    fn lead_all(&mut self, config: &Config) -> Result<(), Error> {
+        for v6 in [false, true] {
+            let wanted = self.lanes.iter().any(|lane| lane.service.is_ipv6() == v6);
+            if wanted && !self.rules.iter().any(|rule| rule.v6 == v6) {
+                self.lead(config, v6)?;
+            }
+        }
+        Ok(())
     }
 
     /// Leads marked packets of a family into the device.
@@ -193,19 +216,25 @@ fn pick(known: &[Address], ifindex: u32, service: IpAddr) -> Option<IpAddr> {
     best.min_by_key(|a| (a.deprecated, a.ifindex != ifindex)).map(|address| address.address)
 }
 
-fn lanes(config: &Config) -> Result<Vec<Checked>, Error> {
+/// Lanes for those that `known` has none for.
+fn lanes(config: &Config, ids: &[usize], known: &[Checked]) -> Result<Vec<Checked>, Error> {
     let marks = &config.tunnel.marks;
+    let taken: BTreeSet<u32> = known.iter().map(|lane| lane.mark).collect();
+    let has_one: BTreeSet<usize> = known.iter().map(|lane| lane.id).collect();
+    let mut free = (0..marks.count()).filter_map(|n| marks.nth(n)).filter(|m| !taken.contains(m));
     let backends = config
         .services
         .iter()
         .flat_map(|service| service.backends.iter().map(move |backend| (service, backend)));
-    let checked = backends
-        .enumerate()
+    let checked = ids
+        .iter()
+        .copied()
+        .zip(backends)
         .filter(|(_, (service, _))| service.forward.is_dsr() && service.check.is_some());
     checked
-        .enumerate()
-        .map(|(number, (id, (service, backend)))| {
-            let mark = marks.nth(number).ok_or_else(|| {
+        .filter(|(id, _)| !has_one.contains(id))
+        .map(|(id, (service, backend))| {
+            let mark = free.next().ok_or_else(|| {
                 let what =
                     format!("there are more dsr backends with checks than marks {}", **marks);
                 Error::configuration(
@@ -279,8 +308,24 @@ mod tests {
         [[service]]\nname = \"bare\"\naddress = \"203.0.113.3\"\nport = 80\nannounce = \"arp\"\n\
         forward = \"dsr-ipip\"\nbackends = [{ address = \"10.0.0.2\" }]\n";
 
+    fn lanes_of(text: &str) -> Result<Vec<Checked>, Error> {
+        let config = ringway_config::parse(text, "ringway.toml").expect("valid");
+        lanes(&config, &(0..9).collect::<Vec<_>>(), &[])
+    }
+
+    #[test]
+    fn lanes_stay_where_they_are_when_others_come() {
+        let config = ringway_config::parse(CONFIG, "ringway.toml").expect("valid");
+        let mut known = checked();
+        known.remove(0);
+        // The second backend of the service is known, the first is another one now.
+        let new = lanes(&config, &[0, 7, 2, 3], &known).expect("marks enough");
+        let found: Vec<_> = new.iter().map(|lane| (lane.id, lane.mark)).collect();
+        assert_eq!(found, [(7, 0x7277_0000)]);
+    }
+
     fn checked() -> Vec<Checked> {
-        lanes(&ringway_config::parse(CONFIG, "ringway.toml").expect("valid")).expect("marks enough")
+        lanes_of(CONFIG).expect("marks enough")
     }
 
     #[test]
@@ -288,13 +333,12 @@ mod tests {
         let found: Vec<_> = checked().iter().map(|lane| (lane.id, lane.mark)).collect();
         assert_eq!(found, [(1, 0x7277_0000), (2, 0x7277_0001)]);
         let few = format!("[tunnel]\nmarks = \"2/0xfffffffe\"\n{CONFIG}");
-        assert!(lanes(&ringway_config::parse(&few, "f").expect("valid")).is_ok());
+        assert!(lanes_of(&few).is_ok());
         let many = few.replace(
             ", { address = \"fd00::2\" }",
             ", { address = \"fd00::2\" }, { address = \"fd00::3\" }",
         );
-        let error =
-            lanes(&ringway_config::parse(&many, "f").expect("valid")).err().expect("too many");
+        let error = lanes_of(&many).err().expect("too many");
         assert!(error.to_string().contains("0xfffffffe"), "{error}");
     }
 

@@ -42,7 +42,9 @@ pub use machine::{XdpFeatures, compiles_programs, xdp_features};
 pub use open::{Opened, Orphan, OrphanCause, TakenOver};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use probe::{Bpffs, Probe, ensure_bpffs, probe};
-pub use read::{BackendState, Daemon, FlowCounts, InterfaceState, ServiceState, View};
+pub use read::{
+    BackendFlows, BackendState, Daemon, FlowCounts, InterfaceState, ServiceState, View,
+};
 pub use road::{ProbeCounts, ProbeRoad, ProbeWay};
 pub use rows::Existing;
 pub use tables::Applied;

@@ -1,5 +1,6 @@
 //! Reads a node's counters, flows and tables: for the daemon, and for `status` without one.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -280,6 +281,44 @@ impl View {
             }
         })?;
         Ok(counts)
+    }
+}
+
+/// Live flows of one backend in the flow table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BackendFlows {
+    /// TCP.
+    pub tcp: u64,
+    /// UDP.
+    pub udp: u64,
+}
+
+impl View {
+    /// Live flows of nat services by their backends' references. Reads the whole table.
+    pub fn flows_by_backend(&self) -> Result<HashMap<u32, BackendFlows>> {
+        let (timeout, now) = (self.settings()?.timeout, crate::now_seconds());
+        let mut all: HashMap<u32, BackendFlows> = HashMap::new();
+        map::for_each(&self.maps.flows, |_, bucket: rw_flow_bucket| {
+            for flow in bucket.flows.iter().filter(|flow| flow.key != 0) {
+                let Ok(key) = FlowKey::unpack(flow.key) else { continue };
+                if matches!(key.state, FlowState::Free | FlowState::Claimed)
+                    || now.saturating_sub(flow.seen) > timeout[key.state as usize]
+                {
+                    continue;
+                }
+                let flows = all.entry(key.backend).or_default();
+                match key.state {
+                    FlowState::UdpNew | FlowState::Udp => flows.udp += 1,
+                    _ => flows.tcp += 1,
+                }
+            }
+        })?;
+        Ok(all)
+    }
+
+    /// Backends there is room for.
+    pub fn backend_capacity(&self) -> u32 {
+        self.maps.backends.max_entries()
     }
 }
 

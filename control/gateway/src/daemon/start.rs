@@ -125,7 +125,7 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     if path.opened.taken_over.is_some() {
         inherit(&mut roster, path)?;
     }
-    let road = Road::open(config)?;
+    let road = Road::open(config, &roster.ids())?;
     // Watching begins before the first look, so that no change is missed.
     let watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
