@@ -36,6 +36,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
     Decap(DecapArgs),
+    /// Write a configuration from another balancer's.
+    Import(ImportArgs),
     /// Watch real traffic go through Ringway and survive a backend's death.
     Demo(DemoArgs),
     /// Measure Ringway beside its alternatives.
@@ -233,6 +235,42 @@ pub enum DecapMode {
     Native,
     /// In the kernel's receive path.
     Generic,
+}
+
+/// `ringway import`
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    #[command(subcommand)]
+    pub from: ImportFrom,
+}
+
+/// Whose configuration is imported.
+#[derive(Debug, Subcommand)]
+pub enum ImportFrom {
+    /// Of IPVS: what `ipvsadm-save -n` prints.
+    Ipvs(ImportIpvsArgs),
+}
+
+/// `ringway import ipvs`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Prints a configuration. What Ringway does otherwise, or not at all, is a comment in it and a warning \
+    on standard error. Exit code 2 when a line is not understood.\n\nExamples:\n  \
+    ipvsadm-save -n | ringway import ipvs --interfaces eth0 > ringway.toml\n  \
+    ringway import ipvs /etc/ipvsadm.rules --node lb1 --interfaces eth0,eth1"
+)]
+pub struct ImportIpvsArgs {
+    /// Where the list is; `-`: standard input.
+    #[arg(value_name = "FILE", default_value = "-")]
+    pub file: PathBuf,
+    /// Interfaces by which clients come and by which backends are reached.
+    ///
+    /// Left out, they must be filled in: `ringway check` says where.
+    #[arg(long, value_name = "IFACE", value_delimiter = ',')]
+    pub interfaces: Vec<String>,
+    /// Name of the node.
+    #[arg(long, value_name = "NAME", default_value = "gw1")]
+    pub node: String,
 }
 
 /// What `demo` and `bench` run beside Ringway.

@@ -9,6 +9,7 @@ mod file;
 mod flows;
 mod identity;
 mod include;
+pub mod ipvs;
 mod located;
 mod model;
 mod nat;

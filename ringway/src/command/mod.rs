@@ -7,6 +7,7 @@ pub mod confirm;
 pub mod decap;
 pub mod demo;
 pub mod detach;
+pub mod import;
 pub mod man;
 pub mod reasons;
 pub mod run;

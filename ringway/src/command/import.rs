@@ -1,0 +1,89 @@
+//! `ringway import ipvs`: another balancer's configuration as ours.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::Context;
+use ringway_config::Protocol;
+use ringway_config::ipvs;
+use ringway_gateway::problem::Error;
+
+use crate::cli::{ImportArgs, ImportFrom, ImportIpvsArgs};
+use crate::exit::Exit;
+use crate::table;
+
+/// Where ports have names.
+const SERVICES: &str = "/etc/services";
+
+/// Prints the configuration; warnings go to standard error.
+pub fn main(args: &ImportArgs) -> anyhow::Result<Exit> {
+    match &args.from {
+        ImportFrom::Ipvs(args) => from_ipvs(args),
+    }
+}
+
+fn from_ipvs(args: &ImportIpvsArgs) -> anyhow::Result<Exit> {
+    let text = text_of(&args.file)?;
+    let names = names(&std::fs::read_to_string(SERVICES).unwrap_or_default());
+    let port = |name: &str, protocol| names.get(&(name.to_owned(), protocol)).copied();
+    let services = ipvs::read(&text, &port).map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let what = format!("{}:\n{}", args.file.display(), lines.join("\n"));
+        Error::configuration(what, "give what `ipvsadm-save -n` prints")
+    })?;
+    let options = ipvs::Options { node: args.node.clone(), interfaces: args.interfaces.clone() };
+    let (text, warnings) = ipvs::write(&services, &options);
+    for warning in warnings {
+        eprintln!("ringway: {warning}");
+    }
+    table::print(&text)?;
+    Ok(Exit::Done)
+}
+
+fn text_of(file: &Path) -> anyhow::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().read_to_string(&mut text).context("standard input")?;
+        return Ok(text);
+    }
+    let why = |error| Error::configuration(format!("{}: {error}", file.display()), "");
+    Ok(std::fs::read_to_string(file).map_err(why)?)
+}
+
+/// Ports by their names: lines such as `http 80/tcp www # WorldWideWeb HTTP`.
+fn names(services: &str) -> HashMap<(String, Protocol), u16> {
+    let mut all = HashMap::new();
+    for line in services.lines() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(port)) = (words.next(), words.next()) else { continue };
+        let (port, protocol) = match port.split_once('/') {
+            Some((port, "tcp")) => (port, Protocol::Tcp),
+            Some((port, "udp")) => (port, Protocol::Udp),
+            _ => continue,
+        };
+        let Ok(port) = port.parse() else { continue };
+        for name in words.chain([name]) {
+            all.entry((name.to_owned(), protocol)).or_insert(port);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_have_names_and_aliases() {
+        let names =
+            names("# all\nhttp\t80/tcp www # World\ndomain 53/udp\nbad\nx y/tcp\nsip 5060/sctp\n");
+        let port = |name: &str, protocol| names.get(&(name.to_owned(), protocol)).copied();
+        assert_eq!(port("http", Protocol::Tcp), Some(80));
+        assert_eq!(port("www", Protocol::Tcp), Some(80));
+        assert_eq!(port("http", Protocol::Udp), None);
+        assert_eq!(port("domain", Protocol::Udp), Some(53));
+        assert_eq!(names.len(), 3);
+    }
+}
