@@ -44,6 +44,12 @@ impl Config {
         Error::at_value(&self.source, value.span(), what.into())
     }
 
+    /// An error at `key` of `[section]` in the main file; of the file as a whole where it is not
+    /// written.
+    pub fn error_at_key(&self, section: &str, key: &str, what: impl Into<String>) -> Error {
+        Error::at_value(&self.source, self.source.key(section, key), what.into())
+    }
+
     /// The name of the file, as errors show it.
     pub fn filename(&self) -> &str {
         self.source.filename()

@@ -5,6 +5,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use toml::de::DeTable;
+
 /// Errors shown; a file with more has one cause for most of them.
 const SHOWN: usize = 20;
 /// Longest piece of a line shown under an error, in characters.
@@ -62,6 +64,14 @@ impl Source {
         let line = text.lines().next().unwrap_or_default();
         let short: String = line.chars().take(40).collect();
         if short.len() < text.trim_end().len() { format!("{short}...") } else { short }
+    }
+
+    /// Where a key of a section of the main file is written; 0..0: nowhere.
+    pub(crate) fn key(&self, section: &str, key: &str) -> Range<usize> {
+        let (document, _) = DeTable::parse_recoverable(&self.files[0].text);
+        let table = document.get_ref().get(section).and_then(|found| found.get_ref().as_table());
+        let found = table.and_then(|table| table.iter().find(|(name, _)| *name.get_ref() == key));
+        found.map_or(0..0, |(name, value)| name.span().start..value.span().end)
     }
 
     /// `FILE:LINE:COL`

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod ask;
 pub mod board;
+pub mod changes;
 pub mod clock;
 pub mod daemon;
 pub mod decap;

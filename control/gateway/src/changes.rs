@@ -1,0 +1,479 @@
+//! What another configuration changes: told by `ringway reload`, before or after.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt::Display;
+use std::net::SocketAddr;
+
+use ringway_abi::BackendRef;
+use ringway_abi::raw::RW_RING_SLOTS;
+use ringway_config::{Backend, Config, Service};
+use ringway_kernel::View;
+use ringway_plan::tables::{NextHop, ServiceKey};
+use ringway_plan::{Change, Health, Observed, Planner};
+use serde::{Deserialize, Serialize};
+
+use crate::problem::Error;
+use crate::roster::Roster;
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "ringway.reload/1";
+
+/// Everything that changes. Flows are those of the moment of asking.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Changes {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// `[node] name`.
+    pub node: String,
+    /// The configuration file.
+    pub file: String,
+    /// Nothing was changed, only told.
+    pub dry_run: bool,
+    /// Whether anything changes at all.
+    pub changed: bool,
+    /// Tables of the file that say something else: `nat`, `flows`, `tunnel`.
+    pub settings: Vec<String>,
+    /// Services, by name.
+    pub services: Vec<ServiceChange>,
+    /// Backends of services that stay.
+    pub backends: Vec<BackendChange>,
+    /// Rings of services that stay, as if every new backend were up.
+    pub rings: Vec<RingChange>,
+    /// What becomes of flows.
+    pub flows: FlowChange,
+    /// Overrides about backends that the configuration has not.
+    pub orphaned_overrides: Vec<String>,
+    /// Milliseconds it took.
+    pub took_ms: u64,
+}
+
+/// What happens to a service or a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// It was not there.
+    Added,
+    /// It will be gone.
+    Removed,
+    /// It says something else.
+    #[default]
+    Changed,
+}
+
+/// One service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceChange {
+    /// Its name.
+    pub service: String,
+    /// What happens to it.
+    pub change: What,
+    /// Which keys change, and how.
+    pub keys: Vec<String>,
+}
+
+/// One backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendChange {
+    /// Its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// What happens to it.
+    pub change: What,
+    /// Its weight until now.
+    pub weight_before: Option<u16>,
+    /// Its weight from now on.
+    pub weight_after: Option<u16>,
+}
+
+/// One service entry's ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingChange {
+    /// The service.
+    pub service: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Slots whose new flows go to another backend.
+    pub moved_slots: u64,
+    /// Of so many.
+    pub slots: u64,
+}
+
+/// Flows that do not stay as they are. Those of other backends do, whatever becomes of the ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowChange {
+    /// TCP flows of nat whose backend goes: their clients get a reset.
+    pub reset_flows: u64,
+    /// UDP flows of nat whose backend goes: they get another one.
+    pub moved_flows: u64,
+    /// Flows of dsr services with a record, whose backend goes: they get another one.
+    pub moved_tracked_flows: u64,
+    /// Backends of dsr services go: flows without a record are not counted anywhere.
+    pub some_are_not_counted: bool,
+}
+
+/// A configuration and the one that follows.
+#[derive(Clone, Copy)]
+pub struct Step<'c> {
+    /// In force.
+    pub old: &'c Config,
+    /// To be.
+    pub new: &'c Config,
+}
+
+impl Step<'_> {
+    /// What changes, without flows. Backends that `roster` does not know to be down count as up.
+    ///
+    /// # Errors
+    /// The new configuration does not fit the tables.
+    pub fn changes(self, roster: &Roster) -> Result<Changes, Error> {
+        let Step { old, new } = self;
+        let mut changes = Changes {
+            schema: SCHEMA.into(),
+            node: new.node.name.to_string(),
+            file: new.filename().to_owned(),
+            settings: self.settings(),
+            ..Changes::default()
+        };
+        let mut reshaped = HashSet::new();
+        for (was, is) in self.pairs() {
+            let (name, change) = match (was, is) {
+                (Some(was), Some(is)) => {
+                    let keys = keys(was, is);
+                    let before = changes.backends.len();
+                    backends(was, is, &mut changes.backends);
+                    if changes.backends.len() > before {
+                        reshaped.insert(is.name.as_str());
+                    }
+                    if keys.is_empty() {
+                        continue;
+                    }
+                    changes.services.push(ServiceChange {
+                        service: is.name.to_string(),
+                        change: What::Changed,
+                        keys,
+                    });
+                    continue;
+                }
+                (None, Some(is)) => (&is.name, What::Added),
+                (Some(was), None) => (&was.name, What::Removed),
+                (None, None) => continue,
+            };
+            let (service, keys) = (name.to_string(), Vec::new());
+            changes.services.push(ServiceChange { service, change, keys });
+        }
+        changes.rings = rings(old, new, &reshaped, roster)?;
+        changes.changed = old != new;
+        Ok(changes)
+    }
+
+    /// What becomes of the flows there are now.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn flows(self, view: &View) -> ringway_kernel::Result<FlowChange> {
+        let mut found = FlowChange::default();
+        let gone = self.gone();
+        if gone.is_empty() {
+            return Ok(found);
+        }
+        let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
+        for service in view.services()? {
+            for backend in &service.backends {
+                if !gone.contains(&(service.key, backend.address)) {
+                    continue;
+                }
+                let (index, generation) = (backend.index, backend.generation);
+                let reference = BackendRef { index, generation }.pack();
+                let of = if service.forward.is_dsr() { &mut dsr } else { &mut nat };
+                of.insert(reference);
+            }
+        }
+        if !nat.is_empty() {
+            let flows = view.flows_by_backend()?;
+            for flows in nat.iter().filter_map(|reference| flows.get(reference)) {
+                found.reset_flows += flows.tcp;
+                found.moved_flows += flows.udp;
+            }
+        }
+        if !dsr.is_empty() {
+            found.some_are_not_counted = true;
+            view.tracked(|flow| {
+                found.moved_tracked_flows += u64::from(dsr.contains(&flow.backend));
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn settings(self) -> Vec<String> {
+        let Step { old, new } = self;
+        let tables = [
+            ("nat", old.nat != new.nat),
+            ("flows", old.flows != new.flows),
+            ("tunnel", old.tunnel != new.tunnel),
+        ];
+        tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+    }
+
+    /// Services of both, those of one name or of one address and port beside each other; in the
+    /// order of the new configuration, then those that go.
+    fn pairs(&self) -> Vec<(Option<&Service>, Option<&Service>)> {
+        let key = |service: &Service| (*service.address, *service.port, service.protocols.clone());
+        let named: HashMap<&str, &Service> =
+            self.old.services.iter().map(|service| (service.name.as_str(), service)).collect();
+        let kept: HashSet<&str> = self.new.services.iter().map(|s| s.name.as_str()).collect();
+        let renamed: HashMap<_, &Service> = self
+            .old
+            .services
+            .iter()
+            .filter(|service| !kept.contains(service.name.as_str()))
+            .map(|service| (key(service), service))
+            .collect();
+        let mut taken = HashSet::new();
+        let mut pairs = Vec::new();
+        for is in &self.new.services {
+            let was = named.get(is.name.as_str()).or_else(|| renamed.get(&key(is))).copied();
+            taken.extend(was.map(|was| was.name.as_str()));
+            pairs.push((was, Some(is)));
+        }
+        let gone = self.old.services.iter().filter(|was| !taken.contains(was.name.as_str()));
+        pairs.extend(gone.map(|was| (Some(was), None)));
+        pairs
+    }
+
+    /// Backends whose flows end: they go, or packets get to them in another way.
+    fn gone(self) -> HashSet<(ServiceKey, SocketAddr)> {
+        let all = |config: &Config| -> HashMap<(ServiceKey, SocketAddr), bool> {
+            let of = |service: &Service| -> Vec<_> {
+                let dsr = service.forward.is_dsr();
+                let keys = service.protocols.iter().map(|protocol| ServiceKey {
+                    address: *service.address,
+                    port: *service.port,
+                    last_port: service.last_port,
+                    protocol: *protocol,
+                });
+                let backends = || service.backends.iter().map(Backend::endpoint);
+                keys.flat_map(|key| backends().map(move |backend| ((key, backend), dsr))).collect()
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let stays = |who: &_, dsr: bool| new.get(who).is_some_and(|now| *now == dsr);
+        all(self.old)
+            .into_iter()
+            .filter(|(who, dsr)| !stays(who, *dsr))
+            .map(|(who, _)| who)
+            .collect()
+    }
+}
+
+/// Keys of a service that say something else; names of values where they are short.
+fn keys(was: &Service, is: &Service) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut push = |key: &str, was: &dyn Display, is: &dyn Display| {
+        let (was, is) = (was.to_string(), is.to_string());
+        if was != is {
+            keys.push(format!("{key} {was} becomes {is}"));
+        }
+    };
+    let protocols = |service: &Service| {
+        service.protocols.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    };
+    push("name", &was.name, &is.name);
+    push("address", &was.address, &is.address);
+    push("port", &was.ports(), &is.ports());
+    push("protocol", &protocols(was), &protocols(is));
+    push("forward", &was.forward, &is.forward);
+    push("gue_port", &was.gue_port, &is.gue_port);
+    push("source", &was.source, &is.source);
+    push("affinity", &was.affinity, &is.affinity);
+    push("announce", &was.announce, &is.announce);
+    push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
+    for (key, differs) in [
+        ("mss_clamp", was.mss_clamp != is.mss_clamp),
+        ("slow_start", was.slow_start != is.slow_start),
+        ("check", was.check != is.check),
+    ] {
+        if differs {
+            keys.push(key.into());
+        }
+    }
+    keys
+}
+
+fn backends(was: &Service, is: &Service, changes: &mut Vec<BackendChange>) {
+    let of = |service: &Service| -> HashMap<SocketAddr, u16> {
+        service.backends.iter().map(|backend| (backend.endpoint(), backend.weight)).collect()
+    };
+    let (before, after) = (of(was), of(is));
+    let gone = was.backends.iter().filter(|backend| !after.contains_key(&backend.endpoint()));
+    for backend in is.backends.iter().chain(gone) {
+        let endpoint = backend.endpoint();
+        let (was, now) = (before.get(&endpoint).copied(), after.get(&endpoint).copied());
+        if was == now {
+            continue;
+        }
+        changes.push(BackendChange {
+            service: is.name.to_string(),
+            address: endpoint.ip().to_string(),
+            port: endpoint.port(),
+            change: match (was, now) {
+                (None, _) => What::Added,
+                (_, None) => What::Removed,
+                _ => What::Changed,
+            },
+            weight_before: was,
+            weight_after: now,
+        });
+    }
+}
+
+/// Slots that move in the rings of these services, one plan after the other.
+fn rings(
+    old: &Config,
+    new: &Config,
+    services: &HashSet<&str>,
+    roster: &Roster,
+) -> Result<Vec<RingChange>, Error> {
+    if services.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut planner = Planner::default();
+    let mut plan = |config: &Config| {
+        let mut some = config.clone();
+        some.services.retain(|service| services.contains(service.name.as_str()));
+        planner
+            .plan(&some, &imagine(&some, roster))
+            .map_err(|error| Error::configuration(error.to_string(), ""))
+    };
+    let (before, after) = (plan(old)?, plan(new)?);
+    let moved = |change: Change| match change {
+        Change::SlotsMoved(service, moved) => Some(RingChange {
+            service: service.name,
+            protocol: service.key.protocol.to_string(),
+            moved_slots: moved as u64,
+            slots: RW_RING_SLOTS.into(),
+        }),
+        _ => None,
+    };
+    Ok(after.diff(&before).into_iter().filter_map(moved).collect())
+}
+
+/// Everything can be reached, and nothing is down but what checks say is.
+fn imagine(config: &Config, roster: &Roster) -> Observed {
+    let mut observed = Observed::default();
+    let hop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 0], mtu: 1500 };
+    // One source for all of a family: there is room for few.
+    let all = || config.services.iter().flat_map(|service| &service.backends).map(|b| *b.address);
+    let sources = [true, false].map(|v4| all().filter(|address| address.is_ipv4() == v4).min());
+    for service in &config.services {
+        for backend in &service.backends {
+            let (endpoint, address) = (backend.endpoint(), *backend.address);
+            let down = roster.is_down(&service.name, endpoint);
+            let health = if down { Health::Down } else { Health::Up };
+            observed.set_health(&service.name, endpoint, health);
+            observed.next_hops.insert(address, hop);
+            let source = sources[usize::from(address.is_ipv6())].unwrap_or(address);
+            observed.sources.insert(address, source);
+        }
+    }
+    observed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str, last: u8, backends: &str, more: &str) -> String {
+        format!(
+            "[[service]]\nname = \"{name}\"\naddress = \"203.0.113.{last}\"\nport = 80\n{more}\n\
+             backends = [{backends}]\n"
+        )
+    }
+
+    fn config(services: &[String]) -> Config {
+        let text = format!("[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{}", services.concat());
+        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn changes(old: &Config, new: &Config) -> Changes {
+        Step { old, new }.changes(&Roster::new(old)).expect("a plan")
+    }
+
+    const A: &str = "{ address = \"10.0.0.2\" }";
+    const AB: &str = "{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }";
+
+    #[test]
+    fn nothing_changes_by_writing_it_differently() {
+        let one = config(&[service("a", 1, AB, ""), service("b", 2, A, "")]);
+        let same = changes(&one, &one.clone());
+        assert!(!same.changed && same.services.is_empty() && same.rings.is_empty());
+        // Another order is another configuration, which changes nothing for anybody.
+        let turned = config(&[service("b", 2, A, ""), service("a", 1, AB, "")]);
+        let turned = changes(&one, &turned);
+        assert!(turned.services.is_empty() && turned.backends.is_empty());
+    }
+
+    #[test]
+    fn services_come_go_and_change() {
+        let old = config(&[service("a", 1, A, ""), service("b", 2, A, ""), service("c", 3, A, "")]);
+        let new = config(&[
+            service("a", 1, A, "affinity = \"source\""),
+            service("d", 4, A, ""),
+            service("new", 3, A, ""),
+        ]);
+        let found = changes(&old, &new);
+        let shown: Vec<_> = found
+            .services
+            .iter()
+            .map(|s| (s.service.as_str(), s.change, s.keys.join(", ")))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("a", What::Changed, "affinity 5-tuple becomes source".into()),
+                ("d", What::Added, String::new()),
+                ("new", What::Changed, "name c becomes new".into()),
+                ("b", What::Removed, String::new()),
+            ]
+        );
+        let gone: Vec<String> =
+            Step { old: &old, new: &new }.gone().iter().map(|(key, _)| key.endpoint()).collect();
+        assert_eq!(gone, ["203.0.113.2:80"]);
+    }
+
+    #[test]
+    fn a_new_backend_takes_its_share_of_the_ring_alone() {
+        let old = config(&[service("a", 1, AB, ""), service("b", 2, AB, "")]);
+        let three = format!("{AB}, {{ address = \"10.0.0.4\" }}");
+        let new = config(&[service("a", 1, &three, ""), service("b", 2, AB, "")]);
+        let found = changes(&old, &new);
+        assert_eq!(found.backends.len(), 1);
+        assert_eq!(
+            (found.backends[0].change, found.backends[0].weight_after),
+            (What::Added, Some(1))
+        );
+        assert_eq!(found.rings.len(), 1, "{:?}", found.rings);
+        let RingChange { moved_slots, slots, .. } = found.rings[0];
+        // A third, and little more.
+        assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
+    }
+
+    #[test]
+    fn weights_move_slots_and_nobody_goes() {
+        let old = config(&[service("a", 1, AB, "")]);
+        let drained = AB.replacen(" }", ", weight = 0 }", 1);
+        let new = config(&[service("a", 1, &drained, "")]);
+        let found = changes(&old, &new);
+        assert_eq!(
+            (found.backends[0].weight_before, found.backends[0].weight_after),
+            (Some(1), Some(0))
+        );
+        assert!((32_700..32_800).contains(&found.rings[0].moved_slots), "{:?}", found.rings);
+        assert!(Step { old: &old, new: &new }.gone().is_empty(), "flows stay");
+        let mode = config(&[service("a", 1, AB, "forward = \"dsr-l2\"")]);
+        assert_eq!(Step { old: &old, new: &mode }.gone().len(), 2, "nat flows do not go on by dsr");
+    }
+}
