@@ -39,7 +39,7 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let config = ringway_config::load(path)
         .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
     let report = match &config {
-        Ok(config) if args.host => Some(preflight::run(config)),
+        Ok(config) if args.host => Some(preflight::run_all(config)),
         _ => None,
     };
     let exit = verdict(&config, report.as_ref());

@@ -3,15 +3,20 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use ringway_config::Config;
-use ringway_host::Host;
 use ringway_host::addresses::{self, Address};
-use ringway_host::ethtool::{Ethtool, Offloads};
+use ringway_host::ethtool::{Channels, Ethtool, Offloads};
+use ringway_host::firewall::Rule;
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour};
-use ringway_host::routes;
-use ringway_kernel::{DEFAULT_BPFFS, Holder, Probe, View, XdpMode};
+use ringway_host::routes::{self, RouteKind};
+use ringway_host::{Host, Mac};
+use ringway_kernel::{DEFAULT_BPFFS, Holder, Probe, View, XdpFeatures, XdpMode, xdp_features};
+
+use crate::api::client;
+use crate::status;
 
 /// Facts of the calling thread's network namespace.
 #[derive(Debug)]
@@ -43,8 +48,35 @@ pub struct Facts {
     pub own_links: Option<BTreeMap<u32, XdpMode>>,
     /// What holds the XDP programs on interfaces, by program; of those that could be found out.
     pub holders: HashMap<u32, Holder>,
+    /// Native XDP of the drivers, by interface name; absent where the kernel does not tell.
+    pub features: HashMap<String, XdpFeatures>,
+    /// Queues, by interface name.
+    pub channels: HashMap<String, Channels>,
+    /// Processors.
+    pub cpus: u32,
+    /// Whether the kernel compiles programs.
+    pub jit: Option<bool>,
+    /// net.core.bpf_jit_harden; seen in the first network namespace alone.
+    pub jit_harden: Option<i64>,
+    /// Looked at what takes time or asks others, too: what follows.
+    pub thorough: bool,
+    /// Rules of the firewall that name destinations, or why they are not known.
+    pub firewall: Option<Result<Vec<Rule>, String>>,
+    /// Who answers for the addresses of dsr services on their backends' links.
+    pub answering: HashMap<IpAddr, Result<Vec<Answerer>, String>>,
+    /// Services as a running daemon sees them.
+    pub health: Option<Vec<status::Service>>,
     /// What could not be read.
     pub errors: Vec<String>,
+}
+
+/// Somebody else who answers for an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answerer {
+    /// The interface by which the answer came.
+    pub interface: String,
+    /// Where it came from.
+    pub mac: Mac,
 }
 
 /// How the stack treats packets that come in by an interface.
@@ -77,6 +109,15 @@ impl Default for Facts {
             receiving: HashMap::new(),
             own_links: None,
             holders: HashMap::new(),
+            features: HashMap::new(),
+            channels: HashMap::new(),
+            cpus: 1,
+            jit: None,
+            jit_harden: None,
+            thorough: false,
+            firewall: None,
+            answering: HashMap::new(),
+            health: None,
             errors: Vec::new(),
         }
     }
@@ -101,6 +142,25 @@ impl Facts {
         facts.receiving = receiving(&facts.links);
         facts.own_links = own_links(&config.node.name);
         facts.holders = holders(&facts.links);
+        let features = |link: &Link| Some((link.name.clone(), xdp_features(link.ifindex)?));
+        facts.features = facts.links.iter().filter_map(features).collect();
+        facts.channels = channels(&facts.links);
+        facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        facts.jit = ringway_kernel::compiles_programs();
+        let harden = Host::live().sysctl("net/core/bpf_jit_harden").ok().flatten();
+        facts.jit_harden = harden.and_then(|text| text.trim().parse().ok());
+        facts
+    }
+
+    /// Looks at what takes time or asks others, too: for an administrator who waits for it.
+    pub fn gather_all(config: &Config) -> Facts {
+        let mut facts = Facts::gather(config);
+        facts.thorough = true;
+        facts.firewall = Some(ringway_host::firewall::rules());
+        facts.answering = answering(config, &facts);
+        let status = client::get::<status::Status>(&config.api.socket, "/v1/status").ok();
+        let own = status.filter(|status| status.node == *config.node.name.as_str());
+        facts.health = own.map(|status| status.services);
         facts
     }
 
@@ -213,4 +273,63 @@ fn holders(links: &[Link]) -> HashMap<u32, Holder> {
     let programs = links.iter().flat_map(|link| &link.xdp).map(|xdp| xdp.program);
     let found = |id| Some((id, ringway_kernel::holder(Path::new(DEFAULT_BPFFS), id)?));
     programs.filter_map(found).collect()
+}
+
+fn channels(links: &[Link]) -> HashMap<String, Channels> {
+    let Ok(ethtool) = Ethtool::open() else { return HashMap::new() };
+    let of = |link: &Link| Some((link.name.clone(), ethtool.channels(&link.name).ok()??));
+    links.iter().filter_map(of).collect()
+}
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Addresses that are asked for at once.
+const AT_ONCE: usize = 32;
+/// And altogether: it is to take seconds.
+const AT_MOST: usize = 512;
+
+/// Asks on the links of backends that are neighbours; they have the service's address under dsr.
+fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
+    let mut asked: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
+    for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
+        let near = |address: IpAddr| match facts.paths.get(&address) {
+            Some(Ok(path)) if path.gateway.is_none() && path.kind == RouteKind::Unicast => {
+                Some((*service.address, path.ifindex))
+            }
+            _ => None,
+        };
+        asked.extend(service.backends.iter().filter_map(|backend| near(*backend.address)));
+    }
+    let asked: Vec<_> = asked.into_iter().take(AT_MOST).collect();
+    let mut found: HashMap<IpAddr, Result<Vec<Answerer>, String>> = HashMap::new();
+    for some in asked.chunks(AT_ONCE) {
+        // Threads are in the network namespace of the one that made them.
+        let answers = std::thread::scope(|scope| {
+            let ask = |(address, ifindex)| scope.spawn(move || ask(facts, address, ifindex));
+            let threads: Vec<_> = some.iter().copied().map(ask).collect();
+            let joined = threads.into_iter().map(|thread| thread.join().ok().flatten());
+            joined.collect::<Vec<_>>()
+        });
+        for ((address, _), answer) in some.iter().zip(answers) {
+            let Some(answer) = answer else { continue };
+            match (found.entry(*address).or_insert(Ok(Vec::new())), answer) {
+                (Ok(all), Ok(more)) => all.extend(more),
+                (entry, Err(error)) => *entry = Err(error),
+                (Err(_), Ok(_)) => {}
+            }
+        }
+    }
+    found
+}
+
+/// `None`: the interface is none that can be asked on.
+fn ask(facts: &Facts, address: IpAddr, ifindex: u32) -> Option<Result<Vec<Answerer>, String>> {
+    let link = facts.links.iter().find(|link| link.ifindex == ifindex)?;
+    let own: Vec<Mac> = facts.links.iter().filter_map(|link| link.mac).collect();
+    let answers = ringway_host::who_has(ifindex, link.mac?, address, PATIENCE);
+    let others = |macs: Vec<Mac>| {
+        let others = macs.into_iter().filter(|mac| !own.contains(mac));
+        others.map(|mac| Answerer { interface: link.name.clone(), mac }).collect()
+    };
+    Some(answers.map(others).map_err(|error| error.to_string()))
 }

@@ -6,7 +6,7 @@ use ringway_host::links::Link;
 use ringway_kernel::{Holder, XdpMode as Attached};
 
 use super::facts::Facts;
-use super::{Report, State};
+use super::{Report, State, drivers};
 use crate::next_hop::is_stacked;
 
 /// Every rule, interface by interface.
@@ -16,8 +16,12 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
         guard(config, facts, name, link, report);
         foreign(facts, link, report);
         mode(config, facts, link, report);
+        drivers::look(config, facts, link, report);
         if link.kind.as_deref() == Some("veth") {
             peer(config, facts, link, report);
+        } else if link.kind.is_none() {
+            let reason = "frames come from a card: their checksums are finished, or verified by it";
+            report.ok("checksum-offload", &link.name, reason);
         }
     }
 }
@@ -175,7 +179,7 @@ fn obstacle<'a>(config: &Config, facts: &'a Facts) -> Option<&'a Link> {
     links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
 }
 
-fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
+pub(super) fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
     facts.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
@@ -231,6 +235,17 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
             "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
              change it, or `ringway detach` first"
         ),
+        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(false) => {
+            format!("auto: generic, because driver {driver} has no native XDP")
+        }
+        (XdpMode::Native, None) if drivers::has_native(facts, link) == Some(false) => {
+            let reason = format!("native, as configured, but driver {driver} has no native XDP");
+            let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
+            return report.fail_at(config, &config.node.xdp_mode, "xdp-mode", reason, fix);
+        }
+        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(true) => {
+            format!("auto: native, driver {driver} has it; generic where another interface cannot")
+        }
         (XdpMode::Auto, None) => format!(
             "auto: native where the drivers (here {driver}) can, generic on all interfaces where one \
              cannot"
@@ -253,7 +268,7 @@ fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         report.ok("checksum-offload", &link.name, reason);
         return;
     }
-    let Some(peer) = facts.peer(link) else { return unseen_peer(link, report) };
+    let Some(peer) = facts.peer(link) else { return unseen_peer(facts, link, report) };
     let offloads = facts.offloads.get(&peer.name);
     polls(link, peer, offloads, report);
     checksums(link, peer, offloads, report);
@@ -262,15 +277,27 @@ fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
 pub(super) const OR_GENERIC: &str =
     "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
 
-fn unseen_peer(link: &Link, report: &mut Report) {
+fn unseen_peer(facts: &Facts, link: &Link, report: &mut Report) {
     let name = &link.name;
-    let reason = "the far end of this veth pair is in another network namespace: cannot see whether it \
-                  has GRO or native XDP, without which frames sent to it are lost";
-    let fix = format!(
-        "on the interface at the far end (inside the container or namespace): \
-         ethtool -K IFACE gro on; {OR_GENERIC}"
-    );
-    report.push("veth-peer", name, State::Unknown, reason, fix);
+    let unseen = "the far end of this veth pair, in another network namespace,";
+    let target = facts.features.get(name).map(|features| features.is_target());
+    match target {
+        Some(true) => {
+            report.ok("veth-peer", name, format!("{unseen} polls: it has GRO or native XDP"));
+        }
+        Some(false) => {
+            let reason =
+                format!("{unseen} has neither GRO nor native XDP: frames sent into it are lost");
+            report.push("veth-peer", name, State::Warn, reason, far_gro());
+        }
+        None => {
+            let reason = format!(
+                "whether {unseen} has GRO or native XDP cannot be seen; without either, frames sent to it \
+                 are lost"
+            );
+            report.push("veth-peer", name, State::Unknown, reason, far_gro());
+        }
+    }
     let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished, which \
                   native XDP cannot repair";
     let fix = format!(
@@ -278,6 +305,13 @@ fn unseen_peer(link: &Link, report: &mut Report) {
          ethtool -K IFACE tx off; {OR_GENERIC}"
     );
     report.push("checksum-offload", name, State::Unknown, reason, fix);
+}
+
+fn far_gro() -> String {
+    format!(
+        "on the interface at the far end (inside the container or namespace): \
+         ethtool -K IFACE gro on; {OR_GENERIC}"
+    )
 }
 
 fn polls(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Report) {

@@ -3,8 +3,12 @@
 //! [`facts`] looks at the machine once; the rules are pure functions of configuration and facts.
 
 mod checks;
+mod drivers;
+mod dsr;
 mod facts;
+mod firewall;
 mod interfaces;
+mod mtu;
 mod nat;
 mod passing;
 mod services;
@@ -22,13 +26,21 @@ pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
 pub fn run(config: &Config) -> Report {
-    let mut report = judge(config, &Facts::gather(config));
+    with_needs(config, judge(config, &Facts::gather(config)))
+}
+
+fn with_needs(config: &Config, mut report: Report) -> Report {
     for error in crate::health::unfit(config) {
         report.push("check-needs", "health checks", State::Fail, &error.message, "");
         let place = format!("{}:{}:{}", error.file, error.line, error.column);
         report.findings.last_mut().map(|finding| finding.place.replace(place));
     }
     report
+}
+
+/// Looks at what takes time or asks others on the link, too: for an administrator. Changes nothing.
+pub fn run_all(config: &Config) -> Report {
+    with_needs(config, judge(config, &Facts::gather_all(config)))
 }
 
 /// Interfaces on which the program stays only when an administrator confirms it: see [`crate::guard`].
@@ -67,6 +79,9 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
     services::look(config, facts, &mut report);
     checks::look(config, facts, &mut report);
     passing::look(config, facts, &mut report);
+    mtu::look(config, facts, &mut report);
+    dsr::look(config, facts, &mut report);
+    firewall::look(config, facts, &mut report);
     report
 }
 

@@ -15,6 +15,29 @@ pub fn look(facts: &Facts, report: &mut Report) {
             privileges(probe, report);
         }
     }
+    jit(facts, report);
+}
+
+/// Whether programs are compiled, and how warily.
+fn jit(facts: &Facts, report: &mut Report) {
+    let name = "net.core.bpf_jit_enable";
+    let seen = "sysctl net.core.bpf_jit_enable (in the first network namespace)";
+    match (facts.jit, facts.jit_harden) {
+        (None, _) => {
+            let reason = "whether programs are compiled is told to those alone who may load them";
+            report.push("jit", name, State::Unknown, reason, seen);
+        }
+        (Some(false), _) => {
+            let reason = "programs are interpreted: each packet costs several times as much";
+            report.push("jit", name, State::Warn, reason, "sysctl -w net.core.bpf_jit_enable=1");
+        }
+        (Some(true), Some(2)) => {
+            let reason = "programs are compiled, but net.core.bpf_jit_harden = 2 blinds constants of \
+                          root's programs, too: slower";
+            report.push("jit", name, State::Warn, reason, "sysctl -w net.core.bpf_jit_harden=1");
+        }
+        (Some(true), _) => report.ok("jit", name, "programs are compiled"),
+    }
 }
 
 fn kernel(probe: &ringway_kernel::Probe, report: &mut Report) {

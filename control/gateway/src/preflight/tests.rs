@@ -78,8 +78,8 @@ fn machine() -> Facts {
         local_ports: Some((32768, 60999)),
         receiving: HashMap::new(),
         own_links: Some(BTreeMap::new()),
-        holders: HashMap::new(),
-        errors: Vec::new(),
+        jit: Some(true),
+        ..Facts::default()
     }
 }
 

@@ -1,0 +1,62 @@
+//! Rules about the room that tunnels need.
+
+use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
+use ringway_host::routes::RouteKind;
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.
+const HEADERS: u32 = 40;
+
+/// Every backend that is reached by a tunnel.
+pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+    let ours = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    // Clients come in by one of these.
+    let Some(clients) = ours.map(|link| link.mtu).max() else { return };
+    let tunnelled =
+        |service: &&Service| matches!(service.forward, Forward::DsrIpip | Forward::DsrGue);
+    for service in config.services.iter().filter(tunnelled) {
+        service.backends.iter().for_each(|backend| room(facts, service, backend, clients, report));
+    }
+}
+
+fn room(facts: &Facts, service: &Service, backend: &Backend, clients: u32, report: &mut Report) {
+    let Some(Ok(path)) = facts.paths.get(&backend.address) else { return };
+    if path.kind == RouteKind::Local {
+        return;
+    }
+    let way = facts.link_name(path.ifindex);
+    let Some(mtu) = path.mtu.or_else(|| facts.link(&way).map(|link| link.mtu)) else { return };
+    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let header = u32::from(service.forward.overhead(backend.address.is_ipv6()));
+    let room = mtu.saturating_sub(header);
+    if room >= clients {
+        let reason = format!("{room} bytes are left in {way}'s {mtu}: clients' {clients} fit");
+        return report.ok("mtu", &subject, reason);
+    }
+    let what = format!(
+        "{} adds {header} bytes, so {room} are left in {way}'s {mtu}, and clients may send {clients}",
+        service.forward
+    );
+    let segment = HEADERS + if service.address.is_ipv6() { 20 } else { 0 };
+    let clamped = match service.mss_clamp {
+        MssClamp::Auto => true,
+        MssClamp::Off => false,
+        MssClamp::Bytes(bytes) => u32::from(bytes) + segment <= room,
+    };
+    let udp = service.protocols.contains(&Protocol::Udp);
+    if clamped && !udp {
+        return report.ok("mtu", &subject, format!("{what}; TCP is told to send less (mss_clamp)"));
+    }
+    let who = if udp { "datagrams" } else { "segments" };
+    let reason = format!(
+        "{what}: larger {who} are answered with \"too big\" (ICMP), which not every network lets through"
+    );
+    let fix = format!(
+        "ip link set dev {way} mtu {} (also at the switch and the backends){}",
+        clients + header,
+        if clamped { "" } else { "; or leave mss_clamp out of the service" }
+    );
+    report.push("mtu", &subject, State::Warn, reason, fix);
+}
