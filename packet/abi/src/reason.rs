@@ -332,9 +332,9 @@ impl Reason {
             Self::PassRewritten => Explanation {
                 name: "pass-rewritten",
                 verdicts: &[Verdict::Pass],
-                meaning: "From a client, addressed to its backend and handed to the kernel, which routes it there.",
-                cause: "The way to the backend leaves by a device that redirected frames cannot enter: a bridge, a VLAN device, a bond, a tunnel. It costs the kernel's own forwarding.",
-                next: "ringway check --host names the device; a backend reached by one of [node] interfaces itself is served faster",
+                meaning: "A service's packet, rewritten for its receiver and handed to the kernel, which routes it there.",
+                cause: "The way leaves by a device that redirected frames cannot enter: WireGuard or tun, or with xdp_mode = \"native\" a bridge, a VLAN device, an Ethernet tunnel. It costs the kernel's own forwarding.",
+                next: "ringway check --host names the device; for a bridge and the like xdp_mode = \"auto\" or the bridge's ports are faster (docs/bridges.md)",
             },
             Self::EchoReply => Explanation {
                 name: "echo-reply",
