@@ -1,11 +1,11 @@
 //! Health checks of dsr backends: at the service address, which is not the gateway's, by the road
 //! of the traffic.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, SOON, binary, configuration, get, module_is_loaded,
+    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, binary, configuration, get, module_is_loaded,
     needs_root, not_tested, ringway, service,
 };
 use ringway_testnet::{Child, Families, Namespace, Nginx, TwoArmed, two_armed};
@@ -87,7 +87,11 @@ fn serve(net: &TwoArmed, n: usize) -> Result<Nginx> {
 }
 
 fn healths(status: &Value) -> Vec<&str> {
-    let backends = status["services"][0]["backends"].as_array().into_iter().flatten();
+    healths_of(status, 0)
+}
+
+fn healths_of(status: &Value, service: usize) -> Vec<&str> {
+    let backends = status["services"][service]["backends"].as_array().into_iter().flatten();
     backends.map(|backend| backend["health"].as_str().unwrap_or_default()).collect()
 }
 
@@ -187,6 +191,67 @@ fn listen_for_gue(net: &TwoArmed, v6: bool) -> Result<bool> {
         }
     }
     Ok(true)
+}
+
+/// Datagrams, and what ICMP says of them, go and come like connections.
+#[test]
+fn udp_and_dns_take_the_road() -> Result<()> {
+    needs_root!();
+    for (forward, vip) in
+        [("dsr-l2", SERVICE_V6), ("dsr-gue", SERVICE_V4), ("dsr-ipip", SERVICE_V6)]
+    {
+        let what = || format!("{forward} {vip}");
+        let dsr = Dsr::new(forward != "dsr-l2")?;
+        let echo = SocketAddr::new(vip, 7);
+        let name = SocketAddr::new(vip, 53);
+        let start = |n: usize| -> Result<_> {
+            let ns = &dsr.net.backends[n].ns;
+            let dns = Dns::start(ns, name, Ipv4Addr::new(192, 0, 2, 7))?;
+            Ok((Echo::start(ns, echo, "b")?, dns))
+        };
+        let (first, _second) = (start(0)?, start(1)?);
+        let backends: Vec<SocketAddr> = dsr
+            .net
+            .backends
+            .iter()
+            .filter_map(|node| {
+                let own =
+                    node.addresses().into_iter().find(|own| own.is_ipv6() == vip.is_ipv6())?;
+                Some(SocketAddr::new(own, 7))
+            })
+            .collect();
+        let to =
+            |port: u16| backends.iter().map(|b| SocketAddr::new(b.ip(), port)).collect::<Vec<_>>();
+        let more = |check: &str| {
+            format!(
+                "announce = \"arp\"\nprotocol = \"udp\"\nforward = {forward:?}\ncheck = {{ {check}, interval = \"200ms\" }}\n"
+            )
+        };
+        let services = service(
+            "echo",
+            echo,
+            &to(7),
+            &more("type = \"udp\", send = \"ping\", expect = \"b ping\""),
+        ) + &service(
+            "dns",
+            name,
+            &to(53),
+            &more("type = \"dns\", query = \"a.example\", record = \"AAAA\""),
+        );
+        let text = configuration(&dsr.net.gateway, &["eth0", "eth1"], &services);
+        let gateway = Gateway::start(&dsr.net.gateway, &text).with_context(what)?;
+        let both = |status: &Value, want: [&str; 2]| (0..2).all(|n| healths_of(status, n) == want);
+        gateway.wait_status("all up", |status| both(status, ["up", "up"])).with_context(what)?;
+        drop(first);
+        let status = gateway
+            .wait_status("b1 down", |status| both(status, ["down", "up"]))
+            .with_context(what)?;
+        for service in 0..2 {
+            let reason = status["services"][service]["backends"][0]["reason"].to_string();
+            ensure!(reason.contains("is refused: nobody listens"), "{}: {reason}", what());
+        }
+    }
+    Ok(())
 }
 
 /// A backend on which nobody opens the tunnel is down, whatever it serves at its own address.
