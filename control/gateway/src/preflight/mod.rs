@@ -15,6 +15,8 @@ mod services;
 mod system;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_all;
 
 use std::collections::BTreeSet;
 

@@ -14,11 +14,11 @@ use ringway_kernel::{Bpffs, Holder, Probe, XdpMode as Attached};
 use super::facts::{Facts, Receiving};
 use super::{Finding, State, judge};
 
-fn ip(text: &str) -> IpAddr {
+pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
 }
 
-fn config(node: &str, service: &str) -> Config {
+pub(super) fn config(node: &str, service: &str) -> Config {
     let text = format!(
         "[node]\nname = \"gw\"\n{node}\n[[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\n\
          port = 80\n{service}\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
@@ -26,7 +26,7 @@ fn config(node: &str, service: &str) -> Config {
     ringway_config::parse(&text, "ringway.toml").expect("valid")
 }
 
-fn link(ifindex: u32, name: &str) -> Link {
+pub(super) fn link(ifindex: u32, name: &str) -> Link {
     Link {
         ifindex,
         name: name.into(),
@@ -49,13 +49,13 @@ fn link(ifindex: u32, name: &str) -> Link {
     }
 }
 
-fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<Path, String>) {
+pub(super) fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<Path, String>) {
     let destination = ip(to);
     (destination, Ok(Path { destination, kind, ifindex, gateway: None, source: None, mtu: None }))
 }
 
 /// A machine on which all is well: eth0 (2) leads to the backend, the service address is its own.
-fn machine() -> Facts {
+pub(super) fn machine() -> Facts {
     Facts {
         probe: Ok(Probe {
             kernel: "6.12.0".into(),
@@ -83,13 +83,13 @@ fn machine() -> Facts {
     }
 }
 
-fn find(config: &Config, facts: &Facts, check: &str) -> Finding {
+pub(super) fn find(config: &Config, facts: &Facts, check: &str) -> Finding {
     let report = judge(config, facts);
     let found = report.findings.into_iter().find(|finding| finding.check == check);
     found.unwrap_or_else(|| panic!("no finding {check}"))
 }
 
-const ETH0: &str = "interfaces = [\"eth0\"]";
+pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
 
 #[test]
 fn nothing_fails_where_all_is_well() {
