@@ -255,11 +255,14 @@ fn wireguard() -> Result<()> {
     for (n, ns) in sides.into_iter().enumerate() {
         let public = wg(ns, &["pubkey"], &keys[1 - n])?;
         let endpoint = format!("10.3.0.{}:51820", 2 - n);
+        let file = ns.directory().join("key");
+        std::fs::write(&file, &keys[n])?;
         let set = format!(
-            "set wg0 listen-port 51820 private-key /dev/stdin peer {public} allowed-ips \
-             0.0.0.0/0,::/0 endpoint {endpoint}"
+            "set wg0 listen-port 51820 private-key {} peer {public} allowed-ips 0.0.0.0/0,::/0 \
+             endpoint {endpoint}",
+            file.display()
         );
-        wg(ns, &set.split(' ').collect::<Vec<_>>(), &keys[n])?;
+        wg(ns, &set.split(' ').collect::<Vec<_>>(), "")?;
     }
     site.address("wg0", "wg0")?;
     site.allow_forwarding()?;
@@ -277,7 +280,7 @@ fn wireguard() -> Result<()> {
 
 /// Runs `wg`, with this as its standard input; what it said.
 fn wg(ns: &Namespace, arguments: &[&str], input: &str) -> Result<String> {
-    let file = ns.directory().join("key");
+    let file = ns.directory().join("input");
     std::fs::write(&file, input)?;
     let ran = ns.tool("wg")?.args(arguments).stdin(std::fs::File::open(&file)?).output()?;
     ensure!(ran.status.success(), "wg: {}", String::from_utf8_lossy(&ran.stderr));
