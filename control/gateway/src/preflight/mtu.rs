@@ -11,23 +11,29 @@ const HEADERS: u32 = 40;
 
 /// Every backend that is reached by a tunnel.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
-    let ours = config.node.interfaces.iter().filter_map(|name| facts.link(name));
-    // Clients come in by one of these.
-    let Some(clients) = ours.map(|link| link.mtu).max() else { return };
     let tunnelled =
         |service: &&Service| matches!(service.forward, Forward::DsrIpip | Forward::DsrGue);
     for service in config.services.iter().filter(tunnelled) {
-        service.backends.iter().for_each(|backend| room(facts, service, backend, clients, report));
+        service.backends.iter().for_each(|backend| room(config, facts, service, backend, report));
     }
 }
 
-fn room(facts: &Facts, service: &Service, backend: &Backend, clients: u32, report: &mut Report) {
+/// What clients may send, as far as it shows from here: what fits the interfaces but the one to the
+/// backends. Where that is the only one, it may have been given more room than the others on its link.
+fn client_mtu(config: &Config, facts: &Facts, way: &str) -> u32 {
+    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    let others = links.filter(|link| link.name != way).map(|link| link.mtu).max();
+    others.or_else(|| Some(facts.link(way)?.mtu.min(1500))).unwrap_or(1500)
+}
+
+fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
     let Some(Ok(path)) = facts.paths.get(&backend.address) else { return };
     if path.kind == RouteKind::Local {
         return;
     }
     let way = facts.link_name(path.ifindex);
     let Some(mtu) = path.mtu.or_else(|| facts.link(&way).map(|link| link.mtu)) else { return };
+    let clients = client_mtu(config, facts, &way);
     let subject = format!("{} {}", *service.name, backend.endpoint());
     let header = u32::from(service.forward.overhead(backend.address.is_ipv6()));
     let room = mtu.saturating_sub(header);

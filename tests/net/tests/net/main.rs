@@ -21,6 +21,7 @@ mod layer3;
 mod losses;
 mod passing;
 mod ports;
+mod preflight;
 mod privileges;
 mod ranges;
 mod ready;

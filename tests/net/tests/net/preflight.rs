@@ -1,0 +1,150 @@
+//! `ringway check --host` on real interfaces: what is wrong is found, and gone once the printed command has
+//! been run.
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{SERVICE_V4, Site, WEB, needs_root, ringway};
+use ringway_testnet::{Namespace, attach_pass, detach_pass};
+use serde_json::Value;
+
+/// A gateway's namespace with a configuration, and no daemon.
+struct Checked<'a> {
+    namespace: &'a Namespace,
+    file: String,
+}
+
+impl<'a> Checked<'a> {
+    fn new(namespace: &'a Namespace, text: &str) -> Result<Checked<'a>> {
+        let file = namespace.directory().join("checked.toml");
+        std::fs::write(&file, text)?;
+        Ok(Checked { namespace, file: file.to_string_lossy().into_owned() })
+    }
+
+    /// All findings of this check about a subject that contains this.
+    fn findings(&self, check: &str, subject: &str) -> Result<Vec<Value>> {
+        let ran = ringway(self.namespace, &["check", "--host", "-c", &self.file, "-o", "json"])?;
+        let document = ran.json()?;
+        let all = document["findings"].as_array().context("no findings")?;
+        let fits = |finding: &&Value| {
+            finding["check"] == check
+                && finding["subject"].as_str().is_some_and(|found| found.contains(subject))
+        };
+        Ok(all.iter().filter(fits).cloned().collect())
+    }
+
+    /// Finds it in this state, and returns what is to be done.
+    fn fix(&self, check: &str, subject: &str, state: &str) -> Result<String> {
+        let findings = self.findings(check, subject)?;
+        let found = findings.iter().find(|finding| finding["state"] == state);
+        let found = found.with_context(|| format!("no {state} of {check}: {findings:?}"))?;
+        ensure!(found["reason"].as_str().is_some_and(|reason| !reason.is_empty()), "{found}");
+        Ok(found["fix"].as_str().unwrap_or_default().to_owned())
+    }
+
+    fn is_ok(&self, check: &str, subject: &str) -> Result<()> {
+        let findings = self.findings(check, subject)?;
+        let well = findings.iter().all(|finding| finding["state"] == "ok");
+        ensure!(well && !findings.is_empty(), "{findings:?}");
+        Ok(())
+    }
+}
+
+/// Runs a command as an administrator would type it.
+fn type_in(namespace: &Namespace, command: &str) -> Result<()> {
+    let output = namespace.command("sh").args(["-ec", command]).output()?;
+    ensure!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
+}
+
+#[test]
+fn a_firewall_rule_that_sees_nothing() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    checked.is_ok("firewall", "this machine")?;
+    type_in(
+        ns,
+        "nft add table inet mine
+         nft add chain inet mine input '{ type filter hook input priority 0; }'
+         nft add rule inet mine input tcp dport 22 accept
+         nft add rule inet mine input ip daddr 10.1.0.80 tcp dport '{ 80, 443 }' drop",
+    )?;
+    let fix = checked.fix("firewall", "web", "warn")?;
+    ensure!(fix.starts_with("nft delete rule inet mine input handle "), "{fix}");
+    type_in(ns, &fix)?;
+    checked.is_ok("firewall", "this machine")
+}
+
+#[test]
+fn a_backend_that_answers_for_the_service_address() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let backend = &site.net.backends[0].ns;
+    backend.ip(&format!("address add {SERVICE_V4}/32 dev lo\n"))?;
+    // Known as a neighbour, as every backend is once a gateway runs.
+    type_in(ns, "ping -c 1 -W 5 10.2.0.11")?;
+    let text = site.configuration(&site.service("web", WEB, "forward = \"dsr-l2\"\n"));
+    let checked = Checked::new(ns, &text)?;
+    let fix = checked.fix("arp-quiet", "web", "fail")?;
+    let command = fix.strip_prefix("on the backend: ").and_then(|fix| fix.split(", with").next());
+    type_in(backend, command.with_context(|| fix.clone())?)?;
+    checked.is_ok("arp-quiet", "web")
+}
+
+#[test]
+fn no_room_for_a_tunnel() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let more = "forward = \"dsr-gue\"\nprotocol = \"udp\"\n";
+    let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, more)))?;
+    let fix = checked.fix("mtu", "web", "warn")?;
+    let command = fix.split(" (also").next().unwrap_or_default();
+    ensure!(command == "ip link set dev eth1 mtu 1528", "{fix}");
+    type_in(ns, command)?;
+    checked.is_ok("mtu", "web")
+}
+
+#[test]
+fn a_far_end_that_does_not_poll() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    checked.is_ok("veth-peer", "eth1")?;
+    detach_pass(&site.net.switch, "gw")?;
+    let fix = checked.fix("veth-peer", "eth1", "warn")?;
+    let command = fix.split_once("ethtool ").and_then(|(_, rest)| rest.split(';').next());
+    let command = format!("ethtool {}", command.with_context(|| fix.clone())?);
+    type_in(&site.net.switch, &command.replace("IFACE", "gw"))?;
+    checked.is_ok("veth-peer", "eth1")
+}
+
+#[test]
+fn somebody_elses_program() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    checked.is_ok("foreign-xdp", "eth1")?;
+    attach_pass(ns, "eth1")?;
+    let fix = checked.fix("foreign-xdp", "eth1", "fail")?;
+    let command = fix.split_once("or: ").map(|(_, command)| command);
+    type_in(ns, command.with_context(|| fix.clone())?)?;
+    checked.is_ok("foreign-xdp", "eth1")
+}
+
+#[test]
+fn what_a_machine_in_order_is_told() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let checked =
+        Checked::new(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
+    for (check, subject) in
+        [("jit", "bpf_jit_enable"), ("xdp-mode", "eth0"), ("route", "web"), ("link-reset", "eth0")]
+    {
+        checked.is_ok(check, subject)?;
+    }
+    Ok(())
+}
