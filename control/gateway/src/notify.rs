@@ -44,6 +44,18 @@ impl Notifier {
         self.send(&format!("STATUS={status}"));
     }
 
+    /// The configuration is being read again (Type=notify-reload).
+    pub fn reloading(&self) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        let usec = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+    }
+
+    /// It was, or what is in force stays.
+    pub fn reloaded(&self) {
+        self.send("READY=1");
+    }
+
     /// The daemon is leaving.
     pub fn stopping(&self) {
         self.send("STOPPING=1");
@@ -85,6 +97,9 @@ mod tests {
         let mut buffer = [0; 256];
         let length = manager.recv(&mut buffer).expect("message");
         assert!(buffer[..length].starts_with(b"READY=1\nSTATUS=1 service\n"));
+        notifier.reloading();
+        let length = manager.recv(&mut buffer).expect("message");
+        assert!(buffer[..length].starts_with(b"RELOADING=1\nMONOTONIC_USEC="));
         notifier.watchdog();
         let length = manager.recv(&mut buffer).expect("message");
         assert_eq!(&buffer[..length], b"WATCHDOG=1");

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::problem::Error;
 use crate::state::State;
+use crate::status;
 
 /// Name of the document in the state directory.
 pub const DOCUMENT: &str = "overrides";
@@ -149,6 +150,25 @@ impl Overrides {
             let service = config.services.iter().find(|service| *service.name == o.service);
             !service.is_some_and(|s| s.backends.iter().any(|b| b.endpoint() == o.endpoint()))
         })
+    }
+
+    /// For status, against what the file says.
+    pub fn shown(&self, file: &Config) -> Vec<status::Override> {
+        let in_file = |o: &Override| {
+            let service = file.services.iter().find(|service| *service.name == o.service)?;
+            let backend = service.backends.iter().find(|b| b.endpoint() == o.endpoint())?;
+            Some(backend.weight)
+        };
+        let shown = |o: &Override| status::Override {
+            service: o.service.clone(),
+            address: o.address.to_string(),
+            port: o.port,
+            drained: o.drained,
+            weight: o.weight,
+            file_weight: in_file(o),
+            since: o.since.clone(),
+        };
+        self.overrides.iter().map(shown).collect()
     }
 
     /// They with one change; `now`: RFC 3339.

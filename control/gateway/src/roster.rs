@@ -86,10 +86,10 @@ impl Roster {
         self.started = true;
     }
 
-    /// When a backend that began slowly gets more of its weight next.
-    pub fn next_step(&self) -> Option<Instant> {
+    /// Whether a backend that began slowly has not its whole weight yet.
+    pub fn is_rising(&self) -> bool {
         let now = Instant::now();
-        self.members().filter_map(|(_, member)| member.rising?.next(now)).min()
+        self.members().any(|(_, member)| member.rising.is_some_and(|rise| rise.tenths(now) < 10))
     }
 
     /// Numbers of all backends, in the order of the configuration.

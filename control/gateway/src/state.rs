@@ -61,6 +61,11 @@ impl State {
         self.note(name, self.write_now(name, document))
     }
 
+    /// Whether the document could not be read or written last.
+    pub fn trouble(&self, name: &str) -> bool {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// What went wrong when each document was read or written last; what is alike is said once.
     pub fn problems(&self) -> Vec<Problem> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);

@@ -41,6 +41,9 @@ pub struct Status {
     pub interfaces: Vec<Interface>,
     /// In the order of the configuration; one per protocol.
     pub services: Vec<Service>,
+    /// Weights that were set at runtime.
+    #[serde(default)]
+    pub overrides: Vec<Override>,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -54,6 +57,25 @@ pub struct Status {
     /// Records of the flows of dsr services; absent where they could not be read.
     #[serde(default)]
     pub tracked: Option<Tracked>,
+}
+
+/// What was said at runtime about a backend's weight.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Override {
+    /// Its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// It gets no new flows.
+    pub drained: bool,
+    /// Its weight while it is not drained; absent: the file's.
+    pub weight: Option<u16>,
+    /// What the file says; absent: the file has no such backend.
+    pub file_weight: Option<u16>,
+    /// When it was said last.
+    pub since: String,
 }
 
 /// Packets that were counted as sent and that the kernel dropped after all.
@@ -301,7 +323,7 @@ fn endpoint(address: &str, port: impl std::fmt::Display) -> String {
 pub struct NextHop {
     /// Interface they leave by.
     pub interface: String,
-    /// MAC address of the next hop.
+    /// MAC address of the next hop; all zero where the interface has no Ethernet header.
     pub mac: String,
     /// Layer 3 bytes that fit.
     pub mtu_bytes: u16,

@@ -5,12 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::problem::Error;
 
 /// How long the daemon may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for a reload of many services: new backends are checked first.
+const ORDER_PATIENCE: Duration = Duration::from_secs(120);
 /// Longest answer that is read.
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -51,7 +54,21 @@ where
 /// # Errors
 /// As above.
 pub fn post<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure> {
-    request(socket, "POST", path, 2 * PATIENCE)
+    request(socket, ("POST", path, b""), 2 * PATIENCE)
+}
+
+/// Orders something that may take a while, with a body.
+///
+/// # Errors
+/// As above; of [`crate::problem::Kind::Configuration`] where what was asked for is wrong.
+pub fn order<T: DeserializeOwned>(
+    socket: &Path,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<T, Failure> {
+    let body = serde_json::to_vec(body)
+        .map_err(|error| failed(socket, &format!("the request is no JSON: {error}"), ""))?;
+    request(socket, ("POST", path, &body), ORDER_PATIENCE)
 }
 
 fn get_within<T: DeserializeOwned>(
@@ -59,13 +76,12 @@ fn get_within<T: DeserializeOwned>(
     path: &str,
     patience: Duration,
 ) -> Result<T, Failure> {
-    request(socket, "GET", path, patience)
+    request(socket, ("GET", path, b""), patience)
 }
 
 fn request<T: DeserializeOwned>(
     socket: &Path,
-    method: &str,
-    path: &str,
+    asked: (&str, &str, &[u8]),
     patience: Duration,
 ) -> Result<T, Failure> {
     let mut stream = UnixStream::connect(socket).map_err(|error| match error.kind() {
@@ -77,13 +93,10 @@ fn request<T: DeserializeOwned>(
         ),
         _ => failed(socket, &error.to_string(), "see the daemon's log"),
     })?;
-    let answer =
-        exchange(&mut stream, &format!("{method} {path}"), patience).map_err(
-            |error| match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
-                _ => failed(socket, &error.to_string(), "see the daemon's log"),
-            },
-        )?;
+    let answer = exchange(&mut stream, asked, patience).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => hangs(socket, patience),
+        _ => failed(socket, &error.to_string(), "see the daemon's log"),
+    })?;
     let (head, body) = split(&answer)
         .ok_or_else(|| failed(socket, "the answer is not HTTP", "is this Ringway's socket?"))?;
     if !head.starts_with(b"HTTP/1.1 200 ") {
@@ -103,13 +116,20 @@ fn hangs(socket: &Path, patience: Duration) -> Failure {
     )
 }
 
-fn exchange(stream: &mut UnixStream, line: &str, patience: Duration) -> io::Result<Vec<u8>> {
+/// `asked`: method, path, body.
+fn exchange(
+    stream: &mut UnixStream,
+    (method, path, body): (&str, &str, &[u8]),
+    patience: Duration,
+) -> io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(patience))?;
     stream.set_write_timeout(Some(patience))?;
     write!(
         stream,
-        "{line} HTTP/1.1\r\nHost: ringway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: ringway\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
     )?;
+    stream.write_all(body)?;
     let mut answer = Vec::new();
     stream.take(ANSWER_LIMIT).read_to_end(&mut answer)?;
     Ok(answer)
@@ -125,6 +145,9 @@ fn refused(socket: &Path, head: &[u8], body: &[u8]) -> Failure {
     if problem.error.is_empty() {
         let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
         return failed(socket, &String::from_utf8_lossy(line), "see the daemon's log");
+    }
+    if head.starts_with(b"HTTP/1.1 422 ") {
+        return Failure::Failed(Error::configuration(problem.error, problem.remedy));
     }
     failed(socket, &problem.error, &problem.remedy)
 }

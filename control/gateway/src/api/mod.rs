@@ -7,6 +7,9 @@
 //! | `POST /v1/confirm` | [`crate::guard::Confirmed`] |
 //! | `GET /v1/ready` | [`crate::ready::Readiness`], at once |
 //! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
+//! | `POST /v1/reload` | [`crate::changes::Changes`]; body `{"dry_run": true}` or none |
+//! | `POST /v1/backend` | the same; body [`crate::overrides::Change`] |
+//! | `POST /v1/overrides/clear` | the same; body `{"service", "backend"}`, `{"service"}` or none |
 //! | `GET /v1/health` | `healthy`, `problems` and each backend's health |
 //!
 //! Anything else is answered with a fitting status and `{"error", "remedy"}`.
@@ -14,6 +17,7 @@
 use std::time::Duration;
 
 pub mod client;
+pub mod control;
 pub mod server;
 #[cfg(test)]
 mod tests;

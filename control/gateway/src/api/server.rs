@@ -17,6 +17,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use super::control::{self, Control};
 use super::{BODY_LIMIT, BODY_PATIENCE, CONCURRENCY};
 use crate::board::Board;
 use crate::problem::Error;
@@ -84,11 +85,11 @@ fn group_id(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// When the socket breaks.
-pub async fn serve(listener: UnixListener, board: Arc<Board>) -> io::Result<()> {
-    axum::serve(listener, router(board)).await
+pub async fn serve(listener: UnixListener, board: Arc<Board>, control: Control) -> io::Result<()> {
+    axum::serve(listener, router(board, control)).await
 }
 
-fn router(board: Arc<Board>) -> Router {
+fn router(board: Arc<Board>, control: Control) -> Router {
     let gate = Arc::new(Semaphore::new(CONCURRENCY));
     Router::new()
         .route("/v1/status", get(status))
@@ -97,6 +98,7 @@ fn router(board: Arc<Board>) -> Router {
         .route("/v1/confirm", post(confirm))
         .route("/v1/ready", get(ready))
         .route("/v1/ready/{service}", get(ready_for))
+        .merge(control::router(control))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(gate, bounds))
@@ -116,7 +118,7 @@ async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next
         error(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is longer than {BODY_LIMIT} bytes, or cut short"),
-            "send less; no request of this API needs a body",
+            "send less",
         )
     };
     let (parts, body) = request.into_parts();
@@ -129,7 +131,7 @@ async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next
         Err(_) => error(
             StatusCode::REQUEST_TIMEOUT,
             format!("the body did not come within {} s", BODY_PATIENCE.as_secs()),
-            "send all of it at once; no request of this API needs a body",
+            "send all of it at once",
         ),
     }
 }
@@ -219,6 +221,7 @@ async fn method(method: Method, uri: Uri) -> Response {
     )
 }
 
-fn error(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
+/// The body of a refusal.
+pub(super) fn error(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
     (status, Json(json!({"error": error.into(), "remedy": remedy}))).into_response()
 }

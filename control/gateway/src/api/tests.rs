@@ -34,7 +34,8 @@ async fn with_server<T: Send + 'static>(
     let board = Arc::new(Board::new("gw1", None));
     board.post(Status { node: "gw1".into(), ..Status::default() });
     let listener = server::listen(&socket.0).expect("listens");
-    let serving = tokio::spawn(server::serve(listener, board));
+    let (control, _) = tokio::sync::mpsc::channel(1);
+    let serving = tokio::spawn(server::serve(listener, board, control));
     let path = socket.0.clone();
     let answer = tokio::task::spawn_blocking(move || ask(&path)).await.expect("asked");
     serving.abort();

@@ -1,5 +1,6 @@
-//! Says at start that the addresses with `announce = "arp"` are here now.
+//! Says that addresses with `announce = "arp"` are here now: at start, and when new ones come.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -15,10 +16,21 @@ const TIMES: u32 = 3;
 
 /// Announces in the background.
 pub fn start(config: &Config, interfaces: &[Interface]) {
+    announce(ours(config), interfaces);
+}
+
+/// Announces addresses that `old` did not have.
+pub fn new(old: &Config, config: &Config, interfaces: &[Interface]) {
+    announce(ours(config).difference(&ours(old)).copied().collect(), interfaces);
+}
+
+/// Addresses that Ringway answers for.
+fn ours(config: &Config) -> BTreeSet<IpAddr> {
     let services = config.services.iter().filter(|service| service.announce == Announce::Arp);
-    let mut wanted: Vec<IpAddr> = services.map(|service| *service.address).collect();
-    wanted.sort();
-    wanted.dedup();
+    services.map(|service| *service.address).collect()
+}
+
+fn announce(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
     if wanted.is_empty() {
         return;
     }
@@ -35,7 +47,7 @@ pub fn start(config: &Config, interfaces: &[Interface]) {
     });
 }
 
-fn all(wanted: &[IpAddr], interfaces: &[Interface]) {
+fn all(wanted: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
     let known = addresses::all().unwrap_or_default();
     for address in wanted {
         for interface in places(*address, interfaces, &known) {

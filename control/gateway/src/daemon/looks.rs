@@ -34,6 +34,11 @@ impl Looks {
         Looks { view, config, send, receive }
     }
 
+    /// From now on at the machine as this configuration needs it.
+    pub fn follow(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
     /// Reads the traffic counters.
     pub fn at_traffic(&self) {
         let (view, send) = (self.view.clone(), self.send.clone());

@@ -1,6 +1,8 @@
 //! The daemon: looks after the packet path until told to stop, and then leaves it running.
 
 mod announce;
+mod change;
+mod load;
 mod looks;
 mod path;
 mod start;
@@ -17,10 +19,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::api::control::Command;
 use crate::board::{self, Board};
 use crate::health::{self, Checks};
 use crate::next_hop::{self, Ways};
 use crate::notify::Notifier;
+use crate::overrides::Overrides;
 use crate::preflight;
 use crate::problem::Error;
 use crate::road::Road;
@@ -28,6 +32,8 @@ use crate::roster::Roster;
 use crate::silence::{self, Silence};
 use crate::state::State;
 use crate::status::{self, Problem, Status};
+use change::Change;
+use load::Loaded;
 use looks::{Looks, Seen};
 use path::{Order, Path, Report};
 use watch::{News, Watch};
@@ -51,29 +57,30 @@ const FIRST_RESULTS: Duration = Duration::from_secs(3);
 pub fn run(config: Config) -> Result<(), Error> {
     start::raise_open_files();
     start::preflight(&config)?;
-    let config = Arc::new(config);
+    let begun = start::Begun::new(config);
     let (reports, from_path) = mpsc::unbounded_channel();
     // Gives privileges up when the programs are loaded, so there must be no other thread yet.
-    let path = Path::open(&config, reports)?;
+    let path = Path::open(&begun.config, reports)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|error| Error::failed(format!("no runtime: {error}"), ""))?;
-    let outcome = runtime.block_on(look_after(config, path, from_path));
+    let outcome = runtime.block_on(look_after(begun, path, from_path));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
 }
 
 async fn look_after(
-    config: Arc<Config>,
+    begun: start::Begun,
     path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
 ) -> Result<(), Error> {
     let fresh = path.opened.taken_over.is_none();
     start::tell(&path.opened);
+    let config = &begun.config;
     let (socket, node) = (config.api.socket.clone().into_inner(), config.node.name.to_string());
-    let mut daemon = match start::prepare(config, path, from_path).await {
+    let mut daemon = match start::prepare(begun, path, from_path).await {
         Ok(daemon) => daemon,
         Err((error, path)) => {
             path.close();
@@ -100,9 +107,25 @@ async fn look_after(
     outcome
 }
 
+type Judged = Result<Loaded, Error>;
+
 /// Everything the loop knows.
 struct Daemon {
+    /// In force: the file's, with overrides.
     config: Arc<Config>,
+    file: Arc<Config>,
+    overrides: Overrides,
+    commands: mpsc::Receiver<Command>,
+    /// The change that is on its way.
+    change: Option<Change>,
+    /// Changes that were read and judged.
+    judged: (mpsc::UnboundedSender<Judged>, mpsc::UnboundedReceiver<Judged>),
+    /// Some backend has not its whole weight yet.
+    rising: bool,
+    /// SIGHUP has come.
+    hung_up: bool,
+    /// Why the last reload failed, and when.
+    reload_error: Option<(String, Error)>,
     path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
     interfaces: Vec<Interface>,
@@ -110,7 +133,7 @@ struct Daemon {
     kept: BTreeSet<(u32, IpAddr)>,
     watch: Watch,
     results: mpsc::Receiver<health::Event>,
-    _checks: Checks,
+    checks: Checks,
     /// The checks of dsr backends take it.
     road: Option<Road>,
     road_error: Option<Error>,
@@ -147,15 +170,22 @@ impl Daemon {
         let period = self.notifier.watchdog_period().unwrap_or(Duration::from_secs(3600));
         let mut watchdog = interval(period);
         self.apply_soon();
+        let board = self.board.clone();
         loop {
             if !self.attached && (!self.roster.waiting() || Instant::now() >= self.attach_by) {
                 self.attach().await?;
             }
             let due = self.due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let until = self.change.as_ref().and_then(Change::until);
             tokio::select! {
                 Some(event) = self.results.recv() => self.result(&event),
+                Some(command) = self.commands.recv(), if self.attached && self.change.is_none() => {
+                    self.begin(command);
+                }
+                Some(judged) = self.judged.1.recv() => self.judged(judged),
+                () = sleep_until(until.unwrap_or(due)), if until.is_some() => {}
                 news = self.watch.next() => match news {
-                    News::Changed => self.watch.look(self.roster.addresses()),
+                    News::Changed => self.look(),
                     News::Found(found) => self.ways(found),
                 },
                 Some(report) = self.from_path.recv() => self.report(report),
@@ -165,8 +195,15 @@ impl Daemon {
                 _ = watchdog.tick() => self.notifier.watchdog(),
                 _ = tick.tick() => self.tick(),
                 () = board.guard.rung() => self.confirm().await,
-                stop = signals.next() => if stop { return Ok(()) },
+                stop = signals.next() => match stop {
+                    true => return Ok(()),
+                    false => self.hung_up = true,
+                },
             }
+            if self.attached && self.change.is_none() && std::mem::take(&mut self.hung_up) {
+                self.begin(Command::Reload { dry_run: false, reply: None });
+            }
+            self.go_on();
             self.board.turn();
         }
     }
@@ -175,11 +212,14 @@ impl Daemon {
         self.ticks += 1;
         self.keeper.tick(|| self.roster.saved());
         self.path.order(Order::Beat);
-        if self.apply_error.is_some() {
+        // Backends that begin slowly get more every now and then, and at last all.
+        let rising = self.roster.is_rising();
+        if self.apply_error.is_some() || rising || self.rising {
             self.apply_soon();
         }
+        self.rising = rising;
         if self.ticks.is_multiple_of(LOOK_ANYWAY) {
-            self.watch.look(self.roster.addresses());
+            self.look();
         }
         if self.attached && self.ticks.is_multiple_of(silence::PERIOD.as_secs()) {
             self.looks.at_traffic();
@@ -235,7 +275,9 @@ impl Daemon {
             self.silence.forget(service);
         }
         self.keeper.changed();
-        if let Some(line) = self.roster.take(event) {
+        let next = self.change.as_mut().and_then(Change::roster);
+        let news = next.and_then(|next| next.take(event));
+        if let Some(line) = self.roster.take(event).or(news) {
             match event.health.is_up() {
                 true => tracing::info!("{line}"),
                 false => tracing::warn!("{line}"),
@@ -266,10 +308,25 @@ impl Daemon {
             self.silence = Silence::default();
             self.apply_soon();
         }
-        if let Some(road) = &mut self.road {
-            let updated = road.update(&self.roster.ways(), &self.interfaces);
-            self.road_error = updated.err();
+        let mut both = self.roster.ways();
+        if let Some(next) = self.change.as_mut().and_then(Change::roster) {
+            next.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone());
+            both.extend(next.ways());
         }
+        if let Some(road) = &mut self.road {
+            self.road_error = road.update(&both, &self.interfaces).err();
+        }
+    }
+
+    /// Looks up the ways to backends that are, and that will be.
+    fn look(&mut self) {
+        let mut addresses = self.roster.addresses();
+        if let Some(next) = self.change.as_mut().and_then(Change::roster) {
+            addresses.extend(next.addresses());
+            addresses.sort();
+            addresses.dedup();
+        }
+        self.watch.look(addresses);
     }
 
     fn report(&mut self, report: Report) {
@@ -284,6 +341,7 @@ impl Daemon {
                 }
                 self.apply_error = error;
             }
+            Report::Adopted(outcome) => return self.adopted(outcome),
             Report::Beat(Ok(modes)) => {
                 self.beaten = Instant::now();
                 self.beat_error = None;
@@ -318,6 +376,10 @@ impl Daemon {
 
     fn apply(&mut self) {
         self.due = None;
+        if self.change.as_ref().is_some_and(Change::is_ordered) {
+            // The roster in force is not that of the tables any more, or not yet.
+            return;
+        }
         // Before the first attachment nothing is in force, so nothing is hurried.
         if self.attached {
             self.path.order(Order::Apply(Box::new(self.roster.observed())));
@@ -365,6 +427,7 @@ impl Daemon {
             self.modes.insert(interface.slot, (attached.mode, why));
         }
         self.attached = true;
+        self.roster.start();
         // What comes from now on is compared with this.
         self.looks.at_traffic();
         self.looks.at_machine();
@@ -397,6 +460,7 @@ impl Daemon {
             findings: self.findings(),
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
             services: self.roster.shown(),
+            overrides: self.overrides.shown(&self.file),
             ..Status::default()
         });
     }
@@ -482,7 +546,8 @@ impl Daemon {
 
     /// What is worth knowing, and does not make the node unhealthy.
     fn findings(&self) -> Vec<Problem> {
-        let mut findings = looks::findings(&self.machine);
+        let mut findings = self.change_findings();
+        findings.extend(looks::findings(&self.machine));
         let uncounted = self.path.opened.losses_uncounted.as_ref();
         findings.extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()))));
         // The kernel finishes checksums itself in its generic path.
@@ -512,18 +577,12 @@ impl Signals {
         })
     }
 
-    /// Waits for one; true when it means to stop.
+    /// Waits for one; true when it means to stop, false when the configuration is to be read again.
     async fn next(&mut self) -> bool {
         tokio::select! {
             _ = self.terminate.recv() => true,
             _ = self.interrupt.recv() => true,
-            _ = self.hangup.recv() => {
-                tracing::warn!(
-                    "SIGHUP: the configuration is read only at start; restart the daemon to \
-                     change it (no packet is lost)"
-                );
-                false
-            }
+            _ = self.hangup.recv() => false,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use ringway_config::Config;
 use ringway_kernel::{
-    Attached, Gateway, Interface, InterfaceState, Opened, Options, View, XdpMode,
+    Attached, Gateway, Interface, InterfaceState, Opened, View, XdpMode,
 };
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
@@ -17,6 +17,7 @@ use crate::next_hop;
 use crate::preflight;
 use crate::privileges;
 use crate::problem::Error;
+use crate::upgrade;
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
 /// changing.
@@ -27,6 +28,8 @@ const SETTLE_PERIOD: u64 = 10;
 pub enum Order {
     /// Make the tables fit this state of the world.
     Apply(Box<Observed>),
+    /// Make the tables fit another configuration, or leave them as they are.
+    Adopt(Arc<Config>, Box<Observed>),
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>, oneshot::Sender<Result<Vec<Attached>, Error>>),
@@ -45,6 +48,8 @@ pub enum Order {
 pub enum Report {
     /// The tables were written, or why not.
     Applied(Result<(), Error>),
+    /// Those of another configuration were written; or why not, and the one from before is in force.
+    Adopted(Result<(), Error>),
     /// The heartbeat was written. How our program is on each interface slot; `None` when it is
     /// not there any more.
     Beat(Result<Vec<(u32, Option<XdpMode>)>, Error>),
@@ -71,14 +76,7 @@ impl Path {
         config: &Arc<Config>,
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Path, Error> {
-        let options = Options {
-            node: config.node.name.to_string(),
-            flows: config.nat.flows,
-            tracked: config.flows.tracked,
-            backends: backends(config),
-            ..Options::default()
-        };
-        let (mut gateway, opened) = Gateway::open(&options).map_err(kernel)?;
+        let (mut gateway, opened) = Gateway::open(&upgrade::options(config)).map_err(kernel)?;
         privileges::give_up()?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
@@ -173,6 +171,11 @@ impl Worker {
                     let _ = self.reports.send(Report::Applied(outcome));
                     after
                 }
+                Order::Adopt(config, observed) => {
+                    let outcome = self.adopt(config, *observed);
+                    let _ = self.reports.send(Report::Adopted(outcome));
+                    None
+                }
                 Order::Attach(interfaces, observed, done) => {
                     let _ = done.send(self.attach(&interfaces, *observed));
                     None
@@ -221,6 +224,17 @@ impl Worker {
         Some(applied)
     }
 
+    fn adopt(&mut self, config: Arc<Config>, observed: Observed) -> Result<(), Error> {
+        let old = (std::mem::replace(&mut self.config, config), self.observed.clone());
+        self.apply(observed).inspect_err(|_| {
+            self.config = old.0;
+            // What was written of the new one is taken back.
+            if let Err(error) = self.apply(old.1) {
+                tracing::error!(%error, "tables of the configuration in force not written");
+            }
+        })
+    }
+
     fn apply(&mut self, mut observed: Observed) -> Result<(), Error> {
         observed.now = ringway_kernel::now_seconds();
         observed.records = self.records.clone();
@@ -250,13 +264,13 @@ impl Worker {
         }
         self.apply(observed)?;
         let mode = match *self.config.node.xdp_mode {
-            ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
-            ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
-            ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
             // Faster than the kernel's forwarding, and needs none.
             ringway_config::XdpMode::Auto if next_hop::obstacle(interfaces, &stacked).is_some() => {
                 ringway_kernel::Mode::Generic
             }
+            ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
+            ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
+            ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
         };
         let mut all = Vec::new();
         let generic = ringway_kernel::Mode::Generic;
@@ -353,12 +367,6 @@ impl Worker {
 /// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
 pub fn below(interface: &Interface) -> u32 {
     interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
-}
-
-/// Entries in the table of backends: with room for as many new ones.
-fn backends(config: &Config) -> u32 {
-    let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
-    2 * entries.sum::<usize>() as u32
 }
 
 /// The kernel crate's messages carry their remedies themselves.

@@ -13,9 +13,11 @@ use super::looks::Looks;
 use super::path::{Path, Report};
 use super::watch::{self, Watch};
 use super::{Daemon, FIRST_RESULTS};
+use crate::api::control::{self, Command};
 use crate::board::Board;
 use crate::health::{Checks, Keeper};
 use crate::notify::Notifier;
+use crate::overrides::Overrides;
 use crate::preflight;
 use crate::problem::{Error, Kind};
 use crate::road::Road;
@@ -92,17 +94,42 @@ pub fn tell(opened: &Opened) {
     }
 }
 
+/// The configuration that the daemon begins with.
+pub struct Begun {
+    /// With overrides.
+    pub config: Arc<Config>,
+    /// As it is written.
+    pub file: Arc<Config>,
+    /// As they were kept.
+    pub overrides: Overrides,
+    /// Where they were.
+    pub state: Arc<State>,
+}
+
+impl Begun {
+    /// Overrides that were kept go over what the file says.
+    pub fn new(file: Config) -> Begun {
+        let state = Arc::new(State::new(file.node.state.clone().into_inner()));
+        let overrides = Overrides::load(&state).unwrap_or_else(|error| {
+            tracing::error!(%error, "overrides not read: the file's weights are in force");
+            Overrides::default()
+        });
+        let config = Arc::new(overrides.apply(&file));
+        Begun { config, file: Arc::new(file), overrides, state }
+    }
+}
+
 /// Opens everything that can fail before packets are touched.
 ///
 /// # Errors
 /// With the path, for the caller to close.
 pub async fn prepare(
-    config: Arc<Config>,
+    begun: Begun,
     path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
 ) -> Result<Daemon, (Error, Path)> {
-    match assemble(&config, &path).await {
-        Ok(parts) => Ok(parts.into_daemon(config, path, from_path)),
+    match assemble(&begun, &path).await {
+        Ok(parts) => Ok(parts.into_daemon(begun, path, from_path)),
         Err(error) => Err((error, path)),
     }
 }
@@ -115,13 +142,16 @@ struct Parts {
     found: watch::Found,
     board: Arc<Board>,
     road: Option<Road>,
+    commands: mpsc::Receiver<Command>,
 }
 
-async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
+async fn assemble(begun: &Begun, path: &Path) -> Result<Parts, Error> {
+    let config = &begun.config;
     let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
     let held = path.view.interfaces().map_err(super::path::kernel)?;
     let (slots, interfaces) = next_hop::interfaces(&config.node.interfaces, &held)?;
     let mut roster = Roster::new(config);
+    roster.mark(&begun.file, &begun.overrides);
     if path.opened.taken_over.is_some() {
         inherit(&mut roster, path)?;
     }
@@ -134,19 +164,20 @@ async fn assemble(config: &Arc<Config>, path: &Path) -> Result<Parts, Error> {
     }
     // The last that can fail, so that no start that failed leaves a socket behind.
     let socket = api::server::listen(&config.api.socket)?;
-    tokio::spawn(api::server::serve(socket, board.clone()));
+    let (control, commands) = mpsc::channel(control::WAITING);
+    tokio::spawn(api::server::serve(socket, board.clone(), control));
     let found = watch::look(&slots, &roster.addresses());
-    Ok(Parts { interfaces, roster, watch, found, board, road })
+    Ok(Parts { interfaces, roster, watch, found, board, road, commands })
 }
 
 impl Parts {
     fn into_daemon(
         self,
-        config: Arc<Config>,
+        begun: Begun,
         path: Path,
         from_path: mpsc::UnboundedReceiver<Report>,
     ) -> Daemon {
-        let state = Arc::new(State::new(config.node.state.clone().into_inner()));
+        let Begun { config, file, overrides, state } = begun;
         let keeper = Keeper::new(state.clone());
         let mut roster = self.roster;
         if path.opened.taken_over.is_some() {
@@ -159,6 +190,15 @@ impl Parts {
         let checks = Checks::start(roster.targets(&lanes), &send);
         let mut daemon = Daemon {
             config,
+            file,
+            overrides,
+            state,
+            commands: self.commands,
+            judged: mpsc::unbounded_channel(),
+            change: None,
+            hung_up: false,
+            rising: false,
+            reload_error: None,
             path,
             from_path,
             interfaces: self.interfaces,
@@ -166,11 +206,10 @@ impl Parts {
             kept: Default::default(),
             watch: self.watch,
             results,
-            _checks: checks,
+            checks,
             road: self.road,
             road_error: None,
             board: self.board,
-            state,
             keeper,
             notifier: Notifier::from_env(),
             attached: false,

@@ -21,14 +21,6 @@ impl Rise {
         1 + steps.min(u128::from(STEPS)) as u16
     }
 
-    /// When it gets more; `None`: it has everything.
-    pub fn next(&self, now: Instant) -> Option<Instant> {
-        let steps = u32::from(self.tenths(now));
-        // A little later, so that rounding does not make it too early.
-        let after = self.whole * steps / STEPS + Duration::from_millis(1);
-        (steps <= STEPS).then(|| self.at + after)
-    }
-
     /// Of its weight; `None`: all.
     pub fn percent(&self, now: Instant) -> Option<u16> {
         Some(10 * self.tenths(now)).filter(|percent| *percent < 100)
@@ -48,12 +40,6 @@ mod tests {
             [0, 999, 1000, 8999, 9000, 99_000].map(|ms| rise.tenths(after(ms))).into();
         assert_eq!(tenths, [1, 1, 2, 9, 10, 10]);
         assert_eq!(rise.percent(after(4500)), Some(50));
-        let (mut now, mut seen) = (at, vec![rise.tenths(at)]);
-        while let Some(next) = rise.next(now) {
-            now = next;
-            seen.push(rise.tenths(now));
-        }
-        assert_eq!(seen, (1..=10).collect::<Vec<u16>>());
-        assert_eq!(rise.percent(now), None);
+        assert_eq!(rise.percent(after(9000)), None);
     }
 }

@@ -1,0 +1,272 @@
+//! From one configuration to the next: `ringway reload`, SIGHUP, and overrides.
+//!
+//! A change is read and judged on a thread that may wait; then its new backends are checked, and the
+//! ways to them looked up, while everything goes on as it was; then the tables are written, service
+//! by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
+
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+use std::time::SystemTime;
+
+use ringway_config::Config;
+use tokio::time::Instant;
+
+use super::load::{self, Loaded, Now};
+use super::path::Order;
+use super::{Daemon, FIRST_RESULTS, announce};
+use crate::api::control::{Command, Reply};
+use crate::changes::Changes;
+use crate::clock;
+use crate::health::Target;
+use crate::overrides::{self, Overrides};
+use crate::problem::Error;
+use crate::road::Road;
+use crate::roster::Roster;
+use crate::status::Problem;
+
+/// A change on its way; one at a time.
+pub struct Change {
+    kind: Kind,
+    reply: Option<Reply>,
+    began: Instant,
+    /// Once it has been judged.
+    next: Option<Next>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    DryRun,
+    Reload,
+    Override,
+}
+
+/// What the loop goes over to.
+struct Next {
+    loaded: Loaded,
+    roster: Roster,
+    /// Its new backends are waited for until then.
+    until: Instant,
+    /// The tables are being written.
+    ordered: bool,
+}
+
+impl Change {
+    /// When waiting ends.
+    pub fn until(&self) -> Option<Instant> {
+        self.next.as_ref().filter(|next| !next.ordered).map(|next| next.until)
+    }
+
+    /// What is known of the backends that will be.
+    pub fn roster(&mut self) -> Option<&mut Roster> {
+        self.next.as_mut().map(|next| &mut next.roster)
+    }
+
+    /// Whether tables are being written for it.
+    pub fn is_ordered(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.ordered)
+    }
+}
+
+impl Daemon {
+    /// Begins a change.
+    pub(super) fn begin(&mut self, command: Command) {
+        let now = Now {
+            config: self.config.clone(),
+            roster: self.roster.clone(),
+            view: self.path.view.clone(),
+        };
+        let (judged, state) = (self.judged.0.clone(), self.state.clone());
+        let (kind, reply) = match command {
+            Command::Reload { dry_run, reply } => {
+                let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
+                if kind == Kind::Reload {
+                    self.notifier.reloading();
+                }
+                let overrides = self.overrides.clone();
+                tokio::task::spawn_blocking(move || judged.send(load::file(&now, overrides)));
+                (kind, reply)
+            }
+            Command::Override { change, reply } => {
+                let (file, known) = (self.file.clone(), self.overrides.clone());
+                tokio::task::spawn_blocking(move || {
+                    judged.send((|| {
+                        // What could not be read at start must not be overwritten.
+                        let trouble = state.trouble(overrides::DOCUMENT);
+                        let known = if trouble { Overrides::load(&state)? } else { known };
+                        let at = clock::rfc3339(SystemTime::now());
+                        let new = known.with(&change, &file, at)?;
+                        let loaded = load::overridden(&now, &file, new)?;
+                        // In force only once it is kept.
+                        state.write(overrides::DOCUMENT, &loaded.overrides)?;
+                        Ok(loaded)
+                    })())
+                });
+                (Kind::Override, Some(reply))
+            }
+        };
+        self.change = Some(Change { kind, reply, began: Instant::now(), next: None });
+    }
+
+    /// It was read and judged.
+    pub(super) fn judged(&mut self, outcome: Result<Loaded, Error>) {
+        let Some(change) = &mut self.change else { return };
+        let loaded = match outcome {
+            Ok(loaded) => loaded,
+            Err(error) => return self.refuse(error),
+        };
+        if change.kind == Kind::DryRun {
+            return self.end(Ok(loaded.changes));
+        }
+        let mut roster = self.roster.follow(&loaded.config);
+        roster.mark(&loaded.file, &loaded.overrides);
+        if let Err(error) = self.open_lanes(&loaded.config, &roster.ids()) {
+            return self.refuse(error);
+        }
+        let until = Instant::now() + FIRST_RESULTS;
+        let next = Next { loaded, roster, until, ordered: false };
+        if let Some(change) = &mut self.change {
+            change.next = Some(next);
+        }
+        self.check_both();
+        self.look();
+        self.go_on();
+    }
+
+    fn open_lanes(&mut self, config: &Config, ids: &[usize]) -> Result<(), Error> {
+        match &mut self.road {
+            Some(road) => road.add(config, ids),
+            None => Road::open(config, ids).map(|road| self.road = road),
+        }
+    }
+
+    /// Checks backends that are and that will be.
+    fn check_both(&mut self) {
+        let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
+        let mut targets: BTreeMap<usize, Target> = BTreeMap::new();
+        let next = self.change.as_mut().and_then(Change::roster);
+        for roster in [Some(&self.roster), next.map(|roster| &*roster)].into_iter().flatten() {
+            targets.extend(roster.targets(&lanes).into_iter().map(|target| (target.id, target)));
+        }
+        self.checks.follow(targets.into_values().collect());
+    }
+
+    /// Has the tables written as soon as new backends are known, or were waited for long enough.
+    pub(super) fn go_on(&mut self) {
+        let Some(next) = self.change.as_mut().and_then(|change| change.next.as_mut()) else {
+            return;
+        };
+        let waiting = next.roster.waiting_beside(&self.roster) && Instant::now() < next.until;
+        if next.ordered || waiting {
+            return;
+        }
+        next.ordered = true;
+        let observed = Box::new(next.roster.observed());
+        self.path.order(Order::Adopt(next.loaded.config.clone(), observed));
+    }
+
+    /// The tables were written, or not.
+    pub(super) fn adopted(&mut self, outcome: Result<(), Error>) {
+        self.apply_soon();
+        if let Err(error) = outcome {
+            return self.refuse(error);
+        }
+        let Some(next) = self.change.as_mut().and_then(|change| change.next.take()) else { return };
+        let Next { loaded, roster, .. } = next;
+        let Loaded { file, config, overrides, changes } = loaded;
+        for change in &changes.services {
+            self.silence.forget(&change.service);
+        }
+        let old = std::mem::replace(&mut self.config, config);
+        (self.file, self.overrides, self.roster) = (file, overrides, roster);
+        self.settle_checks();
+        self.looks.follow(self.config.clone());
+        self.looks.at_machine();
+        announce::new(&old, &self.config, &self.interfaces);
+        self.look();
+        self.reload_error = None;
+        self.apply_error = None;
+        tracing::info!("{}", summary(&changes));
+        self.end(Ok(changes));
+    }
+
+    /// Nothing has changed, nor will it.
+    fn refuse(&mut self, error: Error) {
+        let Some(change) = &mut self.change else { return };
+        let judged = change.next.take().is_some();
+        match change.kind {
+            Kind::Reload => {
+                tracing::error!(%error, "not reloaded: the configuration in force stays");
+                self.reload_error = Some((clock::rfc3339(SystemTime::now()), error.clone()));
+            }
+            Kind::Override if judged => {
+                let (state, old) = (self.state.clone(), self.overrides.clone());
+                tokio::task::spawn_blocking(move || state.write(overrides::DOCUMENT, &old));
+            }
+            Kind::Override | Kind::DryRun => {}
+        }
+        if judged {
+            self.settle_checks();
+        }
+        self.end(Err(error));
+    }
+
+    /// Goes on with the checks of the roster alone.
+    fn settle_checks(&mut self) {
+        if let Some(road) = &mut self.road {
+            road.keep(|id| self.roster.has(id));
+        }
+        self.check_both();
+    }
+
+    fn end(&mut self, mut outcome: Result<Changes, Error>) {
+        let Some(Change { kind, reply, began, .. }) = self.change.take() else { return };
+        if let Ok(changes) = &mut outcome {
+            changes.dry_run = kind == Kind::DryRun;
+            changes.took_ms = began.elapsed().as_millis() as u64;
+        }
+        if kind == Kind::Reload {
+            self.notifier.reloaded();
+        }
+        if let Some(reply) = reply {
+            // Who asked may have gone.
+            let _ = reply.send(outcome);
+        }
+        self.post();
+    }
+
+    /// That the file on the disk is not what is in force, and overrides about nobody.
+    pub(super) fn change_findings(&self) -> Vec<Problem> {
+        let failed = self.reload_error.iter().map(|(at, error)| Problem {
+            error: format!(
+                "last reload failed ({at}), the configuration from before is in force: {}",
+                error.what
+            ),
+            remedy: match error.remedy.as_str() {
+                "" => "mend the file, then `ringway reload`".into(),
+                remedy => format!("{remedy}; then `ringway reload`"),
+            },
+        });
+        let orphans = self.overrides.orphans(&self.file).map(|o| Problem {
+            error: format!(
+                "override of service {} backend {} ({}): the configuration has no such backend",
+                o.service,
+                o.endpoint(),
+                o.in_words()
+            ),
+            remedy: format!("ringway overrides clear {} {}", o.service, o.endpoint()),
+        });
+        failed.chain(orphans).collect()
+    }
+}
+
+fn summary(changes: &Changes) -> String {
+    let file = FilePath::new(&changes.file).display();
+    match (changes.services.len(), changes.backends.len()) {
+        _ if !changes.changed => format!("configuration {file} in force: nothing has changed"),
+        (services, backends) => {
+            format!(
+                "configuration {file} in force: {services} services and {backends} backends changed"
+            )
+        }
+    }
+}

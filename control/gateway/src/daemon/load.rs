@@ -1,0 +1,139 @@
+//! Another configuration: read and judged before anything changes. On threads that may wait.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use ringway_config::Config;
+use ringway_kernel::View;
+
+use crate::changes::{Changes, Step};
+use crate::overrides::Overrides;
+use crate::preflight::{self, Finding};
+use crate::problem::{Error, Kind};
+use crate::roster::Roster;
+
+/// What is in force, as far as it is needed to judge what may follow.
+pub struct Now {
+    /// With overrides.
+    pub config: Arc<Config>,
+    /// What is known of backends.
+    pub roster: Roster,
+    /// Flows.
+    pub view: View,
+}
+
+/// What may follow.
+#[derive(Debug)]
+pub struct Loaded {
+    /// As it is written.
+    pub file: Arc<Config>,
+    /// With these overrides.
+    pub config: Arc<Config>,
+    /// What was said at runtime.
+    pub overrides: Overrides,
+    /// What it changes.
+    pub changes: Changes,
+}
+
+/// Reads the file again.
+///
+/// # Errors
+/// It is wrong, does not fit this machine, or changes what cannot be changed without a restart.
+pub fn file(now: &Now, overrides: Overrides) -> Result<Loaded, Error> {
+    let file = ringway_config::load(Path::new(now.config.filename()));
+    let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
+    fixed(&now.config, &file)?;
+    let config = overrides.apply(&file);
+    room(&config, &now.view)?;
+    preflight(&now.config, &config)?;
+    judge(now, file, config, overrides)
+}
+
+/// The same file with other overrides.
+///
+/// # Errors
+/// What changes cannot be found out.
+pub fn overridden(now: &Now, file: &Config, overrides: Overrides) -> Result<Loaded, Error> {
+    let config = overrides.apply(file);
+    judge(now, file.clone(), config, overrides)
+}
+
+fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Result<Loaded, Error> {
+    let step = Step { old: &now.config, new: &config };
+    let mut changes = step.changes(&now.roster)?;
+    let flows = step.flows(&now.view);
+    changes.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
+    let orphans = overrides.orphans(&file);
+    changes.orphaned_overrides =
+        orphans.map(|o| format!("{} {} ({})", o.service, o.endpoint(), o.in_words())).collect();
+    Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, changes })
+}
+
+/// What was decided at start.
+fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
+    const RESTART: &str = "restart the daemon to change it (no packet is lost)";
+    const DETACH: &str = "it takes effect after `ringway detach` and a new start";
+    let keys = [
+        ("node", "name", old.node.name != new.node.name, DETACH),
+        ("node", "interfaces", old.node.interfaces != new.node.interfaces, RESTART),
+        ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
+        ("node", "state", old.node.state != new.node.state, RESTART),
+        ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
+        ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),
+        ("tunnel", "marks", old.tunnel.marks != new.tunnel.marks, RESTART),
+        ("metrics", "listen", old.metrics != new.metrics, RESTART),
+        ("api", "socket", old.api != new.api, RESTART),
+        ("log", "level", old.log.level != new.log.level, RESTART),
+        ("log", "format", old.log.format != new.log.format, RESTART),
+    ];
+    let changed = keys.iter().filter(|(_, _, changed, _)| *changed);
+    let errors: Vec<String> = changed
+        .map(|(section, key, _, remedy)| {
+            let what = format!("{key} of [{section}] cannot be changed by a reload: {remedy}");
+            new.error_at_key(section, key, what).to_string()
+        })
+        .collect();
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(Error::configuration(errors.join("\n"), "")),
+    }
+}
+
+/// The tables were made at the first start.
+fn room(config: &Config, view: &View) -> Result<(), Error> {
+    let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
+    let (wanted, room) = (entries.sum::<usize>(), view.backend_capacity());
+    if wanted as u64 <= room.into() {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!(
+            "{}: {wanted} backends (each service and protocol counts), and the tables that were \
+             made at the first start have room for {room}",
+            config.filename()
+        ),
+        "`ringway detach`, then a new start, makes tables that fit the configuration",
+    ))
+}
+
+/// Refuses what does not fit this machine. What is in force already and fails too is no reason.
+fn preflight(old: &Config, new: &Config) -> Result<(), Error> {
+    let report = preflight::run(new);
+    if report.failures().next().is_none() {
+        return Ok(());
+    }
+    let before = preflight::run(old);
+    let what = |finding: &Finding| (finding.check, finding.subject.clone(), finding.reason.clone());
+    let before: HashSet<_> = before.failures().map(what).collect();
+    let failures: Vec<&Finding> =
+        report.failures().filter(|finding| !before.contains(&what(finding))).collect();
+    if failures.is_empty() {
+        return Ok(());
+    }
+    let at_fault = failures.iter().any(|finding| finding.place.is_some());
+    let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
+    let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
+    let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
+    Err(Error { kind, what, remedy: String::new() })
+}
