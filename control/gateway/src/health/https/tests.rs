@@ -118,6 +118,21 @@ async fn a_certificate_for_the_name_passes() {
     ask(&numbered, &tls(Some(ca.file()), "")).await.expect("by address");
 }
 
+/// Whoever names a server's own certificate as the authority means just that one.
+#[tokio::test]
+async fn a_certificate_that_vouches_for_itself_passes_when_it_is_named() {
+    let key = KeyPair::generate().expect("a key");
+    let names = vec!["web.example".to_owned()];
+    let own = CertificateParams::new(names).expect("names").self_signed(&key).expect("signed");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("own.pem");
+    fs::write(&file, own.pem()).expect("written");
+    let server = serve(vec![own.der().clone()], key).await;
+    ask(&server, &tls(Some(file), "web.example")).await.expect("passes");
+    let other = Authority::new("another");
+    assert!(ask(&server, &tls(Some(other.file()), "web.example")).await.is_err());
+}
+
 #[tokio::test]
 async fn what_is_wrong_with_a_certificate_is_said() {
     let (ca, other) = (Authority::new("ours"), Authority::new("another"));
