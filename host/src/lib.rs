@@ -14,6 +14,7 @@ pub mod firewall;
 mod host;
 pub mod links;
 mod mac;
+pub mod memory;
 mod monitor;
 pub mod neighbours;
 mod netlink;

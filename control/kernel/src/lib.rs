@@ -27,6 +27,7 @@ mod read;
 mod rings;
 mod road;
 mod rows;
+mod switch;
 mod tables;
 mod testrun;
 mod tracked;

@@ -1,6 +1,7 @@
 //! Rings: an inner map each, and another one for the pairs of a ring that is changing. What an id
 //! stands for does not change while a service uses it.
 
+use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -15,10 +16,8 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::map::{self, Maps, map_error};
 use crate::{Error, Result, load, testrun};
 
-/// Inner maps put in place by one call.
-const BATCH: usize = 256;
-/// Rings that may wait to be taken away: 130 kB each.
-const MOST_WAITING: usize = 256;
+/// Rings that may wait to be taken away: 131 kB each.
+const MOST_WAITING: usize = 128;
 /// Between two looks whether the new rings are in force.
 const GLANCE: Duration = Duration::from_micros(200);
 /// linux/bpf.h: inner maps may differ in their number of entries.
@@ -29,23 +28,18 @@ const INNER_MAP: u32 = libbpf_rs::libbpf_sys::BPF_F_INNER_MAP;
 /// The kernel does not return from such a call before every program that may still use a former
 /// inner map has ended (kernel/bpf/syscall.c, maybe_wait_bpf_programs): an RCU grace period, some
 /// 10 ms, and seconds on a machine without an idle CPU. The new maps are in force before that, and
-/// a backend's death must not wait for it: the calls are made on threads of their own. In batches,
-/// since it waits once per call.
+/// a backend's death must not wait for it: the calls are made on threads of their own. All at
+/// once, since it waits once per call.
 pub(crate) fn put(maps: &Arc<Maps>, rows: &[&RingRow]) -> Result<()> {
-    for rows in rows.chunks(BATCH) {
-        let rings: Vec<u32> = rows.iter().map(|row| row.id).collect();
-        let slots = rows.iter().map(|row| new_slots(row)).collect::<Result<Vec<_>>>()?;
-        let paired = || rows.iter().filter(|row| !row.pairs.is_empty());
-        let pairs = paired().map(|row| new_pairs(&row.pairs)).collect::<Result<Vec<_>>>()?;
-        let both = [
-            start(maps, |maps| &maps.rings, rings, slots)?,
-            start(maps, |maps| &maps.pairs, paired().map(|row| row.id).collect(), pairs)?,
-        ];
-        for update in both.into_iter().flatten() {
-            update.wait(maps)?;
-        }
-    }
-    Ok(())
+    let rings: Vec<u32> = rows.iter().map(|row| row.id).collect();
+    let slots = all_new_slots(rows)?;
+    let paired = || rows.iter().filter(|row| !row.pairs.is_empty());
+    let pairs = paired().map(|row| new_pairs(&row.pairs)).collect::<Result<Vec<_>>>()?;
+    let both = [
+        start(maps, |maps| &maps.rings, rings, slots)?,
+        start(maps, |maps| &maps.pairs, paired().map(|row| row.id).collect(), pairs)?,
+    ];
+    both.into_iter().flatten().try_for_each(|update| update.wait(maps))
 }
 
 /// A call under way.
@@ -213,6 +207,26 @@ fn in_force(outer: &MapHandle, (ring, id): (u32, u32)) -> Result<bool> {
 
 fn map_id(map: &MapHandle) -> Result<u32> {
     Ok(map.info().map_err(map_error("read", "rw_ring"))?.info.id)
+}
+
+/// New inner maps, filled on all CPUs.
+fn all_new_slots(rows: &[&RingRow]) -> Result<Vec<MapHandle>> {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let share = rows.len().div_ceil(cpus).max(1);
+    let some = |rows: &[&RingRow]| rows.iter().map(|row| new_slots(row)).collect();
+    if rows.len() <= share {
+        return some(rows);
+    }
+    thread::scope(|scope| {
+        let part = |rows| scope.spawn(move || -> Result<Vec<MapHandle>> { some(rows) });
+        let threads: Vec<_> = rows.chunks(share).map(part).collect();
+        let panicked = |_| Error::Tables("a thread that fills rings panicked".to_owned());
+        let mut made = Vec::with_capacity(rows.len());
+        for thread in threads {
+            made.extend(thread.join().map_err(panicked)??);
+        }
+        Ok(made)
+    })
 }
 
 /// A new inner map that holds the slots.

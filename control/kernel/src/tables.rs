@@ -7,18 +7,17 @@ use std::sync::Arc;
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
-    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
-    RW_MAX_SERVICE_ENTRIES, RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend,
-    rw_label, rw_service, rw_service_info, rw_settings,
+    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS, RW_MAX_SERVICES,
+    RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service_info, rw_settings,
 };
-use ringway_plan::tables::{RingRow, Tables, Timeouts};
+use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::gateway::Gateway;
 use crate::map::{self, Maps};
 use crate::members::Members;
-use crate::rows::{KeyBytes, Rows, is_vacant, vacated};
-use crate::{Error, Result, rings};
+use crate::rows::{Rows, is_vacant, vacated};
+use crate::{Error, Result, rings, switch};
 
 /// As many as a slot can name.
 const MAX_PAIRS: usize = (RW_NO_MEMBER - RW_MAX_MEMBERS) as usize;
@@ -57,8 +56,10 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let mut want = Rows::wanted(tables, &have)?;
-        let mut applied = write(self.shared_maps(), tables, &have, &want)?;
-        applied.removed += self.retire_rings(&have, &want)?;
+        let maps = Arc::clone(self.shared_maps());
+        let mut applied = write(&maps, tables, &have, &want)?;
+        switch::switch(&maps, tables, (&have, &want), &mut self.retiring, &mut applied)?;
+        applied.removed += remove_stale(&maps, &have, &want)?;
         // Remember what was vacated: its generation still stands in the table.
         let gone = both(&have.backends, &want.backends).filter(|(_, _, new)| new.is_none());
         let gone: Vec<(u32, rw_backend)> =
@@ -70,22 +71,12 @@ impl Gateway {
         self.rows = Some(want);
         Ok(applied)
     }
-
-    fn retire_rings(&mut self, have: &Rows, want: &Rows) -> Result<usize> {
-        let paired = |ring: &Option<RingRow>| ring.as_ref().is_some_and(|r| !r.pairs.is_empty());
-        let stale: Vec<(u32, bool)> =
-            gone(&have.rings, &want.rings).map(|id| (*id, paired(&have.rings[id]))).collect();
-        let count = stale.len();
-        let maps = Arc::clone(self.shared_maps());
-        self.retiring.retire(&maps, stale)?;
-        Ok(count)
-    }
 }
 
+/// What services point to.
 fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<Applied> {
     let mut done = Applied { settings: write_settings(maps, tables)?, ..Default::default() };
 
-    // 1. What others point to.
     for (index, address) in want.nat.iter().enumerate() {
         if have.nat.get(index) != Some(address) {
             map::put(&maps.nat_addrs, &(index as u32), address)?;
@@ -97,41 +88,10 @@ fn write(maps: &Arc<Maps>, tables: &Tables, have: &Rows, want: &Rows) -> Result<
     write_changed(&maps.labels, &have.labels, &want.labels)?;
     let runs = want.members.iter().filter(|(id, run)| have.members.get(id) != Some(run));
     Members::write(maps, runs.map(|(_, run)| run))?;
-
-    // 2. Rings.
-    let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
-    let rings: Vec<&RingRow> = tables.rings.iter().filter(differs).collect();
-    rings::put(maps, &rings)?;
-    done.rings = rings.len();
-
-    // 3. Services, which packets meet first: this switches rings and members at once.
-    let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
-        changed(&have.services, &want.services).map(|(key, value)| (*key, *value)).unzip();
-    let gone: Vec<&KeyBytes> = gone(&have.services, &want.services).collect();
-    let put = || map::put_all(&maps.services, &keys, &values);
-    let remove = || gone.iter().try_for_each(|key| map::remove(&maps.services, *key));
-    // Only where there is no room for both are ports without a service for a moment.
-    let room = want.services.len() + gone.len() <= RW_MAX_SERVICE_ENTRIES as usize;
-    let written = if room { put().and_then(|()| remove()) } else { remove().and_then(|()| put()) };
-    done.services = keys.len();
-    done.removed += gone.len();
-    if !keys.is_empty() || done.removed > 0 {
-        forget_services(maps)?;
-    }
-    written?;
-
-    // 4. What nothing points to any more.
-    done.removed += remove_stale(maps, have, want)?;
     Ok(done)
 }
 
-/// Packets look their services up anew (packet/bpf/service.bpf.h).
-fn forget_services(maps: &Maps) -> Result<()> {
-    let have: rw_settings = map::get(&maps.settings, 0)?;
-    let services_epoch = have.services_epoch.wrapping_add(1);
-    map::put(&maps.settings, &0u32, &rw_settings { services_epoch, ..have })
-}
-
+/// What nothing points to any more.
 fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     let mut removed = 0;
     let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
@@ -158,7 +118,7 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
 }
 
 /// Entries to write: new or different.
-fn changed<'a, K: Ord, V: PartialEq>(
+pub(crate) fn changed<'a, K: Ord, V: PartialEq>(
     have: &'a BTreeMap<K, V>,
     want: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = (&'a K, &'a V)> {
@@ -181,7 +141,7 @@ fn both<'a>(
 }
 
 /// Keys that are not wanted any more.
-fn gone<'a, K: Ord, V>(
+pub(crate) fn gone<'a, K: Ord, V>(
     have: &'a BTreeMap<K, V>,
     want: &'a BTreeMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {

@@ -18,7 +18,7 @@ use ringway_testnet::root_or_skip;
 const SERVICES: usize = 1000;
 const BACKENDS: usize = 100;
 
-/// `own`: each service has its own machines; else all have the same.
+/// As `ringway run` reads it. `own`: each service has its own machines; else all have the same.
 fn config(forward: &str, own: bool) -> Config {
     let backend = |service: usize, n: usize| {
         let number = if own { service * BACKENDS + n } else { n };
@@ -38,7 +38,10 @@ fn config(forward: &str, own: bool) -> Config {
         "[node]\nname = \"scale\"\ninterfaces = [\"eth0\"]\n\
          [nat]\naddresses = [\"10.255.0.1\"]\n{services}"
     );
-    parse(&text, "scale.toml").unwrap()
+    let config = parse(&text, "scale.toml").unwrap();
+    drop(text);
+    ringway_host::memory::trim();
+    config
 }
 
 fn well(config: &Config) -> Observed {

@@ -193,6 +193,32 @@ fn many_rings_are_swapped_quickly() {
     assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
+/// Services that shared a ring get one each, in more than one batch: the shared one stays until the
+/// last has left it.
+#[test]
+fn services_part() {
+    if !root_or_skip("services_part") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = empty();
+    for port in 0..300 {
+        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
+        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
+    }
+    let apart = tables.clone();
+    tables.rings.truncate(1);
+    tables.services.iter_mut().for_each(|service| service.ring = 0);
+    gateway.apply(&tables).unwrap();
+    let removed = gateway.apply(&apart).unwrap();
+    assert_eq!(removed, Applied { services: 299, rings: 299, ..Applied::default() });
+    assert_eq!(gateway.existing().unwrap().services, apart.services);
+    // And back, while nobody can be on the way to a ring that is gone.
+    let removed = gateway.apply(&tables).unwrap();
+    assert_eq!(removed, Applied { services: 299, removed: 299, ..Applied::default() });
+    assert_eq!(gateway.existing().unwrap().services, tables.services);
+}
+
 /// Memory of all maps of tracked flows, over the flows there is room for: IPv4 and IPv6 alike.
 #[test]
 fn tracked_flows_are_small() {

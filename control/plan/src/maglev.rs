@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::IpAddr;
 
-use ringway_abi::raw::{RW_NO_MEMBER, RW_RING_SLOTS};
+use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, RW_RING_SLOTS};
 
 use crate::tables::Protocol;
 
@@ -39,24 +39,50 @@ pub fn ring(members: &[Member]) -> Vec<u16> {
     let mut walks: Vec<Walk> = order.iter().map(|&i| Walk::new(i, &members[i])).collect();
     let mut ring = Ring::new();
     // Those that weigh the same take turns at the same times.
-    let mut groups: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
     for (rank, &i) in order.iter().enumerate() {
-        groups.entry(members[i].weight.into()).or_default().push(rank);
+        let weight = members[i].weight;
+        let new = || Group { weight: weight.into(), turns: 0, ranks: Vec::new() };
+        groups.entry(weight).or_insert_with(new).ranks.push(rank);
     }
-    let mut next: BinaryHeap<_> = groups.keys().map(|weight| Reverse((0, 0, *weight))).collect();
-    let mut ranks = Vec::new();
-    while let Some(Reverse((time, _, _))) = next.peek().copied().filter(|_| ring.left > 0) {
-        ranks.clear();
-        while let Some(mut turn) = next.peek_mut().filter(|turn| turn.0.0 == time) {
-            let Reverse((_, turns, weight)) = *turn;
-            ranks.extend_from_slice(&groups[&weight]);
-            // Dropping the guard puts it where its next turn belongs.
-            *turn = Reverse((((turns + 1) << 32) / weight, turns + 1, weight));
-        }
-        ranks.sort_unstable();
-        ranks.iter().take(ring.left).for_each(|&rank| walks[rank].take_turn(&mut ring));
-    }
+    in_turn(&mut groups.into_values().collect::<Vec<_>>(), &mut walks, &mut ring);
     ring.slots
+}
+
+/// Members of one weight.
+struct Group {
+    weight: u64,
+    /// How often each had its turn.
+    turns: u64,
+    ranks: Vec<usize>,
+}
+
+/// Turn k of a member comes at time k / weight, of several at one time in the order of identity.
+/// That is nobody else's business: when a member goes, the others keep their order, and few of
+/// their slots change.
+fn in_turn(groups: &mut [Group], walks: &mut [Walk], ring: &mut Ring) {
+    // Time and group in one word: the least is next.
+    const GROUP_BITS: u32 = u32::BITS - RW_MAX_MEMBERS.leading_zeros();
+    let mut next: BinaryHeap<_> = (0..groups.len() as u64).map(Reverse).collect();
+    let mut ranks = Vec::new();
+    while let Some(time) = next.peek().map(|turn| turn.0 >> GROUP_BITS).filter(|_| ring.left > 0) {
+        ranks.clear();
+        let mut now = 0;
+        while let Some(mut turn) = next.peek_mut().filter(|turn| turn.0 >> GROUP_BITS == time) {
+            let number = turn.0 & ((1 << GROUP_BITS) - 1);
+            let group = &mut groups[number as usize];
+            ranks.extend_from_slice(&group.ranks);
+            group.turns += 1;
+            now += 1;
+            // Dropping the guard puts it where its next turn belongs.
+            let time = (group.turns << 32) / group.weight;
+            turn.0 = time << GROUP_BITS | number;
+        }
+        if now > 1 {
+            ranks.sort_unstable();
+        }
+        ranks.iter().take(ring.left).for_each(|&rank| walks[rank].take_turn(ring));
+    }
 }
 
 /// Slots, and a bit for each that is taken: far fewer lines to walk over.
@@ -65,18 +91,12 @@ struct Ring {
     taken: Vec<u64>,
     /// How many are free.
     left: usize,
-    /// Those, once they are few.
-    few: Vec<usize>,
 }
-
-/// So few free slots are looked through rather than walked to, which takes [`SLOTS`] / `FEW` steps
-/// and more.
-const FEW: usize = 256;
 
 impl Ring {
     fn new() -> Ring {
         let taken = vec![0; SLOTS.div_ceil(64)];
-        Ring { slots: vec![NO_MEMBER; SLOTS], taken, left: SLOTS, few: Vec::new() }
+        Ring { slots: vec![NO_MEMBER; SLOTS], taken, left: SLOTS }
     }
 
     fn is_free(&self, slot: usize) -> bool {
@@ -87,9 +107,6 @@ impl Ring {
         self.taken[slot / 64] |= 1 << (slot % 64);
         self.slots[slot] = member;
         self.left -= 1;
-        if self.left == FEW {
-            self.few = (0..SLOTS).filter(|slot| self.is_free(*slot)).collect();
-        }
     }
 }
 
@@ -97,55 +114,32 @@ impl Ring {
 struct Walk {
     position: usize,
     step: usize,
-    /// Of the step, modulo [`SLOTS`].
-    inverse: usize,
     member: u16,
 }
 
 impl Walk {
     fn new(number: usize, member: &Member) -> Walk {
         let slots = SLOTS as u64;
-        let step = (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1;
         Walk {
             position: (hash(member, 0x52_69_6e_67) % slots) as usize,
-            step,
-            inverse: inverse(step),
+            step: (hash(member, 0x77_61_79_21) % (slots - 1)) as usize + 1,
             member: number as u16,
         }
     }
 
     /// Takes the next slot of the permutation that nobody has; there is one.
     fn take_turn(&mut self, ring: &mut Ring) {
-        let slot = if ring.left > FEW { self.walk(ring) } else { self.nearest(ring) };
-        self.position = after(slot, self.step);
-        ring.take(slot, self.member);
-    }
-
-    fn walk(&self, ring: &Ring) -> usize {
-        let mut slot = self.position;
-        while !ring.is_free(slot) {
-            slot = after(slot, self.step);
+        loop {
+            let slot = self.position;
+            self.position += self.step;
+            if self.position >= SLOTS {
+                self.position -= SLOTS;
+            }
+            if ring.is_free(slot) {
+                return ring.take(slot, self.member);
+            }
         }
-        slot
     }
-
-    fn nearest(&self, ring: &mut Ring) -> usize {
-        let steps = |slot: &usize| (slot + SLOTS - self.position) * self.inverse % SLOTS;
-        let few = ring.few.iter().enumerate();
-        let nearest = few.min_by_key(|(_, slot)| steps(slot)).map_or(0, |(at, _)| at);
-        ring.few.swap_remove(nearest)
-    }
-}
-
-fn after(slot: usize, step: usize) -> usize {
-    let next = slot + step;
-    if next >= SLOTS { next - SLOTS } else { next }
-}
-
-/// Of a number from 1 to `SLOTS` - 1, by Fermat's little theorem.
-fn inverse(number: usize) -> usize {
-    // SLOTS - 2 is 2^16 - 1: all ones.
-    (1..16).fold(number, |power, _| power * power % SLOTS * number % SLOTS)
 }
 
 /// A fixed hash of a member's identity: never to change, or every flow without a record moves.
@@ -211,13 +205,6 @@ mod tests {
                     (0..count).map(|n: u8| member(n, weight(u16::from(n)))).collect();
                 assert!(ring(&members) == plain(&members), "{members:?}");
             }
-        }
-    }
-
-    #[test]
-    fn inverses() {
-        for number in [1, 2, 3, 1000, 65535, 65536] {
-            assert_eq!(number * inverse(number) % SLOTS, 1, "{number}");
         }
     }
 }

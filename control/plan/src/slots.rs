@@ -33,8 +33,10 @@ enum Form {
 /// Numbers of some slots.
 #[derive(Debug, PartialEq)]
 struct Sparse {
-    /// A bit for each slot, whether it is one of them; and how many are before this word.
-    words: Box<[(u64, u32)]>,
+    /// A bit for each slot, whether it is one of them.
+    words: Box<[u64]>,
+    /// How many are before each eight words.
+    before: Box<[u32]>,
     /// In the order of the slots.
     numbers: Box<[u16]>,
 }
@@ -129,28 +131,30 @@ impl Eq for Slots {}
 
 impl Sparse {
     fn of(slots: &[u16]) -> Sparse {
-        let mut before = 0;
-        let word = |slots: &[u16]| {
-            let bit = |(at, slot): (usize, &u16)| u64::from(names_pair(*slot)) << at;
-            let bits = slots.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit);
-            let word = (bits, before);
-            before += bits.count_ones();
-            word
-        };
-        let words = slots.chunks(64).map(word).collect();
-        Sparse { words, numbers: slots.iter().copied().filter(|slot| names_pair(*slot)).collect() }
+        let bit = |(at, slot): (usize, &u16)| u64::from(names_pair(*slot)) << at;
+        let word = |slots: &[u16]| slots.iter().enumerate().map(bit).fold(0, |all, bit| all | bit);
+        let words: Box<[u64]> = slots.chunks(64).map(word).collect();
+        let mut sum = 0;
+        let before = words.chunks(8).map(|words| {
+            let before = sum;
+            sum += ones(words);
+            before
+        });
+        let before = before.collect();
+        let numbers = slots.iter().copied().filter(|slot| names_pair(*slot)).collect();
+        Sparse { words, before, numbers }
     }
 
     fn get(&self, slot: usize) -> Option<u16> {
-        let (bits, before) = *self.words.get(slot / 64)?;
-        let bit = 1 << (slot % 64);
-        let among = (bits & (bit - 1)).count_ones();
-        (bits & bit != 0).then(|| self.numbers[(before + among) as usize])
+        let (word, bit) = (slot / 64, 1 << (slot % 64));
+        let bits = *self.words.get(word)?;
+        let near = ones(&self.words[word / 8 * 8..word]) + (bits & (bit - 1)).count_ones();
+        (bits & bit != 0).then(|| self.numbers[(self.before[word / 8] + near) as usize])
     }
 
     fn write(&self, slots: &mut [u16]) {
         let mut numbers = self.numbers.iter();
-        for ((mut bits, _), slots) in self.words.iter().copied().zip(slots.chunks_mut(64)) {
+        for (mut bits, slots) in self.words.iter().copied().zip(slots.chunks_mut(64)) {
             while bits != 0 {
                 let at = bits.trailing_zeros() as usize;
                 // As many as there are bits.
@@ -159,6 +163,10 @@ impl Sparse {
             }
         }
     }
+}
+
+fn ones(words: &[u64]) -> u32 {
+    words.iter().map(|word| word.count_ones()).sum()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::logging;
 /// Runs until told to stop.
 pub fn main(args: &RunArgs) -> anyhow::Result<Exit> {
     let config = ringway_config::load(&args.config.config)?;
+    ringway_host::memory::trim();
     logging::start(config.log, args.log.as_deref())?;
     ringway_gateway::daemon::run(config)?;
     Ok(Exit::Done)
