@@ -96,7 +96,8 @@ pub struct RunArgs {
 /// `ringway check`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  ringway check -c ringway.toml\n  ringway check --host -o json"
+    after_help = "Examples:\n  ringway check -c ringway.toml\n  ringway check --host -o json\n  \
+    ringway check --upgrade"
 )]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -104,6 +105,11 @@ pub struct CheckArgs {
     /// Also look at this machine: interfaces, kernel, routes, neighbours, who answers.
     #[arg(long)]
     pub host: bool,
+    /// Say which of the pinned tables a daemon of this version would keep, and change nothing.
+    ///
+    /// Run it from the new binary, before the old daemon is stopped. Exit code 3 when it cannot take over.
+    #[arg(long, conflicts_with = "host")]
+    pub upgrade: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -24,3 +24,4 @@ pub mod silence;
 pub mod slots;
 pub mod state;
 pub mod status;
+pub mod upgrade;

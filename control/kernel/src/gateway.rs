@@ -42,6 +42,17 @@ pub struct Options {
     pub pin: bool,
 }
 
+impl Options {
+    pub(crate) fn sizes(&self) -> FlowSizes {
+        FlowSizes {
+            flow_buckets: flow_buckets(self.flows),
+            index_buckets: index_buckets(self.flows),
+            track_buckets: track_buckets(self.tracked.max(1)),
+            backends: self.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -141,12 +152,7 @@ impl Gateway {
     pub fn open(options: &Options) -> Result<(Self, Opened)> {
         log::install();
         probe::probe(&options.bpffs)?.require()?;
-        let sizes = FlowSizes {
-            flow_buckets: flow_buckets(options.flows),
-            index_buckets: index_buckets(options.flows),
-            track_buckets: track_buckets(options.tracked.max(1)),
-            backends: options.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
-        };
+        let sizes = options.sizes();
         if !options.pin {
             let (programs, maps) = open::unpinned(sizes)?;
             return Ok((Self::new(None, None, programs, maps)?, Opened::default()));

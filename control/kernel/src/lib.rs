@@ -31,6 +31,7 @@ mod switch;
 mod tables;
 mod testrun;
 mod tracked;
+mod upgrade;
 
 pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
 pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
@@ -51,3 +52,4 @@ pub use rows::Existing;
 pub use tables::Applied;
 pub use testrun::{Frame, TestRun};
 pub use tracked::{TrackedCounts, now_seconds};
+pub use upgrade::{Fate, Shape, TableFate, Upgrade, upgrade};

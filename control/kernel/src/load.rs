@@ -1,5 +1,6 @@
 //! Loads the programs, into new maps or into those that are already pinned.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -7,6 +8,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObjec
 
 use crate::log;
 use crate::map::{Maps, map_error};
+use crate::upgrade::{Shape, shape_of};
 use crate::{Error, Result};
 
 /// An object file as the build made it, aligned as its 64-bit fields want it.
@@ -68,13 +70,7 @@ pub(crate) fn load_gateway(
     sizes: FlowSizes,
     mut reuse: impl FnMut(&str) -> Result<Option<MapHandle>>,
 ) -> Result<(Programs, Maps)> {
-    let failed = load_error(GATEWAY);
-    let mut open = ObjectBuilder::default().open_memory(&GATEWAY_OBJECT.bytes).map_err(&failed)?;
-    set_entries(&mut open, "flows", sizes.flow_buckets)?;
-    set_entries(&mut open, "flow_index", sizes.index_buckets)?;
-    set_entries(&mut open, "tracked", sizes.track_buckets)?;
-    set_entries(&mut open, "backends", sizes.backends)?;
-    set_entries(&mut open, "traffic", sizes.backends)?;
+    let mut open = open_gateway(sizes)?;
     share(&mut open, &mut reuse)?;
     let object = load(GATEWAY, open)?;
     let maps = Maps::from_each(|name| {
@@ -83,6 +79,17 @@ pub(crate) fn load_gateway(
     })?;
     let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
     Ok((programs, maps))
+}
+
+fn open_gateway(sizes: FlowSizes) -> Result<OpenObject> {
+    let open = ObjectBuilder::default().open_memory(&GATEWAY_OBJECT.bytes);
+    let mut open = open.map_err(load_error(GATEWAY))?;
+    set_entries(&mut open, "flows", sizes.flow_buckets)?;
+    set_entries(&mut open, "flow_index", sizes.index_buckets)?;
+    set_entries(&mut open, "tracked", sizes.track_buckets)?;
+    set_entries(&mut open, "backends", sizes.backends)?;
+    set_entries(&mut open, "traffic", sizes.backends)?;
+    Ok(open)
 }
 
 /// Loads the root program for one interface slot, on the gateway's maps.
@@ -208,16 +215,26 @@ fn share(
 
 /// The number of entries may differ: a pinned table keeps its size.
 fn check_same(name: &str, wanted: &OpenMapMut<'_>, found: &MapHandle) -> Result<()> {
-    let expected = (wanted.map_type(), wanted.key_size(), wanted.value_size());
-    let pinned = (found.map_type(), found.key_size(), found.value_size());
-    // Maps of maps and of programs hold descriptors: the object leaves their sizes open.
-    if expected == pinned || (expected.0 == pinned.0 && expected.2 == 0) {
-        return Ok(());
+    match shape_of(found).unfit(&shape(wanted)) {
+        None => Ok(()),
+        Some(detail) => Err(Error::PinnedMap { map: name.to_owned(), detail }),
     }
-    Err(Error::PinnedMap {
-        map: name.to_owned(),
-        detail: format!("type, key and value size {pinned:?} instead of {expected:?}"),
-    })
+}
+
+fn shape(map: &OpenMapMut<'_>) -> Shape {
+    Shape {
+        kind: map.map_type(),
+        key: map.key_size(),
+        value: map.value_size(),
+        entries: map.max_entries(),
+    }
+}
+
+/// Every table that [`load_gateway`] would make, by name.
+pub(crate) fn shapes(sizes: FlowSizes) -> Result<BTreeMap<String, Shape>> {
+    let mut open = open_gateway(sizes)?;
+    let named = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), shape(&map)));
+    Ok(named.filter(|(name, _)| Maps::NAMES.contains(&name.as_str())).collect())
 }
 
 fn missing(name: &str) -> Error {

@@ -149,7 +149,7 @@ pub(crate) fn check_layout(node: &str, settings: &MapHandle) -> Result<()> {
 }
 
 /// Why an interface's pins are of no use, if so.
-fn find_orphan(pins: &Pins, iface: &str) -> Result<Option<OrphanCause>> {
+pub(crate) fn find_orphan(pins: &Pins, iface: &str) -> Result<Option<OrphanCause>> {
     let path = pins.link(iface);
     if !path.exists() {
         return Ok(Some(OrphanCause::NeverAttached));

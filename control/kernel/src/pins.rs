@@ -75,6 +75,11 @@ impl Pins {
         self.losses().join(program)
     }
 
+    /// Names of the maps that are pinned, in alphabetical order.
+    pub(crate) fn map_names(&self) -> Result<Vec<String>> {
+        list(&self.maps())
+    }
+
     /// Names of those that are pinned, in alphabetical order.
     pub(crate) fn loss_names(&self) -> Result<Vec<String>> {
         list(&self.losses())

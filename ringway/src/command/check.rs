@@ -38,6 +38,9 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let path = &args.config.config;
     let config = ringway_config::load(path)
         .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
+    if let (Ok(config), true) = (&config, args.upgrade) {
+        return super::upgrade::main(config, args.output.output);
+    }
     let report = match &config {
         Ok(config) if args.host => Some(preflight::run_all(config)),
         _ => None,

@@ -12,3 +12,4 @@ pub mod man;
 pub mod reasons;
 pub mod run;
 pub mod status;
+pub mod upgrade;

@@ -1,0 +1,117 @@
+//! What a start of this version would do with what a node has pinned; see [`ringway_kernel::upgrade`].
+
+use ringway_config::Config;
+use ringway_kernel::{Fate, Options, OrphanCause, Upgrade};
+use serde::Serialize;
+
+use crate::problem::Error;
+
+/// How the packet path of this configuration is opened.
+pub(crate) fn options(config: &Config) -> Options {
+    let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
+    Options {
+        node: config.node.name.to_string(),
+        flows: config.nat.flows,
+        tracked: config.flows.tracked,
+        // With room for as many new ones.
+        backends: 2 * entries.sum::<usize>() as u32,
+        ..Options::default()
+    }
+}
+
+/// `ringway.upgrade/1`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `ringway.upgrade/1`.
+    pub schema: &'static str,
+    /// The node.
+    pub node: String,
+    /// Layout of the pinned tables; absent: nothing is pinned.
+    pub layout: Option<u32>,
+    /// Layout that this version has.
+    pub own_layout: u32,
+    /// A start takes the pins over: no flow is lost. True also when nothing is pinned.
+    pub takes_over: bool,
+    /// A daemon looks after the node now.
+    pub daemon_runs: bool,
+    /// Every table.
+    pub tables: Vec<Table>,
+    /// Interfaces that keep their attachment and get this version's program through it.
+    pub interfaces: Vec<String>,
+    /// What else happens, or stands in the way, each in a sentence.
+    pub notes: Vec<String>,
+    /// What to do; empty where nothing is to be done.
+    pub remedy: String,
+}
+
+/// One table.
+#[derive(Clone, Debug, Serialize)]
+pub struct Table {
+    /// Its name.
+    pub name: String,
+    /// `kept`, `kept-at-size`, `added`, `unused`, `lost`.
+    pub fate: &'static str,
+    /// Entries it has; absent: it is not there, or is no table.
+    pub entries: Option<u32>,
+    /// Entries that this version would give it; absent: it has no such table.
+    pub wanted: Option<u32>,
+    /// Why; may be empty.
+    pub why: String,
+}
+
+/// Looks at the pins of this configuration's node. Changes nothing.
+///
+/// # Errors
+/// They may not be looked at.
+pub fn look(config: &Config) -> Result<Report, Error> {
+    let found = ringway_kernel::upgrade(&options(config))
+        .map_err(|error| Error::failed(error.to_string(), ""))?;
+    Ok(report(config.node.name.as_str(), found))
+}
+
+fn report(node: &str, found: Upgrade) -> Report {
+    let takes_over = found.takes_over();
+    let mut notes: Vec<String> = found.refused.iter().cloned().collect();
+    for orphan in &found.orphans {
+        let what = match orphan.cause {
+            OrphanCause::Vanished => "is gone",
+            OrphanCause::Renamed => "has another name now",
+            OrphanCause::NeverAttached => "was never attached",
+        };
+        notes.push(format!("interface {} {what}: its pins will be removed", orphan.iface));
+    }
+    if found.tables.iter().any(|table| table.fate == Fate::KeptAtSize) {
+        notes.push(
+            "tables keep their size, whatever [nat] flows and [flows] tracked say, until `ringway detach`"
+                .to_owned(),
+        );
+    }
+    let remedy = match (takes_over, found.layout) {
+        (_, None) => String::new(),
+        (true, Some(_)) if found.held => "systemctl restart ringway".to_owned(),
+        (true, Some(_)) => String::new(),
+        (false, _) => format!(
+            "to change over: stop the daemon, `ringway detach --node {node}` (ends its connections), start this \
+             version; or stay with the version that made the pins"
+        ),
+    };
+    let tables = found.tables.into_iter().map(|table| Table {
+        name: table.name,
+        fate: table.fate.name(),
+        entries: table.entries,
+        wanted: table.wanted,
+        why: table.why,
+    });
+    Report {
+        schema: "ringway.upgrade/1",
+        node: node.to_owned(),
+        layout: found.layout,
+        own_layout: Upgrade::own_layout(),
+        takes_over,
+        daemon_runs: found.held,
+        tables: tables.collect(),
+        interfaces: found.interfaces,
+        notes,
+        remedy,
+    }
+}
