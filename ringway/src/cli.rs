@@ -28,6 +28,12 @@ pub enum Command {
     Check(CheckArgs),
     /// Show interfaces, services, backends and counters of a node.
     Status(StatusArgs),
+    /// Read the configuration file again, without losing a flow; with --dry-run: tell what would change.
+    Reload(ReloadArgs),
+    /// Take new flows from a backend, give them back, or give it another weight.
+    Backend(BackendArgs),
+    /// List the weights that were set at runtime, or clear them.
+    Overrides(OverridesArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
     /// Keep the programs that were attached, for a minute only, where the default route leads.
@@ -140,6 +146,114 @@ pub struct StatusArgs {
     pub output: OutputArgs,
 }
 
+/// `ringway reload`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The daemon reads the file that it was started with. A file that is wrong, or does not fit this \
+    machine, changes nothing (exit code 2). SIGHUP does the same.\n\nExamples:\n  ringway reload --dry-run\n  \
+    ringway reload"
+)]
+pub struct ReloadArgs {
+    /// Say what would change: services, backends, ring slots, flows. Change nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway backend`
+#[derive(Debug, Args)]
+pub struct BackendArgs {
+    /// What to do.
+    #[command(subcommand)]
+    pub action: BackendAction,
+}
+
+/// `ringway backend ACTION`
+#[derive(Debug, Subcommand)]
+pub enum BackendAction {
+    /// No new flows; those it has go on.
+    #[command(
+        after_help = "It wins over the file, and over restarts, until `undrain` or `ringway overrides clear`.\n\n\
+        Example:\n  ringway backend drain web 10.0.0.2"
+    )]
+    Drain(OneBackend),
+    /// New flows again.
+    #[command(after_help = "Example:\n  ringway backend undrain web 10.0.0.2:80")]
+    Undrain(OneBackend),
+    /// Another weight.
+    #[command(
+        after_help = "It wins over the file, and over restarts, until `ringway overrides clear`.\n\n\
+        Example:\n  ringway backend weight web 10.0.0.2 5"
+    )]
+    Weight {
+        #[command(flatten)]
+        of: OneBackend,
+        /// Share of new flows relative to the others; 0: none.
+        #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
+        weight: u16,
+    },
+}
+
+/// `SERVICE ADDRESS[:PORT]`
+#[derive(Debug, Args)]
+pub struct OneBackend {
+    /// Name of the service.
+    #[arg(value_name = "SERVICE")]
+    pub service: String,
+    /// The backend's own address, with its port where several have the address.
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub backend: String,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway overrides`
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  ringway overrides\n  ringway overrides clear web 10.0.0.2"
+)]
+pub struct OverridesArgs {
+    /// What to do; left out: list them.
+    #[command(subcommand)]
+    pub action: Option<OverridesAction>,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway overrides ACTION`
+#[derive(Debug, Subcommand)]
+pub enum OverridesAction {
+    /// What the file says is in force again.
+    #[command(
+        after_help = "Examples:\n  ringway overrides clear\n  ringway overrides clear web\n  \
+        ringway overrides clear web 10.0.0.2"
+    )]
+    Clear(ClearArgs),
+}
+
+/// `ringway overrides clear`
+#[derive(Debug, Args)]
+pub struct ClearArgs {
+    /// Of this service alone; left out: all.
+    #[arg(value_name = "SERVICE")]
+    pub service: Option<String>,
+    /// Of this backend of it alone.
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    pub backend: Option<String>,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
 /// Which node: by its configuration or by name.
 #[derive(Clone, Debug, Args)]
 pub struct NodeArgs {
@@ -149,6 +263,13 @@ pub struct NodeArgs {
     /// Name of the node; the only one pinned on this machine when neither is given.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
+}
+
+impl NodeArgs {
+    /// Whom to ask.
+    pub fn whom(&self) -> ringway_gateway::ask::Whom<'_> {
+        ringway_gateway::ask::Whom { config: self.config.as_deref(), node: self.node.as_deref() }
+    }
 }
 
 /// `ringway reasons`

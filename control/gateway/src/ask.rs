@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ringway_config::Identity;
 use ringway_host::Mac;
 use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, Pins, ServiceState, View};
 
@@ -57,12 +58,20 @@ impl Whom<'_> {
 }
 
 fn configured(path: &Path) -> Result<Target, Error> {
-    let config = ringway_config::load(path).map_err(|errors| {
-        Error::configuration(
-            errors.to_string(),
-            "give another file with -c FILE, or name the node with --node NAME",
-        )
-    })?;
+    let config = match ringway_config::load(path) {
+        Ok(config) => config,
+        Err(errors) => {
+            // A daemon may run by what the file was before somebody began to change it.
+            let Identity { node, socket } = ringway_config::identity(path);
+            return match node {
+                Some(node) => Ok(Target { node, socket: Some(socket), guessed: false }),
+                None => Err(Error::configuration(
+                    errors.to_string(),
+                    "give another file with -c FILE, or name the node with --node NAME",
+                )),
+            };
+        }
+    };
     let socket = Some(config.api.socket.clone().into_inner());
     Ok(Target { node: config.node.name.to_string(), socket, guessed: false })
 }

@@ -13,6 +13,7 @@ pub mod health;
 pub mod metrics;
 pub mod next_hop;
 pub mod notify;
+pub mod order;
 pub mod overrides;
 pub mod preflight;
 mod privileges;

@@ -262,7 +262,7 @@ fn not_drained(service: &Service, backend: &Backend, found: &Override) -> Error 
     let (name, endpoint) = (service.name.as_str(), backend.endpoint());
     let weight = found.over(backend.weight);
     let remedy = match weight {
-        0 => format!("its weight is 0: `ringway backend weight 1 {name} {endpoint}` gives it one"),
+        0 => format!("its weight is 0: `ringway backend weight {name} {endpoint} 1` gives it one"),
         _ => "`ringway status` shows which backends are".into(),
     };
     Error::configuration(format!("backend {endpoint} of service {name} is not drained"), remedy)
@@ -411,7 +411,7 @@ mod tests {
                 undrain("10.0.0.2"),
                 "backend 10.0.0.2:80 of service web is not drained: `ringway status`",
             ),
-            (undrain("10.0.0.3"), "is not drained: its weight is 0: `ringway backend weight 1 web"),
+            (undrain("10.0.0.3"), "is not drained: its weight is 0: `ringway backend weight web"),
         ] {
             let error = after(std::slice::from_ref(&change)).expect_err("wrong");
             assert!(error.contains(want), "{change:?}: {error}");

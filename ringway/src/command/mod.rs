@@ -1,5 +1,6 @@
 //! One file per subcommand.
 
+pub mod backend;
 pub mod bench;
 pub mod check;
 pub mod completions;
@@ -9,7 +10,9 @@ pub mod demo;
 pub mod detach;
 pub mod import;
 pub mod man;
+pub mod overrides;
 pub mod reasons;
+pub mod reload;
 pub mod run;
 pub mod status;
 pub mod upgrade;

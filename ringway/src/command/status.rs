@@ -210,14 +210,27 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
 }
 
 fn backend_remark(backend: &Backend) -> String {
-    let way = backend.next_hop.as_ref().map(|hop| format!("{} via {}", hop.interface, hop.mac));
+    let way = backend.next_hop.as_ref().map(|hop| match hop.mac.as_str() {
+        "00:00:00:00:00:00" => hop.interface.clone(),
+        mac => format!("{} via {mac}", hop.interface),
+    });
     // Only a daemon knows weights; what it took over it did not see change.
     let inherited = matches!(backend.health, Health::Up | Health::Down) && backend.weight.is_some();
     let since = match &backend.since {
         Some(since) => Some(format!("since {since}")),
         None => inherited.then(|| "since before this daemon began".to_owned()),
     };
-    [since, backend.reason.clone(), way].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    let words = [weight_remark(backend), since, backend.reason.clone(), way];
+    words.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Where its weight is not simply what the file says.
+fn weight_remark(backend: &Backend) -> Option<String> {
+    let slow = backend.slow_start_percent.map(|percent| format!("slow start: {percent} %"));
+    let Some(file) = backend.file_weight else { return slow };
+    let drained = if backend.drained { "drained, " } else { "" };
+    let slow = slow.map_or_else(String::new, |slow| format!(", {slow}"));
+    Some(format!("{drained}override; file says {file}{slow}"))
 }
 
 /// All interfaces together, most frequent first.

@@ -1,0 +1,27 @@
+//! `ringway backend`: another weight for a backend, without another file.
+
+use ringway_gateway::order;
+use ringway_gateway::overrides::Change;
+
+use super::reload;
+use crate::cli::{BackendAction, BackendArgs};
+use crate::exit::Exit;
+
+/// Asks the daemon, and shows what has changed.
+pub fn main(args: &BackendArgs) -> anyhow::Result<Exit> {
+    let (change, of) = match &args.action {
+        BackendAction::Drain(of) => {
+            (Change::Drain { service: of.service.clone(), backend: of.backend.clone() }, of)
+        }
+        BackendAction::Undrain(of) => {
+            (Change::Undrain { service: of.service.clone(), backend: of.backend.clone() }, of)
+        }
+        BackendAction::Weight { of, weight } => {
+            let (service, backend) = (of.service.clone(), of.backend.clone());
+            (Change::Weight { service, backend, weight: *weight }, of)
+        }
+    };
+    let changes = order::change(&of.node.whom(), &change)?;
+    reload::show(&changes, of.output.output)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,61 @@
+//! `ringway overrides`: weights that were set at runtime.
+
+use ringway_gateway::order::{self, Listed};
+use ringway_gateway::overrides::Change;
+
+use super::reload;
+use crate::cli::{Output, OverridesAction, OverridesArgs};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone};
+
+/// Lists or clears them.
+pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
+    if let Some(OverridesAction::Clear(clear)) = &args.action {
+        let (service, backend) = (clear.service.clone(), clear.backend.clone());
+        let changes = order::change(&clear.node.whom(), &Change::Clear { service, backend })?;
+        reload::show(&changes, clear.output.output)?;
+        return Ok(Exit::Done);
+    }
+    let listed = order::overrides(&args.node.whom())?;
+    match args.output.output {
+        Output::Json => table::json(&listed)?,
+        Output::Table => table::print(&render(&listed, table::colour()))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn render(listed: &Listed, colour: bool) -> String {
+    if listed.overrides.is_empty() {
+        return format!("node {}: no overrides, the file says everything\n", listed.node);
+    }
+    let mut text =
+        format!("node {}: these win over the file until they are cleared\n", listed.node);
+    if !listed.in_force {
+        text += "no daemon runs: the next one will find them\n";
+    }
+    let mut table = Table::new(&["service", "backend", "override", "file", "since"]);
+    for found in &listed.overrides {
+        let weight = found.weight.map(|weight| format!("weight {weight}"));
+        let words = match (found.drained, weight) {
+            (true, Some(weight)) => format!("drained, then {weight}"),
+            (true, None) => "drained".into(),
+            (false, weight) => weight.unwrap_or_default(),
+        };
+        let file = match found.file_weight {
+            Some(weight) => Cell::new(format!("weight {weight}")),
+            None => Cell::new("has no such backend").tone(Tone::Warn),
+        };
+        let address = match found.address.contains(':') {
+            true => format!("[{}]:{}", found.address, found.port),
+            false => format!("{}:{}", found.address, found.port),
+        };
+        table.row(vec![
+            Cell::new(&found.service),
+            Cell::new(address),
+            Cell::new(words),
+            file,
+            Cell::new(&found.since).tone(Tone::Dim),
+        ]);
+    }
+    text + &table.render(colour)
+}

@@ -1,0 +1,161 @@
+//! `ringway reload`: the configuration file in force, or what it would change.
+
+use std::fmt::Write as _;
+
+use ringway_gateway::changes::{BackendChange, Changes, FlowChange, RingChange, What};
+use ringway_gateway::order;
+
+use crate::cli::{Output, ReloadArgs};
+use crate::exit::Exit;
+use crate::table::{self, Tone, paint};
+
+/// Asks the daemon, and shows what it says.
+pub fn main(args: &ReloadArgs) -> anyhow::Result<Exit> {
+    let changes = order::reload(&args.node.whom(), args.dry_run)?;
+    show(&changes, args.output.output)?;
+    Ok(Exit::Done)
+}
+
+/// Prints what has changed, or would.
+pub fn show(changes: &Changes, output: Output) -> anyhow::Result<()> {
+    match output {
+        Output::Json => table::json(changes)?,
+        Output::Table => table::print(&render(changes, table::colour()))?,
+    }
+    Ok(())
+}
+
+fn render(changes: &Changes, colour: bool) -> String {
+    let mut text = heading(changes);
+    let mut line = |what: What, rest: String| {
+        let (mark, tone) = match what {
+            What::Added => ("+", Tone::Good),
+            What::Removed => ("-", Tone::Bad),
+            What::Changed => ("~", Tone::Warn),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {} {rest}", paint(mark, tone, colour));
+    };
+    for settings in &changes.settings {
+        line(What::Changed, format!("[{settings}]"));
+    }
+    for service in &changes.services {
+        let keys = if service.keys.is_empty() { String::new() } else { ": ".into() };
+        line(
+            service.change,
+            format!("service {}{keys}{}", service.service, service.keys.join(", ")),
+        );
+    }
+    for backend in &changes.backends {
+        line(backend.change, in_words(backend));
+    }
+    for RingChange { service, protocol, moved_slots, slots } in &changes.rings {
+        let percent = *moved_slots as f64 * 100.0 / *slots as f64;
+        line(
+            What::Changed,
+            format!(
+                "ring of {service} {protocol}: {moved_slots} of {slots} slots move ({percent:.1} %)"
+            ),
+        );
+    }
+    if changes.changed {
+        text += &flows(&changes.flows);
+    }
+    for orphan in &changes.orphaned_overrides {
+        let mark = paint("override without a backend", Tone::Warn, colour);
+        let _ = writeln!(text, "{mark}: {orphan}: `ringway overrides clear` removes it");
+    }
+    text
+}
+
+fn heading(changes: &Changes) -> String {
+    let Changes { node, file, took_ms, .. } = changes;
+    match (changes.changed, changes.dry_run) {
+        (false, _) => format!("node {node}: {file} changes nothing\n"),
+        (true, true) => format!("node {node}: {file} would change this; nothing has changed\n"),
+        (true, false) => format!("node {node}: {file} is in force (took {took_ms} ms)\n"),
+    }
+}
+
+fn in_words(backend: &BackendChange) -> String {
+    let BackendChange { service, address, port, weight_before, weight_after, .. } = backend;
+    let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let weight = match (weight_before, weight_after) {
+        (Some(before), Some(after)) => format!(", weight {before} becomes {after}"),
+        (None, Some(weight)) | (Some(weight), None) => format!(", weight {weight}"),
+        (None, None) => String::new(),
+    };
+    format!("backend {address}:{port} of {service}{weight}")
+}
+
+fn flows(flows: &FlowChange) -> String {
+    let FlowChange { reset_flows, moved_flows, moved_tracked_flows, some_are_not_counted } = flows;
+    let mut words = Vec::new();
+    for (count, what) in [
+        (reset_flows, "TCP flows of nat end with a reset"),
+        (moved_flows, "UDP flows of nat move"),
+        (moved_tracked_flows, "dsr flows with a record move"),
+    ] {
+        if *count > 0 {
+            words.push(format!("{count} {what}"));
+        }
+    }
+    if *some_are_not_counted {
+        words.push("dsr flows without a record move uncounted".into());
+    }
+    match words.is_empty() {
+        true => "every flow stays with its backend\n".into(),
+        false => format!("{}; every other flow stays with its backend\n", words.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_gateway::changes::ServiceChange;
+
+    #[test]
+    fn changes_in_words() {
+        let service = |name: &str, change, keys: &[&str]| ServiceChange {
+            service: name.into(),
+            change,
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+        };
+        let changes = Changes {
+            node: "gw1".into(),
+            file: "gw.toml".into(),
+            changed: true,
+            dry_run: true,
+            services: vec![
+                service("a", What::Added, &[]),
+                service("b", What::Changed, &["check", "affinity 5-tuple becomes source"]),
+            ],
+            backends: vec![BackendChange {
+                service: "b".into(),
+                address: "fd00::2".into(),
+                port: 80,
+                weight_before: Some(1),
+                weight_after: Some(0),
+                ..BackendChange::default()
+            }],
+            rings: vec![RingChange {
+                service: "b".into(),
+                protocol: "tcp".into(),
+                moved_slots: 32_768,
+                slots: 65_537,
+            }],
+            flows: FlowChange { reset_flows: 3, ..FlowChange::default() },
+            ..Changes::default()
+        };
+        assert_eq!(
+            render(&changes, false),
+            "node gw1: gw.toml would change this; nothing has changed\n  \
+             + service a\n  ~ service b: check, affinity 5-tuple becomes source\n  \
+             ~ backend [fd00::2]:80 of b, weight 1 becomes 0\n  \
+             ~ ring of b tcp: 32768 of 65537 slots move (50.0 %)\n\
+             3 TCP flows of nat end with a reset; every other flow stays with its backend\n"
+        );
+        let nothing = Changes { file: "gw.toml".into(), node: "gw1".into(), ..Changes::default() };
+        assert_eq!(render(&nothing, false), "node gw1: gw.toml changes nothing\n");
+    }
+}
