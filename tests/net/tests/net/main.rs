@@ -30,5 +30,6 @@ mod restart;
 mod ring;
 mod road;
 mod stumbles;
+mod two_nodes;
 mod udp;
 mod watch;

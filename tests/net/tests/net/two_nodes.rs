@@ -1,0 +1,299 @@
+//! docs/two-nodes.md, with the configurations that stand there: what becomes of connections when a gateway
+//! is lost.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, SOON, binary, needs_root};
+use ringway_testnet::{Child, Namespace, skip, tools, wait_for};
+
+const GUIDE: &str = include_str!("../../../../docs/two-nodes.md");
+/// The address that keepalived moves.
+const MOVING: &str = "10.0.0.9";
+const NAT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(203, 0, 113, 10)), 80);
+const DSR: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(203, 0, 113, 11)), 80);
+const CONNECTIONS: usize = 60;
+
+/// A block of the guide by its name: "```toml ringway.toml".
+fn block(name: &str) -> Result<String> {
+    let blocks = GUIDE.split("\n```").filter_map(|rest| rest.split_once('\n'));
+    let found =
+        blocks.filter(|(head, _)| head.split(' ').nth(1) == Some(name)).map(|(_, text)| text);
+    let text = found.last().with_context(|| format!("no block {name} in the guide"))?;
+    Ok(text.to_owned() + "\n")
+}
+
+fn has(tool: &str, test: &str) -> bool {
+    let found = tools::find(tool);
+    if let Err(error) = &found {
+        skip(test, error);
+    }
+    found.is_ok()
+}
+
+/// What everybody should see who runs these tests.
+fn say(what: &str) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "{what}");
+}
+
+/// The guide's gateways and backends, serving.
+struct Nodes {
+    lan: Lan,
+    gateways: Vec<Gateway>,
+    _echo: Vec<Echo>,
+}
+
+impl Nodes {
+    fn new(count: usize) -> Result<Nodes> {
+        let lan = Lan::new(count, 2)?;
+        let mut echo = Vec::new();
+        for (n, backend) in lan.backends.iter().enumerate() {
+            backend.sysctl("net/ipv4/conf/all/arp_ignore", "1")?;
+            backend.sysctl("net/ipv4/conf/all/arp_announce", "2")?;
+            backend.ip(&format!("address add {}/32 dev lo\n", DSR.ip()))?;
+            let own = SocketAddr::from(([10, 0, 0, 11 + n as u8], 80));
+            for address in [own, DSR] {
+                echo.push(Echo::start(backend, address, &format!("b{}", n + 1))?);
+            }
+        }
+        let mut gateways = Vec::new();
+        for namespace in &lan.gateways {
+            gateways.push(Gateway::start(namespace, &configuration(namespace)?)?);
+        }
+        Ok(Nodes { lan, gateways, _echo: echo })
+    }
+
+    fn open(&self) -> Result<(Flows, Flows)> {
+        let open = |target| Flows::open(&self.lan.router, target, CONNECTIONS);
+        Ok((open(NAT)?, open(DSR)?))
+    }
+
+    /// nat flows that began at this gateway.
+    fn began_at(&self, n: usize) -> Result<u64> {
+        let status = self.gateways[n].status()?;
+        let backends = status["services"][0]["backends"].as_array().cloned().unwrap_or_default();
+        Ok(backends.iter().filter_map(|backend| backend["flows"].as_u64()).sum())
+    }
+
+    /// Everything new is served.
+    fn serves_anew(&self) -> Result<()> {
+        for target in [NAT, DSR] {
+            for _ in 0..20 {
+                let mut line = Line::open(&self.lan.router, target)
+                    .with_context(|| format!("a new connection to {target}"))?;
+                line.ask("new")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The guide's, with what must differ between namespaces of one machine.
+fn configuration(namespace: &Namespace) -> Result<String> {
+    let directory = namespace.directory();
+    let own = format!("name = {:?}\nstate = {:?}\n", namespace.name(), directory.join("state"));
+    let text = block("ringway.toml")?.replace("name = \"gw1\"\n", &own);
+    let socket = directory.join("api.sock");
+    Ok(format!("{text}\n[api]\nsocket = {socket:?}\n\n[nat]\nflows = 65536\n"))
+}
+
+/// A program of this name in a directory of its own; returns its path.
+fn wrapper(namespace: &Namespace, name: &str, script: &str) -> Result<PathBuf> {
+    let directory = namespace.directory().join("bin");
+    fs::create_dir_all(&directory)?;
+    let path = directory.join(name);
+    fs::write(&path, format!("#!/bin/sh\n{script}\n"))?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+    Ok(path)
+}
+
+/// `ringway` for this gateway: the guide's commands need no -c on a machine of their own.
+fn ringway_of(gateway: &Gateway, namespace: &Namespace) -> Result<PathBuf> {
+    let (binary, file) = (binary()?, gateway.configuration());
+    wrapper(namespace, "ringway", &format!("exec {binary:?} \"$@\" -c {file:?}"))
+}
+
+fn has_address(namespace: &Namespace, address: &str) -> Result<bool> {
+    let output = namespace.command("ip").args(["-4", "address", "show", "dev", "eth0"]).output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/")))
+}
+
+fn keepalived(nodes: &Nodes, n: usize) -> Result<Child> {
+    let namespace = &nodes.lan.gateways[n];
+    let ringway = ringway_of(&nodes.gateways[n], namespace)?;
+    let text = block("keepalived.conf")?
+        .replace("/usr/bin/ringway", &ringway.to_string_lossy())
+        .replace("priority 100", if n == 0 { "priority 100" } else { "priority 90" });
+    let file = |name: &str| namespace.directory().join(name);
+    fs::write(file("keepalived.conf"), text)?;
+    let mut command = namespace.tool("keepalived")?;
+    command.args(["--dont-fork", "--log-console", "--vrrp"]);
+    command.arg("--use-file").arg(file("keepalived.conf"));
+    command.arg("--pid").arg(file("keepalived.pid"));
+    command.arg("--vrrp_pid").arg(file("vrrp.pid"));
+    Ok(namespace.spawn(command)?)
+}
+
+fn wait_address(namespace: &Namespace, what: &str, log: impl Fn() -> String) -> Result<()> {
+    wait_for(what, 2 * SOON, || match has_address(namespace, MOVING) {
+        Ok(true) => Ok(()),
+        other => Err(format!("{other:?}\n{}", log())),
+    })?;
+    Ok(())
+}
+
+#[test]
+fn the_active_one_of_two_is_lost() -> Result<()> {
+    needs_root!();
+    if !has("keepalived", "two_nodes::the_active_one_of_two_is_lost") {
+        return Ok(());
+    }
+    let mut nodes = Nodes::new(2)?;
+    nodes.lan.router.ip(&format!("route add 203.0.113.0/24 via {MOVING}\n"))?;
+    let mut first = keepalived(&nodes, 0)?;
+    wait_address(&nodes.lan.gateways[0], "the first gateway being the active one", || first.log())?;
+    let second = keepalived(&nodes, 1)?;
+    let (nat, dsr) = nodes.open()?;
+    (nat.settle()?, dsr.settle()?);
+    ensure!(nat.broken().is_empty() && dsr.broken().is_empty(), "broken before anything happened");
+    ensure!(nodes.began_at(0)? == CONNECTIONS as u64 && nodes.began_at(1)? == 0);
+
+    // Power cut.
+    nodes.lan.unplug("gw1")?;
+    first.kill()?;
+    nodes.gateways[0].kill()?;
+    wait_address(&nodes.lan.gateways[1], "the second taking over", || second.log())?;
+    (nat.settle()?, dsr.settle()?);
+
+    let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
+    say(&format!(
+        "keepalived, the active one of two gateways lost under load: dsr: {} of {} connections went on; \
+         nat: {} of {} broke",
+        dsr.count() - dsr_broken.len(),
+        dsr.count(),
+        nat_broken.len(),
+        nat.count()
+    ));
+    ensure!(dsr_broken.is_empty(), "dsr: {dsr_broken:?}");
+    ensure!(nat_broken.len() == nat.count(), "nat: {} went on", nat.count() - nat_broken.len());
+    let reset = |error: &&String| error.contains("reset");
+    let resets = nat_broken.iter().filter(reset).count();
+    ensure!(resets == nat_broken.len(), "told at once: {nat_broken:?}");
+    nodes.serves_anew()
+}
+
+#[test]
+fn a_gateway_that_is_not_ready_gives_the_address_up() -> Result<()> {
+    needs_root!();
+    if !has("keepalived", "two_nodes::a_gateway_that_is_not_ready_gives_the_address_up") {
+        return Ok(());
+    }
+    let mut nodes = Nodes::new(2)?;
+    nodes.lan.router.ip(&format!("route add 203.0.113.0/24 via {MOVING}\n"))?;
+    let first = keepalived(&nodes, 0)?;
+    wait_address(&nodes.lan.gateways[0], "the first gateway being the active one", || first.log())?;
+    let second = keepalived(&nodes, 1)?;
+    // The daemon alone; its programs go on.
+    nodes.gateways[0].kill()?;
+    wait_address(&nodes.lan.gateways[1], "the second taking over", || second.log())?;
+    ensure!(!has_address(&nodes.lan.gateways[0], MOVING)?, "both have it");
+    nodes.serves_anew()
+}
+
+/// BIRD with a configuration of the guide's.
+fn bird(namespace: &Namespace, text: &str) -> Result<Child> {
+    let file = |name: &str| namespace.directory().join(name);
+    fs::write(file("bird.conf"), text)?;
+    let mut command = namespace.tool("bird")?;
+    command.arg("-f").arg("-c").arg(file("bird.conf")).arg("-s").arg(file("bird.ctl"));
+    let child = namespace.spawn(command)?;
+    let birdc = tools::find("birdc")?;
+    let libraries = std::env::join_paths(&birdc.libraries)?;
+    let (libraries, program) = (libraries.to_string_lossy(), birdc.path.display());
+    let control = file("bird.ctl");
+    wrapper(
+        namespace,
+        "birdc",
+        &format!("LD_LIBRARY_PATH={libraries} exec {program} -s {control:?} \"$@\""),
+    )?;
+    Ok(child)
+}
+
+/// The guide's loop that announces, with its `ringway` and `birdc` first on the PATH.
+fn announcer(gateway: &Gateway, namespace: &Namespace) -> Result<Child> {
+    ringway_of(gateway, namespace)?;
+    let path =
+        wrapper(namespace, "announce", block("announce")?.trim_start_matches("#!/bin/sh\n"))?;
+    let directory = path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
+    let mut command = namespace.command(&path);
+    command.env("PATH", format!("{directory}:{}", std::env::var("PATH").unwrap_or_default()));
+    Ok(namespace.spawn(command)?)
+}
+
+/// Waits until the router has these next hops.
+fn wait_routes(nodes: &Nodes, wanted: &[usize]) -> Result<()> {
+    let look = || -> Result<Vec<usize>> {
+        let address = NAT.ip().to_string();
+        let output = nodes.lan.router.command("ip").args(["route", "show", &address]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let has =
+            |n: &usize| text.split_whitespace().any(|word| word == format!("10.0.0.{}", n + 1));
+        Ok((0..nodes.gateways.len()).filter(has).collect())
+    };
+    wait_for(format!("routes by {wanted:?}"), 3 * SOON, || match look() {
+        Ok(found) if found == wanted => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    Ok(())
+}
+
+#[test]
+fn one_of_three_is_withdrawn() -> Result<()> {
+    needs_root!();
+    if !has("bird", "two_nodes::one_of_three_is_withdrawn") {
+        return Ok(());
+    }
+    let mut nodes = Nodes::new(3)?;
+    let router = &nodes.lan.router;
+    router.sysctl("net/ipv4/fib_multipath_hash_policy", "1")?;
+    let mut children = vec![bird(router, &block("router.conf")?)?];
+    for (n, namespace) in nodes.lan.gateways.iter().enumerate() {
+        let own = format!("10.0.0.{}", n + 1);
+        let text = block("bird.conf")?
+            .replace("router id 10.0.0.1;", &format!("router id {own};"))
+            .replace("local 10.0.0.1 as", &format!("local {own} as"));
+        children.push(bird(namespace, &text)?);
+        children.push(announcer(&nodes.gateways[n], namespace)?);
+    }
+    wait_routes(&nodes, &[0, 1, 2])?;
+    let (nat, dsr) = nodes.open()?;
+    (nat.settle()?, dsr.settle()?);
+    let began: Vec<u64> = (0..3).map(|n| nodes.began_at(n)).collect::<Result<_>>()?;
+    ensure!(
+        began.iter().sum::<u64>() == CONNECTIONS as u64 && began.iter().all(|n| *n > 0),
+        "{began:?}"
+    );
+
+    // The daemon of the middle one; its programs would go on, but nobody checks its backends.
+    nodes.gateways[1].kill()?;
+    wait_routes(&nodes, &[0, 2])?;
+    (nat.settle()?, dsr.settle()?);
+
+    let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
+    say(&format!(
+        "BIRD, one of three gateways withdrawn by its check: dsr: {} of {} connections went on; nat: {} of \
+         {} broke, {} had gone by that gateway",
+        dsr.count() - dsr_broken.len(),
+        dsr.count(),
+        nat_broken.len(),
+        nat.count(),
+        began[1]
+    ));
+    ensure!(dsr_broken.is_empty(), "dsr: {dsr_broken:?}");
+    ensure!(nat_broken.len() as u64 == began[1], "nat: {nat_broken:?}");
+    nodes.serves_anew()
+}
