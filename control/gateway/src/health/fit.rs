@@ -1,6 +1,8 @@
 //! What checks need of this machine: files of authorities, programs.
 
+use std::collections::HashMap;
 use std::fs;
+use std::path::PathBuf;
 
 use ringway_config::{CheckKind, Config, Error, ExecCheck, Service, TlsCheck};
 use rustix::fs::{Access, access};
@@ -9,21 +11,30 @@ use super::trust;
 
 /// What is missing, each with the place in the configuration that asks for it.
 pub fn unfit(config: &Config) -> Vec<Error> {
+    // Many services name the same file: each is read once.
+    let mut read = HashMap::new();
     let error = |service: &Service| match &service.check.as_ref()?.kind {
-        CheckKind::Https(_, tls) if tls.verify => authorities(config, service, tls),
+        CheckKind::Https(_, tls) if tls.verify => authorities(config, service, tls, &mut read),
         CheckKind::Exec(check) => program(config, check),
         _ => None,
     };
     config.services.iter().filter_map(error).collect()
 }
 
-fn authorities(config: &Config, service: &Service, tls: &TlsCheck) -> Option<Error> {
-    let found = trust::authorities(tls).and_then(|file| trust::roots(&file));
-    let message = found.err()?;
-    let of = format!("https check of service \"{}\"", *service.name);
+fn authorities(
+    config: &Config,
+    service: &Service,
+    tls: &TlsCheck,
+    read: &mut HashMap<PathBuf, Option<String>>,
+) -> Option<Error> {
+    let message = match trust::authorities(tls) {
+        Ok(file) => read.entry(file).or_insert_with_key(|file| trust::roots(file).err()).clone()?,
+        Err(message) => message,
+    };
+    let message = format!("https check of service \"{}\": {message}", *service.name);
     Some(match &tls.ca_file {
-        Some(file) => config.error_at(file, format!("{of}: {message}")),
-        None => config.error_at(&service.name, format!("{of}: {message}")),
+        Some(file) => config.error_at(file, message),
+        None => config.error_at(&service.name, message),
     })
 }
 
