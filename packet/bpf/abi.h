@@ -534,6 +534,20 @@ struct rw_settings {
 	__u32 pad;
 };
 
+/* What the dry instance found, for `ringway explain` (dry.bpf.h). */
+struct rw_trace {
+	__u64 flow_key;	  /* of the flow found last; 0: none was */
+	__u64 freed_key;  /* of a flow that would have been given up for a new one */
+	__u32 flow_place; /* as the index holds it */
+	__u32 ring;	  /* 1: the ring was asked, and the fields below are set */
+	__u32 ring_slot;
+	__u32 changed; /* the slot is changing or settling */
+	__u32 current; /* its owners: backend references; 0: nobody */
+	__u32 former;
+	__u32 chosen;  /* the backend for this packet; 0: none */
+	__u32 tracked; /* 1: it was a record that said so */
+};
+
 /* Written once a second by the daemon: who looks after this node. */
 struct rw_daemon {
 	__u64 pid;

@@ -36,7 +36,7 @@ static __always_inline void count_request(const struct packet *p, __u32 referenc
 	__u32 index = RW_BACKEND_INDEX(reference);
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
-	if (!t)
+	if (!t || dry)
 		return;
 	t->packets++;
 	t->bytes += p->l3_len;
@@ -56,7 +56,7 @@ static __always_inline void count_reply(const struct packet *p, __u32 reference)
 	__u32 index = RW_BACKEND_INDEX(reference);
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
-	if (t) {
+	if (t && !dry) {
 		t->reply_packets++;
 		t->reply_bytes += p->l3_len;
 	}
@@ -101,6 +101,8 @@ static __always_inline void flow_touch(struct rw_flow *flow, __u64 *key, __u8 st
 {
 	__u32 idle = now - READ_ONCE(flow->seen);
 
+	if (dry)
+		return;
 	if (idle && (flow->kept || state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK)) {
 		WRITE_ONCE(flow->seen, now);
 	} else if ((__s32)idle >= PROBATION_TICKS) {
@@ -209,6 +211,14 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 	return true;
 }
 
+static __always_inline void flow_give_up(struct rw_flow *flow, __u64 *key)
+{
+	if (dry)
+		trace.freed_key = *key;
+	else
+		flow_move(flow, key, RW_FLOW_FREE);
+}
+
 /* Is this segment the start of another connection on a finished one's tuple? */
 static __always_inline bool starts_anew(const struct packet *p, __u8 state)
 {
@@ -263,9 +273,9 @@ static __always_inline void flow_follow(const struct env *env, const struct pack
 					struct rw_flow *flow, __u64 *key, __u32 now)
 {
 	flow_touch(flow, key, state_after_request(key_state(*key), p->t->tcp_flags), now);
-	if (!same_mac(flow->client_mac, p->eth->h_source))
+	if (!same_mac(flow->client_mac, p->eth->h_source) && !dry)
 		copy_mac(flow->client_mac, p->eth->h_source);
-	if (flow->iface != env->slot)
+	if (flow->iface != env->slot && !dry)
 		flow->iface = (__u8)env->slot;
 }
 
@@ -296,7 +306,7 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	}
 	if (opens_flow(p)) {
 		if (flow)
-			flow_move(flow, &key, RW_FLOW_FREE);
+			flow_give_up(flow, &key);
 		if (!new_flow(ctx, env, p, service, &key, &backend, now, &verdict))
 			return verdict;
 		return nat_request(env, p, key, backend, true);

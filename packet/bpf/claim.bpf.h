@@ -16,6 +16,13 @@ static __always_inline bool same_source(__u64 a, __u64 b)
 	return !(((a ^ b) >> 32) & 0xffffff);
 }
 
+/* When dry, a flow that would have been given up for this one still lies there. */
+static __always_inline bool claim_alive(const struct rw_settings *set, __u64 key, __u32 seen,
+					__u32 now)
+{
+	return flow_alive(set, key, seen, now) && !(dry && key == trace.freed_key);
+}
+
 /* Has a living record our source? Under source = "client" the client's address
  * is part of it, and known once published. */
 static __always_inline bool is_rival(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
@@ -23,7 +30,7 @@ static __always_inline bool is_rival(const struct rw_settings *set, struct rw_fl
 {
 	__u64 other = READ_ONCE(flow->key);
 
-	if (!same_source(other, key) || !flow_alive(set, other, READ_ONCE(flow->seen), now))
+	if (!same_source(other, key) || !claim_alive(set, other, READ_ONCE(flow->seen), now))
 		return false;
 	return !client || key_state(other) <= RW_FLOW_CLAIMED ||
 	       same_addr(flow->client, client->addr) || !flow_unchanged(flow, other);
@@ -58,7 +65,7 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 {
 	__u64 key = READ_ONCE(flow->key);
 	struct prey this = { i, READ_ONCE(flow->seen), key,
-			     flow_alive(set, key, READ_ONCE(flow->seen), ask->now) };
+			     claim_alive(set, key, READ_ONCE(flow->seen), ask->now) };
 	bool gives_way = ask->evict && flow_evictable(flow, key);
 
 	if (is_rival(set, flow, ask->key, ask->now, client)) {
@@ -86,8 +93,36 @@ static __always_inline void count_evicted(__u32 reference)
 	__u32 index = RW_BACKEND_INDEX(reference);
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
 
-	if (t)
+	if (t && !dry)
 		t->evicted++;
+}
+
+/* The claim itself. False: another CPU was faster. */
+static __always_inline bool claim_take(const struct rw_settings *set, struct rw_flow_bucket *bucket,
+				       const struct prey *prey, struct claim_ask *ask,
+				       const struct rw_address *client)
+{
+	struct rw_flow *flow = &bucket->flows[prey->number];
+
+	if (__sync_val_compare_and_swap(&flow->key, prey->key, ask->key) != prey->key)
+		return false;
+	/* Since we looked, it may have been claimed and published under this very
+	 * key, or have come off probation. */
+	if (prey->alive ? !flow_evictable(flow, prey->key) :
+			  key_state(prey->key) > RW_FLOW_CLAIMED &&
+				  flow_alive(set, prey->key, READ_ONCE(flow->seen), ask->now)) {
+		WRITE_ONCE(flow->key, prey->key);
+		return false;
+	}
+	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+		if (i != prey->number &&
+		    is_rival(set, &bucket->flows[i], ask->key, ask->now, client)) {
+			WRITE_ONCE(flow->key, 0);
+			ask->rival = ask->bucket << 2 | (i + 1);
+			return false;
+		}
+	}
+	return true;
 }
 
 /*
@@ -101,7 +136,6 @@ __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *clie
 	struct rw_settings *set = RW_ONLY(settings);
 	struct prey prey = { .number = RW_BUCKET_FLOWS };
 	struct rw_flow_bucket *bucket;
-	struct rw_flow *flow;
 	__u32 number, mine;
 
 	if (!set || !ask)
@@ -124,24 +158,8 @@ __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *clie
 	mine = prey.number;
 	if (mine >= RW_BUCKET_FLOWS)
 		return 0;
-	flow = &bucket->flows[mine];
-	if (__sync_val_compare_and_swap(&flow->key, prey.key, ask->key) != prey.key)
+	if (!dry && !claim_take(set, bucket, &prey, ask, client))
 		return 0;
-	/* Since we looked, it may have been claimed and published under this very
-	 * key, or have come off probation. */
-	if (prey.alive ? !flow_evictable(flow, prey.key) :
-			 key_state(prey.key) > RW_FLOW_CLAIMED &&
-				 flow_alive(set, prey.key, READ_ONCE(flow->seen), ask->now)) {
-		WRITE_ONCE(flow->key, prey.key);
-		return 0;
-	}
-	for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
-		if (i != mine && is_rival(set, &bucket->flows[i], ask->key, ask->now, client)) {
-			WRITE_ONCE(flow->key, 0);
-			ask->rival = number << 2 | (i + 1);
-			return 0;
-		}
-	}
 	if (prey.alive)
 		count_evicted(key_backend(ask->key));
 	return number << 2 | (mine + 1);
@@ -159,7 +177,7 @@ static __always_inline bool entry_stale(const struct rw_settings *set, __u64 ent
 		return true;
 	/* Claimed: by another flow, whose own entry is yet to come. */
 	key = READ_ONCE(flow->key);
-	if (key_state(key) == RW_FLOW_CLAIMED || !flow_alive(set, key, READ_ONCE(flow->seen), now))
+	if (key_state(key) == RW_FLOW_CLAIMED || !claim_alive(set, key, READ_ONCE(flow->seen), now))
 		return true;
 	at = index_place(set, flow->client, flow->client_port_be, *dport_be, flow->service);
 	return at.tag != (__u32)(entry >> 32);
@@ -178,7 +196,8 @@ static __always_inline bool entry_free(const struct rw_settings *set, __u64 entr
 	if (!evict || !flow)
 		return false;
 	key = READ_ONCE(flow->key);
-	return flow_evictable(flow, key) && __sync_val_compare_and_swap(&flow->key, key, 0) == key;
+	return flow_evictable(flow, key) &&
+	       (dry || __sync_val_compare_and_swap(&flow->key, key, 0) == key);
 }
 
 /* Leads the request tuple to its record. 0: both buckets are full. */
@@ -201,7 +220,8 @@ __noinline __u32 index_flow(const struct index_place *at, __u32 place, __u32 now
 
 			if (!entry_free(set, old, now, evict))
 				continue;
-			if (__sync_val_compare_and_swap(&bucket->entries[i], old, entry) == old)
+			if (dry ||
+			    __sync_val_compare_and_swap(&bucket->entries[i], old, entry) == old)
 				return 1;
 		}
 	}
@@ -257,8 +277,8 @@ static __always_inline __u32 claim_port(const struct rw_settings *set,
 	if (!t)
 		return 0;
 	for (__u32 n = 0; n < FLOW_TRIES; n++) {
-		struct nat_source source =
-			nth_source(set, n, (__u32)t->ports++, backend->nat_count ?: 1);
+		__u32 cursor = dry ? (__u32)t->ports + n : (__u32)t->ports++;
+		struct nat_source source = nth_source(set, n, cursor, backend->nat_count ?: 1);
 		__u32 nat = (backend->nat_first + source.addr) & 0xff, port = source.port;
 		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
 
@@ -358,6 +378,11 @@ static __always_inline bool publish_flow(const struct rw_settings *set, const st
 
 	if (!flow || !dport_be)
 		return false;
+	if (dry) {
+		open->key = key;
+		return index_flow(&at, at_place, open->now, 0) ||
+		       index_flow(&at, at_place, open->now, 1);
+	}
 	copy_addr(flow->client, t->saddr);
 	copy_mac(flow->client_mac, open->mac);
 	flow->iface = (__u8)open->iface;

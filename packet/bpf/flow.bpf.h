@@ -16,6 +16,7 @@
 #ifndef RINGWAY_FLOW_H
 #define RINGWAY_FLOW_H
 
+#include "dry.bpf.h"
 #include "hash.bpf.h"
 #include "maps.bpf.h"
 #include "parse.bpf.h"
@@ -249,8 +250,10 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 			__u64 entry = READ_ONCE(bucket->entries[i]);
 
 			if ((__u32)(entry >> 32) == at.tag &&
-			    flow_requests(set, t, service, (__u32)entry, now, key))
+			    flow_requests(set, t, service, (__u32)entry, now, key)) {
+				trace_flow((__u32)entry, *key);
 				return (__u32)entry;
+			}
 		}
 	}
 	return 0;
@@ -335,6 +338,7 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 			    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
 				continue;
 			*key = seen_key;
+			trace_flow(number << 2 | (i + 1), seen_key);
 			return number << 2 | (i + 1);
 		}
 	}

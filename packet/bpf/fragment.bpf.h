@@ -8,6 +8,7 @@
 #ifndef RINGWAY_FRAGMENT_H
 #define RINGWAY_FRAGMENT_H
 
+#include "dry.bpf.h"
 #include "env.bpf.h"
 #include "hash.bpf.h"
 #include "parse.bpf.h"
@@ -50,7 +51,7 @@ static __always_inline void fragment_note(const struct env *env, const struct pa
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 	__u32 oldest = ~0u, best = 0;
 
-	if (!bucket)
+	if (!bucket || dry)
 		return;
 	for (__u32 i = 0; i < RW_BUCKET_FRAGMENTS; i++) {
 		struct rw_fragments *d = &bucket->datagrams[i];

@@ -11,6 +11,7 @@
 #include <linux/icmpv6.h>
 
 #include "checksum.bpf.h"
+#include "dry.bpf.h"
 #include "env.bpf.h"
 
 /* Types and codes of RFC 792; linux/icmp.h drags in a C library's headers. */
@@ -73,7 +74,8 @@ static __always_inline bool within(__u32 bucket, __u64 gap_us, __u32 burst, __u6
 	next = (*due > now ? *due : now) + gap;
 	if (next - now > gap * burst)
 		return false;
-	*due = next;
+	if (!dry)
+		*due = next;
 	return true;
 }
 

@@ -8,6 +8,7 @@
 #ifndef RINGWAY_RING_H
 #define RINGWAY_RING_H
 
+#include "dry.bpf.h"
 #include "hash.bpf.h"
 #include "maps.bpf.h"
 
@@ -62,6 +63,18 @@ static __always_inline __u32 ring_member(const struct rw_service *service, __u32
 	return reference ? *reference : 0;
 }
 
+static __always_inline void trace_ring(const struct owners *owners)
+{
+	if (!dry)
+		return;
+	trace.ring = 1;
+	trace.ring_slot = owners->slot;
+	trace.changed = owners->changed;
+	trace.current = owners->current;
+	trace.former = owners->former;
+	trace.chosen = owners->current;
+}
+
 /* False: the service has no ring, which the loader rules out. */
 static __always_inline bool ring_owners(const struct rw_tuple *t, const struct rw_service *service,
 					struct owners *owners)
@@ -85,6 +98,7 @@ static __always_inline bool ring_owners(const struct rw_tuple *t, const struct r
 	if (number < RW_MAX_MEMBERS || number == RW_NO_MEMBER) {
 		owners->current = ring_member(service, number);
 		owners->former = owners->current;
+		trace_ring(owners);
 		return true;
 	}
 	inner = bpf_map_lookup_elem(&pairs, &id);
@@ -97,6 +111,7 @@ static __always_inline bool ring_owners(const struct rw_tuple *t, const struct r
 	owners->current = ring_member(service, pair->current);
 	owners->former = ring_member(service, pair->former);
 	owners->changed = true;
+	trace_ring(owners);
 	return true;
 }
 

@@ -124,7 +124,7 @@ static __always_inline void track_touch(struct rw_track *track, __u64 what,
 	if ((state & RW_TRACK_PROMOTED) && age > 0)
 		seen = now;
 	next = track_what((__u32)what, seen, state);
-	if (next == what || __sync_val_compare_and_swap(&track->what, what, next) != what)
+	if (next == what || dry || __sync_val_compare_and_swap(&track->what, what, next) != what)
 		return;
 	if ((state & ~track_state(what)) & RW_TRACK_PROMOTED) {
 		count = RW_ONLY(tracking);
@@ -186,12 +186,14 @@ static __always_inline bool track_within_quota(const struct rw_settings *set,
 		return false;
 	value = READ_ONCE(*quota);
 	if ((__u32)(value >> 32) != now) {
-		WRITE_ONCE(*quota, (__u64)now << 32 | 1);
+		if (!dry)
+			WRITE_ONCE(*quota, (__u64)now << 32 | 1);
 		return true;
 	}
 	if (set->track_quota && (__u32)value >= set->track_quota)
 		return false;
-	__sync_fetch_and_add(quota, 1);
+	if (!dry)
+		__sync_fetch_and_add(quota, 1);
 	return true;
 }
 
@@ -243,8 +245,11 @@ static __always_inline bool track_open(const struct rw_settings *set, const stru
 		}
 		free_before = free;
 	}
-	if (!best ||
-	    __sync_val_compare_and_swap(&best->who, old_who, TRACK_BEING_WRITTEN) != old_who)
+	if (!best)
+		return false;
+	if (dry)
+		return true;
+	if (__sync_val_compare_and_swap(&best->who, old_who, TRACK_BEING_WRITTEN) != old_who)
 		return false;
 	/* It may have come to life since we looked. */
 	if (READ_ONCE(best->what) != old_what) {
@@ -264,7 +269,7 @@ static __always_inline void track_failed(__u32 service, __u32 now)
 {
 	__u32 *failed = bpf_map_lookup_elem(&untracked, &service);
 
-	if (failed && READ_ONCE(*failed) != now)
+	if (failed && !dry && READ_ONCE(*failed) != now)
 		WRITE_ONCE(*failed, now);
 }
 
@@ -295,6 +300,8 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
 	former = ask->owners.former;
 	at = track_place(set, t, ask->service, ask->owners.slot);
 	found = track_find(set, &at, t, ask->now, ask->look);
+	if (dry)
+		trace.tracked = !!found;
 	if (found)
 		return found;
 	syn = is_syn(t);
@@ -345,6 +352,8 @@ static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw
 	ask.look = look;
 	reference = track_owner(t, &ask);
 	why = ask.refused;
+	if (dry)
+		trace.chosen = reference;
 	/* Or clang joins the checks into one that tells the verifier of 6.1 nothing. */
 	barrier_var(why);
 	*refused = why < RW_REASON_SPACE ? why : RW_REASON_NO_STATE;

@@ -54,6 +54,7 @@ pub mod raw {
         rw_settings,
         rw_daemon,
         rw_probe,
+        rw_trace,
     );
 }
 
