@@ -4,16 +4,18 @@ use anyhow::Result;
 use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth};
 
 /// ```text
-/// router eth0 10.0.0.254 --+
-/// gw1.. eth0 10.0.0.1 ..   +-- br0 of the switch; its ports are named router, gw1.., b1..
-/// b1..  eth0 10.0.0.11 ..  +
+/// client eth0 10.1.0.2 -- eth1 10.1.0.1 router eth0 10.0.0.254 --+
+///                                       gw1..  eth0 10.0.0.1 ..  +-- br0 of the switch; its ports are
+///                                       b1..   eth0 10.0.0.11 .. +   named router, gw1.., b1..
 /// ```
-/// Everybody's default route leads to the router, where the clients are.
+/// Everybody's default route leads to the router.
 pub struct Lan {
     /// The bridge.
     pub switch: Namespace,
-    /// The router; clients are processes in it.
+    /// The router.
     pub router: Namespace,
+    /// The client.
+    pub client: Namespace,
     /// 10.0.0.1 and on.
     pub gateways: Vec<Namespace>,
     /// 10.0.0.11 and on.
@@ -40,11 +42,19 @@ impl Lan {
             Ok(namespace)
         };
         let router = host("router", 254)?;
+        let client = Namespace::new("client")?;
+        veth(
+            &End::new(&client, "eth0").address("10.1.0.2/24"),
+            &End::new(&router, "eth1").address("10.1.0.1/24"),
+            &VethOptions::default(),
+        )?;
+        client.ip("route add default via 10.1.0.1\n")?;
+        router.sysctl("net/ipv4/ip_forward", "1")?;
         let all = |prefix: &str, first: usize, count: usize| -> Result<Vec<Namespace>> {
             (0..count).map(|n| host(&format!("{prefix}{}", n + 1), first + n)).collect()
         };
         let (gateways, backends) = (all("gw", 1, gateways)?, all("b", 11, backends)?);
-        Ok(Lan { switch, router, gateways, backends })
+        Ok(Lan { switch, router, client, gateways, backends })
     }
 
     /// Takes a machine away, as when it loses power.

@@ -68,7 +68,7 @@ impl Nodes {
     }
 
     fn open(&self) -> Result<(Flows, Flows)> {
-        let open = |target| Flows::open(&self.lan.router, target, CONNECTIONS);
+        let open = |target| Flows::open(&self.lan.client, target, CONNECTIONS);
         Ok((open(NAT)?, open(DSR)?))
     }
 
@@ -83,7 +83,7 @@ impl Nodes {
     fn serves_anew(&self) -> Result<()> {
         for target in [NAT, DSR] {
             for _ in 0..20 {
-                let mut line = Line::open(&self.lan.router, target)
+                let mut line = Line::open(&self.lan.client, target)
                     .with_context(|| format!("a new connection to {target}"))?;
                 line.ask("new")?;
             }
