@@ -246,4 +246,21 @@ mod tests {
         let failure = failure.to_string();
         assert!(failure.starts_with("/nonexistent/check cannot be run: No such file"), "{failure}");
     }
+
+    /// With a database that answers so.
+    #[tokio::test]
+    async fn the_documented_program_works() {
+        let document = include_str!("../../../../docs/health-checks.md");
+        let (_, rest) = document.split_once("```sh\n").expect("a program");
+        let (program, _) = rest.split_once("```").expect("its end");
+        for (lag, want) in [
+            ("echo 3", Ok(())),
+            ("echo 40", Err("sh: lags 40 s behind (exit status 1)")),
+            ("echo 'no route' >&2; return 2", Err("sh: no route (exit status 1)")),
+        ] {
+            let script = format!("psql() {{ {lag}; }}\nset -- 10\n{program}");
+            let found = shell(&script, LONG).await;
+            assert_eq!(found, want.map_err(ToOwned::to_owned), "{lag}");
+        }
+    }
 }
