@@ -51,9 +51,13 @@ fmt: ## Format Rust and C
 install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/ringway
 	install -D -m 644 packaging/ringway.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service
+	install -D -m 644 packaging/ringway.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf
 	install -d -m 755 $(DESTDIR)/etc/ringway
+
+deb: bootstrap release ## Debian package, checksums and bill of materials under target/deb
+	@packaging/deb $(BINARY) $(TARGET) target/deb
 
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test fuzz test-kernels bench bootstrap build release print-binary lint fmt install clean
+.PHONY: help demo test fuzz test-kernels bench bootstrap build release print-binary lint fmt install deb clean
