@@ -12,20 +12,20 @@ use ringway_net_tests::{
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed};
 use serde_json::Value;
 
-const ECHO: u16 = 7000;
+pub(super) const ECHO: u16 = 7000;
 const BULK: u16 = 7001;
 const VIPS: [IpAddr; 2] = [SERVICE_V4, SERVICE_V6];
 
 /// Who opens the tunnels at the backends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Opener {
+pub(super) enum Opener {
     Nobody,
     Ringway,
     Kernel,
 }
 
 /// A gateway, and two backends that have the service addresses on `lo`.
-struct Dsr {
+pub(super) struct Dsr {
     net: TwoArmed,
     _nginx: Vec<Nginx>,
     echo: Vec<Echo>,
@@ -33,7 +33,7 @@ struct Dsr {
 }
 
 impl Dsr {
-    fn new(opener: Opener) -> Result<Dsr> {
+    pub(super) fn new(opener: Opener) -> Result<Dsr> {
         let net = two_armed(2, Families::Both)?;
         // The backends answer their clients by the gateway's kernel, as by any router.
         for (key, value) in [
@@ -68,7 +68,7 @@ impl Dsr {
     }
 
     /// Everything at one service address, to the backends' addresses of one family.
-    fn configuration(&self, forward: &str, vip: IpAddr, v6: bool) -> String {
+    pub(super) fn configuration(&self, forward: &str, vip: IpAddr, v6: bool) -> String {
         let address = |node: &Node| node.addresses().into_iter().find(|ip| ip.is_ipv6() == v6);
         let one = |name: &str, port: u16, more: &str| {
             let backends = self.net.backends.iter().filter_map(address);
@@ -82,11 +82,11 @@ impl Dsr {
         configuration(&self.net.gateway, &["eth0", "eth1"], &body)
     }
 
-    fn client(&self) -> &Namespace {
+    pub(super) fn client(&self) -> &Namespace {
         &self.net.client.ns
     }
 
-    fn start(&self, forward: &str, vip: IpAddr, v6: bool) -> Result<Gateway> {
+    pub(super) fn start(&self, forward: &str, vip: IpAddr, v6: bool) -> Result<Gateway> {
         Gateway::start(&self.net.gateway, &self.configuration(forward, vip, v6))
     }
 

@@ -36,7 +36,7 @@ fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
 
 /// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it does; no
 /// request may fail.
-fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
+pub(super) fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
     let site = Site::new(2)?;
     let mut gateway = start(&site)?;
     let (client, stop) = (site.client().clone(), Arc::new(AtomicBool::new(false)));

@@ -1,0 +1,345 @@
+//! Drain, weights and slow start at runtime: what they do to flows, and how long they last.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root};
+use ringway_testnet::wait_for;
+use serde_json::Value;
+
+use super::dsr::{Dsr, ECHO as ECHO_DSR, Opener};
+
+const ECHO: (std::net::IpAddr, u16) = (SERVICE_V4, 7);
+
+fn echo() -> SocketAddr {
+    ECHO.into()
+}
+
+/// Connections until each of two backends has one.
+fn one_on_each(site: &Site) -> Result<BTreeMap<String, Line>> {
+    let mut lines = BTreeMap::new();
+    for _ in 0..100 {
+        let mut line = Line::open(site.client(), echo())?;
+        let name = line.ask("hello")?;
+        lines.entry(name).or_insert(line);
+        if lines.len() == 2 {
+            return Ok(lines);
+        }
+    }
+    anyhow::bail!("only {:?} of 100", lines.keys())
+}
+
+/// Who gets `count` new connections.
+fn new_ones(site: &Site, count: usize) -> Result<BTreeMap<String, usize>> {
+    let mut names = BTreeMap::new();
+    for _ in 0..count {
+        let name = Line::open(site.client(), echo())?.ask("who")?;
+        *names.entry(name).or_default() += 1;
+    }
+    Ok(names)
+}
+
+fn done(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
+    let ran = gateway.ringway(&[arguments, &["-o", "json"]].concat())?;
+    ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
+    ran.json()
+}
+
+fn backend<'s>(status: &'s Value, address: &str) -> Result<&'s Value> {
+    let backends = status["services"][0]["backends"].as_array();
+    let mut backends = backends.into_iter().flatten();
+    backends.find(|backend| backend["address"] == address).context("no such backend")
+}
+
+#[test]
+fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", echo(), ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut lines = one_on_each(&site)?;
+    let mut old = lines.remove("b1").context("one on b1")?;
+
+    let told = done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    ensure!(told["rings"][0]["moved_slots"].as_u64() > Some(30_000), "{told}");
+    ensure!(told["flows"]["reset_flows"] == 0, "{told}");
+    let only_second = |what: &str| -> Result<()> {
+        let names = new_ones(&site, 30)?;
+        ensure!(!names.contains_key("b1"), "{what}: {names:?}");
+        Ok(())
+    };
+    only_second("drained")?;
+    ensure!(old.ask("still")? == "b1");
+    let status = gateway.status()?;
+    let drained = backend(&status, "10.2.0.11")?;
+    ensure!(drained["weight"] == 0 && drained["file_weight"] == 1, "{drained}");
+    ensure!(drained["drained"] == true && status["healthy"] == true, "{status}");
+    let shown = gateway.ringway(&["status"])?.out;
+    ensure!(shown.contains("drained, override; file says 1"), "{shown}");
+
+    // A reload, with another weight in the file.
+    gateway.rewrite(
+        &text.replace("address = \"10.2.0.11\",", "address = \"10.2.0.11\", weight = 7,"),
+    )?;
+    done(&gateway, &["reload"])?;
+    only_second("reloaded")?;
+    ensure!(backend(&gateway.status()?, "10.2.0.11")?["file_weight"] == 7);
+    gateway.rewrite(&text)?;
+    done(&gateway, &["reload"])?;
+    // Restarts, of both kinds.
+    gateway.terminate()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    only_second("started again")?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    only_second("killed")?;
+    ensure!(old.ask("after all")? == "b1");
+
+    let listed = done(&gateway, &["overrides"])?;
+    ensure!(listed["overrides"][0]["drained"] == true && listed["in_force"] == true, "{listed}");
+    done(&gateway, &["backend", "undrain", "echo", "10.2.0.11:7"])?;
+    ensure!(new_ones(&site, 40)?.len() == 2, "undrained");
+    ensure!(done(&gateway, &["overrides"])?["overrides"] == serde_json::json!([]));
+    ensure!(old.ask("to the end")? == "b1");
+    Ok(())
+}
+
+#[test]
+fn weights_are_set_listed_and_cleared() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let told = done(&gateway, &["backend", "weight", "web", "10.2.0.12", "3"])?;
+    // From a half to three quarters.
+    let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
+    ensure!((16_300..17_500).contains(&moved), "{told}");
+    done(&gateway, &["backend", "weight", "web", "10.2.0.11", "0"])?;
+    for _ in 0..20 {
+        ensure!(get(site.client(), WEB)? == "b2");
+    }
+    // All drained: no new flow, and status says so.
+    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    ensure!(get(site.client(), WEB).is_err());
+    let said = gateway.ringway(&["status"])?;
+    ensure!(said.code == 3 && said.out.contains("no backend gets traffic"), "{said:?}");
+    let shown = gateway.ringway(&["overrides"])?.out;
+    for line in ["10.2.0.11:80  weight 0", "10.2.0.12:80  drained, then weight 3"] {
+        ensure!(shown.contains(line), "{line:?} not in {shown}");
+    }
+    done(&gateway, &["overrides", "clear", "web", "10.2.0.12"])?;
+    ensure!(get(site.client(), WEB)? == "b2");
+    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    // Without a daemon they are listed too, and nothing can be changed.
+    gateway.kill()?;
+    let listed = done(&gateway, &["overrides"])?;
+    ensure!(listed["in_force"] == false && listed["overrides"][1]["drained"] == true, "{listed}");
+    let refused = gateway.ringway(&["overrides", "clear"])?;
+    ensure!(refused.code == 3 && refused.err.contains("does not run"), "{refused:?}");
+    gateway.start_again()?;
+    gateway.wait_serving()?;
+    done(&gateway, &["overrides", "clear"])?;
+    gateway.wait_healthy()?;
+    Ok(())
+}
+
+#[test]
+fn overrides_of_what_is_not_there() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    for (arguments, words) in [
+        (&["backend", "drain", "wbe", "10.2.0.11"][..], "there is no service \"wbe\""),
+        (&["backend", "drain", "web", "10.2.0.99"], "has no backend 10.2.0.99"),
+        (&["backend", "undrain", "web", "10.2.0.11"], "is not drained"),
+        (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
+        (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
+        (&["overrides", "clear", "web"], "has no override"),
+    ] {
+        let ran = gateway.ringway(arguments)?;
+        ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");
+    }
+    ensure!(!site.net.gateway.directory().join("state/overrides.json").exists());
+
+    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
+    let told = done(&gateway, &["reload"])?;
+    ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
+    let status = gateway.status()?;
+    let findings = status["findings"].to_string();
+    ensure!(findings.contains("ringway overrides clear web 10.2.0.11:80"), "{findings}");
+    done(&gateway, &["overrides", "clear", "web", "10.2.0.11"])?;
+    ensure!(!gateway.status()?["findings"].to_string().contains("override of"));
+    Ok(())
+}
+
+/// Flows of dsr services have no record: the ring's memory keeps them. And a reload opens the road that
+/// their checks take.
+#[test]
+fn dsr_flows_outlive_a_drain_and_checks_can_come_later() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(Opener::Nobody)?;
+    let gateway = dsr.start("dsr-l2", SERVICE_V4, false)?;
+    let target = SocketAddr::new(SERVICE_V4, ECHO_DSR);
+    let mut lines: BTreeMap<String, Line> = BTreeMap::new();
+    for _ in 0..40 {
+        let mut line = Line::open(dsr.client(), target)?;
+        lines.entry(line.ask("hello")?).or_insert(line);
+    }
+    ensure!(lines.len() == 2, "{:?}", lines.keys());
+    let text = dsr.configuration("dsr-l2", SERVICE_V4, false);
+    let check = "check = { type = \"tcp\", port = 80, interval = \"200ms\" }\nbackends = [";
+    gateway.rewrite(&text.replace("backends = [", check))?;
+    let told = done(&gateway, &["reload"])?;
+    ensure!(told["flows"]["moved_tracked_flows"] == 0, "{told}");
+    let checked = |status: &Value| {
+        let backends = status["services"][1]["backends"].as_array().cloned().unwrap_or_default();
+        backends.iter().all(|b| b["checks_passed"].as_u64() > Some(1) && b["health"] == "up")
+    };
+    gateway.wait_status("checks of dsr backends", checked)?;
+    done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
+    for _ in 0..20 {
+        let name = Line::open(dsr.client(), target)?.ask("who")?;
+        ensure!(name == "b2", "a new flow at a drained backend");
+    }
+    for (name, line) in &mut lines {
+        ensure!(line.ask("still")? == *name, "{name}");
+    }
+    done(&gateway, &["overrides", "clear", "echo"])?;
+    // Without checks again: their road closes.
+    gateway.rewrite(&text)?;
+    done(&gateway, &["reload"])?;
+    for (name, line) in &mut lines {
+        ensure!(line.ask("to the end")? == *name, "{name}");
+    }
+    Ok(())
+}
+
+/// A small file system of its own, taken away at the end.
+struct Small(PathBuf);
+
+impl Small {
+    fn mount(path: PathBuf) -> Result<Small> {
+        fs::create_dir_all(&path)?;
+        let small = Small(path);
+        small.run("mount", &["-t", "tmpfs", "-o", "size=64k,mode=750", "ringway-test"])?;
+        Ok(small)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Result<()> {
+        let output = Command::new(program).args(arguments).arg(&self.0).output()?;
+        ensure!(output.status.success(), "{program}: {output:?}");
+        Ok(())
+    }
+
+    fn fill(&self) -> Result<()> {
+        let full = fs::write(self.0.join("ballast"), vec![0; 1 << 20]);
+        ensure!(full.is_err(), "it is not small");
+        Ok(())
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        if let Err(error) = self.run("umount", &["-l"]) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+#[test]
+fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let small = Small::mount(site.net.gateway.directory().join("state"))?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let refused = |words: &str| -> Result<()> {
+        let ran: Ran = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
+        ensure!(ran.code == 1 && ran.err.contains(words), "{words:?}: {ran:?}");
+        let status = gateway.status()?;
+        ensure!(backend(&status, "10.2.0.11")?["weight"] == 1, "half applied: {status}");
+        ensure!(status["problems"].to_string().contains(words), "{}", status["problems"]);
+        get(site.client(), WEB)?;
+        Ok(())
+    };
+    small.fill()?;
+    refused("no room is left")?;
+    small.run("mount", &["-o", "remount,ro"])?;
+    refused("read-only")?;
+
+    small.run("mount", &["-o", "remount,rw"])?;
+    fs::remove_file(small.0.join("ballast"))?;
+    done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
+    gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
+    let names: Vec<_> = fs::read_dir(&small.0)?.flatten().map(|entry| entry.file_name()).collect();
+    ensure!(names.iter().all(|name| !name.to_string_lossy().contains(".new")), "{names:?}");
+    Ok(())
+}
+
+#[test]
+fn a_daemon_starts_without_its_state() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let small = Small::mount(site.net.gateway.directory().join("state"))?;
+    small.run("mount", &["-o", "remount,ro"])?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    get(site.client(), WEB)?;
+    gateway.wait_status("the problem", |status| {
+        status["problems"].to_string().contains("read-only")
+    })?;
+    Ok(())
+}
+
+#[test]
+fn who_comes_up_starts_slowly() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let more = "check = { type = \"tcp\", interval = \"200ms\" }\nslow_start = \"6s\"\n";
+    let text = site.configuration(&site.service("web", WEB, more));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let percent =
+        |status: &Value| backend(status, "10.2.0.12").map(|b| b["slow_start_percent"].clone());
+    ensure!(percent(&gateway.status()?)?.is_null(), "not at the daemon's start");
+    site.nginx.remove(1);
+    gateway
+        .wait_status("b2 down", |s| backend(s, "10.2.0.12").is_ok_and(|b| b["health"] == "down"))?;
+    let nginx = ringway_testnet::Nginx::start(
+        &site.net.backends[1].ns,
+        &site.net.backends[1].sockets(80),
+        "b2",
+    )?;
+    let up = |s: &Value| backend(s, "10.2.0.12").is_ok_and(|b| b["health"] == "up");
+    let status = gateway.wait_status("b2 up", up)?;
+    ensure!(percent(&status)?.as_u64().is_some_and(|percent| percent <= 50), "{status}");
+    let count = |n: usize| -> Result<usize> {
+        let answers: Result<Vec<String>> = (0..n).map(|_| get(site.client(), WEB)).collect();
+        Ok(answers?.iter().filter(|name| *name == "b2").count())
+    };
+    let early = count(60)?;
+    let whole = || {
+        let status = gateway.status().map_err(|error| format!("{error:#}"))?;
+        match percent(&status) {
+            Ok(Value::Null) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    };
+    wait_for("its whole weight", SOON, whole)?;
+    // A look at the tables must follow the last step.
+    gateway.wait_status("applied", |status| status["healthy"] == true)?;
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let late = count(60)?;
+    ensure!(early < late && late > 15, "{early} of 60 at first, {late} at last");
+    drop(nginx);
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Another configuration comes into force without a failed request, or not at all.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, service,
+};
+use ringway_testnet::{Signal, wait_for};
+use serde_json::Value;
+
+use super::restart::under_load;
+
+const CHECK: &str = "check = { type = \"tcp\", port = 80, interval = \"1s\" }\n";
+
+/// `count` services on ports of their own from `first` on, over both backends.
+fn many(backends: &[IpAddr], first: u16, count: u16, more: &str) -> String {
+    let mut text = String::new();
+    for port in first..first + count {
+        let backends: Vec<SocketAddr> = backends.iter().map(|ip| (*ip, 80).into()).collect();
+        let more = format!("announce = \"arp\"\n{more}");
+        let _ = write!(
+            text,
+            "{}",
+            service(&format!("many-{port}"), (SERVICE_V4, port).into(), &backends, &more)
+        );
+    }
+    text
+}
+
+fn reloads(gateway: &Gateway) -> Result<Value> {
+    let ran = gateway.ringway(&["reload", "-o", "json"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    ran.json()
+}
+
+/// It fails with code 2 and these words, and nothing changes.
+fn refuses(gateway: &Gateway, words: &[&str]) -> Result<()> {
+    for arguments in [&["reload"][..], &["reload", "--dry-run"]] {
+        let ran = gateway.ringway(arguments)?;
+        ensure!(ran.code == 2, "{ran:?}");
+        for word in words {
+            ensure!(ran.err.contains(word), "{word:?} not in {}", ran.err);
+        }
+    }
+    let status = gateway.status()?;
+    let findings = status["findings"].to_string();
+    ensure!(findings.contains("last reload failed"), "{findings}");
+    ensure!(status["healthy"] == true, "{}", status["problems"]);
+    Ok(())
+}
+
+fn names(status: &Value) -> Vec<&str> {
+    let services = status["services"].as_array().into_iter().flatten();
+    services.filter_map(|service| service["name"].as_str()).collect()
+}
+
+#[test]
+fn a_thousand_services_come_change_and_go_under_load() -> Result<()> {
+    needs_root!();
+    under_load(|gateway| {
+        let main = fs::read_to_string(gateway.configuration())?;
+        let directory = gateway.configuration().with_file_name("services.d");
+        fs::create_dir_all(&directory)?;
+        gateway.rewrite(&format!("include = [\"services.d/*.toml\"]\n{main}"))?;
+        let backends: Vec<IpAddr> = vec!["10.2.0.11".parse()?, "10.2.0.12".parse()?];
+        fs::write(directory.join("a.toml"), many(&backends, 1000, 500, CHECK))?;
+        fs::write(directory.join("b.toml"), many(&backends, 1500, 500, ""))?;
+        let before = reloads(gateway)?;
+        ensure!(
+            before["services"].as_array().map(Vec::len) == Some(1000),
+            "{}",
+            before["services"]
+        );
+        gateway.wait_healthy()?;
+        let status = gateway.status()?;
+        ensure!(names(&status).len() == 1002, "{}", names(&status).len());
+
+        // Half of them lose a backend, the rest other settings; those under load get weights.
+        fs::write(directory.join("a.toml"), many(&backends[..1], 1000, 500, CHECK))?;
+        fs::write(directory.join("b.toml"), many(&backends, 1500, 500, "affinity = \"source\"\n"))?;
+        let weighty =
+            main.replace("address = \"10.2.0.11\",", "address = \"10.2.0.11\", weight = 3,");
+        ensure!(weighty != main);
+        gateway.rewrite(&format!("include = [\"services.d/*.toml\"]\n{weighty}"))?;
+        let changed = reloads(gateway)?;
+        ensure!(
+            changed["backends"].as_array().map(Vec::len) == Some(501),
+            "{}",
+            changed["backends"]
+        );
+        ensure!(changed["flows"]["reset_flows"] == 0, "{}", changed["flows"]);
+
+        gateway.rewrite(&main)?;
+        let gone = reloads(gateway)?;
+        ensure!(gone["services"].as_array().map(Vec::len) == Some(1000), "{}", gone["services"]);
+        gateway
+            .wait_status("the services from before", |status| names(status) == ["web", "web6"])?;
+        Ok(())
+    })
+}
+
+#[test]
+fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let ns = &site.net.gateway;
+    let good = site.configuration(&site.service("web", WEB, CHECK));
+    let mut gateway = Gateway::start(ns, &good)?;
+    let include = format!("include = [\"more.toml\"]\n{good}");
+    let more = ns.directory().join("more.toml");
+    let half = &good[..good.len() - 25];
+    for (text, other, words) in [
+        (half, "", &["ringway.toml:", ": not TOML: "][..]),
+        (&include, "[[service]]\nname = \"x\"\naddr", &["more.toml:3:5: not TOML: "]),
+        (&include, "include = [\"ringway.toml\"]\n", &["goes in a circle: ", "includes"]),
+        (
+            &include,
+            &site.service("web", (SERVICE_V4, 81).into(), ""),
+            &["more.toml:2:8: ", "(", "earlier service"],
+        ),
+        (
+            &good.replace("[\"eth0\", \"eth1\"]", "[\"eth0\"]"),
+            "",
+            &["ringway.toml:3:1: interfaces of [node]", "restart the daemon"],
+        ),
+        (
+            &good.replace("flows = 65536", "flows = 131072"),
+            "",
+            &["flows of [nat] cannot be changed", "ringway detach"],
+        ),
+        (
+            &good.replace("announce = \"arp\"\n", ""),
+            "",
+            &["ringway.toml:", "nobody answers", "announce"],
+        ),
+    ] {
+        fs::write(&more, other)?;
+        gateway.rewrite(text)?;
+        refuses(&gateway, words).with_context(|| format!("{words:?}"))?;
+        get(site.client(), WEB)?;
+    }
+    gateway.child().signal(Signal::HUP)?;
+    gateway.child().wait_for_log("not reloaded: the configuration in force stays", SOON)?;
+
+    gateway.rewrite(&good)?;
+    let same = reloads(&gateway)?;
+    ensure!(same["changed"] == false, "{same}");
+    let status = gateway.status()?;
+    ensure!(!status["findings"].to_string().contains("reload"), "{}", status["findings"]);
+    Ok(())
+}
+
+#[test]
+fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let endpoint = SocketAddr::new(SERVICE_V4, 7);
+    let both = site.configuration(&site.service("echo", endpoint, ""));
+    let gateway = Gateway::start(&site.net.gateway, &both)?;
+    let (mut lines, mut on_first) = (Vec::new(), 0);
+    for _ in 0..10 {
+        let mut line = Line::open(site.client(), endpoint)?;
+        on_first += usize::from(line.ask("hello")? == "b1");
+        lines.push(line);
+    }
+    let one = both.replace("    { address = \"10.2.0.11\", port = 7 },\n", "");
+    let more = site.service("web", WEB, "");
+    gateway.rewrite(&(one + &more))?;
+    let ran = gateway.ringway(&["reload", "--dry-run", "-o", "json"])?;
+    let told = ran.json()?;
+    ensure!(told["schema"] == "ringway.reload/1" && told["dry_run"] == true, "{told}");
+    ensure!(told["services"][0]["service"] == "web", "{told}");
+    ensure!(told["services"][0]["change"] == "added", "{told}");
+    ensure!(told["backends"][0]["address"] == "10.2.0.11", "{told}");
+    ensure!(told["backends"][0]["change"] == "removed", "{told}");
+    ensure!(told["flows"]["reset_flows"] == on_first, "{on_first} {told}");
+    let moved = told["rings"][0]["moved_slots"].as_u64().unwrap_or_default();
+    ensure!((32_000..33_500).contains(&moved), "{told}");
+    let said = gateway.ringway(&["reload", "--dry-run"])?;
+    ensure!(said.out.contains("nothing has changed\n  + service web\n"), "{}", said.out);
+    // Nothing has.
+    for line in &mut lines {
+        line.ask("again")?;
+    }
+    ensure!(names(&gateway.status()?) == ["echo"], "it was a dry run");
+
+    reloads(&gateway)?;
+    let ended = lines.iter_mut().filter_map(|line| line.ask("at last").err()).count();
+    ensure!(ended == on_first, "{ended} ended of {on_first}");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn sighup_reads_the_file_again_and_health_stays() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    site.nginx.remove(1);
+    let check = "check = { type = \"http\", interval = \"300ms\" }\n";
+    let text = site.configuration(&site.service("web", WEB, check));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let before = gateway.status()?;
+    ensure!(before["services"][0]["backends"][1]["health"] == "down", "{before}");
+    // Another order, another service; the same backends and checks.
+    let other =
+        site.service("other", (SERVICE_V4, 81).into(), check).replace("port = 81 }", "port = 80 }");
+    let head = text.split("[[service]]").next().unwrap_or_default();
+    gateway.rewrite(&format!("{head}{other}{}", site.service("web", WEB, check)))?;
+    gateway.child().signal(Signal::HUP)?;
+    let after = gateway.wait_status("both services", |status| names(status) == ["other", "web"])?;
+    let of = |status: &Value, service: usize, field: &str| -> Vec<Value> {
+        let backends = status["services"][service]["backends"].as_array().cloned();
+        backends.unwrap_or_default().iter().map(|backend| backend[field].clone()).collect()
+    };
+    for field in ["health", "since", "reason"] {
+        ensure!(of(&before, 0, field) == of(&after, 1, field), "{field}: {before} {after}");
+    }
+    let passed = |status: &Value, service| of(status, service, "checks_passed")[0].as_u64();
+    ensure!(passed(&before, 0) <= passed(&after, 1), "checks are counted on");
+    get(site.client(), (SERVICE_V4, 81).into())?;
+    Ok(())
+}
+
+/// New backends have been checked when those before them go: nobody meets a service without any.
+#[test]
+fn all_backends_are_replaced_at_once() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let check = "check = { type = \"http\", interval = \"2s\" }\n";
+    let both = site.configuration(&site.service("web", WEB, check));
+    let (first, second) = (
+        "    { address = \"10.2.0.11\", port = 80 },\n",
+        "    { address = \"10.2.0.12\", port = 80 },\n",
+    );
+    let gateway = Gateway::start(&site.net.gateway, &both.replace(second, ""))?;
+    for n in 0..6 {
+        let (gone, name) = if n % 2 == 0 { (first, "b2") } else { (second, "b1") };
+        gateway.rewrite(&both.replace(gone, ""))?;
+        reloads(&gateway)?;
+        let answer = get(site.client(), WEB)?;
+        ensure!(answer == name, "{n}: {answer}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_second_daemon_of_the_same_node_is_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(ns, &text)?;
+    let other = text.replace("api.sock", "b.sock").replace("/state\"", "/other-state\"");
+    let file = ns.directory().join("other.toml");
+    fs::write(&file, other + "[metrics]\nlisten = \"off\"\n")?;
+    let ran: Ran = ringway_net_tests::ringway(ns, &["run", "-c", &file.to_string_lossy()])?;
+    ensure!(ran.code == 1, "{ran:?}");
+    ensure!(
+        ran.err.contains(ns.name()) && ran.err.contains("is already looked after by process"),
+        "{}",
+        ran.err
+    );
+    get(site.client(), WEB)?;
+    let healthy = || {
+        let status = gateway.status().map_err(|error| format!("{error:#}"))?;
+        if status["healthy"] == true { Ok(()) } else { Err(status["problems"].to_string()) }
+    };
+    Ok(wait_for("the first daemon, undisturbed", SOON, healthy)?)
+}
