@@ -12,6 +12,9 @@ use ringway_testnet::Namespace;
 
 use crate::tunnel::{drain, open};
 
+/// What becomes of a packet on its way.
+type Through = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
+
 /// The link. Dropping it takes both devices away.
 #[derive(Debug)]
 pub struct Cable {
@@ -48,7 +51,7 @@ impl Cable {
         };
         let (near, far) = (make(ends[0])?, make(ends[1])?);
         let stop = Arc::new(AtomicBool::new(false));
-        let carry = |from: &File, to: &File, through: Box<dyn Fn(&[u8]) -> Vec<u8> + Send>| {
+        let carry = |from: &File, to: &File, through: Through| {
             let (from, mut to, stop) = (from.try_clone()?, to.try_clone()?, stop.clone());
             // What the device refuses is lost, as on any link.
             let work = move || drain(from, &stop, |packet| drop(to.write(&through(packet))));
