@@ -365,13 +365,14 @@ fn rings(
 fn imagine(config: &Config, roster: &Roster) -> Observed {
     let mut observed = Observed::default();
     let hop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 0], mtu: 1500 };
+    let down = roster.down();
     // One source for all of a family: there is room for few.
     let all = || config.services.iter().flat_map(|service| &service.backends).map(|b| *b.address);
     let sources = [true, false].map(|v4| all().filter(|address| address.is_ipv4() == v4).min());
     for service in &config.services {
         for backend in &service.backends {
             let (endpoint, address) = (backend.endpoint(), *backend.address);
-            let down = roster.is_down(&service.name, endpoint);
+            let down = down.contains(&(service.name.as_str(), endpoint));
             let health = if down { Health::Down } else { Health::Up };
             observed.set_health(&service.name, endpoint, health);
             observed.next_hops.insert(address, hop);

@@ -6,8 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::control::{Command, Reload};
 use super::{BODY_LIMIT, client, server};
 use crate::board::Board;
+use crate::changes::Changes;
+use crate::problem::{Error, Kind};
 use crate::status::Status;
 
 /// A socket path of its own, removed at the end.
@@ -34,11 +37,25 @@ async fn with_server<T: Send + 'static>(
     let board = Arc::new(Board::new("gw1", None));
     board.post(Status { node: "gw1".into(), ..Status::default() });
     let listener = server::listen(&socket.0).expect("listens");
-    let (control, _) = tokio::sync::mpsc::channel(1);
+    let (control, mut commands) = tokio::sync::mpsc::channel(1);
+    // Says what it was asked for, as a daemon that cannot do it.
+    let daemon = tokio::spawn(async move {
+        while let Some(command) = commands.recv().await {
+            let asked = format!("{command:?}");
+            let (Command::Reload { reply: Some(reply), .. } | Command::Override { reply, .. }) =
+                command
+            else {
+                continue;
+            };
+            let what = asked.split("reply").next().unwrap_or_default().to_owned();
+            let _ = reply.send(Err(Error::configuration(what, "mend it")));
+        }
+    });
     let serving = tokio::spawn(server::serve(listener, board, control));
     let path = socket.0.clone();
     let answer = tokio::task::spawn_blocking(move || ask(&path)).await.expect("asked");
     serving.abort();
+    daemon.abort();
     answer
 }
 
@@ -125,4 +142,32 @@ async fn the_socket_is_for_its_group_and_taken_once() {
     server::listen(&socket.0).expect("listens again");
     let nobody = client::get::<Status>(Path::new("/nonexistent/api.sock"), "/v1/status");
     assert!(matches!(nobody, Err(client::Failure::NotRunning)));
+}
+
+#[tokio::test]
+async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
+    let socket = Socket::new("orders");
+    with_server(&socket, |path| {
+        let one = r#"{"action":"drain","service":"web","backend":"10.0.0.2"}"#;
+        for (line, body, status, words) in [
+            ("POST /v1/reload", "", "422", "Reload { dry_run: false"),
+            ("POST /v1/reload", r#"{"dry_run":true}"#, "422", "Reload { dry_run: true"),
+            ("POST /v1/reload", "{", "422", "cannot be understood: EOF"),
+            ("GET /v1/reload", "", "405", "use POST"),
+            ("POST /v1/backend", one, "422", r#"Drain { service: \"web\", backend"#),
+            ("POST /v1/backend", "", "422", "cannot be understood"),
+            ("POST /v1/backend", r#"{"action":"stop"}"#, "422", "unknown variant `stop`"),
+            ("POST /v1/overrides/clear", "", "422", "Clear { service: None, backend: None }"),
+            ("POST /v1/overrides/clear", r#"{"service":"a"}"#, "422", r#"Some(\"a\")"#),
+        ] {
+            let head = format!("Content-Length: {}\r\n", body.len());
+            let answer = raw(path, &[request(line, &head), body.into()].concat());
+            let first = answer.lines().next().unwrap_or_default();
+            assert!(first.contains(status) && answer.contains(words), "{line} {body}: {answer}");
+        }
+        let refused = client::order::<Changes>(path, "/v1/reload", &Reload::default()).expect_err("refused");
+        let client::Failure::Failed(error) = refused else { panic!("{refused:?}") };
+        assert_eq!((error.kind, error.remedy.as_str()), (Kind::Configuration, "mend it"));
+    })
+    .await;
 }

@@ -1,6 +1,6 @@
 //! One configuration after another: who is still here, and what stays known of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -76,11 +76,10 @@ impl Roster {
         }
     }
 
-    /// Whether checks say that a backend is down.
-    pub fn is_down(&self, service: &str, backend: SocketAddr) -> bool {
-        self.members().any(|(entry, member)| {
-            entry.name == service && member.endpoint == backend && member.health == Health::Down
-        })
+    /// Backends that checks say are down, by the names of their services.
+    pub fn down(&self) -> HashSet<(&str, SocketAddr)> {
+        let down = self.members().filter(|(_, member)| member.health == Health::Down);
+        down.map(|(entry, member)| (entry.name.as_str(), member.endpoint)).collect()
     }
 }
 
