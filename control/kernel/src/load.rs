@@ -45,6 +45,8 @@ pub fn objects() -> [(&'static str, &'static [u8]); 6] {
 
 const GATEWAY: &str = "ringway_balance";
 const ICMP: &str = "ringway_icmp";
+const DRY: &str = ".rodata.dry";
+const TRACE: &str = ".data.trace";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
 const COPY_RING: &str = "ringway_copy_ring";
@@ -73,12 +75,47 @@ pub(crate) fn load_gateway(
     let mut open = open_gateway(sizes)?;
     share(&mut open, &mut reuse)?;
     let object = load(GATEWAY, open)?;
-    let maps = Maps::from_each(|name| {
-        let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
-        MapHandle::try_from(&map).map_err(map_error("open", name))
-    })?;
+    let maps = gateway_maps(&object)?;
     let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
     Ok((programs, maps))
+}
+
+/// Maps that a dry gateway does not share: its own way from program to program, and counters that
+/// nothing depends on.
+const OF_DRY: [&str; 5] = ["slots", "scratch", "ledger", "tracking", "untracked"];
+
+/// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
+/// to write nothing (packet/bpf/dry.bpf.h). `budget` is where that one keeps what ICMP errors it
+/// may send. The last map is where it says what it found.
+pub(crate) fn load_dry(
+    live: &Maps,
+    mut budget: Option<MapHandle>,
+) -> Result<(Programs, Maps, MapHandle)> {
+    let mut open = open_gateway(FlowSizes {
+        flow_buckets: live.flows.max_entries(),
+        index_buckets: live.flow_index.max_entries(),
+        track_buckets: live.tracked.max_entries(),
+        backends: live.backends.max_entries(),
+    })?;
+    let mut constant = open.maps_mut().find(|map| map.name() == DRY).ok_or_else(|| missing(DRY))?;
+    constant.set_initial_value(&[1]).map_err(load_error(GATEWAY))?;
+    share(&mut open, &mut |name| match name {
+        "icmp_budget" => Ok(budget.take()),
+        own if OF_DRY.contains(&own) => Ok(None),
+        shared => clone_of(live, shared),
+    })?;
+    let object = load(GATEWAY, open)?;
+    let [trace] = maps_of(&object, [TRACE])?;
+    let maps = gateway_maps(&object)?;
+    let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
+    Ok((programs, maps, trace))
+}
+
+fn gateway_maps(object: &Object) -> Result<Maps> {
+    Maps::from_each(|name| {
+        let map = object.maps().find(|map| map.name() == name).ok_or_else(|| missing(name))?;
+        MapHandle::try_from(&map).map_err(map_error("open", name))
+    })
 }
 
 fn open_gateway(sizes: FlowSizes) -> Result<OpenObject> {

@@ -71,44 +71,48 @@ impl Gateway {
     /// Runs the root program of an interface slot on a frame. The slot needs an interface
     /// ([`Gateway::set_iface`]) but no attachment.
     pub fn test_run(&mut self, slot: u32, frame: Frame<'_>) -> Result<TestRun> {
-        let root = self.root_program(slot)?.as_raw_fd();
-        let mut data = vec![0; frame.data.len() + GROWTH];
-        let (ifindex, queue) = frame.from.unwrap_or_default();
-        let context = sys::xdp_md {
-            data_end: frame.data.len() as u32,
-            ingress_ifindex: ifindex,
-            rx_queue_index: queue,
-            ..Default::default()
-        };
-        let mut opts = sys::bpf_test_run_opts {
-            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-            data_in: frame.data.as_ptr().cast(),
-            data_size_in: frame.data.len() as u32,
-            data_out: data.as_mut_ptr().cast(),
-            data_size_out: data.len() as u32,
-            repeat: i32::try_from(frame.repeat).unwrap_or(i32::MAX),
-            ..Default::default()
-        };
-        if frame.from.is_some() {
-            opts.ctx_in = (&raw const context).cast();
-            opts.ctx_size_in = size_of::<sys::xdp_md>() as u32;
-        }
-        // SAFETY: every pointer in `opts` is valid for the size beside it and outlives the call;
-        // the kernel writes only to `data` and to `opts` itself.
-        let ret = unsafe { sys::bpf_prog_test_run_opts(root, &mut opts) };
-        if ret < 0 {
-            return Err(Error::TestRun { source: io::Error::from_raw_os_error(-ret) });
-        }
-        data.truncate(opts.data_size_out as usize);
-        let verdict = Verdict::try_from(opts.retval).map_err(|unknown| Error::Content {
-            map: "test run".to_owned(),
-            detail: unknown.to_string(),
-        })?;
-        Ok(TestRun { verdict, data, duration: Duration::from_nanos(opts.duration.into()) })
+        run(self.root_program(slot)?, frame)
     }
 
     /// A map by its name in packet/bpf, for tests that look inside or age what is in it.
     pub fn map(&self, name: &str) -> Option<BorrowedFd<'_>> {
         self.maps().get(name).map(AsFd::as_fd)
     }
+}
+
+/// Runs a program on a frame.
+pub(crate) fn run(program: BorrowedFd<'_>, frame: Frame<'_>) -> Result<TestRun> {
+    let mut data = vec![0; frame.data.len() + GROWTH];
+    let (ifindex, queue) = frame.from.unwrap_or_default();
+    let context = sys::xdp_md {
+        data_end: frame.data.len() as u32,
+        ingress_ifindex: ifindex,
+        rx_queue_index: queue,
+        ..Default::default()
+    };
+    let mut opts = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+        data_in: frame.data.as_ptr().cast(),
+        data_size_in: frame.data.len() as u32,
+        data_out: data.as_mut_ptr().cast(),
+        data_size_out: data.len() as u32,
+        repeat: i32::try_from(frame.repeat).unwrap_or(i32::MAX),
+        ..Default::default()
+    };
+    if frame.from.is_some() {
+        opts.ctx_in = (&raw const context).cast();
+        opts.ctx_size_in = size_of::<sys::xdp_md>() as u32;
+    }
+    // SAFETY: every pointer in `opts` is valid for the size beside it and outlives the call;
+    // the kernel writes only to `data` and to `opts` itself.
+    let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
+    if ret < 0 {
+        return Err(Error::TestRun { source: io::Error::from_raw_os_error(-ret) });
+    }
+    data.truncate(opts.data_size_out as usize);
+    let verdict = Verdict::try_from(opts.retval).map_err(|unknown| Error::Content {
+        map: "test run".to_owned(),
+        detail: unknown.to_string(),
+    })?;
+    Ok(TestRun { verdict, data, duration: Duration::from_nanos(opts.duration.into()) })
 }
