@@ -6,7 +6,9 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
-use ringway_abi::raw::{RW_BUCKET_FLOWS, rw_flow, rw_flow_bucket, rw_index_bucket};
+use ringway_abi::raw::{
+    RW_BUCKET_FLOWS, rw_flow, rw_flow_bucket, rw_index_bucket, rw_track_bucket,
+};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
 use crate::World;
@@ -90,6 +92,18 @@ pub fn age_all(world: &World, seconds: i64) {
         }
         for flow in &mut bucket.flows {
             flow.seen = flow.seen.wrapping_sub(seconds as u32);
+        }
+        write(map, number, bucket.as_bytes());
+    }
+}
+
+/// Makes the record of every tracked flow look this much older.
+pub fn age_tracked(world: &World, seconds: u64) {
+    let map = world.map("tracked");
+    for (number, mut bucket) in elements::<rw_track_bucket>(map) {
+        for track in bucket.tracks.iter_mut().filter(|track| track.who > 1) {
+            let seen = (track.what >> 32).wrapping_sub(seconds) & 0x0fff_ffff;
+            track.what = track.what & 0xf000_0000_ffff_ffff | seen << 32;
         }
         write(map, number, bucket.as_bytes());
     }

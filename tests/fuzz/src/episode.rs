@@ -2,16 +2,22 @@
 //! Frames that reach something new join the corpus until the episode ends.
 
 use std::collections::HashSet;
+use std::net::{IpAddr, SocketAddr};
 
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Reason, Verdict};
-use ringway_bpf_tests::World;
-use ringway_bpf_tests::cast::{BACK, FRONT};
+use ringway_bpf_tests::cast::{BACK, FAMILIES, FRONT};
+use ringway_bpf_tests::frame::{
+    Frame,
+    flags::{ACK, SYN},
+};
 use ringway_bpf_tests::inspect::{self, layout};
 use ringway_bpf_tests::judge::judge;
 use ringway_bpf_tests::mutate::{Random, mutate};
 use ringway_bpf_tests::seeds::{self, Seed};
+use ringway_bpf_tests::{World, audit, ports};
 
+use crate::path::Path;
 use crate::scene::{SCENES, Scene, disturb};
 use crate::shape::reshape;
 
@@ -19,6 +25,8 @@ use crate::shape::reshape;
 pub const FRAMES: u64 = 100_000;
 /// Between two things that happen to the node.
 const CALM: u64 = 5_000;
+/// Flows where there are to be too many: several times the room.
+const FLOOD: u32 = 12_000;
 
 /// What a frame came to, as far as it matters whether another came to the same: scene, slot,
 /// verdict, reason, what kind of packet came, and by how much its length changed.
@@ -60,20 +68,29 @@ pub fn scene(episode: u64) -> &'static Scene {
 
 /// Plays it.
 pub fn play(seed: u64, episode: u64, saved: &[Seed]) -> Result<Tally, Failure> {
+    play_for(seed, episode, saved, FRAMES)
+}
+
+fn play_for(seed: u64, episode: u64, saved: &[Seed], frames: u64) -> Result<Tally, Failure> {
     let scene = scene(episode);
     let mut random = Random::new(seed ^ episode.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    let mut world = scene.world();
+    let mut path = scene.path();
     let mut corpus = saved.to_vec();
     corpus.extend(seeds::of_clients());
-    if scene.is_plain_nat() {
-        corpus.extend(seeds::of_nat(&mut world));
+    match &mut path {
+        Path::Gateway(world) if scene.is_plain_nat() => corpus.extend(seeds::of_nat(world)),
+        Path::Gateway(_) => (),
+        Path::Decap(..) => corpus.iter_mut().for_each(|(slot, _)| *slot = FRONT),
     }
-    let mut run = Run::new(&world, (episode % SCENES.len() as u64) as usize);
+    let mut run = Run::new(&path, (episode % SCENES.len() as u64) as usize);
     // As they are first: what a mutation breaks, one of these may do already.
     for seed in corpus.clone() {
-        run.feed(&world, seed, &mut corpus)?;
+        run.feed(&path, seed, &mut corpus)?;
     }
-    while run.tally.frames < FRAMES {
+    if let (true, Path::Gateway(world)) = (scene.is_flooded(), &path) {
+        flood(&mut run, &path, world, &mut corpus)?;
+    }
+    while run.tally.frames < frames {
         let (slot, mut frame) = random.pick(&corpus).clone();
         if random.below(2) == 0 {
             (0..=random.below(2)).for_each(|_| reshape(&mut random, &mut frame));
@@ -86,12 +103,43 @@ pub fn play(seed: u64, episode: u64, saved: &[Seed]) -> Result<Tally, Failure> {
         }
         // The kernel does not take less than an Ethernet header.
         frame.resize(frame.len().clamp(14, 9_200), 0);
-        run.feed(&world, (slot, frame), &mut corpus)?;
-        if run.tally.frames.is_multiple_of(CALM) {
-            disturb(&mut world, &mut random);
+        run.feed(&path, (slot, frame), &mut corpus)?;
+        match &mut path {
+            Path::Gateway(world) if run.tally.frames.is_multiple_of(CALM) => {
+                disturb(world, &mut random);
+            }
+            _ => (),
         }
     }
-    run.finish(&world)
+    run.finish(&path)
+}
+
+/// Flows that stay fill the table; for those that begin then there is no room, and most come from
+/// a single prefix.
+fn flood(run: &mut Run, path: &Path, world: &World, corpus: &mut Vec<Seed>) -> Result<(), Failure> {
+    for flags in [SYN, ACK] {
+        for client in 0..FLOOD {
+            run.feed(path, (FRONT, segment(client, 1024, flags)), corpus)?;
+        }
+        // Only those that speak a second later may stay.
+        audit::age_tracked(world, 2);
+    }
+    for client in FLOOD..2 * FLOOD {
+        run.feed(path, (FRONT, segment(client, 1024, SYN)), corpus)?;
+        run.feed(path, (FRONT, segment(0, client as u16, SYN)), corpus)?;
+    }
+    Ok(())
+}
+
+/// Of a flow of the nth client, each of which has a prefix to itself.
+fn segment(client: u32, port: u16, flags: u8) -> Vec<u8> {
+    let family = FAMILIES[client as usize % FAMILIES.len()];
+    let address = match family.client() {
+        IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() ^ client << 8).into()),
+        IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() ^ u128::from(client) << 64).into()),
+    };
+    let ends = (SocketAddr::new(address, port), SocketAddr::new(family.vip(), ports::POOL));
+    Frame::tcp(ends.0, ends.1, flags).bytes()
 }
 
 struct Run {
@@ -104,22 +152,18 @@ struct Run {
     tally: Tally,
 }
 
-fn books(world: &World) -> [rw_ledger; 2] {
-    [FRONT, BACK].map(|slot| world.ledger(slot))
-}
-
-fn runs(world: &World) -> u64 {
-    [FRONT, BACK].map(|slot| world.root(slot).run_count()).iter().sum()
+fn books(path: &Path) -> [rw_ledger; 2] {
+    [FRONT, BACK].map(|slot| path.ledger(slot))
 }
 
 impl Run {
-    fn new(world: &World, scene: usize) -> Self {
-        let opening = books(world);
+    fn new(path: &Path, scene: usize) -> Self {
+        let opening = books(path);
         Self {
             scene,
             books: opening,
             opening,
-            runs: runs(world),
+            runs: path.run_count(),
             seen: HashSet::new(),
             out: Vec::new(),
             tally: Tally::default(),
@@ -127,13 +171,12 @@ impl Run {
     }
 
     /// Feeds one frame and holds it against the rules.
-    fn feed(&mut self, world: &World, came: Seed, corpus: &mut Vec<Seed>) -> Result<(), Failure> {
+    fn feed(&mut self, path: &Path, came: Seed, corpus: &mut Vec<Seed>) -> Result<(), Failure> {
         let (slot, frame) = &came;
-        let verdict = world.root(*slot).run(frame, &mut self.out);
-        let verdict = verdict.expect("the kernel runs what it has loaded");
+        let verdict = path.run(*slot, frame, &mut self.out);
         let after = self.tally.frames;
         self.tally.frames += 1;
-        let judged = self.counted(world, *slot, verdict).and_then(|reason| {
+        let judged = self.counted(path, *slot, verdict).and_then(|reason| {
             judge(frame, &self.out, verdict, Some(reason))
                 .map_err(|why| format!("{verdict}/{reason}: {why}"))?;
             Ok(reason)
@@ -155,8 +198,8 @@ impl Run {
     }
 
     /// The one reason that was counted since, with the verdict that was given.
-    fn counted(&mut self, world: &World, slot: u32, verdict: Verdict) -> Result<Reason, String> {
-        let after = world.ledger(slot);
+    fn counted(&mut self, path: &Path, slot: u32, verdict: Verdict) -> Result<Reason, String> {
+        let after = path.ledger(slot);
         let before = std::mem::replace(&mut self.books[slot as usize], after);
         if after.seen.wrapping_sub(before.seen) != 1 || after.difference() != 0 {
             return Err(format!("{verdict}: seen {} times", after.seen.wrapping_sub(before.seen)));
@@ -171,11 +214,11 @@ impl Run {
     }
 
     /// Ours against the kernel's own count.
-    fn finish(mut self, world: &World) -> Result<Tally, Failure> {
-        let books = books(world);
+    fn finish(mut self, path: &Path) -> Result<Tally, Failure> {
+        let books = books(path);
         let seen: u64 =
             books.iter().zip(&self.opening).map(|(now, then)| now.seen - then.seen).sum();
-        let kernel = runs(world) - self.runs;
+        let kernel = path.run_count() - self.runs;
         let fed = self.tally.frames;
         if (kernel, seen) != (fed, fed) || books.iter().any(|book| book.difference() != 0) {
             let why = format!("{fed} frames fed, {kernel} run by the kernel's count, {seen} seen");
@@ -205,4 +248,38 @@ fn kind(frame: &[u8]) -> Kind {
     let proto = if TOLD_APART.contains(&at.proto) { at.proto } else { 0 };
     let tags = ((at.l3 - 14) / 4).min(3) as u8;
     Some((at.v6, proto, tags, at.l4 - at.l3 > plain, at.fragment))
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_bpf_tests::can_run;
+
+    use super::*;
+
+    /// One episode of each scene: what only one of them can reach is reached.
+    #[test]
+    fn every_program_and_way_is_reached() {
+        if !can_run("every_program_and_way_is_reached") {
+            return;
+        }
+        let _counting = ringway_bpf_tests::run::count_runs();
+        let mut reached = HashSet::new();
+        for episode in 0..SCENES.len() as u64 {
+            let tally = play_for(1, episode, &[], 20_000).unwrap_or_else(|f| panic!("{}", f.why));
+            reached.extend(tally.counts.iter().map(|(_, reason, _)| *reason));
+        }
+        for reason in [
+            Reason::OnPass,
+            Reason::PassRewritten,
+            Reason::TrackFull,
+            Reason::TrackQuota,
+            Reason::DecapIpip,
+            Reason::DecapGue,
+            Reason::NoTunnel,
+            Reason::TunnelOther,
+            Reason::InnerElsewhere,
+        ] {
+            assert!(reached.contains(&reason), "{reason}");
+        }
+    }
 }

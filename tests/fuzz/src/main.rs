@@ -25,6 +25,7 @@ use crate::kernel_log::KernelLog;
 mod corpus;
 mod episode;
 mod kernel_log;
+mod path;
 mod scene;
 mod shape;
 

@@ -1,13 +1,17 @@
 //! What the packet path has been told: the same services in every mode of forwarding, at rest and
 //! in the middle of a change.
 
-use ringway_abi::raw::RW_MAX_MEMBERS;
-use ringway_bpf_tests::cast::{FAMILIES, Family};
+use ringway_abi::raw::{RW_IFACE_GENERIC, RW_MAX_MEMBERS};
+use ringway_abi::{Slot, Verdict};
+use ringway_bpf_tests::cast::{BACK, FAMILIES, Family};
 use ringway_bpf_tests::mutate::Random;
+use ringway_bpf_tests::run::foreign_program;
 use ringway_bpf_tests::{World, audit};
-use ringway_plan::tables::{Forward, Pair, Tables, Tunnel};
+use ringway_plan::tables::{BackendRow, Forward, Pair, ServiceRow, Tables, Tunnel};
 
-/// A set of tables.
+use crate::path::Path;
+
+/// A node's state.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
     /// For reports.
@@ -17,34 +21,78 @@ pub struct Scene {
     crossed: bool,
     /// Every ring is being changed.
     changing: bool,
+    /// And its former owners are drained; a prefix may open few records.
+    drained: bool,
+    /// Backends are behind an interface that no redirect can enter.
+    generic: bool,
+    /// A program of the user's own gets what is passed.
+    on_pass: bool,
+    /// Not a gateway, but a backend that opens tunnels.
+    decap: bool,
 }
 
 /// Each is played in turn.
-pub const SCENES: [Scene; 9] = [
-    scene("nat", Forward::Nat, false, false),
-    scene("dsr-l2", Forward::DsrL2, false, false),
-    scene("dsr-ipip", Forward::DsrIpip, false, false),
-    scene("dsr-gue", Forward::DsrGue, false, false),
-    scene("nat", Forward::Nat, false, false),
-    scene("dsr-ipip, other family", Forward::DsrIpip, true, false),
-    scene("dsr-gue, other family", Forward::DsrGue, true, false),
-    scene("nat, rings changing", Forward::Nat, false, true),
-    scene("dsr-ipip, rings changing", Forward::DsrIpip, false, true),
+pub const SCENES: [Scene; 14] = [
+    scene("nat", Forward::Nat),
+    scene("dsr-l2", Forward::DsrL2),
+    scene("dsr-ipip", Forward::DsrIpip),
+    scene("dsr-gue", Forward::DsrGue),
+    Scene { decap: true, ..scene("decap", Forward::Nat) },
+    Scene { changing: true, drained: true, ..scene("dsr-l2, flooded", Forward::DsrL2) },
+    Scene { generic: true, ..scene("nat, passed up", Forward::Nat) },
+    Scene { generic: true, ..scene("dsr-gue, passed up", Forward::DsrGue) },
+    Scene { on_pass: true, ..scene("nat, on_pass filled", Forward::Nat) },
+    scene("nat", Forward::Nat),
+    Scene { crossed: true, ..scene("dsr-ipip, other family", Forward::DsrIpip) },
+    Scene { crossed: true, ..scene("dsr-gue, other family", Forward::DsrGue) },
+    Scene { changing: true, ..scene("nat, rings changing", Forward::Nat) },
+    Scene { changing: true, ..scene("dsr-ipip, rings changing", Forward::DsrIpip) },
 ];
 
-const fn scene(name: &'static str, forward: Forward, crossed: bool, changing: bool) -> Scene {
-    Scene { name, forward, crossed, changing }
+const fn scene(name: &'static str, forward: Forward) -> Scene {
+    Scene {
+        name,
+        forward,
+        crossed: false,
+        changing: false,
+        drained: false,
+        generic: false,
+        on_pass: false,
+        decap: false,
+    }
 }
+
+/// Numbers of the owners of a slot that changes.
+const CURRENT: u16 = 0;
+const FORMER: u16 = 3;
+/// Records a second that one prefix may open where it is not to open many.
+const QUOTA: u32 = 50;
 
 impl Scene {
     /// Flows can be opened and answered.
     pub fn is_plain_nat(&self) -> bool {
-        self.forward == Forward::Nat && !self.changing
+        self.forward == Forward::Nat && !self.changing && !self.generic && !self.decap
     }
 
-    /// The gateway with these tables, its own maps, nobody's flows.
-    pub fn world(&self) -> World {
-        World::with(8_192, |tables| self.arrange(tables))
+    /// More flows begin than there is room for.
+    pub fn is_flooded(&self) -> bool {
+        self.drained
+    }
+
+    /// Who gets the frames, with maps of its own and nobody's flows.
+    pub fn path(&self) -> Path {
+        if self.decap {
+            return Path::decap();
+        }
+        let world = World::with(8_192, |tables| self.arrange(tables));
+        if self.generic {
+            world.change_iface(BACK, |iface| iface.flags |= RW_IFACE_GENERIC as u16);
+        }
+        if self.on_pass {
+            let passing = foreign_program(Verdict::Pass, true).expect("two instructions");
+            world.set_stage(Slot::OnPass, Some(&passing), true);
+        }
+        Path::Gateway(Box::new(world))
     }
 
     fn arrange(&self, tables: &mut Tables) {
@@ -67,10 +115,17 @@ impl Scene {
         }
         for ring in tables.rings.iter_mut().filter(|_| self.changing) {
             // Every other slot has just changed from the last member to the first.
-            ring.pairs = [Pair { current: 0, former: 3, since: 1 }].into();
+            ring.pairs = [Pair { current: CURRENT, former: FORMER, since: 1 }].into();
             let changed = RW_MAX_MEMBERS as u16;
             let slots = ring.slots.written().into_iter().enumerate();
             ring.slots = slots.map(|(n, slot)| if n % 2 == 0 { changed } else { slot }).collect();
+        }
+        if self.drained {
+            tables.track_quota = QUOTA;
+            let former = |s: &ServiceRow| s.members.get(usize::from(FORMER)).copied();
+            let former: Vec<u32> = tables.services.iter().filter_map(former).collect();
+            let mine = |row: &&mut BackendRow| former.contains(&row.reference());
+            tables.backends.iter_mut().filter(mine).for_each(|row| row.weight = 0);
         }
     }
 }

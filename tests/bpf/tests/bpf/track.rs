@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ringway_abi::raw::{RW_NO_MEMBER, rw_settings, rw_track_bucket, rw_tracking};
-use ringway_abi::{FromBytes, IntoBytes, Reason, TrackedFlow};
+use ringway_abi::raw::{RW_NO_MEMBER, rw_settings, rw_tracking};
+use ringway_abi::{FromBytes, Reason, TrackedFlow};
+use ringway_bpf_tests::audit::age_tracked;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::{World, audit, protocol, ring};
@@ -145,19 +146,6 @@ fn records(world: &World) -> Vec<TrackedFlow> {
     all
 }
 
-/// Makes every record look this much older.
-fn age(world: &World, seconds: u64) {
-    let map = world.map("tracked");
-    for number in 0..ringway_abi::track_buckets(4_096) {
-        let mut bucket = rw_track_bucket::read_from_bytes(&audit::read(map, number)).unwrap();
-        for track in bucket.tracks.iter_mut().filter(|track| track.who > 1) {
-            let seen = (track.what >> 32).wrapping_sub(seconds) & 0x0fff_ffff;
-            track.what = track.what & 0xf000_0000_ffff_ffff | seen << 32;
-        }
-        audit::write(map, number, bucket.as_bytes());
-    }
-}
-
 #[test]
 fn stable_slots_keep_no_records() {
     needs_root!("stable_slots_keep_no_records");
@@ -272,12 +260,12 @@ fn connections_end() {
         assert_eq!(go(&world, &flow, SYN), 2, "another connection");
         assert_eq!(records(&world).len(), 1, "in the place of the first");
         assert_eq!(go(&world, &flow, end), 2);
-        age(&world, u64::from(timeouts.closing) - 1);
+        age_tracked(&world, u64::from(timeouts.closing) - 1);
         assert_eq!(records(&world).len(), 1);
-        age(&world, 3);
+        age_tracked(&world, 3);
         assert_eq!(records(&world).len(), 0);
         assert_eq!(go(&world, &flow, ACK), 0, "as if it had never been");
-        age(&world, 2 * u64::from(timeouts.established));
+        age_tracked(&world, 2 * u64::from(timeouts.established));
     }
 }
 
@@ -299,9 +287,9 @@ fn records_have_their_timeouts() {
             for tcp_flags in sent {
                 go(&world, &flow, *tcp_flags);
             }
-            age(&world, idle.into());
+            age_tracked(&world, idle.into());
             assert_eq!(records(&world).len(), usize::from(lives), "{proto} {sent:?} {idle}");
-            age(&world, 10_000);
+            age_tracked(&world, 10_000);
         }
     }
 }
@@ -317,22 +305,22 @@ fn promotion() {
         let promoted = |world: &World| records(world)[0].promoted;
         if proto == TCP {
             go(&world, &flow, SYN);
-            age(&world, 3);
+            age_tracked(&world, 3);
             go(&world, &flow, SYN);
             assert!(!promoted(&world));
         }
-        age(&world, 10_000);
+        age_tracked(&world, 10_000);
         go(&world, &flow, ACK);
         go(&world, &flow, ACK);
         assert!(!promoted(&world), "in one moment");
-        age(&world, 2);
+        age_tracked(&world, 2);
         go(&world, &flow, ACK);
         assert!(promoted(&world));
         let seen = records(&world)[0];
-        age(&world, 5);
+        age_tracked(&world, 5);
         go(&world, &flow, ACK);
         assert!(records(&world)[0].age(seen.seen) <= 0, "seen again");
-        age(&world, 10_000);
+        age_tracked(&world, 10_000);
     }
     assert_eq!(counts(&world).promoted, 2);
 }
@@ -355,7 +343,7 @@ fn a_flood_evicts_nobody_established() {
     let places = 4 * ringway_abi::track_buckets(4_096) as usize;
     let mut established: Vec<Flow> = (0..6_200).map(|n| stranger(0x40_0000 + n)).collect();
     established.retain(|flow| go(&world, flow, SYN) == 1);
-    age(&world, 3);
+    age_tracked(&world, 3);
     established.retain(|flow| go(&world, flow, ACK) == 1);
     let promoted = world.gateway.view().tracked_counts().unwrap().promoted as usize;
     assert!(promoted >= established.len() && promoted > places * 3 / 4, "{promoted}");
@@ -369,7 +357,7 @@ fn a_flood_evicts_nobody_established() {
     assert!(refused > 0, "{room} places");
     // Those on probation make room when they have had their time.
     let evicted = counts(&world).evicted;
-    age(&world, 3);
+    age_tracked(&world, 3);
     (0..1_000).for_each(|n| assert!(go(&world, &stranger(n), SYN) < 2));
     assert!(counts(&world).evicted > evicted);
     let refused = counts(&world).refused_full;
