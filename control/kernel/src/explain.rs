@@ -160,10 +160,11 @@ impl Explainer {
             return Err(Error::NoSlot { slot });
         }
         let layer3 = u32::from(iface.flags) & RW_IFACE_LAYER3 != 0;
-        Ok(match self.roots.entry((slot, layer3)) {
-            Entry::Occupied(root) => root.into_mut().as_fd(),
-            Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?).as_fd(),
-        })
+        let root: &OwnedFd = match self.roots.entry((slot, layer3)) {
+            Entry::Occupied(root) => root.into_mut(),
+            Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?),
+        };
+        Ok(root.as_fd())
     }
 
     fn is_filled(&self, slot: Slot) -> bool {
