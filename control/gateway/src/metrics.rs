@@ -140,6 +140,15 @@ fn node(sheet: &mut Sheet, status: &Status) {
         .gauge("daemon_info", "Version of the daemon")
         .get_or_create(&Labels(vec![("node", status.node.clone()), ("version", version)]))
         .set(1);
+    let failed = status.last_reload.as_ref().is_some_and(|last| !last.succeeded);
+    sheet
+        .gauge("last_reload_successful", "0 while the file on the disk could not be put in force")
+        .get_or_create(&name())
+        .set(i64::from(!failed));
+    sheet
+        .gauge("overrides", "Weights that were set at runtime and win over the file")
+        .get_or_create(&name())
+        .set(status.overrides.len() as i64);
     sheet
         .gauge("daemon_uptime_seconds", "Since the daemon began")
         .get_or_create(&name())

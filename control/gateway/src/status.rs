@@ -44,6 +44,9 @@ pub struct Status {
     /// Weights that were set at runtime.
     #[serde(default)]
     pub overrides: Vec<Override>,
+    /// The last reload since the daemon began; a dry run is none.
+    #[serde(default)]
+    pub last_reload: Option<Reload>,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -57,6 +60,19 @@ pub struct Status {
     /// Records of the flows of dsr services; absent where they could not be read.
     #[serde(default)]
     pub tracked: Option<Tracked>,
+}
+
+/// What a reload came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reload {
+    /// When, RFC 3339.
+    pub at: String,
+    /// Its configuration is in force.
+    pub succeeded: bool,
+    /// What is wrong; empty when it succeeded.
+    pub error: String,
+    /// What to do about it; may be empty.
+    pub remedy: String,
 }
 
 /// What was said at runtime about a backend's weight.

@@ -22,7 +22,7 @@ use crate::overrides::{self, Overrides};
 use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::Roster;
-use crate::status::Problem;
+use crate::status::{self, Problem};
 
 /// A change on its way; one at a time.
 pub struct Change {
@@ -183,7 +183,6 @@ impl Daemon {
         self.looks.at_machine();
         announce::new(&old, &self.config, &self.interfaces);
         self.look();
-        self.reload_error = None;
         self.apply_error = None;
         tracing::info!("{}", summary(&changes));
         self.end(Ok(changes));
@@ -196,7 +195,6 @@ impl Daemon {
         match change.kind {
             Kind::Reload => {
                 tracing::error!(%error, "not reloaded: the configuration in force stays");
-                self.reload_error = Some((clock::rfc3339(SystemTime::now()), error.clone()));
             }
             Kind::Override if judged => {
                 let (state, old) = (self.state.clone(), self.overrides.clone());
@@ -226,6 +224,13 @@ impl Daemon {
         }
         if kind == Kind::Reload {
             self.notifier.reloaded();
+            let error = outcome.as_ref().err();
+            self.last_reload = Some(status::Reload {
+                at: clock::rfc3339(SystemTime::now()),
+                succeeded: error.is_none(),
+                error: error.map(|error| error.what.clone()).unwrap_or_default(),
+                remedy: error.map(|error| error.remedy.clone()).unwrap_or_default(),
+            });
         }
         if let Some(reply) = reply {
             // Who asked may have gone.
@@ -236,12 +241,12 @@ impl Daemon {
 
     /// That the file on the disk is not what is in force, and overrides about nobody.
     pub(super) fn change_findings(&self) -> Vec<Problem> {
-        let failed = self.reload_error.iter().map(|(at, error)| Problem {
+        let failed = self.last_reload.iter().filter(|last| !last.succeeded).map(|last| Problem {
             error: format!(
-                "last reload failed ({at}), the configuration from before is in force: {}",
-                error.what
+                "last reload failed ({}), the configuration from before is in force: {}",
+                last.at, last.error
             ),
-            remedy: match error.remedy.as_str() {
+            remedy: match last.remedy.as_str() {
                 "" => "mend the file, then `ringway reload`".into(),
                 remedy => format!("{remedy}; then `ringway reload`"),
             },

@@ -74,11 +74,13 @@ fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Resul
 fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
     const RESTART: &str = "restart the daemon to change it (no packet is lost)";
     const DETACH: &str = "it takes effect after `ringway detach` and a new start";
+    let allowed = |config: &Config| config.node.allow_default_route;
     let keys = [
         ("node", "name", old.node.name != new.node.name, DETACH),
         ("node", "interfaces", old.node.interfaces != new.node.interfaces, RESTART),
         ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
         ("node", "state", old.node.state != new.node.state, RESTART),
+        ("node", "allow_default_route", allowed(old) != allowed(new), RESTART),
         ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
         ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),
         ("tunnel", "marks", old.tunnel.marks != new.tunnel.marks, RESTART),
@@ -87,13 +89,17 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
         ("log", "level", old.log.level != new.log.level, RESTART),
         ("log", "format", old.log.format != new.log.format, RESTART),
     ];
-    let changed = keys.iter().filter(|(_, _, changed, _)| *changed);
-    let errors: Vec<String> = changed
+    let changed = || keys.iter().filter(|(_, _, changed, _)| *changed);
+    let mut errors: Vec<String> = changed()
         .map(|(section, key, _, remedy)| {
             let what = format!("{key} of [{section}] cannot be changed by a reload: {remedy}");
             new.error_at_key(section, key, what).to_string()
         })
         .collect();
+    // Whatever else there is in it.
+    if old.node != new.node && !changed().any(|(section, ..)| *section == "node") {
+        errors.push(format!("{}: [node] cannot be changed by a reload: {RESTART}", new.filename()));
+    }
     match errors.is_empty() {
         true => Ok(()),
         false => Err(Error::configuration(errors.join("\n"), "")),

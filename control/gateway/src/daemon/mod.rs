@@ -124,8 +124,7 @@ struct Daemon {
     rising: bool,
     /// SIGHUP has come.
     hung_up: bool,
-    /// Why the last reload failed, and when.
-    reload_error: Option<(String, Error)>,
+    last_reload: Option<status::Reload>,
     path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
     interfaces: Vec<Interface>,
@@ -461,6 +460,7 @@ impl Daemon {
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
             services: self.roster.shown(),
             overrides: self.overrides.shown(&self.file),
+            last_reload: self.last_reload.clone(),
             ..Status::default()
         });
     }

@@ -198,7 +198,7 @@ impl Parts {
             change: None,
             hung_up: false,
             rising: false,
-            reload_error: None,
+            last_reload: None,
             path,
             from_path,
             interfaces: self.interfaces,
