@@ -81,6 +81,8 @@ pub struct Node {
     pub xdp_mode: Located<XdpMode>,
     /// Attach even to an interface that carries the default route.
     pub allow_default_route: bool,
+    /// A pinned XDP program of the user's own that decides about what Ringway passes on.
+    pub on_pass: Option<Located<PathBuf>>,
     /// Directory for what survives the daemon, absolute path: overrides, health.
     pub state: Located<PathBuf>,
 }

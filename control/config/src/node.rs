@@ -30,6 +30,7 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
     let interfaces = section.required_list("interfaces", "interfaces = [\"eth0\"]", interface);
     let xdp_mode = section.or("xdp_mode", XdpMode::Auto, |v| choice(v, &MODES));
     let allow_default_route = *section.or("allow_default_route", false, boolean);
+    let on_pass = section.optional("on_pass", on_pass);
     let state = section.optional("state", state);
     if let Some(interfaces) = &interfaces {
         check_interfaces(&section, interfaces);
@@ -38,7 +39,7 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
     let (name, interfaces) = (name?, interfaces?.into_inner());
     let default = || Path::new(DEFAULT_STATE).join(name.as_str()).into();
     let state = state.unwrap_or_else(default);
-    Some(Node { name, interfaces, xdp_mode, allow_default_route, state })
+    Some(Node { name, interfaces, xdp_mode, allow_default_route, on_pass, state })
 }
 
 /// A name that is a directory's, too.
@@ -53,6 +54,16 @@ fn node_name(value: &DeValue) -> Read<String> {
         return Err(format!("is too long: {REMEDY}"));
     }
     Ok(name.into())
+}
+
+/// Where bpffs is mounted is for others to find out.
+fn on_pass(value: &DeValue) -> Read<PathBuf> {
+    const REMEDY: &str = "write where an XDP program is pinned, such as \"/sys/fs/bpf/mine\"";
+    let path = text(value, REMEDY)?;
+    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
+        return Err(format!("is not the absolute path of a file: {REMEDY}"));
+    }
+    Ok(path.into())
 }
 
 /// What the kernel accepts as a device's name (dev_valid_name in net/core/dev.c).

@@ -51,6 +51,14 @@ pub enum Error {
         /// Process that holds it, 0 when unknown.
         pid: u64,
     },
+    /// The user's own program cannot stand behind ours.
+    #[error("on_pass = \"{}\": {why}", path.display())]
+    OnPass {
+        /// Where it is pinned.
+        path: PathBuf,
+        /// What is wrong with it, and what to do.
+        why: String,
+    },
     /// The pins were made by a version with other tables.
     #[error(
         "the tables pinned for node {node} have layout {found}, this version has {expected}; \

@@ -47,11 +47,7 @@ pub fn xdp_features(ifindex: u32) -> Option<XdpFeatures> {
 /// Whether the kernel compiles programs, instead of interpreting them; `None` when this process may not
 /// load any.
 pub fn compiles_programs() -> Option<bool> {
-    // BPF_ALU64 | BPF_MOV | BPF_K of r0 = XDP_PASS; BPF_JMP | BPF_EXIT (linux/bpf.h).
-    let mut pass = sys::bpf_insn { code: 0xb7, imm: 2, ..Default::default() };
-    pass.set_dst_reg(0);
-    let exit = sys::bpf_insn { code: 0x95, ..Default::default() };
-    let program = [pass, exit];
+    let program = pass_instructions();
     // SAFETY: terminated strings and instructions that outlive the call; null options are allowed.
     let ret = unsafe {
         sys::bpf_prog_load(
@@ -75,6 +71,14 @@ pub fn compiles_programs() -> Option<bool> {
         sys::bpf_obj_get_info_by_fd(fd.as_raw_fd(), (&raw mut info).cast(), &raw mut length)
     };
     (ret == 0).then_some(info.jited_prog_len > 0)
+}
+
+/// The shortest XDP program. BPF_ALU64 | BPF_MOV | BPF_K of r0 = XDP_PASS; BPF_JMP | BPF_EXIT
+/// (linux/bpf.h).
+pub(crate) fn pass_instructions() -> [sys::bpf_insn; 2] {
+    let mut pass = sys::bpf_insn { code: 0xb7, imm: 2, ..Default::default() };
+    pass.set_dst_reg(0);
+    [pass, sys::bpf_insn { code: 0x95, ..Default::default() }]
 }
 
 #[cfg(test)]

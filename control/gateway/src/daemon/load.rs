@@ -80,6 +80,7 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
         ("node", "interfaces", old.node.interfaces != new.node.interfaces, RESTART),
         ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
         ("node", "state", old.node.state != new.node.state, RESTART),
+        ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "allow_default_route", allowed(old) != allowed(new), RESTART),
         ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
         ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),

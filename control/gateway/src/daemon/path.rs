@@ -77,6 +77,8 @@ impl Path {
         reports: mpsc::UnboundedSender<Report>,
     ) -> Result<Path, Error> {
         let (mut gateway, opened) = Gateway::open(&upgrade::options(config)).map_err(kernel)?;
+        let on_pass = config.node.on_pass.as_ref().map(|path| path.as_path());
+        gateway.set_on_pass(on_pass).map_err(kernel)?;
         privileges::give_up()?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();

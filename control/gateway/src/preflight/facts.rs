@@ -13,7 +13,9 @@ use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour};
 use ringway_host::routes::{self, RouteKind};
 use ringway_host::{Host, Mac};
-use ringway_kernel::{DEFAULT_BPFFS, Holder, Probe, View, XdpFeatures, XdpMode, xdp_features};
+use ringway_kernel::{
+    DEFAULT_BPFFS, Holder, Probe, View, XdpFeatures, XdpMode, check_on_pass, xdp_features,
+};
 
 use crate::api::client;
 use crate::status;
@@ -58,6 +60,8 @@ pub struct Facts {
     pub jit: Option<bool>,
     /// net.core.bpf_jit_harden; seen in the first network namespace alone.
     pub jit_harden: Option<i64>,
+    /// The program of `[node] on_pass`: its name, or why it cannot be used.
+    pub on_pass: Option<Result<String, String>>,
     /// Looked at what takes time or asks others, too: what follows.
     pub thorough: bool,
     /// Rules of the firewall that name destinations, or why they are not known.
@@ -114,6 +118,7 @@ impl Default for Facts {
             cpus: 1,
             jit: None,
             jit_harden: None,
+            on_pass: None,
             thorough: false,
             firewall: None,
             answering: HashMap::new(),
@@ -146,6 +151,8 @@ impl Facts {
         facts.features = facts.links.iter().filter_map(features).collect();
         facts.channels = channels(&facts.links);
         facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
+        let on_pass = config.node.on_pass.as_ref();
+        facts.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
         facts.jit = ringway_kernel::compiles_programs();
         let harden = Host::live().sysctl("net/core/bpf_jit_harden").ok().flatten();
         facts.jit_harden = harden.and_then(|text| text.trim().parse().ok());

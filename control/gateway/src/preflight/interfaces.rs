@@ -11,6 +11,7 @@ use crate::next_hop::is_stacked;
 
 /// Every rule, interface by interface.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
+    on_pass(config, facts, report);
     for name in &config.node.interfaces {
         let Some(link) = present(config, facts, name, report) else { continue };
         guard(config, facts, name, link, report);
@@ -131,6 +132,33 @@ fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, re
     }
 }
 
+/// The user's own program behind ours.
+fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
+    let Some(path) = &config.node.on_pass else { return };
+    let subject = path.display().to_string();
+    match &facts.on_pass {
+        Some(Ok(name)) => {
+            report.ok(
+                "on-pass",
+                &subject,
+                format!("program {name:?} decides about what we pass on"),
+            );
+        }
+        Some(Err(error)) => {
+            let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
+            report.push("on-pass", &subject, State::Fail, error, fix);
+            let at = config.error_at(path, "");
+            if let Some(finding) = report.findings.last_mut() {
+                finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
+            }
+        }
+        None => {}
+    }
+}
+
+const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
+     passes on";
+
 fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
     let Some(xdp) = link.xdp.first() else {
         return report.ok("foreign-xdp", &link.name, "no XDP program");
@@ -158,7 +186,10 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         &link.name,
         State::Fail,
         format!("XDP program {name:?} (id {}) is attached and is not this node's", xdp.program),
-        holder.remedy(&link.name),
+        match holder {
+            Holder::Node(_) => holder.remedy(&link.name),
+            _ => format!("{}; {OR_ON_PASS}", holder.remedy(&link.name)),
+        },
     );
 }
 

@@ -19,6 +19,7 @@ mod http;
 mod icmp;
 mod layer3;
 mod losses;
+mod on_pass;
 mod overrides;
 mod passing;
 mod ports;

@@ -130,7 +130,8 @@ fn somebody_elses_program() -> Result<()> {
     checked.is_ok("foreign-xdp", "eth1")?;
     attach_pass(ns, "eth1")?;
     let fix = checked.fix("foreign-xdp", "eth1", "fail")?;
-    let command = fix.split_once("or: ").map(|(_, command)| command);
+    ensure!(fix.contains("on_pass = "), "{fix}");
+    let command = fix.split_once("or: ").and_then(|(_, rest)| rest.split(';').next());
     type_in(ns, command.with_context(|| fix.clone())?)?;
     checked.is_ok("foreign-xdp", "eth1")
 }
