@@ -35,4 +35,5 @@ mod road;
 mod stumbles;
 mod two_nodes;
 mod udp;
+mod upgrade;
 mod watch;
