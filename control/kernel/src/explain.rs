@@ -125,7 +125,7 @@ impl Explainer {
             && self.is_filled(Slot::OnPass);
         let flow = self.flow(&trace)?;
         let ring = asked(&trace);
-        let begun = (scratch.opening.key != 0 && reason == Reason::NatForward)
+        let begun = (scratch.opening.key != 0 && run.verdict != Verdict::Drop)
             .then(|| FlowKey::unpack(scratch.opening.key).ok())
             .flatten();
         let chosen = BackendRef::unpack(trace.chosen);

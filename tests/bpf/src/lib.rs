@@ -9,6 +9,7 @@
 pub mod audit;
 pub mod capture;
 pub mod cast;
+mod dry;
 pub mod frame;
 pub mod icmp;
 pub mod inspect;

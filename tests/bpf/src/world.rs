@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
@@ -11,6 +12,7 @@ use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables}
 use crate::audit::{self, Record};
 use crate::capture;
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family};
+use crate::dry::{Dry, Foretold};
 use crate::frame::{Frame, TCP, flags};
 use crate::model::ring_slot;
 use crate::run::Program;
@@ -120,6 +122,8 @@ pub struct World {
     /// Whether the interface of a slot has no Ethernet header.
     layer3: [bool; 2],
     next_port: u16,
+    /// What is asked before each frame; loaded for the first.
+    dry: Mutex<Option<Dry>>,
 }
 
 impl Default for World {
@@ -151,7 +155,8 @@ impl World {
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
         let (tables, layer3) = (standard_tables(), [false; 2]);
-        let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000 };
+        let dry = Mutex::default();
+        let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000, dry };
         world.change(change);
         world
     }
@@ -168,9 +173,11 @@ impl World {
     }
 
     /// Feeds a frame to an interface slot. Whatever it is, it must be counted once, there, with
-    /// the verdict that was given; and what is sent must be in order when what came was.
+    /// the verdict that was given; and what is sent must be in order when what came was. And
+    /// `ringway explain` must have foretold it.
     pub fn feed(&self, slot: u32, frame: &[u8]) -> Summary {
         let before = [self.ledger(FRONT), self.ledger(BACK)];
+        let foretold = self.foretell(slot, frame);
         let mut out = Vec::new();
         let verdict = self.root(slot).run(frame, &mut out).unwrap();
         let reason = self.counted(slot, &before, verdict);
@@ -184,7 +191,14 @@ impl World {
         if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(&came).is_good() {
             wire::check(&left).good();
         }
-        Summary { verdict, reason, frame: out }
+        let summary = Summary { verdict, reason, frame: out };
+        foretold.hold_against(frame, &summary);
+        summary
+    }
+
+    fn foretell(&self, slot: u32, frame: &[u8]) -> Foretold {
+        let mut dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
+        dry.get_or_insert_with(|| Dry::new(self)).foretell(self, slot, frame)
     }
 
     /// Feeds a frame to the front interface.

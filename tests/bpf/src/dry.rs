@@ -1,0 +1,185 @@
+//! `ringway explain` beside the packet path: before each frame that a table feeds, the dry instance
+//! is asked upon the same maps. It must foretell verdict, reason and frame, and change nothing.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libbpf_rs::libbpf_sys as sys;
+use ringway_abi::{Reason, Verdict};
+use ringway_kernel::{Explained, Explainer};
+
+use crate::{Summary, World};
+
+/// Read before and after every run, where they lie: what a packet's flow changes.
+const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
+/// Read for a world's first frames and some of the others: this takes milliseconds.
+const READ: [&str; 13] = [
+    "settings",
+    "services",
+    "service_info",
+    "backends",
+    "nat_addrs",
+    "ifaces",
+    "fragments",
+    "track_quotas",
+    "untracked",
+    "tracking",
+    "traffic",
+    "ledger",
+    "scratch",
+];
+const FIRST: u32 = 16;
+const EVERY: u32 = 64;
+
+/// The dry instance of one world.
+#[derive(Debug)]
+pub(crate) struct Dry {
+    explainer: Explainer,
+    mapped: Vec<(&'static str, Mapping)>,
+    asked: u32,
+}
+
+/// What was foretold, and where.
+#[derive(Debug)]
+pub(crate) struct Foretold {
+    explained: Explained,
+    cpu: usize,
+    second: i64,
+}
+
+impl Dry {
+    pub(crate) fn new(world: &World) -> Self {
+        let mapped = MAPPED.map(|name| (name, Mapping::new(world.map(name)))).into();
+        Self { explainer: Explainer::new(&world.gateway.view()).unwrap(), mapped, asked: 0 }
+    }
+
+    /// Asks what would become of a frame; panics when that changed anything.
+    pub(crate) fn foretell(&mut self, world: &World, slot: u32, frame: &[u8]) -> Foretold {
+        let thorough = self.asked < FIRST || self.asked % EVERY == 0;
+        self.asked += 1;
+        let before: Vec<Vec<u8>> =
+            self.mapped.iter().map(|(_, map)| map.bytes().to_vec()).collect();
+        let read = |name: &&'static str| dump(world.map(name));
+        let read_before: Vec<Vec<u8>> =
+            if thorough { READ.iter().map(read).collect() } else { Vec::new() };
+        let (cpu, second) = (rustix::thread::sched_getcpu(), now());
+        let explained = self.explainer.run(slot, frame).unwrap();
+        for ((name, map), before) in self.mapped.iter().zip(before) {
+            assert!(map.bytes() == before, "explaining changed {name}: {explained:?}");
+        }
+        for (name, before) in READ.iter().zip(read_before) {
+            assert!(dump(world.map(name)) == before, "explaining changed {name}: {explained:?}");
+        }
+        Foretold { explained, cpu, second }
+    }
+}
+
+impl Foretold {
+    /// Panics when something else came of the frame.
+    pub(crate) fn hold_against(&self, came: &[u8], live: &Summary) {
+        let Explained { verdict, reason, frame, .. } = &self.explained;
+        if live.reason == Reason::OnPass {
+            // The user's own program is not run.
+            assert!(self.explained.on_pass, "{:?} but live {live:?}", self.explained);
+            return;
+        }
+        let same = (*verdict, *reason) == live.pair();
+        // What time decides: it went on between the two runs.
+        let rested = *reason == Reason::IcmpLimited && live.verdict == Verdict::Tx;
+        if !same && (rested || now() != self.second) {
+            return;
+        }
+        assert!(
+            same && !self.explained.on_pass,
+            "explained as {verdict}/{reason}, live {}/{}: {:?}\n{came:02x?}",
+            live.verdict,
+            live.reason,
+            self.explained
+        );
+        // The port of a new flow is the CPU's next one.
+        let elsewhere =
+            self.explained.begins.is_some() && rustix::thread::sched_getcpu() != self.cpu;
+        if *verdict != Verdict::Drop && !elsewhere {
+            assert!(*frame == live.frame, "{:?}\nlive {:02x?}", self.explained, live.frame);
+        }
+    }
+}
+
+fn now() -> i64 {
+    rustix::time::clock_gettime(rustix::time::ClockId::Monotonic).tv_sec
+}
+
+/// An array's memory.
+#[derive(Debug)]
+struct Mapping {
+    at: *const u8,
+    len: usize,
+}
+
+// SAFETY: memory of the kernel's that stays where it is; whoever reads it sees some state of it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(map: BorrowedFd<'_>) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        let info = info_of(map);
+        let len = info.max_entries as usize * (info.value_size as usize).next_multiple_of(8);
+        // SAFETY: a new mapping, at a place of the kernel's choice.
+        let at = unsafe {
+            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, map, 0).unwrap()
+        };
+        Self { at: at.cast(), len }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: mapped for as long as this lives; no frame is under way while a test compares.
+        unsafe { std::slice::from_raw_parts(self.at, self.len) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by new(), and nobody borrows it any more.
+        let _ = unsafe { rustix::mm::munmap(self.at.cast_mut().cast(), self.len) };
+    }
+}
+
+fn info_of(map: BorrowedFd<'_>) -> sys::bpf_map_info {
+    let mut info = sys::bpf_map_info::default();
+    let mut len = size_of::<sys::bpf_map_info>() as u32;
+    // SAFETY: `info` is as long as `len` says.
+    let ret = unsafe { sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &mut info, &mut len) };
+    assert_eq!(ret, 0, "reading a map's info");
+    info
+}
+
+/// Everything in a map, of all CPUs.
+fn dump(map: BorrowedFd<'_>) -> Vec<u8> {
+    let info = info_of(map);
+    let per_cpu = [sys::BPF_MAP_TYPE_PERCPU_ARRAY, sys::BPF_MAP_TYPE_PERCPU_HASH];
+    let value = match per_cpu.contains(&info.type_) {
+        true => {
+            (info.value_size as usize).next_multiple_of(8) * libbpf_rs::num_possible_cpus().unwrap()
+        }
+        false => info.value_size as usize,
+    };
+    let entries = info.max_entries as usize;
+    let mut keys = vec![0u8; entries * info.key_size as usize];
+    let mut values = vec![0u8; entries * value];
+    let (mut count, mut next) = (info.max_entries, 0u64);
+    // SAFETY: both buffers have room for as many entries as `count` says; `next` for a position.
+    let ret = unsafe {
+        sys::bpf_map_lookup_batch(
+            map.as_raw_fd(),
+            std::ptr::null_mut(),
+            (&raw mut next).cast(),
+            keys.as_mut_ptr().cast(),
+            values.as_mut_ptr().cast(),
+            &mut count,
+            std::ptr::null(),
+        )
+    };
+    assert!(ret == 0 || ret == -2, "reading a map at once: {ret}");
+    assert_ne!(count, 0, "nothing was read");
+    keys.extend(values);
+    keys
+}
