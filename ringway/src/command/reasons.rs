@@ -115,6 +115,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_runbook_knows_every_reason() {
+        let runbook = include_str!("../../../docs/runbook.md");
+        let reasons = Reason::all().skip(1).map(Reason::name);
+        for name in reasons.chain(ringway_abi::Loss::all().map(ringway_abi::Loss::name)) {
+            assert!(runbook.contains(&format!("`{name}`")), "docs/runbook.md lacks {name}");
+        }
+    }
+
+    #[test]
     fn all_and_one() {
         let all = select(None).expect("all");
         assert!(all.len() > 20 && all.iter().all(|entry| !entry.meaning.is_empty()));

@@ -147,5 +147,12 @@ fn what_a_machine_in_order_is_told() -> Result<()> {
     {
         checked.is_ok(check, subject)?;
     }
+    let runbook = include_str!("../../../../docs/runbook.md");
+    let arguments = ["check", "--host", "-c", &checked.file, "-o", "json"];
+    let document = ringway(checked.namespace, &arguments)?.json()?;
+    for finding in document["findings"].as_array().into_iter().flatten() {
+        let name = finding["check"].as_str().unwrap_or_default();
+        ensure!(runbook.contains(&format!("`{name}`")), "docs/runbook.md lacks {name}");
+    }
     Ok(())
 }
