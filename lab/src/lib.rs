@@ -11,6 +11,7 @@ mod error;
 pub mod lb;
 mod machine;
 mod median;
+mod named;
 pub mod packet;
 mod wrk;
 

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 /// Seconds since 1970 (UTC); 0 before.
 pub fn unix_s(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
@@ -12,27 +15,11 @@ pub fn from_unix_s(seconds: u64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds)
 }
 
-/// RFC 3339 in UTC, to the second: `2026-01-31T12:00:00Z`.
+/// RFC 3339 in UTC, to the second: `2026-01-31T12:00:00Z`. 1970 for what has no date there.
 pub fn rfc3339(at: SystemTime) -> String {
-    let total = unix_s(at);
-    let (days, second) = (total / 86_400, total % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Days since 1970 to a date of the proleptic Gregorian calendar. Years are counted from March,
-/// so that a leap day is the last of its year.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468; // since 0000-03-01
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+    let seconds = i64::try_from(unix_s(at)).unwrap_or(0);
+    let date = OffsetDateTime::from_unix_timestamp(seconds);
+    date.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(&Rfc3339).unwrap_or_default()
 }
 
 #[cfg(test)]

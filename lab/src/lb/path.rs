@@ -1,11 +1,7 @@
 //! The ways from the client to the backends.
 
-use std::fmt;
-use std::str::FromStr;
-
-use serde::{Serialize, Serializer};
-
 use crate::Error;
+use crate::named::named;
 
 /// One way from the client to the two backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,28 +65,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Path {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL
-            .into_iter()
-            .find(|p| p.name() == text)
-            .ok_or_else(|| Error::NoSuchPath(text.to_owned(), Self::ALL.map(Self::name).join(", ")))
-    }
-}
-
-impl Serialize for Path {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
+named!(Path, Error::NoSuchPath);
 
 #[cfg(test)]
 mod tests {

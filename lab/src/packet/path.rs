@@ -1,13 +1,11 @@
 //! The ways a packet may take through the gateway.
 
-use std::fmt;
-use std::str::FromStr;
-
 use ringway_abi::{Reason, Verdict};
 use serde::{Serialize, Serializer};
 
 use super::frame::{ACK, SYN};
 use crate::Error;
+use crate::named::named;
 
 /// One way through the packet path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,28 +82,7 @@ impl Path {
     }
 }
 
-impl fmt::Display for Path {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Path {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        Self::ALL
-            .into_iter()
-            .find(|p| p.name() == text)
-            .ok_or_else(|| Error::NoSuchPath(text.to_owned(), Self::ALL.map(Self::name).join(", ")))
-    }
-}
-
-impl Serialize for Path {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
-}
+named!(Path, Error::NoSuchPath);
 
 /// IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

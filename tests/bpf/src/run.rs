@@ -1,6 +1,7 @@
 //! BPF_PROG_TEST_RUN and the few other system calls that tests need and the gateway does not.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::null;
 
 use libbpf_rs::libbpf_sys as sys;
 use ringway_abi::Verdict;
@@ -30,49 +31,46 @@ impl Program {
 
     /// Runs a frame through it. `out` receives the frame as the program left it.
     pub fn run(&self, frame: &[u8], out: &mut Vec<u8>) -> Result<Verdict, std::io::Error> {
-        out.resize(frame.len() + GROWTH, 0);
-        let mut opts = sys::bpf_test_run_opts {
-            sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
-            data_in: frame.as_ptr().cast(),
-            data_size_in: frame.len() as u32,
-            data_out: out.as_mut_ptr().cast(),
-            data_size_out: out.len() as u32,
-            repeat: 1,
-            ..Default::default()
-        };
-        // SAFETY: both buffers are as long as said and outlive the call; the kernel writes only
-        // to `out` and to `opts` itself.
-        let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
-        if ret < 0 {
-            return Err(std::io::Error::from_raw_os_error(-ret));
-        }
-        out.truncate(opts.data_size_out as usize);
-        Ok(Verdict::try_from(opts.retval).unwrap())
+        Ok(Verdict::try_from(self.test_run(frame, &[], out)?).unwrap())
     }
 
     /// Runs a frame through a program of the traffic control hook, from a socket of this mark: its
     /// action (TC_ACT_*), and the frame as it left it.
     pub fn run_marked(&self, frame: &[u8], mark: u32) -> (u32, Vec<u8>) {
-        let mut out = vec![0; frame.len() + GROWTH];
+        let mut out = Vec::new();
         // The head of struct __sk_buff (linux/bpf.h): length, packet type, mark.
-        let context = [0, 0, mark];
+        let action = self.test_run(frame, &[0, 0, mark], &mut out).unwrap();
+        (action, out)
+    }
+
+    /// What it returns. `context`: how the program's context begins; nothing for an empty one.
+    fn test_run(
+        &self,
+        frame: &[u8],
+        context: &[u32],
+        out: &mut Vec<u8>,
+    ) -> Result<u32, std::io::Error> {
+        out.resize(frame.len() + GROWTH, 0);
+        let ctx_in = if context.is_empty() { null() } else { context.as_ptr().cast() };
         let mut opts = sys::bpf_test_run_opts {
             sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
             data_in: frame.as_ptr().cast(),
             data_size_in: frame.len() as u32,
             data_out: out.as_mut_ptr().cast(),
             data_size_out: out.len() as u32,
-            ctx_in: (&raw const context).cast(),
-            ctx_size_in: size_of_val(&context) as u32,
+            ctx_in,
+            ctx_size_in: size_of_val(context) as u32,
             repeat: 1,
             ..Default::default()
         };
         // SAFETY: buffers and context are as long as said and outlive the call; the kernel writes
         // only to `out` and to `opts` itself.
         let ret = unsafe { sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut opts) };
-        assert_eq!(ret, 0, "BPF_PROG_TEST_RUN");
+        if ret < 0 {
+            return Err(std::io::Error::from_raw_os_error(-ret));
+        }
         out.truncate(opts.data_size_out as usize);
-        (opts.retval, out)
+        Ok(opts.retval)
     }
 
     /// How often the kernel has run it, while [`count_runs`] was held.
