@@ -194,6 +194,26 @@ fn three_capabilities_are_enough() -> Result<()> {
     ensure!(!lost.contains("not counted"), "what the kernel drops is not counted: {lost}");
     get(site.client(), WEB)?;
 
+    // Who is in the group may use the API, and nobody else.
+    let member = |group: &str, words: &[&str]| {
+        let who = ["setpriv", "--reuid=62115", &format!("--regid={group}"), "--clear-groups"];
+        let binary = machine.directory.join("ringway");
+        let (binary, file) = (binary.to_string_lossy(), file.to_string_lossy());
+        machine.run(&[&who, &[&*binary][..], words, &["-c", &file]].concat())
+    };
+    let asked = member("ringway", &["status"])?;
+    // Nobody answers for "direct".
+    ensure!(asked.code == 3 && asked.out.contains("flows now"), "{}", asked.said());
+    let reloaded = member("ringway", &["reload"])?;
+    ensure!(reloaded.code == 0, "{}", reloaded.said());
+    let drained = member("ringway", &["backend", "drain", "web", "10.2.0.11"])?;
+    ensure!(drained.code == 0, "{}", drained.said());
+    let cleared = member("ringway", &["overrides", "clear"])?;
+    ensure!(cleared.code == 0, "{}", cleared.said());
+    let stranger = member("62116", &["reload"])?;
+    ensure!(stranger.code == 1 && stranger.err.contains("ermission"), "{}", stranger.said());
+    ensure!(capabilities(daemon.pid(), "CapEff")? == THREE, "after reloading");
+
     // The next daemon takes over what this one has pinned.
     daemon.signal(Signal::TERM)?;
     let end = daemon.wait(SOON)?;
