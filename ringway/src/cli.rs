@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use ringway_host::Mac;
 use ringway_lab::{demo, lb, packet};
 
 /// An XDP load balancer that shows what it does.
@@ -36,6 +37,8 @@ pub enum Command {
     Overrides(OverridesArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
+    /// Tell what would become of a packet, and why; nothing is sent or changed.
+    Explain(ExplainArgs),
     /// Keep the programs that were attached, for a minute only, where the default route leads.
     Confirm(ConfirmArgs),
     /// Stop the packet path of a node: remove its programs, maps and neighbours.
@@ -270,6 +273,51 @@ impl NodeArgs {
     pub fn whom(&self) -> ringway_gateway::ask::Whom<'_> {
         ringway_gateway::ask::Whom { config: self.config.as_deref(), node: self.node.as_deref() }
     }
+}
+
+/// `ringway explain`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Asks the loaded packet path itself, by its own tables as they are now. Needs root, and no \
+    daemon. TCP is a SYN unless --flags says otherwise.\n\nExamples:\n  \
+    ringway explain -i eth0 'tcp 192.0.2.7:4711 > 203.0.113.10:80'\n  \
+    ringway explain -i eth0 --flags ack 'tcp [2001:db8::7]:4711 > [2001:db8:a::10]:80' -o json\n  \
+    ringway explain -i eth0 -r capture.pcapng -n 7"
+)]
+pub struct ExplainArgs {
+    /// Interface of the node that the packet comes in by.
+    #[arg(short, long, value_name = "IFACE")]
+    pub interface: String,
+    /// The packet: 'tcp SENDER:PORT > RECEIVER:PORT', udp alike, 'icmp SENDER > RECEIVER' for an echo
+    /// request; IPv6 addresses with a port in brackets.
+    #[arg(value_name = "PACKET", required_unless_present = "read", conflicts_with = "read")]
+    pub packet: Option<String>,
+    /// Take the packet from this capture, pcapng or pcap, instead.
+    #[arg(short, long, value_name = "FILE")]
+    pub read: Option<PathBuf>,
+    /// Which packet of the capture, counted from 1.
+    #[arg(short, long, value_name = "N", default_value_t = 1, requires = "read")]
+    pub number: u64,
+    /// TCP flags: fin, syn, rst, psh, ack, urg, ece, cwr, with commas, or none.
+    #[arg(long, value_name = "FLAGS", default_value = "syn", conflicts_with = "read")]
+    pub flags: String,
+    /// Bytes of the IP packet, headers included [default: headers alone].
+    #[arg(long, value_name = "N", conflicts_with = "read")]
+    pub bytes: Option<u16>,
+    /// TTL or hop limit.
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "read")]
+    pub ttl: u8,
+    /// MAC address it comes from: the client's, or its router's.
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:01", conflicts_with = "read")]
+    pub source_mac: Mac,
+    /// VLAN id it is tagged with [default: the interface's own].
+    #[arg(long, value_name = "ID", conflicts_with = "read",
+        value_parser = clap::value_parser!(u16).range(0..=4094))]
+    pub vlan: Option<u16>,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// `ringway reasons`

@@ -8,6 +8,7 @@ pub mod clock;
 pub mod daemon;
 pub mod decap;
 pub mod detach;
+pub mod explain;
 pub mod guard;
 pub mod health;
 pub mod metrics;

@@ -3,7 +3,7 @@
 //! else reads is written, and nothing is sent.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::btree_map;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -59,6 +59,19 @@ pub struct Explained {
     pub on_pass: bool,
 }
 
+/// How frames of an interface come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Slot of the device they come in by: its own, or that of the device below a VLAN device.
+    pub device: u32,
+    /// Its tags: ethertype and VLAN id, outer first.
+    pub tags: Vec<(u16, u16)>,
+    /// MAC address of frames to us.
+    pub mac: [u8; 6],
+    /// Its frames have no Ethernet header.
+    pub layer3: bool,
+}
+
 /// A flow's record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowFound {
@@ -103,6 +116,17 @@ impl Explainer {
         let (programs, maps, trace) = load_dry(live, icmp_budget(live))?;
         let live_slots = MapHandle::try_from(&live.slots).map_err(map_error("open", "slots"))?;
         Ok(Self { maps, trace, roots: BTreeMap::new(), programs, live_slots })
+    }
+
+    /// How frames of an interface slot come in; `None`: the slot is not in use.
+    pub fn entry(&self, slot: u32) -> Result<Option<Entry>> {
+        let iface: Option<rw_iface> = map::find(&self.maps.ifaces, &slot)?;
+        Ok(iface.filter(|iface| iface.ifindex != 0).map(|iface| Entry {
+            device: iface.device,
+            tags: iface.tags.into_iter().filter(|tag| *tag != 0).map(tag).collect(),
+            mac: iface.mac,
+            layer3: u32::from(iface.flags) & RW_IFACE_LAYER3 != 0,
+        }))
     }
 
     /// What would become of a frame that comes in by the device of this interface slot: from the
@@ -161,8 +185,8 @@ impl Explainer {
         }
         let layer3 = u32::from(iface.flags) & RW_IFACE_LAYER3 != 0;
         let root: &OwnedFd = match self.roots.entry((slot, layer3)) {
-            Entry::Occupied(root) => root.into_mut(),
-            Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?),
+            btree_map::Entry::Occupied(root) => root.into_mut(),
+            btree_map::Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?),
         };
         Ok(root.as_fd())
     }
@@ -247,6 +271,10 @@ impl Explainer {
         let row: ringway_abi::raw::rw_backend = map::get(&self.maps.backends, index)?;
         Ok(Some(row.service))
     }
+}
+
+fn tag(tag: u32) -> (u16, u16) {
+    ((tag >> 16) as u16, tag as u16 & 0xfff)
 }
 
 fn asked(trace: &rw_trace) -> Option<RingAsked> {

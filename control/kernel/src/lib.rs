@@ -39,7 +39,7 @@ pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
 pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use detach::{Detached, detach};
 pub use error::{Error, Result};
-pub use explain::{Explained, Explainer, FlowFound, RingAsked};
+pub use explain::{Entry, Explained, Explainer, FlowFound, RingAsked};
 pub use gateway::{Gateway, Interface, Options, Vlan};
 pub use holder::{Holder, holder};
 pub use load::objects;

@@ -8,6 +8,7 @@ pub mod confirm;
 pub mod decap;
 pub mod demo;
 pub mod detach;
+pub mod explain;
 pub mod import;
 pub mod man;
 pub mod overrides;

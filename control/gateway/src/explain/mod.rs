@@ -1,0 +1,343 @@
+//! What the loaded program would do with a packet, and why: schema `ringway.explain/1`.
+//!
+//! Fields are only ever added. Needs root, and no daemon.
+
+pub mod capture;
+pub mod tuple;
+
+use std::path::Path;
+
+use ringway_abi::{Reason, Verdict};
+use ringway_host::Mac;
+use ringway_kernel::{
+    BackendState, DEFAULT_BPFFS, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
+    View,
+};
+use serde::Serialize;
+
+use crate::ask::{self, Whom};
+use crate::explain::tuple::{Details, Protocol, Tuple};
+use crate::problem::Error;
+use crate::status::{NextHop, Status};
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "ringway.explain/1";
+
+/// Which packet.
+#[derive(Clone, Debug)]
+pub enum What<'a> {
+    /// One that is put together.
+    Tuple(Tuple, Shape),
+    /// One of a capture: the file, and its number in it.
+    Captured(&'a Path, u64),
+}
+
+/// What a tuple does not say of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// TCP flags.
+    pub tcp_flags: u8,
+    /// Bytes of the IP packet; `None`: headers alone.
+    pub bytes: Option<u16>,
+    /// Hops it may still take.
+    pub ttl: u8,
+    /// Link-layer source.
+    pub source_mac: Mac,
+    /// VLAN id it is tagged with.
+    pub vlan: Option<u16>,
+}
+
+/// What would become of a packet.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// `[node] name`.
+    pub node: String,
+    /// The packet in words.
+    pub packet: String,
+    /// Interface it comes in by.
+    pub interface: String,
+    /// The packet path's number for it.
+    pub slot: u32,
+    /// The service it is for; absent where it is for none.
+    pub service: Option<Service>,
+    /// The flow it belongs to.
+    pub flow: Option<Flow>,
+    /// The source that its backend would see, where it would begin a nat flow. The port is the next
+    /// one of this CPU: another may be taken.
+    pub begins_as: Option<String>,
+    /// What the ring said, where it was asked.
+    pub ring: Option<Ring>,
+    /// The backend it is meant for.
+    pub backend: Option<Backend>,
+    /// Where it would leave, if it would.
+    pub next_hop: Option<Way>,
+    /// `drop`, `pass`, `tx` or `redirect`.
+    pub verdict: &'static str,
+    /// Why; as `ringway reasons` has it.
+    pub reason: &'static str,
+    /// What the reason means.
+    pub meaning: &'static str,
+    /// Why that happens.
+    pub cause: &'static str,
+    /// What to do about it, if anything.
+    pub next: Option<&'static str>,
+    /// The user's own program (`on_pass`) would get it now, and have the last word.
+    pub on_pass: bool,
+    /// The frame as it would leave, in hexadecimal; absent when it is dropped.
+    pub frame: Option<String>,
+}
+
+/// A service.
+#[derive(Clone, Debug, Serialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Address, port or ports, and protocol.
+    pub endpoint: String,
+    /// How packets reach its backends.
+    pub forward: String,
+}
+
+/// A flow that is there.
+#[derive(Clone, Debug, Serialize)]
+pub struct Flow {
+    /// Its state.
+    pub state: String,
+    /// Its client.
+    pub client: String,
+    /// The client as its backend sees it.
+    pub source: Option<String>,
+    /// Its backend; absent when that is gone.
+    pub backend: Option<String>,
+    /// Seconds since it was noted to be alive.
+    pub idle_s: u32,
+    /// It may have to give way to new flows.
+    pub on_probation: bool,
+}
+
+/// A slot of the ring.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ring {
+    /// Its number.
+    pub slot: u32,
+    /// It is changing or settling.
+    pub changing: bool,
+    /// The backend that gets its new flows.
+    pub current: Option<String>,
+    /// The backend that gets its flows without a record.
+    pub former: Option<String>,
+    /// A record of this very flow decided.
+    pub tracked: bool,
+}
+
+/// A backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct Backend {
+    /// Address and port.
+    pub address: String,
+    /// Whether the packet path takes it for healthy.
+    pub up: bool,
+    /// Why not, as far as the daemon says.
+    pub reason: Option<String>,
+    /// Way to it; absent where none is known.
+    pub next_hop: Option<NextHop>,
+}
+
+/// A way out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// Interface; of packets passed on it is the kernel that finds it.
+    pub interface: String,
+    /// Link-layer destination; absent where the device has no such.
+    pub mac: Option<String>,
+}
+
+/// Asks the packet path of a node about a packet that comes in by an interface.
+///
+/// # Errors
+/// Nothing is loaded, there is no such interface, or the packet is none.
+pub fn explain(whom: &Whom<'_>, interface: &str, what: &What<'_>) -> Result<Explanation, Error> {
+    let status = ask::status(whom)?;
+    let failed = |error: ringway_kernel::Error| Error::failed(error.to_string(), "");
+    let view = View::open(Path::new(DEFAULT_BPFFS), &status.node).map_err(failed)?;
+    let slot = slot_of(&status, interface)?;
+    let mut explainer = Explainer::new(&view).map_err(failed)?;
+    let entry = explainer.entry(slot).map_err(failed)?;
+    let entry = entry.ok_or_else(|| failed(ringway_kernel::Error::NoSlot { slot }))?;
+    let (packet, frame) = put_together(what, &entry)?;
+    if frame.len() < 14 {
+        let what = format!("a frame of {} bytes is none", frame.len());
+        return Err(Error::configuration(what, "a frame has 14 bytes at least"));
+    }
+    let explained = explainer.run(entry.device, &frame).map_err(failed)?;
+    let services = view.services().map_err(failed)?;
+    let names = Names { status: &status, services: &services };
+    Ok(names.explanation(packet, slot, &explained))
+}
+
+fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
+    let found = status.interfaces.iter().find(|one| one.name == interface);
+    found.map(|one| one.slot).ok_or_else(|| {
+        let names: Vec<&str> = status.interfaces.iter().map(|one| one.name.as_str()).collect();
+        Error::configuration(
+            format!("node {} has no interface {interface:?}", status.node),
+            format!("give one of these with -i: {}", names.join(", ")),
+        )
+    })
+}
+
+/// The packet in words, and its frame.
+fn put_together(what: &What<'_>, entry: &Entry) -> Result<(String, Vec<u8>), Error> {
+    let (tuple, shape) = match what {
+        What::Captured(path, n) => {
+            let frame = capture::packet(path, *n, entry.layer3)?;
+            return Ok((tuple::describe(&frame, entry.layer3), frame));
+        }
+        What::Tuple(tuple, shape) => (tuple, shape),
+    };
+    let details = Details {
+        tcp_flags: shape.tcp_flags,
+        bytes: shape.bytes,
+        ttl: shape.ttl,
+        source_mac: shape.source_mac,
+        destination_mac: Mac(entry.mac),
+        vlans: shape.vlan.map_or_else(|| entry.tags.clone(), |id| vec![(0x8100, id)]),
+        layer3: entry.layer3,
+    };
+    let flags = match tuple.protocol {
+        Protocol::Tcp => format!(", {}", tuple::flag_names(shape.tcp_flags)),
+        Protocol::Udp | Protocol::Icmp => String::new(),
+    };
+    Ok((format!("{tuple}{flags}"), tuple::frame(tuple, &details)?))
+}
+
+/// What numbers of the packet path are called.
+struct Names<'a> {
+    status: &'a Status,
+    services: &'a [ServiceState],
+}
+
+impl Names<'_> {
+    fn explanation(&self, packet: String, slot: u32, it: &Explained) -> Explanation {
+        let reason = if it.on_pass { Reason::OnPass } else { it.reason };
+        Explanation {
+            schema: SCHEMA,
+            node: self.status.node.clone(),
+            packet,
+            interface: self.interface(slot),
+            slot,
+            service: it.service.and_then(|id| self.service(id)),
+            flow: it.flow.map(|flow| self.flow(&flow)),
+            begins_as: it.begins.map(|source| source.to_string()),
+            ring: it.ring.map(|ring| self.ring(&ring)),
+            backend: it.backend.and_then(|index| self.backend(index)),
+            next_hop: self.way(it),
+            verdict: it.verdict.name(),
+            reason: reason.name(),
+            meaning: reason.meaning(),
+            cause: reason.cause(),
+            next: reason.next(),
+            on_pass: it.on_pass,
+            frame: (it.verdict != Verdict::Drop).then(|| hex(&it.frame)),
+        }
+    }
+
+    fn interface(&self, slot: u32) -> String {
+        let found = self.status.interfaces.iter().find(|one| one.slot == slot);
+        found.map_or_else(|| format!("slot {slot}"), |one| one.name.clone())
+    }
+
+    fn service(&self, id: u16) -> Option<Service> {
+        let found = self.services.iter().find(|service| service.id == id)?;
+        let ports = ringway_config::PortRange { first: found.key.port, last: found.key.last_port };
+        let address = match found.key.address {
+            std::net::IpAddr::V4(v4) => v4.to_string(),
+            std::net::IpAddr::V6(v6) => format!("[{v6}]"),
+        };
+        let protocol = match found.key.protocol {
+            ringway_plan::tables::Protocol::Tcp => "tcp",
+            ringway_plan::tables::Protocol::Udp => "udp",
+        };
+        Some(Service {
+            name: found.name.clone(),
+            endpoint: format!("{address}:{ports} {protocol}"),
+            forward: found.forward.to_string(),
+        })
+    }
+
+    fn state(&self, index: u32) -> Option<(&ServiceState, &BackendState)> {
+        let in_service = |service| own(service, index).map(|backend| (service, backend));
+        self.services.iter().find_map(in_service)
+    }
+
+    fn address(&self, index: u32) -> Option<String> {
+        self.state(index).map(|(_, backend)| backend.address.to_string())
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend> {
+        let (service, state) = self.state(index)?;
+        let address = state.address.to_string();
+        let told = self.status.services.iter().filter(|one| one.name == service.name);
+        let told = told.flat_map(|one| &one.backends).find(|one| one.endpoint() == address);
+        Some(Backend {
+            address,
+            up: state.up,
+            reason: told.and_then(|backend| backend.reason.clone()),
+            next_hop: state.next_hop.map(|hop| NextHop {
+                interface: self.interface(hop.iface),
+                mac: Mac(hop.mac).to_string(),
+                mtu_bytes: hop.mtu,
+            }),
+        })
+    }
+
+    fn flow(&self, flow: &FlowFound) -> Flow {
+        Flow {
+            state: flow.state.to_string(),
+            client: flow.client.to_string(),
+            source: flow.source.map(|source| source.to_string()),
+            backend: self.address(flow.backend),
+            idle_s: flow.idle_s,
+            on_probation: !flow.kept,
+        }
+    }
+
+    fn ring(&self, ring: &RingAsked) -> Ring {
+        Ring {
+            slot: ring.slot,
+            changing: ring.changed,
+            current: ring.current.and_then(|index| self.address(index)),
+            former: ring.former.and_then(|index| self.address(index)),
+            tracked: ring.tracked,
+        }
+    }
+
+    /// By what sent it: to its backend, to its flow's client, or back.
+    fn way(&self, it: &Explained) -> Option<Way> {
+        if !matches!(it.verdict, Verdict::Tx | Verdict::Redirect) {
+            return None;
+        }
+        let to_backend = it.backend.and_then(|index| self.state(index)?.1.next_hop);
+        let slot = match it.reason {
+            Reason::NatForward
+            | Reason::DsrL2
+            | Reason::DsrIpip
+            | Reason::DsrGue
+            | Reason::IcmpToBackend => to_backend.map(|hop| hop.iface),
+            Reason::NatReply | Reason::IcmpToClient => it.flow.map(|flow| flow.iface),
+            _ => Some(it.iface),
+        };
+        let mac = it.frame.first_chunk().map(|mac| Mac(*mac).to_string());
+        Some(Way { interface: self.interface(slot?), mac })
+    }
+}
+
+fn own(service: &ServiceState, index: u32) -> Option<&BackendState> {
+    service.backends.iter().find(|backend| backend.index == index)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,126 @@
+//! `ringway explain`: what the loaded program would do with a packet, and why.
+
+use ringway_gateway::ask;
+use ringway_gateway::explain::{self, Explanation, Shape, What, tuple};
+use ringway_gateway::problem::Error;
+
+use crate::cli::{ExplainArgs, Output};
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table, Tone, paint};
+
+/// Asks the dry instance, and prints what it found.
+pub fn main(args: &ExplainArgs) -> anyhow::Result<Exit> {
+    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let what = what(args)?;
+    let explanation = explain::explain(&whom, &args.interface, &what)?;
+    match args.output.output {
+        Output::Json => table::json(&explanation)?,
+        Output::Table => table::print(&render(&explanation, table::colour()))?,
+    }
+    Ok(Exit::Done)
+}
+
+fn what(args: &ExplainArgs) -> Result<What<'_>, Error> {
+    if let Some(file) = &args.read {
+        return Ok(What::Captured(file, args.number));
+    }
+    let shape = Shape {
+        tcp_flags: tuple::flags(&args.flags)?,
+        bytes: args.bytes,
+        ttl: args.ttl,
+        source_mac: args.source_mac,
+        vlan: args.vlan,
+    };
+    let tuple = args.packet.as_deref().unwrap_or_default().parse()?;
+    Ok(What::Tuple(tuple, shape))
+}
+
+fn render(it: &Explanation, colour: bool) -> String {
+    let mut steps = Table::new(&["step", "found"]);
+    let mut step = |name: &str, found: Cell| steps.row(vec![Cell::new(name), found]);
+    step("interface", Cell::new(format!("{}, slot {}", it.interface, it.slot)));
+    step("service", service(it));
+    if it.service.is_some() {
+        step("flow", Cell::new(flow(it)));
+    }
+    if let Some(ring) = &it.ring {
+        step("ring slot", Cell::new(slot(ring)));
+    }
+    if let Some(backend) = &it.backend {
+        step("backend", health(backend));
+    }
+    if let Some(way) = &it.next_hop {
+        let mac = way.mac.as_deref().unwrap_or("no MAC address");
+        step("next hop", Cell::new(format!("{} via {mac}", way.interface)));
+    }
+    let tone = match it.verdict {
+        "drop" | "aborted" => Tone::Bad,
+        "pass" => Tone::Warn,
+        _ => Tone::Good,
+    };
+    let verdict = paint(&format!("{}: {}", it.verdict, it.reason), tone, colour);
+    let mut text = format!(
+        "node {}: {} would be given the verdict {verdict}\n{}\n{}\n",
+        it.node,
+        it.packet,
+        steps.render(colour),
+        it.meaning
+    );
+    if let Some(next) = it.next {
+        text += &format!("  cause: {}\n  to do: {next}\n", it.cause);
+    }
+    text
+}
+
+fn service(it: &Explanation) -> Cell {
+    match &it.service {
+        Some(service) => {
+            Cell::new(format!("{}, {}, {}", service.name, service.endpoint, service.forward))
+        }
+        None => Cell::new("none").tone(Tone::Warn),
+    }
+}
+
+fn flow(it: &Explanation) -> String {
+    let begins = match &it.begins_as {
+        Some(source) => format!("it begins one; its backend sees {source}, or another free port"),
+        None => String::new(),
+    };
+    let Some(flow) = &it.flow else {
+        return if begins.is_empty() {
+            "none that is known".into()
+        } else {
+            format!("none: {begins}")
+        };
+    };
+    let explain::Flow { state, client, idle_s, .. } = flow;
+    let source = flow.source.as_deref().unwrap_or("an address that is gone");
+    let backend = flow.backend.as_deref().unwrap_or("a backend that is gone");
+    let probation = if flow.on_probation { ", on probation" } else { "" };
+    let over = if begins.is_empty() { String::new() } else { format!("; that is over: {begins}") };
+    format!("{state}, {client} as {source} to {backend}, seen {idle_s} s ago{probation}{over}")
+}
+
+fn slot(ring: &explain::Ring) -> String {
+    let name = |address: &Option<String>| address.clone().unwrap_or_else(|| "nobody".into());
+    let current = name(&ring.current);
+    match (ring.changing, ring.tracked) {
+        (false, _) => format!("{}: {current}", ring.slot),
+        (true, true) => format!("{} is changing, but this flow has a record", ring.slot),
+        (true, false) => format!(
+            "{} is changing: {current} gets new flows, {} those without a record",
+            ring.slot,
+            name(&ring.former)
+        ),
+    }
+}
+
+fn health(backend: &explain::Backend) -> Cell {
+    let (word, tone) = if backend.up { ("up", Tone::Good) } else { ("down", Tone::Bad) };
+    let reason = backend.reason.as_ref().map_or_else(String::new, |reason| format!(", {reason}"));
+    let way = match &backend.next_hop {
+        Some(_) => "",
+        None => ", no way to it is known",
+    };
+    Cell::new(format!("{}, {word}{reason}{way}", backend.address)).tone(tone)
+}
