@@ -109,9 +109,13 @@ fn request<T: DeserializeOwned>(
 }
 
 fn hangs(socket: &Path, patience: Duration) -> Failure {
+    let within = match patience.as_secs() {
+        0 => format!("{} ms", patience.as_millis()),
+        seconds => format!("{seconds} s"),
+    };
     failed(
         socket,
-        &format!("no answer within {patience:?}: the daemon hangs"),
+        &format!("no answer within {within}: the daemon hangs"),
         "restart it: it takes over without losing a packet",
     )
 }

@@ -5,10 +5,8 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{
-    Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, service,
-};
-use ringway_testnet::{Signal, wait_for};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service};
+use ringway_testnet::Signal;
 use serde_json::Value;
 
 use super::restart::under_load;
@@ -245,29 +243,4 @@ fn all_backends_are_replaced_at_once() -> Result<()> {
         ensure!(answer == name, "{n}: {answer}");
     }
     Ok(())
-}
-
-#[test]
-fn a_second_daemon_of_the_same_node_is_refused() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let text = site.configuration(&site.service("web", WEB, ""));
-    let gateway = Gateway::start(ns, &text)?;
-    let other = text.replace("api.sock", "b.sock").replace("/state\"", "/other-state\"");
-    let file = ns.directory().join("other.toml");
-    fs::write(&file, other + "[metrics]\nlisten = \"off\"\n")?;
-    let ran: Ran = ringway_net_tests::ringway(ns, &["run", "-c", &file.to_string_lossy()])?;
-    ensure!(ran.code == 1, "{ran:?}");
-    ensure!(
-        ran.err.contains(ns.name()) && ran.err.contains("is already looked after by process"),
-        "{}",
-        ran.err
-    );
-    get(site.client(), WEB)?;
-    let healthy = || {
-        let status = gateway.status().map_err(|error| format!("{error:#}"))?;
-        if status["healthy"] == true { Ok(()) } else { Err(status["problems"].to_string()) }
-    };
-    Ok(wait_for("the first daemon, undisturbed", SOON, healthy)?)
 }
