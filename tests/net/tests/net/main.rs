@@ -10,6 +10,7 @@ mod decap;
 mod demo;
 mod devices;
 mod dsr;
+mod explain;
 mod flows;
 mod fragments;
 mod guard;
