@@ -54,7 +54,7 @@ impl Dry {
 
     /// Asks what would become of a frame; panics when that changed anything.
     pub(crate) fn foretell(&mut self, world: &World, slot: u32, frame: &[u8]) -> Foretold {
-        let thorough = self.asked < FIRST || self.asked % EVERY == 0;
+        let thorough = self.asked < FIRST || self.asked.is_multiple_of(EVERY);
         self.asked += 1;
         let before: Vec<Vec<u8>> =
             self.mapped.iter().map(|(_, map)| map.bytes().to_vec()).collect();
