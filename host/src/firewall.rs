@@ -237,7 +237,8 @@ fn iptables_rules(text: &str, family: &str) -> Vec<Rule> {
             ports: listed.split(',').filter_map(ports).collect(),
         };
         let outgoing = matches!(chain, "OUTPUT" | "POSTROUTING");
-        if !outgoing && !(rule.destinations.is_empty() && rule.ports.is_empty()) {
+        let names_nobody = rule.destinations.is_empty() && rule.ports.is_empty();
+        if !(outgoing || names_nobody) {
             rules.push(rule);
         }
     }

@@ -42,11 +42,15 @@ impl Flow {
                 Some(before) if *before != from => {
                     Err(io::Error::other("another backend answered"))
                 }
-                _ => Ok(name = Some(from)),
+                _ => Ok(from),
             });
-            if let Err(error) = answer {
-                *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
-                return;
+            match answer {
+                Ok(from) => name = Some(from),
+                Err(error) => {
+                    let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+                    *end = Some(error.to_string());
+                    return;
+                }
             }
             self.answers.fetch_add(1, Ordering::Relaxed);
             thread::sleep(PAUSE);

@@ -9,22 +9,24 @@ use ringway_testnet::{Signal, wait_for};
 const CHECK: &str = "check = { type = \"http\", interval = \"500ms\" }\n";
 const AT_MOST: Duration = Duration::from_millis(100);
 
-/// The answer is the same each time, and the quickest of ten is in time: what else this machine does at
-/// that moment is not ours.
+/// Asks ten times. The quickest answer is in time, and counts: what else this machine does at the moment is
+/// not ours, and may also make a running daemon late. All that are not late agree.
 fn ask(gateway: &Gateway, more: &[&str]) -> Result<Ran> {
     let arguments = [&["status", "--ready"], more].concat();
-    let mut quickest = Duration::MAX;
-    let mut last: Option<Ran> = None;
+    let mut answers = Vec::new();
     for _ in 0..10 {
         let began = Instant::now();
         let ran = gateway.ringway(&arguments)?;
-        quickest = quickest.min(began.elapsed());
-        let same = last.as_ref().is_none_or(|last| last.code == ran.code);
-        ensure!(same && ran.out.lines().count() == 1 && ran.err.is_empty(), "{ran:?}");
-        last = Some(ran);
+        ensure!(ran.out.lines().count() == 1 && ran.err.is_empty(), "{ran:?}");
+        answers.push((ran.out.contains("no answer within"), began.elapsed(), ran));
     }
+    answers.sort_by_key(|(late, took, _)| (*late, *took));
+    let codes: Vec<i32> =
+        answers.iter().filter(|(late, ..)| !late).map(|(.., ran)| ran.code).collect();
+    ensure!(codes.windows(2).all(|two| two[0] == two[1]), "{answers:?}");
+    let quickest = answers.iter().map(|(_, took, _)| *took).min().unwrap_or_default();
     ensure!(quickest < AT_MOST, "the quickest answer took {quickest:?}");
-    last.ok_or_else(|| anyhow::anyhow!("not asked"))
+    Ok(answers.swap_remove(0).2)
 }
 
 fn becomes(gateway: &Gateway, code: i32, words: &str) -> Result<()> {

@@ -81,7 +81,11 @@ impl Nodes {
 
     /// Everything new is served.
     fn serves_anew(&self) -> Result<()> {
-        for target in [NAT, DSR] {
+        self.serves(&[NAT, DSR])
+    }
+
+    fn serves(&self, targets: &[SocketAddr]) -> Result<()> {
+        for target in targets.iter().copied() {
             for _ in 0..20 {
                 let mut line = Line::open(&self.lan.client, target)
                     .with_context(|| format!("a new connection to {target}"))?;
@@ -122,10 +126,11 @@ fn has_address(namespace: &Namespace, address: &str) -> Result<bool> {
     Ok(String::from_utf8_lossy(&output.stdout).contains(&format!(" {address}/")))
 }
 
-fn keepalived(nodes: &Nodes, n: usize) -> Result<Child> {
+fn keepalived(nodes: &Nodes, n: usize, moving: &str) -> Result<Child> {
     let namespace = &nodes.lan.gateways[n];
     let ringway = ringway_of(&nodes.gateways[n], namespace)?;
     let text = block("keepalived.conf")?
+        .replace(&format!("{MOVING}/24"), &format!("{moving}/24"))
         .replace("/usr/bin/ringway", &ringway.to_string_lossy())
         .replace("priority 100", if n == 0 { "priority 100" } else { "priority 90" });
     let file = |name: &str| namespace.directory().join(name);
@@ -138,8 +143,12 @@ fn keepalived(nodes: &Nodes, n: usize) -> Result<Child> {
     Ok(namespace.spawn(command)?)
 }
 
-fn wait_address(namespace: &Namespace, what: &str, log: impl Fn() -> String) -> Result<()> {
-    wait_for(what, 2 * SOON, || match has_address(namespace, MOVING) {
+fn wait_address(
+    (namespace, address): (&Namespace, &str),
+    what: &str,
+    log: impl Fn() -> String,
+) -> Result<()> {
+    wait_for(what, 2 * SOON, || match has_address(namespace, address) {
         Ok(true) => Ok(()),
         other => Err(format!("{other:?}\n{}", log())),
     })?;
@@ -154,11 +163,16 @@ fn the_active_one_of_two_is_lost() -> Result<()> {
     }
     let mut nodes = Nodes::new(2)?;
     nodes.lan.router.ip(&format!("route add 203.0.113.0/24 via {MOVING}\n"))?;
-    let mut first = keepalived(&nodes, 0)?;
-    wait_address(&nodes.lan.gateways[0], "the first gateway being the active one", || first.log())?;
-    let second = keepalived(&nodes, 1)?;
+    let mut first = keepalived(&nodes, 0, MOVING)?;
+    wait_address(
+        (&nodes.lan.gateways[0], MOVING),
+        "the first gateway being the active one",
+        || first.log(),
+    )?;
+    let second = keepalived(&nodes, 1, MOVING)?;
     let (nat, dsr) = nodes.open()?;
-    (nat.settle()?, dsr.settle()?);
+    nat.settle()?;
+    dsr.settle()?;
     ensure!(nat.broken().is_empty() && dsr.broken().is_empty(), "broken before anything happened");
     ensure!(nodes.began_at(0)? == CONNECTIONS as u64 && nodes.began_at(1)? == 0);
 
@@ -166,8 +180,9 @@ fn the_active_one_of_two_is_lost() -> Result<()> {
     nodes.lan.unplug("gw1")?;
     first.kill()?;
     nodes.gateways[0].kill()?;
-    wait_address(&nodes.lan.gateways[1], "the second taking over", || second.log())?;
-    (nat.settle()?, dsr.settle()?);
+    wait_address((&nodes.lan.gateways[1], MOVING), "the second taking over", || second.log())?;
+    nat.settle()?;
+    dsr.settle()?;
 
     let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
     say(&format!(
@@ -194,14 +209,40 @@ fn a_gateway_that_is_not_ready_gives_the_address_up() -> Result<()> {
     }
     let mut nodes = Nodes::new(2)?;
     nodes.lan.router.ip(&format!("route add 203.0.113.0/24 via {MOVING}\n"))?;
-    let first = keepalived(&nodes, 0)?;
-    wait_address(&nodes.lan.gateways[0], "the first gateway being the active one", || first.log())?;
-    let second = keepalived(&nodes, 1)?;
+    let first = keepalived(&nodes, 0, MOVING)?;
+    wait_address(
+        (&nodes.lan.gateways[0], MOVING),
+        "the first gateway being the active one",
+        || first.log(),
+    )?;
+    let second = keepalived(&nodes, 1, MOVING)?;
     // The daemon alone; its programs go on.
     nodes.gateways[0].kill()?;
-    wait_address(&nodes.lan.gateways[1], "the second taking over", || second.log())?;
+    wait_address((&nodes.lan.gateways[1], MOVING), "the second taking over", || second.log())?;
     ensure!(!has_address(&nodes.lan.gateways[0], MOVING)?, "both have it");
     nodes.serves_anew()
+}
+
+/// Clients on the gateways' link, and no address but the service's.
+#[test]
+fn the_service_address_itself_moves() -> Result<()> {
+    needs_root!();
+    if !has("keepalived", "two_nodes::the_service_address_itself_moves") {
+        return Ok(());
+    }
+    let mut nodes = Nodes::new(2)?;
+    nodes.lan.router.ip("route add 203.0.113.10/32 dev eth0\n")?;
+    let moving = NAT.ip().to_string();
+    let first = keepalived(&nodes, 0, &moving)?;
+    let at = |nodes: &Nodes, n: usize| (nodes.lan.gateways[n].clone(), moving.clone());
+    let (namespace, address) = at(&nodes, 0);
+    wait_address((&namespace, &address), "the first gateway being the active one", || first.log())?;
+    nodes.serves(&[NAT])?;
+    let second = keepalived(&nodes, 1, &moving)?;
+    nodes.gateways[0].kill()?;
+    let (namespace, address) = at(&nodes, 1);
+    wait_address((&namespace, &address), "the second taking over", || second.log())?;
+    nodes.serves(&[NAT])
 }
 
 /// BIRD with a configuration of the guide's.
@@ -271,7 +312,8 @@ fn one_of_three_is_withdrawn() -> Result<()> {
     }
     wait_routes(&nodes, &[0, 1, 2])?;
     let (nat, dsr) = nodes.open()?;
-    (nat.settle()?, dsr.settle()?);
+    nat.settle()?;
+    dsr.settle()?;
     let began: Vec<u64> = (0..3).map(|n| nodes.began_at(n)).collect::<Result<_>>()?;
     ensure!(
         began.iter().sum::<u64>() == CONNECTIONS as u64 && began.iter().all(|n| *n > 0),
@@ -281,7 +323,8 @@ fn one_of_three_is_withdrawn() -> Result<()> {
     // The daemon of the middle one; its programs would go on, but nobody checks its backends.
     nodes.gateways[1].kill()?;
     wait_routes(&nodes, &[0, 2])?;
-    (nat.settle()?, dsr.settle()?);
+    nat.settle()?;
+    dsr.settle()?;
 
     let (nat_broken, dsr_broken) = (nat.broken(), dsr.broken());
     say(&format!(
