@@ -61,6 +61,20 @@ impl State {
         self.note(name, self.write_now(name, document))
     }
 
+    /// Whether a document of this name could be written now, without writing it.
+    ///
+    /// # Errors
+    /// It could not.
+    pub fn probe(&self, name: &str) -> Result<(), Error> {
+        let unfinished = self.directory.join(".probe.new");
+        let written = self.open().and_then(|()| {
+            let text = [b' '; 4096];
+            self.write_file(&unfinished, &text).map_err(|error| self.failed(&error))
+        });
+        let _ = fs::remove_file(&unfinished);
+        self.note(name, written)
+    }
+
     /// Whether the document could not be read or written last.
     pub fn trouble(&self, name: &str) -> bool {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).contains_key(name)
@@ -121,18 +135,22 @@ impl State {
     }
 
     fn replace(&self, unfinished: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
+        self.write_file(unfinished, text)?;
+        fs::rename(unfinished, path)?;
+        // The new name, too, must be on the disk.
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn write_file(&self, path: &Path, text: &[u8]) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o640)
             .custom_flags(flags(OFlags::NOFOLLOW))
-            .open(unfinished)?;
+            .open(path)?;
         file.write_all(text)?;
-        file.sync_all()?;
-        fs::rename(unfinished, path)?;
-        // The new name, too, must be on the disk.
-        File::open(&self.directory)?.sync_all()
+        file.sync_all()
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -251,6 +269,8 @@ mod tests {
         let error = state.read::<Vec<u32>>("numbers").expect_err("half a document");
         assert!(error.what.contains("numbers.json cannot be understood"), "{error}");
         assert_eq!(state.problems(), [Problem::from(error)]);
+        state.probe("numbers").expect("room");
+        assert!(!state.trouble("numbers") && state.read::<Vec<u32>>("numbers").is_err());
         state.write("numbers", &[1]).expect("written");
         assert!(state.problems().is_empty());
 

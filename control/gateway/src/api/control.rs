@@ -28,6 +28,8 @@ pub enum Command {
         /// `None`: SIGHUP, nobody waits.
         reply: Option<Reply>,
     },
+    /// Read the overrides again that could not be read or kept; nobody waits.
+    Recall,
     /// Say something about a backend that the file does not.
     Override {
         /// What.

@@ -18,7 +18,7 @@ use crate::api::control::{Command, Reply};
 use crate::changes::Changes;
 use crate::clock;
 use crate::health::Target;
-use crate::overrides::{self, Overrides};
+use crate::overrides;
 use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::Roster;
@@ -38,6 +38,7 @@ enum Kind {
     DryRun,
     Reload,
     Override,
+    Recall,
 }
 
 /// What the loop goes over to.
@@ -83,25 +84,25 @@ impl Daemon {
                     self.notifier.reloading();
                 }
                 let overrides = self.overrides.clone();
-                tokio::task::spawn_blocking(move || judged.send(load::file(&now, overrides)));
+                // Closed only when the daemon has ended.
+                tokio::task::spawn_blocking(move || {
+                    let _ = judged.send(load::file(&now, overrides));
+                });
                 (kind, reply)
             }
             Command::Override { change, reply } => {
                 let (file, known) = (self.file.clone(), self.overrides.clone());
                 tokio::task::spawn_blocking(move || {
-                    judged.send((|| {
-                        // What could not be read at start must not be overwritten.
-                        let trouble = state.trouble(overrides::DOCUMENT);
-                        let known = if trouble { Overrides::load(&state)? } else { known };
-                        let at = clock::rfc3339(SystemTime::now());
-                        let new = known.with(&change, &file, at)?;
-                        let loaded = load::overridden(&now, &file, new)?;
-                        // In force only once it is kept.
-                        state.write(overrides::DOCUMENT, &loaded.overrides)?;
-                        Ok(loaded)
-                    })())
+                    let _ = judged.send(load::overridden(&now, &file, known, &change, &state));
                 });
                 (Kind::Override, Some(reply))
+            }
+            Command::Recall => {
+                let file = self.file.clone();
+                tokio::task::spawn_blocking(move || {
+                    let _ = judged.send(load::recalled(&now, &file, &state));
+                });
+                (Kind::Recall, None)
             }
         };
         self.change = Some(Change { kind, reply, began: Instant::now(), next: None });
@@ -184,7 +185,9 @@ impl Daemon {
         announce::new(&old, &self.config, &self.interfaces);
         self.look();
         self.apply_error = None;
-        tracing::info!("{}", summary(&changes));
+        if changes.changed || self.change.as_ref().is_some_and(|c| c.kind != Kind::Recall) {
+            tracing::info!("{}", summary(&changes));
+        }
         self.end(Ok(changes));
     }
 
@@ -200,7 +203,7 @@ impl Daemon {
                 let (state, old) = (self.state.clone(), self.overrides.clone());
                 tokio::task::spawn_blocking(move || state.write(overrides::DOCUMENT, &old));
             }
-            Kind::Override | Kind::DryRun => {}
+            Kind::Override | Kind::Recall | Kind::DryRun => {}
         }
         if judged {
             self.settle_checks();

@@ -3,15 +3,18 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ringway_config::Config;
 use ringway_kernel::View;
 
 use crate::changes::{Changes, Step};
-use crate::overrides::Overrides;
+use crate::clock;
+use crate::overrides::{self, Overrides};
 use crate::preflight::{self, Finding};
 use crate::problem::{Error, Kind};
 use crate::roster::Roster;
+use crate::state::State;
 
 /// What is in force, as far as it is needed to judge what may follow.
 pub struct Now {
@@ -50,13 +53,38 @@ pub fn file(now: &Now, overrides: Overrides) -> Result<Loaded, Error> {
     judge(now, file, config, overrides)
 }
 
-/// The same file with other overrides.
+/// The same file with other overrides, which are kept already.
 ///
 /// # Errors
-/// What changes cannot be found out.
-pub fn overridden(now: &Now, file: &Config, overrides: Overrides) -> Result<Loaded, Error> {
+/// There is no such backend, or they cannot be kept.
+pub fn overridden(
+    now: &Now,
+    file: &Config,
+    known: Overrides,
+    change: &overrides::Change,
+    state: &State,
+) -> Result<Loaded, Error> {
+    // What could not be read at start must not be overwritten.
+    let known = match state.trouble(overrides::DOCUMENT) {
+        true => Overrides::load(state)?,
+        false => known,
+    };
+    let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
     let config = overrides.apply(file);
-    judge(now, file.clone(), config, overrides)
+    let loaded = judge(now, file.clone(), config, overrides)?;
+    state.write(overrides::DOCUMENT, &loaded.overrides)?;
+    Ok(loaded)
+}
+
+/// The same file with the overrides that are kept, once they can be used again.
+///
+/// # Errors
+/// They cannot.
+pub fn recalled(now: &Now, file: &Config, state: &State) -> Result<Loaded, Error> {
+    let kept = Overrides::load(state)?;
+    state.probe(overrides::DOCUMENT)?;
+    let config = kept.apply(file);
+    judge(now, file.clone(), config, kept)
 }
 
 fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Result<Loaded, Error> {

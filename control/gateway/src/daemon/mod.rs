@@ -24,7 +24,7 @@ use crate::board::{self, Board};
 use crate::health::{self, Checks};
 use crate::next_hop::{self, Ways};
 use crate::notify::Notifier;
-use crate::overrides::Overrides;
+use crate::overrides::{self, Overrides};
 use crate::preflight;
 use crate::problem::Error;
 use crate::road::Road;
@@ -44,6 +44,8 @@ const SETTLE: Duration = Duration::from_millis(3);
 const LOOK_ANYWAY: u64 = 30;
 /// The machine is looked at again this often, in seconds.
 const LOOK_AT_MACHINE: u64 = 30;
+/// A state directory that could not be used is tried again this often, in seconds.
+const LOOK_AT_STATE: u64 = 5;
 /// The packet path's thread must be heard within this; it is asked every second.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
@@ -220,6 +222,13 @@ impl Daemon {
         if self.ticks.is_multiple_of(LOOK_ANYWAY) {
             self.look();
         }
+        if self.attached
+            && self.change.is_none()
+            && self.ticks.is_multiple_of(LOOK_AT_STATE)
+            && self.state.trouble(overrides::DOCUMENT)
+        {
+            self.begin(Command::Recall);
+        }
         if self.attached && self.ticks.is_multiple_of(silence::PERIOD.as_secs()) {
             self.looks.at_traffic();
         }
@@ -379,11 +388,12 @@ impl Daemon {
             // The roster in force is not that of the tables any more, or not yet.
             return;
         }
-        // Before the first attachment nothing is in force, so nothing is hurried.
-        if self.attached {
-            self.path.order(Order::Apply(Box::new(self.roster.observed())));
+        // Before the first attachment nothing is in force, so nothing is hurried. After it, status
+        // follows when the tables are written: it should not be ahead of them.
+        match self.attached {
+            true => self.path.order(Order::Apply(Box::new(self.roster.observed()))),
+            false => self.post(),
         }
-        self.post();
     }
 
     /// Writes the tables, then lets packets in.
