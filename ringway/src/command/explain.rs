@@ -6,7 +6,10 @@ use ringway_gateway::problem::Error;
 
 use crate::cli::{ExplainArgs, Output};
 use crate::exit::Exit;
-use crate::table::{self, Cell, Table, Tone, paint};
+use crate::table::{self, Cell, Table, Tone};
+
+/// Of a service none of whose backends takes the packet; `-o json` has all.
+const BACKENDS_SHOWN: usize = 8;
 
 /// Asks the dry instance, and prints what it found.
 pub fn main(args: &ExplainArgs) -> anyhow::Result<Exit> {
@@ -46,7 +49,7 @@ fn render(it: &Explanation, colour: bool) -> String {
     if let Some(ring) = &it.ring {
         step("ring slot", Cell::new(slot(ring)));
     }
-    if let Some(backend) = &it.backend {
+    for backend in asked(it) {
         step("backend", health(backend));
     }
     if let Some(way) = &it.next_hop {
@@ -58,9 +61,9 @@ fn render(it: &Explanation, colour: bool) -> String {
         "pass" => Tone::Warn,
         _ => Tone::Good,
     };
-    let verdict = paint(&format!("{}: {}", it.verdict, it.reason), tone, colour);
+    step("verdict", Cell::new(format!("{}, {}", it.verdict, it.reason)).tone(tone));
     let mut text = format!(
-        "node {}: {} would be given the verdict {verdict}\n{}\n{}\n",
+        "what node {} would do with {}\n{}\n{}\n",
         it.node,
         it.packet,
         steps.render(colour),
@@ -70,6 +73,13 @@ fn render(it: &Explanation, colour: bool) -> String {
         text += &format!("  cause: {}\n  to do: {next}\n", it.cause);
     }
     text
+}
+
+/// The backend that it is meant for; where there is none, those that could have been.
+fn asked(it: &Explanation) -> impl Iterator<Item = &explain::Backend> {
+    let nobody = it.backend.is_none() && it.ring.is_some();
+    let all = it.service.iter().filter(move |_| nobody).flat_map(|service| &service.backends);
+    it.backend.iter().chain(all.take(BACKENDS_SHOWN))
 }
 
 fn service(it: &Explanation) -> Cell {
@@ -87,11 +97,7 @@ fn flow(it: &Explanation) -> String {
         None => String::new(),
     };
     let Some(flow) = &it.flow else {
-        return if begins.is_empty() {
-            "none that is known".into()
-        } else {
-            format!("none: {begins}")
-        };
+        return if begins.is_empty() { "none".into() } else { format!("none: {begins}") };
     };
     let explain::Flow { state, client, idle_s, .. } = flow;
     let source = flow.source.as_deref().unwrap_or("an address that is gone");

@@ -98,6 +98,8 @@ pub struct Service {
     pub endpoint: String,
     /// How packets reach its backends.
     pub forward: String,
+    /// All of its backends.
+    pub backends: Vec<Backend>,
 }
 
 /// A flow that is there.
@@ -264,6 +266,7 @@ impl Names<'_> {
             name: found.name.clone(),
             endpoint: format!("{address}:{ports} {protocol}"),
             forward: found.forward.to_string(),
+            backends: found.backends.iter().filter_map(|one| self.backend(one.index)).collect(),
         })
     }
 

@@ -91,7 +91,7 @@ fn says_what_then_happens() -> Result<()> {
     let ran = gateway.ringway(&["explain", "-i", "eth0", &words])?;
     ensure!(ran.code == 0, "{ran:?}");
     for word in
-        ["redirect: nat-forward", "service", "v4, ", "ring slot", "backend", ", up", "eth1 via"]
+        ["redirect, nat-forward", "service", "v4, ", "ring slot", "backend", ", up", "eth1 via"]
     {
         ensure!(ran.out.contains(word), "no {word:?} in\n{}", ran.out);
     }
@@ -107,6 +107,7 @@ fn says_what_then_happens() -> Result<()> {
     })?;
     let ran = gateway.ringway(&["explain", "-i", "eth0", &words])?;
     ensure!(ran.out.contains("to do: ") && ran.out.contains("nobody"), "{ran:?}");
+    ensure!(ran.out.contains(":7, down, "), "{ran:?}");
     Ok(())
 }
 
