@@ -278,6 +278,8 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
 
     small.run("mount", &["-o", "remount,rw"])?;
     fs::remove_file(small.0.join("ballast"))?;
+    // By itself.
+    gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
     done(&gateway, &["backend", "drain", "web", "10.2.0.11"])?;
     gateway.wait_status("no problem any more", |status| status["healthy"] == true)?;
     let names: Vec<_> = fs::read_dir(&small.0)?.flatten().map(|entry| entry.file_name()).collect();
@@ -298,6 +300,15 @@ fn a_daemon_starts_without_its_state() -> Result<()> {
     gateway.wait_status("the problem", |status| {
         status["problems"].to_string().contains("read-only")
     })?;
+    // What was said before is in force as soon as it can be read.
+    small.run("mount", &["-o", "remount,rw"])?;
+    fs::write(
+        small.0.join("overrides.json"),
+        "{\"schema\":\"ringway.overrides/1\",\"overrides\":[{\"service\":\"web\",\
+         \"address\":\"10.2.0.11\",\"port\":80,\"drained\":true,\"weight\":null,\"since\":\"\"}]}",
+    )?;
+    let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
+    gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
     Ok(())
 }
 
