@@ -29,7 +29,7 @@ pub enum Command {
     Check(CheckArgs),
     /// Show interfaces, services, backends and counters of a node.
     Status(StatusArgs),
-    /// Read the configuration file again, without losing a flow; with --dry-run: tell what would change.
+    /// Read the configuration file again while traffic flows; with --dry-run: tell what would change.
     Reload(ReloadArgs),
     /// Take new flows from a backend, give them back, or give it another weight.
     Backend(BackendArgs),

@@ -100,10 +100,7 @@ fn later_errors_have_their_place() {
         "gw.toml:4:15: no such interface: plug it in\n    4 | interfaces = [\"eth0\"]\n      |               ^^^^^^"
     );
     let key = config.error_at_key("node", "name", "taken");
-    assert_eq!(
-        key.to_string(),
-        "gw.toml:3:1: taken\n    3 | name = \"gw1\"\n      | ^^^^^^^^^^^^"
-    );
+    assert_eq!(key.to_string(), "gw.toml:3:1: taken\n    3 | name = \"gw1\"\n      | ^^^^^^^^^^^^");
     assert_eq!(config.error_at_key("nat", "flows", "too many").to_string(), "gw.toml: too many");
     let mode = config.error_at(&config.node.xdp_mode, "a default has no place");
     assert_eq!((mode.line, mode.column), (0, 0));

@@ -165,7 +165,8 @@ async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
             let first = answer.lines().next().unwrap_or_default();
             assert!(first.contains(status) && answer.contains(words), "{line} {body}: {answer}");
         }
-        let refused = client::order::<Changes>(path, "/v1/reload", &Reload::default()).expect_err("refused");
+        let refused =
+            client::order::<Changes>(path, "/v1/reload", &Reload::default()).expect_err("refused");
         let client::Failure::Failed(error) = refused else { panic!("{refused:?}") };
         assert_eq!((error.kind, error.remedy.as_str()), (Kind::Configuration, "mend it"));
     })

@@ -107,6 +107,7 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
         ("node", "name", old.node.name != new.node.name, DETACH),
         ("node", "interfaces", old.node.interfaces != new.node.interfaces, RESTART),
         ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
+        ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "state", old.node.state != new.node.state, RESTART),
         ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "allow_default_route", allowed(old) != allowed(new), RESTART),
