@@ -85,7 +85,7 @@ fn node_name() {
             ),
             (
                 "name = \"gw1\"\ncolour = 1",
-                "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route, state",
+                "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route, on_pass, state",
             ),
             (
                 "name = \"gw1\"\nname = \"gw2\"",

@@ -104,7 +104,7 @@ fn errors_are_placed_in_the_right_file() {
         files.complaints(),
         [
             "gw.toml:5:1: unknown key \"colour\" in [node]: remove it; known here: name, \
-             interfaces, xdp_mode, allow_default_route, state",
+             interfaces, xdp_mode, allow_default_route, on_pass, state",
             "d/a.toml:3:1: service \"a\" has no backends: add backends = [{ address = \"10.0.0.2\" }]",
             "d/a.toml:5:11: address = \"1.2.3\" in service \"a\" is not an address: write an IPv4 \
              or IPv6 address such as \"10.0.0.2\" or \"2001:db8::2\"",
