@@ -100,6 +100,10 @@ fn node_name() {
                 "3:9: state = \"var\" in [node] is not the absolute path of a directory: write an absolute path such as \"/var/lib/ringway/gw1\"",
             ),
             (
+                "name = \"gw1\"\non_pass = \"mine\"",
+                "3:11: on_pass = \"mine\" in [node] is not the absolute path of a file: write where an XDP program is pinned, such as \"/sys/fs/bpf/mine\"",
+            ),
+            (
                 "name = \"gw1\"\nxdp_mode = \"fast\"",
                 "3:12: xdp_mode = \"fast\" in [node] is not known: write \"auto\", \"native\" or \"generic\"",
             ),

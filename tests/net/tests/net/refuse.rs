@@ -30,7 +30,7 @@ fn unfit_interfaces() -> Result<()> {
     let absent = ["ringway.toml:3:", "eth9", "name one of: ", "eth0"];
     refuses(ns, &on(&["eth0", "eth9"]), 2, &absent)?;
     refuses(ns, &on(&[]), 2, &["ringway.toml:3:", "interfaces"])?;
-    refuses(ns, &on(&["lo"]), 2, &["lo is not an Ethernet interface"])?;
+    refuses(ns, &on(&["lo"]), 2, &["lo is neither Ethernet nor a device of bare IP packets"])?;
     // The backends are behind eth1.
     let elsewhere = ["reached by way of eth1", "add \"eth1\" to [node] interfaces"];
     refuses(ns, &on(&["eth0"]), 2, &elsewhere)?;
