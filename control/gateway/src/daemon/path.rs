@@ -7,9 +7,7 @@ use std::thread;
 use std::time::SystemTime;
 
 use ringway_config::Config;
-use ringway_kernel::{
-    Attached, Gateway, Interface, InterfaceState, Opened, View, XdpMode,
-};
+use ringway_kernel::{Attached, Gateway, Interface, InterfaceState, Opened, View, XdpMode};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
 
