@@ -25,8 +25,8 @@ pub struct Traffic {
     pub flows: u64,
     /// Client to backend.
     pub packets: u64,
-    /// Backend to client.
-    pub replies: u64,
+    /// Backend to client; `None` where answers do not pass by (dsr), so that silence means nothing.
+    pub replies: Option<u64>,
     /// SYNs whose checksum the sender left unfinished.
     pub partial_checksums: u64,
 }
@@ -41,10 +41,12 @@ pub fn sample(services: &[ServiceState]) -> Sample {
 }
 
 fn traffic(service: &ServiceState) -> Traffic {
-    service.backends.iter().fold(Traffic::default(), |sum, backend| Traffic {
+    let replies = (!service.forward.is_dsr()).then_some(0);
+    let none = Traffic { replies, ..Traffic::default() };
+    service.backends.iter().fold(none, |sum, backend| Traffic {
         flows: sum.flows + backend.traffic.flows,
         packets: sum.packets + backend.traffic.packets,
-        replies: sum.replies + backend.traffic.reply_packets,
+        replies: sum.replies.map(|replies| replies + backend.traffic.reply_packets),
         partial_checksums: sum.partial_checksums + backend.traffic.partial_checksums,
     })
 }
@@ -138,7 +140,7 @@ impl Memory {
         self.partial_checksums = traffic.partial_checksums.saturating_sub(first.partial_checksums);
         // Flows of the last moment may get their replies yet: those up to the note before count.
         let flows = last.flows.saturating_sub(first.flows);
-        if traffic.replies != last.replies {
+        if traffic.replies.is_none() || traffic.replies != last.replies {
             self.silent = None;
         } else if traffic.replies == first.replies && flows >= FLOWS {
             let packets = traffic.packets.saturating_sub(first.packets);
@@ -165,13 +167,19 @@ fn problem(service: &str, silent: Silent) -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ringway_config::Forward;
 
     /// Notes one service's (flows, replies) every two seconds; whether it is silent after each.
     fn play(silence: &mut Silence, start: Instant, steps: &[(u64, u64)]) -> Vec<bool> {
+        let steps: Vec<_> = steps.iter().map(|(flows, replies)| (*flows, Some(*replies))).collect();
+        play_any(silence, start, &steps)
+    }
+
+    fn play_any(silence: &mut Silence, start: Instant, steps: &[(u64, Option<u64>)]) -> Vec<bool> {
         let address = "203.0.113.9".parse().expect("address");
         let key = ServiceKey::new(address, 80, Protocol::Tcp);
         let mut now = start;
-        let mut one = |(flows, replies): &(u64, u64)| {
+        let mut one = |(flows, replies): &(u64, Option<u64>)| {
             let traffic = Traffic {
                 flows: *flows,
                 packets: 3 * flows,
@@ -207,6 +215,26 @@ mod tests {
             let silent = play(&mut Silence::default(), Instant::now(), &steps);
             assert_eq!(silent, [false; 4], "{steps:?}");
         }
+    }
+
+    #[test]
+    fn answers_that_pass_by_elsewhere_are_not_missed() {
+        let replies = |forward| {
+            let state = ServiceState {
+                id: 0,
+                key: ServiceKey::new("203.0.113.9".parse().expect("address"), 80, Protocol::Tcp),
+                name: "web".into(),
+                forward,
+                source_client: false,
+                reset_when_none: true,
+                backends: Vec::new(),
+            };
+            traffic(&state).replies
+        };
+        assert_eq!((replies(Forward::Nat), replies(Forward::DsrGue)), (Some(0), None));
+        let steps = [(0, None), (5, None), (50, None), (90, None)];
+        let silent = play_any(&mut Silence::default(), Instant::now(), &steps);
+        assert_eq!(silent, [false; 4]);
     }
 
     #[test]
