@@ -79,7 +79,7 @@ enum rw_reason {
 	RW_REASON_FLOW_TABLE_FULL,
 	RW_REASON_HAIRPIN,	/* source = "client": client is a backend */
 	RW_REASON_TOO_BIG,	/* longer than the way out allows */
-	RW_REASON_LOOP,		/* source is one of our own addresses */
+	RW_REASON_LOOP,		/* source is a service address, or under dsr one of the node's */
 	RW_REASON_RESET_FAILED, /* a reset was due but could not be built */
 	RW_REASON_NO_FLOW,	/* RST of an unknown flow: never answered */
 	RW_REASON_NO_DEVICE,	/* no device in the way out's slot */
@@ -281,6 +281,7 @@ enum rw_service_flags {
 	RW_ADDR_SERVICE = 16,  /* some service has this address */
 	RW_ADDR_ANNOUNCE = 32, /* answer ARP and ND for it */
 	RW_ADDR_BACKEND = 64,  /* backend of a source = "client" service */
+	RW_ADDR_NODE = 128,    /* the node's own: no client of a dsr service */
 };
 
 struct rw_service {

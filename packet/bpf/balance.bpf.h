@@ -146,8 +146,13 @@ static __always_inline enum rw_reason reachable(const struct packet *p,
 	return may_forward(p, backend->mtu - overhead);
 }
 
-/* Sources that would make us talk to ourselves, or past ourselves. */
-static __always_inline enum rw_reason refuse_source(const struct packet *p, __u32 service_flags)
+/*
+ * Sources that would make us talk to ourselves, or past ourselves. From an
+ * address of the node's comes a health check that its backend has sent on, since
+ * it lacks the service address: another backend's answer would count as its own.
+ */
+static __always_inline enum rw_reason refuse_source(const struct packet *p,
+						    const struct rw_service *service)
 {
 	struct rw_service_key key = {};
 	struct rw_service *entry;
@@ -158,7 +163,9 @@ static __always_inline enum rw_reason refuse_source(const struct packet *p, __u3
 		return RW_REASON_NONE;
 	if (entry->flags & RW_ADDR_SERVICE)
 		return RW_REASON_LOOP;
-	if ((entry->flags & RW_ADDR_BACKEND) && (service_flags & RW_SVC_SOURCE_CLIENT))
+	if ((entry->flags & RW_ADDR_NODE) && service->forward != RW_FORWARD_NAT)
+		return RW_REASON_LOOP;
+	if ((entry->flags & RW_ADDR_BACKEND) && (service->flags & RW_SVC_SOURCE_CLIENT))
 		return RW_REASON_HAIRPIN;
 	return RW_REASON_NONE;
 }
@@ -176,7 +183,7 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 				     const struct rw_service *service, __u64 *key,
 				     struct rw_backend **backend, __u32 now, int *verdict)
 {
-	enum rw_reason refused = refuse_source(p, service->flags);
+	enum rw_reason refused = refuse_source(p, service);
 	struct chosen chosen = {};
 	struct rw_opening *open = &env->scratch->opening;
 
@@ -244,7 +251,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	__u32 overhead;
 
 	if (begins) {
-		refused = refuse_source(p, service->flags);
+		refused = refuse_source(p, service);
 		if (refused)
 			return leave(env->books, RW_DROP, refused);
 	}

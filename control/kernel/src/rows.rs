@@ -6,9 +6,10 @@ use std::net::IpAddr;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
-    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW,
-    RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT,
-    rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info, rw_service_key,
+    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED,
+    RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET,
+    RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info,
+    rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
@@ -270,6 +271,9 @@ fn service_entries(
     for backend in tables.backends.iter().filter(kept) {
         add_address(&mut entries, backend.address, RW_ADDR_BACKEND, 0);
     }
+    for address in &tables.own_addresses {
+        add_address(&mut entries, *address, RW_ADDR_NODE, 0);
+    }
     entries
 }
 
@@ -417,15 +421,17 @@ mod tests {
                 service(1, "203.0.113.11", true, true),
             ],
             backends: vec![one_backend(1, None)],
+            own_addresses: ["203.0.113.10", "10.0.0.1"].map(|a| a.parse().unwrap()).into(),
             ..Default::default()
         };
         let entries = service_entries(&tables, &BTreeMap::new());
-        assert_eq!(entries.len(), 5);
+        assert_eq!(entries.len(), 6);
         let flags_of = |address: &str| {
             let addr = addr_to_words(address.parse().unwrap());
             entries[&key_bytes(&address_key(addr))].flags
         };
-        assert_eq!(flags_of("203.0.113.10"), RW_ADDR_SERVICE);
+        assert_eq!(flags_of("203.0.113.10"), RW_ADDR_SERVICE | RW_ADDR_NODE);
+        assert_eq!(flags_of("10.0.0.1"), RW_ADDR_NODE);
         assert_eq!(flags_of("203.0.113.11"), RW_ADDR_SERVICE | RW_ADDR_ANNOUNCE);
         assert_eq!(flags_of("10.0.0.2"), RW_ADDR_BACKEND);
     }

@@ -1,6 +1,6 @@
 //! What the world looks like: health, and the kernel's routes and neighbours.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::{IpAddr, SocketAddr};
 
@@ -36,6 +36,8 @@ pub struct Observed {
     pub records: Records,
     /// Backend addresses that are reached by way of a router, which dsr-l2 cannot do.
     pub behind_router: HashSet<IpAddr>,
+    /// Addresses of the node that packets can come to from other machines.
+    pub own_addresses: BTreeSet<IpAddr>,
 }
 
 impl Observed {

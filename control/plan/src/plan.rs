@@ -108,6 +108,9 @@ impl Planner {
         tables.backends.sort_by_key(|row| row.index);
         tables.nat_addresses = places.table().to_vec();
         tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
+        if config.services.iter().any(|service| service.forward.is_dsr()) {
+            tables.own_addresses.clone_from(&observed.own_addresses);
+        }
         tables.timeouts = timeouts(config);
         tables.track_quota = config.flows.new_per_prefix;
         if let Some((ids, given)) = new {

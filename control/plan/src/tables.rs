@@ -1,6 +1,7 @@
 //! The tables the packet path reads, as plain values: what [`crate::plan`] computes and
 //! `ringway-kernel` writes. Nothing here knows about maps or system calls.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -173,6 +174,8 @@ pub struct Tables {
     pub nat_addresses: Vec<IpAddr>,
     /// nat pool: first port and number of ports, host byte order.
     pub nat_ports: (u16, u16),
+    /// Addresses of the node, which are no clients of dsr services; empty when it has none such.
+    pub own_addresses: BTreeSet<IpAddr>,
     /// Idle timeouts in seconds.
     pub timeouts: Timeouts,
     /// New records a second that one source prefix (/24, /64) may open; 0: any number.

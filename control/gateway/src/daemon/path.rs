@@ -2,11 +2,13 @@
 //! takes milliseconds, and the daemon's loop must not wait for that.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::SystemTime;
 
 use ringway_config::Config;
+use ringway_host::addresses;
 use ringway_kernel::{Attached, Gateway, Interface, InterfaceState, Opened, View, XdpMode};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
@@ -238,6 +240,9 @@ impl Worker {
     fn apply(&mut self, mut observed: Observed) -> Result<(), Error> {
         observed.now = ringway_kernel::now_seconds();
         observed.records = self.records.clone();
+        if self.config.services.iter().any(|service| service.forward.is_dsr()) {
+            observed.own_addresses = own_addresses()?;
+        }
         self.observed = observed;
         let tables = self
             .planner
@@ -367,6 +372,13 @@ impl Worker {
 /// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
 pub fn below(interface: &Interface) -> u32 {
     interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
+}
+
+/// Where health checks come from, and where nothing to a dsr service does.
+fn own_addresses() -> Result<BTreeSet<IpAddr>, Error> {
+    let all = addresses::all().map_err(|error| Error::failed(error.to_string(), ""))?;
+    let reachable = all.into_iter().filter(|own| !own.local_scope && !own.address.is_loopback());
+    Ok(reachable.map(|own| own.address).collect())
 }
 
 /// The kernel crate's messages carry their remedies themselves.

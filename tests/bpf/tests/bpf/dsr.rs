@@ -52,6 +52,7 @@ fn port(way: Way, kind: u16) -> u16 {
 
 fn world() -> World {
     World::with(8_192, |tables| {
+        tables.own_addresses = FAMILIES.map(Family::nat).into();
         for way in WAYS {
             for proto in [TCP, UDP] {
                 for kind in [PLAIN, JUMBO, CLAMPED, POOL, UNRESOLVED, NONE] {
@@ -488,6 +489,13 @@ fn no_loops() {
             let request = packet(&mut world, way, proto, PLAIN, flags::SYN);
             let ours = request.clone().with(|f| f.src.set_ip(f.dst.ip()));
             assert_eq!(world.send(&ours).pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
+            // A health check, which a backend without the service address has sent on.
+            let check = request.clone().with(|f| {
+                f.src.set_ip(way.1.nat());
+                (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(7), BACK_MAC, f.ttl - 1);
+            });
+            let seen = world.feed(BACK, &check.bytes());
+            assert_eq!(seen.pair(), (Verdict::Drop, Reason::Loop), "{way:?} {proto}");
             let back = request
                 .with(|f| (f.src_mac, f.dst_mac, f.ttl) = (backend_mac(0), BACK_MAC, f.ttl - 1));
             let seen = world.feed(BACK, &back.bytes());

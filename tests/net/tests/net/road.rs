@@ -268,6 +268,41 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     Ok(())
 }
 
+/// A backend without the service address that forwards sends its checks back here, where another
+/// backend would get and answer them: it is down, and stays so.
+#[test]
+fn a_backend_that_sends_checks_back_is_down() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(false)?;
+    let node = &dsr.net.backends[0];
+    node.ns.ip(&format!("addr del {SERVICE_V4}/32 dev lo\naddr del {SERVICE_V6}/128 dev lo\n"))?;
+    for (key, value) in [
+        ("net/ipv4/ip_forward", "1"),
+        ("net/ipv6/conf/all/forwarding", "1"),
+        ("net/ipv4/conf/all/rp_filter", "0"),
+        ("net/ipv4/conf/eth0/rp_filter", "0"),
+    ] {
+        node.ns.sysctl(key, value)?;
+    }
+    for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
+        let text = dsr.configuration("dsr-l2", vip, v6);
+        let gateway = Gateway::start(&dsr.net.gateway, &text)?;
+        let checked = |status: &Value| {
+            let first = &status["services"][0]["backends"][0];
+            first["checks_passed"].as_u64().unwrap_or(0)
+                + first["checks_failed"].as_u64().unwrap_or(0)
+        };
+        let status = gateway.wait_status("twenty checks", |status| {
+            checked(status) >= 20 && healths(status) == ["down", "up"]
+        })?;
+        let passed = &status["services"][0]["backends"][0]["checks_passed"];
+        ensure!(passed == 0, "{vip}: {passed} checks of what has no service address passed");
+        let counters = status["counters"].as_array().cloned().unwrap_or_default();
+        ensure!(counters.iter().any(|counter| counter["reason"] == "loop"), "{vip}: {counters:?}");
+    }
+    Ok(())
+}
+
 /// Device and rules end with the daemon; what SIGKILL leaves, the next one or `detach` removes.
 #[test]
 fn the_road_ends_with_the_daemon() -> Result<()> {
