@@ -30,6 +30,15 @@
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
+/* x stays as it is, but the verifier no longer knows its value, as it does not know y's: ways
+ * through a loop that differ in x alone are one to it. 6.1 takes every known number for important. */
+#define forget(x, y)                   \
+	do {                           \
+		(x) ^= (typeof(x))(y); \
+		barrier_var(x);        \
+		(x) ^= (typeof(x))(y); \
+	} while (0)
+
 /* Looks up element 0 of a one-element array. */
 #define RW_ONLY(map)                                \
 	({                                          \

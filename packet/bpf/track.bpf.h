@@ -242,6 +242,8 @@ static __always_inline bool track_open(const struct rw_settings *set, const stru
 				old_who = who;
 				old_what = was;
 			}
+			forget(most, was);
+			forget(free, was);
 		}
 		free_before = free;
 	}
