@@ -41,6 +41,7 @@ fn every_program_loads() {
             let instructions = Program::new(program.as_fd()).verified_instructions();
             let called = program.name().to_string_lossy().into_owned();
             println!("loaded {name}/{called}: {instructions} instructions verified");
+            assert!(instructions < VERIFIER_LIMIT, "{called}: {instructions}");
         }
     }
 }
