@@ -418,6 +418,20 @@ impl Backend {
     pub fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(*self.address, self.port)
     }
+
+    /// The same for people, see [`endpoint_text`].
+    pub fn shown(&self) -> String {
+        endpoint_text(self.endpoint())
+    }
+}
+
+/// A backend for people: `10.0.0.2:80`, or the address alone where the port is 0, the one that the
+/// client asked for.
+pub fn endpoint_text(endpoint: SocketAddr) -> String {
+    match endpoint.port() {
+        0 => endpoint.ip().to_string(),
+        _ => endpoint.to_string(),
+    }
 }
 
 /// `[metrics]`

@@ -16,6 +16,7 @@ use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
+use crate::clock;
 use crate::problem::Error;
 use crate::status::Ledger;
 
@@ -82,6 +83,7 @@ pub fn run(options: &Options, tell: impl Fn(&str)) -> Result<Status, Error> {
     let link = find(&options.interface)?;
     guard(options, &link)?;
     let pin = DecapPin::new(Path::new(DEFAULT_BPFFS), &link.name).map_err(kernel)?;
+    alone(options, &link, &pin)?;
     let mut decap = pin.load(link.ifindex, options.gue_port).map_err(kernel)?;
     // Watching begins before the first look, so that no change is missed.
     let notify = Arc::new(Notify::new());
@@ -155,6 +157,34 @@ pub fn detach(interface: &str) -> Result<bool, Error> {
             format!("a running process holds the program on {interface}"),
             "stop that `ringway decap` (Ctrl-C, SIGTERM): it detaches",
         )),
+    }
+}
+
+/// What is pinned is replaced by what is to stay as well, and what runs by nothing: the end of this
+/// process would be the end of the other's tunnels.
+fn alone(options: &Options, link: &Link, pin: &DecapPin) -> Result<(), Error> {
+    let interface = &link.name;
+    match pin.since(link.ifindex).map_err(kernel)? {
+        Some(_) if options.pin => Ok(()),
+        Some(since) => Err(Error::failed(
+            format!(
+                "a ringway decap is at work on {interface}, pinned since {}",
+                clock::rfc3339(since)
+            ),
+            format!(
+                "`ringway decap -i {interface} --status` shows it, `--detach` ends it, `--pin` replaces it"
+            ),
+        )),
+        None if decap_state(interface, link.ifindex).map_err(kernel)?.is_some() => {
+            Err(Error::failed(
+                format!("another running ringway decap is at work on {interface}"),
+                format!(
+                    "`ringway decap -i {interface} --status` shows it; to end it, stop that process \
+                     (Ctrl-C, SIGTERM)"
+                ),
+            ))
+        }
+        None => Ok(()),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use ringway_config::{Backend, Config, Service, nearest};
+use ringway_config::{Backend, Config, Service, endpoint_text, nearest};
 use serde::{Deserialize, Serialize};
 
 use crate::problem::Error;
@@ -51,6 +51,11 @@ impl Override {
     /// Address and port together.
     pub fn endpoint(&self) -> SocketAddr {
         SocketAddr::new(self.address, self.port)
+    }
+
+    /// The same for people: the address alone where the port is 0.
+    pub fn shown(&self) -> String {
+        endpoint_text(self.endpoint())
     }
 
     /// The weight it gives a backend that has this one in the file.
@@ -259,7 +264,7 @@ impl Overrides {
 }
 
 fn not_drained(service: &Service, backend: &Backend, found: &Override) -> Error {
-    let (name, endpoint) = (service.name.as_str(), backend.endpoint());
+    let (name, endpoint) = (service.name.as_str(), backend.shown());
     let weight = found.over(backend.weight);
     let remedy = match weight {
         0 => format!("its weight is 0: `ringway backend weight {name} {endpoint} 1` gives it one"),
@@ -290,7 +295,7 @@ fn find<'c>(
     let found: Vec<&Backend> = service.backends.iter().filter(fits).collect();
     let name = service.name.as_str();
     let shown = |backends: &[&Backend]| {
-        let endpoints: Vec<String> = backends.iter().map(|b| b.endpoint().to_string()).collect();
+        let endpoints: Vec<String> = backends.iter().map(|b| b.shown()).collect();
         list(&endpoints)
     };
     match found.as_slice() {
@@ -361,6 +366,26 @@ mod tests {
                 .map_err(|error| format!("{}: {}", error.what, error.remedy))?;
         }
         Ok(weights(&overrides.apply(&config)))
+    }
+
+    #[test]
+    fn a_backend_of_every_port_is_its_address() {
+        let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n\
+            [[service]]\nname = \"all\"\naddress = \"203.0.113.9\"\nport = \"*\"\n\
+            backends = [{ address = \"10.2.1.2\" }, { address = \"10.2.1.3\" }]\n";
+        let config = ringway_config::parse(text, "ringway.toml").expect("valid");
+        let with = |change| Overrides::default().with(&change, &config, "now".into());
+        let change =
+            |backend: &str| Change::Drain { service: "all".into(), backend: backend.into() };
+        let drained = with(change("10.2.1.2")).expect("known");
+        assert_eq!(weights(&drained.apply(&config)), [0, 1]);
+        assert_eq!(drained.overrides[0].shown(), "10.2.1.2");
+        let error = with(change("10.2.1.9")).expect_err("unknown");
+        assert_eq!(error.remedy, "it has 10.2.1.2, 10.2.1.3");
+        let backend = "10.2.1.3".into();
+        let error =
+            with(Change::Undrain { service: "all".into(), backend }).expect_err("not drained");
+        assert_eq!(error.what, "backend 10.2.1.3 of service all is not drained");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_config::{Config, Forward, Protocol, WhenNoneHealthy};
+use ringway_config::{Config, Forward, Protocol, WhenNoneHealthy, endpoint_text};
 use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
@@ -160,7 +160,11 @@ impl Roster {
         member.since = Some(event.at);
         member.reason.clone_from(&event.reason);
         let why = event.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
-        Some(format!("{service}: backend {} is {}{why}", member.endpoint, event.health.as_str()))
+        Some(format!(
+            "{service}: backend {} is {}{why}",
+            endpoint_text(member.endpoint),
+            event.health.as_str()
+        ))
     }
 
     /// Whose backend an event is about.
@@ -299,15 +303,30 @@ impl Entry {
         let reasons = |member: &Member| {
             format!(
                 "{} {}",
-                member.endpoint,
+                endpoint_text(member.endpoint),
                 member.obstacle().unwrap_or_else(|| "has weight 0".into())
             )
         };
         let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
         Some(Problem {
             error: format!("service {}: no backend gets traffic ({why})", self.name),
-            remedy: "bring a backend back; `ringway status` shows each one's state".into(),
+            remedy: self.remedy(),
         })
+    }
+
+    fn remedy(&self) -> String {
+        let down = self.members.iter().any(|member| member.health == Health::Down);
+        if !self.forward.is_dsr() || !down {
+            return "bring a backend back; `ringway status` shows each one's state".into();
+        }
+        let opens = match self.forward.is_tunnel() {
+            true => ", and does `ringway decap` (or the kernel's tunnel) run there",
+            false => "",
+        };
+        format!(
+            "on a backend: is {} on its lo, does the server listen on that{opens}? See docs/forwarding.md",
+            self.address
+        )
     }
 }
 
@@ -422,6 +441,23 @@ mod tests {
         assert_eq!(roster.serving(), (1, 2));
         roster.take_ways(|_| Err(NoWay::Local));
         assert_eq!(roster.problems().len(), 1);
+    }
+
+    #[test]
+    fn what_a_dsr_backend_needs_is_the_remedy() {
+        let remedy = |forward: &str| {
+            let mut roster = roster(&format!("{CHECK}\nannounce = \"arp\"\n{forward}"));
+            roster.take_ways(|_| way());
+            for id in [0, 1] {
+                roster.take(&event(id, Health::Down));
+            }
+            roster.problems()[0].remedy.clone()
+        };
+        let l2 = remedy("forward = \"dsr-l2\"");
+        assert!(l2.contains("203.0.113.9 on its lo") && !l2.contains("decap"), "{l2}");
+        let gue = remedy("forward = \"dsr-gue\"");
+        assert!(gue.contains("203.0.113.9 on its lo") && gue.contains("`ringway decap`"), "{gue}");
+        assert!(remedy("").starts_with("bring a backend back"));
     }
 
     #[test]

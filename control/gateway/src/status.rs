@@ -82,7 +82,7 @@ pub struct Override {
     pub service: String,
     /// Its own address.
     pub address: String,
-    /// Its own port.
+    /// Its own port; 0: the one that the client asked for.
     pub port: u16,
     /// It gets no new flows.
     pub drained: bool,
@@ -268,7 +268,7 @@ pub struct Service {
 pub struct Backend {
     /// Its own address.
     pub address: String,
-    /// Its own port.
+    /// Its own port; 0: the one that the client asked for.
     pub port: u16,
     /// Share of new flows relative to the others; absent when only the pins are known.
     pub weight: Option<u16>,
@@ -311,6 +311,11 @@ impl Backend {
         endpoint(&self.address, self.port)
     }
 
+    /// The same for people, see [`backend_text`].
+    pub fn shown(&self) -> String {
+        backend_text(&self.address, self.port)
+    }
+
     /// Whether new flows can be given to it.
     pub fn serves(&self) -> bool {
         self.health.is_up() && self.next_hop.is_some() && self.weight != Some(0)
@@ -328,6 +333,12 @@ impl Service {
     pub fn serving(&self) -> usize {
         self.backends.iter().filter(|backend| backend.serves()).count()
     }
+}
+
+/// A backend for people: address and port, or the address alone where the port is 0, the one that
+/// the client asked for.
+pub fn backend_text(address: &str, port: u16) -> String {
+    if port == 0 { address.to_owned() } else { endpoint(address, port) }
 }
 
 fn endpoint(address: &str, port: impl std::fmt::Display) -> String {
@@ -361,6 +372,14 @@ pub struct Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_backend_at_the_clients_port_is_its_address() {
+        assert_eq!(backend_text("10.0.0.2", 0), "10.0.0.2");
+        assert_eq!(backend_text("10.0.0.2", 80), "10.0.0.2:80");
+        assert_eq!(backend_text("fd00::2", 0), "fd00::2");
+        assert_eq!(backend_text("fd00::2", 80), "[fd00::2]:80");
+    }
 
     #[test]
     fn ledger_differences_have_a_sign() {

@@ -239,7 +239,8 @@ fn keeps_mode(asked: Mode, on: OnInterface) -> bool {
 fn foreign(iface: &str, id: u32) -> Error {
     let name = program_name(id).unwrap_or_else(|| "unknown".to_owned());
     let held = holder(Path::new(DEFAULT_BPFFS), id).unwrap_or(Holder::Netlink);
-    Error::ForeignProgram { iface: iface.to_owned(), id, name, remedy: held.remedy(iface) }
+    let (owner, remedy) = (held.owner(), held.remedy(iface));
+    Error::ForeignProgram { iface: iface.to_owned(), id, name, owner, remedy }
 }
 
 /// Name of a loaded program; `None` when there is none with this id, or it may not be read.

@@ -7,6 +7,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use libbpf_rs::{MapCore, MapHandle, libbpf_sys as sys};
 use ringway_abi::raw::{
@@ -21,7 +22,7 @@ use crate::pins::{encode, pin_error};
 use crate::{Error, Result, load, log, probe};
 
 /// Name of the program, as `ip link` and `bpftool` show it.
-const NAME: &str = "ringway_decap";
+pub(crate) const NAME: &str = "ringway_decap";
 
 /// What an address of this host is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -177,6 +178,15 @@ impl DecapPin {
         link.detach().map_err(pin_error("detach", &self.path))?;
         self.remove()?;
         Ok(true)
+    }
+
+    /// Since when an attachment to the interface of this index is pinned; `None`: none is.
+    pub fn since(&self, ifindex: u32) -> Result<Option<SystemTime>> {
+        if self.open(ifindex)?.is_none() {
+            return Ok(None);
+        }
+        let pinned = fs::metadata(&self.path).and_then(|pin| pin.modified());
+        pinned.map(Some).map_err(pin_error("look at", &self.path))
     }
 
     /// Whether an attachment is pinned.

@@ -200,7 +200,7 @@ pub enum Error {
         slot: u32,
     },
     /// Somebody else's XDP program is on the interface.
-    #[error("{iface} already runs an XDP program that is not ours: {name} (id {id}); {remedy}")]
+    #[error("{iface} already runs an XDP program, {name} (id {id}), which {owner}; {remedy}")]
     ForeignProgram {
         /// The interface.
         iface: String,
@@ -208,6 +208,8 @@ pub enum Error {
         id: u32,
         /// The program's name.
         name: String,
+        /// Whose it is: `Holder::owner`.
+        owner: String,
         /// What takes it off.
         remedy: String,
     },

@@ -13,6 +13,8 @@ use crate::{Result, probe};
 pub enum Holder {
     /// A Ringway node of this name; `ringway detach --node NAME` removes it.
     Node(String),
+    /// `ringway decap`, pinned or running.
+    Decap,
     /// A bpf_link of this id: `ip link set ... xdp off` is refused.
     Link(u32),
     /// Netlink: anybody may take it off.
@@ -20,11 +22,23 @@ pub enum Holder {
 }
 
 impl Holder {
+    /// Whose the program is, to be written behind its name.
+    pub fn owner(&self) -> String {
+        match self {
+            Holder::Node(node) => format!("belongs to Ringway node {node}"),
+            Holder::Decap => "belongs to `ringway decap`".into(),
+            Holder::Link(_) | Holder::Netlink => "is not Ringway's".into(),
+        }
+    }
+
     /// What takes the program off an interface, to be written behind "to do: ".
     pub fn remedy(&self, iface: &str) -> String {
         match self {
-            Holder::Node(node) => format!(
-                "it is Ringway node {node}'s: use another interface, or `ringway detach --node {node}`"
+            Holder::Node(node) => {
+                format!("use another interface, or `ringway detach --node {node}`")
+            }
+            Holder::Decap => format!(
+                "use another interface, or stop the running `ringway decap`, or: ringway decap -i {iface} --detach"
             ),
             Holder::Link(id) => format!(
                 "end the program that attached it, or: bpftool link detach id {id} (a link holds it, \
@@ -41,6 +55,9 @@ impl Holder {
 pub fn holder(bpffs: &Path, program: u32) -> Option<Holder> {
     if let Some(node) = node_of(bpffs, program).ok()? {
         return Some(Holder::Node(node));
+    }
+    if crate::program_name(program).as_deref() == Some(crate::decap::NAME) {
+        return Some(Holder::Decap);
     }
     if !probe::may_list_links() {
         return None;

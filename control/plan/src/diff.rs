@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 
+use ringway_config::endpoint_text;
+
 use crate::history::Written;
 use crate::maglev::SLOTS;
 use crate::tables::{BackendRow, Forward, RingRow, ServiceKey, ServiceRow, Tables};
@@ -69,7 +71,7 @@ impl fmt::Display for Change {
             Change::ServiceRemoved(service) => write!(f, "{service} removed"),
             Change::ServiceChanged(service) => write!(f, "{service} changed"),
             Change::Backend(service, endpoint, change) => {
-                write!(f, "{service}: backend {endpoint} {change}")
+                write!(f, "{service}: backend {} {change}", endpoint_text(*endpoint))
             }
             Change::SlotsMoved(service, slots) => {
                 let percent = *slots as f64 * 100.0 / SLOTS as f64;

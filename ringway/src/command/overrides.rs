@@ -2,6 +2,7 @@
 
 use ringway_gateway::order::{self, Listed};
 use ringway_gateway::overrides::Change;
+use ringway_gateway::status::backend_text;
 
 use super::reload;
 use crate::cli::{Output, OverridesAction, OverridesArgs};
@@ -45,10 +46,7 @@ fn render(listed: &Listed, colour: bool) -> String {
             Some(weight) => Cell::new(format!("weight {weight}")),
             None => Cell::new("has no such backend").tone(Tone::Warn),
         };
-        let address = match found.address.contains(':') {
-            true => format!("[{}]:{}", found.address, found.port),
-            false => format!("{}:{}", found.address, found.port),
-        };
+        let address = backend_text(&found.address, found.port);
         table.row(vec![
             Cell::new(&found.service),
             Cell::new(address),

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_gateway::changes::{BackendChange, Changes, FlowChange, RingChange, What};
 use ringway_gateway::order;
+use ringway_gateway::status::backend_text;
 
 use crate::cli::{Output, ReloadArgs};
 use crate::exit::Exit;
@@ -79,13 +80,13 @@ fn heading(changes: &Changes) -> String {
 
 fn in_words(backend: &BackendChange) -> String {
     let BackendChange { service, address, port, weight_before, weight_after, .. } = backend;
-    let address = if address.contains(':') { format!("[{address}]") } else { address.clone() };
+    let backend = backend_text(address, *port);
     let weight = match (weight_before, weight_after) {
         (Some(before), Some(after)) => format!(", weight {before} becomes {after}"),
         (None, Some(weight)) | (Some(weight), None) => format!(", weight {weight}"),
         (None, None) => String::new(),
     };
-    format!("backend {address}:{port} of {service}{weight}")
+    format!("backend {backend} of {service}{weight}")
 }
 
 fn flows(flows: &FlowChange) -> String {

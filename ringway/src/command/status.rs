@@ -197,7 +197,7 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
     };
     vec![
         Cell::new(""),
-        Cell::new(format!("  {}", backend.endpoint())),
+        Cell::new(format!("  {}", backend.shown())),
         Cell::new(backend.health.as_str()).tone(tone),
         Cell::number(backend.weight.map_or_else(|| "?".to_owned(), |weight| weight.to_string())),
         Cell::number(backend.flows),

@@ -258,10 +258,10 @@ impl Daemon {
             error: format!(
                 "override of service {} backend {} ({}): the configuration has no such backend",
                 o.service,
-                o.endpoint(),
+                o.shown(),
                 o.in_words()
             ),
-            remedy: format!("ringway overrides clear {} {}", o.service, o.endpoint()),
+            remedy: format!("ringway overrides clear {} {}", o.service, o.shown()),
         });
         failed.chain(orphans).collect()
     }

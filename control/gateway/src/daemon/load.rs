@@ -94,7 +94,7 @@ fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Resul
     changes.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
     let orphans = overrides.orphans(&file);
     changes.orphaned_overrides =
-        orphans.map(|o| format!("{} {} ({})", o.service, o.endpoint(), o.in_words())).collect();
+        orphans.map(|o| format!("{} {} ({})", o.service, o.shown(), o.in_words())).collect();
     Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, changes })
 }
 

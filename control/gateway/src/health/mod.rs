@@ -33,7 +33,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
-use ringway_config::{Check, CheckKind};
+use ringway_config::{Check, CheckKind, endpoint_text};
 
 pub use failure::Failure;
 pub use fit::unfit;
@@ -220,7 +220,7 @@ async fn ask(target: &Target, trust: &Trust) -> Result<(), Failure> {
 
 /// One result, for those who asked for every one of them.
 fn log(target: &Target, result: &Result<(), Failure>, took: Duration) {
-    let (service, backend) = (&target.service, target.backend);
+    let (service, backend) = (&target.service, endpoint_text(target.backend));
     let kind = target.check.kind.name();
     let ms = took.as_micros() as f64 / 1000.0;
     match result {

@@ -7,17 +7,16 @@ use ringway_host::routes::RouteKind;
 use super::facts::Facts;
 use super::{Report, State};
 
-/// Every dsr service with a check.
+/// Every dsr service.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
-    let checked = |service: &&Service| service.forward.is_dsr() && service.check.is_some();
-    for service in config.services.iter().filter(checked) {
-        if !own_address(config, facts, service, report) {
+    for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
+        if !own_address(config, facts, service, report) && service.check.is_some() {
             service.backends.iter().for_each(|backend| replies(facts, service, backend, report));
         }
     }
 }
 
-/// The node itself would answer the checks.
+/// The node itself would answer the checks, and whatever the balancer passes on.
 fn own_address(config: &Config, facts: &Facts, service: &Service, report: &mut Report) -> bool {
     let address = &service.address;
     let path = facts.paths.get(address);
@@ -25,7 +24,7 @@ fn own_address(config: &Config, facts: &Facts, service: &Service, report: &mut R
     if local {
         let bits = if address.is_ipv4() { 32 } else { 128 };
         let reason = format!(
-            "{} is an address of this node, and checks of {} backends go to the service address: \
+            "{} is an address of this node, and {} backends have it themselves, where checks go to it: \
              the node would answer them itself",
             **address, service.forward
         );
@@ -55,7 +54,7 @@ fn replies(facts: &Facts, service: &Service, backend: &Backend, report: &mut Rep
     if service.address.is_ipv6() || !lost {
         return;
     }
-    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let subject = format!("{} {}", *service.name, backend.shown());
     let reason = format!(
         "replies to its checks come from {} by {name}, where rp_filter = {filter} drops them: \
          the backend will never be up",

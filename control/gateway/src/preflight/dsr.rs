@@ -74,7 +74,7 @@ fn backend_at(config: &Config, facts: &Facts, mac: Mac) -> Option<IpAddr> {
 
 /// The running gateway's health checks go to the service address by the packets' own road.
 fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
-    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let subject = format!("{} {}", *service.name, backend.shown());
     let address = *service.address;
     let what = match service.forward {
         Forward::DsrL2 => "takes packets for the service address",

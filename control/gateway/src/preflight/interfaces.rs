@@ -185,9 +185,21 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         "foreign-xdp",
         &link.name,
         State::Fail,
-        format!("XDP program {name:?} (id {}) is attached and is not this node's", xdp.program),
         match holder {
-            Holder::Node(_) => holder.remedy(&link.name),
+            Holder::Node(_) | Holder::Decap => {
+                format!(
+                    "XDP program {name:?} (id {}) is attached and {}",
+                    xdp.program,
+                    holder.owner()
+                )
+            }
+            _ => format!(
+                "XDP program {name:?} (id {}) is attached and is not this node's",
+                xdp.program
+            ),
+        },
+        match holder {
+            Holder::Node(_) | Holder::Decap => holder.remedy(&link.name),
             _ => format!("{}; {OR_ON_PASS}", holder.remedy(&link.name)),
         },
     );

@@ -8,6 +8,8 @@ use super::{Report, State};
 
 /// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.
 const HEADERS: u32 = 40;
+/// What every IPv6 path carries, and below which no sender goes (RFC 8200 section 5).
+const IPV6_MIN: u32 = 1280;
 
 /// Every backend that is reached by a tunnel.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -34,7 +36,7 @@ fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, re
     let way = facts.link_name(path.ifindex);
     let Some(mtu) = path.mtu.or_else(|| facts.link(&way).map(|link| link.mtu)) else { return };
     let clients = client_mtu(config, facts, &way);
-    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let subject = format!("{} {}", *service.name, backend.shown());
     let header = u32::from(service.forward.overhead(backend.address.is_ipv6()));
     let room = mtu.saturating_sub(header);
     if room >= clients {
@@ -51,9 +53,26 @@ fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, re
         MssClamp::Off => false,
         MssClamp::Bytes(bytes) => u32::from(bytes) + segment <= room,
     };
+    if service.address.is_ipv6() && room < IPV6_MIN {
+        let reason = format!(
+            "{what}: IPv6 clients send packets of up to {IPV6_MIN} bytes whatever they are told \
+             (RFC 8200 section 5), and those are lost"
+        );
+        let fix = format!(
+            "ip link set dev {way} mtu {} or more (also at the switch and the backends)",
+            IPV6_MIN + header
+        );
+        return report.push("mtu", &subject, State::Warn, reason, fix);
+    }
     let udp = service.protocols.contains(&Protocol::Udp);
     if clamped && !udp {
-        return report.ok("mtu", &subject, format!("{what}; TCP is told to send less (mss_clamp)"));
+        // What clients send, backends bound by their own MSS (docs/forwarding.md).
+        let reason = format!(
+            "{what}: mss_clamp bounds what backends send; larger segments of clients are answered \
+             with \"too big\" (ICMP), unless the backends announce a smaller MSS (advmss {})",
+            room.saturating_sub(segment)
+        );
+        return report.ok("mtu", &subject, reason);
     }
     let who = if udp { "datagrams" } else { "segments" };
     let reason = format!(

@@ -74,10 +74,13 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
             let interface = config.node.interfaces.first().map_or("IF", |name| name.as_str());
             let reason =
                 format!("nobody answers for {}: it is not an address of this node", **address);
+            let own = match service.forward.is_dsr() {
+                true => String::new(),
+                false => format!("ip addr add {}/{bits} dev {interface}, or ", **address),
+            };
             let fix = format!(
-                "ip addr add {}/{bits} dev {interface}, or write announce = \"arp\" (Ringway answers) \
-                 or \"routed\" (a router sends it here)",
-                **address
+                "{own}write announce = \"arp\" (Ringway answers) \
+                 or \"routed\" (a router sends it here)"
             );
             report.fail_at(config, address, "answers", reason, fix);
         }
@@ -89,7 +92,7 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
 }
 
 fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
-    let subject = format!("{} {}", *service.name, backend.endpoint());
+    let subject = format!("{} {}", *service.name, backend.shown());
     let path = match facts.paths.get(&backend.address) {
         None => return,
         Some(Err(error)) => {

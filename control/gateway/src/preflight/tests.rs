@@ -152,6 +152,10 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     facts.holders = HashMap::from([(u32::MAX, Holder::Node("gw2".into()))]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert!(finding.fix.contains("ringway detach --node gw2"), "{finding}");
+    assert!(finding.reason.ends_with("and belongs to Ringway node gw2"), "{finding}");
+    facts.holders = HashMap::from([(u32::MAX, Holder::Decap)]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
     facts.own_links = Some([(2, Attached::Native)].into());
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
     facts.own_links = None;
@@ -437,9 +441,11 @@ fn an_unfit_kernel_forbids_a_start() {
 #[test]
 fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
-    let finding = find(&config(ETH0, more), &machine(), "check-road");
-    assert_eq!(finding.state, State::Fail);
-    assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
+    for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
+        let finding = find(&config(ETH0, more), &machine(), "check-road");
+        assert_eq!(finding.state, State::Fail, "{more}");
+        assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
+    }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));
     let mut facts = machine();

@@ -121,6 +121,9 @@ fn room_for_tunnels() {
     let state = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").state;
     let mut facts = machine();
     assert_eq!(state("", &facts), State::Ok);
+    let clamped = find(&of(""), &facts, "mtu").reason;
+    assert!(clamped.contains("mss_clamp bounds what backends send"), "{clamped}");
+    assert!(clamped.contains("advmss 1432"), "{clamped}");
     assert_eq!(state("mss_clamp = \"off\"", &facts), State::Warn);
     let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
     assert_eq!(finding.state, State::Warn);
@@ -133,6 +136,26 @@ fn room_for_tunnels() {
         3,
     )]);
     assert_eq!(state("protocol = \"udp\"", &facts), State::Ok);
+}
+
+#[test]
+fn ipv6_needs_1280_bytes_inside_a_tunnel() {
+    let text = format!(
+        "[node]\nname = \"gw\"\n{ETH0}\n[[service]]\nname = \"web\"\naddress = \"2001:db8::9\"\n\
+         port = 80\nforward = \"dsr-gue\"\nannounce = \"arp\"\nbackends = [{{ address = \"fd00::2\" }}]\n"
+    );
+    let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+    let mut facts = machine();
+    let unicast = ringway_host::routes::RouteKind::Unicast;
+    facts.paths.extend([super::tests::path("fd00::2", unicast, 2)]);
+    // GUE over IPv6 takes 48.
+    for (mtu, state) in [(1300, State::Warn), (1327, State::Warn), (1328, State::Ok)] {
+        facts.links[0].mtu = mtu;
+        let finding = find(&config, &facts, "mtu");
+        assert_eq!(finding.state, state, "{mtu}: {finding}");
+        let raised = finding.fix.starts_with("ip link set dev eth0 mtu 1328 or more");
+        assert_eq!(raised, state == State::Warn, "{finding}");
+    }
 }
 
 #[test]

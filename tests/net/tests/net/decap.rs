@@ -220,6 +220,11 @@ fn what_is_pinned_stays() -> Result<()> {
     let status = pair.status()?;
     ensure!(status["pinned"] == true && status["gue_port"] == 7000, "{status}");
     ensure!(counted(&status, "decap-ipip") > before, "the books begin anew: {status}");
+    // Only what stays as well may take its place: a foreground one would take it away at its end.
+    let third = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
+    ensure!(third.code == 1 && third.err.contains("pinned since 2"), "{third:?}");
+    ensure!(third.err.contains("--detach") && third.err.contains("--pin"), "{third:?}");
+    pair.serves()?;
     second.signal(Signal::TERM)?;
     ensure!(second.wait(SOON)?.status.success());
     pair.serves()?;
@@ -242,6 +247,12 @@ fn what_cannot_be_is_refused_with_a_remedy() -> Result<()> {
         let ran = ringway(&pair.backend, &[&["decap"], arguments].concat())?;
         ensure!(ran.code == code && ran.err.contains(words), "{arguments:?}: {ran:?}");
     }
+    let running = pair.decap(&[])?;
+    for arguments in [&["decap", "-i", "eth0"][..], &["decap", "-i", "eth0", "--pin"]] {
+        let ran = ringway(&pair.backend, arguments)?;
+        ensure!(ran.code == 1 && ran.err.contains("another running ringway decap"), "{ran:?}");
+    }
+    drop(running);
     attach_pass(&pair.backend, &pair.eth0.name)?;
     let ran = ringway(&pair.backend, &["decap", "-i", "eth0"])?;
     ensure!(ran.code == 1 && ran.err.contains("xdp off"), "{ran:?}");

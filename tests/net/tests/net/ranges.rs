@@ -52,5 +52,11 @@ fn a_range_and_all_ports() -> Result<()> {
     let status = gateway.status()?;
     let shown = status["services"].to_string();
     ensure!(shown.contains("8100") && shown.contains("65535"), "{shown}");
+    // Of a backend that has every port, there is the address alone.
+    let first = status["services"][0]["backends"][0]["address"].as_str().context("an address")?;
+    let ran = gateway.ringway(&["backend", "drain", "range", first])?;
+    ensure!(ran.code == 0 && ran.out.contains(first) && !ran.out.contains(":0 "), "{ran:?}");
+    let ran = gateway.ringway(&["status"])?;
+    ensure!(ran.out.contains(first) && !ran.out.contains(&format!("{first}:0")), "{ran:?}");
     Ok(())
 }
