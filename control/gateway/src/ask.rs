@@ -11,6 +11,7 @@ use crate::board;
 use crate::clock;
 use crate::health::Health;
 use crate::problem::Error;
+use crate::ready::Readiness;
 use crate::status::{Backend, Daemon, Interface, NextHop, Problem, SCHEMA, Service, Status};
 
 /// Which node is meant.
@@ -22,58 +23,105 @@ pub struct Whom<'a> {
     pub node: Option<&'a str>,
 }
 
-/// A node's name and where its daemon listens.
+/// A node's name and where its daemon may listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Its name.
     pub node: String,
-    /// Its daemon's API socket, when known.
-    pub socket: Option<PathBuf>,
+    /// API sockets that may be its daemon's, the likeliest first.
+    pub sockets: Vec<PathBuf>,
+    /// Its configuration file, where one was named.
+    pub file: Option<PathBuf>,
     /// Nobody named it: it is the only one on this machine.
     pub guessed: bool,
 }
 
 impl Whom<'_> {
     /// Finds the node: by the given configuration, by name, by the default configuration if there
-    /// is one, or the only one that is pinned.
+    /// is one, or the only one that is pinned. Asks nobody.
     ///
     /// # Errors
     /// The configuration is wrong, or it is not clear which node is meant.
     pub fn find(&self) -> Result<Target, Error> {
+        self.find_beside(Path::new(ringway_config::DEFAULT_PATH))
+    }
+
+    fn find_beside(&self, default: &Path) -> Result<Target, Error> {
         if let Some(path) = self.config {
-            return configured(path);
+            return Ok(Target { file: Some(path.to_owned()), ..configured(path)? });
         }
-        let default = Path::new(ringway_config::DEFAULT_PATH);
-        let by_default = default.exists().then(|| configured(default));
-        match (self.node, by_default) {
-            (Some(name), Some(Ok(target))) if target.node == name => Ok(target),
-            (Some(name), _) => {
-                let socket = default_socket(name);
-                Ok(Target { node: name.to_owned(), socket, guessed: false })
-            }
-            (None, Some(target)) => target,
-            (None, None) => only_one(),
+        if let Some(name) = self.node {
+            let by_default = ringway_config::identity(default);
+            let same = by_default.node.as_deref() == Some(name);
+            return Ok(Target::new(name, same.then_some(by_default.socket)));
         }
+        if default.exists() { configured(default) } else { only_one() }
     }
 }
 
-fn configured(path: &Path) -> Result<Target, Error> {
-    let config = match ringway_config::load(path) {
-        Ok(config) => config,
-        Err(errors) => {
-            // A daemon may run by what the file was before somebody began to change it.
-            let Identity { node, socket } = ringway_config::identity(path);
-            return match node {
-                Some(node) => Ok(Target { node, socket: Some(socket), guessed: false }),
-                None => Err(Error::configuration(
-                    errors.to_string(),
-                    "give another file with -c FILE, or name the node with --node NAME",
-                )),
-            };
+impl Target {
+    /// `configured`: where its configuration says that it listens.
+    fn new(node: &str, configured: Option<PathBuf>) -> Target {
+        let noted = Pins::new(DEFAULT_BPFFS, node).ok().and_then(|pins| pins.socket());
+        let default = configured.is_none().then(|| PathBuf::from(ringway_config::DEFAULT_SOCKET));
+        let mut sockets: Vec<PathBuf> = Vec::new();
+        for socket in [configured, noted, default].into_iter().flatten() {
+            if !sockets.contains(&socket) {
+                sockets.push(socket);
+            }
         }
-    };
-    let socket = Some(config.api.socket.clone().into_inner());
-    Ok(Target { node: config.node.name.to_string(), socket, guessed: false })
+        Target { node: node.to_owned(), sockets, file: None, guessed: false }
+    }
+
+    /// The socket where this node's daemon answers.
+    ///
+    /// # Errors
+    /// None does, and why.
+    pub fn daemon(&self) -> Result<&Path, Error> {
+        for socket in &self.sockets {
+            match client::get::<Readiness>(socket, "/v1/ready") {
+                Ok(found) if found.node == self.node => return Ok(socket),
+                Ok(_) | Err(client::Failure::NotRunning) => {}
+                Err(client::Failure::Late(error) | client::Failure::Failed(error)) => {
+                    return Err(error);
+                }
+            }
+        }
+        Err(self.silent())
+    }
+
+    /// Nobody answers for the node, by what its pins tell.
+    pub fn silent(&self) -> Error {
+        let view = View::open(Path::new(DEFAULT_BPFFS), &self.node);
+        let last = view.ok().and_then(|view| view.daemon().ok().flatten());
+        silent(&self.node, last.filter(|last| last.running).map(|last| last.pid))
+    }
+}
+
+fn silent(node: &str, pid: Option<u64>) -> Error {
+    match pid {
+        Some(pid) => Error::failed(
+            format!("the daemon of node {node} runs as process {pid} with another API socket"),
+            "name its configuration with -c FILE; one that is starting listens in a moment",
+        ),
+        None => Error::unhealthy(
+            format!("the daemon of node {node} does not run"),
+            "start it with `ringway run`: it reads its configuration and what was overridden",
+        ),
+    }
+}
+
+/// The file need not be right: a daemon may run by what it was before somebody began to change it.
+fn configured(path: &Path) -> Result<Target, Error> {
+    let Identity { node, socket } = ringway_config::identity(path);
+    if let Some(node) = node {
+        return Ok(Target::new(&node, Some(socket)));
+    }
+    let wrong = ringway_config::load(path).err().map(|errors| errors.to_string());
+    Err(Error::configuration(
+        wrong.unwrap_or_else(|| format!("{}: no [node] name", path.display())),
+        "give another file with -c FILE, or name the node with --node NAME",
+    ))
 }
 
 fn only_one() -> Result<Target, Error> {
@@ -81,10 +129,7 @@ fn only_one() -> Result<Target, Error> {
     let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
     let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
     match known.as_slice() {
-        [node] => {
-            let socket = default_socket(node);
-            Ok(Target { node: node.clone(), socket, guessed: true })
-        }
+        [node] => Ok(Target { guessed: true, ..Target::new(node, None) }),
         [] => Err(Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),
@@ -96,36 +141,30 @@ fn only_one() -> Result<Target, Error> {
     }
 }
 
-/// The default socket, if the daemon that listens there is this node's.
-fn default_socket(node: &str) -> Option<PathBuf> {
-    let socket = PathBuf::from(ringway_config::DEFAULT_SOCKET);
-    let status: Status = client::get(&socket, "/v1/status").ok()?;
-    (status.node == node).then_some(socket)
-}
-
 /// The node's status.
 ///
 /// # Errors
 /// Nothing is known about it, or the daemon's answer is no use.
 pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
     let target = whom.find()?;
-    if let Some(socket) = &target.socket {
+    let mut stranger = None;
+    for socket in &target.sockets {
         match client::get::<Status>(socket, "/v1/status") {
             Ok(status) if status.node == target.node => return Ok(status),
-            Ok(status) => {
-                let what = format!(
-                    "API socket {} is node {}'s, not {}'s",
-                    socket.display(),
-                    status.node,
-                    target.node
-                );
-                return Err(Error::configuration(what, "give each node its own [api] socket"));
-            }
+            Ok(status) => stranger = stranger.or(Some((socket, status.node))),
             Err(client::Failure::NotRunning) => {}
-            Err(client::Failure::Failed(error)) => return Err(error),
+            Err(client::Failure::Late(error) | client::Failure::Failed(error)) => {
+                return Err(error);
+            }
         }
     }
-    from_pins(&target.node)
+    match stranger {
+        Some((socket, other)) if whom.config.is_some() => Err(Error::configuration(
+            format!("API socket {} is node {other}'s, not {}'s", socket.display(), target.node),
+            "give each node its own [api] socket",
+        )),
+        _ => from_pins(&target.node),
+    }
 }
 
 /// What the pins tell, when no daemon does.
@@ -191,7 +230,7 @@ fn problems(status: &Status) -> Vec<Problem> {
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
                  not answer; this is what the pins tell"
             ),
-            remedy: "name its configuration with -c FILE".into(),
+            remedy: "name its configuration with -c FILE; or restart it, if it hangs".into(),
         },
     }];
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
@@ -258,5 +297,36 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
         },
         answers: String::new(),
         backends: backends.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_found_by_configuration_or_name() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = place.path().join("ringway.toml");
+        std::fs::write(&file, "[api]\nsocket = \"/run/a.sock\"\n[node]\nname = \"gw-a\"\n[")
+            .expect("written");
+        let of = |config, node| Whom { config, node }.find_beside(&file).expect("found");
+        let socket = PathBuf::from("/run/a.sock");
+        let named = of(Some(file.as_path()), None);
+        assert_eq!((named.node.as_str(), &named.sockets[0]), ("gw-a", &socket));
+        assert_eq!(named.file, Some(file.clone()));
+        assert_eq!(of(None, Some("gw-a")).sockets[0], socket);
+        assert_eq!(of(None, None).sockets[0], socket);
+        let other = of(None, Some("gw-b"));
+        assert_eq!(other.sockets, [PathBuf::from(ringway_config::DEFAULT_SOCKET)]);
+        let nowhere = Whom { config: Some(Path::new("/no/such/file")), node: None }.find();
+        assert!(nowhere.is_err());
+    }
+
+    #[test]
+    fn a_daemon_that_runs_is_not_told_to_be_started() {
+        let elsewhere = silent("gw1", Some(7)).to_string();
+        assert!(elsewhere.contains("process 7 with another API socket"), "{elsewhere}");
+        assert!(silent("gw1", None).what.contains("does not run"));
     }
 }

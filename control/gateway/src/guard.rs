@@ -38,19 +38,9 @@ pub struct Confirmed {
 /// It does not run, it was too late, or the kernel refused.
 pub fn confirm(whom: &Whom<'_>) -> Result<Confirmed, Error> {
     let target = whom.find()?;
-    let not_running = || {
-        Error::unhealthy(
-            format!(
-                "the daemon of node {} does not run: nothing waits to be confirmed",
-                target.node
-            ),
-            "start it with `ringway run`, and confirm within 60 s",
-        )
-    };
-    let socket = target.socket.as_deref().ok_or_else(not_running)?;
-    client::post(socket, "/v1/confirm").map_err(|failure| match failure {
-        Failure::NotRunning => not_running(),
-        Failure::Failed(error) => error,
+    client::post(target.daemon()?, "/v1/confirm").map_err(|failure| match failure {
+        Failure::NotRunning => target.silent(),
+        Failure::Late(error) | Failure::Failed(error) => error,
     })
 }
 

@@ -65,6 +65,9 @@ pub fn overrides(whom: &Whom<'_>) -> Result<Listed, Error> {
             overrides: status.overrides.clone(),
         });
     }
+    if status.is_ok_and(|status| status.daemon.running) {
+        return Err(whom.find()?.silent());
+    }
     let path = whom.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
     let config = ringway_config::load(path).map_err(|errors| {
         Error::configuration(errors.to_string(), "name the node's configuration with -c FILE")
@@ -81,15 +84,8 @@ fn send<T: DeserializeOwned>(
     body: &impl Serialize,
 ) -> Result<T, Error> {
     let target = whom.find()?;
-    let not_running = || {
-        Error::unhealthy(
-            format!("the daemon of node {} does not run", target.node),
-            "start it: it reads its configuration and what was overridden",
-        )
-    };
-    let socket = target.socket.as_deref().ok_or_else(not_running)?;
-    client::order(socket, path, body).map_err(|failure| match failure {
-        Failure::NotRunning => not_running(),
-        Failure::Failed(error) => error,
+    client::order(target.daemon()?, path, body).map_err(|failure| match failure {
+        Failure::NotRunning => target.silent(),
+        Failure::Late(error) | Failure::Failed(error) => error,
     })
 }

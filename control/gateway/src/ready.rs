@@ -2,9 +2,10 @@
 //! answer at once and withdraw a node only where another would do better.
 
 use std::path::Path;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant, SystemTime};
 
-use ringway_config::Identity;
+use ringway_kernel::{BackendState, DEFAULT_BPFFS, ServiceState, View};
 use serde::{Deserialize, Serialize};
 
 use crate::api::client::{self, Failure};
@@ -15,7 +16,13 @@ use crate::status::{Problem, Status};
 pub const SCHEMA: &str = "ringway.ready/1";
 
 /// How long the daemon may take to answer.
-const PATIENCE: Duration = Duration::from_millis(70);
+const PATIENCE: Duration = Duration::from_millis(60);
+/// The tables are looked at when the daemon has not answered by then.
+const HEAD_START: Duration = Duration::from_millis(15);
+/// How long both may take together.
+const IN_ALL: Duration = Duration::from_millis(85);
+/// A daemon beats every second.
+const FRESH: Duration = Duration::from_secs(3);
 
 /// Whether, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,6 +58,11 @@ impl Readiness {
         Readiness { schema, node, ready: false, reasons: vec![reason] }
     }
 
+    fn busy(node: &str) -> Readiness {
+        let reasons = vec!["the daemon is busy: by the tables".to_owned()];
+        Readiness { schema: SCHEMA.to_owned(), node: node.to_owned(), ready: true, reasons }
+    }
+
     /// One line for people and logs.
     pub fn line(&self) -> String {
         let word = if self.ready { "ready" } else { "not ready" };
@@ -82,36 +94,89 @@ fn unserved(posted: &Status, name: &str) -> Option<String> {
 /// Asks the daemon, and waits no longer than a tenth of a second. Whatever goes wrong is a reason
 /// not to be ready.
 pub fn ask(whom: &Whom<'_>, service: Option<&str>) -> Readiness {
-    let Identity { node, socket } = target(whom);
-    let of = service.map_or_else(String::new, |name| format!("/{}", encoded(name)));
-    let name = node.clone().unwrap_or_default();
-    match client::get_at_once::<Readiness>(&socket, &format!("/v1/ready{of}"), PATIENCE) {
-        Ok(found) if node.as_ref().is_none_or(|node| *node == found.node) => found,
-        Ok(found) => {
-            let socket = socket.display();
-            Readiness::no(&name, format!("API socket {socket} is node {}'s", found.node))
+    let target = match whom.find() {
+        Ok(target) => target,
+        // Who may not look at the pins may still ask.
+        Err(error) => {
+            let socket = Path::new(ringway_config::DEFAULT_SOCKET);
+            let answer = client::get_at_once(socket, &path(service), PATIENCE);
+            return answer.unwrap_or_else(|_| Readiness::no("", line(&error.into())));
         }
-        Err(Failure::NotRunning) => {
-            let socket = socket.display();
-            Readiness::no(&name, format!("daemon not running: nobody listens on {socket}"))
+    };
+    let name = &target.node;
+    let tables = Tables::look(name, service);
+    let mut why = None;
+    for socket in &target.sockets {
+        match client::get_at_once::<Readiness>(socket, &path(service), PATIENCE) {
+            Ok(found) if *name == found.node => return found,
+            Ok(found) => {
+                why = Some(format!("API socket {} is node {}'s", socket.display(), found.node));
+            }
+            Err(Failure::NotRunning) => {}
+            Err(Failure::Late(error)) => {
+                return match tables.serve() {
+                    true => Readiness::busy(name),
+                    false => Readiness::no(name, line(&error.into())),
+                };
+            }
+            Err(Failure::Failed(error)) => return Readiness::no(name, line(&error.into())),
         }
-        Err(Failure::Failed(error)) => Readiness::no(&name, line(&Problem::from(error))),
+    }
+    let tried = target.sockets.iter().map(|socket| socket.display().to_string());
+    let tried: Vec<String> = tried.collect();
+    let nobody = || format!("daemon not running: nobody listens on {}", tried.join(" or "));
+    Readiness::no(name, why.unwrap_or_else(nobody))
+}
+
+fn path(service: Option<&str>) -> String {
+    service.map_or_else(|| "/v1/ready".into(), |name| format!("/v1/ready/{}", encoded(name)))
+}
+
+/// What the tables say, read aside while the daemon is slow to answer.
+struct Tables {
+    /// Dropped when nobody wants to know any more.
+    _wanted: SyncSender<()>,
+    answer: Receiver<bool>,
+    until: Instant,
+}
+
+impl Tables {
+    fn look(node: &str, service: Option<&str>) -> Tables {
+        let (wanted, unwanted) = sync_channel::<()>(0);
+        let (send, answer) = sync_channel(1);
+        let (node, service) = (node.to_owned(), service.map(str::to_owned));
+        std::thread::spawn(move || {
+            if unwanted.recv_timeout(HEAD_START) == Err(RecvTimeoutError::Timeout) {
+                let serves = serves(&node, service.as_deref());
+                let _ = send.send(serves.unwrap_or_default());
+            }
+        });
+        Tables { _wanted: wanted, answer, until: Instant::now() + IN_ALL }
+    }
+
+    /// A daemon that beats does not hang: it, or the machine, is busy. False: it does not beat, the
+    /// tables say that nothing is served, or they were not read in time.
+    fn serve(self) -> bool {
+        let left = self.until.saturating_duration_since(Instant::now());
+        self.answer.recv_timeout(left).unwrap_or_default()
     }
 }
 
-/// What is to be asked. The configuration need not be right: a file that is being edited must not
-/// make a running node look dead.
-fn target(whom: &Whom<'_>) -> Identity {
-    match (whom.config, whom.node) {
-        (Some(file), _) => ringway_config::identity(file),
-        (None, Some(name)) => {
-            let default = ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH));
-            let same = default.node.as_deref() == Some(name);
-            let socket = if same { default.socket } else { ringway_config::DEFAULT_SOCKET.into() };
-            Identity { node: Some(name.to_owned()), socket }
-        }
-        (None, None) => ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH)),
+fn serves(node: &str, service: Option<&str>) -> ringway_kernel::Result<bool> {
+    let view = View::open(Path::new(DEFAULT_BPFFS), node)?;
+    let beats = view.daemon()?.is_some_and(|daemon| daemon.running && is_fresh(daemon.alive));
+    if !beats || view.interfaces()?.iter().any(|interface| interface.mode.is_none()) {
+        return Ok(false);
     }
+    let taken = |backend: &BackendState| backend.up && backend.next_hop.is_some();
+    let asked = |state: &ServiceState| service.is_none_or(|name| state.name == name);
+    let services = view.services()?;
+    Ok(services.iter().any(|state| asked(state) && state.backends.iter().any(taken)))
+}
+
+fn is_fresh(beat: SystemTime) -> bool {
+    // A clock that was set back makes it come from the future: then it is not known.
+    beat.elapsed().is_ok_and(|age| age < FRESH)
 }
 
 /// For a URL (RFC 3986, section 2.1).
@@ -161,6 +226,13 @@ mod tests {
         assert_eq!(said, "not ready: node gw1: eth1 is down; mend it (and 1 more)");
         let stalled = Readiness::of(&Status::default(), Some(Duration::from_secs(9)), None);
         assert!(!stalled.ready && stalled.reasons[0].contains("9 s"));
+    }
+
+    #[test]
+    fn beats_grow_old() {
+        let ago = |seconds| SystemTime::now() - Duration::from_secs(seconds);
+        assert!(is_fresh(ago(1)) && !is_fresh(ago(4)));
+        assert!(!is_fresh(SystemTime::now() + Duration::from_secs(60)));
     }
 
     #[test]

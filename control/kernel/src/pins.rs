@@ -4,6 +4,7 @@
 //! BPFFS/ringway/NODE/maps/NAME          every map of the packet path
 //! BPFFS/ringway/NODE/ifaces/IFACE/link  the attachment of one interface
 //! BPFFS/ringway/NODE/losses/PROGRAM     the attachment of one program to its tracepoint
+//! BPFFS/ringway/NODE/socket             a symbolic link to its daemon's API socket
 //! ```
 //!
 //! bpffs refuses dots in names (kernel/bpf/inode.c, bpf_lookup), so `.` and `%` are written as
@@ -12,6 +13,7 @@
 use std::fs;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
@@ -123,6 +125,34 @@ impl Pins {
             Ok(lock) => lock.is_none(),
             Err(_) => false,
         }
+    }
+
+    /// Where the node's daemon listens, or the last one did; `None` when none has said so, or this
+    /// user may not look.
+    pub fn socket(&self) -> Option<PathBuf> {
+        fs::read_link(self.socket_link()).ok()
+    }
+
+    /// Notes where the node's daemon listens, in place of what was noted before.
+    pub fn note_socket(&self, socket: &Path) -> Result<()> {
+        let link = self.socket_link();
+        self.forget_socket()?;
+        symlink(socket, &link).map_err(pin_error("create", &link))
+    }
+
+    /// Nobody listens any more; that nothing was noted is fine.
+    pub fn forget_socket(&self) -> Result<()> {
+        let link = self.socket_link();
+        match fs::remove_file(&link) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(pin_error("remove", &link)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn socket_link(&self) -> PathBuf {
+        self.dir().join("socket")
     }
 
     /// Creates the directories.
@@ -261,6 +291,22 @@ mod tests {
             assert!(!encode(name).contains('.'));
             assert_eq!(decode(&encode(name)), name);
         }
+    }
+
+    #[test]
+    fn the_socket_of_the_last_daemon_is_found() {
+        let place = std::env::temp_dir().join(format!("ringway-pins-{}", std::process::id()));
+        let pins = Pins::new(&place, "gw1").unwrap();
+        fs::create_dir_all(pins.dir()).unwrap();
+        assert_eq!(pins.socket(), None);
+        for socket in ["/run/a.sock", "/run/b.sock"] {
+            pins.note_socket(Path::new(socket)).unwrap();
+            assert_eq!(pins.socket().as_deref(), Some(Path::new(socket)));
+        }
+        pins.forget_socket().unwrap();
+        pins.forget_socket().unwrap();
+        assert_eq!(pins.socket(), None);
+        fs::remove_dir_all(&place).unwrap();
     }
 
     #[test]

@@ -22,6 +22,8 @@ const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 pub enum Failure {
     /// Nobody listens on the socket.
     NotRunning,
+    /// Somebody does, and has not answered in time.
+    Late(Error),
     /// Somebody does, but the answer is no use.
     Failed(Error),
 }
@@ -37,7 +39,7 @@ pub fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, Failure>
 /// The same with another patience, and without waiting for the daemon to take the connection.
 ///
 /// # Errors
-/// As above; [`Failure::Failed`] also when time is up.
+/// As above; [`Failure::Late`] when time is up.
 pub fn get_at_once<T>(socket: &Path, path: &str, patience: Duration) -> Result<T, Failure>
 where
     T: DeserializeOwned + Send + 'static,
@@ -113,11 +115,10 @@ fn hangs(socket: &Path, patience: Duration) -> Failure {
         0 => format!("{} ms", patience.as_millis()),
         seconds => format!("{seconds} s"),
     };
-    failed(
-        socket,
-        &format!("no answer within {within}: the daemon hangs"),
+    Failure::Late(Error::failed(
+        format!("API socket {}: no answer within {within}: the daemon hangs", socket.display()),
         "restart it: it takes over without losing a packet",
-    )
+    ))
 }
 
 /// `asked`: method, path, body.

@@ -93,6 +93,9 @@ async fn look_after(
     let outcome = daemon.live().await;
     daemon.notifier.stopping();
     daemon.keeper.finish(|| daemon.roster.saved()).await;
+    if let Some(pins) = daemon.path.view.pins() {
+        let _ = pins.forget_socket();
+    }
     daemon.path.close();
     // The next daemon would remove it, too; without it `status` knows at once.
     let _ = std::fs::remove_file(socket);

@@ -164,6 +164,12 @@ async fn assemble(begun: &Begun, path: &Path) -> Result<Parts, Error> {
     }
     // The last that can fail, so that no start that failed leaves a socket behind.
     let socket = api::server::listen(&config.api.socket)?;
+    // Whoever names the node alone finds it there.
+    if let Some(pins) = path.view.pins()
+        && let Err(error) = pins.note_socket(&config.api.socket)
+    {
+        tracing::warn!(%error, "commands need -c FILE to find the API socket");
+    }
     let (control, commands) = mpsc::channel(control::WAITING);
     tokio::spawn(api::server::serve(socket, board.clone(), control));
     let found = watch::look(&slots, &roster.addresses());

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root};
+use ringway_net_tests::{
+    Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
+};
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
@@ -147,6 +149,46 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     gateway.wait_serving()?;
     done(&gateway, &["overrides", "clear"])?;
     gateway.wait_healthy()?;
+    Ok(())
+}
+
+/// The API socket of a test's gateway is not the default one.
+#[test]
+fn the_name_of_a_node_is_enough() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let node = gateway.node().to_owned();
+    let by_name =
+        |arguments: &[&str]| ringway(&site.net.gateway, &[arguments, &["--node", &node]].concat());
+    let all = [
+        &["status"][..],
+        &["status", "--ready"],
+        &["reload"],
+        &["overrides"],
+        &["confirm"],
+        &["backend", "drain", "web", "10.2.0.11"],
+        &["overrides", "clear"],
+        &["explain", "-i", "eth0", "tcp 192.0.2.7:4711 > 203.0.113.10:80"],
+    ];
+    for arguments in all {
+        let ran = by_name(arguments)?;
+        ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
+    }
+    // Without the note, a daemon that runs is not said to be dead.
+    let note = gateway.pins().join("socket");
+    fs::remove_file(&note)?;
+    let lost = by_name(&["reload"])?;
+    ensure!(lost.code == 1 && lost.err.contains("with another API socket"), "{lost:?}");
+    gateway.terminate()?;
+    let gone = by_name(&["reload"])?;
+    ensure!(gone.code == 3 && gone.err.contains("does not run"), "{gone:?}");
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    ensure!(by_name(&["reload"])?.code == 0);
+    gateway.terminate()?;
+    ensure!(!note.exists(), "it leaves none behind");
     Ok(())
 }
 

@@ -18,7 +18,8 @@ fn ask(gateway: &Gateway, more: &[&str]) -> Result<Ran> {
         let began = Instant::now();
         let ran = gateway.ringway(&arguments)?;
         ensure!(ran.out.lines().count() == 1 && ran.err.is_empty(), "{ran:?}");
-        answers.push((ran.out.contains("no answer within"), began.elapsed(), ran));
+        let took = began.elapsed();
+        answers.push((late(&ran), took, ran));
     }
     answers.sort_by_key(|(late, took, _)| (*late, *took));
     let codes: Vec<i32> =
@@ -27,6 +28,10 @@ fn ask(gateway: &Gateway, more: &[&str]) -> Result<Ran> {
     let quickest = answers.iter().map(|(_, took, _)| *took).min().unwrap_or_default();
     ensure!(quickest < AT_MOST, "the quickest answer took {quickest:?}");
     Ok(answers.swap_remove(0).2)
+}
+
+fn late(ran: &Ran) -> bool {
+    ["no answer within", "the daemon is busy"].iter().any(|words| ran.out.contains(words))
 }
 
 fn becomes(gateway: &Gateway, code: i32, words: &str) -> Result<()> {
@@ -62,7 +67,12 @@ fn is_right_and_quick_whatever_the_daemon_does() -> Result<()> {
     site.restart_nginx(0)?;
     becomes(&gateway, 0, "ready: node ")?;
 
+    // As long as it has just beaten, it may only be busy.
     gateway.child().signal(Signal::STOP)?;
+    let busy = gateway.ringway(&["status", "--ready"])?;
+    ensure!(busy.code == 0 && busy.out.contains("the daemon is busy: by the tables"), "{busy:?}");
+    // Until its last beat is old.
+    std::thread::sleep(Duration::from_secs(4));
     becomes(&gateway, 3, "no answer within")?;
     gateway.child().signal(Signal::CONT)?;
     becomes(&gateway, 0, "ready: node ")?;
