@@ -69,6 +69,16 @@ fn the_mode_is_in_the_tables() {
 }
 
 #[test]
+fn own_addresses_are_no_clients_of_dsr_services_alone() {
+    for (forward, told) in [("nat", false), ("dsr-l2", true), ("dsr-gue", true)] {
+        let config = config(forward, "", "");
+        let mut observed = well(&config);
+        observed.own_addresses = [ip("10.0.0.1")].into();
+        assert_eq!(!plan(&config, &observed).own_addresses.is_empty(), told, "{forward}");
+    }
+}
+
+#[test]
 fn outer_sources_are_the_nodes_unless_configured() {
     let tunnel = |source: &str, port| Some(Tunnel { source: ip(source), port });
     let config_of = |more: &str| config("dsr-gue", "gue_port = 7000", more);
