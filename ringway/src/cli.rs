@@ -152,7 +152,7 @@ pub struct StatusArgs {
 /// `ringway reload`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The daemon reads the file that it was started with. A file that is wrong, or does not fit this \
+    after_help = "The daemon reads the file that it was started with; -c with another one is refused. A file that is wrong, or does not fit this \
     machine, changes nothing (exit code 2). SIGHUP does the same.\n\nExamples:\n  ringway reload --dry-run\n  \
     ringway reload"
 )]
@@ -188,7 +188,8 @@ pub enum BackendAction {
     Undrain(OneBackend),
     /// Another weight.
     #[command(
-        after_help = "It wins over the file, and over restarts, until `ringway overrides clear`.\n\n\
+        after_help = "It wins over the file, and over restarts, until `ringway overrides clear`. A backend that is \
+        drained stays so, and has the weight once it is undrained.\n\n\
         Example:\n  ringway backend weight web 10.0.0.2 5"
     )]
     Weight {
@@ -379,7 +380,8 @@ pub struct DecapArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub address: Vec<std::net::IpAddr>,
     /// UDP port of GUE and FOU.
-    #[arg(long, value_name = "PORT", default_value_t = 6080)]
+    #[arg(long, value_name = "PORT", default_value_t = 6080,
+        value_parser = clap::value_parser!(u16).range(1..))]
     pub gue_port: u16,
     /// How to attach: in the driver, in the kernel's receive path, or the best there is.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]

@@ -130,6 +130,9 @@ fn service_port(value: &DeValue) -> Read<PortRange> {
     const REMEDY: &str = "write a port from 1 to 65535, a range such as \"8000-8100\", or \"*\"";
     let number = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port > 0);
     let Some(text) = value.as_str() else {
+        if !value.is_integer() {
+            return Err(wrong_type(value, REMEDY));
+        }
         return port(value).map(|port| PortRange { first: port, last: port });
     };
     if text == "*" {

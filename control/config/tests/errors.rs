@@ -429,6 +429,10 @@ fn ports() {
                 "9:8: port = 9999999999999999999999999999999999999999... in service \"web\" is out of range: write a whole number from 1 to 65535",
             ),
             (
+                "port = [80, 443]",
+                "9:8: port = [80, 443] in service \"web\" is an array: write a port from 1 to 65535, a range such as \"8000-8100\", or \"*\"",
+            ),
+            (
                 "port = \"80\"",
                 "9:8: port = \"80\" in service \"web\" is a string: write port = 80, without quotes",
             ),

@@ -1,6 +1,6 @@
 //! What another configuration changes: told by `ringway reload`, before or after.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
 
@@ -8,10 +8,11 @@ use ringway_abi::BackendRef;
 use ringway_abi::raw::RW_RING_SLOTS;
 use ringway_config::{Backend, Config, Service};
 use ringway_kernel::View;
-use ringway_plan::tables::{NextHop, ServiceKey};
+use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
 use ringway_plan::{Change, Health, Observed, Planner};
 use serde::{Deserialize, Serialize};
 
+use crate::overrides::Told;
 use crate::problem::Error;
 use crate::roster::Roster;
 
@@ -41,6 +42,19 @@ pub struct Changes {
     pub rings: Vec<RingChange>,
     /// What becomes of flows.
     pub flows: FlowChange,
+    /// What clients address and nobody serves any more: `web 203.0.113.10:80 tcp`.
+    #[serde(default)]
+    pub lost_endpoints: Vec<String>,
+    /// Services, by their old names, whose flows all end: address, ports or protocols are others,
+    /// or packets get to backends in another way.
+    #[serde(default)]
+    pub ended_services: Vec<String>,
+    /// The backend that an override is about, as it is now; absent after a reload.
+    #[serde(default)]
+    pub backend: Option<Told>,
+    /// Overrides that were cleared; absent where nobody asked for that.
+    #[serde(default)]
+    pub cleared_overrides: Option<u64>,
     /// Overrides about backends that the configuration has not.
     pub orphaned_overrides: Vec<String>,
     /// Milliseconds it took.
@@ -110,6 +124,9 @@ pub struct FlowChange {
     pub moved_flows: u64,
     /// Flows of dsr services with a record, whose backend goes: they get another one.
     pub moved_tracked_flows: u64,
+    /// Other flows of services whose flows all end: UDP, and dsr with a record.
+    #[serde(default)]
+    pub ended_flows: u64,
     /// Backends of dsr services go: flows without a record are not counted anywhere.
     pub some_are_not_counted: bool,
 }
@@ -164,6 +181,9 @@ impl Step<'_> {
             let (service, keys) = (name.to_string(), Vec::new());
             changes.services.push(ServiceChange { service, change, keys });
         }
+        changes.lost_endpoints = self.lost();
+        changes.ended_services =
+            self.ended().into_values().collect::<BTreeSet<_>>().into_iter().collect();
         changes.rings = rings(old, new, &reshaped, roster)?;
         changes.changed = old != new;
         Ok(changes)
@@ -179,7 +199,9 @@ impl Step<'_> {
         if gone.is_empty() {
             return Ok(found);
         }
-        let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
+        let ended = self.ended();
+        // Those of services that end, too.
+        let (mut nat, mut dsr, mut over) = (HashSet::new(), HashSet::new(), HashSet::new());
         for service in view.services()? {
             for backend in &service.backends {
                 if !gone.contains(&(service.key, backend.address)) {
@@ -189,19 +211,27 @@ impl Step<'_> {
                 let reference = BackendRef { index, generation }.pack();
                 let of = if service.forward.is_dsr() { &mut dsr } else { &mut nat };
                 of.insert(reference);
+                if ended.contains_key(&service.key) {
+                    over.insert(reference);
+                }
             }
         }
         if !nat.is_empty() {
             let flows = view.flows_by_backend()?;
-            for flows in nat.iter().filter_map(|reference| flows.get(reference)) {
+            for (reference, flows) in flows.iter().filter(|(reference, _)| nat.contains(reference))
+            {
                 found.reset_flows += flows.tcp;
-                found.moved_flows += flows.udp;
+                match over.contains(reference) {
+                    true => found.ended_flows += flows.udp,
+                    false => found.moved_flows += flows.udp,
+                }
             }
         }
         if !dsr.is_empty() {
             found.some_are_not_counted = true;
-            view.tracked(|flow| {
-                found.moved_tracked_flows += u64::from(dsr.contains(&flow.backend));
+            view.tracked(|flow| match over.contains(&flow.backend) {
+                true => found.ended_flows += u64::from(dsr.contains(&flow.backend)),
+                false => found.moved_tracked_flows += u64::from(dsr.contains(&flow.backend)),
             })?;
         }
         Ok(found)
@@ -248,14 +278,9 @@ impl Step<'_> {
         let all = |config: &Config| -> HashMap<(ServiceKey, SocketAddr), bool> {
             let of = |service: &Service| -> Vec<_> {
                 let dsr = service.forward.is_dsr();
-                let keys = service.protocols.iter().map(|protocol| ServiceKey {
-                    address: *service.address,
-                    port: *service.port,
-                    last_port: service.last_port,
-                    protocol: *protocol,
-                });
                 let backends = || service.backends.iter().map(Backend::endpoint);
-                keys.flat_map(|key| backends().map(move |backend| ((key, backend), dsr))).collect()
+                let both = |key| backends().map(move |backend| ((key, backend), dsr));
+                entries(service).into_iter().flat_map(both).collect()
             };
             config.services.iter().flat_map(of).collect()
         };
@@ -267,6 +292,83 @@ impl Step<'_> {
             .map(|(who, _)| who)
             .collect()
     }
+
+    /// Entries all of whose flows end, with the names of their services.
+    fn ended(self) -> HashMap<ServiceKey, String> {
+        let all = |config: &Config| -> HashMap<ServiceKey, (bool, String)> {
+            let of = |service: &Service| {
+                let what = (service.forward.is_dsr(), service.name.to_string());
+                entries(service).into_iter().map(move |key| (key, what.clone()))
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let goes_on = |key: &ServiceKey, dsr| new.get(key).is_some_and(|(now, _)| *now == dsr);
+        let ends = all(self.old).into_iter().filter(|(key, (dsr, _))| !goes_on(key, *dsr));
+        ends.map(|(key, (_, name))| (key, name)).collect()
+    }
+
+    /// What is served now and will not be.
+    fn lost(self) -> Vec<String> {
+        let new: Vec<ServiceKey> = self.new.services.iter().flat_map(entries).collect();
+        let still = |old: &ServiceKey| {
+            let serves = |new: &ServiceKey| {
+                (new.address, new.protocol) == (old.address, old.protocol)
+                    && new.port <= old.port
+                    && old.last_port <= new.last_port
+            };
+            new.iter().any(serves)
+        };
+        let lost = |service: &'_ Service| -> Vec<String> {
+            let keys = entries(service).into_iter().filter(|key| !still(key));
+            keys.map(|key| format!("{} {} {}", *service.name, key.endpoint(), key.protocol))
+                .collect()
+        };
+        self.old.services.iter().flat_map(lost).collect()
+    }
+}
+
+/// What clients address: one for each protocol.
+fn entries(service: &Service) -> Vec<ServiceKey> {
+    let key = |protocol: &Protocol| ServiceKey {
+        address: *service.address,
+        port: *service.port,
+        last_port: service.last_port,
+        protocol: *protocol,
+    };
+    service.protocols.iter().map(key).collect()
+}
+
+/// Flows that one backend of a service has now, those of dsr as far as they have a record.
+///
+/// # Errors
+/// The kernel's tables cannot be read.
+pub fn flows_of(
+    view: &View,
+    service: &str,
+    address: &str,
+    port: u16,
+) -> ringway_kernel::Result<u64> {
+    let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
+    for state in view.services()?.iter().filter(|state| state.name == service) {
+        let of = if state.forward.is_dsr() { &mut dsr } else { &mut nat };
+        for backend in &state.backends {
+            if backend.address.ip().to_string() == address && backend.address.port() == port {
+                let (index, generation) = (backend.index, backend.generation);
+                of.insert(BackendRef { index, generation }.pack());
+            }
+        }
+    }
+    let mut found = 0;
+    if !nat.is_empty() {
+        let flows = view.flows_by_backend()?;
+        let own = flows.iter().filter(|(reference, _)| nat.contains(reference));
+        found += own.map(|(_, flows)| flows.tcp + flows.udp).sum::<u64>();
+    }
+    if !dsr.is_empty() {
+        view.tracked(|flow| found += u64::from(dsr.contains(&flow.backend)))?;
+    }
+    Ok(found)
 }
 
 /// Keys of a service that say something else; names of values where they are short.
@@ -443,6 +545,26 @@ mod tests {
         let gone: Vec<String> =
             Step { old: &old, new: &new }.gone().iter().map(|(key, _)| key.endpoint()).collect();
         assert_eq!(gone, ["203.0.113.2:80"]);
+    }
+
+    #[test]
+    fn clients_of_another_address_or_mode_are_not_forgotten() {
+        let old = config(&[service("a", 1, A, ""), service("b", 2, A, "")]);
+        let told = |new: &Config| {
+            let found = changes(&old, new);
+            (found.lost_endpoints, found.ended_services)
+        };
+        let of = |a: &str| config(&[a.to_owned(), service("b", 2, A, "")]);
+        let (lost, ended) = (vec!["a 203.0.113.1:80 tcp".to_owned()], vec!["a".to_owned()]);
+        assert_eq!(told(&of(&service("a", 3, A, ""))), (lost.clone(), ended.clone()));
+        let port = service("a", 1, A, "").replace("port = 80", "port = 81");
+        assert_eq!(told(&of(&port)), (lost, ended.clone()));
+        // A range that has the old port serves its clients on; their flows are another service's.
+        let range = service("a", 1, A, "").replace("port = 80", "port = \"80-90\"");
+        assert_eq!(told(&of(&range)), (Vec::new(), ended.clone()));
+        let mode = service("a", 1, A, "forward = \"dsr-l2\"");
+        assert_eq!(told(&of(&mode)), (Vec::new(), ended));
+        assert_eq!(told(&of(&service("new", 1, AB, ""))), (Vec::new(), Vec::new()));
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Outcome {
 /// Detaches a node. With `verify` looks afterwards for anything of it that is left.
 ///
 /// # Errors
-/// A daemon runs, or the kernel refuses. That nothing is loaded is no error.
+/// A daemon runs, or the kernel refuses. That nothing is loaded is no error, unless it was named.
 pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
     let target = match whom.find() {
         Ok(target) => target,
@@ -70,6 +70,10 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
     drop(view);
     let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
         Ok(detached) => detached,
+        Err(ringway_kernel::Error::NotLoaded { known, .. }) if whom.node.is_some() => {
+            remove_rules(&mut outcome);
+            return Err(unknown(&target.node, &known));
+        }
         Err(ringway_kernel::Error::NotLoaded { .. }) => Detached::default(),
         Err(ringway_kernel::Error::Busy { node, pid }) => return Err(busy(&node, pid)),
         Err(error) => return Err(Error::failed(error.to_string(), "")),
@@ -122,6 +126,14 @@ fn refuse_a_stranger(node: &str, view: &View) -> Result<(), Error> {
         ),
         format!("if it is the one you mean: ringway detach --node {node}"),
     ))
+}
+
+fn unknown(node: &str, known: &[String]) -> Error {
+    let remedy = match known {
+        [] => "no node is loaded on this machine: there is nothing to remove".into(),
+        names => format!("loaded are: {}", names.join(", ")),
+    };
+    Error::failed(format!("node {node} is not loaded"), remedy)
 }
 
 fn busy(node: &str, pid: u64) -> Error {
@@ -195,4 +207,19 @@ fn left(node: &str, detached: &Detached, hops: &[Neighbour]) -> Vec<String> {
         format!("routing rule of mark {:#x}/{:#x} (ip rule show)", rule.mark, rule.mask)
     }));
     left
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_is_not_there_is_told_with_those_that_are() {
+        let known = ["gw1".to_owned(), "gw2".to_owned()];
+        let error = unknown("gw9", &known);
+        assert_eq!(
+            (error.what.as_str(), error.remedy.as_str()),
+            ("node gw9 is not loaded", "loaded are: gw1, gw2")
+        );
+    }
 }

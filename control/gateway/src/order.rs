@@ -30,9 +30,10 @@ pub struct Listed {
 /// Has the configuration file read again.
 ///
 /// # Errors
-/// No daemon runs, or what is wrong with the file; then nothing has changed.
+/// No daemon runs, it was started with another file, or what is wrong with the file; then nothing has changed.
 pub fn reload(whom: &Whom<'_>, dry_run: bool) -> Result<Changes, Error> {
-    send(whom, "/v1/reload", &Reload { dry_run })
+    let file = whom.config.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.into()));
+    send(whom, "/v1/reload", &Reload { dry_run, file })
 }
 
 /// Has an override made, or cleared.

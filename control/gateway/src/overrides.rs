@@ -74,6 +74,25 @@ impl Override {
     }
 }
 
+/// A backend after something was said about it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// Name of its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port; 0: the one that the client asked for.
+    pub port: u16,
+    /// It gets no new flows.
+    pub drained: bool,
+    /// Its weight while it is not drained.
+    pub weight: u16,
+    /// Flows that it has.
+    pub flows: u64,
+    /// Its flows of dsr services that have no record are not among them.
+    pub some_are_not_counted: bool,
+}
+
 /// What to change. Backends are written as ADDRESS or ADDRESS:PORT.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "action")]
@@ -92,7 +111,7 @@ pub enum Change {
         /// Which backend.
         backend: String,
     },
-    /// Another weight.
+    /// Another weight; one that is drained stays so, and has it afterwards.
     Weight {
         /// Name of the service.
         service: String,
@@ -149,6 +168,27 @@ impl Overrides {
         config
     }
 
+    /// The backend that a change was about, as it is with them; `None`: a change about several.
+    pub fn told(&self, change: &Change, file: &Config) -> Option<Told> {
+        let (Change::Drain { service, backend }
+        | Change::Undrain { service, backend }
+        | Change::Weight { service, backend, .. }) = change
+        else {
+            return None;
+        };
+        let (service, backend) = find(file, service, backend).ok()?;
+        let said = self.of(&service.name, backend.endpoint());
+        Some(Told {
+            service: service.name.to_string(),
+            address: backend.endpoint().ip().to_string(),
+            port: backend.endpoint().port(),
+            drained: said.is_some_and(|said| said.drained),
+            weight: said.and_then(|said| said.weight).unwrap_or(backend.weight),
+            flows: 0,
+            some_are_not_counted: service.forward.is_dsr(),
+        })
+    }
+
     /// Those about backends that the configuration has not.
     pub fn orphans<'o>(&'o self, config: &'o Config) -> impl Iterator<Item = &'o Override> {
         self.overrides.iter().filter(|o| {
@@ -201,7 +241,8 @@ impl Overrides {
                     "write a whole number from 0 to 1000",
                 ));
             }
-            Change::Weight { weight, .. } => (found.weight, found.drained) = (Some(*weight), false),
+            // A drain goes on: it is for whoever maintains the backend to end.
+            Change::Weight { weight, .. } => found.weight = Some(*weight),
             Change::Drain { .. } => found.drained = true,
             Change::Undrain { .. } if !found.drained => {
                 return Err(not_drained(service, backend, found));
@@ -393,6 +434,11 @@ mod tests {
         assert_eq!(after(&[]).expect("none"), [1, 0, 1, 1, 1]);
         assert_eq!(after(&[drain("10.0.0.2")]).expect("known"), [0, 0, 1, 1, 1]);
         assert_eq!(after(&[drain("10.0.0.2:80"), undrain("10.0.0.2")]).expect("known")[0], 1);
+        // A weight does not end a drain; it counts afterwards.
+        let while_drained = [drain("10.0.0.2"), weight("web", "10.0.0.2", 5)];
+        assert_eq!(after(&while_drained).expect("known")[0], 0);
+        let undrained = [&while_drained[..], &[undrain("10.0.0.2")]].concat();
+        assert_eq!(after(&undrained).expect("known")[0], 5);
         let five = weight("web", "10.0.0.4:2", 5);
         assert_eq!(after(&[five]).expect("known"), [1, 0, 1, 5, 1]);
         for text in ["fd00::2", "[fd00::2]", "[fd00::2]:80", "fd00:0::2"] {

@@ -32,6 +32,8 @@ pub struct Report {
     pub own_layout: u32,
     /// A start takes the pins over: no flow is lost. True also when nothing is pinned.
     pub takes_over: bool,
+    /// Refused here alone: an interface of the node is in another network namespace.
+    pub other_namespace: bool,
     /// A daemon looks after the node now.
     pub daemon_runs: bool,
     /// Every table.
@@ -71,6 +73,7 @@ pub fn look(config: &Config) -> Result<Report, Error> {
 
 fn report(node: &str, found: Upgrade) -> Report {
     let takes_over = found.takes_over();
+    let fits = found.tables.iter().all(|table| table.fate != Fate::Lost);
     let mut notes: Vec<String> = found.refused.iter().cloned().collect();
     for orphan in &found.orphans {
         let what = match orphan.cause {
@@ -90,6 +93,10 @@ fn report(node: &str, found: Upgrade) -> Report {
         (_, None) => String::new(),
         (true, Some(_)) if found.held => "systemctl restart ringway".to_owned(),
         (true, Some(_)) => String::new(),
+        (false, _) if found.elsewhere && fits => {
+            "run it in the gateway's network namespace: ip netns exec NAMESPACE ringway check --upgrade"
+                .to_owned()
+        }
         (false, _) => format!(
             "to change over: stop the daemon, `ringway detach --node {node}` (ends its connections), start this \
              version; or stay with the version that made the pins"
@@ -108,6 +115,7 @@ fn report(node: &str, found: Upgrade) -> Report {
         layout: found.layout,
         own_layout: Upgrade::own_layout(),
         takes_over,
+        other_namespace: found.elsewhere && fits,
         daemon_runs: found.held,
         tables: tables.collect(),
         interfaces: found.interfaces,

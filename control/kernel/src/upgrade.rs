@@ -96,6 +96,8 @@ pub struct Upgrade {
     pub orphans: Vec<Orphan>,
     /// Why a start would be refused, whatever the tables are.
     pub refused: Option<String>,
+    /// It would be refused in this network namespace only: an interface is of another one.
+    pub elsewhere: bool,
     /// A daemon looks after the node now; it must end first.
     pub held: bool,
 }
@@ -161,6 +163,7 @@ pub fn upgrade(options: &Options) -> Result<Upgrade> {
         interfaces: Vec::new(),
         orphans: Vec::new(),
         refused: None,
+        elsewhere: false,
         held: false,
     };
     if !pins.exist()? {
@@ -190,6 +193,9 @@ pub fn upgrade(options: &Options) -> Result<Upgrade> {
         match find_orphan(&pins, &iface) {
             Ok(None) => found.interfaces.push(iface),
             Ok(Some(cause)) => found.orphans.push(Orphan { iface, cause }),
+            Err(error @ Error::OtherNamespace { .. }) if found.refused.is_none() => {
+                (found.refused, found.elsewhere) = (Some(error.to_string()), true);
+            }
             Err(error) => found.refused = found.refused.or(Some(error.to_string())),
         }
     }

@@ -371,8 +371,8 @@ impl Reason {
                 name: "sent-too-big",
                 verdicts: &[Verdict::Tx, Verdict::Redirect],
                 meaning: "Longer than the way out allows; the sender was told the size that fits (fragmentation needed, packet too big).",
-                cause: "Path MTU discovery: a smaller MTU on the way out, or the outer header of a tunnel.",
-                next: "",
+                cause: "Path MTU discovery: a smaller MTU on the way out, or the outer header of a tunnel; or senders on this machine (containers behind veth) that leave segmentation to a network card (TSO).",
+                next: "from senders beyond a network card: nothing to do, unless ICMP is dropped on the way; from local ones, inside: ethtool -K IFACE tso off gso off",
             },
             Self::SentTimeExceeded => Explanation {
                 name: "sent-time-exceeded",

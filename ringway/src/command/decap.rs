@@ -1,7 +1,6 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
 use ringway_gateway::decap::{self, Status};
-use ringway_gateway::problem::Error;
 use ringway_kernel::Mode;
 
 use crate::cli::{DecapArgs, DecapMode, Output};
@@ -18,7 +17,7 @@ pub fn main(args: &DecapArgs) -> anyhow::Result<Exit> {
     }
     let status = match args.status {
         true => decap::status(&args.interface)?,
-        false => decap::run(&options(args)?, |line| eprintln!("{line}"))?,
+        false => decap::run(&options(args), |line| eprintln!("{line}"))?,
     };
     match args.output.output {
         Output::Json => table::json(&status)?,
@@ -27,11 +26,8 @@ pub fn main(args: &DecapArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn options(args: &DecapArgs) -> Result<decap::Options, Error> {
-    if args.gue_port == 0 {
-        return Err(Error::configuration("UDP port 0 is none", "write --gue-port 6080"));
-    }
-    Ok(decap::Options {
+fn options(args: &DecapArgs) -> decap::Options {
+    decap::Options {
         interface: args.interface.clone(),
         addresses: args.address.clone(),
         gue_port: args.gue_port,
@@ -42,7 +38,7 @@ fn options(args: &DecapArgs) -> Result<decap::Options, Error> {
         },
         pin: args.pin,
         allow_default_route: args.allow_default_route,
-    })
+    }
 }
 
 fn render(status: &Status, colour: bool) -> String {

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use ringway_gateway::changes::{BackendChange, Changes, FlowChange, RingChange, What};
 use ringway_gateway::order;
+use ringway_gateway::overrides::Told;
 use ringway_gateway::status::backend_text;
 
 use crate::cli::{Output, ReloadArgs};
@@ -59,8 +60,16 @@ fn render(changes: &Changes, colour: bool) -> String {
             ),
         );
     }
-    if changes.changed {
-        text += &flows(&changes.flows);
+    for lost in &changes.lost_endpoints {
+        let mark = paint("lost", Tone::Bad, colour);
+        let _ = writeln!(text, "{mark}: clients of {lost}: nobody serves it any more");
+    }
+    if !changes.ended_services.is_empty() {
+        let names = changes.ended_services.join(", ");
+        let _ = writeln!(text, "all flows of {names} end");
+    }
+    if changes.changed && changes.backend.is_none() {
+        text += &flows(&changes.flows, !changes.ended_services.is_empty());
     }
     for orphan in &changes.orphaned_overrides {
         let mark = paint("override without a backend", Tone::Warn, colour);
@@ -71,11 +80,38 @@ fn render(changes: &Changes, colour: bool) -> String {
 
 fn heading(changes: &Changes) -> String {
     let Changes { node, file, took_ms, .. } = changes;
+    if let Some(told) = &changes.backend {
+        return told_of(told);
+    }
+    if let Some(cleared) = changes.cleared_overrides {
+        let what = if cleared == 1 { "override is" } else { "overrides are" };
+        return format!("node {node}: {cleared} {what} cleared (took {took_ms} ms)\n");
+    }
     match (changes.changed, changes.dry_run) {
         (false, _) => format!("node {node}: {file} changes nothing\n"),
         (true, true) => format!("node {node}: {file} would change this; nothing has changed\n"),
         (true, false) => format!("node {node}: {file} is in force (took {took_ms} ms)\n"),
     }
+}
+
+/// What was said about one backend, and what comes of it.
+fn told_of(told: &Told) -> String {
+    let Told { service, weight, flows, .. } = told;
+    let backend = backend_text(&told.address, told.port);
+    let goes = if *flows == 1 { "flow goes" } else { "flows go" };
+    let more =
+        if told.some_are_not_counted { " (dsr flows without a record not counted)" } else { "" };
+    let what = match (told.drained, weight) {
+        (true, _) => {
+            return format!(
+                "{service}: {backend} is drained: no new flows; {flows} {goes} on{more}; weight \
+                 {weight} once it is undrained\n"
+            );
+        }
+        (false, 0) => format!("has weight 0: no new flows; {flows} {goes} on{more}"),
+        (false, weight) => format!("gets new flows by weight {weight}; {flows} {goes} on{more}"),
+    };
+    format!("{service}: {backend} {what}\n")
 }
 
 fn in_words(backend: &BackendChange) -> String {
@@ -89,22 +125,24 @@ fn in_words(backend: &BackendChange) -> String {
     format!("backend {backend} of {service}{weight}")
 }
 
-fn flows(flows: &FlowChange) -> String {
-    let FlowChange { reset_flows, moved_flows, moved_tracked_flows, some_are_not_counted } = flows;
+fn flows(flows: &FlowChange, ended: bool) -> String {
+    let FlowChange { reset_flows, moved_flows, moved_tracked_flows, ended_flows, .. } = flows;
     let mut words = Vec::new();
     for (count, what) in [
         (reset_flows, "TCP flows of nat end with a reset"),
         (moved_flows, "UDP flows of nat move"),
         (moved_tracked_flows, "dsr flows with a record move"),
+        (ended_flows, "other flows end"),
     ] {
         if *count > 0 {
             words.push(format!("{count} {what}"));
         }
     }
-    if *some_are_not_counted {
-        words.push("dsr flows without a record move uncounted".into());
+    if flows.some_are_not_counted {
+        words.push("dsr flows without a record move or end uncounted".into());
     }
     match words.is_empty() {
+        true if ended => "every other flow stays with its backend\n".into(),
         true => "every flow stays with its backend\n".into(),
         false => format!("{}; every other flow stays with its backend\n", words.join(", ")),
     }
@@ -156,7 +194,51 @@ mod tests {
              ~ ring of b tcp: 32768 of 65537 slots move (50.0 %)\n\
              3 TCP flows of nat end with a reset; every other flow stays with its backend\n"
         );
+        let moved = Changes {
+            file: "gw.toml".into(),
+            node: "gw1".into(),
+            changed: true,
+            lost_endpoints: vec!["a 203.0.113.1:80 tcp".into()],
+            ended_services: vec!["a".into()],
+            ..Changes::default()
+        };
+        assert_eq!(
+            render(&moved, false),
+            "node gw1: gw.toml is in force (took 0 ms)\n\
+             lost: clients of a 203.0.113.1:80 tcp: nobody serves it any more\n\
+             all flows of a end\nevery other flow stays with its backend\n"
+        );
         let nothing = Changes { file: "gw.toml".into(), node: "gw1".into(), ..Changes::default() };
         assert_eq!(render(&nothing, false), "node gw1: gw.toml changes nothing\n");
+    }
+
+    #[test]
+    fn what_was_said_of_a_backend_is_answered() {
+        let told = |drained, weight, flows| Changes {
+            changed: true,
+            backend: Some(Told {
+                service: "web".into(),
+                address: "10.2.0.11".into(),
+                port: 80,
+                drained,
+                weight,
+                flows,
+                some_are_not_counted: false,
+            }),
+            ..Changes::default()
+        };
+        for (changes, want) in [
+            (
+                told(true, 5, 12),
+                "is drained: no new flows; 12 flows go on; weight 5 once it is undrained",
+            ),
+            (told(false, 5, 1), "gets new flows by weight 5; 1 flow goes on"),
+            (told(false, 0, 0), "has weight 0: no new flows; 0 flows go on"),
+        ] {
+            assert_eq!(render(&changes, false), format!("web: 10.2.0.11:80 {want}\n"));
+        }
+        let cleared =
+            Changes { node: "gw1".into(), cleared_overrides: Some(2), ..Changes::default() };
+        assert_eq!(render(&cleared, false), "node gw1: 2 overrides are cleared (took 0 ms)\n");
     }
 }

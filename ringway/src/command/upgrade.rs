@@ -55,6 +55,9 @@ fn render(report: &Report, colour: bool) -> String {
                 report.interfaces.join(", ")
             }
         ),
+        false if report.other_namespace => format!(
+            "node {node}, layout {layout}: its tables can be taken over, but not from this network namespace\n"
+        ),
         false => format!(
             "node {node}, layout {layout} (this version: {}): this version cannot take over; it would refuse to \
              start, and traffic would go on as it does\n",

@@ -1,6 +1,8 @@
 //! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to the
 //! daemon's loop, which does one at a time.
 
+use std::path::PathBuf;
+
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -25,6 +27,8 @@ pub enum Command {
     Reload {
         /// Tell what would change, no more.
         dry_run: bool,
+        /// The file that is meant, as an absolute path; refused when it is not the daemon's.
+        file: Option<PathBuf>,
         /// `None`: SIGHUP, nobody waits.
         reply: Option<Reply>,
     },
@@ -46,11 +50,14 @@ pub type Control = mpsc::Sender<Command>;
 pub const WAITING: usize = 16;
 
 /// The body of `POST /v1/reload`; may be left out.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Reload {
     /// Tell what would change, no more.
     #[serde(default)]
     pub dry_run: bool,
+    /// The file that is meant, as an absolute path; refused when it is not the daemon's.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
 }
 
 /// The body of `POST /v1/overrides/clear`; may be left out.
@@ -73,8 +80,8 @@ pub fn router<S>(control: Control) -> Router<S> {
 
 async fn reload(State(control): State<Control>, body: Bytes) -> Response {
     match read(&body, Some(Reload::default())) {
-        Ok(Reload { dry_run }) => {
-            ask(&control, |reply| Command::Reload { dry_run, reply: Some(reply) }).await
+        Ok(Reload { dry_run, file }) => {
+            ask(&control, |reply| Command::Reload { dry_run, file, reply: Some(reply) }).await
         }
         Err(error) => refuse(&error),
     }

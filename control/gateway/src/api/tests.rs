@@ -165,6 +165,10 @@ async fn orders_reach_the_daemon_and_its_refusal_comes_back_as_it_was() {
             let first = answer.lines().next().unwrap_or_default();
             assert!(first.contains(status) && answer.contains(words), "{line} {body}: {answer}");
         }
+        let file = r#"{"file":"/b.toml"}"#;
+        let head = format!("Content-Length: {}\r\n", file.len());
+        let answer = raw(path, &[request("POST /v1/reload", &head), file.into()].concat());
+        assert!(answer.contains(r#"Some(\"/b.toml\")"#), "{answer}");
         let refused =
             client::order::<Changes>(path, "/v1/reload", &Reload::default()).expect_err("refused");
         let client::Failure::Failed(error) = refused else { panic!("{refused:?}") };

@@ -78,7 +78,7 @@ impl Daemon {
         };
         let (judged, state) = (self.judged.0.clone(), self.state.clone());
         let (kind, reply) = match command {
-            Command::Reload { dry_run, reply } => {
+            Command::Reload { dry_run, file: meant, reply } => {
                 let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
                 if kind == Kind::Reload {
                     self.notifier.reloading();
@@ -86,7 +86,7 @@ impl Daemon {
                 let overrides = self.overrides.clone();
                 // Closed only when the daemon has ended.
                 tokio::task::spawn_blocking(move || {
-                    let _ = judged.send(load::file(&now, overrides));
+                    let _ = judged.send(load::file(&now, meant.as_deref(), overrides));
                 });
                 (kind, reply)
             }

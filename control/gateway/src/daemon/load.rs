@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use ringway_config::Config;
 use ringway_kernel::View;
 
-use crate::changes::{Changes, Step};
+use crate::changes::{self, Changes, Step};
 use crate::clock;
 use crate::overrides::{self, Overrides};
 use crate::preflight::{self, Finding};
@@ -42,8 +42,12 @@ pub struct Loaded {
 /// Reads the file again.
 ///
 /// # Errors
-/// It is wrong, does not fit this machine, or changes what cannot be changed without a restart.
-pub fn file(now: &Now, overrides: Overrides) -> Result<Loaded, Error> {
+/// It is not the one that is meant, is wrong, does not fit this machine, or changes what cannot be
+/// changed without a restart.
+pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loaded, Error> {
+    if let Some(meant) = meant {
+        same_file(meant, Path::new(now.config.filename()))?;
+    }
     let file = ringway_config::load(Path::new(now.config.filename()));
     let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
     fixed(&now.config, &file)?;
@@ -51,6 +55,19 @@ pub fn file(now: &Now, overrides: Overrides) -> Result<Loaded, Error> {
     room(&config, &now.view)?;
     preflight(&now.config, &config)?;
     judge(now, file, config, overrides)
+}
+
+fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if real(meant) == real(own) {
+        return Ok(());
+    }
+    let (meant, own) = (meant.display(), std::path::absolute(own).unwrap_or_else(|_| own.into()));
+    let own = own.display();
+    Err(Error::configuration(
+        format!("the daemon was started with {own}, not {meant}: nothing was read"),
+        format!("change {own}, then reload; or restart the daemon with -c {meant}"),
+    ))
 }
 
 /// The same file with other overrides, which are kept already.
@@ -71,7 +88,16 @@ pub fn overridden(
     };
     let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
     let config = overrides.apply(file);
-    let loaded = judge(now, file.clone(), config, overrides)?;
+    let before = known.overrides.len();
+    let mut loaded = judge(now, file.clone(), config, overrides)?;
+    loaded.changes.backend = loaded.overrides.told(change, file);
+    if let Some(told) = &mut loaded.changes.backend {
+        let flows = changes::flows_of(&now.view, &told.service, &told.address, told.port);
+        told.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
+    }
+    if let overrides::Change::Clear { .. } = change {
+        loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
+    }
     state.write(overrides::DOCUMENT, &loaded.overrides)?;
     Ok(loaded)
 }
@@ -172,4 +198,22 @@ fn preflight(old: &Config, new: &Config) -> Result<(), Error> {
     let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
     let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
     Err(Error { kind, what, remedy: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_is_not_read_in_silence() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (a, b, link) = (place.path().join("a"), place.path().join("b"), place.path().join("l"));
+        std::fs::write(&a, "").expect("written");
+        std::fs::write(&b, "").expect("written");
+        std::os::unix::fs::symlink(&a, &link).expect("linked");
+        assert!(same_file(&a, &a).is_ok() && same_file(&link, &a).is_ok());
+        let refused = same_file(&b, &a).expect_err("another");
+        let want = format!("started with {}, not {}", a.display(), b.display());
+        assert!(refused.what.contains(&want), "{refused}");
+    }
 }

@@ -205,7 +205,7 @@ impl Daemon {
                 },
             }
             if self.attached && self.change.is_none() && std::mem::take(&mut self.hung_up) {
-                self.begin(Command::Reload { dry_run: false, reply: None });
+                self.begin(Command::Reload { dry_run: false, file: None, reply: None });
             }
             self.go_on();
             self.board.turn();

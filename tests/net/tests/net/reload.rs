@@ -5,7 +5,9 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, service};
+use ringway_net_tests::{
+    Gateway, Line, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway, service,
+};
 use ringway_testnet::Signal;
 use serde_json::Value;
 
@@ -180,6 +182,23 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     ensure!((32_000..33_500).contains(&moved), "{told}");
     let said = gateway.ringway(&["reload", "--dry-run"])?;
     ensure!(said.out.contains("nothing has changed\n  + service web\n"), "{}", said.out);
+    // Another port: its clients are not forgotten.
+    let other = both.replace("port = 7\n", "port = 8\n");
+    ensure!(other != both, "{both}");
+    gateway.rewrite(&other)?;
+    let said = gateway.ringway(&["reload", "--dry-run"])?;
+    ensure!(said.out.contains(&format!("clients of echo {endpoint} tcp")), "{}", said.out);
+    ensure!(said.out.contains("all flows of echo end\n"), "{}", said.out);
+    gateway.rewrite(&(both.replace("    { address = \"10.2.0.11\", port = 7 },\n", "") + &more))?;
+    // Another file than the daemon's is refused.
+    let file = site.net.gateway.directory().join("other.toml");
+    std::fs::write(&file, &both)?;
+    let named = ["reload", "-c", &file.to_string_lossy()];
+    let refused = ringway(&site.net.gateway, &named)?;
+    ensure!(
+        refused.code == 2 && refused.err.contains("the daemon was started with"),
+        "{refused:?}"
+    );
     // Nothing has.
     for line in &mut lines {
         line.ask("again")?;

@@ -226,6 +226,8 @@ fn detach_leaves_nothing() -> Result<()> {
 
     let again = gateway.ringway(&["detach", "--verify"])?;
     ensure!(again.code == 0 && again.out.contains("nothing to remove"), "{again:?}");
+    let named = ringway_net_tests::ringway(&site.net.gateway, &["detach", "--node", "nosuch"])?;
+    ensure!(named.code == 1 && named.err.contains("node nosuch is not loaded"), "{named:?}");
     let status = gateway.ringway(&["status"])?;
     ensure!(status.code == 3 && status.err.contains("nothing is loaded"), "{status:?}");
     Ok(())

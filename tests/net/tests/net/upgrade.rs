@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use ringway_net_tests::{Gateway, Site, WEB, get, needs_root};
+use ringway_net_tests::{Gateway, Site, WEB, get, needs_root, ringway};
 
 #[test]
 fn it_says_what_is_kept_before_anything_changes() -> Result<()> {
@@ -19,6 +19,16 @@ fn it_says_what_is_kept_before_anything_changes() -> Result<()> {
     let tables = report["tables"].as_array().cloned().unwrap_or_default();
     let kept = tables.iter().filter(|table| table["fate"] == "kept").count();
     ensure!(kept > 20 && kept == tables.len(), "{report:#}");
+    // From another network namespace it is not the version's fault.
+    let file = gateway.configuration().to_string_lossy().into_owned();
+    let elsewhere = ringway(site.client(), &["check", "--upgrade", "-c", &file])?;
+    ensure!(elsewhere.code == 3, "{elsewhere:?}");
+    for words in
+        ["not from this network namespace", "of another network namespace", "ip netns exec"]
+    {
+        ensure!(elsewhere.out.contains(words), "{words:?} not in {elsewhere:?}");
+    }
+    ensure!(!elsewhere.out.contains("this version"), "{elsewhere:?}");
     let text = gateway.ringway(&["check", "--upgrade"])?;
     ensure!(text.out.contains("this version takes over"), "{}", text.said());
 
