@@ -73,7 +73,7 @@ fn an_interface_of_another_node() -> Result<()> {
     let file = site.net.gateway.directory().join("other.toml");
     fs::write(&file, other + "[metrics]\nlisten = \"off\"\n")?;
     let ran = ringway(&site.net.gateway, &["run", "-c", &file.to_string_lossy()])?;
-    ensure!(ran.code == 1 && ran.err.contains("is not this node's"), "{ran:?}");
+    ensure!(ran.code == 1 && ran.err.contains("belongs to Ringway node"), "{ran:?}");
     ensure!(!std::path::Path::new("/sys/fs/bpf/ringway/another").exists());
     Ok(())
 }
