@@ -136,7 +136,13 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     for line in ["10.2.0.11:80  weight 0", "10.2.0.12:80  drained, then weight 3"] {
         ensure!(shown.contains(line), "{line:?} not in {shown}");
     }
-    done(&gateway, &["overrides", "clear", "web", "10.2.0.12"])?;
+    // A weight does not end a drain.
+    let said = gateway.ringway(&["backend", "weight", "web", "10.2.0.12", "4"])?.out;
+    ensure!(said.starts_with("web: 10.2.0.12:80 is drained: no new flows; "), "{said}");
+    ensure!(said.contains("; weight 4 once it is undrained\n"), "{said}");
+    ensure!(get(site.client(), WEB).is_err(), "it is drained");
+    let said = gateway.ringway(&["overrides", "clear", "web", "10.2.0.12"])?.out;
+    ensure!(said.contains("1 override is cleared"), "{said}");
     ensure!(get(site.client(), WEB)? == "b2");
     done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
     // Without a daemon they are listed too, and nothing can be changed.
