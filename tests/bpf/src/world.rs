@@ -185,10 +185,11 @@ impl World {
         // What is redirected leaves by an Ethernet device.
         let came = if raw { framed(frame) } else { frame.to_vec() };
         let left = if raw && verdict != Verdict::Redirect { framed(&out) } else { out.clone() };
-        if matches!(verdict, Verdict::Tx | Verdict::Redirect) || out != frame {
+        let sent = matches!(verdict, Verdict::Tx | Verdict::Redirect);
+        if sent || verdict == Verdict::Pass && out != frame {
             capture::sent(&left);
         }
-        if matches!(verdict, Verdict::Tx | Verdict::Redirect) && wire::check(&came).is_good() {
+        if sent && wire::check(&came).is_good() {
             wire::check(&left).good();
         }
         let summary = Summary { verdict, reason, frame: out };
