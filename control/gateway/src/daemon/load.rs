@@ -135,7 +135,6 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
         ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
         ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "state", old.node.state != new.node.state, RESTART),
-        ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "allow_default_route", allowed(old) != allowed(new), RESTART),
         ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
         ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),
@@ -203,6 +202,29 @@ fn preflight(old: &Config, new: &Config) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_needs_a_restart_is_named_once() {
+        let parsed = |line: &str| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{line}\n[[service]]\nname = \"web\"\n\
+                 address = \"203.0.113.9\"\nport = 80\nforward = \"nat\"\n\
+                 backends = [{{ address = \"10.0.0.2\" }}]\n"
+            );
+            ringway_config::parse(&text, "ringway.toml").expect("valid")
+        };
+        let old = parsed("");
+        assert!(fixed(&old, &old).is_ok());
+        for (line, key) in [
+            ("on_pass = \"/sys/fs/bpf/mine\"", "on_pass"),
+            ("state = \"/var/lib/other\"", "state"),
+            ("xdp_mode = \"generic\"", "xdp_mode"),
+        ] {
+            let refused = fixed(&old, &parsed(line)).expect_err(key).to_string();
+            let said = refused.matches("cannot be changed by a reload").count();
+            assert!(said == 1 && refused.contains(&format!("{key} of [node]")), "{refused}");
+        }
+    }
 
     #[test]
     fn another_file_is_not_read_in_silence() {

@@ -24,7 +24,38 @@ pub(super) enum Opener {
     Kernel,
 }
 
-/// A gateway, and two backends that have the service addresses on `lo`.
+/// A gateway that their answers pass as they would any router, and two backends that have the service
+/// addresses on `lo`, with what opens their tunnels.
+pub(super) fn backends_with_the_addresses(opener: Opener) -> Result<(TwoArmed, Vec<Child>)> {
+    let net = two_armed(2, Families::Both)?;
+    forwards(&net.gateway, "eth1")?;
+    let mut decaps = Vec::new();
+    for node in &net.backends {
+        have_service_addresses(&node.ns)?;
+        match opener {
+            Opener::Nobody => {}
+            Opener::Kernel => open_by_kernel(node)?,
+            Opener::Ringway => {
+                let mut command = node.ns.command(binary()?);
+                command.args(["decap", "-i", "eth0"]);
+                let mut child = node.ns.spawn(command)?;
+                child.wait_for_log("attached to eth0", SOON)?;
+                decaps.push(child);
+            }
+        }
+    }
+    Ok((net, decaps))
+}
+
+/// A router, also for packets that come in by this interface from addresses that are elsewhere.
+pub(super) fn forwards(node: &Namespace, interface: &str) -> Result<()> {
+    node.sysctl("net/ipv4/ip_forward", "1")?;
+    node.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    node.sysctl("net/ipv4/conf/all/rp_filter", "0")?;
+    Ok(node.sysctl(&format!("net/ipv4/conf/{interface}/rp_filter"), "0")?)
+}
+
+/// Such backends, serving.
 pub(super) struct Dsr {
     net: TwoArmed,
     _nginx: Vec<Nginx>,
@@ -34,30 +65,9 @@ pub(super) struct Dsr {
 
 impl Dsr {
     pub(super) fn new(opener: Opener) -> Result<Dsr> {
-        let net = two_armed(2, Families::Both)?;
-        // The backends answer their clients by the gateway's kernel, as by any router.
-        for (key, value) in [
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv6/conf/all/forwarding", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/eth1/rp_filter", "0"),
-        ] {
-            net.gateway.sysctl(key, value)?;
-        }
-        let (mut decaps, mut nginx, mut echo) = (Vec::new(), Vec::new(), Vec::new());
+        let (net, decaps) = backends_with_the_addresses(opener)?;
+        let (mut nginx, mut echo) = (Vec::new(), Vec::new());
         for (n, node) in net.backends.iter().enumerate() {
-            have_service_addresses(&node.ns)?;
-            match opener {
-                Opener::Nobody => {}
-                Opener::Kernel => open_by_kernel(node)?,
-                Opener::Ringway => {
-                    let mut command = node.ns.command(binary()?);
-                    command.args(["decap", "-i", "eth0"]);
-                    let mut child = node.ns.spawn(command)?;
-                    child.wait_for_log("attached to eth0", SOON)?;
-                    decaps.push(child);
-                }
-            }
             let name = format!("b{}", n + 1);
             nginx.push(Nginx::start(&node.ns, &VIPS.map(|vip| SocketAddr::new(vip, 80)), &name)?);
             for vip in VIPS {

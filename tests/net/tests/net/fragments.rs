@@ -1,33 +1,23 @@
 //! Datagrams that do not fit into one packet, both ways, and what comes of floods of them.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{
-    Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
-};
+use ringway_net_tests::{Gateway, SERVICE_V4, SOON, Site, ask_udp, needs_root, service};
 use serde_json::Value;
 
-const CHECK: &str =
-    "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 80, interval = \"200ms\" }\n";
+use crate::udp::{echoes, socket_to};
 
 /// The answer is as long as the question, so both come in fragments.
 #[test]
 fn long_datagrams_both_ways() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 7));
-    let _echo = (site.echo(SERVICE_V4, 7)?, site.echo(SERVICE_V6, 7)?);
-    let services =
-        site.service("echo", targets[0], CHECK) + &site.service("echo6", targets[1], CHECK);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let (gateway, targets, _echo) = echoes(&site)?;
     for target in targets {
-        let any: SocketAddr =
-            if target.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
         for round in 0..4 {
-            let socket = site.client().run(|| UdpSocket::bind(any))??;
-            socket.connect(target)?;
+            let socket = socket_to(&site, target)?;
             for size in [1470, 1473, 2000, 4000, 8192, 20_000] {
                 let text = "x".repeat(size + round);
                 ask_udp(&socket, &text, Duration::from_secs(3))

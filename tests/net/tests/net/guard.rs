@@ -14,8 +14,11 @@ fn site() -> Result<Site> {
     Ok(site)
 }
 
-fn guarded(text: &str) -> String {
-    text.replace("[node]\n", "[node]\nallow_default_route = true\n")
+/// On that gateway, with leave to be there, and so many seconds to be confirmed in.
+fn guarded(site: &Site, time: &'static str) -> Result<Gateway> {
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let text = text.replace("[node]\n", "[node]\nallow_default_route = true\n");
+    Gateway::launch_with(&site.net.gateway, &text, seconds(time))
 }
 
 /// The guard holds, for so many seconds.
@@ -59,8 +62,7 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
-    let text = guarded(&site.configuration(&site.service("web", WEB, "")));
-    let mut gateway = Gateway::launch_with(ns, &text, seconds("5"))?;
+    let mut gateway = guarded(&site, "5")?;
     gateway.wait_serving()?;
     let waiting = |status: &serde_json::Value| {
         status["findings"].to_string().contains("eth0 carries the default route: confirm within ")
@@ -89,8 +91,7 @@ fn killing_it_in_time_detaches() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
-    let text = guarded(&site.configuration(&site.service("web", WEB, "")));
-    let mut gateway = Gateway::launch_with(ns, &text, seconds("on"))?;
+    let mut gateway = guarded(&site, "on")?;
     gateway.wait_healthy()?;
     ensure!(has_program(ns, "eth0")?);
     gateway.kill()?;
@@ -110,8 +111,7 @@ fn what_is_confirmed_stays() -> Result<()> {
     needs_root!();
     let site = site()?;
     let ns = &site.net.gateway;
-    let text = guarded(&site.configuration(&site.service("web", WEB, "")));
-    let mut gateway = Gateway::launch_with(ns, &text, seconds("on"))?;
+    let mut gateway = guarded(&site, "on")?;
     gateway.wait_healthy()?;
     let done = gateway.ringway(&["confirm"])?;
     ensure!(done.code == 0 && done.out.contains("stays attached to eth0"), "{done:?}");

@@ -394,11 +394,11 @@ fn who_comes_up_starts_slowly() -> Result<()> {
         }
     };
     wait_for("its whole weight", SOON, whole)?;
-    // A look at the tables must follow the last step.
-    gateway.wait_status("applied", |status| status["healthy"] == true)?;
-    std::thread::sleep(std::time::Duration::from_millis(1500));
-    let late = count(60)?;
-    ensure!(early < late && late > 15, "{early} of 60 at first, {late} at last");
+    // The last step is in the tables soon after.
+    wait_for("its share of new flows", SOON, || match count(60) {
+        Ok(late) if early < late && late > 15 => Ok(()),
+        late => Err(format!("{early} of 60 at first, {late:?} at last")),
+    })?;
     drop(nginx);
     Ok(())
 }

@@ -5,11 +5,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, binary, configuration, get, module_is_loaded,
-    needs_root, not_tested, ringway, service,
+    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, configuration, get, module_is_loaded, needs_root,
+    not_tested, ringway, service,
 };
-use ringway_testnet::{Child, Families, Namespace, Nginx, TwoArmed, two_armed};
+use ringway_testnet::{Child, Namespace, Nginx, TwoArmed};
 use serde_json::Value;
+
+use crate::dsr::{Opener, backends_with_the_addresses, forwards};
 
 const CHECK: &str = "announce = \"arp\"\n\
                      check = { type = \"http\", interval = \"200ms\", timeout = \"200ms\" }\n";
@@ -22,30 +24,8 @@ struct Dsr {
 }
 
 impl Dsr {
-    fn new(decap: bool) -> Result<Dsr> {
-        let net = two_armed(2, Families::Both)?;
-        // The backends answer the clients by the gateway, as by any router.
-        for (key, value) in [
-            ("net/ipv4/ip_forward", "1"),
-            ("net/ipv6/conf/all/forwarding", "1"),
-            ("net/ipv4/conf/all/rp_filter", "0"),
-            ("net/ipv4/conf/eth1/rp_filter", "0"),
-        ] {
-            net.gateway.sysctl(key, value)?;
-        }
-        let mut decaps = Vec::new();
-        for node in &net.backends {
-            node.ns.ip(&format!(
-                "addr add {SERVICE_V4}/32 dev lo\naddr add {SERVICE_V6}/128 dev lo nodad\n"
-            ))?;
-            if decap {
-                let mut command = node.ns.command(binary()?);
-                command.args(["decap", "-i", "eth0"]);
-                let mut child = node.ns.spawn(command)?;
-                child.wait_for_log("attached to eth0", SOON)?;
-                decaps.push(child);
-            }
-        }
+    fn new(opener: Opener) -> Result<Dsr> {
+        let (net, decaps) = backends_with_the_addresses(opener)?;
         let nginx = (0..2).map(|n| serve(&net, n)).collect::<Result<_>>()?;
         Ok(Dsr { net, nginx, _decaps: decaps })
     }
@@ -109,7 +89,7 @@ fn traces(namespace: &Namespace) -> Result<(usize, usize)> {
 #[test]
 fn by_frame() -> Result<()> {
     needs_root!();
-    let mut dsr = Dsr::new(false)?;
+    let mut dsr = Dsr::new(Opener::Nobody)?;
     dsr.checks("dsr-l2", SERVICE_V4, false)?;
     dsr.checks("dsr-l2", SERVICE_V6, true)
 }
@@ -117,7 +97,7 @@ fn by_frame() -> Result<()> {
 #[test]
 fn by_ipip_of_every_family() -> Result<()> {
     needs_root!();
-    let mut dsr = Dsr::new(true)?;
+    let mut dsr = Dsr::new(Opener::Ringway)?;
     for vip in [SERVICE_V4, SERVICE_V6] {
         for v6 in [false, true] {
             dsr.checks("dsr-ipip", vip, v6)?;
@@ -129,7 +109,7 @@ fn by_ipip_of_every_family() -> Result<()> {
 #[test]
 fn by_gue_of_every_family() -> Result<()> {
     needs_root!();
-    let mut dsr = Dsr::new(true)?;
+    let mut dsr = Dsr::new(Opener::Ringway)?;
     for vip in [SERVICE_V4, SERVICE_V6] {
         for v6 in [false, true] {
             dsr.checks("dsr-gue", vip, v6)?;
@@ -143,7 +123,7 @@ fn by_gue_of_every_family() -> Result<()> {
 #[test]
 fn the_kernels_own_tunnel_devices() -> Result<()> {
     needs_root!();
-    let mut dsr = Dsr::new(false)?;
+    let mut dsr = Dsr::new(Opener::Nobody)?;
     // sit0 comes with its module.
     let kinds = [
         (false, false, "ipip", "link add name t4 type ipip external\nlink set t4 up\n"),
@@ -201,7 +181,7 @@ fn udp_and_dns_take_the_road() -> Result<()> {
         [("dsr-l2", SERVICE_V6), ("dsr-gue", SERVICE_V4), ("dsr-ipip", SERVICE_V6)]
     {
         let what = || format!("{forward} {vip}");
-        let dsr = Dsr::new(forward != "dsr-l2")?;
+        let dsr = Dsr::new(if forward == "dsr-l2" { Opener::Nobody } else { Opener::Ringway })?;
         let echo = SocketAddr::new(vip, 7);
         let name = SocketAddr::new(vip, 53);
         let start = |n: usize| -> Result<_> {
@@ -258,7 +238,7 @@ fn udp_and_dns_take_the_road() -> Result<()> {
 #[test]
 fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     needs_root!();
-    let dsr = Dsr::new(false)?;
+    let dsr = Dsr::new(Opener::Nobody)?;
     let node = &dsr.net.backends[0];
     let _own = Nginx::start(&node.ns, &node.sockets(80), "own")?;
     let text = dsr.configuration("dsr-gue", SERVICE_V4, false);
@@ -273,17 +253,10 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
 #[test]
 fn a_backend_that_sends_checks_back_is_down() -> Result<()> {
     needs_root!();
-    let dsr = Dsr::new(false)?;
+    let dsr = Dsr::new(Opener::Nobody)?;
     let node = &dsr.net.backends[0];
     node.ns.ip(&format!("addr del {SERVICE_V4}/32 dev lo\naddr del {SERVICE_V6}/128 dev lo\n"))?;
-    for (key, value) in [
-        ("net/ipv4/ip_forward", "1"),
-        ("net/ipv6/conf/all/forwarding", "1"),
-        ("net/ipv4/conf/all/rp_filter", "0"),
-        ("net/ipv4/conf/eth0/rp_filter", "0"),
-    ] {
-        node.ns.sysctl(key, value)?;
-    }
+    forwards(&node.ns, "eth0")?;
     for (vip, v6) in [(SERVICE_V4, false), (SERVICE_V6, true)] {
         let text = dsr.configuration("dsr-l2", vip, v6);
         let gateway = Gateway::start(&dsr.net.gateway, &text)?;
@@ -307,7 +280,7 @@ fn a_backend_that_sends_checks_back_is_down() -> Result<()> {
 #[test]
 fn the_road_ends_with_the_daemon() -> Result<()> {
     needs_root!();
-    let dsr = Dsr::new(true)?;
+    let dsr = Dsr::new(Opener::Ringway)?;
     let node = &dsr.net.gateway;
     let text = dsr.configuration("dsr-ipip", SERVICE_V4, false);
     let mut gateway = Gateway::start(node, &text)?;

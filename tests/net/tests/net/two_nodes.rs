@@ -69,7 +69,10 @@ impl Nodes {
 
     fn open(&self) -> Result<(Flows, Flows)> {
         let open = |target| Flows::open(&self.lan.client, target, CONNECTIONS);
-        Ok((open(NAT)?, open(DSR)?))
+        let (nat, dsr) = (open(NAT)?, open(DSR)?);
+        nat.settle()?;
+        dsr.settle()?;
+        Ok((nat, dsr))
     }
 
     /// nat flows that began at this gateway.
@@ -171,8 +174,6 @@ fn the_active_one_of_two_is_lost() -> Result<()> {
     )?;
     let second = keepalived(&nodes, 1, MOVING)?;
     let (nat, dsr) = nodes.open()?;
-    nat.settle()?;
-    dsr.settle()?;
     ensure!(nat.broken().is_empty() && dsr.broken().is_empty(), "broken before anything happened");
     ensure!(nodes.began_at(0)? == CONNECTIONS as u64 && nodes.began_at(1)? == 0);
 
@@ -312,8 +313,6 @@ fn one_of_three_is_withdrawn() -> Result<()> {
     }
     wait_routes(&nodes, &[0, 1, 2])?;
     let (nat, dsr) = nodes.open()?;
-    nat.settle()?;
-    dsr.settle()?;
     let began: Vec<u64> = (0..3).map(|n| nodes.began_at(n)).collect::<Result<_>>()?;
     ensure!(
         began.iter().sum::<u64>() == CONNECTIONS as u64 && began.iter().all(|n| *n > 0),

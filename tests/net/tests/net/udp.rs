@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Dns, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
+    Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
 };
 use ringway_testnet::Child;
 use serde_json::Value;
@@ -14,6 +14,25 @@ const DNS: SocketAddr = SocketAddr::new(SERVICE_V4, 53);
 /// nginx tells whether the machine lives.
 const CHECK: &str =
     "protocol = \"udp\"\ncheck = { type = \"tcp\", port = 80, interval = \"200ms\" }\n";
+
+/// A gateway with an echo service of either family, and who answers there.
+pub(super) fn echoes(site: &Site) -> Result<(Gateway, [SocketAddr; 2], Vec<Echo>)> {
+    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 7));
+    let mut servers = site.echo(SERVICE_V4, 7)?;
+    servers.extend(site.echo(SERVICE_V6, 7)?);
+    let services =
+        site.service("echo", targets[0], CHECK) + &site.service("echo6", targets[1], CHECK);
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    Ok((gateway, targets, servers))
+}
+
+/// One of the client's, of the target's family.
+pub(super) fn socket_to(site: &Site, target: SocketAddr) -> Result<UdpSocket> {
+    let any = if target.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = site.client().run(|| UdpSocket::bind(any))??;
+    socket.connect(target)?;
+    Ok(socket)
+}
 
 #[test]
 fn dig_asks_and_every_backend_answers() -> Result<()> {
@@ -43,16 +62,9 @@ fn dig_asks_and_every_backend_answers() -> Result<()> {
 fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
-    let targets = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, 7));
-    let _echo = (site.echo(SERVICE_V4, 7)?, site.echo(SERVICE_V6, 7)?);
-    let services =
-        site.service("echo", targets[0], CHECK) + &site.service("echo6", targets[1], CHECK);
-    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
+    let (_gateway, targets, _echo) = echoes(&site)?;
     for target in targets {
-        let any: SocketAddr =
-            if target.is_ipv4() { "0.0.0.0:0".parse()? } else { "[::]:0".parse()? };
-        let socket = site.client().run(|| UdpSocket::bind(any))??;
-        socket.connect(target)?;
+        let socket = socket_to(&site, target)?;
         // The answer is three bytes longer ("b1 "); its packet has at most 1 500.
         let longest = if target.is_ipv4() { 1469 } else { 1449 };
         for size in [0, 1, 2, 3, 18, 19, 512, longest] {
@@ -61,8 +73,7 @@ fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
                 .with_context(|| format!("{size} bytes to {target}"))?;
         }
     }
-    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
-    socket.connect(targets[0])?;
+    let socket = socket_to(&site, targets[0])?;
     ringway_net_tests::no_checksum(&socket)?;
     ask_udp(&socket, "no checksum", Duration::from_secs(2)).context("without checksum")?;
     Ok(())
