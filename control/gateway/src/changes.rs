@@ -4,7 +4,6 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
 use std::net::SocketAddr;
 
-use ringway_abi::BackendRef;
 use ringway_abi::raw::RW_RING_SLOTS;
 use ringway_config::{Backend, Config, Service};
 use ringway_kernel::View;
@@ -207,8 +206,7 @@ impl Step<'_> {
                 if !gone.contains(&(service.key, backend.address)) {
                     continue;
                 }
-                let (index, generation) = (backend.index, backend.generation);
-                let reference = BackendRef { index, generation }.pack();
+                let reference = backend.reference();
                 let of = if service.forward.is_dsr() { &mut dsr } else { &mut nat };
                 of.insert(reference);
                 if ended.contains_key(&service.key) {
@@ -354,8 +352,7 @@ pub fn flows_of(
         let of = if state.forward.is_dsr() { &mut dsr } else { &mut nat };
         for backend in &state.backends {
             if backend.address.ip().to_string() == address && backend.address.port() == port {
-                let (index, generation) = (backend.index, backend.generation);
-                of.insert(BackendRef { index, generation }.pack());
+                of.insert(backend.reference());
             }
         }
     }

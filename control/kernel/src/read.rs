@@ -10,7 +10,7 @@ use ringway_abi::raw::{
     RW_BUCKET_FLOWS, RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_flow,
     rw_flow_bucket, rw_iface, rw_ledger, rw_settings, rw_traffic,
 };
-use ringway_abi::{FlowKey, FlowState};
+use ringway_abi::{BackendRef, FlowKey, FlowState};
 use ringway_plan::tables::{Forward, NextHop, ServiceKey};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -95,6 +95,13 @@ pub struct BackendState {
     /// Packets, bytes and flows, all CPUs added up. Counted per index: a backend that got a used
     /// index inherits its numbers.
     pub traffic: rw_traffic,
+}
+
+impl BackendState {
+    /// The reference that members and flow records hold. Never 0.
+    pub fn reference(&self) -> u32 {
+        BackendRef { index: self.index, generation: self.generation }.pack()
+    }
 }
 
 /// The flow table, counted.
