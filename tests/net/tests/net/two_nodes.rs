@@ -5,6 +5,7 @@ use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, SOON, binary, needs_root};
@@ -265,15 +266,50 @@ fn bird(namespace: &Namespace, text: &str) -> Result<Child> {
     Ok(child)
 }
 
-/// The guide's loop that announces, with its `ringway` and `birdc` first on the PATH.
-fn announcer(gateway: &Gateway, namespace: &Namespace) -> Result<Child> {
+/// A loop of the guide's that announces, by its block's name. Returns its path.
+fn announcer(gateway: &Gateway, namespace: &Namespace, name: &str) -> Result<PathBuf> {
     ringway_of(gateway, namespace)?;
-    let path =
-        wrapper(namespace, "announce", block("announce")?.trim_start_matches("#!/bin/sh\n"))?;
-    let directory = path.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
-    let mut command = namespace.command(&path);
-    command.env("PATH", format!("{directory}:{}", std::env::var("PATH").unwrap_or_default()));
+    wrapper(namespace, name, block(name)?.trim_start_matches("#!/bin/sh\n"))
+}
+
+/// Lets a command find this gateway's `ringway`, and `birdc`, before all others.
+fn with_wrappers(command: &mut Command, path: &Path) {
+    let directory = path.parent().unwrap_or(Path::new("/")).display();
+    let others = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("{directory}:{others}"));
+}
+
+/// ExaBGP with the guide's configuration for this gateway.
+fn exabgp(nodes: &Nodes, n: usize) -> Result<Child> {
+    let namespace = &nodes.lan.gateways[n];
+    let announce = announcer(&nodes.gateways[n], namespace, "exabgp-announce")?;
+    let own = format!("10.0.0.{}", n + 1);
+    let text = block("exabgp.conf")?
+        .replace("router-id 10.0.0.1;", &format!("router-id {own};"))
+        .replace("local-address 10.0.0.1;", &format!("local-address {own};"))
+        .replace("/etc/exabgp/ringway", &announce.to_string_lossy());
+    let file = namespace.directory().join("exabgp.conf");
+    fs::write(&file, text)?;
+    let mut command = namespace.tool("python3")?;
+    command.args(["-m", "exabgp"]).arg(&file);
+    command.env("PYTHONPATH", exabgp_modules());
+    // It would drop to `nobody`, who may not ask a daemon of root's; and it needs no named pipes for a console.
+    command.env("exabgp_daemon_drop", "false").env("exabgp_api_cli", "false");
+    with_wrappers(&mut command, &announce);
     Ok(namespace.spawn(command)?)
+}
+
+/// Where its package's modules are if it is unpacked, not installed.
+fn exabgp_modules() -> PathBuf {
+    tools::peers().join("usr/lib/python3/dist-packages")
+}
+
+fn has_exabgp(test: &str) -> bool {
+    let has = exabgp_modules().join("exabgp").is_dir() || tools::find("exabgp").is_ok();
+    if !has {
+        skip(test, "no ExaBGP here: packaging/bootstrap --tests fetches it");
+    }
+    has
 }
 
 /// Waits until the router has these next hops.
@@ -309,7 +345,10 @@ fn one_of_three_is_withdrawn() -> Result<()> {
             .replace("router id 10.0.0.1;", &format!("router id {own};"))
             .replace("local 10.0.0.1 as", &format!("local {own} as"));
         children.push(bird(namespace, &text)?);
-        children.push(announcer(&nodes.gateways[n], namespace)?);
+        let announce = announcer(&nodes.gateways[n], namespace, "announce")?;
+        let mut command = namespace.command(&announce);
+        with_wrappers(&mut command, &announce);
+        children.push(namespace.spawn(command)?);
     }
     wait_routes(&nodes, &[0, 1, 2])?;
     let (nat, dsr) = nodes.open()?;
@@ -338,4 +377,30 @@ fn one_of_three_is_withdrawn() -> Result<()> {
     ensure!(dsr_broken.is_empty(), "dsr: {dsr_broken:?}");
     ensure!(nat_broken.len() as u64 == began[1], "nat: {nat_broken:?}");
     nodes.serves_anew()
+}
+
+#[test]
+fn exabgp_announces_and_withdraws() -> Result<()> {
+    const TEST: &str = "two_nodes::exabgp_announces_and_withdraws";
+    needs_root!();
+    if !has("bird", TEST) || !has_exabgp(TEST) {
+        return Ok(());
+    }
+    let mut nodes = Nodes::new(2)?;
+    nodes.lan.router.sysctl("net/ipv4/fib_multipath_hash_policy", "1")?;
+    let _router = bird(&nodes.lan.router, &block("router.conf")?)?;
+    let speakers = [exabgp(&nodes, 0)?, exabgp(&nodes, 1)?];
+    let logs = || speakers.each_ref().map(Child::log).join("\n");
+    wait_routes(&nodes, &[0, 1]).with_context(logs)?;
+    let (_, dsr) = nodes.open()?;
+
+    nodes.gateways[1].kill()?;
+    wait_routes(&nodes, &[0]).with_context(logs)?;
+    dsr.settle()?;
+    let broken = dsr.broken();
+    ensure!(broken.is_empty(), "dsr: {broken:?}");
+    nodes.serves_anew()?;
+
+    nodes.gateways[1].start_again()?;
+    wait_routes(&nodes, &[0, 1]).with_context(logs)
 }
