@@ -1,8 +1,8 @@
 //! The binary under test, as cargo built it.
 
 use std::env;
-use std::path::PathBuf;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
 use ringway_testnet::Namespace;
@@ -22,6 +22,21 @@ pub fn path() -> Result<PathBuf> {
     let path = directory.join("ringway");
     ensure!(path.is_file(), "{} is missing: first `cargo build -p ringway`", path.display());
     Ok(path)
+}
+
+/// The release before this one: `RINGWAY_PREVIOUS`, else what `packaging/previous` has built; `None`: there is none yet.
+///
+/// # Errors
+/// There is one, and it has not been built.
+pub fn previous() -> Result<Option<PathBuf>> {
+    if let Some(path) = env::var_os("RINGWAY_PREVIOUS") {
+        return Ok(Some(path.into()));
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/previous");
+    let ran = Ran::from(Command::new(script).arg("--which").output()?);
+    ensure!(ran.code == 0, "{}", ran.said());
+    let path = ran.out.trim();
+    Ok((!path.is_empty()).then(|| path.into()))
 }
 
 /// What a finished command said.
@@ -65,6 +80,11 @@ impl From<Output> for Ran {
 /// # Errors
 /// It cannot be started. How it ended is for the caller to judge.
 pub fn ringway(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
-    let output = namespace.command(path()?).args(arguments).output()?;
+    run(&path()?, namespace, arguments)
+}
+
+/// The same with another binary.
+pub(crate) fn run(binary: &Path, namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
+    let output = namespace.command(binary).args(arguments).output()?;
     Ok(output.into())
 }

@@ -18,6 +18,7 @@ const PINS: &str = "/sys/fs/bpf/ringway";
 
 /// A daemon and the packet path it made. Dropping it ends the one and detaches the other.
 pub struct Gateway {
+    binary: PathBuf,
     namespace: Namespace,
     configuration: PathBuf,
     child: Child,
@@ -51,10 +52,28 @@ impl Gateway {
         text: &str,
         adapt: impl FnOnce(&mut Command),
     ) -> Result<Gateway> {
+        Gateway::launch_binary(binary::path()?, namespace, text, adapt)
+    }
+
+    /// The same, of another version.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn launch_binary(
+        binary: PathBuf,
+        namespace: &Namespace,
+        text: &str,
+        adapt: impl FnOnce(&mut Command),
+    ) -> Result<Gateway> {
         let configuration = namespace.directory().join("ringway.toml");
         fs::write(&configuration, text)?;
-        let child = spawn(namespace, &configuration, adapt)?;
-        Ok(Gateway { namespace: namespace.clone(), configuration, child })
+        let child = spawn(&binary, namespace, &configuration, adapt)?;
+        Ok(Gateway { binary, namespace: namespace.clone(), configuration, child })
+    }
+
+    /// Another version is started, and asked, from now on.
+    pub fn change_binary(&mut self, binary: &Path) {
+        self.binary = binary.to_owned();
     }
 
     /// Name of the node: that of its namespace.
@@ -121,13 +140,14 @@ impl Gateway {
         self.ringway(&["status", "--ledger", "-o", "json"])?.json()
     }
 
-    /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace.
+    /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version.
     ///
     /// # Errors
     /// It cannot be started.
     pub fn ringway(&self, arguments: &[&str]) -> Result<Ran> {
         let configuration = self.configuration.to_string_lossy();
-        ringway(&self.namespace, &[arguments, &["-c", &configuration]].concat())
+        let arguments = [arguments, &["-c", &configuration]].concat();
+        binary::run(&self.binary, &self.namespace, &arguments)
     }
 
     /// What the API answers to raw bytes: everything until it closes the connection.
@@ -179,7 +199,7 @@ impl Gateway {
     /// # Errors
     /// It cannot be started.
     pub fn start_again_with(&mut self, adapt: impl FnOnce(&mut Command)) -> Result<()> {
-        self.child = spawn(&self.namespace, &self.configuration, adapt)?;
+        self.child = spawn(&self.binary, &self.namespace, &self.configuration, adapt)?;
         Ok(())
     }
 
@@ -219,11 +239,12 @@ impl Drop for Gateway {
 }
 
 fn spawn(
+    binary: &Path,
     namespace: &Namespace,
     configuration: &Path,
     adapt: impl FnOnce(&mut Command),
 ) -> Result<Child> {
-    let mut command = namespace.command(binary::path()?);
+    let mut command = namespace.command(binary);
     command.arg("run").arg("-c").arg(configuration).env_remove("NOTIFY_SOCKET");
     adapt(&mut command);
     Ok(namespace.spawn(command)?)

@@ -15,7 +15,7 @@ mod server;
 mod site;
 mod tunnel;
 
-pub use binary::{Ran, path as binary, ringway};
+pub use binary::{Ran, path as binary, previous, ringway};
 pub use books::{Device, RunCounts, detach_link};
 pub use cable::Cable;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};

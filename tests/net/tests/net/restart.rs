@@ -1,7 +1,7 @@
 //! The packet path outlives the daemon.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, Site, WEB, get, needs_root,
+    Device, Gateway, Line, Load, SERVICE_V4, SERVICE_V6, Site, WEB, binary, get, needs_root,
 };
 use ringway_testnet::Namespace;
 use serde_json::Value;
@@ -17,9 +17,16 @@ use serde_json::Value;
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
 
 fn start(site: &Site) -> Result<Gateway> {
+    start_binary(binary()?, site)
+}
+
+fn start_binary(binary: PathBuf, site: &Site) -> Result<Gateway> {
     let web6 = SocketAddr::new(SERVICE_V6, 80);
     let services = site.service("web", WEB, CHECK) + &site.service("web6", web6, CHECK);
-    Gateway::start(&site.net.gateway, &site.configuration(&services))
+    let text = site.configuration(&services);
+    let mut gateway = Gateway::launch_binary(binary, &site.net.gateway, &text, |_| ())?;
+    gateway.wait_healthy()?;
+    Ok(gateway)
 }
 
 /// Asks on a connection of its own, again and again, at a pace at which no port of the nat pool comes round again
@@ -37,8 +44,16 @@ fn open_at_pace(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
 /// wrk on lasting connections over IPv4 and IPv6, and new connections, while `disturb` does what it does; no
 /// request may fail.
 pub(super) fn under_load(disturb: impl FnOnce(&mut Gateway) -> Result<()>) -> Result<()> {
+    under_load_of(binary()?, disturb)
+}
+
+/// The same with a gateway that another binary has started.
+pub(super) fn under_load_of(
+    binary: PathBuf,
+    disturb: impl FnOnce(&mut Gateway) -> Result<()>,
+) -> Result<()> {
     let site = Site::new(2)?;
-    let mut gateway = start(&site)?;
+    let mut gateway = start_binary(binary, &site)?;
     let (client, stop) = (site.client().clone(), Arc::new(AtomicBool::new(false)));
     let until = stop.clone();
     let opener = thread::spawn(move || open_at_pace(&client, &until));
