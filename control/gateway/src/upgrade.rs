@@ -51,7 +51,7 @@ pub struct Report {
 pub struct Table {
     /// Its name.
     pub name: String,
-    /// `kept`, `kept-at-size`, `added`, `unused`, `lost`.
+    /// `kept`, `rebuilt`, `kept-at-size`, `added`, `unused`, `lost`.
     pub fate: &'static str,
     /// Entries it has; absent: it is not there, or is no table.
     pub entries: Option<u32>,

@@ -12,9 +12,10 @@ use zerocopy::Immutable;
 use crate::pins::Pins;
 use crate::{Error, Result};
 
-/// One structure with a field per map, so that a missing map is found when it is built.
+/// One structure with a field per map, so that a missing map is found when it is built. Behind the name of one whose
+/// contents a start makes anew or compares: from what, and what of them stays all the same.
 macro_rules! maps {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($(#[$doc:meta])* $name:ident $(= $rebuilt:literal)?),* $(,)?) => {
         /// Every shared map of the packet path (packet/bpf/{stage,maps}.bpf.h).
         #[derive(Debug)]
         pub(crate) struct Maps {
@@ -24,6 +25,14 @@ macro_rules! maps {
         impl Maps {
             /// Names of all maps.
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// From what a start makes a map's contents anew, and what of them stays; `None`: they go on as they are.
+            pub(crate) fn rebuilt(name: &str) -> Option<&'static str> {
+                match name {
+                    $($(stringify!($name) => Some($rebuilt),)?)*
+                    _ => None,
+                }
+            }
 
             /// Builds the set from whatever gives a map by its name.
             pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {
@@ -46,21 +55,21 @@ macro_rules! maps {
     };
 }
 maps!(
-    settings,
-    slots,
+    settings = "from the configuration; the keys of hashes stay",
+    slots = "with the new programs",
     ledger,
-    roots,
+    roots = "with the new programs",
     scratch,
-    ifaces,
-    devices,
-    vlans,
-    services,
-    service_info,
-    backends,
-    nat_addrs,
-    labels,
-    members,
-    rings,
+    ifaces = "from the configuration and this machine",
+    devices = "from the configuration and this machine",
+    vlans = "from the configuration and this machine",
+    services = "from the configuration; services keep their numbers",
+    service_info = "from the configuration; services keep their numbers",
+    backends = "from the configuration, overrides and health; the numbers by which flows name backends stay",
+    nat_addrs = "from the configuration; addresses keep their numbers",
+    labels = "from the configuration",
+    members = "from the configuration",
+    rings = "from the configuration; slots of dsr services keep their owners",
     pairs,
     tracked,
     track_quotas,
@@ -70,7 +79,7 @@ maps!(
     flow_index,
     fragments,
     traffic,
-    daemon,
+    daemon = "once a second",
 );
 
 /// Entries that go into one system call.

@@ -10,6 +10,7 @@ use libbpf_rs::{MapCore, MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
 
 use crate::gateway::Options;
+use crate::map::Maps;
 use crate::open::{Orphan, find_orphan};
 use crate::pins::Pins;
 use crate::{Error, Result, load, log, map, probe};
@@ -45,6 +46,8 @@ impl Shape {
 pub enum Fate {
     /// It goes on as it is.
     Kept,
+    /// It goes on, and what it holds is compared with what it should hold now: only what differs is written.
+    Rebuilt,
     /// It goes on, with the number of entries it has: another one was asked for.
     KeptAtSize,
     /// This version has it and the pinned one has not: it is made, empty.
@@ -60,6 +63,7 @@ impl Fate {
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Kept => "kept",
+            Fate::Rebuilt => "rebuilt",
             Fate::KeptAtSize => "kept-at-size",
             Fate::Added => "added",
             Fate::Unused => "unused",
@@ -140,7 +144,10 @@ pub(crate) fn compare(
                 (Some(why), _) => (Fate::Lost, why.clone()),
                 (None, Some(why)) => (Fate::Lost, why),
                 (None, None) if have.entries != want.entries => (Fate::KeptAtSize, String::new()),
-                (None, None) => (Fate::Kept, String::new()),
+                (None, None) => match Maps::rebuilt(name) {
+                    Some(from) => (Fate::Rebuilt, from.to_owned()),
+                    None => (Fate::Kept, String::new()),
+                },
             },
         };
         let entries = match pinned.get(name) {

@@ -7,6 +7,7 @@ use common::node::Node;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
 use ringway_kernel::{Error, Fate, Gateway, Options, Upgrade, upgrade};
+use ringway_plan::tables::Protocol;
 use ringway_testnet::root_or_skip;
 
 /// A node that a daemon of this version has left.
@@ -49,12 +50,52 @@ fn own_pins_are_kept() {
     drop(gateway);
     let found = upgrade(&node.options()).unwrap();
     assert_eq!((found.layout, found.takes_over(), found.held), (Some(RW_LAYOUT), true, false));
-    assert!(found.tables.iter().all(|table| table.fate == Fate::Kept), "{:#?}", found.tables);
+    let stays = |fate| matches!(fate, Fate::Kept | Fate::Rebuilt);
+    assert!(found.tables.iter().all(|table| stays(table.fate)), "{:#?}", found.tables);
 
     let larger = Options { flows: 1 << 16, ..node.options() };
     let found = upgrade(&larger).unwrap();
     assert_eq!((fate(&found, "flows"), found.takes_over()), (Fate::KeptAtSize, true));
-    assert_eq!(fate(&found, "services"), Fate::Kept);
+    assert_eq!(fate(&found, "services"), Fate::Rebuilt);
+}
+
+/// What a version has left is found again where it is kept, and mended where it is rebuilt.
+#[test]
+fn what_is_said_to_be_rebuilt_is() {
+    if !root_or_skip("what_is_said_to_be_rebuilt_is") {
+        return;
+    }
+    let node = Node::new();
+    let mut tables = common::tables::empty();
+    let key = common::tables::key("203.0.113.1", 80, Protocol::Tcp);
+    common::tables::add_service(&mut tables, key, &["10.0.0.2:80".parse().unwrap()]);
+    Gateway::open(&node.options()).unwrap().0.apply(&tables).unwrap();
+
+    const TABLES: [&str; 6] =
+        ["flows", "fragments", "track_quotas", "service_info", "labels", "nat_addrs"];
+    let first = |name: &str| {
+        let map = MapHandle::from_pinned_path(node.pins().map(name)).unwrap();
+        let value = map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        (map, value)
+    };
+    let before = TABLES.map(|name| {
+        let (map, value) = first(name);
+        let spoilt: Vec<u8> = value.iter().map(|byte| byte ^ 0x55).collect();
+        map.update(&[0; 4], &spoilt, MapFlags::ANY).unwrap();
+        (value, spoilt)
+    });
+    let found = upgrade(&node.options()).unwrap();
+    let (mut gateway, _) = Gateway::open(&node.options()).unwrap();
+    gateway.existing().unwrap();
+    gateway.apply(&tables).unwrap();
+    for (name, (value, spoilt)) in TABLES.into_iter().zip(before) {
+        let want = match fate(&found, name) {
+            Fate::Kept => spoilt,
+            Fate::Rebuilt => value,
+            other => panic!("{name} is {other:?}"),
+        };
+        assert_eq!(first(name).1, want, "{name}");
+    }
 }
 
 #[test]

@@ -27,7 +27,7 @@ fn render(report: &Report, colour: bool) -> String {
     for row in &report.tables {
         let tone = match row.fate {
             "lost" => Tone::Bad,
-            "kept" => Tone::Good,
+            "kept" | "rebuilt" => Tone::Good,
             _ => Tone::Warn,
         };
         table.row(vec![
