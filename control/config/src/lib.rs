@@ -28,8 +28,8 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use check::{
-    Check, CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses, TlsCheck,
-    UdpCheck,
+    Check, CheckAt, CheckKind, DnsCheck, DnsRecord, ExecCheck, HttpCheck, Rcode, Statuses,
+    TlsCheck, UdpCheck,
 };
 pub use identity::{Identity, identity};
 pub use located::Located;

@@ -9,7 +9,7 @@ pub use ringway_abi::Forward;
 
 use ringway_abi::raw::RW_BLOCK_ALL;
 
-use crate::check::Check;
+use crate::check::{Check, CheckAt};
 use crate::located::Located;
 use crate::report::{Error, Source};
 
@@ -321,6 +321,14 @@ impl Service {
     pub fn ports(&self) -> PortRange {
         PortRange { first: *self.port, last: self.last_port }
     }
+
+    /// How this one of its backends is checked.
+    pub fn check_of(&self, backend: &Backend) -> Option<Check> {
+        let mut check = self.check.clone()?;
+        check.address = backend.check.address.clone().or(check.address);
+        check.port = backend.check.port.or(check.port);
+        Some(check)
+    }
 }
 
 /// Whose source address the backends see.
@@ -411,6 +419,8 @@ pub struct Backend {
     pub port: u16,
     /// Share of new flows relative to the others, 0..=1000; 0: none (drained).
     pub weight: u16,
+    /// Where it is asked, if elsewhere than the service's check says; see [`Service::check_of`].
+    pub check: CheckAt,
 }
 
 impl Backend {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringway_abi::raw::RW_LABEL_LEN;
 use toml::de::{DeTable, DeValue};
 
-use crate::check::{self, Check};
+use crate::check::{self, Check, CheckAt};
 use crate::located::Located;
 use crate::model::{
     Affinity, Announce, Backend, Forward, MssClamp, PortRange, Protocol, Service, SourceMode,
@@ -237,7 +237,16 @@ fn backends(
             same_port(&section, own, wanted, forward);
         }
         let port = own_port.map(Located::into_inner).or(service_port);
-        if port == Some(0) && check.is_some_and(|check| check.port.is_none()) {
+        let asked = check::read_at(&mut section);
+        if check.is_none() && asked != CheckAt::default() {
+            let message = format!(
+                "check of {} says nothing where {} has none: write check = {{ type = \"tcp\" }} \
+                 there too, or remove it",
+                section.place, service.place
+            );
+            section.report.error(table.span(), message);
+        }
+        if port == Some(0) && asked.port.is_none() && check.is_some_and(|c| c.port.is_none()) {
             let message = format!(
                 "check of {} has no port to ask {} at, where the service has several: write \
                  port = N in check",
@@ -247,7 +256,7 @@ fn backends(
         }
         let weight = section.or("weight", 1, |v| integer(v, 0..=MAX_WEIGHT));
         section.finish();
-        Some(Backend { address: address?, port: port?, weight: *weight as u16 })
+        Some(Backend { address: address?, port: port?, weight: *weight as u16, check: asked })
     };
     tables.iter().enumerate().map(read).collect()
 }

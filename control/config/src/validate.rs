@@ -21,6 +21,7 @@ pub(crate) fn services(report: &Report, services: &[Service]) {
     let addresses: HashSet<IpAddr> = services.iter().map(|service| *service.address).collect();
     for service in services {
         backends(report, service, &addresses);
+        asked_at(report, service, &addresses);
     }
     limits(report, services);
 }
@@ -89,6 +90,20 @@ fn overlaps(report: &Report, services: &[Service]) {
             );
             report.error(service.port.span(), message);
         }
+    }
+}
+
+/// Where checks are asked, if elsewhere than at the backends. The gateway does not balance what it sends itself.
+fn asked_at(report: &Report, service: &Service, service_addresses: &HashSet<IpAddr>) {
+    let general = service.check.iter().filter_map(|check| check.address.as_ref());
+    let own = service.backends.iter().filter_map(|backend| backend.check.address.as_ref());
+    for address in general.chain(own).filter(|address| service_addresses.contains(address)) {
+        let message = format!(
+            "address {address} of a check of service {:?} is itself the address of a service, where no backend \
+             can be asked: write an address of the backend's own, or remove it",
+            service.name
+        );
+        report.error(address.span(), message);
     }
 }
 

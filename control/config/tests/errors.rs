@@ -623,6 +623,14 @@ fn checks() {
                 "10:32: fall = 101 in check of service \"web\" is out of range: write a whole number from 1 to 100",
             ),
             (
+                "check = { type = \"tcp\", address = \"10.0.0.9:90\" }",
+                "10:35: address = \"10.0.0.9:90\" in check of service \"web\" has a port in it: write the address alone and the port as port = ...",
+            ),
+            (
+                "check = { type = \"tcp\", address = \"203.0.113.10\" }",
+                "10:35: address 203.0.113.10 of a check of service \"web\" is itself the address of a service, where no backend can be asked: write an address of the backend's own, or remove it",
+            ),
+            (
                 "check = { type = \"tcp\", port = 0 }",
                 "10:32: port = 0 in check of service \"web\" is out of range: write a whole number from 1 to 65535",
             ),
@@ -632,6 +640,15 @@ fn checks() {
             ),
         ],
     );
+}
+
+#[test]
+fn a_backend_alone_is_not_checked() {
+    let text = GOOD.replace("check = { type = \"http\" }\n", "");
+    let text = text.replace("10.0.0.3\" }", "10.0.0.3\", check = { port = 81 } }");
+    let want = "10:39: check of backend 2 of service \"web\" says nothing where service \"web\" has none: write \
+                check = { type = \"tcp\" } there too, or remove it";
+    assert_eq!(messages(&text), [want]);
 }
 
 #[test]
@@ -674,6 +691,14 @@ fn backends() {
             (
                 "backends = [{ address = \"10.0.0.2\", weigth = 1 }]",
                 "11:37: unknown key \"weigth\" in backend 1 of service \"web\": did you mean \"weight\"?",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\", check = { type = \"tcp\" } }]",
+                "11:47: unknown key \"type\" in check of backend 1 of service \"web\": remove it; known here: address, port",
+            ),
+            (
+                "backends = [{ address = \"10.0.0.2\", check = { address = \"203.0.113.10\" } }]",
+                "11:57: address 203.0.113.10 of a check of service \"web\" is itself the address of a service, where no backend can be asked: write an address of the backend's own, or remove it",
             ),
             (
                 "backends = [{ address = \"10.0.0.2\" }, { address = \"10.0.0.2\", port = 80 }]",

@@ -64,6 +64,9 @@ fn a_check_needs_a_port() {
         "check of service \"a\" has no port to ask backend 1 of service \"a\" at, where the \
          service has several: write port = N in check"
     );
+    let own = "check = { type = \"tcp\" }\n\
+               backends = [{ address = \"10.0.0.2\", check = { port = 8000 } }]\n";
+    file(&[one("a", "\"8000-8100\"", own)]).unwrap();
     let check = format!("check = {{ type = \"tcp\", port = 8000 }}\n{TWO}");
     file(&[one("a", "\"8000-8100\"", &check)]).unwrap();
 }

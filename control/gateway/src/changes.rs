@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::net::SocketAddr;
 
 use ringway_abi::raw::RW_RING_SLOTS;
-use ringway_config::{Backend, Config, Service};
+use ringway_config::{Backend, CheckAt, Config, Service};
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
 use ringway_plan::{Change, Health, Observed, Planner};
@@ -393,13 +393,23 @@ fn keys(was: &Service, is: &Service) -> Vec<String> {
     for (key, differs) in [
         ("mss_clamp", was.mss_clamp != is.mss_clamp),
         ("slow_start", was.slow_start != is.slow_start),
-        ("check", was.check != is.check),
+        ("check", was.check != is.check || asked_elsewhere(was, is)),
     ] {
         if differs {
             keys.push(key.into());
         }
     }
     keys
+}
+
+/// Whether a backend that stays is checked at another address or port of its own.
+fn asked_elsewhere(was: &Service, is: &Service) -> bool {
+    let before: HashMap<SocketAddr, &CheckAt> =
+        was.backends.iter().map(|backend| (backend.endpoint(), &backend.check)).collect();
+    let differs = |backend: &Backend| {
+        before.get(&backend.endpoint()).is_some_and(|check| **check != backend.check)
+    };
+    is.backends.iter().any(differs)
 }
 
 fn backends(was: &Service, is: &Service, changes: &mut Vec<BackendChange>) {

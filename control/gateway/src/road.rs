@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-use ringway_config::{Config, Forward};
+use ringway_config::{Backend, Check, Config, Forward, Service};
 use ringway_host::addresses::{self, Address};
 use ringway_host::rules::{self, MarkRule};
 use ringway_host::{Tap, links};
@@ -216,6 +216,12 @@ fn pick(known: &[Address], ifindex: u32, service: IpAddr) -> Option<IpAddr> {
     best.min_by_key(|a| (a.deprecated, a.ifindex != ifindex)).map(|address| address.address)
 }
 
+/// Whether the checks of a backend take the road: those with an address of their own go straight there.
+pub fn is_taken(service: &Service, backend: &Backend) -> bool {
+    let straight = |check: &Check| check.address.is_some();
+    service.forward.is_dsr() && service.check_of(backend).is_some_and(|check| !straight(&check))
+}
+
 /// Lanes for those that `known` has none for.
 fn lanes(config: &Config, ids: &[usize], known: &[Checked]) -> Result<Vec<Checked>, Error> {
     let marks = &config.tunnel.marks;
@@ -230,7 +236,7 @@ fn lanes(config: &Config, ids: &[usize], known: &[Checked]) -> Result<Vec<Checke
         .iter()
         .copied()
         .zip(backends)
-        .filter(|(_, (service, _))| service.forward.is_dsr() && service.check.is_some());
+        .filter(|(_, (service, backend))| is_taken(service, backend));
     checked
         .filter(|(id, _)| !has_one.contains(id))
         .map(|(id, (service, backend))| {
@@ -326,6 +332,14 @@ mod tests {
 
     fn checked() -> Vec<Checked> {
         lanes_of(CONFIG).expect("marks enough")
+    }
+
+    #[test]
+    fn a_check_with_an_address_of_its_own_goes_straight() {
+        let marks = |text: &str| lanes_of(text).expect("marks enough").len();
+        let (plain, own) = ("{ address = \"fd00::2\" }", "{ address = \"fd00::2\", check = {");
+        assert_eq!(marks(&CONFIG.replace(plain, &format!("{own} port = 81 }} }}"))), 2);
+        assert_eq!(marks(&CONFIG.replace(plain, &format!("{own} address = \"fd00::9\" }} }}"))), 1);
     }
 
     #[test]

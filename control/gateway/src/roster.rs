@@ -125,14 +125,16 @@ impl Roster {
         }
     }
 
-    /// One check per backend that has one; one that has a lane is asked at the service address.
+    /// One check per backend that has one; one that has a lane is asked at the service address, one that has an
+    /// address of its own there.
     pub fn targets(&self, lanes: &BTreeMap<usize, Lane>) -> Vec<Target> {
         self.members()
             .filter_map(|(entry, member)| {
                 let id = member.id;
                 let check = member.asked.check.clone()?;
                 let lane = lanes.get(&id).cloned();
-                let ip = if lane.is_some() { entry.address } else { member.endpoint.ip() };
+                let own = if lane.is_some() { entry.address } else { member.endpoint.ip() };
+                let ip = check.address.as_deref().copied().unwrap_or(own);
                 let port = check.port.unwrap_or(member.endpoint.port());
                 let address = SocketAddr::new(ip, port);
                 let record = member.record.clone();
@@ -315,8 +317,8 @@ impl Entry {
     }
 
     fn remedy(&self) -> String {
-        let down = self.members.iter().any(|member| member.health == Health::Down);
-        if !self.forward.is_dsr() || !down {
+        let down = |member: &Member| member.health == Health::Down && member.asked.by_lane();
+        if !self.members.iter().any(down) {
             return "bring a backend back; `ringway status` shows each one's state".into();
         }
         let opens = match self.forward.is_tunnel() {
@@ -411,6 +413,24 @@ mod tests {
         let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
         assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
         assert!(roster("").targets(&BTreeMap::new()).is_empty());
+    }
+
+    #[test]
+    fn a_check_may_ask_elsewhere() {
+        let asked = |general: &str| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+                 address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\"{general} }}\n\
+                 backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", check = {{ port = 81 }} }}, \
+                 {{ address = \"10.0.0.4\", check = {{ address = \"fd00::4\", port = 82 }} }}]\n"
+            );
+            let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+            let targets = Roster::new(&config).targets(&BTreeMap::new());
+            targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(""), ["10.0.0.2:80", "10.0.0.3:81", "[fd00::4]:82"]);
+        let general = ", address = \"192.168.0.1\", port = 90";
+        assert_eq!(asked(general), ["192.168.0.1:90", "192.168.0.1:81", "[fd00::4]:82"]);
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub use model::*;
 
 use crate::model::{Forward, Log, Service};
 use crate::section::Section;
-use crate::value::{boolean, duration, integer, port, written};
+use crate::value::{boolean, duration, integer, port, unicast, written};
 
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_INTERVAL: Duration = Duration::from_secs(3600);
@@ -22,7 +22,7 @@ const MAX_TIMES: u32 = 100;
 pub(crate) fn read(service: &mut Section, forward: Forward) -> Option<Check> {
     let mut section = service.table("check", format!("check of {}", service.place))?;
     let kind = kind::read(&mut section, forward);
-    let port = section.optional("port", port).map(|port| *port);
+    let CheckAt { address, port } = place(&mut section);
     let interval =
         section.or("interval", DEFAULT_INTERVAL, |v| duration(v, MIN_INTERVAL..=MAX_INTERVAL));
     let default_timeout = DEFAULT_TIMEOUT.min(*interval);
@@ -42,7 +42,22 @@ pub(crate) fn read(service: &mut Section, forward: Forward) -> Option<Check> {
     }
     section.finish();
     let (interval, timeout) = (*interval, *timeout);
-    Some(Check { kind: kind?, port, interval, timeout, rise, fall, log_checks })
+    Some(Check { kind: kind?, address, port, interval, timeout, rise, fall, log_checks })
+}
+
+/// `check` of a backend: where it is asked, and no more.
+pub(crate) fn read_at(backend: &mut Section) -> CheckAt {
+    let Some(mut section) = backend.table("check", format!("check of {}", backend.place)) else {
+        return CheckAt::default();
+    };
+    let at = place(&mut section);
+    section.finish();
+    at
+}
+
+fn place(section: &mut Section) -> CheckAt {
+    let address = section.optional("address", unicast);
+    CheckAt { address, port: section.optional("port", port).map(|port| *port) }
 }
 
 /// `[log] log_checks` is for every check.

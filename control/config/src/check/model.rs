@@ -1,6 +1,7 @@
 //! Health checks as values.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use crate::located::Located;
 pub struct Check {
     /// What is asked.
     pub kind: CheckKind,
+    /// Address to ask; absent: the backend's own, under dsr the service's by the road of the traffic.
+    pub address: Option<Located<IpAddr>>,
     /// Port to ask, host byte order; absent: the backend's own port.
     pub port: Option<u16>,
     /// From the start of one check to the start of the next.
@@ -24,6 +27,15 @@ pub struct Check {
     pub fall: u32,
     /// Whether every single result is logged; changes of state always are.
     pub log_checks: bool,
+}
+
+/// Where one backend is asked, if elsewhere than the service's check says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckAt {
+    /// As [`Check::address`].
+    pub address: Option<Located<IpAddr>>,
+    /// As [`Check::port`].
+    pub port: Option<u16>,
 }
 
 /// What a health check asks.

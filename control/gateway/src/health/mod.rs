@@ -92,12 +92,12 @@ impl Record {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn count(&self, result: &Result<(), Failure>) {
+    fn count(&self, result: &Result<(), String>) {
         match result {
             Ok(()) => self.passed.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
         };
-        let failure = result.as_ref().err().map(ToString::to_string);
+        let failure = result.as_ref().err().cloned();
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 }
@@ -188,6 +188,7 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
             let Ok(_permit) = gate.acquire().await else { return };
             let began = Instant::now();
             let result = ask(&target, &shared.trust).await;
+            let result = result.map_err(|failure| in_words(&failure, &target.check));
             if target.check.log_checks {
                 log(&target, &result, began.elapsed());
             }
@@ -195,7 +196,7 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
         };
         target.record.count(&result);
         if let Some(health) = machine.observe(result.is_ok()) {
-            let reason = result.err().map(|failure| failure.to_string());
+            let reason = result.err();
             let event = Event { id: target.id, health, at: SystemTime::now(), reason };
             if events.send(event).await.is_err() {
                 return;
@@ -218,8 +219,16 @@ async fn ask(target: &Target, trust: &Trust) -> Result<(), Failure> {
     }
 }
 
+/// Why a check failed; and where it asked, if not at the backend's own address.
+fn in_words(failure: &Failure, check: &Check) -> String {
+    match &check.address {
+        Some(address) => format!("{failure} (asked at {address})"),
+        None => failure.to_string(),
+    }
+}
+
 /// One result, for those who asked for every one of them.
-fn log(target: &Target, result: &Result<(), Failure>, took: Duration) {
+fn log(target: &Target, result: &Result<(), String>, took: Duration) {
     let (service, backend) = (&target.service, endpoint_text(target.backend));
     let kind = target.check.kind.name();
     let ms = took.as_micros() as f64 / 1000.0;
@@ -245,6 +254,7 @@ mod tests {
             lane: None,
             check: Check {
                 kind: CheckKind::Tcp,
+                address: None,
                 port: None,
                 interval: Duration::from_millis(20),
                 timeout: Duration::from_millis(100),

@@ -6,12 +6,16 @@ use ringway_host::routes::RouteKind;
 
 use super::facts::Facts;
 use super::{Report, State};
+use crate::road;
 
 /// Every dsr service.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
-        if !own_address(config, facts, service, report) && service.check.is_some() {
-            service.backends.iter().for_each(|backend| replies(facts, service, backend, report));
+        if own_address(config, facts, service, report) {
+            continue;
+        }
+        for backend in service.backends.iter().filter(|backend| road::is_taken(service, backend)) {
+            replies(facts, service, backend, report);
         }
     }
 }

@@ -9,6 +9,7 @@ use ringway_host::Mac;
 use super::facts::{Answerer, Facts};
 use super::{Report, State};
 use crate::health::Health;
+use crate::road;
 
 /// Every dsr service.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -83,6 +84,12 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     if service.check.is_none() {
         let reason = format!("whether it {what} is not known: the service has no check to tell");
         let fix = "write check = { type = \"tcp\" } (or http): it goes by the packets' own road";
+        return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
+    }
+    if !road::is_taken(service, backend) {
+        let reason =
+            format!("whether it {what} is not known: its check goes straight to another address");
+        let fix = "remove address from the check: then it goes by the packets' own road";
         return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
     }
     let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());

@@ -26,8 +26,12 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
 
 /// A service of UDP alone hardly answers TCP on its own port, nor the other way round.
 fn checked(service: &Service, report: &mut Report) {
+    let there = |backend: &Backend| {
+        let check = service.check_of(backend);
+        check.is_some_and(|check| check.port.is_none() && check.address.is_none())
+    };
     let asks = |check: &&Check| {
-        check.port.is_none()
+        service.backends.iter().any(there)
             && check.kind.protocol().is_some_and(|asked| !service.protocols.contains(&asked))
     };
     let Some(check) = service.check.as_ref().filter(asks) else { return };

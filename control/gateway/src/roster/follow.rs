@@ -11,6 +11,7 @@ use crate::health::Health;
 use crate::next_hop::NoWay;
 use crate::overrides::Overrides;
 
+use crate::road;
 /// How a backend's health is found out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Asked {
@@ -20,11 +21,16 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    fn new(config: &Config, service: &Service, backend: IpAddr) -> Asked {
-        let outer = config.tunnel.source_towards(backend);
+    fn new(config: &Config, service: &Service, backend: &Backend) -> Asked {
+        let outer = config.tunnel.source_towards(*backend.address);
         let lane = (*service.address, service.forward, service.gue_port, outer);
-        let has_lane = service.forward.is_dsr() && service.check.is_some();
-        Asked { check: service.check.clone(), lane: has_lane.then_some(lane) }
+        let has_lane = road::is_taken(service, backend);
+        Asked { check: service.check_of(backend), lane: has_lane.then_some(lane) }
+    }
+
+    /// At the service address.
+    pub(super) fn by_lane(&self) -> bool {
+        self.lane.is_some()
     }
 }
 
@@ -50,7 +56,7 @@ impl Roster {
                 // The service may have got another name.
                 let key = (*service.address, *service.port, endpoint);
                 let known = known.or_else(|| placed.get(&key)).copied();
-                let asked = Asked::new(config, service, *backend.address);
+                let asked = Asked::new(config, service, backend);
                 let mut member = Member::new(backend, asked);
                 let stays = known.is_some_and(|known| member.keep(known, service.forward));
                 if !stays {

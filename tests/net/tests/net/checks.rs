@@ -9,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use ringway_net_tests::{
-    Dns, Echo, Gateway, SERVICE_V4, SOON, Site, WEB, ask_udp, get, needs_root,
+    Dns, Echo, Gateway, Responder, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, ask_udp, get,
+    needs_root,
 };
 use ringway_testnet::{Child, wait_for};
 use serde_json::Value;
@@ -130,6 +131,29 @@ fn without_what_a_check_needs_nothing_starts() -> Result<()> {
     gateway.rewrite(&check("check = { type = \"exec\", command = [\"/nonexistent/check\"] }\n"))?;
     let ran = gateway.ringway(&["check"])?;
     ensure!(ran.code == 2 && ran.said().contains("install it, or write the path"), "{ran:?}");
+    Ok(())
+}
+
+/// An agent on another address and port of a backend, of the other family, decides.
+#[test]
+fn a_backend_is_asked_elsewhere() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let place = site.backends(SERVICE_V6, 9000)[0];
+    let agent = Responder::start(&site.net.backends[0].ns, place, "agent")?;
+    let check = format!("check = {{ type = \"http\", {PACE} }}\n");
+    let own = format!("\"{}\", port = 80", site.backends(SERVICE_V4, 80)[0].ip());
+    let asked = format!("{own}, check = {{ address = \"{}\", port = 9000 }}", place.ip());
+    let text = site.configuration(&site.service("web", WEB, &check)).replace(&own, &asked);
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
+    agent.say(503);
+    let status = gateway.wait_status("b1 down", |status| healths(status) == ["down", "up"])?;
+    let want = format!("HTTP status 503; 200 to 399 pass (asked at {})", place.ip());
+    ensure!(reason(&status, 0) == want, "{status}");
+    only(&site, "b2")?;
+    agent.say(200);
+    gateway.wait_status("b1 up", |status| healths(status) == ["up", "up"])?;
     Ok(())
 }
 

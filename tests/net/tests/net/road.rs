@@ -234,7 +234,7 @@ fn udp_and_dns_take_the_road() -> Result<()> {
     Ok(())
 }
 
-/// A backend on which nobody opens the tunnel is down, whatever it serves at its own address.
+/// A backend on which nobody opens the tunnel is down, whatever it serves at its own address; unless it is asked there.
 #[test]
 fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     needs_root!();
@@ -245,6 +245,13 @@ fn a_backend_that_opens_no_tunnels_is_down() -> Result<()> {
     let mut gateway = Gateway::launch(&dsr.net.gateway, &text)?;
     gateway.wait_serving()?;
     gateway.wait_status("both down", |status| healths(status) == ["down", "down"])?;
+    let address = node.v4.context("no IPv4")?;
+    let own = format!("\"{address}\", port = 80");
+    let asked = format!("{own}, check = {{ address = \"{address}\" }}");
+    gateway.rewrite(&text.replace(&own, &asked))?;
+    let reloaded = gateway.ringway(&["reload"])?;
+    ensure!(reloaded.code == 0 && reloaded.out.contains("check"), "{}", reloaded.said());
+    gateway.wait_status("b1 up", |status| healths(status) == ["up", "down"])?;
     Ok(())
 }
 
