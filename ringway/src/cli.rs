@@ -183,7 +183,7 @@ pub enum BackendAction {
         Example:\n  ringway backend drain web 10.0.0.2"
     )]
     Drain(OneBackend),
-    /// New flows again.
+    /// New flows again; with slow_start in its service, bit by bit.
     #[command(after_help = "Example:\n  ringway backend undrain web 10.0.0.2:80")]
     Undrain(OneBackend),
     /// Another weight.

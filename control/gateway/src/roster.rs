@@ -63,7 +63,7 @@ pub struct Member {
     /// What the file says, where an override says something.
     file_weight: Option<u16>,
     drained: bool,
-    /// It came up lately.
+    /// It came up lately, or its weight was 0 until lately.
     rising: Option<Rise>,
     asked: Asked,
     /// What its checks say.
@@ -157,7 +157,7 @@ impl Roster {
         let (service, member) = (&entry.name, entry.members.get_mut(place)?);
         let came_up = event.health.is_up() && !member.health.is_up();
         let whole = entry.slow_start.filter(|_| came_up && self.started);
-        member.rising = whole.map(|whole| Rise { at: Instant::now(), whole });
+        member.rising = Rise::begin(whole);
         member.health = event.health;
         member.since = Some(event.at);
         member.reason.clone_from(&event.reason);

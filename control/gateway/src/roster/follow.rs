@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use ringway_config::{Backend, Check, Config, Forward, Service};
 
+use super::rise::Rise;
 use super::{Entry, Member, Roster};
 use crate::health::Health;
 use crate::next_hop::NoWay;
 use crate::overrides::Overrides;
-
 use crate::road;
+
 /// How a backend's health is found out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Asked {
@@ -59,6 +60,10 @@ impl Roster {
                 let asked = Asked::new(config, service, backend);
                 let mut member = Member::new(backend, asked);
                 let stays = known.is_some_and(|known| member.keep(known, service.forward));
+                let had_flows = known.is_some_and(|(_, known)| known.weight > 0);
+                if self.started && !had_flows && member.weight > 0 && member.health.is_up() {
+                    member.rising = Rise::begin(service.slow_start);
+                }
                 if !stays {
                     member.id = roster.next;
                     roster.next += 1;
@@ -199,6 +204,32 @@ mod tests {
         let mut renamed = config(A, CHECK);
         renamed.services[0].name = "new".to_owned().into();
         assert_eq!(health(&roster.follow(&renamed)), [(0, Health::Up)]);
+    }
+
+    #[test]
+    fn who_had_weight_0_begins_slowly() {
+        let slow = format!("{CHECK}\nslow_start = \"30s\"");
+        let with = |weight: u16| {
+            let b = format!("{{ address = \"10.0.0.3\", weight = {weight} }}");
+            config(&[A, &b].join(","), &slow)
+        };
+        let percents = |roster: &Roster| -> Vec<Option<u16>> {
+            roster.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
+        };
+        let mut roster = Roster::new(&with(0));
+        (0..2).for_each(|id| _ = roster.take(&event(id, Health::Up)));
+        assert!(!roster.follow(&with(1)).is_rising(), "the daemon has just begun");
+        roster.start();
+        assert!(!roster.follow(&with(0)).is_rising());
+        let raised = roster.follow(&with(1));
+        assert_eq!(percents(&raised), [None, Some(10)]);
+        // A weight that was not 0 is there at once.
+        let began = raised.members().nth(1).and_then(|(_, member)| member.rising);
+        let heavier = raised.follow(&with(5));
+        assert_eq!(heavier.members().nth(1).and_then(|(_, member)| member.rising), began);
+        // Who is down begins when it comes up.
+        roster.take(&event(1, Health::Down));
+        assert!(!roster.follow(&with(1)).is_rising());
     }
 
     #[test]

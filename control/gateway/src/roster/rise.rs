@@ -1,11 +1,11 @@
-//! Slow start: a backend that came up gets its weight bit by bit.
+//! Slow start: a backend that came up, or may have flows again, gets its weight bit by bit.
 
 use std::time::{Duration, Instant};
 
-/// When a backend came up, and how long until it has its whole weight.
+/// When a backend began, and how long until it has its whole weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rise {
-    /// When it came up.
+    /// When it began.
     pub at: Instant,
     /// In nine steps of the same length.
     pub whole: Duration,
@@ -14,6 +14,11 @@ pub struct Rise {
 const STEPS: u32 = 9;
 
 impl Rise {
+    /// From now on, in the slow start of a service that has one.
+    pub fn begin(whole: Option<Duration>) -> Option<Rise> {
+        whole.map(|whole| Rise { at: Instant::now(), whole })
+    }
+
     /// Tenths of its weight: 1 at first, 10 at the end.
     pub fn tenths(&self, now: Instant) -> u16 {
         let gone = now.saturating_duration_since(self.at).as_nanos() * u128::from(STEPS);

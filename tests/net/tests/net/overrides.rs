@@ -399,6 +399,10 @@ fn who_comes_up_starts_slowly() -> Result<()> {
         Ok(late) if early < late && late > 15 => Ok(()),
         late => Err(format!("{early} of 60 at first, {late:?} at last")),
     })?;
+    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    done(&gateway, &["backend", "undrain", "web", "10.2.0.12"])?;
+    let status = gateway.status()?;
+    ensure!(percent(&status)?.as_u64().is_some_and(|percent| percent <= 50), "undrained: {status}");
     drop(nginx);
     Ok(())
 }
