@@ -2,6 +2,8 @@
 
 mod cli;
 mod command;
+#[cfg(test)]
+mod documented;
 mod exit;
 mod logging;
 mod table;
