@@ -1,14 +1,19 @@
 //! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities alone.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, SOON, Site, WEB, binary, get, needs_root};
-use ringway_testnet::{Child, Namespace, Signal, wait_for};
+use ringway_net_tests::{
+    Ran, SERVICE_V4, SOON, Site, WEB, binary, configuration, get, needs_root, service,
+};
+use ringway_testnet::{Child, Namespace, Nginx, Node, Signal, wait_for};
 use serde_json::Value;
+
+use super::dsr::{Opener, backends_with_the_addresses};
 
 const UNIT: &str = include_str!("../../../../packaging/ringway.service");
 /// The numbers of user and group ringway, which the machine need not have.
@@ -87,6 +92,18 @@ impl Machine {
         Ok(())
     }
 
+    /// Writes this configuration, with the paths that the daemon's user may write to.
+    fn write(&self, text: &str) -> Result<PathBuf> {
+        let (old, at) = (self.namespace.directory(), &self.directory);
+        let moved = |text: &str, name: &str, to: &str| {
+            text.replace(&format!("{:?}", old.join(name)), &format!("{:?}", at.join(to)))
+        };
+        let text = moved(&moved(text, "state", "state"), "api.sock", "run/api.sock");
+        let file = at.join("ringway.toml");
+        fs::write(&file, text)?;
+        Ok(file)
+    }
+
     /// The daemon as user ringway with what the unit gives it.
     fn start(&self, configuration: &Path) -> Result<Child> {
         let given = line_of("AmbientCapabilities=");
@@ -122,7 +139,6 @@ fn capabilities(pid: u32, set: &str) -> Result<u64> {
 }
 
 fn configure(site: &Site, machine: &Machine) -> Result<PathBuf> {
-    let at = &machine.directory;
     // A dsr service with checks makes a device, a routing rule and a program of its own.
     let services =
         site.service("web", WEB, "check = { type = \"http\", path = \"/\", interval = \"200ms\" }")
@@ -131,25 +147,19 @@ fn configure(site: &Site, machine: &Machine) -> Result<PathBuf> {
                 "10.1.0.81:80".parse()?,
                 "forward = \"dsr-l2\"\ncheck = { type = \"tcp\", interval = \"200ms\" }",
             );
-    let old = site.net.gateway.directory();
-    let moved = |text: String, name: &str, to: &str| {
-        text.replace(&format!("{:?}", old.join(name)), &format!("{:?}", at.join(to)))
-    };
-    let text = moved(site.configuration(&services), "state", "state");
-    let text = moved(text, "api.sock", "run/api.sock");
-    let file = at.join("ringway.toml");
-    fs::write(&file, text)?;
-    Ok(file)
+    machine.write(&site.configuration(&services))
 }
 
 fn status(machine: &Machine, file: &Path) -> Result<Value> {
     machine.ringway(&["status", "-o", "json", "-c", &file.to_string_lossy()])?.json()
 }
 
-fn wait_web_up(machine: &Machine, file: &Path) -> Result<Value> {
+/// Both backends of a service.
+fn wait_up(machine: &Machine, file: &Path, service: usize) -> Result<Value> {
     let up = || {
         let status = status(machine, file).map_err(|error| format!("{error:#}"))?;
-        let backends = status["services"][0]["backends"].as_array().cloned().unwrap_or_default();
+        let backends =
+            status["services"][service]["backends"].as_array().cloned().unwrap_or_default();
         match backends.len() == 2 && backends.iter().all(|backend| backend["health"] == "up") {
             true => Ok(status),
             false => Err(format!("{}", status["services"])),
@@ -189,7 +199,7 @@ fn three_capabilities_are_enough() -> Result<()> {
         socket.gid()
     );
 
-    let status = wait_web_up(&machine, &file)?;
+    let status = wait_up(&machine, &file, 0)?;
     let lost = format!("{}", status["findings"]);
     ensure!(!lost.contains("not counted"), "what the kernel drops is not counted: {lost}");
     get(site.client(), WEB)?;
@@ -223,13 +233,47 @@ fn three_capabilities_are_enough() -> Result<()> {
     let mut daemon = machine.start(&file)?;
     ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
     ensure!(capabilities(daemon.pid(), "CapEff")? == THREE, "after taking over");
-    wait_web_up(&machine, &file)?;
+    wait_up(&machine, &file, 0)?;
     get(site.client(), WEB)?;
 
     daemon.signal(Signal::TERM)?;
     let end = daemon.wait(SOON)?;
     ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
     let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
+/// What loads programs at a start may come by a reload: the road of dsr checks, with a device and rules of its own.
+#[test]
+fn a_reload_opens_the_road_of_checks() -> Result<()> {
+    needs_root!();
+    let (net, _decaps) = backends_with_the_addresses(Opener::Ringway)?;
+    let vip = SocketAddr::new(SERVICE_V4, 80);
+    let serve = |node: &Node| Nginx::start(&node.ns, &[vip, node.sockets(80)[0]], "any");
+    let _nginx = net.backends.iter().map(serve).collect::<Result<Vec<_>, _>>()?;
+    let backends: Vec<SocketAddr> = net.backends.iter().map(|node| node.sockets(80)[0]).collect();
+    let check = "announce = \"arp\"\ncheck = { type = \"http\", interval = \"200ms\" }\n";
+    let text = |services: &str| configuration(&net.gateway, &["eth0", "eth1"], services);
+    let nat = service("web", "10.1.0.81:80".parse()?, &backends, check);
+    let more = format!("forward = \"dsr-ipip\"\n{check}");
+    let both = nat.clone() + &service("direct", vip, &backends, &more);
+
+    let machine = Machine::new(&net.gateway)?;
+    let file = machine.write(&text(&nat))?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    wait_up(&machine, &file, 0)?;
+    machine.write(&text(&both))?;
+    let reloaded = machine.ringway(&["reload", "-c", &file.to_string_lossy()])?;
+    ensure!(reloaded.code == 0, "{}\n{}", reloaded.said(), daemon.log());
+    wait_up(&machine, &file, 1)?;
+    get(&net.client.ns, vip)?;
+    ensure!(capabilities(daemon.pid(), "CapEff")? == THREE, "after the reload");
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
+    let detached = machine.ringway(&["detach", "-c", &file.to_string_lossy()])?;
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())
 }
