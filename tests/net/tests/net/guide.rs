@@ -32,6 +32,16 @@ fn path() -> Result<std::ffi::OsString> {
     Ok(env::join_paths([directory].into_iter().chain(env::split_paths(&path)).chain(sbin))?)
 }
 
+/// Runs it there, for three minutes at most.
+pub fn in_sandbox(script: &str) -> Result<Ran> {
+    let output = Command::new("timeout")
+        .args(["-k", "2", "180", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "sh", "-ec", SANDBOX, script])
+        .env("PATH", path()?)
+        .output()?;
+    Ok(output.into())
+}
+
 #[test]
 fn the_laptop_part_works_as_written() -> Result<()> {
     needs_root!();
@@ -41,12 +51,7 @@ fn the_laptop_part_works_as_written() -> Result<()> {
             return Ok(());
         }
     }
-    let output = Command::new("timeout")
-        .args(["-k", "2", "60", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"])
-        .args(["--mount-proc", "sh", "-ec", SANDBOX, &script()])
-        .env("PATH", path()?)
-        .output()?;
-    let ran = Ran::from(output);
+    let ran = in_sandbox(&script())?;
     ensure!(ran.code == 0, "exit code {}\n{}", ran.code, ran.said());
     judge(&ran.out).with_context(|| ran.said())
 }

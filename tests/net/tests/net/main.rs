@@ -9,6 +9,7 @@ mod clients;
 mod decap;
 mod demo;
 mod devices;
+mod documents;
 mod dsr;
 mod explain;
 mod flows;
