@@ -223,8 +223,7 @@ impl Reason {
                 meaning: "The source is a service address, or under dsr an address of this node, \
                           or the frame came from the backend that it would go to.",
                 cause: "What we sent has come back. Under dsr: a backend that lacks the service \
-                        address forwards, here a health check. Else a routing loop, or a forged \
-                        source.",
+                        address forwards. Else a routing loop, or a forged source.",
                 next: "on the backend: ip address show dev lo; sysctl net.ipv4.ip_forward",
             },
             Self::ResetFailed => Explanation {

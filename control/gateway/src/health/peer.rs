@@ -2,8 +2,10 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::net::sockopt;
 use tokio::net::{TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -89,7 +91,7 @@ impl Lane {
     async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let source = self.open().await?;
         let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        ringway_host::set_mark(&socket, self.mark)?;
+        self.mark(&socket, address)?;
         ringway_host::bind_late(&socket)?;
         socket.bind(SocketAddr::new(source, 0))?;
         socket.connect(address).await
@@ -98,9 +100,21 @@ impl Lane {
     async fn datagrams(&self, address: SocketAddr) -> io::Result<UdpSocket> {
         let source = self.open().await?;
         let socket = UdpSocket::bind(SocketAddr::new(source, 0)).await?;
-        ringway_host::set_mark(&socket, self.mark)?;
+        self.mark(&socket, address)?;
         socket.connect(address).await?;
         Ok(socket)
+    }
+
+    /// One hop: neither a way in the link-layer's frame nor opening a tunnel takes one off (RFC 2003, section 3.1), nor
+    /// does delivery. So the check dies on a backend that has not the service address and would forward it, to be
+    /// answered by another.
+    fn mark(&self, socket: impl AsFd, to: SocketAddr) -> io::Result<()> {
+        ringway_host::set_mark(&socket, self.mark)?;
+        match to {
+            SocketAddr::V4(_) => sockopt::set_ip_ttl(&socket, 1)?,
+            SocketAddr::V6(_) => sockopt::set_ipv6_unicast_hops(&socket, Some(1))?,
+        }
+        Ok(())
     }
 }
 
