@@ -1,5 +1,5 @@
 //! Every `ringway` command that a document, a help text or a message tells somebody to type is one that this binary
-//! takes, and every `make` target is there. What the commands then do, tests/net/documents.rs runs.
+//! takes, every `make` target is there, and so is what documents link to. What the commands then do, tests/net/documents.rs runs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -220,6 +220,36 @@ fn documents_tell_commands_that_exist() {
     let typed: Vec<Typed> =
         documents.iter().flat_map(|(name, text)| of_markdown(name, text)).collect();
     all_are_taken(&typed, 100);
+}
+
+/// As the sites that show Markdown make them from headings.
+fn anchors(text: &str) -> Vec<String> {
+    let heading = |line: &str| {
+        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+        let title = line.strip_prefix('#')?.trim_start_matches('#').trim();
+        let plain: String = title.to_lowercase().chars().filter(kept).collect();
+        Some(plain.replace(' ', "-"))
+    };
+    text.lines().filter_map(heading).collect()
+}
+
+#[test]
+fn documents_link_to_what_is_there() {
+    let documents = read(".md");
+    let mut links = 0;
+    for (name, text) in &documents {
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+        for (target, _) in targets.filter(|(target, _)| !target.starts_with("http")) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let here = root().join(name);
+            let path = if file.is_empty() { here } else { here.parent().unwrap().join(file) };
+            assert!(path.exists(), "{name}: {target} is not there");
+            let known = || anchors(&fs::read_to_string(&path).unwrap());
+            assert!(anchor.is_empty() || known().contains(&anchor.to_owned()), "{name}: {target}");
+            links += 1;
+        }
+    }
+    assert!(links > 30, "only {links} links were found");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 cp -a "$PIECES" /run/pieces
 PIECES=/run/pieces
 mount -t tmpfs none /tmp
+cd /tmp
 cp -a /etc /run/etc
 mount --bind /run/etc /etc
 mount -t tmpfs none /var/lib
@@ -45,6 +46,19 @@ serve() {
 }
 
 stop_serving() { ip netns pids backend | xargs kill; }
+
+# A capture of one packet, of a client's to the service.
+capture() {
+    python3 - "$1" <<'END'
+import struct, sys
+ip = bytes.fromhex("45000028000040004006") + bytes(2) + bytes([203, 0, 113, 2, 203, 0, 113, 10])
+tcp = struct.pack(">HHIIBBHHH", 4711, 80, 1, 0, 0x50, 2, 1024, 0, 0)
+frame = bytes.fromhex("020000000002" "020000000001" "0800") + ip + tcp
+header = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
+packet = struct.pack("<IIII", 0, 0, len(frame), len(frame))
+open(sys.argv[1], "wb").write(header + packet + frame)
+END
+}
 
 # What systemd would do with the unit, as far as the documents ask for it.
 cat >/run/bin/systemctl <<'END'
@@ -87,7 +101,8 @@ END
 chmod +x /run/bin/*
 PATH=/run/bin:$PATH
 
-BINARY=$(command -v ringway)
+# For those pieces that want the file.
+export BINARY="$(command -v ringway)"
 # Findings are no failure.
 ringway() { command ringway "$@" || [ $? = 3 ]; }
 

@@ -31,7 +31,8 @@ const FOLLOWED: [&str; 6] = [
 ];
 
 /// Commands in running text of these documents are run as well, each once, with an example for what is in capitals.
-const SPANS_TOO: [&str; 1] = ["docs/runbook.md"];
+const SPANS_TOO: [&str; 4] =
+    ["docs/coexistence.md", "docs/explain.md", "docs/operations.md", "docs/runbook.md"];
 const EXAMPLES: [(&str, &str); 8] = [
     ("FILE", "/etc/ringway/ringway.toml"),
     ("NAMESPACE", "gateway"),
@@ -43,7 +44,7 @@ const EXAMPLES: [(&str, &str); 8] = [
     ("NODE", "gw1"),
 ];
 /// Said of, not told to be typed.
-const NAMED: [&str; 2] = ["ringway detach", "ringway decap"];
+const NAMED: [&str; 3] = ["ringway detach", "ringway decap", "ringway explain"];
 const PROGRAMS: [&str; 14] = [
     "ringway",
     "systemctl",
