@@ -21,7 +21,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::load::{Programs, load_dry, load_root};
 use crate::map::{self, Maps, map_error};
 use crate::testrun::{self, Frame};
-use crate::{Error, Result, View, log};
+use crate::{Error, Result, View, log, probe};
 
 /// A dry instance of a node's packet path. Sees every change of the tables at once.
 #[derive(Debug)]
@@ -109,6 +109,17 @@ pub struct RingAsked {
 }
 
 impl Explainer {
+    /// Whether this process may load programs: asked before anything else, which would fail with less to say.
+    ///
+    /// # Errors
+    /// It may not, and what it lacks.
+    pub fn permitted() -> Result<()> {
+        match probe::missing_capabilities()? {
+            missing if missing.is_empty() => Ok(()),
+            missing => Err(Error::NotPermitted { missing }),
+        }
+    }
+
     /// Loads the dry instance upon the maps of a node. Takes some hundred milliseconds.
     pub fn new(view: &View) -> Result<Self> {
         log::install();

@@ -159,10 +159,14 @@ pub struct Way {
 /// Asks the packet path of a node about a packet that comes in by an interface.
 ///
 /// # Errors
-/// Nothing is loaded, there is no such interface, or the packet is none.
+/// It needs root, nothing is loaded, there is no such interface, or the packet is none.
 pub fn explain(whom: &Whom<'_>, interface: &str, what: &What<'_>) -> Result<Explanation, Error> {
-    let status = ask::status(whom)?;
     let failed = |error: ringway_kernel::Error| Error::failed(error.to_string(), "");
+    Explainer::permitted().map_err(|error| {
+        let what = format!("explain loads a program to ask: {error}");
+        Error::failed(what, "sudo ringway explain ...")
+    })?;
+    let status = ask::status(whom)?;
     let view = View::open(Path::new(DEFAULT_BPFFS), &status.node).map_err(failed)?;
     let slot = slot_of(&status, interface)?;
     let mut explainer = Explainer::new(&view).map_err(failed)?;

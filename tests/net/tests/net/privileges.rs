@@ -214,6 +214,13 @@ fn three_capabilities_are_enough() -> Result<()> {
     let asked = member("ringway", &["status"])?;
     // Nobody answers for "direct".
     ensure!(asked.code == 3 && asked.out.contains("flows now"), "{}", asked.said());
+    let packet = "tcp 10.1.0.2:4711 > 10.1.0.80:80";
+    let refused = member("ringway", &["explain", "-i", "eth0", packet])?;
+    ensure!(
+        refused.code == 1 && refused.err.contains("run as root") && refused.err.contains("CAP_BPF"),
+        "{}",
+        refused.said()
+    );
     let reloaded = member("ringway", &["reload"])?;
     ensure!(reloaded.code == 0, "{}", reloaded.said());
     let drained = member("ringway", &["backend", "drain", "web", "10.2.0.11"])?;
