@@ -39,3 +39,53 @@ fn every_field_has_its_row() {
         assert!(DOCUMENT.contains(&format!("\n| `{key}` | ")), "{key} is not in the table");
     }
 }
+
+/// What a guide shows a part of, made whole.
+fn completed(block: &str) -> String {
+    let service = "[[service]]\nname = \"other\"\naddress = \"203.0.113.99\"\nport = 443\n\
+                   backends = [{ address = \"10.0.0.2\" }]\n";
+    let missing = |key: &str| !block.lines().any(|line| line.starts_with(key));
+    let mut node = String::from("[node]\n");
+    for (key, line) in [("name", "name = \"gw1\"\n"), ("interfaces", "interfaces = [\"eth9\"]\n")] {
+        // Of [node], which begins a block that has it.
+        let own = block.split("[[service]]").next().unwrap();
+        if !own.contains("[node]") || !own.lines().any(|line| line.starts_with(key)) {
+            node += line;
+        }
+    }
+    if missing("[") {
+        // Keys of a service.
+        let service =
+            service.replace("port = 443\n", if missing("port") { "port = 443\n" } else { "" });
+        return format!("{node}{service}{block}");
+    }
+    let whole = match block.split_once("[node]\n") {
+        Some((_, rest)) => format!("{node}{rest}"),
+        None => format!("{node}{block}"),
+    };
+    if missing("[[service]]") { whole + service } else { whole }
+}
+
+/// README.md and every guide; docs/health-checks.md is above.
+#[test]
+fn what_guides_configure_is_right() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let guides = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut blocks = 0;
+    for path in guides.chain([root.join("README.md")]) {
+        let text = std::fs::read_to_string(&path).unwrap();
+        if text == DOCUMENT {
+            continue;
+        }
+        for block in text.split("\n```toml").skip(1) {
+            // What follows `toml` on its line names the block.
+            let block = block.split_once('\n').unwrap().1.split("```").next().unwrap();
+            let whole = completed(block);
+            if let Err(error) = parse(&whole, &path.display().to_string()) {
+                panic!("{error}\nin\n{whole}");
+            }
+            blocks += 1;
+        }
+    }
+    assert!(blocks >= 8, "only {blocks} were found");
+}
