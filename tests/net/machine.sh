@@ -106,6 +106,11 @@ export BINARY="$(command -v ringway)"
 # Findings are no failure.
 ringway() { command ringway "$@" || [ $? = 3 ]; }
 
+# Every backend has been asked and is up.
+settled() {
+    ringway status >/run/status && grep -q ' 2/2 up ' /run/status && ! grep -q 'not been checked yet' /run/status
+}
+
 # follow PLACE WHERE: runs what $PIECES/PLACE holds.
 follow() {
     echo "== $1"
@@ -118,3 +123,4 @@ follow() {
 serve
 cp "$PIECES/ringway.toml" /etc/ringway/ringway.toml
 systemctl start ringway
+until settled; do sleep 0.2; done
