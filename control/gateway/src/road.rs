@@ -49,11 +49,15 @@ struct Checked {
 
 impl Road {
     /// Opens it, if any service needs it, and removes what a killed daemon has left. `ids`: numbers of
-    /// the backends' checks, in the order of the configuration.
+    /// the backends' checks, in the order of the configuration. `loaded`: the program, which is taken.
     ///
     /// # Errors
     /// The kernel refuses, or somebody else uses the marks.
-    pub fn open(config: &Config, ids: &[usize]) -> Result<Option<Road>, Error> {
+    pub fn open(
+        config: &Config,
+        ids: &[usize],
+        loaded: &mut Option<ProbeRoad>,
+    ) -> Result<Option<Road>, Error> {
         if let Err(error) = remove_stale() {
             tracing::warn!(%error, "routing rules of an earlier daemon not removed");
         }
@@ -62,7 +66,9 @@ impl Road {
             return Ok(None);
         }
         let device = Tap::create(DEVICE, MTU).map_err(failed)?;
-        let program = ProbeRoad::attach(device.ifindex())
+        let program = loaded.take().map_or_else(ProbeRoad::load, Ok);
+        let program = program
+            .and_then(|program| program.attach(device.ifindex()))
             .map_err(|error| Error::failed(error.to_string(), ""))?;
         let mut road = Road { device, program, rules: Vec::new(), lanes };
         road.lead_all(config)?;
@@ -109,9 +115,25 @@ impl Road {
                 "give each node its own [tunnel] marks",
             ));
         }
-        self.device.default_route(table, v6).map_err(failed)?;
-        rules::add(&rule).map_err(failed)?;
+        self.stand(&rule)?;
         self.rules.push(rule);
+        Ok(())
+    }
+
+    /// Puts a rule where it belongs, and what it leads to.
+    fn stand(&self, rule: &MarkRule) -> Result<(), Error> {
+        self.device.default_route(rule.table, rule.v6).map_err(failed)?;
+        rules::add(rule).map_err(failed)
+    }
+
+    /// Puts back what others have removed, as network managers do with rules they do not know.
+    fn restore(&self) -> Result<(), Error> {
+        let there = rules::ours().map_err(failed)?;
+        for rule in self.rules.iter().filter(|rule| !there.contains(rule)) {
+            let family = if rule.v6 { "IPv6" } else { "IPv4" };
+            tracing::warn!(family, "somebody removed the routing rule of health checks: put back");
+            self.stand(rule)?;
+        }
         Ok(())
     }
 
@@ -121,15 +143,17 @@ impl Road {
         self.lanes.iter().map(|checked| (checked.id, lane(checked))).collect()
     }
 
-    /// Sends the checks by the ways as they are now, by the numbers of the checks.
+    /// Sends the checks by the ways as they are now, by the numbers of the checks. Called whenever routes or
+    /// rules change.
     ///
     /// # Errors
-    /// The program's table cannot be written.
+    /// The program's table cannot be written, or a rule that somebody removed.
     pub fn update(
         &mut self,
         all: &HashMap<usize, &Result<Hop, NoWay>>,
         interfaces: &[Interface],
     ) -> Result<(), Error> {
+        self.restore()?;
         let known = addresses::all().unwrap_or_default();
         let mut ways = BTreeMap::new();
         let mut sources = Vec::new();

@@ -55,22 +55,21 @@ pub struct ProbeRoad {
 }
 
 impl ProbeRoad {
-    /// Loads the program and attaches it to a device that the caller has made for it: by tcx, which
-    /// Linux has since 6.6, else as a clsact filter. There are no ways yet: everything is dropped.
-    pub fn attach(ifindex: u32) -> Result<Self> {
-        let mut road = Self::load()?;
-        road._link = match tcx(road.program(), ifindex) {
+    /// Attaches the program to a device that the caller has made for it: by tcx, which Linux has since 6.6, else as a
+    /// clsact filter. There are no ways yet: everything is dropped.
+    pub fn attach(mut self, ifindex: u32) -> Result<Self> {
+        self._link = match tcx(self.program(), ifindex) {
             Ok(link) => Some(link),
             Err(error) => {
                 tracing::debug!(%error, "no tcx; clsact instead");
-                clsact(road.program(), ifindex)?;
+                clsact(self.program(), ifindex)?;
                 None
             }
         };
-        Ok(road)
+        Ok(self)
     }
 
-    /// The program, not attached.
+    /// The program, not attached. Linux 6.1 verifies it only for CAP_PERFMON.
     pub fn load() -> Result<Self> {
         log::install();
         let (program, [probes, outcomes]) = load::load_probe(NAME, ["probes", "outcomes"])?;

@@ -17,7 +17,7 @@ fn what_leaves_by_the_device_meets_the_program() {
     namespace
         .run(|| {
             // "lo" of the namespace.
-            let road = ProbeRoad::attach(1).unwrap();
+            let road = ProbeRoad::load().unwrap().attach(1).unwrap();
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
             let own = socket.local_addr().unwrap();
             for sent in 1..=3 {

@@ -136,7 +136,11 @@ impl Daemon {
     fn open_lanes(&mut self, config: &Config, ids: &[usize]) -> Result<(), Error> {
         match &mut self.road {
             Some(road) => road.add(config, ids),
-            None => Road::open(config, ids).map(|road| self.road = road),
+            None => {
+                let road = Road::open(config, ids, &mut self.path.probe)?;
+                self.road = road;
+                Ok(())
+            }
         }
     }
 

@@ -9,7 +9,9 @@ use std::time::SystemTime;
 
 use ringway_config::Config;
 use ringway_host::addresses;
-use ringway_kernel::{Attached, Gateway, Interface, InterfaceState, Opened, View, XdpMode};
+use ringway_kernel::{
+    Attached, Gateway, Interface, InterfaceState, Opened, ProbeRoad, View, XdpMode,
+};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
 
@@ -62,6 +64,9 @@ pub struct Path {
     pub opened: Opened,
     /// Counters and tables.
     pub view: View,
+    /// The program of the road of checks, until there is a road; a reload may open one, when nothing can be loaded any
+    /// more. `None` where the kernel refuses it: who needs the road hears why.
+    pub probe: Option<ProbeRoad>,
     orders: mpsc::UnboundedSender<Order>,
     thread: thread::JoinHandle<()>,
 }
@@ -79,6 +84,8 @@ impl Path {
         let (mut gateway, opened) = Gateway::open(&upgrade::options(config)).map_err(kernel)?;
         let on_pass = config.node.on_pass.as_ref().map(|path| path.as_path());
         gateway.set_on_pass(on_pass).map_err(kernel)?;
+        let probe = ProbeRoad::load();
+        let probe = probe.inspect_err(|error| tracing::debug!(%error, "no road of checks")).ok();
         privileges::give_up()?;
         let existing = gateway.existing().map_err(kernel)?;
         let view = gateway.view();
@@ -101,7 +108,7 @@ impl Path {
             .map_err(|error| {
                 Error::failed(format!("no thread for the packet path: {error}"), "")
             })?;
-        Ok(Path { opened, view, orders, thread })
+        Ok(Path { opened, view, probe, orders, thread })
     }
 
     /// Hands over an order; the thread lives as long as this.

@@ -125,10 +125,10 @@ impl Begun {
 /// With the path, for the caller to close.
 pub async fn prepare(
     begun: Begun,
-    path: Path,
+    mut path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
 ) -> Result<Daemon, (Error, Path)> {
-    match assemble(&begun, &path).await {
+    match assemble(&begun, &mut path).await {
         Ok(parts) => Ok(parts.into_daemon(begun, path, from_path)),
         Err(error) => Err((error, path)),
     }
@@ -145,7 +145,7 @@ struct Parts {
     commands: mpsc::Receiver<Command>,
 }
 
-async fn assemble(begun: &Begun, path: &Path) -> Result<Parts, Error> {
+async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     let config = &begun.config;
     let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
     let held = path.view.interfaces().map_err(super::path::kernel)?;
@@ -155,7 +155,7 @@ async fn assemble(begun: &Begun, path: &Path) -> Result<Parts, Error> {
     if path.opened.taken_over.is_some() {
         inherit(&mut roster, path)?;
     }
-    let road = Road::open(config, &roster.ids())?;
+    let road = Road::open(config, &roster.ids(), &mut path.probe)?;
     // Watching begins before the first look, so that no change is missed.
     let watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
