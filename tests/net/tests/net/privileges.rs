@@ -111,7 +111,11 @@ impl Machine {
         let given: String =
             given.split(' ').map(|name| format!(",+{}", &name[4..])).collect::<String>();
         let set = format!("-all{}", given.to_lowercase());
-        let mut command = self.command(&["setpriv", "--reuid=ringway", "--regid=ringway"]);
+        // The last words of the script are what follows it.
+        let script = format!("{}\nexec \"$@\"", sandbox());
+        let mut command = self.command(&["unshare", "--mount", "--propagation", "private"]);
+        command.args(["sh", "-euc", &script, "sh"]);
+        command.args(["setpriv", "--reuid=ringway", "--regid=ringway"]);
         command.args(["--clear-groups", "--no-new-privs"]);
         command
             .args(["--bounding-set", "--inh-caps", "--ambient-caps"].map(|o| format!("{o}={set}")));
@@ -120,6 +124,15 @@ impl Machine {
         daemon.wait_for_log("serving: ", SOON)?;
         Ok(daemon)
     }
+}
+
+/// What systemd makes of bpffs for the daemon: ProtectKernelTunables has it read-only, whatever ReadWritePaths says of
+/// that very path; what is below stays as it is (systemd's src/core/namespace.c, protect_kernel_tunables_sys_table).
+fn sandbox() -> String {
+    let writable = line_of("ReadWritePaths=").split(' ').map(|path| path.trim_start_matches('-'));
+    let below = writable.filter(|path| path.starts_with("/sys/fs/bpf/"));
+    let binds: String = below.map(|path| format!("mount --bind {path} {path}\n")).collect();
+    format!("mount --bind /sys/fs/bpf /sys/fs/bpf\n{binds}mount -o remount,bind,ro /sys/fs/bpf\n")
 }
 
 fn line_of(key: &str) -> &'static str {
