@@ -2,13 +2,14 @@
 //! of the traffic.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{
     Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, configuration, get, module_is_loaded, needs_root,
     not_tested, ringway, service,
 };
-use ringway_testnet::{Child, Namespace, Nginx, TwoArmed};
+use ringway_testnet::{Child, Namespace, Nginx, TwoArmed, wait_for};
 use serde_json::Value;
 
 use crate::dsr::{Opener, backends_with_the_addresses, forwards};
@@ -315,5 +316,24 @@ fn the_road_ends_with_the_daemon() -> Result<()> {
     let ran = ringway(node, &["detach", "--node", gateway.node(), "--verify"])?;
     ensure!(ran.code == 0 && ran.out.contains("routing rules"), "{ran:?}");
     ensure!(traces(node)? == (0, 0), "{:?}", traces(node)?);
+    Ok(())
+}
+
+/// Network managers remove rules they do not know.
+#[test]
+fn a_rule_that_somebody_removes_comes_back() -> Result<()> {
+    needs_root!();
+    let dsr = Dsr::new(Opener::Ringway)?;
+    let node = &dsr.net.gateway;
+    let gateway = Gateway::start(node, &dsr.configuration("dsr-ipip", SERVICE_V4, false))?;
+    gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
+    let removed = node.command("ip").args(["rule", "del", "priority", "50"]).status()?;
+    ensure!(removed.success(), "no such rule");
+    wait_for("the rule", Duration::from_secs(10), || match traces(node)? {
+        (1, 1) => Ok(()),
+        other => bail!("rules and devices: {other:?}"),
+    })?;
+    gateway.wait_status("both up", |status| healths(status) == ["up", "up"])?;
+    ensure!(gateway.log().contains("put back"), "{}", gateway.log());
     Ok(())
 }
