@@ -8,6 +8,7 @@
 //! Interfaces are looked up in the network namespace of the calling thread.
 
 mod attach;
+pub mod capture;
 mod decap;
 mod detach;
 mod error;

@@ -21,14 +21,11 @@ pub struct Surroundings<'a> {
     pub state: BorrowedFd<'a>,
     /// Where in the element the mask is: bytes, a multiple of 4. The mask has 32 bits, in host byte order.
     pub mask_offset: u16,
-    /// Number of the capture: its bit in the mask (0 is the lowest) and its place in `next`; below 32.
+    /// Number of the capture: its bit in the mask (0 is the lowest); below 32.
     pub index: u32,
-    /// Array of u32 by number of the capture: the place in `filters` of the program to go on to.
-    pub next: BorrowedFd<'a>,
-    /// Program array.
-    pub filters: BorrowedFd<'a>,
-    /// Program arrays and places in them to be tried, in this order, where going on has failed.
-    pub fallbacks: &'a [(BorrowedFd<'a>, u32)],
+    /// Where to go on: program arrays and places in them, tried in this order by tail calls. The places are constants
+    /// to the program: the kernel turns such calls into direct jumps.
+    pub onward: &'a [(BorrowedFd<'a>, u32)],
     /// XDP action when all of these have failed, too.
     pub last_resort: u32,
 }
