@@ -26,6 +26,7 @@ mod on_pass;
 mod open;
 mod pins;
 mod probe;
+mod program;
 mod read;
 mod rings;
 mod road;
