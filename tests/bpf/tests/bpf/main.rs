@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod announce;
+mod capture;
 mod decap;
 mod dsr;
 mod forward;
