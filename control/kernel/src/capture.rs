@@ -145,7 +145,8 @@ impl Session {
             let pids = shared.holders(&place.numbers())?;
             return Err(Error::CapturesFull { node: pins.node().to_owned(), pids });
         };
-        let joined = Self::begin(view, wanted, &shared, place, held.number);
+        let joined = Self::begin(view, wanted, &shared, place, held.number)
+            .and_then(|begun| place.hand_over(&pins).map(|()| begun));
         match joined {
             Ok((ring, batch)) => {
                 let Shared { counts, .. } = shared;

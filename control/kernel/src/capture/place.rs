@@ -11,7 +11,7 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, lchown};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -150,6 +150,17 @@ impl Place {
         remove_tree(&self.of(number))
     }
 
+    /// Gives all of it to whom the node belongs, so that a daemon without root's rights can clean up.
+    pub(super) fn hand_over(&self, pins: &Pins) -> Result<()> {
+        let node = pins.dir();
+        let owner = fs::metadata(&node).map_err(pin_error("read", &node))?;
+        let owner = (owner.uid(), owner.gid());
+        match owner == (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()) {
+            true => Ok(()),
+            false => hand_over(&self.dir, owner),
+        }
+    }
+
     /// Takes everything away, the place itself last.
     pub(super) fn remove(&self) -> Result<()> {
         remove_tree(&self.dir)
@@ -182,4 +193,16 @@ fn same_file(dir: &Path, fd: &impl AsFd) -> bool {
 /// That a capture's place was taken away from under it.
 pub(super) fn gone(pins: &Pins) -> Error {
     Error::CaptureGone { node: pins.node().to_owned() }
+}
+
+/// Gives a path and what is in it to another user and group.
+fn hand_over(path: &Path, owner: (u32, u32)) -> Result<()> {
+    lchown(path, Some(owner.0), Some(owner.1)).map_err(pin_error("change the owner of", path))?;
+    if !path.is_dir() {
+        return Ok(());
+    }
+    for entry in fs::read_dir(path).map_err(pin_error("list", path))? {
+        hand_over(&entry.map_err(pin_error("list", path))?.path(), owner)?;
+    }
+    Ok(())
 }
