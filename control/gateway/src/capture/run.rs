@@ -132,10 +132,10 @@ pub struct Outcome {
 /// # Errors
 /// It cannot begin.
 pub fn run(whom: &Whom<'_>, options: &Options, tell: impl Fn(&str)) -> Result<Outcome, Error> {
-    let node = whom.find()?.node;
     let filter = Filter::compile(&options.filter, options.snaplen).map_err(|error| {
         Error::configuration(error.to_string(), "`man pcap-filter` tells how filters are written")
     })?;
+    let node = whom.find()?.node;
     let view = ask::view(&node)?;
     let interfaces = names::interfaces(&view).map_err(kernel)?;
     let services = view.services().map_err(kernel)?;
@@ -354,7 +354,14 @@ impl Capture<'_> {
         // What it has taken away by itself need not be left.
         let _ = self.session.leave();
         if matches!(ended, Ended::Signal | Ended::Time | Ended::InterfaceGone) {
-            let _ = self.take(Duration::ZERO);
+            // As much as the ring held: nothing is added to it any more.
+            let mut before = None;
+            while before != Some(self.taken) {
+                before = Some(self.taken);
+                if let Some(end) = self.take(Duration::ZERO) {
+                    return end;
+                }
+            }
         }
         if matches!(ended, Ended::Closed | Ended::Full) {
             return (ended, failure);
