@@ -133,31 +133,33 @@ impl Names {
             reason: record.reason,
             service,
             backend,
-            before: self.before(record, raw),
+            before: self.frame(record.iface, (record.before, record.before_len), raw),
             after: record.after.map(|after| self.after(record, after, raw)),
         }
     }
 
-    /// On a device without Ethernet header the one that it has is the packet path's own.
-    fn before<'a>(&'a self, record: &Record<'a>, raw: bool) -> Frame<'a> {
-        let skip = if raw { ETHERNET } else { 0 };
-        Frame {
-            slot: record.iface,
-            interface: self.name(record.iface),
-            raw,
-            bytes: record.before.get(skip..).unwrap_or_default(),
-            wire_len: record.before_len.saturating_sub(skip as u32),
+    /// What such a device sends back or passes on is like what came; a redirect leads to an Ethernet
+    /// device.
+    fn after<'a>(&'a self, record: &Record<'a>, after: (&'a [u8], u32), raw: bool) -> Frame<'a> {
+        match record.verdict {
+            Verdict::Redirect => {
+                let slot = self.sender(after.0).unwrap_or(record.iface);
+                self.frame(slot, after, false)
+            }
+            _ => self.frame(record.iface, after, raw),
         }
     }
 
-    /// What such a device sends back or passes on has none again; a redirect leads to an Ethernet device.
-    fn after<'a>(&'a self, record: &Record<'a>, after: (&'a [u8], u32), raw: bool) -> Frame<'a> {
-        let slot = match record.verdict {
-            Verdict::Redirect => self.sender(after.0).unwrap_or(record.iface),
-            _ => record.iface,
-        };
-        let raw = raw && record.verdict != Verdict::Redirect;
-        Frame { slot, interface: self.name(slot), raw, bytes: after.0, wire_len: after.1 }
+    /// On a device without Ethernet header (`raw`) the one that a frame has is the packet path's own.
+    fn frame<'a>(&'a self, slot: u32, (bytes, len): (&'a [u8], u32), raw: bool) -> Frame<'a> {
+        let skip = if raw { ETHERNET } else { 0 };
+        Frame {
+            slot,
+            interface: self.name(slot),
+            raw,
+            bytes: bytes.get(skip..).unwrap_or_default(),
+            wire_len: len.saturating_sub(skip as u32),
+        }
     }
 
     /// The interface that a redirected frame leaves by: its address is the frame's source, and its

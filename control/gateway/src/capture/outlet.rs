@@ -1,8 +1,9 @@
 //! Where a capture is written: a file, or a pipe or terminal that may keep us waiting or go away.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -54,6 +55,8 @@ pub struct Outlet {
     file: File,
     name: String,
     regular: bool,
+    /// It may keep us waiting, or go away.
+    waits: bool,
     /// Bytes and packets written, of whole pieces alone.
     whole: (u64, u64),
 }
@@ -85,8 +88,10 @@ impl Outlet {
     }
 
     fn of(file: File, name: String) -> Outlet {
-        let regular = file.metadata().is_ok_and(|about| about.is_file());
-        Outlet { file, name, regular, whole: (0, 0) }
+        let kind = file.metadata().map(|about| about.file_type());
+        let regular = kind.as_ref().is_ok_and(|kind| kind.is_file());
+        let waits = kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) || file.is_terminal();
+        Outlet { file, name, regular, waits, whole: (0, 0) }
     }
 
     /// What to call it.
@@ -102,7 +107,7 @@ impl Outlet {
     /// Whether nobody will ever read what is written.
     pub fn is_closed(&self) -> bool {
         // A file's end without readers is none (poll(2): POLLERR for the write end of a pipe).
-        !self.regular && self.ready(PollFlags::empty(), Duration::ZERO).contains(PollFlags::ERR)
+        self.waits && self.ready(PollFlags::empty(), Duration::ZERO).contains(PollFlags::ERR)
     }
 
     /// Writes and forgets the pieces. Gives up on a reader that does not read once `stop` is set. What
@@ -135,7 +140,7 @@ impl Outlet {
 
     fn some(&mut self, bytes: &[u8], stop: &AtomicBool) -> Result<usize, Stopped> {
         let mut bytes = bytes;
-        if !self.regular {
+        if self.waits {
             while !self.ready(PollFlags::OUT, PATIENCE).intersects(PollFlags::OUT | PollFlags::ERR)
             {
                 if stop.load(Ordering::Relaxed) {
