@@ -30,6 +30,14 @@ pub struct Classic {
     pub k: u32,
 }
 
+impl Classic {
+    /// Whether it loads what a capturing kernel knows of a packet and is not in it (SKF_AD_OFF, linux/filter.h). The interpreter
+    /// takes that for an offset beyond the packet's end.
+    pub(crate) fn is_ancillary(&self) -> bool {
+        matches!(self.code, 0x20 | 0x28 | 0x30) && self.k >= -0x1000i32 as u32
+    }
+}
+
 /// What an instruction does. Targets of jumps are numbers of instructions, always later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {

@@ -27,9 +27,18 @@ pub enum Error {
         /// The expression.
         expression: String,
     },
+    /// It asks for what is in no packet, such as its direction.
+    #[error(
+        "the filter {expression:?} asks for what only a capturing kernel knows of a packet (`inbound`, `outbound`, `ifindex`): \
+         use what is in the packet, such as its addresses"
+    )]
+    NotInPackets {
+        /// The expression.
+        expression: String,
+    },
     /// The expression is longer than libpcap can be trusted with.
     #[error(
-        "the filter is {bytes} bytes long, at most {limit} are possible: use several, or networks instead of hosts"
+        "the filter is {bytes} bytes long, at most {limit} are possible: use several, or networks and ranges instead of hosts and ports"
     )]
     TooMuchText {
         /// How long it is.
@@ -40,7 +49,7 @@ pub enum Error {
     /// Compiled, it is longer than can be translated.
     #[error(
         "the filter has {instructions} instructions when compiled, at most {limit} are possible: \
-         use several, or networks instead of hosts"
+         use several, or networks and ranges instead of hosts and ports"
     )]
     TooLong {
         /// How many it has.

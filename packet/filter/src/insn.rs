@@ -193,7 +193,7 @@ impl<Label: Copy + Eq + Hash> Assembler<Label> {
     }
 
     /// What was loaded as the machine has it, as the network means it.
-    pub(crate) fn to_host_order(&mut self, width: Width, reg: Reg) {
+    pub(crate) fn swap_to_host(&mut self, width: Width, reg: Reg) {
         match width {
             Width::Byte => {}
             Width::Half => self.push(TO_BIG_ENDIAN, reg as u8, 0, 0, 16),

@@ -34,7 +34,7 @@
 //! those of /etc/services, names of protocols those of /etc/protocols.
 //!
 //! **Not translated**: `protochain`, which loops; what is over [`MOST_INSTRUCTIONS`] when compiled, about three hundred
-//! addresses; what only a capturing kernel knows of a packet (`inbound`, `ifindex`), which libpcap refuses.
+//! addresses; what only a capturing kernel knows of a packet (`inbound`, `ifindex`).
 
 mod classic;
 mod error;
@@ -54,8 +54,9 @@ pub use insn::Instruction;
 use insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
 use translate::{CTX, Label, SCRATCH};
 
-/// Longest expression, in bytes: libpcap's compiler calls itself for each part of one, on the caller's stack.
-pub const MOST_TEXT: usize = 16 * 1024;
+/// Longest expression, in bytes: about 250 addresses. The time that libpcap's optimizer takes grows with the third power: long lists
+/// of ports take seconds, where ranges and networks take none.
+pub const MOST_TEXT: usize = 4096;
 
 /// A filter that has been compiled.
 #[derive(Clone, Debug)]
@@ -113,11 +114,13 @@ impl Filter {
             }
         };
         let filter = Self { expression: expression.to_owned(), ..Self::from_classic(&classic)? };
-        match filter.operations[..] {
-            [Operation::Return(false)] => {
-                Err(Error::NeverMatches { expression: filter.expression })
+        let Self { expression, .. } = filter;
+        match filter.operations[0] {
+            _ if filter.classic.iter().any(Classic::is_ancillary) => {
+                Err(Error::NotInPackets { expression })
             }
-            _ => Ok(filter),
+            Operation::Return(false) => Err(Error::NeverMatches { expression }),
+            _ => Ok(Self { expression, ..filter }),
         }
     }
 
@@ -196,5 +199,6 @@ fn note_match(code: &mut Assembler<Label>, surroundings: &Surroundings<'_>) {
 
 fn syntax(expression: &str, message: &str, at: std::ops::Range<usize>) -> Error {
     let message = message.trim_start_matches("can't parse filter expression: ");
+    let message = message.trim_end_matches(" in filter expression");
     Error::Syntax { expression: expression.to_owned(), message: message.to_owned(), at }
 }

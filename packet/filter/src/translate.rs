@@ -214,7 +214,7 @@ impl Translator<'_> {
 
     fn read(&mut self, width: Width, into: Reg, base: Reg, at: u32) {
         self.code.load(width, into, base, at as i16);
-        self.code.to_host_order(width, into);
+        self.code.swap_to_host(width, into);
     }
 
     fn read_behind_x(&mut self, number: usize, bytes: u8, at: u32) {
@@ -247,7 +247,7 @@ impl Translator<'_> {
         self.code.call(Helper::XdpLoadBytes);
         self.code.jump_if(Jump::NotEqual, Reg::R0, Source::Imm(0), Label::NoMatch);
         self.code.load(Width::of(bytes), into, Reg::R10, SCRATCH);
-        self.code.to_host_order(Width::of(bytes), into);
+        self.code.swap_to_host(Width::of(bytes), into);
     }
 
     fn header_length(&mut self) {

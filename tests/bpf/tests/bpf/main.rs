@@ -6,6 +6,7 @@ mod announce;
 mod capture;
 mod decap;
 mod dsr;
+mod filter;
 mod forward;
 mod fragments;
 mod icmp;
