@@ -106,6 +106,48 @@ pub(crate) enum Condition {
     AnyBit,
 }
 
+impl Operation {
+    /// The instructions that may follow, for that of this number.
+    pub(crate) fn successors(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
+        let (one, other) = match *self {
+            Operation::Return(_) | Operation::ReturnA => (None, None),
+            Operation::Jump(to) => (Some(to), None),
+            Operation::Branch { then, otherwise, .. } => (Some(then), Some(otherwise)),
+            _ => (Some(number + 1), None),
+        };
+        one.into_iter().chain(other)
+    }
+}
+
+/// The program with all memory zero that it may read before it has written it. libpcap compiles such programs (`not geneve`), its
+/// interpreter then takes what happens to lie on the stack, and the verifier refuses them.
+pub(crate) fn with_clear_memory(program: &[Classic]) -> Result<Vec<Classic>, Error> {
+    let unwritten = read_unwritten(&decode(program)?);
+    let words = (0..MEMORY as u32).filter(|word| unwritten & 1 << word != 0);
+    // A is zero at the beginning.
+    let clear = words.map(|word| Classic { code: 0x02, jt: 0, jf: 0, k: word });
+    Ok(clear.chain(program.iter().copied()).collect())
+}
+
+/// Words of memory, as bits, that may be read before they are written.
+fn read_unwritten(operations: &[Operation]) -> u16 {
+    let mut written: Vec<Option<u16>> = vec![None; operations.len()];
+    written[0] = Some(0);
+    let mut unwritten = 0;
+    for (number, operation) in operations.iter().enumerate() {
+        let Some(mut after) = written[number] else { continue };
+        match operation {
+            Operation::Store(_, word) => after |= 1 << word,
+            Operation::Load(_, word) => unwritten |= 1 << word & !after,
+            _ => {}
+        }
+        for next in operation.successors(number) {
+            written[next] = Some(written[next].map_or(after, |other| other & after));
+        }
+    }
+    unwritten
+}
+
 /// What the instructions of a program do. Refuses what libpcap's interpreter or the kernel's would not run.
 pub(crate) fn decode(program: &[Classic]) -> Result<Vec<Operation>, Error> {
     if program.len() > MOST_INSTRUCTIONS {

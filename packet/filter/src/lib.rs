@@ -124,13 +124,14 @@ impl Filter {
         }
     }
 
-    /// A filter that is compiled already, as `tcpdump -ddd` prints it.
+    /// A filter that is compiled already, as `tcpdump -ddd` prints it. Its registers and its memory are zero when it begins.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what no interpreter would run, and for loops; [`Error::TooLong`].
     pub fn from_classic(program: &[Classic]) -> Result<Self> {
-        let operations = classic::decode(program)?;
-        Ok(Self { expression: String::new(), classic: program.to_vec(), operations })
+        let classic = classic::with_clear_memory(program)?;
+        let operations = classic::decode(&classic)?;
+        Ok(Self { expression: String::new(), classic, operations })
     }
 
     /// The expression as it was given; empty for one that had none.

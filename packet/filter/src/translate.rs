@@ -67,12 +67,6 @@ impl Translator<'_> {
         self.code.load(Width::Word, DATA, CTX, CTX_DATA);
         self.code.alu32(Alu::Mov, A, Source::Imm(0));
         self.code.alu32(Alu::Mov, X, Source::Imm(0));
-        for word in 0..MEMORY {
-            let loads = |op: &Operation| matches!(op, Operation::Load(_, from) if *from == word);
-            if self.operations.iter().any(loads) {
-                self.code.store(Reg::R10, memory(word), Source::Imm(0));
-            }
-        }
         if self.is_passed_over(0) {
             let first = self.label(Label::InPlace, 0);
             self.code.jump(first);
@@ -92,7 +86,7 @@ impl Translator<'_> {
             if self.reads_beyond_linear(number) {
                 continue;
             }
-            for next in self.successors(number) {
+            for next in self.operations[number].successors(number) {
                 checked[next] = Some(checked[next].map_or(after, |other| other.min(after)));
             }
         }
@@ -147,7 +141,7 @@ impl Translator<'_> {
         let mut reached: Vec<bool> = entries.map(|entry| self.code.is_used(entry)).collect();
         for number in 0..reached.len() {
             if reached[number] {
-                self.successors(number).for_each(|next| reached[next] = true);
+                self.operations[number].successors(number).for_each(|next| reached[next] = true);
             }
         }
         for (number, next) in self.written(|number| reached[number]) {
@@ -188,16 +182,6 @@ impl Translator<'_> {
                 _ => return copy(number),
             }
         }
-    }
-
-    fn successors(&self, number: usize) -> impl Iterator<Item = usize> + use<> {
-        let (one, other) = match self.operations[number] {
-            Operation::Return(_) | Operation::ReturnA => (None, None),
-            Operation::Jump(to) => (Some(to), None),
-            Operation::Branch { then, otherwise, .. } => (Some(then), Some(otherwise)),
-            _ => (Some(number + 1), None),
-        };
-        one.into_iter().chain(other)
     }
 
     /// To the second copy unless the packet's linear part has so many bytes.

@@ -67,3 +67,26 @@ proptest! {
         }
     }
 }
+
+/// What a packet costs: a few comparisons, in place.
+#[test]
+fn common_filters_are_short() {
+    let frame = |port: u16| {
+        let mut frame = vec![0; 60];
+        frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
+        frame[23] = 6;
+        frame[26..30].copy_from_slice(&[192, 0, 2, 1]);
+        frame[36..38].copy_from_slice(&port.to_be_bytes());
+        frame
+    };
+    let filter = Filter::compile("tcp and host 192.0.2.1 and port 80", 65_535).unwrap();
+    let program = filter.translate_to_verdict(DROP, PASS);
+    for (port, verdict, most) in [(80, DROP, 55), (81, PASS, 55)] {
+        let frame = frame(port);
+        let ran = machine::run(&program, &frame, frame.len());
+        assert_eq!(ran.verdict, verdict.into());
+        assert!(ran.instructions <= most, "{ran:?}");
+    }
+    let other = machine::run(&program, &[0; 60], 60);
+    assert!(other.verdict == PASS.into() && other.instructions <= 15, "{other:?}");
+}

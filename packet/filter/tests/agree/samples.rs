@@ -7,7 +7,7 @@ use proptest::sample::select;
 use ringway_filter::Classic;
 
 /// Expressions as people write them.
-pub const REALISTIC: [&str; 44] = [
+pub const REALISTIC: [&str; 45] = [
     "",
     "ip",
     "ip6",
@@ -45,6 +45,7 @@ pub const REALISTIC: [&str; 44] = [
     "mpls",
     "pppoes and ip",
     "geneve",
+    "not geneve",
     "ip proto 4 or ip6 proto 41",
     "less 100",
     "greater 1000 and tcp",
@@ -107,7 +108,7 @@ pub fn expression() -> impl Strategy<Value = String> {
     })
 }
 
-/// Programs that libpcap's interpreter would run, of any instructions. What they read from memory they have written.
+/// Programs that libpcap's interpreter would run, of any instructions.
 pub fn program(most: usize) -> impl Strategy<Value = Vec<Classic>> {
     let constant = prop_oneof![
         select(vec![0, 1, 6, 17, 0x800, 0x86dd, 31, 32, 80, 443, u32::MAX, 0x8000_0000]),
@@ -116,22 +117,20 @@ pub fn program(most: usize) -> impl Strategy<Value = Vec<Classic>> {
     ];
     let instruction = (any::<u32>(), constant, any::<u8>(), any::<u8>());
     vec(instruction, 1..most).prop_map(|drawn| {
-        let length = drawn.len() + 5;
-        let clear = (0..4).map(|word| Classic { code: 0x02, jt: 0, jf: 0, k: word });
-        let random = drawn.into_iter().enumerate().map(|(number, (kind, k, jt, jf))| {
-            let left = (length - number - 4 - 1).saturating_sub(1) as u32;
-            drawn_instruction(kind, k, jt, jf, left)
-        });
         let end = Classic { code: 0x16, jt: 0, jf: 0, k: 0 };
-        clear.chain(random).chain([end]).collect()
+        let last = drawn.len();
+        let random = drawn.into_iter().enumerate().map(|(number, (kind, k, jt, jf))| {
+            drawn_instruction(kind, k, jt, jf, (last - number - 1) as u32)
+        });
+        random.chain([end]).collect()
     })
 }
 
 /// `left`: how many instructions a jump may skip.
 fn drawn_instruction(kind: u32, k: u32, jt: u8, jf: u8, left: u32) -> Classic {
     const LOADS: [u16; 7] = [0x20, 0x28, 0x30, 0x40, 0x48, 0x50, 0xb1];
-    const OTHERS: [u16; 12] =
-        [0x00, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84, 0x06, 0x16, 0x60, 0x61, 0x02];
+    const OTHERS: [u16; 13] =
+        [0x00, 0x01, 0x80, 0x81, 0x07, 0x87, 0x84, 0x06, 0x16, 0x60, 0x61, 0x02, 0x03];
     const ARITHMETIC: [u16; 10] = [0x04, 0x14, 0x24, 0x34, 0x44, 0x54, 0x64, 0x74, 0x94, 0xa4];
     const JUMPS: [u16; 4] = [0x15, 0x25, 0x35, 0x45];
     let pick = |codes: &[u16]| codes[(kind >> 8) as usize % codes.len()];
@@ -153,7 +152,7 @@ fn drawn_instruction(kind: u32, k: u32, jt: u8, jf: u8, left: u32) -> Classic {
         // A program that ends too early says little.
         _ => match pick(&OTHERS) {
             0x06 | 0x16 if kind & 0x3000000 != 0 => instruction(0x07, 0, 0, 0),
-            code @ (0x60 | 0x61 | 0x02) => instruction(code, 0, 0, k % 4),
+            code @ (0x60 | 0x61 | 0x02 | 0x03) => instruction(code, 0, 0, k % 4),
             code => instruction(code, 0, 0, k),
         },
     }

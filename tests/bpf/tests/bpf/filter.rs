@@ -54,7 +54,7 @@ fn random_filters() {
 #[test]
 fn random_programs() {
     needs_root!("random_programs");
-    for (cases, most) in [(100, 60), (5, ringway_filter::MOST_INSTRUCTIONS - 5)] {
+    for (cases, most) in [(100, 60), (5, ringway_filter::MOST_INSTRUCTIONS - 20)] {
         let tested = (samples::program(most), vec(samples::frame(), 20));
         runner(cases)
             .run(&tested, |(program, frames)| {
