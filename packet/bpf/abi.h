@@ -637,5 +637,6 @@ _Static_assert(sizeof(struct rw_ring) == 131076, "layout");
 _Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_capture_record) == 40, "layout");
 _Static_assert(RW_REASONS <= 64, "rw_capture has a bit for each");
+_Static_assert((RW_CAPTURE_BYTES & (RW_CAPTURE_BYTES - 1)) == 0, "a power of two");
 
 #endif

@@ -115,6 +115,8 @@ impl Foretold {
         if (*verdict, *reason) != seen.pair {
             return; // what time decides, see above
         }
+        assert_eq!(seen.iface, self.explained.iface, "{:?} {seen:?}", self.explained);
+        // An ICMP error's service is known before its flow is found, or is not.
         if service.is_some() {
             assert_eq!(seen.service, *service, "{:?} {seen:?}", self.explained);
         }

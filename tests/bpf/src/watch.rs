@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::Filter;
 use ringway_kernel::capture::{MOST_BYTES, Record, Session, Wanted};
-use ringway_kernel::{DEFAULT_BPFFS, Pins, View, detach};
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
 
 use crate::Summary;
 
@@ -105,6 +105,12 @@ impl Node {
         sweep();
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self { name: format!("{PREFIX}-{}-{number}", std::process::id()) }
+    }
+}
+
+impl Node {
+    pub(crate) fn detach(&self) -> Detached {
+        detach(Path::new(DEFAULT_BPFFS), &self.name).unwrap()
     }
 }
 

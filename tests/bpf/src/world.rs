@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
 use ringway_kernel::capture::Session;
-use ringway_kernel::{Gateway, Interface, Options};
+use ringway_kernel::{Detached, Gateway, Interface, Options};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
@@ -147,18 +147,27 @@ impl World {
     /// Room for so many flows, and any change to the tables before they are first applied.
     pub fn with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
         match std::env::var_os("RINGWAY_WATCHED") {
-            Some(_) => Self::pinned_with(flows, change).watched(),
+            Some(_) => Self::watched_with(flows, change),
             None => Self::build(flows, None, change),
         }
     }
 
     /// A pinned one, which captures can begin on.
     pub fn pinned() -> Self {
-        Self::pinned_with(8_192, |_| ())
+        Self::build(8_192, Some(Node::new()), |_| ())
     }
 
-    fn pinned_with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
-        Self::build(flows, Some(Node::new()), change)
+    /// One of which a capture sees each frame that is fed, and its record must tell the truth.
+    pub fn watched() -> Self {
+        Self::watched_with(8_192, |_| ())
+    }
+
+    /// The same, otherwise as [`World::with`].
+    pub fn watched_with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
+        let world = Self::build(flows, Some(Node::new()), change);
+        let session = watch::start(&world.gateway.view(), "", |_| ()).unwrap();
+        *world.watch.lock().unwrap() = Some(session);
+        world
     }
 
     fn build(flows: u32, node: Option<Node>, change: impl FnOnce(&mut Tables)) -> Self {
@@ -187,16 +196,16 @@ impl World {
         world
     }
 
-    /// From now on a capture sees each frame that is fed, and its record must tell the truth.
-    pub fn watched(self) -> Self {
-        let session = watch::start(&self.gateway.view(), "", |_| ()).unwrap();
-        *self.watch.lock().unwrap() = Some(session);
-        self
-    }
-
     /// Name of a pinned world's node.
     pub fn node(&self) -> &str {
         &self.node.as_ref().unwrap().name
+    }
+
+    /// Ends a pinned world as `ringway detach` does.
+    pub fn detach(self) -> Detached {
+        let Self { gateway, roots, dry, watch, mut node, .. } = self;
+        drop((gateway, roots, dry, watch));
+        node.take().unwrap().detach()
     }
 
     /// Changes the tables and applies them.
