@@ -594,6 +594,8 @@ pub enum Bench {
     Lb(BenchLbArgs),
     /// Nanoseconds that a packet costs in the gateway's programs.
     Packet(BenchPacketArgs),
+    /// What it costs to capture every packet, and to be able to.
+    Capture(BenchCaptureArgs),
 }
 
 /// `ringway bench lb`
@@ -660,6 +662,27 @@ pub struct BenchPacketArgs {
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench capture`
+#[derive(Debug, Args)]
+#[command(
+    after_help = concat!("Needs root. Takes two minutes; runs in network namespaces of its own. HTTP goes through a \
+    gateway by turns with a capture of everything and without; what a packet costs before and after a capture is \
+    measured on programs that are attached to nothing.\n\n", peers_help!(), "\n\nExamples:\n  \
+    ringway bench capture\n  ringway bench capture --rounds 3 --seconds 2 -o json")
+)]
+pub struct BenchCaptureArgs {
+    /// How often everything is measured; the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -227,7 +227,10 @@ mod tests {
         Frame { slot: 0, interface, raw: false, bytes, wire_len: bytes.len() as u32 }
     }
 
-    fn print(form: Form, packets: &[(u64, Reason, End, End, Option<(End, End)>)]) -> String {
+    /// When, why, as it came and as it left.
+    type Told = (u64, Reason, End, End, Option<(End, End)>);
+
+    fn print(form: Form, packets: &[Told]) -> String {
         let (mut printer, mut out) = (Printer::new(form), Vec::new());
         for (unix_ns, reason, from, to, after) in packets {
             let before = frame(*from, *to);

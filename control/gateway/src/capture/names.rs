@@ -143,7 +143,7 @@ impl Names {
     fn after<'a>(&'a self, record: &Record<'a>, after: (&'a [u8], u32), raw: bool) -> Frame<'a> {
         match record.verdict {
             Verdict::Redirect => {
-                let slot = self.sender(after.0).unwrap_or(record.iface);
+                let slot = sender(&self.interfaces, after.0).unwrap_or(record.iface);
                 self.frame(slot, after, false)
             }
             _ => self.frame(record.iface, after, raw),
@@ -162,27 +162,52 @@ impl Names {
         }
     }
 
-    /// The interface that a redirected frame leaves by: its address is the frame's source, and its
-    /// tags are the frame's.
-    fn sender(&self, frame: &[u8]) -> Option<u32> {
-        let mac = frame.get(6..ADDRESSES)?;
-        let tags = frame.get(ADDRESSES..)?;
-        let tagged = |one: &Interface| {
-            let mut want = one.tags.iter().zip(tags.chunks_exact(4));
-            want.len() == one.tags.len()
-                && want.all(|((ethertype, id), tag)| {
-                    let [a, b, c, d] = [tag[0], tag[1], tag[2], tag[3]];
-                    u16::from_be_bytes([a, b]) == *ethertype
-                        && u16::from_be_bytes([c, d]) & 0xfff == *id
-                })
-        };
-        let fits =
-            self.interfaces.iter().filter(|one| !one.layer3 && one.mac == mac && tagged(one));
-        fits.max_by_key(|one| one.tags.len()).map(|one| one.slot)
-    }
-
     fn name(&self, slot: u32) -> &str {
         let found = self.interfaces.iter().find(|one| one.slot == slot);
         found.map_or("?", |one| one.name.as_str())
+    }
+}
+
+/// The interface that a redirected frame leaves by: its address is the frame's source, and its tags
+/// are the frame's.
+fn sender(interfaces: &[Interface], frame: &[u8]) -> Option<u32> {
+    let mac = frame.get(6..ADDRESSES)?;
+    let behind = frame.get(ADDRESSES..)?;
+    let tagged = |one: &Interface| {
+        let mut want = one.tags.iter().zip(behind.chunks_exact(4));
+        want.len() == one.tags.len()
+            && want.all(|((ethertype, id), tag)| {
+                u16::from_be_bytes([tag[0], tag[1]]) == *ethertype
+                    && u16::from_be_bytes([tag[2], tag[3]]) & 0xfff == *id
+            })
+    };
+    let fits = interfaces.iter().filter(|one| !one.layer3 && one.mac == mac && tagged(one));
+    fits.max_by_key(|one| one.tags.len()).map(|one| one.slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_is_told_by_address_and_tags() {
+        let one = |slot, last, tags: &[(u16, u16)]| Interface {
+            slot,
+            name: format!("eth{slot}"),
+            attached: true,
+            mac: [2, 0, 0, 0, 0, last],
+            layer3: false,
+            tags: tags.to_vec(),
+            seen: 0,
+        };
+        // A VLAN device has the address of the device below it.
+        let all =
+            [one(0, 1, &[]), one(1, 1, &[(0x8100, 5)]), one(2, 1, &[(0x8100, 6)]), one(3, 2, &[])];
+        let frame = |last, behind: &[u8]| [&[4; 6][..], &[2, 0, 0, 0, 0, last], behind].concat();
+        assert_eq!(sender(&all, &frame(1, &[8, 0, 0x45, 0])), Some(0));
+        assert_eq!(sender(&all, &frame(1, &[0x81, 0, 0x20, 6, 8, 0])), Some(2));
+        assert_eq!(sender(&all, &frame(2, &[8, 0, 0x45, 0])), Some(3));
+        assert_eq!(sender(&all, &frame(9, &[8, 0, 0x45, 0])), None);
+        assert_eq!(sender(&all, &[0; 11]), None);
     }
 }

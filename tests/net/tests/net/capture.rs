@@ -157,7 +157,7 @@ fn a_pipe_is_read_as_packets_come() -> Result<()> {
     let ns = &site.net.gateway;
     let tcpdump = tools::find("tcpdump");
     let (reader, environment) = match &tcpdump {
-        Ok(tool) => (format!("{} -nr -", tool.path.display()), tool),
+        Ok(tool) => (format!("{} -Z root -nr -", tool.path.display()), tool),
         Err(why) => {
             not_tested(format_args!("pcapng by tcpdump: {why}"));
             return Ok(());
