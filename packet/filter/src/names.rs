@@ -41,6 +41,10 @@ unsafe extern "C" fn ringway_filter_getaddrinfo(
         IPPROTO_UDP => "udp",
         _ => "sctp",
     };
+    if node.is_null() {
+        // One address instead of two, which would be sorted by what routes there are.
+        hints.ai_family = libc::AF_INET;
+    }
     let port = if service.is_null() {
         None
     } else {
