@@ -41,26 +41,31 @@ static __always_inline bool was_rewritten(__u32 end)
 	       END_REASON(end) == RW_REASON_PASS_REWRITTEN;
 }
 
-/* The packet goes, as if nobody had looked. */
-static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_state *state)
+/* To the user's own program; where that was taken away under us, as next_stage() does. */
+static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
-	__u32 end = state->end, otherwise;
 	struct rw_ledger *books;
 
-	if (state->shown)
-		layer3_leave(ctx);
-	if (END_REASON(end) != RW_REASON_ON_PASS || !s)
-		return END_VERDICT(end);
 	bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
-	/* Emptied under us: as in next_stage(). */
-	books = bpf_map_lookup_elem(&ledger, &s->device);
-	otherwise = END_OTHERWISE(end);
+	books = s ? bpf_map_lookup_elem(&ledger, &s->device) : NULL;
 	if (books && otherwise < RW_REASON_SPACE) {
 		books->counts[RW_PASS][RW_REASON_ON_PASS]--;
 		books->counts[RW_PASS][otherwise]++;
 	}
 	return RW_PASS;
+}
+
+/* The packet goes, as if nobody had looked. */
+static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_state *state)
+{
+	__u32 end = state->end;
+
+	if (state->shown)
+		layer3_leave(ctx);
+	if (END_REASON(end) == RW_REASON_ON_PASS)
+		return capture_on_pass(ctx, END_OTHERWISE(end));
+	return END_VERDICT(end);
 }
 
 /*
