@@ -549,6 +549,74 @@ struct rw_trace {
 	__u32 tracked; /* 1: it was a record that said so */
 };
 
+#define RW_CAPTURES 12	       /* at once: a packet may take 33 tail calls (MAX_TAIL_CALL_CNT) */
+#define RW_CAPTURE_BYTES 16384 /* of a packet, before and after rewriting each */
+#define RW_CAPTURE_HEAD 128    /* of one that no filter matches as it comes */
+#define RW_NO_SERVICE 0xffff   /* a service's id: none */
+#define RW_ANY 0xffffffff      /* in rw_capture: all of them */
+
+/* Places in `capture_chain`: a packet's way through the filters. Below
+ * RW_CAPTURES: what comes behind the filter of that capture. */
+enum rw_chain {
+	RW_CHAIN_FIRST = RW_CAPTURES, /* the first filter */
+	RW_CHAIN_LAST,		      /* what is behind all of them: ringway_capture */
+	RW_CHAIN_PLACES,
+};
+
+/* A capture: which packets it wants, beside its filter. */
+struct rw_capture {
+	__u64 reasons;	/* bit by reason */
+	__u32 verdicts; /* bit by verdict */
+	__u32 snaplen;	/* bytes to keep: 1 to RW_CAPTURE_BYTES */
+	__u32 sample;	/* one in so many that the filter matches; 0, 1: all */
+	__u32 device;	/* slot of the device it comes in by, or RW_ANY; as iface's */
+	__u32 iface;	/* interface slot, or RW_ANY */
+	__u32 service;	/* id, or RW_ANY */
+	__u32 backend;	/* index, or RW_ANY */
+	__u32 pid;	/* of the process that reads */
+};
+
+/* What a capture has met. Per CPU. */
+struct rw_capture_counts {
+	__u64 filtered; /* packets that its filter matches, where it takes samples */
+	__u64 matched;	/* packets that it wants */
+	__u64 lost;	/* of these: no room for their records */
+};
+
+/* What a capture's ring holds of a packet; the bytes follow, first those before. */
+struct rw_capture_record {
+	__u64 time_ns;	    /* CLOCK_MONOTONIC */
+	__u32 iface;	    /* interface slot it came in by */
+	__u32 backend;	    /* reference; 0: none */
+	__u32 before_len;   /* of the frame as it came */
+	__u32 before_bytes; /* of it that are here */
+	__u32 after_len;    /* of the frame as it leaves; 0: it was not rewritten */
+	__u32 after_bytes;  /* of it that are here */
+	__u16 service;	    /* id, or RW_NO_SERVICE */
+	__u8 verdict;
+	__u8 reason;
+	__u32 pad;
+};
+
+/* A packet's way through a capturing node. Per CPU; lives for one packet. */
+struct rw_capture_state {
+	__u32 mask;    /* captures that want it, a bit each: filters set what matches */
+	__u32 before;  /* of these, those whose filter matches the packet as it came */
+	__u32 skipped; /* those that do not take this sample */
+	__u32 leaving; /* 1: on its way out */
+	__u32 layer3;  /* 1: of a device without Ethernet header */
+	__u32 shown;   /* 1: has got its Ethernet header back, to be looked at */
+	__u32 end;     /* verdict and reason (ledger.bpf.h) */
+	__u32 wanted;  /* bytes of it */
+	struct rw_capture_record record;
+};
+
+/* A packet's bytes. By CPU; lives for one packet. */
+struct rw_capture_bytes {
+	__u8 before[RW_CAPTURE_BYTES];
+	__u8 after[RW_CAPTURE_BYTES];
+};
+
 /* Written once a second by the daemon: who looks after this node. */
 struct rw_daemon {
 	__u64 pid;
@@ -567,5 +635,8 @@ _Static_assert(RW_LOSSES <= RW_LOSS_SPACE, "ledger too small");
 _Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");
 _Static_assert(sizeof(struct rw_ring) == 131076, "layout");
 _Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
+_Static_assert(sizeof(struct rw_capture_record) == 40, "layout");
+_Static_assert(RW_REASONS <= 64, "rw_capture has a bit for each");
+_Static_assert((RW_CAPTURE_BYTES & (RW_CAPTURE_BYTES - 1)) == 0, "a power of two");
 
 #endif

@@ -195,6 +195,7 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 		*verdict = no_backend(ctx, env, p, service->flags);
 		return false;
 	}
+	capture_backend(env->scratch, chosen.reference);
 	refused = reachable(p, chosen.backend, 0);
 	if (refused) {
 		*verdict = refuse(ctx, env, p, refused, chosen.backend->mtu, NULL);
@@ -256,6 +257,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 			return leave(env->books, RW_DROP, refused);
 	}
 	chosen.reference = dsr_owner(p->t, service, false, &refused);
+	capture_backend(env->scratch, chosen.reference);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
 	chosen.backend = backend_of(chosen.reference);
@@ -298,12 +300,15 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	int verdict;
 	__u32 now;
 
+	capture_service(env->scratch, service->id);
 	if (service->forward != RW_FORWARD_NAT)
 		return dsr_request(ctx, env, p, service);
 	now = now_seconds();
 	flow = flow_at(flow_by_client(p->t, service->id, now, &key));
-	if (flow)
+	if (flow) {
 		backend = backend_of(key_backend(key));
+		capture_backend(env->scratch, key_backend(key));
+	}
 	if (backend && (backend->flags & RW_BACKEND_UP) && !starts_anew(p, key_state(key))) {
 		refused = reachable(p, backend, 0);
 		if (refused)
@@ -342,6 +347,8 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	if (!flow_read_client(place, &key, &client))
 		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
 	id = client.service;
+	capture_service(env->scratch, id);
+	capture_backend(env->scratch, key_backend(key));
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)

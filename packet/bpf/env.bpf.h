@@ -3,6 +3,7 @@
 #ifndef RINGWAY_ENV_H
 #define RINGWAY_ENV_H
 
+#include "capture.bpf.h"
 #include "maps.bpf.h"
 #include "stage.bpf.h"
 #include "vlan.bpf.h"

@@ -44,7 +44,7 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 			return send_back(env, RW_REASON_ND_REPLY);
 		if (!ours)
 			return pass(ctx, env, RW_REASON_OTHER_HOST);
-		bpf_tail_call(ctx, &slots, RW_SLOT_ICMP);
+		bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
 		return pass(ctx, env, RW_REASON_NO_STAGE);
 	}
 	if (!ours)
@@ -90,8 +90,7 @@ static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct p
 	return request(ctx, env, p, service);
 }
 
-SEC("xdp.frags")
-int ringway_balance(struct xdp_md *ctx)
+GATEWAY_PROGRAM(ringway_balance)
 {
 	struct packet p = {};
 	enum rw_reason why;
@@ -114,7 +113,7 @@ int ringway_balance(struct xdp_md *ctx)
 	case RW_REASON_VLAN:
 		/* Without its tags, from the start; or it is not for us. */
 		if (vlan_enter(ctx))
-			bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
+			bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_BALANCE);
 		return pass(ctx, &env, why);
 	case RW_REASON_MALFORMED:
 		if (p.eth && !frame_is_ours(&env, p.eth))
@@ -126,8 +125,7 @@ int ringway_balance(struct xdp_md *ctx)
 }
 
 /* What concerns ICMP: a program of its own, that the balancer's road is short. */
-SEC("xdp.frags")
-int ringway_icmp(struct xdp_md *ctx)
+GATEWAY_PROGRAM(ringway_icmp)
 {
 	struct rw_icmp *icmp;
 	struct env env;

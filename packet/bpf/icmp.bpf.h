@@ -320,6 +320,8 @@ static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, stru
 	if (!flow_read_client(place, &key, client))
 		return ICMP_DROP;
 	id = client->service;
+	capture_service(s, id);
+	capture_backend(s, key_backend(key));
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client->iface);
 	s->icmp.reason = RW_REASON_NO_STATE;
@@ -349,6 +351,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 	struct rewrite to = { .saddr = s->tuple.saddr, .sport_be = bpf_htons(key_port(key)) };
 	const __u32 *saddr = outer;
 
+	capture_backend(s, key_backend(key));
 	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
 	if (!backend)
 		return ICMP_DROP;
@@ -416,6 +419,7 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 	service = service_at(set, &room->key);
 	if (!service)
 		return ICMP_PASS;
+	capture_service(s, service->id);
 	if (service->forward != RW_FORWARD_NAT)
 		return ICMP_BALANCE;
 	if (flow_by_client(&s->tuple, service->id, now_seconds(), &flow))
@@ -501,6 +505,7 @@ static __always_inline int dsr_error(struct xdp_md *ctx, struct env *env, struct
 	if (!service)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
 	reference = dsr_owner(p->t, service, true, &refused);
+	capture_backend(env->scratch, reference);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
 	backend = backend_of(reference);

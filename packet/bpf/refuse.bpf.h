@@ -20,7 +20,7 @@ static __always_inline int complain(struct xdp_md *ctx, struct env *env, const s
 	icmp->l3_at = p->l3 - (void *)(long)ctx->data;
 	icmp->mtu = mtu;
 	copy_addr(icmp->from, from);
-	bpf_tail_call(ctx, &slots, RW_SLOT_ICMP);
+	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
 	/* The slot was emptied under us. */
 	return leave(env->books, RW_DROP,
 		     task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED);

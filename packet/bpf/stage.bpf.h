@@ -48,6 +48,8 @@ static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *book
 			bpf_tail_call(ctx, &slots, RW_SLOT_FORWARD);
 		if (stages & (1u << RW_SLOT_ON_PASS)) {
 			/* Not our program: it will not count, so we do, before. */
+			if (capturing)
+				return leave(books, RW_PASS, RW_REASON_ON_PASS) | (int)reason << 16;
 			books->counts[RW_PASS][RW_REASON_ON_PASS]++;
 			bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
 			books->counts[RW_PASS][RW_REASON_ON_PASS]--;

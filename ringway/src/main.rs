@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         Command::Overrides(args) => command::overrides::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
         Command::Explain(args) => command::explain::main(&args),
+        Command::Capture(args) => command::capture::main(&args),
         Command::Confirm(args) => command::confirm::main(&args),
         Command::Detach(args) => command::detach::main(&args),
         Command::Decap(args) => command::decap::main(&args),

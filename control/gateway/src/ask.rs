@@ -167,22 +167,29 @@ pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
     }
 }
 
-/// What the pins tell, when no daemon does.
-fn from_pins(node: &str) -> Result<Status, Error> {
-    let view = match View::open(Path::new(DEFAULT_BPFFS), node) {
-        Ok(view) => view,
-        Err(ringway_kernel::Error::NotLoaded { known, .. }) => {
+/// A node's tables, which are there with or without a daemon.
+///
+/// # Errors
+/// Nothing is loaded for the node, or it is not for us to look at.
+pub fn view(node: &str) -> Result<View, Error> {
+    View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
+        ringway_kernel::Error::NotLoaded { known, .. } => {
             let others = match known.as_slice() {
                 [] => String::new(),
                 names => format!(" (loaded: {})", names.join(", ")),
             };
-            return Err(Error::unhealthy(
+            Error::unhealthy(
                 format!("daemon not running, and nothing is loaded for node {node}{others}"),
                 "start it with `ringway run`",
-            ));
+            )
         }
-        Err(error) => return Err(Error::failed(error.to_string(), "")),
-    };
+        error => Error::failed(error.to_string(), ""),
+    })
+}
+
+/// What the pins tell, when no daemon does.
+fn from_pins(node: &str) -> Result<Status, Error> {
+    let view = view(node)?;
     let read = || -> ringway_kernel::Result<Status> {
         let mut status = Status {
             schema: SCHEMA.to_owned(),

@@ -3,6 +3,7 @@
 pub mod api;
 pub mod ask;
 pub mod board;
+pub mod capture;
 pub mod changes;
 pub mod clock;
 pub mod daemon;
@@ -10,6 +11,7 @@ pub mod decap;
 pub mod detach;
 pub mod explain;
 pub mod guard;
+pub mod headers;
 pub mod health;
 pub mod metrics;
 pub mod next_hop;

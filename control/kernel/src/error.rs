@@ -245,6 +245,41 @@ pub enum Error {
         /// Why.
         source: io::Error,
     },
+    /// As many captures as there can be are under way.
+    #[error(
+        "{} captures of node {node} are under way, and there cannot be more; \
+         end one of the processes {}",
+        pids.len(), pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    CapturesFull {
+        /// Name of the node.
+        node: String,
+        /// The processes that capture.
+        pids: Vec<u32>,
+    },
+    /// Captures of another version are under way.
+    #[error(
+        "captures of node {node} are under way that another version of ringway has begun; \
+         end them, or capture with that version"
+    )]
+    CaptureVersion {
+        /// Name of the node.
+        node: String,
+    },
+    /// What is captured on is not there any more.
+    #[error("node {node} was detached: there is nothing to capture any more")]
+    CaptureGone {
+        /// Name of the node.
+        node: String,
+    },
+    /// The kernel refused a filter.
+    #[error("the kernel refused the filter: {source}; try a simpler one{}", log_tail(log))]
+    CaptureFilter {
+        /// Why.
+        source: io::Error,
+        /// What the verifier said.
+        log: String,
+    },
     /// Something else the system refused.
     #[error("cannot {action}: {source}")]
     System {

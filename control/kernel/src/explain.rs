@@ -10,8 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{
-    RW_IFACE_LAYER3, rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service,
-    rw_settings, rw_trace,
+    rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service, rw_settings, rw_trace,
 };
 use ringway_abi::{
     BackendRef, FlowKey, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict, addr_from_words,
@@ -134,9 +133,9 @@ impl Explainer {
         let iface: Option<rw_iface> = map::find(&self.maps.ifaces, &slot)?;
         Ok(iface.filter(|iface| iface.ifindex != 0).map(|iface| Entry {
             device: iface.device,
-            tags: iface.tags.into_iter().filter(|tag| *tag != 0).map(tag).collect(),
+            tags: iface.tags().collect(),
             mac: iface.mac,
-            layer3: u32::from(iface.flags) & RW_IFACE_LAYER3 != 0,
+            layer3: iface.is_layer3(),
         }))
     }
 
@@ -194,7 +193,7 @@ impl Explainer {
         if iface.ifindex == 0 {
             return Err(Error::NoSlot { slot });
         }
-        let layer3 = u32::from(iface.flags) & RW_IFACE_LAYER3 != 0;
+        let layer3 = iface.is_layer3();
         let root: &OwnedFd = match self.roots.entry((slot, layer3)) {
             btree_map::Entry::Occupied(root) => root.into_mut(),
             btree_map::Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?),
@@ -284,10 +283,6 @@ impl Explainer {
     }
 }
 
-fn tag(tag: u32) -> (u16, u16) {
-    ((tag >> 16) as u16, tag as u16 & 0xfff)
-}
-
 fn asked(trace: &rw_trace) -> Option<RingAsked> {
     let index = |reference: u32| (reference != 0).then(|| BackendRef::unpack(reference).index);
     (trace.ring != 0).then(|| RingAsked {
@@ -316,7 +311,7 @@ fn counted(before: &[rw_ledger], after: &[rw_ledger]) -> Result<(usize, Reason)>
 
 /// Where the live program notes its ICMP errors; `None` where it cannot be found: then the dry one
 /// has a limit of its own, which is never reached.
-fn icmp_budget(live: &Maps) -> Option<MapHandle> {
+pub(crate) fn icmp_budget(live: &Maps) -> Option<MapHandle> {
     let icmp = live.slots.lookup((Slot::Icmp as u32).as_bytes(), MapFlags::ANY).ok()??;
     let id = u32::read_from_bytes(&icmp).ok()?;
     let options = ProgInfoQueryOptions::default().include_map_ids(true);

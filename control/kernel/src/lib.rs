@@ -8,6 +8,7 @@
 //! Interfaces are looked up in the network namespace of the calling thread.
 
 mod attach;
+pub mod capture;
 mod decap;
 mod detach;
 mod error;
@@ -25,6 +26,7 @@ mod on_pass;
 mod open;
 mod pins;
 mod probe;
+mod program;
 mod read;
 mod rings;
 mod road;

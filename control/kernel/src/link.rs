@@ -75,17 +75,17 @@ impl XdpLink {
 }
 
 /// libbpf 1.x returns negative error numbers.
-fn check(ret: i32) -> io::Result<i32> {
+pub(crate) fn check(ret: i32) -> io::Result<i32> {
     if ret < 0 { Err(io::Error::from_raw_os_error(-ret)) } else { Ok(ret) }
 }
 
-fn owned(ret: i32) -> io::Result<OwnedFd> {
+pub(crate) fn owned(ret: i32) -> io::Result<OwnedFd> {
     let fd = check(ret)?;
     // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-fn c_path(path: &Path) -> io::Result<CString> {
+pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     Ok(CString::new(path.as_os_str().as_bytes())?)
 }
 

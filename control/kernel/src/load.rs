@@ -21,6 +21,8 @@ static GATEWAY_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/gateway.bpf.o")) };
 static ROOT_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/root.bpf.o")) };
+static CAPTURE_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/capture.bpf.o")) };
 static LOSSES_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/losses.bpf.o")) };
 static PROBE_OBJECT: &Embedded<[u8]> =
@@ -32,10 +34,11 @@ static RINGS_OBJECT: &Embedded<[u8]> =
 
 /// Every object file of the packet path, by the name of its source in packet/bpf: for checks
 /// that load them all, say on another kernel.
-pub fn objects() -> [(&'static str, &'static [u8]); 6] {
+pub fn objects() -> [(&'static str, &'static [u8]); 7] {
     [
         ("root", &ROOT_OBJECT.bytes),
         ("gateway", &GATEWAY_OBJECT.bytes),
+        ("capture", &CAPTURE_OBJECT.bytes),
         ("losses", &LOSSES_OBJECT.bytes),
         ("decap", &DECAP_OBJECT.bytes),
         ("probe", &PROBE_OBJECT.bytes),
@@ -45,6 +48,8 @@ pub fn objects() -> [(&'static str, &'static [u8]); 6] {
 
 const GATEWAY: &str = "ringway_balance";
 const ICMP: &str = "ringway_icmp";
+const CAPTURE: &str = "ringway_capture";
+const CAPTURE_ENTER: &str = "ringway_capture_enter";
 const DRY: &str = ".rodata.dry";
 const TRACE: &str = ".data.trace";
 const ROOT: &str = "ringway_root";
@@ -109,6 +114,40 @@ pub(crate) fn load_dry(
     let maps = gateway_maps(&object)?;
     let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
     Ok((programs, maps, trace))
+}
+
+/// The gateway that stands in while somebody captures, and what is around it
+/// (packet/bpf/capture.bpf.c).
+#[derive(Debug)]
+pub(crate) struct CapturePrograms {
+    /// In front of the filters.
+    pub(crate) enter: OwnedFd,
+    /// Behind them.
+    pub(crate) last: OwnedFd,
+    pub(crate) gateway: Programs,
+}
+
+/// Loads it upon the live maps, with these maps of its own. `cpus`: how many there may be.
+pub(crate) fn load_capture<const N: usize>(
+    live: &Maps,
+    mut budget: Option<MapHandle>,
+    cpus: u32,
+    own: [&str; N],
+) -> Result<(CapturePrograms, [MapHandle; N])> {
+    let open = ObjectBuilder::default().open_memory(&CAPTURE_OBJECT.bytes);
+    let mut open = open.map_err(load_error(CAPTURE))?;
+    set_entries(&mut open, "capture_bytes", cpus)?;
+    share(&mut open, &mut |name| match name {
+        "icmp_budget" => Ok(budget.take()),
+        name => clone_of(live, name),
+    })?;
+    let object = load(CAPTURE, open)?;
+    let programs = CapturePrograms {
+        enter: program(&object, CAPTURE_ENTER)?,
+        last: program(&object, CAPTURE)?,
+        gateway: Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? },
+    };
+    Ok((programs, maps_of(&object, own)?))
 }
 
 fn gateway_maps(object: &Object) -> Result<Maps> {

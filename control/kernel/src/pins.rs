@@ -4,6 +4,7 @@
 //! BPFFS/ringway/NODE/maps/NAME          every map of the packet path
 //! BPFFS/ringway/NODE/ifaces/IFACE/link  the attachment of one interface
 //! BPFFS/ringway/NODE/losses/PROGRAM     the attachment of one program to its tracepoint
+//! BPFFS/ringway/NODE/capture/...        what captures share, while there are any
 //! BPFFS/ringway/NODE/socket             a symbolic link to its daemon's API socket
 //! ```
 //!
@@ -75,6 +76,11 @@ impl Pins {
     /// Pin of one of them.
     pub fn loss(&self, program: &str) -> PathBuf {
         self.losses().join(program)
+    }
+
+    /// Directory of the captures under way (capture/place.rs).
+    pub(crate) fn capture(&self) -> PathBuf {
+        self.dir().join("capture")
     }
 
     /// Names of the maps that are pinned, in alphabetical order.
@@ -218,6 +224,7 @@ impl Pins {
         let empty = list(&self.maps())?.is_empty() && list(&self.ifaces())?.is_empty();
         if !empty {
             remove_tree(&self.ifaces())?;
+            remove_tree(&self.capture())?;
             remove_tree(&self.maps())?;
             self.create()?;
         }
@@ -269,7 +276,7 @@ fn list(dir: &Path) -> Result<Vec<String>> {
 }
 
 /// Removes a directory and what is in it; one that is not there is fine.
-fn remove_tree(dir: &Path) -> Result<()> {
+pub(crate) fn remove_tree(dir: &Path) -> Result<()> {
     match fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(pin_error("remove", dir)(error)),
         _ => Ok(()),

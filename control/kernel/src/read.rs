@@ -54,6 +54,10 @@ pub struct InterfaceState {
     pub mac: [u8; 6],
     /// MTU, bytes of layer 3.
     pub mtu: u16,
+    /// Its packets have no Ethernet header.
+    pub layer3: bool,
+    /// Tags of its frames, where it is a VLAN device: ethertype and VLAN id, outer first.
+    pub tags: Vec<(u16, u16)>,
     /// How our program is on it; `None` when it is not, or in another network namespace.
     pub mode: Option<XdpMode>,
     /// Its books, all CPUs added up.
@@ -214,6 +218,8 @@ impl View {
                 name: own.map(|pin| pin.name.clone()),
                 mac: iface.mac,
                 mtu: iface.mtu,
+                layer3: iface.is_layer3(),
+                tags: iface.tags().collect(),
                 mode: own.and_then(|pin| mode_of(pin.ifindex, pin.program)),
                 ledger: self.ledger(slot)?,
             });

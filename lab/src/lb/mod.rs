@@ -12,6 +12,7 @@
 
 mod balancer;
 mod bare;
+pub(crate) mod captured;
 mod gateway;
 mod kernel_nat;
 mod path;

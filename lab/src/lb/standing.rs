@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-use ringway_testnet::{Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
+use ringway_testnet::{Child, Nginx, OneBridge, XdpReceive, one_bridge, wait_for};
 
 use super::balancer::{Balancer, PORT, v4};
 use super::path::Path;
@@ -54,6 +54,11 @@ impl Standing {
 
     pub fn url(&self) -> String {
         format!("http://{}:{PORT}/", self.balancer.address)
+    }
+
+    /// The balancer's process, where it is one.
+    pub fn pid(&self) -> Option<u32> {
+        self.balancer.child.as_ref().map(Child::pid)
     }
 
     /// What was configured, as text, for the report.

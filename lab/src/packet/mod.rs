@@ -10,6 +10,7 @@ mod feeder;
 mod frame;
 mod path;
 mod report;
+pub(crate) mod residue;
 mod site;
 
 use std::collections::btree_map::{BTreeMap, Entry};

@@ -36,8 +36,12 @@ pub(super) struct Site {
 impl Site {
     /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
     pub(super) fn new(path: Path, ip: Ip, room: u32) -> Result<Self> {
-        let (mut gateway, _) =
-            Gateway::open(&Options { flows: room, pin: false, ..Options::default() })?;
+        Self::with(path, ip, &Options { flows: room, pin: false, ..Options::default() })
+    }
+
+    /// The same with a say in how the gateway is opened.
+    pub(super) fn with(path: Path, ip: Ip, options: &Options) -> Result<Self> {
+        let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&Interface {
             slot: SLOT,
             // Of the namespace that this thread has to itself: nothing is ever sent.
@@ -85,6 +89,11 @@ impl Site {
     ) -> Result<u64> {
         let frame = self.segment(self.path.course().tcp_flags);
         feeder.nothing(&Meal { ip: self.ip, frame: &frame, flows, packets })
+    }
+
+    /// The gateway's tables.
+    pub(super) fn view(&self) -> &View {
+        &self.view
     }
 
     fn segment(&self, tcp_flags: u8) -> Vec<u8> {

@@ -11,6 +11,7 @@
 
 mod address;
 mod flow;
+mod iface;
 mod ledger;
 mod loss;
 mod reason;
@@ -55,6 +56,9 @@ pub mod raw {
         rw_daemon,
         rw_probe,
         rw_trace,
+        rw_capture,
+        rw_capture_counts,
+        rw_capture_record,
     );
 }
 

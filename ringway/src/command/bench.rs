@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use ringway_lab::{lb, packet};
+use ringway_lab::{capture, lb, packet};
 
-use crate::cli::{Bench, BenchArgs, BenchLbArgs, BenchPacketArgs, Output};
+use crate::cli::{Bench, BenchArgs, BenchCaptureArgs, BenchLbArgs, BenchPacketArgs, Output};
 use crate::exit::Exit;
 use crate::table;
 
@@ -13,6 +13,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
     match &args.what {
         Bench::Lb(args) => balancers(args),
         Bench::Packet(args) => packets(args),
+        Bench::Capture(args) => captures(args),
     }
 }
 
@@ -46,4 +47,18 @@ fn packets(args: &BenchPacketArgs) -> anyhow::Result<Exit> {
         Output::Json => table::json(&report)?,
     }
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
+    let options = capture::Options {
+        rounds: args.rounds,
+        duration: Duration::from_secs(args.seconds),
+        ..capture::Options::default()
+    };
+    let report = capture::run_guarded(&options, |line| eprintln!("{line}"))?;
+    match args.output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(&report)?,
+    }
+    Ok(Exit::Done)
 }

@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod bench;
+pub mod capture;
 pub mod check;
 pub mod completions;
 pub mod confirm;

@@ -8,6 +8,7 @@ use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Explained, Explainer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
+use crate::watch::Seen;
 use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others: what a
@@ -104,6 +105,22 @@ impl Foretold {
         if *verdict != Verdict::Drop && *frame != live.frame {
             assert!(now() != self.second, "{:?}\nlive {:02x?}", self.explained, live.frame);
         }
+    }
+}
+
+impl Foretold {
+    /// Panics when a capture tells of another service or backend.
+    pub(crate) fn hold_owners(&self, seen: &Seen) {
+        let Explained { verdict, reason, service, backend, .. } = &self.explained;
+        if (*verdict, *reason) != seen.pair {
+            return; // what time decides, see above
+        }
+        assert_eq!(seen.iface, self.explained.iface, "{:?} {seen:?}", self.explained);
+        // An ICMP error's service is known before its flow is found, or is not.
+        if service.is_some() {
+            assert_eq!(seen.service, *service, "{:?} {seen:?}", self.explained);
+        }
+        assert_eq!(seen.backend.map(|b| b.index), *backend, "{:?} {seen:?}", self.explained);
     }
 }
 

@@ -20,6 +20,7 @@ pub mod run;
 pub mod seeds;
 mod services;
 pub mod table;
+pub mod watch;
 pub mod wire;
 mod world;
 

@@ -5,6 +5,7 @@ use std::ptr::null;
 
 use libbpf_rs::libbpf_sys as sys;
 use ringway_abi::Verdict;
+use ringway_filter::Instruction;
 
 /// One program to run frames through. Shared by threads.
 #[derive(Debug)]
@@ -120,9 +121,31 @@ pub fn count_runs() -> OwnedFd {
 pub fn foreign_program(verdict: Verdict, frags: bool) -> Result<Program, std::io::Error> {
     const MOV_R0: u8 = 0xb7; // BPF_ALU64 | BPF_MOV | BPF_K
     const EXIT: u8 = 0x95; // BPF_JMP | BPF_EXIT
-    const HAS_FRAGS: u32 = 1 << 5; // BPF_F_XDP_HAS_FRAGS, linux/bpf.h
     let insn = |code, imm| sys::bpf_insn { code, imm, off: 0, ..Default::default() };
-    let insns = [insn(MOV_R0, verdict as i32), insn(EXIT, 0)];
+    load_xdp(&[insn(MOV_R0, verdict as i32), insn(EXIT, 0)], frags)
+}
+
+/// A filter's program, with the frags flag.
+pub fn filter_program(program: &[Instruction]) -> Result<Program, std::io::Error> {
+    let insns: Vec<sys::bpf_insn> = program
+        .iter()
+        .map(|insn| {
+            let mut raw = sys::bpf_insn {
+                code: insn.code,
+                off: insn.offset,
+                imm: insn.immediate,
+                ..Default::default()
+            };
+            raw.set_dst_reg(insn.dst());
+            raw.set_src_reg(insn.src());
+            raw
+        })
+        .collect();
+    load_xdp(&insns, true)
+}
+
+fn load_xdp(insns: &[sys::bpf_insn], frags: bool) -> Result<Program, std::io::Error> {
+    const HAS_FRAGS: u32 = 1 << 5; // BPF_F_XDP_HAS_FRAGS, linux/bpf.h
     let mut opts = sys::bpf_prog_load_opts {
         sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
         expected_attach_type: sys::BPF_XDP,

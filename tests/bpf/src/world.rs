@@ -6,7 +6,8 @@ use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
-use ringway_kernel::{Gateway, Interface, Options};
+use ringway_kernel::capture::Session;
+use ringway_kernel::{Detached, Gateway, Interface, Options};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
@@ -17,6 +18,7 @@ use crate::frame::{Frame, TCP, flags};
 use crate::model::ring_slot;
 use crate::run::Program;
 use crate::services::standard_tables;
+use crate::watch::{self, Node};
 use crate::wire;
 
 /// A service and its backends, as in the tables.
@@ -124,6 +126,10 @@ pub struct World {
     next_port: u16,
     /// What is asked before each frame; loaded for the first.
     dry: Mutex<Option<Dry>>,
+    /// The capture that sees each frame, where there is one.
+    watch: Mutex<Option<Session>>,
+    /// Where it is pinned: after the gateway, which holds it.
+    node: Option<Node>,
 }
 
 /// The dry instance takes as long to verify as the live one, which is most of a test's time where
@@ -146,8 +152,35 @@ impl World {
 
     /// Room for so many flows, and any change to the tables before they are first applied.
     pub fn with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
+        match std::env::var_os("RINGWAY_WATCHED") {
+            Some(_) => Self::watched_with(flows, change),
+            None => Self::build(flows, None, change),
+        }
+    }
+
+    /// A pinned one, which captures can begin on.
+    pub fn pinned() -> Self {
+        Self::build(8_192, Some(Node::new()), |_| ())
+    }
+
+    /// One of which a capture sees each frame that is fed, and its record must tell the truth.
+    pub fn watched() -> Self {
+        Self::watched_with(8_192, |_| ())
+    }
+
+    /// The same, otherwise as [`World::with`].
+    pub fn watched_with(flows: u32, change: impl FnOnce(&mut Tables)) -> Self {
+        let world = Self::build(flows, Some(Node::new()), change);
+        let session = watch::start(&world.gateway.view(), "", |_| ()).unwrap();
+        *world.watch.lock().unwrap() = Some(session);
+        world
+    }
+
+    fn build(flows: u32, node: Option<Node>, change: impl FnOnce(&mut Tables)) -> Self {
         private_network();
-        let options = Options { flows, tracked: 4_096, pin: false, ..Default::default() };
+        let name = node.as_ref().map_or_else(String::new, |node| node.name.clone());
+        let (tracked, pin) = (4_096, node.is_some());
+        let options = Options { node: name, flows, tracked, pin, ..Default::default() };
         let (mut gateway, _) = Gateway::open(&options).unwrap();
         for (slot, mac, alt_mac, mtu) in
             [(FRONT, FRONT_MAC, Some(FRONT_ALT_MAC), 9000), (BACK, BACK_MAC, None, 9000)]
@@ -162,9 +195,23 @@ impl World {
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
         let (tables, layer3) = (standard_tables(), [false; 2]);
         let dry = Mutex::default();
-        let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000, dry };
+        let watch = Mutex::default();
+        let mut world =
+            Self { gateway, tables, roots, layer3, next_port: 30_000, dry, watch, node };
         world.change(change);
         world
+    }
+
+    /// Name of a pinned world's node.
+    pub fn node(&self) -> &str {
+        &self.node.as_ref().unwrap().name
+    }
+
+    /// Ends a pinned world as `ringway detach` does.
+    pub fn detach(self) -> Detached {
+        let Self { gateway, roots, dry, watch, mut node, .. } = self;
+        drop((gateway, roots, dry, watch));
+        node.take().unwrap().detach()
     }
 
     /// Changes the tables and applies them.
@@ -201,6 +248,7 @@ impl World {
         let summary = Summary { verdict, reason, frame: out };
         if let Some(foretold) = foretold {
             foretold.hold_against(frame, &summary);
+            self.hold_record(slot, frame, &summary, &foretold);
         }
         summary
     }
@@ -208,6 +256,21 @@ impl World {
     fn foretell(&self, slot: u32, frame: &[u8]) -> Foretold {
         let mut dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
         dry.get_or_insert_with(|| Dry::new(self)).foretell(self, slot, frame)
+    }
+
+    fn hold_record(&self, slot: u32, frame: &[u8], live: &Summary, foretold: &Foretold) {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(session) = watch.as_mut() else { return };
+        let seen = watch::seen(session);
+        let raw = self.layer3[slot as usize];
+        let version = frame.first().map(|first| first >> 4);
+        if live.reason == Reason::NoStage || raw && !matches!(version, Some(4 | 6)) {
+            assert!(seen.is_empty(), "root ends it: {seen:?}");
+            return;
+        }
+        let header = raw.then(|| inner_header(self.iface(slot).mac, frame));
+        watch::hold(&seen, frame, live, header);
+        foretold.hold_owners(&seen[0]);
     }
 
     /// Feeds a frame to the front interface.
@@ -426,12 +489,15 @@ impl World {
         audit::delete(self.map("devices"), slot);
     }
 
+    fn iface(&self, slot: u32) -> rw_iface {
+        rw_iface::read_from_bytes(&audit::read(self.map("ifaces"), slot)).unwrap()
+    }
+
     /// Changes what the packet path knows of an interface.
     pub fn change_iface(&self, slot: u32, change: impl FnOnce(&mut rw_iface)) {
-        let map = self.map("ifaces");
-        let mut iface = rw_iface::read_from_bytes(&audit::read(map, slot)).unwrap();
+        let mut iface = self.iface(slot);
         change(&mut iface);
-        audit::write(map, slot, iface.as_bytes());
+        audit::write(self.map("ifaces"), slot, iface.as_bytes());
     }
 }
 
@@ -446,11 +512,19 @@ pub fn backend_port_of(world: &World, address: std::net::IpAddr, port: u16) -> B
 
 /// The packet of a device without Ethernet header, with one of zeros before it.
 fn framed(packet: &[u8]) -> Vec<u8> {
+    [&inner_header([0; 6], packet)[..], packet].concat()
+}
+
+/// The header that such a packet has within Ringway.
+fn inner_header(mac: [u8; 6], packet: &[u8]) -> [u8; 14] {
     let ethertype: [u8; 2] = match packet.first().map(|first| first >> 4) {
         Some(6) => [0x86, 0xdd],
         _ => [0x08, 0x00],
     };
-    [&[0; 12], &ethertype[..], packet].concat()
+    let mut header = [0; 14];
+    header[..6].copy_from_slice(&mac);
+    header[12..].copy_from_slice(&ethertype);
+    header
 }
 
 /// TX back by the same interface, redirect to another.

@@ -368,11 +368,22 @@ impl Worker {
 
     fn beat(&self) -> Result<Vec<(u32, Option<XdpMode>)>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        self.sweep_captures();
         let states = self.gateway.view().interfaces().map_err(kernel)?;
         // What is not pinned only this process can see.
         let mode =
             |state: &InterfaceState| state.mode.or_else(|| self.gateway.held_mode(state.slot));
         Ok(states.iter().map(|state| (state.slot, mode(state))).collect())
+    }
+
+    /// A capture whose process was killed. Packets are served with it as without.
+    fn sweep_captures(&self) {
+        let Some(pins) = self.gateway.pins() else { return };
+        match ringway_kernel::capture::sweep(pins) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "cleaned up after captures that were killed"),
+            Err(error) => tracing::warn!(%error, "captures that were killed are still there"),
+        }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{Icmpv4Type, Icmpv6Type, IpNumber, PacketBuilder, VlanId};
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId};
 use ringway_host::Mac;
 
+use crate::headers::{Headers, Transport};
 use crate::problem::Error;
 
 /// What to write.
@@ -199,33 +200,12 @@ pub fn frame(tuple: &Tuple, details: &Details) -> Result<Vec<u8>, Error> {
 
 /// What a captured frame is, in a tuple's words as far as these go.
 pub fn describe(frame: &[u8], layer3: bool) -> String {
-    let sliced = match layer3 {
-        true => etherparse::SlicedPacket::from_ip(frame),
-        false => etherparse::SlicedPacket::from_ethernet(frame),
-    };
-    let Ok(packet) = sliced else { return format!("a frame of {} bytes", frame.len()) };
-    let (from, to, number): (IpAddr, IpAddr, IpNumber) = match &packet.net {
-        Some(etherparse::NetSlice::Ipv4(ip)) => {
-            let head = ip.header();
-            (head.source_addr().into(), head.destination_addr().into(), ip.payload().ip_number)
-        }
-        Some(etherparse::NetSlice::Ipv6(ip)) => {
-            let head = ip.header();
-            (head.source_addr().into(), head.destination_addr().into(), ip.payload().ip_number)
-        }
-        _ => return format!("a frame of {} bytes that is not IP", frame.len()),
-    };
-    let at = |address, port| SocketAddr::new(address, port);
-    match packet.transport {
-        Some(etherparse::TransportSlice::Tcp(tcp)) => {
-            let flags = tcp.slice()[13];
-            let (from, to) = (at(from, tcp.source_port()), at(to, tcp.destination_port()));
-            format!("tcp {from} > {to}, {}", flag_names(flags))
-        }
-        Some(etherparse::TransportSlice::Udp(udp)) => {
-            format!("udp {} > {}", at(from, udp.source_port()), at(to, udp.destination_port()))
-        }
-        _ => format!("protocol {} {from} > {to}", number.0),
+    match Headers::of(frame, layer3, 0) {
+        Some(headers) => match headers.transport {
+            Transport::Tcp { flags, .. } => format!("{}, {}", headers.who(), flag_names(flags)),
+            _ => headers.who(),
+        },
+        None => format!("a frame of {} bytes that is not IP", frame.len()),
     }
 }
 

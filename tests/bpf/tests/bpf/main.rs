@@ -3,8 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod announce;
+mod capture;
 mod decap;
 mod dsr;
+mod filter;
 mod forward;
 mod fragments;
 mod icmp;

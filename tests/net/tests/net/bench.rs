@@ -1,4 +1,4 @@
-//! `ringway bench packet`, as short as it can be: what it says, not how fast anything is.
+//! `ringway bench packet` and `capture`, as short as they can be: what they say, not how fast anything is.
 
 use std::process::Command;
 
@@ -42,5 +42,23 @@ fn what_is_not_measured_is_said() -> Result<()> {
     ensure!(ran.err.contains("SKIPPED"), "{ran:?}");
     let wrong = bench_packet(&["--only", "natt"])?;
     ensure!(wrong.code == 2 && wrong.err.contains("new-flow"), "{wrong:?}");
+    Ok(())
+}
+
+#[test]
+fn captures_are_measured() -> Result<()> {
+    needs_root!();
+    let arguments = ["bench", "capture", "--rounds", "1", "--seconds", "1", "-o", "json"];
+    let ran: Ran = Command::new(binary()?).args(arguments).output()?.into();
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.capture/1", "{report}");
+    for figure in ["pps_off", "pps_on", "captured"] {
+        ensure!(report[figure].as_u64().is_some_and(|n| n > 100), "{figure}: {report}");
+    }
+    for figure in ["lost", "ns_off", "ns_on"] {
+        ensure!(report[figure].is_u64(), "{figure}: {report}");
+    }
+    ensure!(ran.err.contains("round 1/1  off "), "no progress: {ran:?}");
     Ok(())
 }

@@ -4,6 +4,7 @@ mod announce;
 mod bench;
 mod books;
 mod broken;
+mod capture;
 mod checks;
 mod clients;
 mod decap;

@@ -1,0 +1,93 @@
+//! What can be wrong with a filter.
+
+use std::ops::Range;
+
+/// Why something is no filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libpcap does not understand the expression, or a name in it.
+    #[error(
+        "the filter is not understood: {message}{}\n  {}\n  {}",
+        hint(.message), on_one_line(.expression), underline(.expression, .at)
+    )]
+    Syntax {
+        /// The expression.
+        expression: String,
+        /// What libpcap says.
+        message: String,
+        /// Which bytes of the expression, as near as can be told; none, at its end, where something is missing.
+        at: Range<usize>,
+    },
+    /// No packet can match it.
+    #[error(
+        "no packet can ever match the filter {expression:?}: what it asks for excludes each other"
+    )]
+    NeverMatches {
+        /// The expression.
+        expression: String,
+    },
+    /// It asks for what is in no packet, such as its direction.
+    #[error(
+        "the filter {expression:?} asks for what only a capturing kernel knows of a packet (`inbound`, `outbound`, `ifindex`): \
+         use what is in the packet, such as its addresses"
+    )]
+    NotInPackets {
+        /// The expression.
+        expression: String,
+    },
+    /// The expression is longer than libpcap can be trusted with.
+    #[error(
+        "the filter is {bytes} bytes long, at most {limit} are possible: use several, or networks and ranges instead of hosts and ports"
+    )]
+    TooMuchText {
+        /// How long it is.
+        bytes: usize,
+        /// How long it may be.
+        limit: usize,
+    },
+    /// Compiled, it is longer than can be translated.
+    #[error(
+        "the filter has {instructions} instructions when compiled, at most {limit} are possible: \
+         use several, or networks and ranges instead of hosts and ports"
+    )]
+    TooLong {
+        /// How many it has.
+        instructions: usize,
+        /// How many it may have.
+        limit: usize,
+    },
+    /// A program has an instruction that cannot be translated.
+    #[error("instruction {number} of the filter cannot be run: {reason}")]
+    Invalid {
+        /// Number of the instruction, from 0.
+        number: usize,
+        /// Why.
+        reason: &'static str,
+    },
+}
+
+/// A result whose error is [`Error`].
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What libpcap's words do not say.
+fn hint(message: &str) -> &'static str {
+    let starts = |words: &str| message.starts_with(words);
+    if starts("unknown host") || starts("unknown network") || starts("unknown ether host") {
+        "; names are not looked up: write the address"
+    } else if starts("unknown port") || starts("unknown osi proto") || starts("unknown protocol") {
+        "; write the number (names are those of /etc/services and /etc/protocols)"
+    } else {
+        " (the language is that of tcpdump: see pcap-filter(7))"
+    }
+}
+
+fn on_one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_whitespace() { ' ' } else { c }).collect()
+}
+
+/// What marks these bytes of the text when printed below it.
+fn underline(text: &str, at: &Range<usize>) -> String {
+    let length = |bytes: Range<usize>| text.get(bytes).unwrap_or_default().chars().count();
+    " ".repeat(length(0..at.start)) + &"^".repeat(length(at.clone()).max(1))
+}

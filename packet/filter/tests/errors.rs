@@ -1,0 +1,129 @@
+//! What is wrong with an expression, and where.
+
+#![allow(clippy::unwrap_used)]
+
+use ringway_filter::{Classic, Error, Filter, MOST_INSTRUCTIONS, MOST_TEXT};
+
+fn error(expression: &str) -> Error {
+    Filter::compile(expression, 65_535).unwrap_err()
+}
+
+/// The text that is marked; "" where something is missing at the end.
+fn marked(expression: &str) -> String {
+    match error(expression) {
+        Error::Syntax { expression, at, .. } => expression[at].to_owned(),
+        other => panic!("{expression}: {other}"),
+    }
+}
+
+#[test]
+fn the_place_is_found() {
+    let cases = [
+        ("tcp prt 80", "prt"),
+        ("tcp port", ""),
+        ("tcp and", ""),
+        ("(tcp or udp", ""),
+        ("tcp) or udp", ")"),
+        ("tcp and and udp", "and"),
+        ("host 192.0.2.1 192.0.2.2 and port 80", "192.0.2.2"),
+        ("host 192.0.2.256", "192.0.2.256"),
+        ("udp host 192.0.2.1", "host"),
+        ("port 80 or port 99999", "99999"),
+        ("port http-of-nobody or port 80", "http-of-nobody"),
+        ("tcp[13", ""),
+        ("tcp[13] & 2 !== 0", "!=="),
+        ("tcp[13:3] = 1", "13:3"),
+        ("((tcp[12] & 0xf0) >> 2) + = 5", "="),
+        ("ip and (ip[0] & 0xf) = 5)", ")"),
+        ("net 192.0.2.1/24", "192.0.2.1/24"),
+        ("vlan 5 tcp", "tcp"),
+        ("host www.example.com and tcp", "www.example.com"),
+        ("ether host eth-of-nobody", "eth-of-nobody"),
+        ("tcp\tand\nprt 80", "prt"),
+    ];
+    for (expression, expected) in cases {
+        assert_eq!(marked(expression), expected, "{}", error(expression));
+    }
+}
+
+#[test]
+fn it_is_told_in_libpcaps_words_with_a_mark_below() {
+    assert_eq!(
+        error("tcp and prt 80").to_string(),
+        "the filter is not understood: syntax error (the language is that of tcpdump: see pcap-filter(7))\n  \
+           tcp and prt 80\n          ^^^"
+    );
+    let unknown = error("tcp and host www.example.com").to_string();
+    assert!(
+        unknown.contains("unknown host 'www.example.com'; names are not looked up"),
+        "{unknown}"
+    );
+    assert!(unknown.ends_with("\n               ^^^^^^^^^^^^^^^"), "{unknown}");
+    let cut = error("tcp\0").to_string();
+    assert!(cut.contains("a zero byte"), "{cut}");
+}
+
+#[test]
+fn what_can_never_match() {
+    for expression in ["tcp and udp", "ip and ip6", "port 80 and icmp", "1 = 2"] {
+        let never = Error::NeverMatches { expression: expression.to_owned() };
+        assert_eq!(error(expression), never);
+    }
+}
+
+#[test]
+fn what_is_in_no_packet() {
+    for expression in ["inbound", "tcp and outbound", "ifindex 2"] {
+        let outside = Error::NotInPackets { expression: expression.to_owned() };
+        assert_eq!(error(expression), outside);
+    }
+}
+
+#[test]
+fn bounds() {
+    let text = "a".repeat(MOST_TEXT + 1);
+    assert_eq!(error(&text), Error::TooMuchText { bytes: MOST_TEXT + 1, limit: MOST_TEXT });
+    let deep = "(".repeat(MOST_TEXT);
+    assert!(matches!(error(&deep), Error::Syntax { .. }));
+    let deep = format!("{}tcp{}", "(".repeat(2000), ")".repeat(2000));
+    assert!(Filter::compile(&deep, 65_535).is_ok());
+    let long = vec![Classic { code: 0x06, jt: 0, jf: 0, k: 1 }; MOST_INSTRUCTIONS + 1];
+    let instructions = MOST_INSTRUCTIONS + 1;
+    let too_long = Error::TooLong { instructions, limit: MOST_INSTRUCTIONS };
+    assert_eq!(Filter::from_classic(&long).unwrap_err(), too_long);
+    let loops = error("ip6 protochain 6").to_string();
+    assert!(loops.contains("protochain"), "{loops}");
+}
+
+#[test]
+fn programs_that_nobody_would_run() {
+    let end = Classic { code: 0x06, jt: 0, jf: 0, k: 1 };
+    let invalid = |code, jt, k| {
+        let first = Classic { code, jt, jf: 0, k };
+        matches!(Filter::from_classic(&[first, end]), Err(Error::Invalid { number: 0, .. }))
+    };
+    assert!(invalid(0x15, 1, 0), "a branch out of the program");
+    assert!(invalid(0x05, 0, 1), "a jump out of the program");
+    assert!(invalid(0x05, 0, u32::MAX), "a loop");
+    assert!(invalid(0x34, 0, 0), "division by zero");
+    assert!(invalid(0x60, 0, 16), "memory that there is not");
+    assert!(invalid(0x0e, 0, 0), "return X, which aborts libpcap's interpreter");
+    assert!(invalid(0x21, 0, 0), "X from the packet, likewise");
+    assert!(Filter::from_classic(&[]).is_err());
+    assert!(Filter::from_classic(&[Classic { code: 0x07, ..end }]).is_err(), "no end");
+    // Every code there is, and none makes it panic.
+    for code in 0..=u16::MAX {
+        if let Ok(filter) = Filter::from_classic(&[Classic { code, jt: 0, jf: 0, k: 1 }, end]) {
+            filter.matches(&[0; 60], 60);
+            assert!(filter.translate_to_verdict(1, 2).len() > 2);
+        }
+    }
+}
+
+#[test]
+fn an_empty_filter_matches_everything() {
+    for expression in ["", "  "] {
+        let filter = Filter::compile(expression, 1).unwrap();
+        assert!(filter.matches(&[], 0));
+    }
+}

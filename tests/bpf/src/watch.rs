@@ -1,0 +1,132 @@
+//! Captures beside the packet path: what they have seen of each frame. A world that is watched holds
+//! the records against what it fed and what came of it; with RINGWAY_WATCHED=1 every world is.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use ringway_abi::{BackendRef, Reason, Verdict};
+use ringway_filter::Filter;
+use ringway_kernel::capture::{MOST_BYTES, Record, Session, Wanted};
+use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
+
+use crate::Summary;
+
+/// A record, to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Interface slot.
+    pub iface: u32,
+    /// Verdict and reason.
+    pub pair: (Verdict, Reason),
+    /// Id of its service.
+    pub service: Option<u16>,
+    /// Its backend.
+    pub backend: Option<BackendRef>,
+    /// Bytes before, and how many there were.
+    pub before: (Vec<u8>, u32),
+    /// The same after, where it was rewritten.
+    pub after: Option<(Vec<u8>, u32)>,
+}
+
+impl Seen {
+    fn new(record: &Record<'_>) -> Self {
+        Self {
+            iface: record.iface,
+            pair: (record.verdict, record.reason),
+            service: record.service,
+            backend: record.backend,
+            before: (record.before.to_vec(), record.before_len),
+            after: record.after.map(|(bytes, len)| (bytes.to_vec(), len)),
+        }
+    }
+}
+
+/// Begins a capture of what this expression says, changed as you like.
+pub fn start(
+    view: &View,
+    expression: &str,
+    change: impl FnOnce(&mut Wanted<'_>),
+) -> ringway_kernel::Result<Session> {
+    let filter = Filter::compile(expression, MOST_BYTES).unwrap();
+    let translate = |here: &ringway_filter::Surroundings<'_>| filter.translate(here);
+    let mut wanted = Wanted {
+        filter: &translate,
+        iface: None,
+        verdicts: &[],
+        reasons: &[],
+        service: None,
+        backend: None,
+        sample: 1,
+        snaplen: MOST_BYTES,
+        buffer_bytes: 1 << 20,
+    };
+    change(&mut wanted);
+    Session::start(view, &wanted)
+}
+
+/// What it has seen up to now.
+pub fn seen(session: &mut Session) -> Vec<Seen> {
+    let mut all = Vec::new();
+    while session.poll(Duration::ZERO, |record| all.push(Seen::new(&record))).unwrap() > 0 {}
+    all
+}
+
+/// The one record of a frame: what came and what became of it, to the byte. `layer3`: the header
+/// that a frame of such a device has within Ringway.
+pub(crate) fn hold(seen: &[Seen], came: &[u8], live: &Summary, layer3: Option<[u8; 14]>) {
+    let [seen] = seen else { panic!("{} records of {came:02x?}, {live:?}", seen.len()) };
+    let whole = |bytes: &[u8], framed: bool| {
+        let header: &[u8] = layer3.as_ref().filter(|_| framed).map_or(&[], |header| header);
+        let bytes = [header, bytes].concat();
+        let len = bytes.len() as u32;
+        (bytes, len)
+    };
+    let rewritten = matches!(live.verdict, Verdict::Tx | Verdict::Redirect)
+        || live.reason == Reason::PassRewritten;
+    let after = rewritten.then(|| whole(&live.frame, live.verdict != Verdict::Redirect));
+    assert_eq!(seen.pair, live.pair(), "{seen:?}");
+    assert_eq!(seen.before, whole(came, true), "{seen:?}");
+    assert_eq!(seen.after, after, "{seen:?}");
+}
+
+/// A node of its own under the machine's bpffs, detached when dropped, also by a failing test. What
+/// a killed test left behind goes when the next one starts.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+}
+
+const PREFIX: &str = "rwtables";
+
+impl Node {
+    pub(crate) fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        sweep();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { name: format!("{PREFIX}-{}-{number}", std::process::id()) }
+    }
+}
+
+impl Node {
+    pub(crate) fn detach(&self) -> Detached {
+        detach(Path::new(DEFAULT_BPFFS), &self.name).unwrap()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = detach(Path::new(DEFAULT_BPFFS), &self.name);
+    }
+}
+
+fn sweep() {
+    let Ok(pins) = Pins::new(DEFAULT_BPFFS, PREFIX) else { return };
+    for name in pins.known_nodes().unwrap_or_default() {
+        let mut parts = name.split('-');
+        let owner = (parts.next() == Some(PREFIX)).then(|| parts.next()).flatten();
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+            let _ = detach(Path::new(DEFAULT_BPFFS), &name);
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Filters translated to eBPF: the kernel takes every one, and they say what libpcap's interpreter says. packet/filter has the
+//! same test for an interpreter of its own; PROPTEST_CASES makes either longer.
+
+use std::os::fd::AsFd;
+
+use libbpf_rs::libbpf_sys::bpf_map_create_opts;
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use proptest::collection::vec;
+use proptest::test_runner::{Config, TestRunner};
+use ringway_abi::Verdict;
+use ringway_bpf_tests::run::{Program, filter_program};
+use ringway_filter::{Error, Filter, Surroundings};
+
+use crate::needs_root;
+
+#[path = "../../../../packet/filter/tests/agree/samples.rs"]
+mod samples;
+
+const SNAPLEN: u32 = 65_535;
+
+/// The kernel gives up at a million.
+const VERIFIER_LIMIT: u32 = 500_000;
+
+/// Also long lists, of which one is as long as it may be, are far from what the verifier has time for.
+#[test]
+fn filters_load() {
+    needs_root!("filters_load");
+    let mut most = 0;
+    for filter in filters() {
+        let verified = load(&filter).verified_instructions();
+        assert!(verified < VERIFIER_LIMIT, "{}: {verified}", filter.expression());
+        most = most.max(verified);
+    }
+    println!("filters: at most {most} instructions verified");
+}
+
+#[test]
+fn realistic_filters() {
+    needs_root!("realistic_filters");
+    for filter in filters() {
+        let program = load(&filter);
+        let frames = vec(samples::frame(), 20);
+        runner(20)
+            .run(&frames, |frames| {
+                agree(&filter, &program, &frames);
+                Ok(())
+            })
+            .unwrap();
+    }
+}
+
+/// As people write them, and long lists.
+fn filters() -> Vec<Filter> {
+    let long: [(usize, fn(usize) -> String); 4] = [
+        (50, |n| format!("port {}", 1000 + 3 * n)),
+        (70, |n| format!("host 10.0.{}.{}", n / 8, n % 8)),
+        (75, |n| format!("(tcp and src host 10.0.0.{n} and dst port {})", 5000 + n)),
+        (90, |n| format!("tcp[((tcp[12] & 0xf0) >> 2) + {n}] = {n}")),
+    ];
+    let long = long.map(|(parts, part)| (1..=parts).map(part).collect::<Vec<_>>().join(" or "));
+    let short = samples::REALISTIC.map(str::to_owned);
+    let all = short.into_iter().chain(long);
+    all.map(|expression| Filter::compile(&expression, SNAPLEN).unwrap()).collect()
+}
+
+#[test]
+fn random_filters() {
+    needs_root!("random_filters");
+    let tested = (samples::expression(), vec(samples::frame(), 20));
+    runner(100)
+        .run(&tested, |(expression, frames)| {
+            match Filter::compile(&expression, SNAPLEN) {
+                Ok(filter) => agree(&filter, &load(&filter), &frames),
+                Err(Error::NeverMatches { .. } | Error::Syntax { .. }) => {}
+                Err(error) => panic!("{expression}: {error}"),
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+/// Of up to as many instructions as there may be.
+#[test]
+fn random_programs() {
+    needs_root!("random_programs");
+    for (cases, most) in [(100, 60), (5, ringway_filter::MOST_INSTRUCTIONS - 20)] {
+        let tested = (samples::program(most), vec(samples::frame(), 20));
+        runner(cases)
+            .run(&tested, |(program, frames)| {
+                let filter = Filter::from_classic(&program).unwrap();
+                agree(&filter, &load(&filter), &frames);
+                Ok(())
+            })
+            .unwrap();
+    }
+}
+
+/// Two in a chain: each notes its own matches and goes on, past an empty place, too.
+#[test]
+fn a_chain() {
+    needs_root!("a_chain");
+    let state = map(MapType::PercpuArray, 16);
+    let programs = map(MapType::ProgArray, 4);
+    let chained = |index, expression, onward: &[_]| {
+        let filter = Filter::compile(expression, SNAPLEN).unwrap();
+        let onward: Vec<_> = onward.iter().map(|place| (programs.as_fd(), *place)).collect();
+        let last_resort = Verdict::Drop as u32;
+        let surroundings = Surroundings {
+            state: state.as_fd(),
+            mask_offset: 8,
+            index,
+            onward: &onward,
+            last_resort,
+        };
+        filter_program(&filter.translate(&surroundings)).unwrap()
+    };
+    let second = chained(31, "greater 20", &[3]);
+    let first = chained(0, "ether proto 0x88cc", &[2, 1]);
+    put(&programs, 1, &second);
+
+    let mut out = Vec::new();
+    let mut mask_of = |frame: &[u8]| {
+        let cpus = libbpf_rs::num_possible_cpus().unwrap();
+        state.update_percpu(&[0; 4], &vec![vec![0; 16]; cpus], MapFlags::ANY).unwrap();
+        assert_eq!(first.run(frame, &mut out).unwrap(), Verdict::Drop);
+        let states = state.lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        let masks = states.iter().map(|state| u32::from_ne_bytes(state[8..12].try_into().unwrap()));
+        masks.fold(0, |all, mask| all | mask)
+    };
+    let lldp = |length: usize| [&[2; 12][..], &[0x88, 0xcc], &vec![0; length - 14]].concat();
+    assert_eq!(mask_of(&lldp(60)), 1 << 31 | 1);
+    assert_eq!(mask_of(&lldp(15)), 1);
+    assert_eq!(mask_of(&[2; 60]), 1 << 31);
+    assert_eq!(mask_of(&[2; 15]), 0);
+}
+
+fn map(kind: MapType, value_size: u32) -> MapHandle {
+    let opts =
+        bpf_map_create_opts { sz: size_of::<bpf_map_create_opts>() as _, ..Default::default() };
+    let entries = if kind == MapType::ProgArray { 4 } else { 1 };
+    MapHandle::create(kind, Some("filter_test"), 4, value_size, entries, &opts).unwrap()
+}
+
+fn put(programs: &MapHandle, place: u32, program: &Program) {
+    use std::os::fd::AsRawFd;
+    let fd = program.as_fd().as_raw_fd() as u32;
+    programs.update(&place.to_ne_bytes(), &fd.to_ne_bytes(), MapFlags::ANY).unwrap();
+}
+
+/// So many cases, unless PROPTEST_CASES says how many.
+fn runner(cases: u32) -> TestRunner {
+    let default = Config::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { default.cases } else { cases };
+    TestRunner::new(Config { cases, failure_persistence: None, ..default })
+}
+
+fn load(filter: &Filter) -> Program {
+    let program = filter.translate_to_verdict(Verdict::Drop as u32, Verdict::Pass as u32);
+    let refused =
+        |error| panic!("refused: {error}: {:?} {:?}", filter.expression(), filter.classic());
+    filter_program(&program).unwrap_or_else(refused)
+}
+
+fn agree(filter: &Filter, program: &Program, frames: &[Vec<u8>]) {
+    let mut out = Vec::new();
+    for frame in frames {
+        let matches = filter.matches(frame, frame.len() as u32);
+        let verdict = program.run(frame, &mut out).unwrap();
+        let said = (filter.expression(), filter.classic());
+        assert_eq!(verdict == Verdict::Drop, matches, "{said:?} on {frame:02x?}");
+    }
+}

@@ -1,0 +1,418 @@
+//! `ringway capture`: what it shows is what happened, and traffic does not notice it.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Load, SERVICE_V4, SOON, Site, WEB, binary, get, needs_root, not_tested, ringway,
+    service,
+};
+use ringway_testnet::{Child, Namespace, Signal, tools, wait_until};
+
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const BEGUN: &str = "capturing from";
+
+fn web(backends: usize) -> Result<(Site, Gateway)> {
+    let site = Site::new(backends)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    Ok((site, gateway))
+}
+
+/// A capture in the background, once it has begun.
+fn begin(site: &Site, arguments: &[&str]) -> Result<Child> {
+    let ns = &site.net.gateway;
+    let mut command = ns.command(binary()?);
+    command.args(["capture", "--node", ns.name()]).args(arguments);
+    let mut child = ns.spawn(command)?;
+    child.wait_for_log(BEGUN, SOON)?;
+    Ok(child)
+}
+
+/// Asks it to end; its exit code and its words.
+fn end(mut capture: Child) -> Result<(i32, String)> {
+    capture.signal(Signal::INT)?;
+    ended(capture)
+}
+
+fn ended(mut capture: Child) -> Result<(i32, String)> {
+    let end = capture.wait(SOON)?;
+    Ok((end.status.code().unwrap_or(-1), end.log))
+}
+
+/// Captured, lost and matching packets of the line that a capture ends with.
+fn totals(log: &str) -> Result<[u64; 3]> {
+    let line = log.lines().find(|line| line.contains(" lost (ring full), "));
+    let line = line.with_context(|| format!("no totals in {log}"))?;
+    let words = line.split(|c: char| !c.is_ascii_digit());
+    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    numbers.try_into().map_err(|_| anyhow::anyhow!("{line}"))
+}
+
+/// A shell in the gateway's namespace, where `ringway capture` of this node is `$CAPTURE`.
+fn shell(ns: &Namespace, script: &str) -> Result<Command> {
+    let mut command = ns.command("bash");
+    let capture = format!("{} capture --node {}", binary()?.display(), ns.name());
+    command.arg("-c").arg(script).env("CAPTURE", capture).current_dir(ns.directory());
+    Ok(command)
+}
+
+/// Lines of what tshark says of a capture's packets; it must find nothing wrong with the file.
+fn tshark(site: &Site, file: &Path, fields: &[&str]) -> Result<Vec<String>> {
+    let mut command = site.net.gateway.tool("tshark")?;
+    command.env("WIRESHARK_DATA_DIR", tools::peers().join("usr/share/wireshark"));
+    command.args(["-n", "-T", "fields", "-r"]).arg(file);
+    for field in fields {
+        command.args(["-e", field]);
+    }
+    let output = command.output()?;
+    let complaints = String::from_utf8_lossy(&output.stderr).replace("Running as user", "");
+    ensure!(output.status.success() && !complaints.contains("cut short"), "tshark: {complaints}");
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Packets that ended with these reasons.
+fn counted(gateway: &Gateway, reasons: &[&str]) -> Result<u64> {
+    let status = gateway.status()?;
+    let counters = status["counters"].as_array().context("no counters")?;
+    let own = counters.iter().filter(|c| reasons.iter().any(|reason| c["reason"] == **reason));
+    Ok(own.filter_map(|c| c["packets"].as_u64()).sum())
+}
+
+fn directory(gateway: &Gateway) -> std::path::PathBuf {
+    gateway.pins().join("capture")
+}
+
+fn wait_until_nothing_is_left(gateway: &Gateway) -> Result<()> {
+    let left = directory(gateway);
+    Ok(wait_until("the end of all captures", SOON, || !left.exists())?)
+}
+
+/// Every packet of some requests, twice: as it came and as it left, with what was decided.
+#[test]
+fn a_file_tells_the_whole_truth() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(2)?;
+    let file = site.net.gateway.directory().join("web.pcapng");
+    let path = file.to_string_lossy().into_owned();
+    let nat = ["nat-forward", "nat-reply"];
+    let before = counted(&gateway, &nat)?;
+    let capture = begin(&site, &["-w", &path, "--service", "web", "tcp port 80"])?;
+    for _ in 0..5 {
+        get(site.client(), WEB)?;
+    }
+    // The last packet may still be under way.
+    wait_until("an end of packets", SOON, || {
+        let now = counted(&gateway, &nat).unwrap_or(0);
+        now > before && Some(now) == counted(&gateway, &nat).ok()
+    })?;
+    let (code, log) = end(capture)?;
+    let packets = counted(&gateway, &nat)? - before;
+    ensure!(code == 0 && totals(&log)? == [packets, 0, packets], "{packets} packets: {log}");
+
+    let fields = [
+        "frame.packet_id",
+        "frame.interface_name",
+        "frame.packet_flags_direction",
+        "frame.verdict.ebpf_xdp",
+        "frame.comment",
+        "ip.src",
+        "ip.dst",
+        "tcp.flags.syn",
+        "tcp.flags.ack",
+    ];
+    let rows = tshark(&site, &file, &fields)?;
+    ensure!(rows.len() as u64 == 2 * packets, "{} blocks of {packets} packets", rows.len());
+    let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.split('\t').collect()).collect();
+    let mut opened = 0;
+    for pair in rows.chunks(2) {
+        let (came, left) = (&pair[0], &pair[1]);
+        ensure!(came[0] == left[0] && came[4] == left[4], "no pair: {pair:?}");
+        ensure!((came[2], left[2]) == ("0x00000001", "0x00000002"), "{pair:?}");
+        ensure!(came[3] == "4" && left[3] == "4", "XDP_REDIRECT is 4: {pair:?}");
+        ensure!(came[4].contains(", service web, backend 10.2.0.1"), "{pair:?}");
+        let (there, back) = match came[4] {
+            comment if comment.starts_with("redirect nat-forward, ") => ("eth0", "eth1"),
+            _ => ("eth1", "eth0"),
+        };
+        ensure!((came[1], left[1]) == (there, back), "{pair:?}");
+        let (client, vip) = ("10.1.0.2", "10.1.0.80");
+        match there {
+            "eth0" => ensure!((came[5], came[6], left[5]) == (client, vip, "10.2.0.1"), "{pair:?}"),
+            _ => ensure!((came[6], left[5], left[6]) == ("10.2.0.1", vip, client), "{pair:?}"),
+        }
+        opened += u32::from((there, came[7], came[8]) == ("eth0", "1", "0"));
+    }
+    ensure!(opened == 5, "{opened} connections");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// Other people's programs read it as it is written.
+#[test]
+fn a_pipe_is_read_as_packets_come() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(1)?;
+    let ns = &site.net.gateway;
+    let tcpdump = tools::find("tcpdump");
+    let (reader, environment) = match &tcpdump {
+        Ok(tool) => (format!("{} -Z root -nr -", tool.path.display()), tool),
+        Err(why) => {
+            not_tested(format_args!("pcapng by tcpdump: {why}"));
+            return Ok(());
+        }
+    };
+    let mut command = shell(ns, &format!("$CAPTURE -c 6 -w - --service web | {reader}"))?;
+    environment.set_environment(&mut command);
+    let mut child = ns.spawn(command)?;
+    child.wait_for_log(BEGUN, SOON)?;
+    get(site.client(), WEB)?;
+    let (code, log) = ended(child)?;
+    ensure!(code == 0 && log.contains("6 captured, 0 lost"), "{log}");
+    let came = log.lines().filter(|line| line.contains(" > 10.1.0.80.80: Flags [")).count();
+    let left = log.lines().filter(|line| line.contains(" > 10.2.0.11.80: Flags [")).count();
+    ensure!(came > 0 && came == left, "{log}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+#[test]
+fn a_flow_is_followed() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(1)?;
+    let capture = begin(&site, &["--follow", "-c", "6", "tcp and host 10.1.0.2"])?;
+    get(site.client(), WEB)?;
+    let (code, log) = ended(capture)?;
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains(" flow ")).collect();
+    ensure!(code == 0 && lines.len() == 6, "{log}");
+    ensure!(lines.iter().all(|line| line.contains(" flow 1 ")), "one flow both ways: {log}");
+    let syn = ["eth0 tcp 10.1.0.2:", " > 10.1.0.80:80 syn seq ", " len 0  redirect nat-forward, "];
+    ensure!(syn.iter().all(|words| lines[0].contains(words)), "{log}");
+    ensure!(lines[0].contains("service web, backend 10.2.0.11:80; leaves eth1 as tcp 10.2.0.1:"));
+    ensure!(!lines[0].contains('+') && lines[1].contains("s  eth1 tcp 10.2.0.11:80 > "), "{log}");
+    ensure!(lines[1].contains(" syn,ack seq ") && lines[1].contains(" +"), "{log}");
+    ensure!(lines[1].contains("redirect nat-reply, "), "{log}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// What was dropped, and why; nothing else.
+#[test]
+fn drops_with_their_reason() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let dead = SocketAddr::new(SERVICE_V4, 9);
+    let none = service(
+        "dead",
+        dead,
+        &site.backends(SERVICE_V4, 9),
+        "announce = \"arp\"\nprotocol = \"udp\"\nwhen_none_healthy = \"drop\"\n",
+    );
+    let none = none.replace("port = 9 }", "port = 9, weight = 0 }");
+    let text = site.configuration(&(site.service("web", WEB, CHECK) + &none));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    gateway.wait_status("web served", |_| get(site.client(), WEB).is_ok())?;
+    let capture = begin(&site, &["--verdict", "drop", "-c", "3", "-o", "json", "-i", "eth0"])?;
+    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    for _ in 0..3 {
+        get(site.client(), WEB)?;
+        socket.send_to(b"hello", dead)?;
+    }
+    let (code, log) = ended(capture)?;
+    let documents = log.lines().filter_map(|line| serde_json::from_str(line).ok());
+    let documents: Vec<serde_json::Value> = documents.collect();
+    ensure!(code == 0 && documents.len() == 4, "{log}");
+    for packet in &documents[..3] {
+        ensure!(packet["schema"] == "ringway.packet/1" && packet["verdict"] == "drop", "{packet}");
+        ensure!(packet["reason"] == "no-backend" && packet["service"] == "dead", "{packet}");
+        let words = packet["before"]["packet"].as_str().unwrap_or_default();
+        ensure!(words.ends_with(" > 10.1.0.80:9 len 5") && packet["after"].is_null(), "{packet}");
+    }
+    let summary = &documents[3];
+    ensure!(summary["schema"] == "ringway.capture/1" && summary["ended"] == "count", "{summary}");
+    ensure!(summary["captured_packets"] == 3 && summary["lost_packets"] == 0, "{summary}");
+    Ok(())
+}
+
+/// The daemon cleans up after it, and no request fails.
+#[test]
+fn a_killed_capture_is_swept_away() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(2)?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 20)?;
+    let file = site.net.gateway.directory().join("killed.pcapng");
+    let mut capture = begin(&site, &["-w", &file.to_string_lossy()])?;
+    wait_until("packets in the file", SOON, || file.metadata().is_ok_and(|it| it.len() > 1 << 16))?;
+    ensure!(directory(&gateway).exists(), "where are its pins?");
+    capture.kill()?;
+    wait_until_nothing_is_left(&gateway)?;
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
+    ensure!(get(site.client(), WEB)?.starts_with('b'));
+    Ok(())
+}
+
+/// What it had until then is whole.
+#[test]
+fn a_full_disk_ends_it_alone() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(2)?;
+    let ns = &site.net.gateway;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 10, 30)?;
+    // A disk of its own, which nobody else sees.
+    let script = "mkdir small && mount -t tmpfs -o size=256k tmpfs small && \
+        { $CAPTURE -w small/full.pcapng; code=$?; cp small/full.pcapng full.pcapng; exit $code; }";
+    let mut command = ns.command("unshare");
+    let plain = shell(ns, script)?;
+    command.arg("--mount").arg(plain.get_program()).args(plain.get_args());
+    command.envs(plain.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    command.current_dir(ns.directory());
+    let mut child = ns.spawn(command)?;
+    let finished = child.wait(SOON)?;
+    ensure!(finished.status.code() == Some(1), "{finished:?}");
+    let log = finished.log;
+    ensure!(log.contains("No space left on device") && log.contains("to do: free some"), "{log}");
+    let [captured, ..] = totals(&log)?;
+    ensure!(log.contains(&format!("it holds the first {captured} packets, whole")), "{log}");
+    let rows = tshark(&site, &ns.directory().join("full.pcapng"), &["frame.packet_id"])?;
+    let mut ids: Vec<&String> = rows.iter().collect();
+    ids.dedup();
+    ensure!(captured > 100 && ids.len() as u64 == captured, "{} of {captured}", ids.len());
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0, "{outcome:?}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// `| head`, and a reader that goes while nothing comes.
+#[test]
+fn a_closed_pipe_ends_it_quietly() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(1)?;
+    let ns = &site.net.gateway;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 2, 30)?;
+    let idle = "$CAPTURE -w - 'host 192.0.2.99' | head -c 28 > /dev/null";
+    for pipe in ["$CAPTURE | head -n 3", idle] {
+        let output = shell(ns, &format!("{pipe}; echo \"codes ${{PIPESTATUS[*]}}\""))?.output()?;
+        let out = String::from_utf8_lossy(&output.stdout);
+        let err = String::from_utf8_lossy(&output.stderr);
+        ensure!(out.ends_with("codes 0 0\n"), "{pipe}: {out}{err}");
+        ensure!(totals(&err).is_ok() && !err.contains("ipe"), "{pipe}: {err}");
+        ensure!(pipe == idle || out.lines().count() == 4, "{out}");
+    }
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0, "{outcome:?}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// Each with a filter of its own; one more is told who is there.
+#[test]
+fn twelve_at_once_and_no_more() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(1)?;
+    let own = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??.local_addr()?.port();
+    let mut captures = Vec::new();
+    for n in 0..12 {
+        // Every other one wants what comes, the others want nothing of it.
+        let filter = if n % 2 == 0 { "tcp port 80".into() } else { format!("udp port {own}") };
+        captures.push(begin(&site, &["--service", "web", &filter])?);
+    }
+    let refused = ringway(&site.net.gateway, &["capture", "--node", gateway.node()])?;
+    let pid = captures[11].pid().to_string();
+    ensure!(refused.code == 1 && refused.err.contains("12 captures"), "{refused:?}");
+    ensure!(refused.err.contains(&pid), "{pid} is not among {refused:?}");
+    ensure!(get(site.client(), WEB)?.starts_with('b'));
+    let packets = counted(&gateway, &["nat-forward", "nat-reply"])?;
+    ensure!(packets > 0, "no packets");
+    for (n, capture) in captures.into_iter().enumerate() {
+        let (code, log) = end(capture)?;
+        let [captured, lost, _] = totals(&log)?;
+        ensure!(code == 0 && lost == 0 && (captured > 0) == (n % 2 == 0), "capture {n}: {log}");
+    }
+    wait_until_nothing_is_left(&gateway)
+}
+
+#[test]
+fn nonsense_is_told_what_to_write() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(1)?;
+    let ns = &site.net.gateway;
+    let node = gateway.node();
+    for (arguments, code, words) in [
+        (&["tcp port foo"][..], 2, &["foo", "tcp port foo\n", "^^^"][..]),
+        (&["ip and ip6"], 2, &["ever match", "ip and ip6"]),
+        (&["tcp and ("], 2, &["^"]),
+        (&["-i", "eth7"], 2, &["no interface \"eth7\"", "eth0, eth1"]),
+        (&["--service", "wep"], 2, &["mean \"web\"?"]),
+        (&["--reason", "no-backand"], 2, &["mean \"no-backend\"?"]),
+        (&["--verdict", "dropped"], 2, &["aborted, drop, pass"]),
+        (&["--backend", "10.2.0.99"], 2, &["no backend 10.2.0.99"]),
+        (&["-w", "/nonexistent/x"], 2, &["/nonexistent/x", "give another file with -w"]),
+        (&["-w", "-", "--follow"], 2, &["standard output is the pcapng file"]),
+        (&["-s", "0"], 2, &["1..=16384"]),
+        (&["--size", "10"], 2, &["a number and its unit"]),
+    ] {
+        let ran = ringway(ns, &[&["capture", "--node", node], arguments].concat())?;
+        ensure!(ran.code == code, "{arguments:?}: {ran:?}");
+        ensure!(words.iter().all(|word| ran.err.contains(word)), "{arguments:?}: {ran:?}");
+    }
+    let elsewhere = ringway(ns, &["capture", "--node", "nobody"])?;
+    ensure!(elsewhere.code == 3 && elsewhere.err.contains(node), "{elsewhere:?}");
+    // Without root, the pins are not for looking at.
+    let mut command = ns.command("setpriv");
+    command.args(["--reuid", "65534", "--clear-groups", "--inh-caps=-all"]).arg(binary()?);
+    let output = command.args(["capture", "--node", node]).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(1) && said.contains("run as root"), "{said}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// A reader that is too slow loses packets, says how many, and keeps nobody.
+#[test]
+fn losses_are_told() -> Result<()> {
+    needs_root!();
+    let (site, gateway) = web(2)?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 50, 30)?;
+    // Until it is told to read, the pipe and the ring are all the room there is.
+    let script = "mkfifo go; { echo $BASHPID > pid; exec $CAPTURE --buffer 64KiB -w -; } | \
+        { read -r _ < go; exec cat > /dev/null; }; exit ${PIPESTATUS[0]}";
+    let ns = &site.net.gateway;
+    let mut child = ns.spawn(shell(ns, script)?)?;
+    child.wait_for_log(BEGUN, SOON)?;
+    let requests = || counted(&gateway, &["nat-forward"]).unwrap_or(0);
+    let begun = requests();
+    wait_until("many requests", SOON, || requests() > begun + 5000)?;
+    let outcome = load.stop()?;
+    std::fs::write(ns.directory().join("go"), "\n")?;
+    child.wait_for_log("packets are lost: ", SOON)?;
+    let pid = std::fs::read_to_string(ns.directory().join("pid"))?;
+    ensure!(Command::new("kill").args(["-INT", pid.trim()]).status()?.success(), "no {pid}");
+    let (code, log) = ended(child)?;
+    let [captured, lost, matched] = totals(&log)?;
+    ensure!(code == 0 && captured > 0 && lost > 0 && captured + lost == matched, "{log}");
+    ensure!(outcome.errors == 0, "{outcome:?}");
+    wait_until_nothing_is_left(&gateway)
+}
+
+/// The interface, or all of the node.
+#[test]
+fn what_goes_away_ends_it() -> Result<()> {
+    needs_root!();
+    let (site, mut gateway) = web(1)?;
+    let file = site.net.gateway.directory().join("gone.pcapng");
+    let capture = begin(&site, &["-w", &file.to_string_lossy(), "-i", "eth0"])?;
+    get(site.client(), WEB)?;
+    let whole = begin(&site, &["--service", "web"])?;
+    site.net.gateway.ip("link del dev eth0\n")?;
+    let (code, log) = ended(capture)?;
+    ensure!(code == 1 && log.contains("eth0: the interface is gone"), "{log}");
+    let [captured, ..] = totals(&log)?;
+    let rows = tshark(&site, &file, &["frame.packet_id"])?;
+    ensure!(captured > 0 && rows.len() as u64 >= captured, "{rows:?}: {log}");
+
+    gateway.terminate()?;
+    let detached = gateway.ringway(&["detach", "--verify"])?;
+    ensure!(detached.code == 0, "{detached:?}");
+    let (code, log) = ended(whole)?;
+    ensure!(code == 1 && log.contains("was detached"), "{log}");
+    Ok(())
+}
