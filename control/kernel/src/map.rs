@@ -85,7 +85,7 @@ impl Maps {
         Self::from_each(|name| {
             // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
             // open for reading only a private one, which BPF maps refuse.
-            let flags = if name == "tracked" { 0 } else { RDONLY };
+            let flags = if matches!(name, "tracked" | "flows") { 0 } else { RDONLY };
             MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
                 .map_err(map_error("open", name))
         })
