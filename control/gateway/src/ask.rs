@@ -13,6 +13,7 @@ use crate::health::Health;
 use crate::problem::Error;
 use crate::ready::Readiness;
 use crate::status::{Backend, Daemon, Interface, NextHop, Problem, SCHEMA, Service, Status};
+use crate::trouble::Trouble;
 
 /// Which node is meant.
 #[derive(Clone, Copy, Debug)]
@@ -221,27 +222,26 @@ fn problems(status: &Status) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match status.daemon.running {
-        false => Problem {
-            error: format!("daemon not running since {since}: nobody checks the backends"),
-            remedy: "start it with `ringway run`; it takes over without losing a packet".into(),
-        },
-        true => Problem {
-            error: format!(
+        false => Trouble::DaemonNotRunning.problem(
+            format!("daemon not running since {since}: nobody checks the backends"),
+            "start it with `ringway run`; it takes over without losing a packet",
+        ),
+        true => Trouble::DaemonSilent.problem(
+            format!(
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
                  not answer; this is what the pins tell"
             ),
-            remedy: "name its configuration with -c FILE; or restart it, if it hangs".into(),
-        },
+            "name its configuration with -c FILE; or restart it, if it hangs",
+        ),
     }];
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
-        problems.push(Problem {
-            error: format!(
+        problems.push(Trouble::NotAttached.problem(
+            format!(
                 "{}: our program is not attached, or not visible from this network namespace",
                 interface.name
             ),
-            remedy: "run `ringway status` in the gateway's namespace; `ringway run` attaches again"
-                .into(),
-        });
+            "run `ringway status` in the gateway's namespace; `ringway run` attaches again",
+        ));
     }
     problems
 }

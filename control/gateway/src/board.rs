@@ -16,9 +16,10 @@ use crate::guard::Guard;
 use crate::problem::Error;
 use crate::ready::Readiness;
 use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
+use crate::trouble::Trouble;
 
 /// Older than this, the loop's last turn means that it is stuck.
-const STALLED: Duration = Duration::from_secs(5);
+const STALLED: Duration = Duration::from_secs(2);
 
 /// Flows are counted at most this often.
 const FLOWS_FRESH: Duration = Duration::from_secs(10);
@@ -48,7 +49,7 @@ impl Board {
             guard: Guard::default(),
             flows: Mutex::default(),
         };
-        let problems = vec![Problem { error: "starting".into(), remedy: "wait".into() }];
+        let problems = vec![Trouble::Starting.problem("starting", "wait")];
         board.post(Status { node: node.to_owned(), problems, ..Status::default() });
         board
     }
@@ -77,8 +78,12 @@ impl Board {
 
     /// How long the loop has been stuck, if it is.
     pub fn stalled(&self) -> Option<Duration> {
-        let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(turned.elapsed()).filter(|age| *age > STALLED)
+        Some(self.loop_age()).filter(|age| *age > STALLED)
+    }
+
+    /// How long ago the loop turned.
+    fn loop_age(&self) -> Duration {
+        self.turned.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Whether the node, or this service of it, should get traffic: without counters, at once.
@@ -90,6 +95,11 @@ impl Board {
     /// What is wrong now.
     pub fn problems(&self) -> Vec<Problem> {
         self.posted.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
+    }
+
+    /// How many flows there are, counted lately; `None` without a view. Takes a while.
+    pub(crate) fn flow_tables(&self) -> ringway_kernel::Result<Option<(FlowTable, Tracked)>> {
+        self.view.as_ref().map(|view| self.count_flows(view)).transpose()
     }
 
     /// The picture with the kernel's counters, read on a thread that may wait.
@@ -108,10 +118,20 @@ impl Board {
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
         status.findings.splice(..0, self.guard.finding());
+        status.daemon.loop_age_ms = self.loop_age().as_millis() as u64;
+        if let Some(age) = self.stalled() {
+            let stalled = Trouble::LoopStalled.problem(
+                format!("the daemon's loop has not turned for {} s", age.as_secs()),
+                "restart the daemon (no packet is lost), and report its log",
+            );
+            status.problems.insert(0, stalled.clone());
+            status.unready.insert(0, stalled);
+            (status.healthy, status.degraded) = (false, false);
+        }
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
             fill(&mut status, view)
-                .and_then(|()| self.flow_tables(view))
+                .and_then(|()| self.count_flows(view))
                 .map(|(table, tracked)| {
                     (status.flow_table, status.tracked) = (Some(table), Some(tracked));
                 })
@@ -123,7 +143,7 @@ impl Board {
 
 impl Board {
     /// Counted anew when the last count has become old.
-    fn flow_tables(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
+    fn count_flows(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, table, tracked)) = flows.as_ref().filter(|f| f.0.elapsed() < FLOWS_FRESH) {
             return Ok((table.clone(), tracked.clone()));
@@ -212,13 +232,11 @@ pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
 
 /// That losses are not counted, and why if that is known: a zero must not look like none.
 pub(crate) fn losses_uncounted(why: Option<&str>) -> Problem {
-    Problem {
-        error: format!(
-            "what the kernel drops after our verdict is not counted{}",
-            why.map_or_else(String::new, |why| format!(": {why}"))
-        ),
-        remedy: "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE".into(),
-    }
+    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    Trouble::LossesUncounted.problem(
+        format!("what the kernel drops after our verdict is not counted{why}"),
+        "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE",
+    )
 }
 
 /// Enters one backend's traffic.

@@ -1,5 +1,6 @@
 //! The daemon of Ringway, as a library: health checks, next hops, preflight, API and metrics.
 
+pub mod alarm;
 pub mod api;
 pub mod ask;
 pub mod board;
@@ -26,4 +27,5 @@ pub mod silence;
 pub mod slots;
 pub mod state;
 pub mod status;
+pub mod trouble;
 pub mod upgrade;

@@ -9,6 +9,7 @@ use ringway_config::PortRange;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
+use crate::health::durations::Counted;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.status/1";
@@ -47,6 +48,9 @@ pub struct Status {
     /// The last reload since the daemon began; a dry run is none.
     #[serde(default)]
     pub last_reload: Option<Reload>,
+    /// How many reloads there were since the daemon began.
+    #[serde(default)]
+    pub reloads: Reloads,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -73,6 +77,15 @@ pub struct Reload {
     pub error: String,
     /// What to do about it; may be empty.
     pub remedy: String,
+}
+
+/// Reloads since the daemon began; dry runs are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloads {
+    /// Their configuration came in force.
+    pub succeeded: u64,
+    /// What was in force before stayed.
+    pub failed: u64,
 }
 
 /// What was said at runtime about a backend's weight.
@@ -167,6 +180,9 @@ impl Status {
 /// Something that makes the node unhealthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    /// What sort: the name of a section of docs/runbook.md, see [`crate::trouble::Trouble`].
+    #[serde(default)]
+    pub kind: String,
     /// What is wrong and why.
     pub error: String,
     /// What to do about it.
@@ -186,6 +202,9 @@ pub struct Daemon {
     pub version: Option<String>,
     /// Seconds since it began; 0 when it does not run.
     pub uptime_s: u64,
+    /// Milliseconds since its loop turned last, which it does twice a second; 0 when it does not run.
+    #[serde(default)]
+    pub loop_age_ms: u64,
 }
 
 /// An attached interface.
@@ -200,6 +219,9 @@ pub struct Interface {
     pub slot: u32,
     /// Whether our program is attached, as last verified.
     pub attached: bool,
+    /// How often the daemon had to attach it again since it began.
+    #[serde(default)]
+    pub attached_again: u64,
     /// `native` or `generic`; empty when not known.
     pub mode: String,
     /// Why that mode.
@@ -293,6 +315,9 @@ pub struct Backend {
     pub checks_passed: u64,
     /// Checks failed since the daemon began.
     pub checks_failed: u64,
+    /// How long they took: for the metrics alone.
+    #[serde(skip)]
+    pub check_durations: Counted,
     /// Flows begun.
     pub flows: u64,
     /// Client to backend.

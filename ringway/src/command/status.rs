@@ -306,7 +306,7 @@ mod tests {
         };
         Status {
             node: "gw1".into(),
-            problems: vec![Problem { error: "broken".into(), remedy: "mend it".into() }],
+            problems: vec![Problem { error: "broken".into(), remedy: "mend it".into(), ..Problem::default() }],
             daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
             services: vec![Service {
                 name: "web".into(),

@@ -1,5 +1,6 @@
 //! End to end, module by module what a user relies on.
 
+mod alarms;
 mod announce;
 mod bench;
 mod books;
@@ -26,6 +27,7 @@ mod passing;
 mod ports;
 mod preflight;
 mod privileges;
+mod prometheus;
 mod ranges;
 mod ready;
 mod refuse;

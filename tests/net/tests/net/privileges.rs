@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, SOON, Site, WEB, binary, get, needs_root};
-use ringway_testnet::{Child, Namespace, Signal, wait_for};
+use ringway_net_tests::{Ran, SOON, Site, WEB, binary, detach_link, get, needs_root};
+use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, XdpReceive, veth, wait_for};
 use serde_json::Value;
 
 const UNIT: &str = include_str!("../../../../packaging/ringway.service");
@@ -226,6 +226,43 @@ fn three_capabilities_are_enough() -> Result<()> {
     wait_web_up(&machine, &file)?;
     get(site.client(), WEB)?;
 
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
+/// Loading a program needs CAP_PERFMON, which is gone: what was loaded is kept for this.
+#[test]
+fn a_program_is_attached_again_without_more() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    let node = site.net.gateway.name();
+    let pin = format!("/sys/fs/bpf/ringway/{node}/ifaces/eth0/link");
+    detach_link(&PathBuf::from(format!("/proc/{}/root{pin}", machine.keeper.pid())))?;
+    wait_for("attached again", SOON, || {
+        let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
+        let eth0 = &status["interfaces"][0];
+        match eth0["attached"] == true && eth0["attached_again"] == 1 {
+            true => Ok(()),
+            false => Err(format!("{} {}", status["interfaces"], status["problems"])),
+        }
+    })?;
+    get(site.client(), WEB)?;
+    // A device of that name made anew, with another index.
+    site.net.gateway.ip("link del eth0\n")?;
+    let outer = End::new(&site.net.gateway, "eth0").address("10.1.0.1/24");
+    let far = End::new(site.client(), "eth0").address("10.1.0.2/24").xdp_receive(XdpReceive::Pass);
+    veth(&far, &outer, &VethOptions::default())?;
+    site.client().ip("route add default via 10.1.0.1\n")?;
+    let answered = || get(site.client(), WEB).map_err(|error| format!("{error:#}"));
+    wait_for("traffic on the new device", SOON, answered)?;
     daemon.signal(Signal::TERM)?;
     let end = daemon.wait(SOON)?;
     ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
