@@ -8,8 +8,12 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, Load, Ran, SERVICE_V4, Site, WEB, http, needs_root, not_tested};
+use ringway_net_tests::{
+    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested,
+    service,
+};
 use ringway_testnet::tools::{self, Tool};
+use ringway_testnet::wait_for;
 use serde_json::Value;
 
 const METRICS: &str = "127.0.0.1:9810";
@@ -220,5 +224,77 @@ fn scrapes_without_end_cost_little() -> Result<()> {
     let outcome = load.finish()?;
     ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
     ensure!(gateway.status()?["healthy"] == true, "oldest loop age {oldest} s");
+    Ok(())
+}
+
+/// Prometheus itself scrapes, and its alert has the problem's name.
+#[test]
+fn prometheus_fires_an_alert() -> Result<()> {
+    needs_root!();
+    if promtool()?.is_none() {
+        return Ok(());
+    }
+    let mut site = Site::new(1)?;
+    let ns = site.net.gateway.clone();
+    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let directory = ns.directory();
+    let configuration = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {:?} ]\n\
+         scrape_configs: [ {{ job_name: ringway, static_configs: [ {{ targets: [ {METRICS:?} ] }} ] }} ]\n",
+        packaged("prometheus/ringway.rules.yml").canonicalize()?
+    );
+    fs::write(directory.join("prometheus.yml"), configuration)?;
+    let mut command = ns.tool("prometheus")?;
+    command.arg(format!("--config.file={}", directory.join("prometheus.yml").display()));
+    command.arg(format!("--storage.tsdb.path={}", directory.join("prometheus").display()));
+    command.arg("--web.listen-address=127.0.0.1:9090");
+    let mut prometheus = ns.spawn(command)?;
+    prometheus.wait_for_log("ready to receive web requests", SOON)?;
+    site.nginx[0].kill()?;
+    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
+    wait_for("an alert", SOON, || {
+        // 1.0: not in chunks.
+        let request = b"GET /api/v1/alerts HTTP/1.0\r\n\r\n";
+        let answer = http_raw(&ns, "127.0.0.1:9090".parse()?, request)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("no body")?;
+        let body: Value = serde_json::from_str(body)?;
+        let mut alerts = body["data"]["alerts"].as_array().into_iter().flatten();
+        let fires = alerts.any(|alert| {
+            alert["state"] == "firing"
+                && alert["labels"]["kind"] == "no-backend"
+                && alert["annotations"]["runbook_url"] == format!("{AT_HOME}no-backend")
+        });
+        ensure!(fires, "{body}");
+        anyhow::Ok(())
+    })?;
+    Ok(())
+}
+
+/// A thousand services with a hundred backends each: how large a scrape is, and how long it takes.
+#[test]
+#[ignore = "measures, judges nothing"]
+fn as_large_as_it_gets() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let backends: Vec<_> = (0..100).map(|n| ([10, 2, 1, n], 80).into()).collect();
+    let services: String = (0..1000u16)
+        .map(|n| {
+            let endpoint = ([10, 1, (n / 250) as u8 + 1, (n % 250) as u8], 80).into();
+            service(&format!("s{n}"), endpoint, &backends, "announce = \"arp\"")
+        })
+        .collect();
+    for most in [2000, 131_072] {
+        let body = format!("[metrics]\nbackends = {most}\n\n{services}");
+        let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
+        gateway.wait_serving()?;
+        for _ in 0..3 {
+            let began = Instant::now();
+            let text = scrape(&gateway)?;
+            let lines = text.lines().count();
+            let mib = text.len() as f64 / f64::from(1 << 20);
+            eprintln!("backends = {most}: {lines} lines, {mib:.1} MiB, {:?}", began.elapsed());
+            std::thread::sleep(Duration::from_secs(20));
+        }
+    }
     Ok(())
 }
