@@ -14,16 +14,20 @@ use crate::{Error, Result};
 
 /// One structure with a field per map, so that a missing map is found when it is built.
 macro_rules! maps {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+    ($($name:ident: $purpose:literal, $full:literal;)*) => {
         /// Every shared map of the packet path (packet/bpf/{stage,maps}.bpf.h).
         #[derive(Debug)]
         pub(crate) struct Maps {
-            $($(#[$doc])* pub(crate) $name: MapHandle,)*
+            $(#[doc = $purpose] pub(crate) $name: MapHandle,)*
         }
 
         impl Maps {
             /// Names of all maps.
             pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
+
+            /// Name, what it is for, and what happens when it is full.
+            pub(crate) const TEXTS: &[(&str, &str, &str)] =
+                &[$((stringify!($name), $purpose, $full)),*];
 
             /// Builds the set from whatever gives a map by its name.
             pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {
@@ -45,33 +49,102 @@ macro_rules! maps {
         }
     };
 }
-maps!(
-    settings,
-    slots,
-    ledger,
-    roots,
-    scratch,
-    ifaces,
-    devices,
-    vlans,
-    services,
-    service_info,
-    backends,
-    nat_addrs,
-    labels,
-    members,
-    rings,
-    pairs,
-    tracked,
-    track_quotas,
-    untracked,
-    tracking,
-    flows,
-    flow_index,
-    fragments,
-    traffic,
-    daemon,
-);
+maps! {
+    settings:
+        "layout, timeouts, nat pool, keys of the hashes",
+        "cannot be: one entry";
+    slots:
+        "the programs of the stages",
+        "cannot be: a place for each";
+    ledger:
+        "packets by verdict and reason, per interface",
+        "cannot be: a place for each interface";
+    roots:
+        "which programs are this node's, to count what the kernel drops",
+        "the start is refused";
+    scratch:
+        "what a stage has learnt about one packet",
+        "cannot be: one entry";
+    ifaces:
+        "interfaces: device, MAC addresses, MTU",
+        "the configuration is refused";
+    devices:
+        "where packets are redirected to",
+        "cannot be: a place for each interface";
+    vlans:
+        "VLAN devices, by device and tags",
+        "the configuration is refused";
+    services:
+        "what clients connect to: addresses and blocks of ports",
+        "the configuration is refused";
+    service_info:
+        "services as their clients see them",
+        "the configuration is refused";
+    backends:
+        "backends: address, way there, whether they are up",
+        "the configuration is refused";
+    nat_addrs:
+        "source addresses of nat",
+        "the configuration is refused";
+    labels:
+        "names of services",
+        "cannot be: a place for each service";
+    members:
+        "backends of each service",
+        "the change is refused, what was in force stays";
+    rings:
+        "which member of a service has a slot, a map for each ring",
+        "the change is refused, what was in force stays";
+    pairs:
+        "current and former owners of slots, for rings that are changing",
+        "cannot be: a place for each ring";
+    tracked:
+        "flows of dsr services in slots that have changed",
+        "those on probation give way; else to the former owner, or dropped (track-full)";
+    track_quotas:
+        "records that each source prefix has opened in this second",
+        "two prefixes may share one quota";
+    untracked:
+        "when a flow of a service could not be tracked last",
+        "cannot be: a place for each service";
+    tracking:
+        "what became of tracked flows",
+        "cannot be: counters";
+    flows:
+        "flows of nat services",
+        "those on probation give way; else the packet is dropped (flow-table-full, nat-exhausted)";
+    flow_index:
+        "the way from a client to its flow",
+        "the packet is dropped (flow-table-full)";
+    fragments:
+        "ports of datagrams in fragments, for 30 s",
+        "the oldest is forgotten, the rest of it dropped (fragment-early)";
+    traffic:
+        "packets, bytes and flows of each backend",
+        "cannot be: a place for each backend";
+    daemon:
+        "who looks after the node, and when it was alive last",
+        "cannot be: one entry";
+}
+
+/// Maps that a program has for itself, of which nothing is pinned: part of the name, what it is for,
+/// and what happens when it is full.
+pub(crate) const PRIVATE: &[(&str, &str, &str)] = &[
+    ("icmp_rooms", "room to build one ICMP error in", "cannot be: one entry"),
+    (
+        "icmp_budget",
+        "when the next ICMP error to a prefix would be in time",
+        "two prefixes may share one budget",
+    ),
+    (
+        "services_met",
+        "services that each CPU has met last",
+        "the one met longest ago is looked up again",
+    ),
+    (".rodata", "constants of a program", "cannot be"),
+    (".data", "variables of a program", "cannot be"),
+    (".bss", "variables of a program", "cannot be"),
+];
 
 /// Entries that go into one system call.
 const BATCH: usize = 4096;

@@ -24,9 +24,8 @@ impl Mapped {
     pub(crate) fn of(map: &MapHandle, value_bytes: usize, what: &'static str) -> Result<Self> {
         let bytes = map.max_entries() as usize * value_bytes;
         // SAFETY: a new mapping, where the kernel finds room for it.
-        let base = unsafe {
-            mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0)
-        };
+        let base =
+            unsafe { mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0) };
         let failed = |source: std::io::Error| Error::System { action: what, source };
         let base = base.map_err(|errno| failed(errno.into()))?;
         let base = NonNull::new(base.cast())

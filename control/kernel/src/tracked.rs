@@ -105,9 +105,8 @@ impl Table {
     /// changes faster than it can be read is left out.
     fn tracks(&self) -> impl Iterator<Item = rw_track> {
         const WORDS: usize = size_of::<rw_track>() / size_of::<u64>();
-        let read = |at: usize| {
-            self.0.consistent(at, |who| rw_track { who, what: self.0.word(at + 1) })
-        };
+        let read =
+            |at: usize| self.0.consistent(at, |who| rw_track { who, what: self.0.word(at + 1) });
         (0..self.0.words() / WORDS).filter_map(move |number| read(WORDS * number))
     }
 }
