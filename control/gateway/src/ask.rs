@@ -12,7 +12,9 @@ use crate::clock;
 use crate::health::Health;
 use crate::problem::Error;
 use crate::ready::Readiness;
-use crate::status::{Backend, Daemon, Interface, NextHop, Problem, SCHEMA, Service, Status};
+use crate::status::{
+    Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
+};
 use crate::trouble::Trouble;
 
 /// Which node is meant.
@@ -196,8 +198,10 @@ fn from_pins(node: &str) -> Result<Status, Error> {
         for (place, state) in states.iter().enumerate() {
             board::count(&mut status, place, &state.ledger);
         }
-        status.services = view.services()?.iter().map(|state| service(state, &states)).collect();
-        status.flow_table = Some(board::flow_table(&view)?);
+        let table = board::flow_table(&view)?;
+        let shown = |state: &ServiceState| service(state, &states, &table);
+        status.services = view.services()?.iter().map(shown).collect();
+        status.flow_table = Some(table);
         status.tracked = Some(board::tracked(&view)?);
         if !view.counts_losses()? {
             status.findings.push(board::losses_uncounted(None));
@@ -257,7 +261,7 @@ fn interface(state: &InterfaceState) -> Interface {
     }
 }
 
-fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
+fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTable) -> Service {
     let name = |slot: u32| {
         let found = interfaces.iter().find(|interface| interface.slot == slot);
         found.and_then(|interface| interface.name.clone()).unwrap_or_default()
@@ -278,8 +282,10 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             shown.reason = Some("no way to it was known".into());
         }
         board::add_traffic(&mut shown, &backend.traffic);
+        shown.current_flows = board::flows_now(state, backend, Some(&table.by_backend));
         shown
     });
+    let backends: Vec<Backend> = backends.collect();
     Service {
         name: state.name.clone(),
         address: state.key.address.to_string(),
@@ -296,7 +302,9 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             "node".into()
         },
         answers: String::new(),
-        backends: backends.collect(),
+        current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
+        rates: None,
+        backends,
     }
 }
 

@@ -8,14 +8,17 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
-use ringway_kernel::{ServiceState, View};
+use ringway_kernel::{BackendState, ServiceState, View};
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::guard::Guard;
 use crate::problem::Error;
+use crate::rates::{Meter, Sample};
 use crate::ready::Readiness;
-use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
+use crate::status::{
+    Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
+};
 use crate::trouble::Trouble;
 
 /// Older than this, the loop's last turn means that it is stuck.
@@ -36,6 +39,8 @@ pub struct Board {
     pub guard: Guard,
     /// Counting a large flow table takes a while.
     flows: Mutex<Option<(Instant, FlowTable, Tracked)>>,
+    /// What happens per second.
+    meter: Mutex<Meter>,
 }
 
 impl Board {
@@ -48,6 +53,7 @@ impl Board {
             turned: Mutex::new(Instant::now()),
             guard: Guard::default(),
             flows: Mutex::default(),
+            meter: Mutex::default(),
         };
         let problems = vec![Trouble::Starting.problem("starting", "wait")];
         board.post(Status { node: node.to_owned(), problems, ..Status::default() });
@@ -97,6 +103,18 @@ impl Board {
         self.posted.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
     }
 
+    /// Takes the counters of these services and of all interfaces as they are now, for rates.
+    pub(crate) fn meter(&self, services: &[ServiceState]) -> ringway_kernel::Result<()> {
+        let Some(view) = &self.view else { return Ok(()) };
+        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let slots = posted.interfaces.iter().map(|interface| interface.slot);
+        let books = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
+        let books = books.collect::<ringway_kernel::Result<Vec<_>>>()?;
+        let sample = Sample::of_tables(Instant::now(), services, &books);
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner).note(sample);
+        Ok(())
+    }
+
     /// How many flows there are, counted lately; `None` without a view. Takes a while.
     pub(crate) fn flow_tables(&self) -> ringway_kernel::Result<Option<(FlowTable, Tracked)>> {
         self.view.as_ref().map(|view| self.count_flows(view)).transpose()
@@ -130,12 +148,14 @@ impl Board {
         }
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
-            fill(&mut status, view)
-                .and_then(|()| self.count_flows(view))
-                .map(|(table, tracked)| {
+            self.count_flows(view)
+                .and_then(|(table, tracked)| {
                     (status.flow_table, status.tracked) = (Some(table), Some(tracked));
+                    fill(&mut status, view)
                 })
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+            let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.fill(&mut status, Instant::now());
         }
         Ok(status)
     }
@@ -162,6 +182,11 @@ pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
         capacity_flows: counts.capacity,
         current_flows: counts.total(),
         current_flows_by_state: states.filter(|(_, count)| *count > 0).collect(),
+        by_backend: counts
+            .by_backend
+            .iter()
+            .map(|(of, flows)| (*of, flows.tcp + flows.udp))
+            .collect(),
     })
 }
 
@@ -188,26 +213,37 @@ fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
     }
     let states = view.services()?;
     let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();
+    let flows = status.flow_table.as_ref().map(|table| &table.by_backend);
     for service in &mut status.services {
-        let Ok(address) = service.address.parse() else { continue };
-        let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-        let Some(state) = states.get(&ServiceKey {
-            address,
-            port: service.port,
-            last_port: service.last_port,
-            protocol,
-        }) else {
-            continue;
-        };
+        let Some(state) = key_of(service).and_then(|key| states.get(&key)) else { continue };
         for backend in &mut service.backends {
             let Ok(address) = backend.address.parse() else { continue };
             let endpoint = SocketAddr::new(address, backend.port);
             if let Some(found) = state.backends.iter().find(|b| b.address == endpoint) {
                 add_traffic(backend, &found.traffic);
+                backend.current_flows = flows_now(state, found, flows);
             }
         }
+        service.current_flows = service.backends.iter().map(|each| each.current_flows).sum();
     }
     Ok(())
+}
+
+/// A backend's flows now; `None` under dsr, or where they were not counted.
+pub(crate) fn flows_now(
+    service: &ServiceState,
+    backend: &BackendState,
+    by_backend: Option<&HashMap<u32, u64>>,
+) -> Option<u64> {
+    let nat = by_backend.filter(|_| !service.forward.is_dsr())?;
+    Some(nat.get(&backend.reference()).copied().unwrap_or_default())
+}
+
+/// What the packet path knows a service by.
+pub(crate) fn key_of(service: &Service) -> Option<ServiceKey> {
+    let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
+    let Service { port, last_port, .. } = *service;
+    Some(ServiceKey { address: service.address.parse().ok()?, port, last_port, protocol })
 }
 
 /// Enters one interface's books.
@@ -222,11 +258,13 @@ pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
         verdict: verdict.name().to_owned(),
         reason: reason.name().to_owned(),
         packets,
+        rate_pps: None,
     }));
     status.losses.extend(books.losses().map(|(loss, packets)| Loss {
         interface: name.clone(),
         reason: loss.name().to_owned(),
         packets,
+        rate_pps: None,
     }));
 }
 

@@ -50,11 +50,17 @@ impl Looks {
 
     /// Reads the traffic counters.
     pub fn at_traffic(&self) {
-        let (view, send) = (self.view.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || match view.services() {
-            // Closed only when the daemon has ended.
-            Ok(services) => drop(send.send(Seen::Traffic(silence::sample(&services)))),
-            Err(error) => tracing::debug!(%error, "traffic not read"),
+        let (board, view, send) = (self.board.clone(), self.view.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || {
+            let read = view.services().and_then(|services| {
+                board.meter(&services)?;
+                // Closed only when the daemon has ended.
+                let _ = send.send(Seen::Traffic(silence::sample(&services)));
+                Ok(())
+            });
+            if let Err(error) = read {
+                tracing::debug!(%error, "traffic not read");
+            }
         });
     }
 

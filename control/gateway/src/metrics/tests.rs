@@ -44,6 +44,7 @@ fn status() -> Status {
             capacity_flows: 64,
             current_flows: 3,
             current_flows_by_state: [("established".into(), 3)].into(),
+            ..FlowTable::default()
         }),
         tracked: Some(Tracked::default()),
         counters: vec![Counter {
@@ -51,8 +52,14 @@ fn status() -> Status {
             verdict: "pass".into(),
             reason: "not-ip".into(),
             packets: 2,
+            ..Counter::default()
         }],
-        losses: vec![Loss { interface: "eth0".into(), reason: "lost-too-big".into(), packets: 4 }],
+        losses: vec![Loss {
+            interface: "eth0".into(),
+            reason: "lost-too-big".into(),
+            packets: 4,
+            ..Loss::default()
+        }],
         ..Status::default()
     }
 }
