@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use common::Node;
+use common::node::Node;
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::raw::{rw_flow, rw_flow_bucket};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_to_words};
@@ -78,7 +78,7 @@ fn flows_that_change_while_they_are_read_are_whole() {
         return;
     }
     let node = Node::new();
-    let (_gateway, _) = Gateway::open(node.options()).unwrap();
+    let (_gateway, _) = Gateway::open(&node.options()).unwrap();
     let (table, now) = (table(&node), ringway_kernel::now_seconds());
     let done = AtomicBool::new(false);
     let view = node.view().unwrap();
@@ -117,7 +117,7 @@ fn flows_that_change_while_they_are_read_are_whole() {
 fn ten_million_flows_under_churn() {
     let node = Node::new();
     let options = ringway_kernel::Options { flows: 10_000_000, ..node.options() };
-    let (_gateway, _) = Gateway::open(options).unwrap();
+    let (_gateway, _) = Gateway::open(&options).unwrap();
     let (table, now) = (table(&node), ringway_kernel::now_seconds());
     for n in 0..10_000_000 {
         publish(table, n, &record(n as u32, now));

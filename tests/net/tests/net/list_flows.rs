@@ -72,7 +72,7 @@ fn lists_what_is_there_and_what_is_asked_for() -> Result<()> {
     gateway.kill()?;
     let ran = gateway.ringway(&["flows", "-n", "2"])?;
     ensure!(ran.code == 0 && ran.out.lines().count() >= 4, "{ran:?}");
-    ensure!(ran.out.contains("20 flows, 20 of them match, 2 shown; read in 0."), "{ran:?}");
+    ensure!(ran.out.contains("20 flows, 20 of them match, 2 shown; read in "), "{ran:?}");
 
     refused(
         &gateway,
