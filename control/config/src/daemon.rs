@@ -15,7 +15,7 @@ use crate::value::{Read, boolean, choice, integer, listen, text};
 const MAX_SOCKET_PATH: usize = 107;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
 
-/// Series of backends: fourteen each, two kilobytes of a scrape.
+/// Eleven series each, a kilobyte of a scrape.
 const DEFAULT_BACKENDS: u32 = 2000;
 /// As many as the tables can hold.
 const MAX_BACKENDS: u32 = 131_072;

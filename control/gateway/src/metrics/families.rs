@@ -1,7 +1,7 @@
 //! Every metric, and what of a status it shows. docs/metrics.md lists them; a test holds it to this list.
 //!
 //! How many series there are is bounded by the configuration: per interface one for each verdict and reason,
-//! per service about forty, and per backend twelve up to `[metrics] backends` of them, none with more.
+//! per service two dozen, and per backend eleven up to `[metrics] backends` of them, none with more.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -130,15 +130,62 @@ fn row(family: &Family) -> String {
     format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(", "))
 }
 
+/// Another interface, service or backend adds so many lines, whatever has happened; docs/metrics.md tells them.
+#[test]
+fn series_are_bounded_as_the_document_says() {
+    let series = |status: &Status| {
+        render(status, PLENTY).lines().filter(|line| !line.starts_with('#')).count()
+    };
+    let bare = Status {
+        flow_table: Some(FlowTable::default()),
+        tracked: Some(Tracked::default()),
+        ..Status::default()
+    };
+    let mut more = bare.clone();
+    let node = series(&bare);
+    more.interfaces = status().interfaces;
+    let interface = series(&more) - node;
+    more.services = vec![Service { backends: Vec::new(), ..status().services.remove(0) }];
+    let service = series(&more) - node - interface;
+    more.services[0].backends = vec![status().services[0].backends[0].clone()];
+    // The first one that is checked brings its service's checks along.
+    let first = series(&more);
+    let checks = 17;
+    let second = Backend { port: 81, ..more.services[0].backends[0].clone() };
+    more.services[0].backends.push(second);
+    let backend = series(&more) - first;
+    assert_eq!(first, node + interface + service + checks + backend);
+    for row in [
+        format!("| node | {node}, of these"),
+        format!("| interface | {interface}, of these"),
+        format!("| service | {service} for each protocol; {checks} for its checks |"),
+        format!("| backend of a service and protocol | {backend}, up to"),
+    ] {
+        assert!(DOCUMENT.contains(&row), "docs/metrics.md should say {row:?}");
+    }
+}
+
 /// A thousand services with a hundred backends each: `cargo test --release -- --ignored --nocapture as_large`.
 #[test]
 #[ignore = "measures, judges nothing"]
 fn as_large_as_it_gets() {
     let mut status = status();
-    let mut service = status.services.remove(0);
-    service.backends = vec![service.backends[0].clone(); 100];
-    status.services = vec![service; 1000];
-    for most in [10_000, PLENTY] {
+    let service = status.services.remove(0);
+    let backend = |n: usize| Backend {
+        address: format!("10.0.{}.{}", n / 250, n % 250),
+        port: 8080,
+        packets: 1_000_000_007 * (n as u64 + 1),
+        bytes: 1_000_000_000_007 * (n as u64 + 1),
+        ..service.backends[0].clone()
+    };
+    let backends: Vec<Backend> = (0..100).map(backend).collect();
+    let services = (0..1000).map(|n| Service {
+        name: format!("service-{n}"),
+        backends: backends.clone(),
+        ..service.clone()
+    });
+    status.services = services.collect();
+    for most in [2000, PLENTY] {
         let began = Instant::now();
         let text = render(&status, most);
         let (lines, mib) = (text.lines().count(), text.len() as f64 / 1048576.0);

@@ -269,32 +269,3 @@ fn prometheus_fires_an_alert() -> Result<()> {
     })?;
     Ok(())
 }
-
-/// A thousand services with a hundred backends each: how large a scrape is, and how long it takes.
-#[test]
-#[ignore = "measures, judges nothing"]
-fn as_large_as_it_gets() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let backends: Vec<_> = (0..100).map(|n| ([10, 2, 1, n], 80).into()).collect();
-    let services: String = (0..1000u16)
-        .map(|n| {
-            let endpoint = ([10, 1, (n / 250) as u8 + 1, (n % 250) as u8], 80).into();
-            service(&format!("s{n}"), endpoint, &backends, "announce = \"arp\"")
-        })
-        .collect();
-    for most in [2000, 131_072] {
-        let body = format!("[metrics]\nbackends = {most}\n\n{services}");
-        let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
-        gateway.wait_serving()?;
-        for _ in 0..3 {
-            let began = Instant::now();
-            let text = scrape(&gateway)?;
-            let lines = text.lines().count();
-            let mib = text.len() as f64 / f64::from(1 << 20);
-            eprintln!("backends = {most}: {lines} lines, {mib:.1} MiB, {:?}", began.elapsed());
-            std::thread::sleep(Duration::from_secs(20));
-        }
-    }
-    Ok(())
-}
