@@ -52,6 +52,8 @@ install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables n
 	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/ringway
 	install -D -m 644 packaging/ringway.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service
 	install -D -m 644 packaging/ringway.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf
+	install -D -m 644 packaging/prometheus/ringway.rules.yml $(DESTDIR)$(PREFIX)/share/ringway/prometheus/ringway.rules.yml
+	install -D -m 644 packaging/grafana/ringway.json $(DESTDIR)$(PREFIX)/share/ringway/grafana/ringway.json
 	install -d -m 755 $(DESTDIR)/etc/ringway
 
 deb: bootstrap release ## Debian package, checksums and bill of materials under target/deb

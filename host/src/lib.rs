@@ -8,6 +8,7 @@
 pub mod addresses;
 mod announce;
 pub mod bridge;
+pub mod counters;
 mod error;
 pub mod ethtool;
 pub mod firewall;

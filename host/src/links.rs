@@ -171,6 +171,11 @@ pub fn by_index(ifindex: u32) -> Result<Link> {
     get(request(0, ifindex), ifindex.to_string())
 }
 
+/// What `read` makes of the kernel's answer about the interface of this index.
+pub(crate) fn get_link<T>(ifindex: u32, read: impl Fn(Message) -> Option<T>) -> Result<T> {
+    answered(request(0, ifindex), ifindex.to_string(), read)
+}
+
 /// Attaches an XDP program in the given mode, or detaches the one there with `None`. Refuses to replace a program.
 /// It stays attached when the caller ends. Needs CAP_NET_ADMIN.
 pub fn set_xdp(ifindex: u32, program: Option<BorrowedFd>, mode: XdpMode) -> Result<()> {
@@ -195,6 +200,10 @@ pub fn set_xdp(ifindex: u32, program: Option<BorrowedFd>, mode: XdpMode) -> Resu
 }
 
 fn get(request: Request, name: String) -> Result<Link> {
+    answered(request, name, read)
+}
+
+fn answered<T>(request: Request, name: String, read: impl Fn(Message) -> Option<T>) -> Result<T> {
     let answer = Netlink::open()?.get(&format!("reading interface {name}"), request, read);
     match answer {
         Err(Error::Netlink { source, .. }) if missing(&source) => Err(Error::NoInterface { name }),

@@ -29,6 +29,10 @@ pub enum Command {
     Check(CheckArgs),
     /// Show interfaces, services, backends and counters of a node.
     Status(StatusArgs),
+    /// Watch services, backends, interfaces, drops and flows as they change.
+    Top(TopArgs),
+    /// List the flows of a node: client, service, backend, state; millions, while they come and go.
+    Flows(FlowsArgs),
     /// Read the configuration file again while traffic flows; with --dry-run: tell what would change.
     Reload(ReloadArgs),
     /// Take new flows from a backend, give them back, or give it another weight.
@@ -41,6 +45,8 @@ pub enum Command {
     Explain(ExplainArgs),
     /// See packets as they come and leave, with verdict, reason, service and backend.
     Capture(CaptureArgs),
+    /// Put together what a bug report needs, without secrets or clients' addresses.
+    Bundle(BundleArgs),
     /// Keep the programs that were attached, for a minute only, where the default route leads.
     Confirm(ConfirmArgs),
     /// Stop the packet path of a node: remove its programs, maps and neighbours.
@@ -130,7 +136,7 @@ pub struct CheckArgs {
 #[command(
     after_help = "Exit code 3 when something is wrong or no daemon runs; 0 also when degraded: every service is \
     served, but not every backend gets traffic.\n\nExamples:\n  \
-    ringway status\n  ringway status --ledger -o json\n  ringway status --ready"
+    ringway status\n  ringway status --ledger -o json\n  ringway status --memory\n  ringway status --ready"
 )]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -139,7 +145,7 @@ pub struct StatusArgs {
     ///
     /// For keepalived, BIRD and ExaBGP. Not ready: no daemon or one that hangs, not attached everywhere, tables not
     /// written, no service with a backend. A service without backends beside one with some does not count.
-    #[arg(long, conflicts_with = "ledger")]
+    #[arg(long, conflicts_with_all = ["ledger", "memory"])]
     pub ready: bool,
     /// With --ready: this service must have a backend, too.
     #[arg(long, value_name = "NAME", requires = "ready")]
@@ -147,8 +153,58 @@ pub struct StatusArgs {
     /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
     #[arg(long)]
     pub ledger: bool,
+    /// Only the memory: every map of the packet path, its entries and bytes, and what happens when it is full.
+    ///
+    /// Needs root, and no daemon.
+    #[arg(long, conflicts_with = "ledger")]
+    pub memory: bool,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `ringway flows`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "A filter is terms joined by and: tcp, udp, ipv4, ipv6, service NAME, client ADDRESS[/LENGTH][:PORT], \
+    backend ADDRESS[/LENGTH][:PORT], port NUMBER, state STATE, idle > TIME, idle < TIME, probation, dsr; not before \
+    a term turns it round. Times are 30s, 5m, 2h. Put it in quotes, because of < and >.\n\nReads the tables in place: \
+    traffic is not held up, and every flow is shown as it was at one moment. Needs root, and no daemon. Of dsr services \
+    only flows of ring slots that changed lately have records, and these do not hold the client.\n\nExamples:\n  \
+    ringway flows\n  ringway flows 'service web and state established' --sort idle --reverse -n 10\n  \
+    ringway flows 'client 192.0.2.0/24 and idle > 30s' -n 0 -o json"
+)]
+pub struct FlowsArgs {
+    /// Which flows; left out: all.
+    #[arg(value_name = "FILTER", num_args = 0..)]
+    pub filter: Vec<String>,
+    /// Show those first that come first by this; in no order otherwise.
+    #[arg(short, long, value_enum, value_name = "KEY")]
+    pub sort: Option<SortKey>,
+    /// Turn the order round.
+    #[arg(short, long, requires = "sort")]
+    pub reverse: bool,
+    /// How many are shown at most; 0: all, which cannot be sorted.
+    #[arg(short = 'n', long, value_name = "LIMIT", default_value_t = 50)]
+    pub limit: usize,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What flows are ordered by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SortKey {
+    /// Client's address and port.
+    Client,
+    /// Name of the service.
+    Service,
+    /// Backend's address and port.
+    Backend,
+    /// Place in a flow's life.
+    State,
+    /// Seconds without a packet.
+    Idle,
 }
 
 /// `ringway reload`
@@ -423,6 +479,75 @@ pub struct ReasonsArgs {
     pub name: Option<String>,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// `ringway top`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Keys as in htop: q or F10 ends, h or F1 helps, t or Tab changes the view, / or F4 filters, < > or F6 \
+    choose the column to sort by, I turns the order round, arrows and page keys scroll, space pauses. With --once: one \
+    look of DELAY seconds, printed.\n\nExamples:\n  ringway top\n  ringway top -d 5 --view backends\n  \
+    ringway top --once -o json"
+)]
+pub struct TopArgs {
+    /// Seconds between two looks: 0.5 to 3600.
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
+    pub delay: std::time::Duration,
+    /// What is shown first.
+    #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
+    pub view: TopView,
+    /// Look once, print what a screen would show, and end.
+    #[arg(long)]
+    pub once: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What `ringway top` shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum TopView {
+    /// Services, all of a service's backends together.
+    #[default]
+    Services,
+    /// Backends, each by itself.
+    Backends,
+    /// Interfaces.
+    Interfaces,
+    /// Verdicts and reasons.
+    Reasons,
+    /// Flows: the first few hundred that the filter lets through.
+    Flows,
+}
+
+fn delay(text: &str) -> Result<std::time::Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.5..=3600.0).contains(&seconds) => {
+            Ok(std::time::Duration::from_secs_f64(seconds))
+        }
+        _ => Err("seconds, 0.5 to 3600".to_owned()),
+    }
+}
+
+/// `ringway bundle`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Holds versions, the kernel, status, books, memory, programs and maps, `ringway check --host`, links, \
+    routes, neighbours that are backends or routers, the configuration without secrets and comments, and the last \
+    lines of the log. What could not be had is named in MANIFEST.txt, with the reason. No addresses of clients, unless \
+    --with-flows is given. Needs root, and no daemon. Read it before you send it.\n\nExamples:\n  \
+    ringway bundle gw1.tar\n  ringway bundle - -c /etc/ringway/ringway.toml | xz > gw1.tar.xz"
+)]
+pub struct BundleArgs {
+    /// Where to write it; `-`: standard output.
+    #[arg(value_name = "FILE.tar")]
+    pub file: PathBuf,
+    /// Flows, too, with their clients' addresses; 100 000 at most.
+    #[arg(long)]
+    pub with_flows: bool,
+    #[command(flatten)]
+    pub node: NodeArgs,
 }
 
 /// `ringway confirm`

@@ -7,6 +7,8 @@ mod documented;
 mod exit;
 mod logging;
 mod table;
+mod top;
+mod units;
 
 use std::process::ExitCode;
 
@@ -21,12 +23,15 @@ fn main() -> ExitCode {
         Command::Run(args) => command::run::main(&args),
         Command::Check(args) => command::check::main(&args),
         Command::Status(args) => command::status::main(&args),
+        Command::Top(args) => top::main(&args),
+        Command::Flows(args) => command::flows::main(&args),
         Command::Reload(args) => command::reload::main(&args),
         Command::Backend(args) => command::backend::main(&args),
         Command::Overrides(args) => command::overrides::main(&args),
         Command::Reasons(args) => command::reasons::main(&args),
         Command::Explain(args) => command::explain::main(&args),
         Command::Capture(args) => command::capture::main(&args),
+        Command::Bundle(args) => command::bundle::main(&args),
         Command::Confirm(args) => command::confirm::main(&args),
         Command::Detach(args) => command::detach::main(&args),
         Command::Decap(args) => command::decap::main(&args),

@@ -61,17 +61,24 @@ impl Cell {
 pub struct Table {
     heading: Vec<&'static str>,
     rows: Vec<Vec<Cell>>,
+    /// Of the rows that were taken before.
+    widths: Vec<usize>,
 }
 
 impl Table {
     /// An empty table.
     pub fn new(heading: &[&'static str]) -> Table {
-        Table { heading: heading.to_vec(), rows: Vec::new() }
+        Table { heading: heading.to_vec(), rows: Vec::new(), widths: Vec::new() }
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<Cell>) {
         self.rows.push(cells);
+    }
+
+    /// How many rows there are.
+    pub fn len(&self) -> usize {
+        self.rows.len()
     }
 
     /// Whether there are no rows.
@@ -81,24 +88,32 @@ impl Table {
 
     /// The table as text, indented by two spaces.
     pub fn render(&self, colour: bool) -> String {
-        let heading: Vec<Cell> = self
-            .heading
-            .iter()
-            .enumerate()
-            .map(|(column, text)| Cell {
-                text: (*text).to_owned(),
-                tone: Tone::Dim,
-                right: self.rows.first().and_then(|row| row.get(column)).is_some_and(|c| c.right),
-            })
-            .collect();
-        let all: Vec<&Vec<Cell>> = std::iter::once(&heading).chain(&self.rows).collect();
-        let widths: Vec<usize> = (0..self.heading.len())
-            .map(|column| {
-                let widths = all.iter().filter_map(|row| row.get(column));
-                widths.map(|cell| cell.text.chars().count()).max().unwrap_or(0)
-            })
-            .collect();
-        all.iter().map(|row| line(row, &widths, colour)).collect()
+        self.clone().take(colour)
+    }
+
+    /// The same, and takes the rows out: those to come are aligned with them and have no heading,
+    /// so that a table may be of any length.
+    pub fn take(&mut self, colour: bool) -> String {
+        let rows = std::mem::take(&mut self.rows);
+        let heading = self.widths.is_empty().then(|| self.heading(rows.first()));
+        let all: Vec<&Vec<Cell>> = heading.iter().chain(&rows).collect();
+        self.widths.resize(self.heading.len(), 0);
+        for (column, width) in self.widths.iter_mut().enumerate() {
+            let cells = all.iter().filter_map(|row| row.get(column));
+            let widest = cells.map(|cell| cell.text.chars().count()).max();
+            *width = widest.unwrap_or(0).max(*width);
+        }
+        all.iter().map(|row| line(row, &self.widths, colour)).collect()
+    }
+
+    fn heading(&self, first: Option<&Vec<Cell>>) -> Vec<Cell> {
+        let right = |column: usize| first.and_then(|row| row.get(column)).is_some_and(|c| c.right);
+        let cell = |(column, text): (usize, &&str)| Cell {
+            text: (*text).to_owned(),
+            tone: Tone::Dim,
+            right: right(column),
+        };
+        self.heading.iter().enumerate().map(cell).collect()
     }
 }
 
@@ -157,5 +172,8 @@ mod tests {
         let want = "  name     packets\n  é              5\n  long  1234567890\n";
         assert_eq!(table.render(false), want);
         assert!(table.render(true).contains("\x1b[31mé\x1b[0m "));
+        assert_eq!(table.take(false), want);
+        table.row(vec![Cell::new("x"), Cell::number(7)]);
+        assert_eq!(table.take(false), "  x              7\n");
     }
 }

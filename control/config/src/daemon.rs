@@ -9,11 +9,16 @@ use crate::DEFAULT_SOCKET;
 use crate::located::Located;
 use crate::model::{Api, Log, LogFormat, LogLevel, Metrics};
 use crate::section::Section;
-use crate::value::{Read, boolean, choice, listen, text};
+use crate::value::{Read, boolean, choice, integer, listen, text};
 
 /// sun_path without the NUL (linux/un.h).
 const MAX_SOCKET_PATH: usize = 107;
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9810);
+
+/// Eleven series each, a kilobyte of a scrape.
+const DEFAULT_BACKENDS: u32 = 2000;
+/// As many as the tables can hold.
+const MAX_BACKENDS: u32 = 131_072;
 
 const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 const LEVELS: [(&str, LogLevel); 5] = [
@@ -27,9 +32,10 @@ const LEVELS: [(&str, LogLevel); 5] = [
 pub(crate) fn metrics(file: &mut Section) -> Metrics {
     let mut section = file.table_or_empty("metrics", "[metrics]".into());
     let listen = section.or("listen", Some(DEFAULT_LISTEN), listen);
+    let backends = *section.or("backends", DEFAULT_BACKENDS, |v| integer(v, 0..=MAX_BACKENDS));
     section.finish();
     let span = listen.span();
-    Metrics { listen: listen.into_inner().map(|address| Located::new(address, span)) }
+    Metrics { listen: listen.into_inner().map(|address| Located::new(address, span)), backends }
 }
 
 pub(crate) fn api(file: &mut Section) -> Api {

@@ -162,7 +162,7 @@ impl<'r> Includes<'r> {
 }
 
 /// Files that fit, by name. What has no `*` or `?` in it fits whether or not it exists.
-fn expand(pattern: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
+pub(crate) fn expand(pattern: &Path) -> Result<Vec<PathBuf>, (PathBuf, io::Error)> {
     let mut found = vec![PathBuf::new()];
     let mut wild = false;
     for part in pattern.components() {

@@ -14,6 +14,7 @@ mod located;
 mod model;
 mod nat;
 mod node;
+mod redact;
 mod report;
 mod section;
 mod service;
@@ -34,6 +35,7 @@ pub use check::{
 pub use identity::{Identity, identity};
 pub use located::Located;
 pub use model::*;
+pub use redact::{REMOVED, Redacted, redacted};
 pub use report::{Error, Errors};
 pub use suggest::nearest;
 

@@ -449,6 +449,8 @@ pub fn endpoint_text(endpoint: SocketAddr) -> String {
 pub struct Metrics {
     /// Where Prometheus asks, /healthz and /readyz beside it; `None`: `listen = "off"`.
     pub listen: Option<Located<SocketAddr>>,
+    /// With more backends than this, counted per service and protocol, none has series of its own.
+    pub backends: u32,
 }
 
 /// `[api]`

@@ -12,7 +12,10 @@ use crate::clock;
 use crate::health::Health;
 use crate::problem::Error;
 use crate::ready::Readiness;
-use crate::status::{Backend, Daemon, Interface, NextHop, Problem, SCHEMA, Service, Status};
+use crate::status::{
+    Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
+};
+use crate::trouble::Trouble;
 
 /// Which node is meant.
 #[derive(Clone, Copy, Debug)]
@@ -202,8 +205,10 @@ fn from_pins(node: &str) -> Result<Status, Error> {
         for (place, state) in states.iter().enumerate() {
             board::count(&mut status, place, &state.ledger);
         }
-        status.services = view.services()?.iter().map(|state| service(state, &states)).collect();
-        status.flow_table = Some(board::flow_table(&view)?);
+        let table = board::flow_table(&view)?;
+        let shown = |state: &ServiceState| service(state, &states, &table);
+        status.services = view.services()?.iter().map(shown).collect();
+        status.flow_table = Some(table);
         status.tracked = Some(board::tracked(&view)?);
         if !view.counts_losses()? {
             status.findings.push(board::losses_uncounted(None));
@@ -228,27 +233,26 @@ fn problems(status: &Status) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match status.daemon.running {
-        false => Problem {
-            error: format!("daemon not running since {since}: nobody checks the backends"),
-            remedy: "start it with `ringway run`; it takes over without losing a packet".into(),
-        },
-        true => Problem {
-            error: format!(
+        false => Trouble::DaemonNotRunning.problem(
+            format!("daemon not running since {since}: nobody checks the backends"),
+            "start it with `ringway run`; it takes over without losing a packet",
+        ),
+        true => Trouble::DaemonSilent.problem(
+            format!(
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
                  not answer; this is what the pins tell"
             ),
-            remedy: "name its configuration with -c FILE; or restart it, if it hangs".into(),
-        },
+            "name its configuration with -c FILE; or restart it, if it hangs",
+        ),
     }];
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
-        problems.push(Problem {
-            error: format!(
+        problems.push(Trouble::NotAttached.problem(
+            format!(
                 "{}: our program is not attached, or not visible from this network namespace",
                 interface.name
             ),
-            remedy: "run `ringway status` in the gateway's namespace; `ringway run` attaches again"
-                .into(),
-        });
+            "run `ringway status` in the gateway's namespace; `ringway run` attaches again",
+        ));
     }
     problems
 }
@@ -264,7 +268,7 @@ fn interface(state: &InterfaceState) -> Interface {
     }
 }
 
-fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
+fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTable) -> Service {
     let name = |slot: u32| {
         let found = interfaces.iter().find(|interface| interface.slot == slot);
         found.and_then(|interface| interface.name.clone()).unwrap_or_default()
@@ -285,8 +289,10 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             shown.reason = Some("no way to it was known".into());
         }
         board::add_traffic(&mut shown, &backend.traffic);
+        shown.current_flows = board::flows_now(state, backend, Some(&table.by_backend));
         shown
     });
+    let backends: Vec<Backend> = backends.collect();
     Service {
         name: state.name.clone(),
         address: state.key.address.to_string(),
@@ -303,7 +309,9 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState]) -> Service {
             "node".into()
         },
         answers: String::new(),
-        backends: backends.collect(),
+        current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
+        rates: None,
+        backends,
     }
 }
 

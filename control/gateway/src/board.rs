@@ -8,17 +8,21 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
-use ringway_kernel::{ServiceState, View};
+use ringway_kernel::{BackendState, ServiceState, View};
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::clock;
 use crate::guard::Guard;
 use crate::problem::Error;
+use crate::rates::{Meter, Sample};
 use crate::ready::Readiness;
-use crate::status::{Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked};
+use crate::status::{
+    Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
+};
+use crate::trouble::Trouble;
 
 /// Older than this, the loop's last turn means that it is stuck.
-const STALLED: Duration = Duration::from_secs(5);
+const STALLED: Duration = Duration::from_secs(2);
 
 /// Flows are counted at most this often.
 const FLOWS_FRESH: Duration = Duration::from_secs(10);
@@ -35,6 +39,8 @@ pub struct Board {
     pub guard: Guard,
     /// Counting a large flow table takes a while.
     flows: Mutex<Option<(Instant, FlowTable, Tracked)>>,
+    /// What happens per second.
+    meter: Mutex<Meter>,
 }
 
 impl Board {
@@ -47,8 +53,9 @@ impl Board {
             turned: Mutex::new(Instant::now()),
             guard: Guard::default(),
             flows: Mutex::default(),
+            meter: Mutex::default(),
         };
-        let problems = vec![Problem { error: "starting".into(), remedy: "wait".into() }];
+        let problems = vec![Trouble::Starting.problem("starting", "wait")];
         board.post(Status { node: node.to_owned(), problems, ..Status::default() });
         board
     }
@@ -77,8 +84,12 @@ impl Board {
 
     /// How long the loop has been stuck, if it is.
     pub fn stalled(&self) -> Option<Duration> {
-        let turned = *self.turned.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(turned.elapsed()).filter(|age| *age > STALLED)
+        Some(self.loop_age()).filter(|age| *age > STALLED)
+    }
+
+    /// How long ago the loop turned.
+    fn loop_age(&self) -> Duration {
+        self.turned.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
     }
 
     /// Whether the node, or this service of it, should get traffic: without counters, at once.
@@ -90,6 +101,23 @@ impl Board {
     /// What is wrong now.
     pub fn problems(&self) -> Vec<Problem> {
         self.posted.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
+    }
+
+    /// Takes the counters of these services and of all interfaces as they are now, for rates.
+    pub(crate) fn meter(&self, services: &[ServiceState]) -> ringway_kernel::Result<()> {
+        let Some(view) = &self.view else { return Ok(()) };
+        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let slots = posted.interfaces.iter().map(|interface| interface.slot);
+        let books = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
+        let books = books.collect::<ringway_kernel::Result<Vec<_>>>()?;
+        let sample = Sample::of_tables(Instant::now(), services, &books);
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner).note(sample);
+        Ok(())
+    }
+
+    /// How many flows there are, counted lately; `None` without a view. Takes a while.
+    pub(crate) fn flow_tables(&self) -> ringway_kernel::Result<Option<(FlowTable, Tracked)>> {
+        self.view.as_ref().map(|view| self.count_flows(view)).transpose()
     }
 
     /// The picture with the kernel's counters, read on a thread that may wait.
@@ -108,14 +136,26 @@ impl Board {
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
         status.findings.splice(..0, self.guard.finding());
+        status.daemon.loop_age_ms = self.loop_age().as_millis() as u64;
+        if let Some(age) = self.stalled() {
+            let stalled = Trouble::LoopStalled.problem(
+                format!("the daemon's loop has not turned for {} s", age.as_secs()),
+                "restart the daemon (no packet is lost), and report its log",
+            );
+            status.problems.insert(0, stalled.clone());
+            status.unready.insert(0, stalled);
+            (status.healthy, status.degraded) = (false, false);
+        }
         status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
         if let Some(view) = &self.view {
-            fill(&mut status, view)
-                .and_then(|()| self.flow_tables(view))
-                .map(|(table, tracked)| {
+            self.count_flows(view)
+                .and_then(|(table, tracked)| {
                     (status.flow_table, status.tracked) = (Some(table), Some(tracked));
+                    fill(&mut status, view)
                 })
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+            let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+            meter.fill(&mut status, Instant::now());
         }
         Ok(status)
     }
@@ -123,7 +163,7 @@ impl Board {
 
 impl Board {
     /// Counted anew when the last count has become old.
-    fn flow_tables(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
+    fn count_flows(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, table, tracked)) = flows.as_ref().filter(|f| f.0.elapsed() < FLOWS_FRESH) {
             return Ok((table.clone(), tracked.clone()));
@@ -142,6 +182,11 @@ pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
         capacity_flows: counts.capacity,
         current_flows: counts.total(),
         current_flows_by_state: states.filter(|(_, count)| *count > 0).collect(),
+        by_backend: counts
+            .by_backend
+            .iter()
+            .map(|(of, flows)| (*of, flows.tcp + flows.udp))
+            .collect(),
     })
 }
 
@@ -168,26 +213,37 @@ fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
     }
     let states = view.services()?;
     let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();
+    let flows = status.flow_table.as_ref().map(|table| &table.by_backend);
     for service in &mut status.services {
-        let Ok(address) = service.address.parse() else { continue };
-        let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-        let Some(state) = states.get(&ServiceKey {
-            address,
-            port: service.port,
-            last_port: service.last_port,
-            protocol,
-        }) else {
-            continue;
-        };
+        let Some(state) = key_of(service).and_then(|key| states.get(&key)) else { continue };
         for backend in &mut service.backends {
             let Ok(address) = backend.address.parse() else { continue };
             let endpoint = SocketAddr::new(address, backend.port);
             if let Some(found) = state.backends.iter().find(|b| b.address == endpoint) {
                 add_traffic(backend, &found.traffic);
+                backend.current_flows = flows_now(state, found, flows);
             }
         }
+        service.current_flows = service.backends.iter().map(|each| each.current_flows).sum();
     }
     Ok(())
+}
+
+/// A backend's flows now; `None` under dsr, or where they were not counted.
+pub(crate) fn flows_now(
+    service: &ServiceState,
+    backend: &BackendState,
+    by_backend: Option<&HashMap<u32, u64>>,
+) -> Option<u64> {
+    let nat = by_backend.filter(|_| !service.forward.is_dsr())?;
+    Some(nat.get(&backend.reference()).copied().unwrap_or_default())
+}
+
+/// What the packet path knows a service by.
+pub(crate) fn key_of(service: &Service) -> Option<ServiceKey> {
+    let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
+    let Service { port, last_port, .. } = *service;
+    Some(ServiceKey { address: service.address.parse().ok()?, port, last_port, protocol })
 }
 
 /// Enters one interface's books.
@@ -202,23 +258,23 @@ pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
         verdict: verdict.name().to_owned(),
         reason: reason.name().to_owned(),
         packets,
+        rate_pps: None,
     }));
     status.losses.extend(books.losses().map(|(loss, packets)| Loss {
         interface: name.clone(),
         reason: loss.name().to_owned(),
         packets,
+        rate_pps: None,
     }));
 }
 
 /// That losses are not counted, and why if that is known: a zero must not look like none.
 pub(crate) fn losses_uncounted(why: Option<&str>) -> Problem {
-    Problem {
-        error: format!(
-            "what the kernel drops after our verdict is not counted{}",
-            why.map_or_else(String::new, |why| format!(": {why}"))
-        ),
-        remedy: "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE".into(),
-    }
+    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    Trouble::LossesUncounted.problem(
+        format!("what the kernel drops after our verdict is not counted{why}"),
+        "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE",
+    )
 }
 
 /// Enters one backend's traffic.

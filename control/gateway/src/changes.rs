@@ -215,7 +215,7 @@ impl Step<'_> {
             }
         }
         if !nat.is_empty() {
-            let flows = view.flows_by_backend()?;
+            let flows = view.flows()?.by_backend;
             for (reference, flows) in flows.iter().filter(|(reference, _)| nat.contains(reference))
             {
                 found.reset_flows += flows.tcp;
@@ -358,7 +358,7 @@ pub fn flows_of(
     }
     let mut found = 0;
     if !nat.is_empty() {
-        let flows = view.flows_by_backend()?;
+        let flows = view.flows()?.by_backend;
         let own = flows.iter().filter(|(reference, _)| nat.contains(reference));
         found += own.map(|(_, flows)| flows.tcp + flows.udp).sum::<u64>();
     }

@@ -22,6 +22,12 @@ pub fn rfc3339(at: SystemTime) -> String {
     date.unwrap_or(OffsetDateTime::UNIX_EPOCH).format(&Rfc3339).unwrap_or_default()
 }
 
+/// What [`rfc3339`] wrote; `None` for anything else.
+pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
+    let date = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    u64::try_from(date.unix_timestamp()).ok().map(from_unix_s)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -37,6 +43,7 @@ mod tests {
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
             assert_eq!(rfc3339(from_unix_s(seconds)), want);
+            assert_eq!(from_rfc3339(want), Some(from_unix_s(seconds)));
         }
     }
 }

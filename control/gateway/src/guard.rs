@@ -12,6 +12,7 @@ use crate::api::client::{self, Failure};
 use crate::ask::Whom;
 use crate::problem::Error;
 use crate::status::Problem;
+use crate::trouble::Trouble;
 
 /// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual ones).
 pub const VARIABLE: &str = "RINGWAY_GUARD";
@@ -122,20 +123,20 @@ impl Guard {
     pub fn finding(&self) -> Option<Problem> {
         let State::Waiting { names, until } = &*self.lock() else { return None };
         let left = until.saturating_duration_since(Instant::now()).as_secs();
-        Some(Problem {
-            error: format!(
+        Some(Trouble::Confirm.problem(
+            format!(
                 "{} carries the default route: confirm within {left} s, or the program is taken off \
                  again",
                 names.join(", ")
             ),
-            remedy: "ringway confirm".into(),
-        })
+            "ringway confirm",
+        ))
     }
 
     /// For `status`, once something was given up.
     pub fn problem(&self) -> Option<Problem> {
         let names = self.reverted();
-        (!names.is_empty()).then(|| Problem::from(too_late(&names)))
+        (!names.is_empty()).then(|| Trouble::Unconfirmed.because(too_late(&names)))
     }
 
     /// A request: waits for the daemon's loop.

@@ -1,5 +1,6 @@
 //! The daemon of Ringway, as a library: health checks, next hops, preflight, API and metrics.
 
+pub mod alarm;
 pub mod api;
 pub mod ask;
 pub mod board;
@@ -10,9 +11,11 @@ pub mod daemon;
 pub mod decap;
 pub mod detach;
 pub mod explain;
+pub mod flows;
 pub mod guard;
 pub mod headers;
 pub mod health;
+pub mod memory;
 pub mod metrics;
 pub mod next_hop;
 pub mod notify;
@@ -21,6 +24,7 @@ pub mod overrides;
 pub mod preflight;
 mod privileges;
 pub mod problem;
+pub mod rates;
 pub mod ready;
 pub mod road;
 pub mod roster;
@@ -28,4 +32,5 @@ pub mod silence;
 pub mod slots;
 pub mod state;
 pub mod status;
+pub mod trouble;
 pub mod upgrade;

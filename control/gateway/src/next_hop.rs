@@ -271,13 +271,45 @@ pub fn interfaces(
     Ok((slots, interfaces))
 }
 
-/// Those of them that exist.
-pub fn existing(slots: &Slots) -> Vec<Interface> {
-    let all = links::all().unwrap_or_default();
-    let described = slots.iter().filter_map(|(name, slot)| interface(slot, name, &all).ok());
-    let mut interfaces = described.collect::<Vec<_>>();
-    find_vlans(&mut interfaces, &all);
-    interfaces
+/// How the interfaces are now.
+#[derive(Clone, Debug, Default)]
+pub struct Existing {
+    /// Those that exist, under the names of the configuration.
+    pub interfaces: Vec<Interface>,
+    /// Names of those of them that are down.
+    pub down: Vec<String>,
+    /// Those that are called otherwise now: name in the configuration, and what they are called.
+    pub renamed: Vec<(String, String)>,
+}
+
+/// Looks for the interfaces. One that we are on (`known`: index by slot) is the same whatever it is called now;
+/// any other is who has its name.
+///
+/// # Errors
+/// The kernel does not tell: then nothing is known about any.
+pub fn existing(slots: &Slots, known: &HashMap<u32, u32>) -> ringway_host::Result<Existing> {
+    Ok(find(slots, known, &links::all()?))
+}
+
+fn find(slots: &Slots, known: &HashMap<u32, u32>, all: &[Link]) -> Existing {
+    let mut found = Existing::default();
+    for (name, slot) in slots.iter() {
+        let same =
+            known.get(&slot).and_then(|index| all.iter().find(|link| link.ifindex == *index));
+        let Some(link) = same.or_else(|| all.iter().find(|link| link.name == name)) else {
+            continue;
+        };
+        let Ok(described) = describe(slot, name, link, all) else { continue };
+        found.interfaces.push(described);
+        if !link.up {
+            found.down.push(name.to_owned());
+        }
+        if link.name != name {
+            found.renamed.push((name.to_owned(), link.name.clone()));
+        }
+    }
+    find_vlans(&mut found.interfaces, all);
+    found
 }
 
 /// Two tags, as many as the packet path takes off.
@@ -346,18 +378,24 @@ pub fn obstacle(interfaces: &[Interface], stacked: &HashMap<u32, String>) -> Opt
 }
 
 fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
-    let missing = |what: &str| {
-        Error::configuration(
-            format!("interface {name} {what}"),
-            "`ip link` lists the interfaces; mend [node] interfaces",
-        )
-    };
-    let link =
-        all.iter().find(|link| link.name == name).ok_or_else(|| missing("does not exist"))?;
+    let link = all.iter().find(|link| link.name == name);
+    describe(slot, name, link.ok_or_else(|| unfit(name, "does not exist"))?, all)
+}
+
+fn unfit(name: &str, what: &str) -> Error {
+    Error::configuration(
+        format!("interface {name} {what}"),
+        "`ip link` lists the interfaces; mend [node] interfaces",
+    )
+}
+
+fn describe(slot: u32, name: &str, link: &Link, all: &[Link]) -> Result<Interface, Error> {
     let layer3 = link.is_layer3();
     let mac = match link.mac {
         None if layer3 => layer3_address(link),
-        mac => mac.ok_or_else(|| missing("is neither Ethernet nor a device of bare IP packets"))?,
+        mac => {
+            mac.ok_or_else(|| unfit(name, "is neither Ethernet nor a device of bare IP packets"))?
+        }
     };
     let master = link.master.and_then(|master| all.iter().find(|link| link.ifindex == master));
     Ok(Interface {
@@ -411,6 +449,30 @@ mod tests {
             layer3: false,
             vlan: None,
         }
+    }
+
+    #[test]
+    fn an_interface_is_who_we_are_on_else_who_has_its_name() {
+        let names = ["if1", "if2"].map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
+        let slots = Slots::assign(&names, &[], |_| None);
+        let named = |ifindex, name: &str| {
+            let mut link = link(ifindex, None);
+            (link.name, link.mac) = (name.to_owned(), Some(Mac([2; 6])));
+            link
+        };
+        let look = |known: &[(u32, u32)], all: &[Link]| {
+            let found = find(&slots, &known.iter().copied().collect(), all);
+            let indexes = found.interfaces.iter().map(|i| (i.slot, i.ifindex)).collect::<Vec<_>>();
+            (indexes, found.renamed)
+        };
+        let all = [named(1, "if1"), named(2, "wan"), named(3, "if2")];
+        let renamed = vec![("if2".to_owned(), "wan".to_owned())];
+        assert_eq!(look(&[(0, 1), (1, 2)], &all), (vec![(0, 1), (1, 2)], renamed));
+        // Where we are not any more, the name counts; and where nobody has it, there is none.
+        assert_eq!(look(&[(0, 1)], &all), (vec![(0, 1), (1, 3)], vec![]));
+        assert_eq!(look(&[(0, 1)], &all[..2]), (vec![(0, 1)], vec![]));
+        // Made anew: another index.
+        assert_eq!(look(&[(0, 7), (1, 2)], &all).0, [(0, 1), (1, 2)]);
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use crate::status::Problem;
-
 /// Why the daemon cannot go on, or a command failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
@@ -51,9 +49,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-impl From<Error> for Problem {
-    fn from(error: Error) -> Problem {
-        Problem { error: error.what, remedy: error.remedy }
-    }
-}

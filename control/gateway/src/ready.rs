@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::client::{self, Failure};
 use crate::ask::Whom;
 use crate::status::{Problem, Status};
+use crate::trouble::Trouble;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.ready/1";
@@ -21,8 +22,8 @@ const PATIENCE: Duration = Duration::from_millis(60);
 const HEAD_START: Duration = Duration::from_millis(15);
 /// How long both may take together.
 const IN_ALL: Duration = Duration::from_millis(85);
-/// A daemon beats every second.
-const FRESH: Duration = Duration::from_secs(3);
+/// A daemon beats twice a second.
+const FRESH: Duration = Duration::from_secs(2);
 
 /// Whether, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,7 +78,7 @@ impl Readiness {
 }
 
 fn line(problem: &Problem) -> String {
-    let Problem { error, remedy } = problem;
+    let Problem { error, remedy, .. } = problem;
     let text = if remedy.is_empty() { error.clone() } else { format!("{error}; {remedy}") };
     text.replace('\n', " ")
 }
@@ -100,7 +101,9 @@ pub fn ask(whom: &Whom<'_>, service: Option<&str>) -> Readiness {
         Err(error) => {
             let socket = Path::new(ringway_config::DEFAULT_SOCKET);
             let answer = client::get_at_once(socket, &path(service), PATIENCE);
-            return answer.unwrap_or_else(|_| Readiness::no("", line(&error.into())));
+            return answer.unwrap_or_else(|_| {
+                Readiness::no("", line(&Trouble::DaemonSilent.because(error)))
+            });
         }
     };
     let name = &target.node;
@@ -116,10 +119,12 @@ pub fn ask(whom: &Whom<'_>, service: Option<&str>) -> Readiness {
             Err(Failure::Late(error)) => {
                 return match tables.serve() {
                     true => Readiness::busy(name),
-                    false => Readiness::no(name, line(&error.into())),
+                    false => Readiness::no(name, line(&Trouble::DaemonSilent.because(error))),
                 };
             }
-            Err(Failure::Failed(error)) => return Readiness::no(name, line(&error.into())),
+            Err(Failure::Failed(error)) => {
+                return Readiness::no(name, line(&Trouble::DaemonSilent.because(error)));
+            }
         }
     }
     let tried = target.sockets.iter().map(|socket| socket.display().to_string());
@@ -193,7 +198,7 @@ mod tests {
     use crate::status::{Backend, NextHop, Service};
 
     fn problem(error: &str) -> Problem {
-        Problem { error: error.into(), remedy: "mend it".into() }
+        Problem { error: error.into(), remedy: "mend it".into(), ..Problem::default() }
     }
 
     fn service(name: &str, health: Health) -> Service {

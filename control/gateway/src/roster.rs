@@ -17,6 +17,7 @@ use crate::clock;
 use crate::health::{Event, Health, Lane, Record, Target};
 use crate::next_hop::{Hop, NoWay};
 use crate::status::{self, Problem};
+use crate::trouble::Trouble;
 use follow::Asked;
 use rise::Rise;
 
@@ -310,10 +311,8 @@ impl Entry {
             )
         };
         let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
-        Some(Problem {
-            error: format!("service {}: no backend gets traffic ({why})", self.name),
-            remedy: self.remedy(),
-        })
+        let error = format!("service {}: no backend gets traffic ({why})", self.name);
+        Some(Trouble::NoBackend.problem(error, self.remedy()))
     }
 
     fn remedy(&self) -> String {
@@ -370,6 +369,7 @@ impl Member {
             next_hop: self.way.as_ref().ok().map(Hop::shown),
             checks_passed: self.record.passed(),
             checks_failed: self.record.failed(),
+            check_durations: self.record.durations(),
             ..status::Backend::default()
         }
     }

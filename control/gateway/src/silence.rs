@@ -8,6 +8,7 @@ use ringway_kernel::ServiceState;
 use ringway_plan::tables::{Protocol, ServiceKey};
 
 use crate::status::Problem;
+use crate::trouble::Trouble;
 
 /// How often the counters are to be noted.
 pub const PERIOD: Duration = Duration::from_secs(2);
@@ -106,16 +107,15 @@ impl Silence {
     /// Senders that leave checksums to their network card; only native XDP cannot repair them.
     pub fn findings(&self) -> Vec<Problem> {
         let lately: u64 = self.services.values().map(|memory| memory.partial_checksums).sum();
-        let finding = Problem {
-            error: format!(
+        let finding = Trouble::UnfinishedChecksum.problem(
+            format!(
                 "{lately} connections began with an unfinished checksum in the last {} s: native XDP \
                  cannot repair it, the backends drop such packets",
                 WINDOW.as_secs()
             ),
-            remedy: "at the far end of the veth pair they come from (inside the container or \
-                     namespace): ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]"
-                .into(),
-        };
+            "at the far end of the veth pair they come from (inside the container or \
+             namespace): ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]",
+        );
         if lately > 0 { vec![finding] } else { Vec::new() }
     }
 }
@@ -152,16 +152,15 @@ impl Memory {
 }
 
 fn problem(service: &str, silent: Silent) -> Problem {
-    Problem {
-        error: format!(
+    Trouble::NoReplies.problem(
+        format!(
             "service {service}: requests go out, nothing comes back: {} flows, {} packets, 0 replies",
             silent.flows, silent.packets
         ),
-        remedy: "`ringway check --host`; usual causes: the far end of a veth pair without GRO or with \
-                 checksum offload (there: ethtool -K IFACE gro on tx off), backends without a way back \
-                 to the nat address, a firewall, nobody listening"
-            .into(),
-    }
+        "`ringway check --host`; usual causes: the far end of a veth pair without GRO or with \
+         checksum offload (there: ethtool -K IFACE gro on tx off), backends without a way back \
+         to the nat address, a firewall, nobody listening",
+    )
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use crate::problem::Error;
 use crate::status::Problem;
+use crate::trouble::Trouble;
 
 /// User that the daemon may run as, whose directory root uses as well.
 const USER: &str = "ringway";
@@ -84,7 +85,7 @@ impl State {
     pub fn problems(&self) -> Vec<Problem> {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         let mut problems: Vec<Problem> = Vec::new();
-        for problem in trouble.values().cloned().map(Problem::from) {
+        for problem in trouble.values().cloned().map(|error| Trouble::State.because(error)) {
             if !problems.contains(&problem) {
                 problems.push(problem);
             }
@@ -268,7 +269,7 @@ mod tests {
         fs::write(state.path("numbers"), "[1, ").expect("written");
         let error = state.read::<Vec<u32>>("numbers").expect_err("half a document");
         assert!(error.what.contains("numbers.json cannot be understood"), "{error}");
-        assert_eq!(state.problems(), [Problem::from(error)]);
+        assert_eq!(state.problems(), [Trouble::State.because(error)]);
         state.probe("numbers").expect("room");
         assert!(!state.trouble("numbers") && state.read::<Vec<u32>>("numbers").is_err());
         state.write("numbers", &[1]).expect("written");

@@ -3,12 +3,13 @@
 //! Fields are only ever added. Counts are of packets, bytes or flows, as the key says; moments
 //! are RFC 3339 in UTC; ports are plain numbers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ringway_config::PortRange;
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
+use crate::health::durations::Counted;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.status/1";
@@ -47,6 +48,9 @@ pub struct Status {
     /// The last reload since the daemon began; a dry run is none.
     #[serde(default)]
     pub last_reload: Option<Reload>,
+    /// How many reloads there were since the daemon began.
+    #[serde(default)]
+    pub reloads: Reloads,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -75,6 +79,15 @@ pub struct Reload {
     pub remedy: String,
 }
 
+/// Reloads since the daemon began; dry runs are none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloads {
+    /// Their configuration came in force.
+    pub succeeded: u64,
+    /// What was in force before stayed.
+    pub failed: u64,
+}
+
 /// What was said at runtime about a backend's weight.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
@@ -95,7 +108,7 @@ pub struct Override {
 }
 
 /// Packets that were counted as sent and that the kernel dropped after all.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// Interface they came in by.
     pub interface: String,
@@ -103,6 +116,9 @@ pub struct Loss {
     pub reason: String,
     /// How many.
     pub packets: u64,
+    /// The same per second, lately; absent where that is not known.
+    #[serde(default)]
+    pub rate_pps: Option<f64>,
 }
 
 impl Tracked {
@@ -121,6 +137,9 @@ pub struct FlowTable {
     pub current_flows: u64,
     /// The same by state; only those that occur.
     pub current_flows_by_state: BTreeMap<String, u64>,
+    /// The same by backend's reference; each backend shows its own.
+    #[serde(skip)]
+    pub by_backend: HashMap<u32, u64>,
 }
 
 /// Records of the flows of dsr services: only where a ring has changed. What is now was counted up to
@@ -167,6 +186,9 @@ impl Status {
 /// Something that makes the node unhealthy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
+    /// What sort: the name of a section of docs/runbook.md, see [`crate::trouble::Trouble`].
+    #[serde(default)]
+    pub kind: String,
     /// What is wrong and why.
     pub error: String,
     /// What to do about it.
@@ -186,10 +208,13 @@ pub struct Daemon {
     pub version: Option<String>,
     /// Seconds since it began; 0 when it does not run.
     pub uptime_s: u64,
+    /// Milliseconds since its loop turned last, which it does twice a second; 0 when it does not run.
+    #[serde(default)]
+    pub loop_age_ms: u64,
 }
 
 /// An attached interface.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
     /// Its name.
     pub name: String,
@@ -200,6 +225,9 @@ pub struct Interface {
     pub slot: u32,
     /// Whether our program is attached, as last verified.
     pub attached: bool,
+    /// How often the daemon had to attach it again since it began.
+    #[serde(default)]
+    pub attached_again: u64,
     /// `native` or `generic`; empty when not known.
     pub mode: String,
     /// Why that mode.
@@ -209,6 +237,9 @@ pub struct Interface {
     /// Packets that came in by it and were sent on: verdict `tx` or `redirect`.
     #[serde(default)]
     pub sent_packets: u64,
+    /// Packets that come in by it per second, lately; absent where that is not known.
+    #[serde(default)]
+    pub rate_pps: Option<f64>,
 }
 
 /// Every packet is counted on entry and once with its verdict. Exact when no packet is on its
@@ -259,6 +290,12 @@ pub struct Service {
     pub source: String,
     /// Who answers for the address: `kernel`, `arp` or `routed`; empty when not known.
     pub answers: String,
+    /// Flows to its backends now, as those of its backends.
+    #[serde(default)]
+    pub current_flows: Option<u64>,
+    /// What passes per second, all its backends together; absent where that is not known.
+    #[serde(default)]
+    pub rates: Option<Rates>,
     /// In the order of the configuration.
     pub backends: Vec<Backend>,
 }
@@ -293,6 +330,9 @@ pub struct Backend {
     pub checks_passed: u64,
     /// Checks failed since the daemon began.
     pub checks_failed: u64,
+    /// How long they took: for the metrics alone.
+    #[serde(skip)]
+    pub check_durations: Counted,
     /// Flows begun.
     pub flows: u64,
     /// Client to backend.
@@ -303,6 +343,39 @@ pub struct Backend {
     pub reply_packets: u64,
     /// Backend to client.
     pub reply_bytes: u64,
+    /// Flows to it now, counted up to ten seconds ago; absent under dsr, where most flows need no
+    /// record.
+    #[serde(default)]
+    pub current_flows: Option<u64>,
+    /// What passes per second; absent where that is not known.
+    #[serde(default)]
+    pub rates: Option<Rates>,
+}
+
+/// What passes per second, measured over the last second or two.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    /// Packets, client to backend.
+    pub rate_pps: f64,
+    /// Bits, client to backend, as they came in.
+    pub rate_bps: f64,
+    /// Packets, backend to client; 0 under dsr, where replies do not pass by.
+    pub reply_rate_pps: f64,
+    /// Bits, backend to client.
+    pub reply_rate_bps: f64,
+    /// New flows.
+    pub new_flows_per_s: f64,
+}
+
+impl Rates {
+    /// Adds another backend's.
+    pub fn add(&mut self, other: &Rates) {
+        self.rate_pps += other.rate_pps;
+        self.rate_bps += other.rate_bps;
+        self.reply_rate_pps += other.reply_rate_pps;
+        self.reply_rate_bps += other.reply_rate_bps;
+        self.new_flows_per_s += other.new_flows_per_s;
+    }
 }
 
 impl Backend {
@@ -357,7 +430,7 @@ pub struct NextHop {
 }
 
 /// Packets that ended one way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
     /// Interface they came in by.
     pub interface: String,
@@ -367,6 +440,9 @@ pub struct Counter {
     pub reason: String,
     /// How many.
     pub packets: u64,
+    /// The same per second, lately; absent where that is not known.
+    #[serde(default)]
+    pub rate_pps: Option<f64>,
 }
 
 #[cfg(test)]

@@ -125,14 +125,6 @@ impl Gateway {
         }
     }
 
-    /// How an attachment of this process is on its interface, pinned or not; `None` when it is not.
-    pub fn held_mode(&self, slot: u32) -> Option<XdpMode> {
-        let state = self.slot(slot).ok()?;
-        let (ifindex, program) = state.link.as_ref()?.info().ok()?;
-        let on = OnInterface::query(ifindex).ok().filter(|on| on.has(program))?;
-        (ifindex == state.iface.ifindex).then(|| mode_of(on))
-    }
-
     fn put(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
         self.load_root(slot)?;
         // One of this process's own that is not pinned gives way.
@@ -149,7 +141,7 @@ impl Gateway {
         losses::know_root(self.maps(), root, slot)?;
 
         let held = match &pins {
-            Some(pins) => open_own(pins, &iface.name, iface.ifindex)?,
+            Some(pins) => open_own(pins, &iface.name, iface.ifindex, on)?,
             None => None,
         };
         let (link, attached) = match held {
@@ -174,14 +166,16 @@ impl Gateway {
 }
 
 /// The pinned attachment of this interface; a dead one is removed.
-fn open_own(pins: &Pins, iface: &str, ifindex: u32) -> Result<Option<XdpLink>> {
+fn open_own(pins: &Pins, iface: &str, ifindex: u32, on: OnInterface) -> Result<Option<XdpLink>> {
     let path = pins.link(iface);
     if !path.exists() {
         return Ok(None);
     }
     let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-    let (at, _) = link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
-    if at == ifindex {
+    let (at, program) =
+        link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+    // A device that was moved to another namespace may have the same index there.
+    if at == ifindex && on.has(program) {
         return Ok(Some(link));
     }
     pins.remove_iface(iface)?;
@@ -224,7 +218,7 @@ pub(crate) fn query(iface: &str, ifindex: u32) -> Result<OnInterface> {
     OnInterface::query(ifindex).map_err(|_| Error::NoInterface { name: iface.to_owned(), ifindex })
 }
 
-fn mode_of(on: OnInterface) -> XdpMode {
+pub(crate) fn mode_of(on: OnInterface) -> XdpMode {
     if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native }
 }
 
@@ -236,7 +230,7 @@ fn keeps_mode(asked: Mode, on: OnInterface) -> bool {
     }
 }
 
-fn foreign(iface: &str, id: u32) -> Error {
+pub(crate) fn foreign(iface: &str, id: u32) -> Error {
     let name = program_name(id).unwrap_or_else(|| "unknown".to_owned());
     let held = holder(Path::new(DEFAULT_BPFFS), id).unwrap_or(Holder::Netlink);
     let (owner, remedy) = (held.owner(), held.remedy(iface));

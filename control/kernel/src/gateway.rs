@@ -327,6 +327,10 @@ impl Gateway {
         &self.maps
     }
 
+    pub(crate) fn states(&self) -> impl Iterator<Item = &SlotState> {
+        self.slots.values()
+    }
+
     pub(crate) fn slot(&self, slot: u32) -> Result<&SlotState> {
         self.slots.get(&slot).ok_or(Error::NoSlot { slot })
     }

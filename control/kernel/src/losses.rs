@@ -54,7 +54,8 @@ pub(crate) fn forget(maps: &Maps, which: impl Fn(u32, u32) -> bool) -> Result<()
     Ok(())
 }
 
-fn root_id(root: BorrowedFd<'_>) -> Result<u32> {
+/// Id of a root program.
+pub(crate) fn root_id(root: BorrowedFd<'_>) -> Result<u32> {
     Program::id_from_fd(root).map_err(|error| Error::System {
         action: "get a program's id",
         source: std::io::Error::other(error),

@@ -15,11 +15,11 @@ use crate::{Error, Result};
 /// One structure with a field per map, so that a missing map is found when it is built. Behind the name of one whose
 /// contents a start makes anew or compares: from what, and what of them stays all the same.
 macro_rules! maps {
-    ($($(#[$doc:meta])* $name:ident $(= $rebuilt:literal)?),* $(,)?) => {
+    ($($name:ident: $purpose:literal, $full:literal $(, rebuilt $rebuilt:literal)?;)*) => {
         /// Every shared map of the packet path (packet/bpf/{stage,maps}.bpf.h).
         #[derive(Debug)]
         pub(crate) struct Maps {
-            $($(#[$doc])* pub(crate) $name: MapHandle,)*
+            $(#[doc = $purpose] pub(crate) $name: MapHandle,)*
         }
 
         impl Maps {
@@ -33,6 +33,10 @@ macro_rules! maps {
                     _ => None,
                 }
             }
+
+            /// Name, what it is for, and what happens when it is full.
+            pub(crate) const TEXTS: &[(&str, &str, &str)] =
+                &[$((stringify!($name), $purpose, $full)),*];
 
             /// Builds the set from whatever gives a map by its name.
             pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {
@@ -54,33 +58,116 @@ macro_rules! maps {
         }
     };
 }
-maps!(
-    settings = "from the configuration; the keys of hashes stay",
-    slots = "with the new programs",
-    ledger,
-    roots = "with the new programs",
-    scratch,
-    ifaces = "from the configuration and this machine",
-    devices = "from the configuration and this machine",
-    vlans = "from the configuration and this machine",
-    services = "from the configuration; services keep their numbers",
-    service_info = "from the configuration; services keep their numbers",
-    backends = "from the configuration, overrides and health; the numbers by which flows name backends stay",
-    nat_addrs = "from the configuration; addresses keep their numbers",
-    labels = "from the configuration",
-    members = "from the configuration",
-    rings = "from the configuration; slots of dsr services keep their owners",
-    pairs,
-    tracked,
-    track_quotas,
-    untracked,
-    tracking,
-    flows,
-    flow_index,
-    fragments,
-    traffic,
-    daemon = "once a second",
-);
+maps! {
+    settings:
+        "layout, timeouts, nat pool, keys of the hashes",
+        "cannot be: one entry",
+        rebuilt "from the configuration; the keys of hashes stay";
+    slots:
+        "the programs of the stages",
+        "cannot be: a place for each",
+        rebuilt "with the new programs";
+    ledger:
+        "packets by verdict and reason, per interface",
+        "cannot be: a place for each interface";
+    roots:
+        "which programs are this node's, to count what the kernel drops",
+        "the start is refused",
+        rebuilt "with the new programs";
+    scratch:
+        "what a stage has learnt about one packet",
+        "cannot be: one entry";
+    ifaces:
+        "interfaces: device, MAC addresses, MTU",
+        "the configuration is refused",
+        rebuilt "from the configuration and this machine";
+    devices:
+        "where packets are redirected to",
+        "cannot be: a place for each interface",
+        rebuilt "from the configuration and this machine";
+    vlans:
+        "VLAN devices, by device and tags",
+        "the configuration is refused",
+        rebuilt "from the configuration and this machine";
+    services:
+        "what clients connect to: addresses and blocks of ports",
+        "the configuration is refused",
+        rebuilt "from the configuration; services keep their numbers";
+    service_info:
+        "services as their clients see them",
+        "the configuration is refused",
+        rebuilt "from the configuration; services keep their numbers";
+    backends:
+        "backends: address, way there, whether they are up",
+        "the configuration is refused",
+        rebuilt "from the configuration, overrides and health; the numbers by which flows name backends stay";
+    nat_addrs:
+        "source addresses of nat",
+        "the configuration is refused",
+        rebuilt "from the configuration; addresses keep their numbers";
+    labels:
+        "names of services",
+        "cannot be: a place for each service",
+        rebuilt "from the configuration";
+    members:
+        "backends of each service",
+        "the change is refused, what was in force stays",
+        rebuilt "from the configuration";
+    rings:
+        "which member of a service has a slot, a map for each ring",
+        "the change is refused, what was in force stays",
+        rebuilt "from the configuration; slots of dsr services keep their owners";
+    pairs:
+        "current and former owners of slots, for rings that are changing",
+        "cannot be: a place for each ring";
+    tracked:
+        "flows of dsr services in slots that have changed",
+        "those on probation give way; else to the former owner, or dropped (track-full)";
+    track_quotas:
+        "records that each source prefix has opened in this second",
+        "two prefixes may share one quota";
+    untracked:
+        "when a flow of a service could not be tracked last",
+        "cannot be: a place for each service";
+    tracking:
+        "what became of tracked flows",
+        "cannot be: counters";
+    flows:
+        "flows of nat services",
+        "those on probation give way; else the packet is dropped (flow-table-full, nat-exhausted)";
+    flow_index:
+        "the way from a client to its flow",
+        "the packet is dropped (flow-table-full)";
+    fragments:
+        "ports of datagrams in fragments, for 30 s",
+        "the oldest is forgotten, the rest of it dropped (fragment-early)";
+    traffic:
+        "packets, bytes and flows of each backend",
+        "cannot be: a place for each backend";
+    daemon:
+        "who looks after the node, and when it was alive last",
+        "cannot be: one entry",
+        rebuilt "once a second";
+}
+
+/// Maps that a program has for itself, of which nothing is pinned: part of the name, what it is for,
+/// and what happens when it is full.
+pub(crate) const PRIVATE: &[(&str, &str, &str)] = &[
+    ("icmp_rooms", "room to build one ICMP error in", "cannot be: one entry"),
+    (
+        "icmp_budget",
+        "when the next ICMP error to a prefix would be in time",
+        "two prefixes may share one budget",
+    ),
+    (
+        "services_met",
+        "services that each CPU has met last",
+        "the one met longest ago is looked up again",
+    ),
+    (".rodata", "constants of a program", "cannot be"),
+    (".data", "variables of a program", "cannot be"),
+    (".bss", "variables of a program", "cannot be"),
+];
 
 /// Entries that go into one system call.
 const BATCH: usize = 4096;
@@ -94,7 +181,7 @@ impl Maps {
         Self::from_each(|name| {
             // One that is read where it lies: mm/mmap.c makes a shared mapping of a file that is
             // open for reading only a private one, which BPF maps refuse.
-            let flags = if name == "tracked" { 0 } else { RDONLY };
+            let flags = if matches!(name, "tracked" | "flows") { 0 } else { RDONLY };
             MapHandle::from_pinned_path_with_file_flags(pins.map(name), flags)
                 .map_err(map_error("open", name))
         })

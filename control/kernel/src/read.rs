@@ -1,18 +1,15 @@
 //! Reads a node's counters, flows and tables: for the daemon, and for `status` without one.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use libbpf_rs::MapCore;
+use ringway_abi::BackendRef;
 use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_flow,
-    rw_flow_bucket, rw_iface, rw_ledger, rw_settings, rw_traffic,
+    RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_iface, rw_ledger,
+    rw_settings, rw_traffic,
 };
-use ringway_abi::{BackendRef, FlowKey, FlowState};
 use ringway_plan::tables::{Forward, NextHop, ServiceKey};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::attach::XdpMode;
 use crate::link::{OnInterface, XdpLink};
@@ -105,29 +102,6 @@ impl BackendState {
     /// The reference that members and flow records hold. Never 0.
     pub fn reference(&self) -> u32 {
         BackendRef { index: self.index, generation: self.generation }.pack()
-    }
-}
-
-/// The flow table, counted.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FlowCounts {
-    /// Flows there is room for.
-    pub capacity: u64,
-    /// Live flows by state, index by `FlowState as usize`.
-    pub live: [u64; 10],
-    /// Records whose idle timeout has passed: free to be taken over.
-    pub expired: u64,
-}
-
-impl FlowCounts {
-    /// All live flows.
-    pub fn total(&self) -> u64 {
-        self.live.iter().sum()
-    }
-
-    /// Live flows in one state.
-    pub fn in_state(&self, state: FlowState) -> u64 {
-        self.live[state as usize]
     }
 }
 
@@ -280,59 +254,6 @@ impl View {
         }
         Ok(backends)
     }
-
-    /// Counts flows by state. Reads the whole table: some tens of milliseconds per million.
-    pub fn flows(&self) -> Result<FlowCounts> {
-        let timeout = self.settings()?.timeout;
-        let now = clock_gettime(ClockId::Monotonic).tv_sec as u32;
-        let buckets = u64::from(self.maps.flows.max_entries());
-        let mut counts =
-            FlowCounts { capacity: buckets * u64::from(RW_BUCKET_FLOWS), ..Default::default() };
-        map::for_each(&self.maps.flows, |_, bucket: rw_flow_bucket| {
-            for flow in bucket.flows.iter().filter(|flow| flow.key != 0) {
-                count(&mut counts, flow, &timeout, now);
-            }
-        })?;
-        Ok(counts)
-    }
-}
-
-/// Live flows of one backend in the flow table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BackendFlows {
-    /// TCP.
-    pub tcp: u64,
-    /// UDP.
-    pub udp: u64,
-}
-
-impl View {
-    /// Live flows of nat services by their backends' references. Reads the whole table.
-    pub fn flows_by_backend(&self) -> Result<HashMap<u32, BackendFlows>> {
-        let (timeout, now) = (self.settings()?.timeout, crate::now_seconds());
-        let mut all: HashMap<u32, BackendFlows> = HashMap::new();
-        map::for_each(&self.maps.flows, |_, bucket: rw_flow_bucket| {
-            for flow in bucket.flows.iter().filter(|flow| flow.key != 0) {
-                let Ok(key) = FlowKey::unpack(flow.key) else { continue };
-                if matches!(key.state, FlowState::Free | FlowState::Claimed)
-                    || now.saturating_sub(flow.seen) > timeout[key.state as usize]
-                {
-                    continue;
-                }
-                let flows = all.entry(key.backend).or_default();
-                match key.state {
-                    FlowState::UdpNew | FlowState::Udp => flows.udp += 1,
-                    _ => flows.tcp += 1,
-                }
-            }
-        })?;
-        Ok(all)
-    }
-
-    /// Backends there is room for.
-    pub fn backend_capacity(&self) -> u32 {
-        self.maps.backends.max_entries()
-    }
 }
 
 struct PinnedIface {
@@ -348,35 +269,5 @@ fn mode_of(ifindex: u32, program: u32) -> Option<XdpMode> {
         id if id == on.native => Some(XdpMode::Native),
         id if id == on.generic => Some(XdpMode::Generic),
         _ => None,
-    }
-}
-
-fn count(counts: &mut FlowCounts, flow: &rw_flow, timeout: &[u32; 10], now: u32) {
-    // An unknown state is a record of another version: not ours to count as live.
-    let Ok(key) = FlowKey::unpack(flow.key) else { return };
-    let state = key.state as usize;
-    match key.state {
-        FlowState::Free => {}
-        FlowState::Claimed => counts.live[state] += 1,
-        _ if now.saturating_sub(flow.seen) > timeout[state] => counts.expired += 1,
-        _ => counts.live[state] += 1,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn idle_records_are_not_live() {
-        let key = FlowKey { backend: 1, nat_port: 2, nat_addr: 0, state: FlowState::Udp };
-        let flow = |seen, key: u64| rw_flow { key, seen, ..Default::default() };
-        let mut timeout = [0; 10];
-        timeout[FlowState::Udp as usize] = 120;
-        let mut counts = FlowCounts::default();
-        count(&mut counts, &flow(880, key.pack()), &timeout, 1000);
-        count(&mut counts, &flow(879, key.pack()), &timeout, 1000);
-        count(&mut counts, &flow(1000, 0xee << 56), &timeout, 1000);
-        assert_eq!((counts.in_state(FlowState::Udp), counts.expired, counts.total()), (1, 1, 1));
     }
 }

@@ -1,20 +1,16 @@
-//! The records of tracked flows, read where they lie: with ten million of them copies would cost
-//! more than looking.
+//! The records of tracked flows, read where they lie.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
-use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_track_bucket, rw_tracking};
 use ringway_abi::{TrackedFlow, track_capacity};
 use ringway_plan::{Planner, Records};
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::map::{self, Maps};
-use crate::{Error, Result, View};
+use crate::mapped::Mapped;
+use crate::{Result, View};
 
 /// Tracked flows, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,59 +78,35 @@ impl View {
     }
 }
 
-/// As track.bpf.h has it.
-fn timeout(settings: &rw_settings, flow: &TrackedFlow) -> u32 {
-    let state = match flow {
+/// The state whose timeout a tracked flow has, as track.bpf.h has it.
+pub fn tracked_state(flow: &TrackedFlow) -> FlowState {
+    match flow {
         TrackedFlow { udp: true, .. } => FlowState::Udp,
         TrackedFlow { closing: true, .. } => FlowState::FinClient,
         TrackedFlow { syn: true, .. } => FlowState::Syn,
         _ => FlowState::Established,
-    };
-    settings.timeout[state as usize]
+    }
 }
 
-/// The table in this process's memory, read-only.
-struct Table {
-    base: NonNull<AtomicU64>,
-    bytes: usize,
+fn timeout(settings: &rw_settings, flow: &TrackedFlow) -> u32 {
+    settings.timeout[tracked_state(flow) as usize]
 }
+
+/// The table in this process's memory.
+struct Table(Mapped);
 
 impl Table {
     fn of(maps: &Maps) -> Result<Self> {
-        let bytes = maps.tracked.max_entries() as usize * size_of::<rw_track_bucket>();
-        // SAFETY: a new mapping, where the kernel finds room for it.
-        let base = unsafe {
-            let fd = maps.tracked.as_fd();
-            mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, fd, 0)
-        };
-        let failed = |source: std::io::Error| Error::System { action: "map tracked flows", source };
-        let base = base.map_err(|errno| failed(errno.into()))?;
-        let base = NonNull::new(base.cast())
-            .ok_or_else(|| failed(std::io::Error::other("the kernel mapped them at address 0")))?;
-        Ok(Self { base, bytes })
+        let bytes = size_of::<rw_track_bucket>();
+        Mapped::of(&maps.tracked, bytes, "map tracked flows").map(Table)
     }
 
-    /// Every record as it is at some moment; the packet path writes them meanwhile.
+    /// Every record as it is at some moment; the packet path writes them meanwhile. One that
+    /// changes faster than it can be read is left out.
     fn tracks(&self) -> impl Iterator<Item = rw_track> {
-        (0..self.bytes / size_of::<rw_track>()).map(|number| {
-            let word = |at: usize| {
-                // SAFETY: within the mapping, which lives as long as `self`, is aligned to a page,
-                // and holds 64-bit words that are written whole.
-                unsafe { self.base.add(2 * number + at).as_ref() }.load(Ordering::Acquire)
-            };
-            loop {
-                let track = rw_track { who: word(0), what: word(1) };
-                if word(0) == track.who {
-                    return track;
-                }
-            }
-        })
-    }
-}
-
-impl Drop for Table {
-    fn drop(&mut self) {
-        // SAFETY: the mapping of `Table::of`, to which no reference is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        const WORDS: usize = size_of::<rw_track>() / size_of::<u64>();
+        let read =
+            |at: usize| self.0.consistent(at, |who| rw_track { who, what: self.0.word(at + 1) });
+        (0..self.0.words() / WORDS).filter_map(move |number| read(WORDS * number))
     }
 }

@@ -131,21 +131,21 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "To a service address, with IPv4 options whose lengths disagree.",
                 cause: "A probe or a broken sender. Options in order are stepped over.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::Ipv6Extension => Explanation {
                 name: "ipv6-extension",
                 verdicts: &[Verdict::Drop],
                 meaning: "To a service address, with an IPv6 extension header that cannot be stepped over.",
                 cause: "An authentication header (it covers the addresses), one for mobility, host identity or Shim6; more than eight headers, or 512 bytes of them.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::Fragment => Explanation {
                 name: "fragment",
                 verdicts: &[Verdict::Drop],
                 meaning: "A fragment to a service address, neither TCP nor UDP.",
                 cause: "Large pings, or a probe. Only fragments of TCP and UDP are balanced.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::FragmentEarly => Explanation {
                 name: "fragment-early",
@@ -159,7 +159,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "To a service address, but the packet says itself where it goes next: an IPv4 source route, or an IPv6 routing header with segments left.",
                 cause: "A probe, or segment routing that should have ended before this node. Such a packet's last address is not the one it carries.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::TtlExpired => Explanation {
                 name: "ttl-expired",
@@ -238,7 +238,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "A TCP reset of a flow that is not known; a reset is never answered.",
                 cause: "The flow had already ended or had been idle for too long.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::NoDevice => Explanation {
                 name: "no-device",
@@ -364,7 +364,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "An ICMP error to a service address about a packet of no known flow.",
                 cause: "The flow has ended, the error quotes a later fragment, or it is forged.",
-                next: "",
+                next: "ringway top --view reasons",
             },
             Self::SentTooBig => Explanation {
                 name: "sent-too-big",
@@ -427,7 +427,7 @@ impl Reason {
                 verdicts: &[Verdict::Drop],
                 meaning: "A tunnel packet that a router on the way marked for congestion, holding a packet whose sender does not understand such marks; dropped as RFC 6040 demands.",
                 cause: "Congestion between gateway and backend, and a gateway that lets the outer header be marked although the inner one cannot carry it.",
-                next: "",
+                next: "ringway decap -i IFACE --status",
             },
             Self::DecapIpip => Explanation {
                 name: "decap-ipip",
@@ -479,7 +479,9 @@ mod tests {
             assert!(text.meaning.ends_with('.'), "{reason}: {}", text.meaning);
             assert!(text.cause.ends_with('.'), "{reason}: {}", text.cause);
             assert!(reason == Reason::None || !text.verdicts.is_empty(), "{reason}");
-            assert!(text.next.is_empty() || reason.next().is_some());
+            let dropped =
+                text.verdicts.iter().any(|v| matches!(v, Verdict::Drop | Verdict::Aborted));
+            assert!(!dropped || reason.next().is_some(), "{reason}: what to do about it?");
         }
     }
 

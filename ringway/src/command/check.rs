@@ -64,6 +64,15 @@ fn verdict(config: &Result<Config, Errors>, report: Option<&Report>) -> Exit {
     }
 }
 
+/// What `ringway check --host -o json` says of a file.
+pub fn looked_at(path: &Path) -> impl Serialize {
+    let config = ringway_config::load(path)
+        .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
+    let report = config.as_ref().ok().map(preflight::run_all);
+    let exit = verdict(&config, report.as_ref());
+    serde_json::to_value(document(path, &config, report.as_ref(), exit)).unwrap_or_default()
+}
+
 fn document<'a>(
     path: &Path,
     config: &Result<Config, Errors>,

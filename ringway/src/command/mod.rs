@@ -2,6 +2,7 @@
 
 pub mod backend;
 pub mod bench;
+pub mod bundle;
 pub mod capture;
 pub mod check;
 pub mod completions;
@@ -10,8 +11,10 @@ pub mod decap;
 pub mod demo;
 pub mod detach;
 pub mod explain;
+pub mod flows;
 pub mod import;
 pub mod man;
+pub mod memory;
 pub mod overrides;
 pub mod reasons;
 pub mod reload;

@@ -7,18 +7,22 @@ use ringway_gateway::ask;
 use ringway_gateway::health::Health;
 use ringway_gateway::ready;
 use ringway_gateway::status::{
-    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
+    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Rates, Service, Status, Tracked,
 };
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone, paint};
+use crate::units;
 
 /// Asks the daemon, or reads the pins when there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
     let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
     if args.ready {
         return ready(args, &whom);
+    }
+    if args.memory {
+        return super::memory::main(args);
     }
     let status = ask::status(&whom)?;
     match args.output.output {
@@ -55,6 +59,7 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
     }
     text += &section("interfaces", &interfaces(&status.interfaces), colour);
     text += &section("services", &services(&status.services), colour);
+    text += &section("since it was loaded", &traffic(&status.services), colour);
     if let Some(table) = &status.flow_table {
         text += &format!("\nflows now: {}\n", flows(table));
     }
@@ -104,7 +109,8 @@ fn health(status: &Status) -> (String, Tone) {
 }
 
 fn interfaces(interfaces: &[Interface]) -> Table {
-    let mut table = Table::new(&["name", "attached", "mode", "packets", "why this mode"]);
+    let mut table =
+        Table::new(&["name", "attached", "mode", "packets", "per second", "why this mode"]);
     for interface in interfaces {
         let attached = match interface.attached {
             true => Cell::new("yes").tone(Tone::Good),
@@ -115,6 +121,7 @@ fn interfaces(interfaces: &[Interface]) -> Table {
             attached,
             Cell::new(&interface.mode),
             Cell::number(interface.ledger.seen_packets),
+            Cell::number(units::rate(interface.rate_pps)),
             Cell::new(&interface.mode_reason).tone(Tone::Dim),
         ]);
     }
@@ -127,32 +134,63 @@ fn services(services: &[Service]) -> Table {
         "backend",
         "health",
         "weight",
-        "flows begun",
-        "packets",
-        "bytes",
-        "replies",
-        "bytes",
+        "flows now",
+        "new/s",
+        "packets/s",
+        "bits/s",
+        "replies/s",
+        "bits/s",
         "remark",
     ]);
     for service in services {
-        let total = |field: fn(&Backend) -> u64| {
-            Cell::number(service.backends.iter().map(field).sum::<u64>())
-        };
         let (up, all) = (service.serving(), service.backends.len());
         let tone = if up == 0 { Tone::Bad } else { Tone::Plain };
-        table.row(vec![
+        let mut row = vec![
             Cell::new(&service.name),
             Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
             Cell::new(format!("{up}/{all} up")).tone(tone),
             Cell::number(""),
-            total(|backend| backend.flows),
-            total(|backend| backend.packets),
-            total(|backend| backend.bytes),
-            total(|backend| backend.reply_packets),
-            total(|backend| backend.reply_bytes),
-            Cell::new(remark(service)).tone(Tone::Dim),
-        ]);
+            Cell::number(units::count(service.current_flows)),
+        ];
+        row.extend(rates(service.rates.as_ref()));
+        row.push(Cell::new(remark(service)).tone(Tone::Dim));
+        table.row(row);
         service.backends.iter().for_each(|backend| table.row(backend_row(backend)));
+    }
+    table
+}
+
+/// New flows, packets and bits there, packets and bits back; per second.
+fn rates(rates: Option<&Rates>) -> [Cell; 5] {
+    let of: [fn(&Rates) -> f64; 5] = [
+        |r| r.new_flows_per_s,
+        |r| r.rate_pps,
+        |r| r.rate_bps,
+        |r| r.reply_rate_pps,
+        |r| r.reply_rate_bps,
+    ];
+    of.map(|of| Cell::number(units::rate(rates.map(of))))
+}
+
+/// What was counted since the packet path was loaded.
+fn traffic(services: &[Service]) -> Table {
+    let mut table =
+        Table::new(&["service", "backend", "flows begun", "packets", "bytes", "replies", "bytes"]);
+    let of: [fn(&Backend) -> u64; 5] =
+        [|b| b.flows, |b| b.packets, |b| b.bytes, |b| b.reply_packets, |b| b.reply_bytes];
+    for service in services {
+        let sums = of.map(|of| Cell::number(service.backends.iter().map(of).sum::<u64>()));
+        let mut row = vec![
+            Cell::new(&service.name),
+            Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
+        ];
+        row.extend(sums);
+        table.row(row);
+        for backend in &service.backends {
+            let mut row = vec![Cell::new(""), Cell::new(format!("  {}", backend.shown()))];
+            row.extend(of.map(|of| Cell::number(of(backend))));
+            table.row(row);
+        }
     }
     table
 }
@@ -195,18 +233,16 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
         Health::Up | Health::Unchecked => Tone::Warn,
         Health::Unknown | Health::Down => Tone::Bad,
     };
-    vec![
+    let mut row = vec![
         Cell::new(""),
         Cell::new(format!("  {}", backend.shown())),
         Cell::new(backend.health.as_str()).tone(tone),
         Cell::number(backend.weight.map_or_else(|| "?".to_owned(), |weight| weight.to_string())),
-        Cell::number(backend.flows),
-        Cell::number(backend.packets),
-        Cell::number(backend.bytes),
-        Cell::number(backend.reply_packets),
-        Cell::number(backend.reply_bytes),
-        Cell::new(backend_remark(backend)).tone(Tone::Dim),
-    ]
+        Cell::number(units::count(backend.current_flows)),
+    ];
+    row.extend(rates(backend.rates.as_ref()));
+    row.push(Cell::new(backend_remark(backend)).tone(Tone::Dim));
+    row
 }
 
 fn backend_remark(backend: &Backend) -> String {
@@ -235,33 +271,41 @@ fn weight_remark(backend: &Backend) -> Option<String> {
 
 /// All interfaces together, most frequent first.
 fn counters(status: &Status) -> Table {
-    let mut sums: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    let mut sums: BTreeMap<(&str, &str), (u64, Option<f64>)> = BTreeMap::new();
     for counter in &status.counters {
-        *sums.entry((&counter.verdict, &counter.reason)).or_default() += counter.packets;
+        let sum = sums.entry((&counter.verdict, &counter.reason)).or_insert((0, Some(0.0)));
+        sum.0 += counter.packets;
+        sum.1 = sum.1.zip(counter.rate_pps).map(|(sum, more)| sum + more);
     }
     let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
-    let mut table = Table::new(&["verdict", "reason", "packets"]);
-    for ((verdict, reason), packets) in sums {
+    sums.sort_by_key(|(_, (packets, _))| std::cmp::Reverse(*packets));
+    let mut table = Table::new(&["verdict", "reason", "packets", "per second"]);
+    for ((verdict, reason), (packets, rate)) in sums {
         let tone = match verdict {
             "drop" => Tone::Warn,
             "aborted" => Tone::Bad,
             _ => Tone::Plain,
         };
-        table.row(vec![Cell::new(verdict).tone(tone), Cell::new(reason), Cell::number(packets)]);
+        table.row(vec![
+            Cell::new(verdict).tone(tone),
+            Cell::new(reason),
+            Cell::number(packets),
+            Cell::number(units::rate(rate)),
+        ]);
     }
     table
 }
 
 /// What the kernel dropped of the packets sent on, each with what to do.
 fn losses(losses: &[Loss]) -> Table {
-    let mut table = Table::new(&["interface", "reason", "packets", "to do"]);
+    let mut table = Table::new(&["interface", "reason", "packets", "per second", "to do"]);
     for loss in losses {
         let next = ringway_abi::Loss::by_name(&loss.reason).map_or("", ringway_abi::Loss::next);
         table.row(vec![
             Cell::new(&loss.interface),
             Cell::new(&loss.reason).tone(Tone::Warn),
             Cell::number(loss.packets),
+            Cell::number(units::rate(loss.rate_pps)),
             Cell::new(next).tone(Tone::Dim),
         ]);
     }
@@ -296,6 +340,9 @@ mod tests {
             weight: Some(1),
             health: Health::Down,
             reason: Some("connection refused by 10.0.0.2:80".into()),
+            flows: 4,
+            current_flows: Some(3),
+            rates: Some(Rates { rate_bps: 1250.0, ..Rates::default() }),
             ..Backend::default()
         };
         let counter = |interface: &str, packets| Counter {
@@ -303,10 +350,15 @@ mod tests {
             verdict: "redirect".into(),
             reason: "nat-forward".into(),
             packets,
+            rate_pps: (interface == "eth0").then_some(1.5),
         };
         Status {
             node: "gw1".into(),
-            problems: vec![Problem { error: "broken".into(), remedy: "mend it".into() }],
+            problems: vec![Problem {
+                error: "broken".into(),
+                remedy: "mend it".into(),
+                ..Problem::default()
+            }],
             daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
             services: vec![Service {
                 name: "web".into(),
@@ -325,6 +377,7 @@ mod tests {
                 interface: "eth0".into(),
                 reason: "lost-device-down".into(),
                 packets: 2,
+                rate_pps: Some(0.0),
             }],
             ..Status::default()
         }
@@ -342,12 +395,14 @@ mod tests {
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
             .collect();
         for line in [
-            "web 10.9.9.9:80 tcp 0/1 up 0 0 0 0 0 nat, Ringway answers ARP and ND",
-            "10.0.0.2:80 down 1 0 0 0 0 0 since before this daemon began, \
+            "web 10.9.9.9:80 tcp 0/1 up - - - - - - nat, Ringway answers ARP and ND",
+            "10.0.0.2:80 down 1 3 0 0 1.25 k 0 0 since before this daemon began, \
              connection refused by 10.0.0.2:80",
-            "redirect nat-forward 5",
+            "web 10.9.9.9:80 tcp 4 0 0 0 0",
+            // eth1's rate is not known, so neither is the sum.
+            "redirect nat-forward 5 -",
             "all 7 5 2",
-            "eth0 lost-device-down 2 ip link show; ip link set dev IFACE up",
+            "eth0 lost-device-down 2 0 ip link show; ip link set dev IFACE up",
             "of 5 packets sent on, 2 were dropped by the kernel afterwards",
         ] {
             assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");

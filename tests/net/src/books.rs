@@ -79,3 +79,47 @@ pub fn detach_link(path: &Path) -> Result<()> {
     ensure!(fs::exists(path)?, "{} is no pin", path.display());
     Ok(libbpf_rs::Link::open(path)?.detach()?)
 }
+
+/// Puts a program that passes everything into the pinned attachment at `path`, in place of the one there.
+///
+/// # Errors
+/// There is none, or the kernel refuses.
+pub fn swap_link(path: &Path) -> Result<()> {
+    let link = libbpf_rs::Link::open(path)?;
+    let program = pass_program()?;
+    // SAFETY: both descriptors are open; null options are allowed (libbpf's OPTS_VALID).
+    let ret = unsafe {
+        use std::os::fd::AsFd;
+        sys::bpf_link_update(link.as_fd().as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+    };
+    ensure!(ret == 0, "swapping {}: {}", path.display(), io::Error::from_raw_os_error(-ret));
+    Ok(())
+}
+
+/// `return XDP_PASS;`
+fn pass_program() -> Result<OwnedFd> {
+    let code = |code: u8, imm: i32| sys::bpf_insn { code, imm, ..Default::default() };
+    // r0 = XDP_PASS; exit.
+    let program = [code(0xb7, 2), code(0x95, 0)];
+    let opts = sys::bpf_prog_load_opts {
+        sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
+        expected_attach_type: sys::BPF_XDP,
+        // BPF_F_XDP_HAS_FRAGS
+        prog_flags: 1 << 5,
+        ..Default::default()
+    };
+    // SAFETY: terminated strings, instructions and options that outlive the call.
+    let ret = unsafe {
+        sys::bpf_prog_load(
+            sys::BPF_PROG_TYPE_XDP,
+            c"somebody_else".as_ptr(),
+            c"GPL".as_ptr(),
+            program.as_ptr(),
+            program.len() as sys::size_t,
+            &opts as *const _ as *mut _,
+        )
+    };
+    ensure!(ret >= 0, "loading: {}", io::Error::from_raw_os_error(-ret));
+    // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}

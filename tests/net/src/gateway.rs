@@ -81,6 +81,11 @@ impl Gateway {
         self.namespace.name()
     }
 
+    /// Where it runs.
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
     /// Its configuration file.
     pub fn configuration(&self) -> &Path {
         &self.configuration

@@ -26,9 +26,32 @@ impl Load {
     /// # Errors
     /// wrk is not there.
     pub fn start(client: &Namespace, url: &str, connections: u32, seconds: u32) -> Result<Load> {
+        Load::start_with(client, url, connections, seconds, &[])
+    }
+
+    /// The same, with a connection of its own for every request.
+    ///
+    /// # Errors
+    /// wrk is not there.
+    pub fn start_closing(
+        client: &Namespace,
+        url: &str,
+        connections: u32,
+        seconds: u32,
+    ) -> Result<Load> {
+        Load::start_with(client, url, connections, seconds, &["-H", "Connection: close"])
+    }
+
+    fn start_with(
+        client: &Namespace,
+        url: &str,
+        connections: u32,
+        seconds: u32,
+        more: &[&str],
+    ) -> Result<Load> {
         let mut command = client.tool("wrk")?;
         command.arg("-t1").arg(format!("-c{connections}")).arg(format!("-d{seconds}s"));
-        command.args(["--timeout", "3s"]);
+        command.args(["--timeout", "3s"]).args(more);
         command.arg(url);
         let duration = Duration::from_secs(seconds.into());
         Ok(Load { child: client.spawn(command)?, duration })

@@ -23,6 +23,7 @@ use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::Roster;
 use crate::status::{self, Problem};
+use crate::trouble::Trouble;
 
 /// A change on its way; one at a time.
 pub struct Change {
@@ -232,6 +233,10 @@ impl Daemon {
         if kind == Kind::Reload {
             self.notifier.reloaded();
             let error = outcome.as_ref().err();
+            match error {
+                None => self.reloads.succeeded += 1,
+                Some(_) => self.reloads.failed += 1,
+            }
             self.last_reload = Some(status::Reload {
                 at: clock::rfc3339(SystemTime::now()),
                 succeeded: error.is_none(),
@@ -248,24 +253,28 @@ impl Daemon {
 
     /// That the file on the disk is not what is in force, and overrides about nobody.
     pub(super) fn change_findings(&self) -> Vec<Problem> {
-        let failed = self.last_reload.iter().filter(|last| !last.succeeded).map(|last| Problem {
-            error: format!(
-                "last reload failed ({}), the configuration from before is in force: {}",
-                last.at, last.error
-            ),
-            remedy: match last.remedy.as_str() {
-                "" => "mend the file, then `ringway reload`".into(),
-                remedy => format!("{remedy}; then `ringway reload`"),
-            },
+        let failed = self.last_reload.iter().filter(|last| !last.succeeded).map(|last| {
+            Trouble::ReloadFailed.problem(
+                format!(
+                    "last reload failed ({}), the configuration from before is in force: {}",
+                    last.at, last.error
+                ),
+                match last.remedy.as_str() {
+                    "" => "mend the file, then `ringway reload`".into(),
+                    remedy => format!("{remedy}; then `ringway reload`"),
+                },
+            )
         });
-        let orphans = self.overrides.orphans(&self.file).map(|o| Problem {
-            error: format!(
-                "override of service {} backend {} ({}): the configuration has no such backend",
-                o.service,
-                o.shown(),
-                o.in_words()
-            ),
-            remedy: format!("ringway overrides clear {} {}", o.service, o.shown()),
+        let orphans = self.overrides.orphans(&self.file).map(|o| {
+            Trouble::OverrideOrphaned.problem(
+                format!(
+                    "override of service {} backend {} ({}): the configuration has no such backend",
+                    o.service,
+                    o.shown(),
+                    o.in_words()
+                ),
+                format!("ringway overrides clear {} {}", o.service, o.shown()),
+            )
         });
         failed.chain(orphans).collect()
     }

@@ -3,24 +3,33 @@
 use std::sync::Arc;
 
 use ringway_config::Config;
+use ringway_host::counters;
 use ringway_kernel::View;
 use tokio::sync::mpsc;
 
+use crate::alarm::{Counts, Sample};
+use crate::board::Board;
 use crate::preflight::{self, Finding, Report, State};
-use crate::silence::{self, Sample};
-use crate::status::Problem;
+use crate::silence;
+use crate::status::{FlowTable, Problem, Tracked};
+use crate::trouble::Trouble;
 
 /// What a look found.
 #[derive(Debug)]
 pub enum Seen {
     /// Every TCP service's counters.
-    Traffic(Sample),
+    Traffic(silence::Sample),
+    /// Every interface's counters.
+    Books(Sample),
+    /// How full the tables are.
+    Tables(FlowTable, Tracked),
     /// The machine, as `ringway check --host` sees it.
     Machine(Report),
 }
 
 /// Begins looks and has their results.
 pub struct Looks {
+    board: Arc<Board>,
     view: View,
     config: Arc<Config>,
     send: mpsc::UnboundedSender<Seen>,
@@ -29,9 +38,9 @@ pub struct Looks {
 
 impl Looks {
     /// At this node.
-    pub fn new(view: View, config: Arc<Config>) -> Looks {
+    pub fn new(board: Arc<Board>, view: View, config: Arc<Config>) -> Looks {
         let (send, receive) = mpsc::unbounded_channel();
-        Looks { view, config, send, receive }
+        Looks { board, view, config, send, receive }
     }
 
     /// From now on at the machine as this configuration needs it.
@@ -41,11 +50,44 @@ impl Looks {
 
     /// Reads the traffic counters.
     pub fn at_traffic(&self) {
+        let (board, view, send) = (self.board.clone(), self.view.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || {
+            let read = view.services().and_then(|services| {
+                board.meter(&services)?;
+                // Closed only when the daemon has ended.
+                let _ = send.send(Seen::Traffic(silence::sample(&services)));
+                Ok(())
+            });
+            if let Err(error) = read {
+                tracing::debug!(%error, "traffic not read");
+            }
+        });
+    }
+
+    /// Reads these interfaces' books, and what their devices count.
+    pub fn at_books(&self, interfaces: Vec<(String, u32, u32)>) {
         let (view, send) = (self.view.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || match view.services() {
-            // Closed only when the daemon has ended.
-            Ok(services) => drop(send.send(Seen::Traffic(silence::sample(&services)))),
-            Err(error) => tracing::debug!(%error, "traffic not read"),
+        tokio::task::spawn_blocking(move || {
+            let mut sample = Sample::new();
+            for (name, slot, ifindex) in interfaces {
+                // One that has just vanished is told elsewhere.
+                let drops = counters::drops(ifindex).ok();
+                match view.ledger(slot) {
+                    Ok(books) => drop(sample.insert(name, Counts { books, drops })),
+                    Err(error) => tracing::debug!(%error, "books not read"),
+                }
+            }
+            let _ = send.send(Seen::Books(sample));
+        });
+    }
+
+    /// Counts flows, unless somebody has just asked how many there are.
+    pub fn at_tables(&self) {
+        let (board, send) = (self.board.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || match board.flow_tables() {
+            Ok(Some((flows, tracked))) => drop(send.send(Seen::Tables(flows, tracked))),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "flows not counted"),
         });
     }
 
@@ -99,9 +141,16 @@ pub fn findings(report: &Report) -> Vec<Problem> {
 }
 
 fn problem(finding: &Finding, subject: &str) -> Problem {
-    let Finding { state, reason, fix, .. } = finding;
+    let Finding { check, state, reason, fix, .. } = finding;
     let prefix = if *state == State::Unknown { "not known: " } else { "" };
-    Problem { error: format!("{subject}: {prefix}{reason}"), remedy: fix.clone() }
+    let trouble = match *check {
+        _ if *state != State::Fail => Trouble::CheckHost,
+        "answers" | "nat-address" => Trouble::AddressUnanswered,
+        "nat-ports" => Trouble::NatPorts,
+        "forwarding" => Trouble::Forwarding,
+        _ => Trouble::CheckHost,
+    };
+    trouble.problem(format!("{subject}: {prefix}{reason}"), fix.clone())
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! The daemon: looks after the packet path until told to stop, and then leaves it running.
 
 mod announce;
+mod attachment;
 mod change;
+mod condition;
 mod load;
 mod looks;
 mod path;
@@ -14,15 +16,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringway_config::Config;
-use ringway_kernel::{Interface, XdpMode};
+use ringway_kernel::{Interface, Standing, XdpMode};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::alarm::{self, Alarm};
 use crate::api::control::Command;
-use crate::board::{self, Board};
+use crate::board::Board;
 use crate::health::{self, Checks};
-use crate::next_hop::{self, Ways};
+use crate::next_hop::{self, Existing, Ways};
 use crate::notify::Notifier;
 use crate::overrides::{self, Overrides};
 use crate::preflight;
@@ -31,7 +34,7 @@ use crate::road::Road;
 use crate::roster::Roster;
 use crate::silence::{self, Silence};
 use crate::state::State;
-use crate::status::{self, Problem, Status};
+use crate::status;
 use change::Change;
 use load::Loaded;
 use looks::{Looks, Seen};
@@ -40,16 +43,26 @@ use watch::{News, Watch};
 
 /// Changes that come together are applied together.
 const SETTLE: Duration = Duration::from_millis(3);
-/// The ways to backends are looked up this often (seconds) even when the kernel tells no change.
-const LOOK_ANYWAY: u64 = 30;
-/// The machine is looked at again this often, in seconds.
-const LOOK_AT_MACHINE: u64 = 30;
-/// A state directory that could not be used is tried again this often, in seconds.
-const LOOK_AT_STATE: u64 = 5;
-/// The packet path's thread must be heard within this; it is asked every second.
+/// What is looked at regularly is looked at this often, or every so many times.
+const TICK: Duration = alarm::PERIOD;
+const A_SECOND: u64 = every(Duration::from_secs(1));
+/// The ways to backends are looked up this often even when the kernel tells no change.
+const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
+const LOOK_AT_MACHINE: u64 = every(Duration::from_secs(30));
+/// Counting ten million flows takes half a second.
+const LOOK_AT_TABLES: u64 = every(Duration::from_secs(30));
+/// A state directory that could not be used is tried again this often.
+const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
+/// The packet path's thread must be heard within this; it is asked every moment, and may be busy for a while
+/// with the rings of a large configuration.
 const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
 const FIRST_RESULTS: Duration = Duration::from_secs(3);
+
+/// So many ticks.
+const fn every(period: Duration) -> u64 {
+    (period.as_millis() / TICK.as_millis()) as u64
+}
 
 /// Runs the gateway of this configuration in the calling thread's network namespace, until
 /// SIGTERM or SIGINT. The packet path stays when this returns without error.
@@ -130,6 +143,7 @@ struct Daemon {
     /// SIGHUP has come.
     hung_up: bool,
     last_reload: Option<status::Reload>,
+    reloads: status::Reloads,
     path: Path,
     from_path: mpsc::UnboundedReceiver<Report>,
     interfaces: Vec<Interface>,
@@ -150,9 +164,18 @@ struct Daemon {
     /// Attach at the latest then, whatever is not known yet.
     attach_by: Instant,
     modes: BTreeMap<u32, (XdpMode, String)>,
-    lost: BTreeSet<u32>,
-    /// Names of interfaces that are down.
-    down: Vec<String>,
+    /// How our programs stood at the last beat, by slot.
+    standings: BTreeMap<u32, Standing>,
+    /// Slots of interfaces that are not there.
+    gone: BTreeSet<u32>,
+    /// The interfaces as they were found last.
+    existing: Existing,
+    /// An order to attach again is on its way.
+    mending: bool,
+    mend_error: Option<Error>,
+    /// How often each was attached again, and when last, by slot.
+    again: BTreeMap<u32, (u64, Instant)>,
+    alarm: Alarm,
     looks: Looks,
     silence: Silence,
     machine: preflight::Report,
@@ -169,7 +192,7 @@ struct Daemon {
 impl Daemon {
     async fn live(&mut self) -> Result<(), Error> {
         let mut signals = Signals::new()?;
-        let mut tick = interval(Duration::from_secs(1));
+        let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let period = self.notifier.watchdog_period().unwrap_or(Duration::from_secs(3600));
         let mut watchdog = interval(period);
@@ -191,6 +214,7 @@ impl Daemon {
                 news = self.watch.next() => match news {
                     News::Changed => self.look(),
                     News::Found(found) => self.ways(found),
+                    News::Unknown => {}
                 },
                 Some(report) = self.from_path.recv() => self.report(report),
                 Some(seen) = self.looks.next() => self.seen(seen),
@@ -214,8 +238,25 @@ impl Daemon {
 
     fn tick(&mut self) {
         self.ticks += 1;
-        self.keeper.tick(|| self.roster.saved());
         self.path.order(Order::Beat);
+        if self.attached {
+            self.looks.at_books(self.seen_interfaces());
+        }
+        if self.ticks.is_multiple_of(A_SECOND) {
+            self.second();
+        }
+        if self.beaten.elapsed() > SILENCE {
+            self.post();
+        }
+        if let Some(names) = self.board.guard.expire() {
+            tracing::error!(interfaces = ?names, "no `ringway confirm` in time: detaching again");
+            self.path.order(Order::Revert);
+            self.post();
+        }
+    }
+
+    fn second(&mut self) {
+        self.keeper.tick(|| self.roster.saved());
         // Backends that begin slowly get more every now and then, and at last all.
         let rising = self.roster.is_rising();
         if self.apply_error.is_some() || rising || self.rising {
@@ -232,20 +273,21 @@ impl Daemon {
         {
             self.begin(Command::Recall);
         }
-        if self.attached && self.ticks.is_multiple_of(silence::PERIOD.as_secs()) {
+        if self.attached && self.ticks.is_multiple_of(every(silence::PERIOD)) {
             self.looks.at_traffic();
         }
         if self.attached && self.ticks.is_multiple_of(LOOK_AT_MACHINE) {
             self.looks.at_machine();
         }
-        if self.beaten.elapsed() > SILENCE {
-            self.post();
+        if self.attached && self.ticks.is_multiple_of(LOOK_AT_TABLES) {
+            self.looks.at_tables();
         }
-        if let Some(names) = self.board.guard.expire() {
-            tracing::error!(interfaces = ?names, "no `ringway confirm` in time: detaching again");
-            self.path.order(Order::Revert);
-            self.post();
-        }
+    }
+
+    /// Interfaces with books of their own: name, slot and index.
+    fn seen_interfaces(&self) -> Vec<(String, u32, u32)> {
+        let here = self.interfaces.iter().filter(|i| !self.gone.contains(&i.slot));
+        here.map(|i| (i.name.clone(), i.slot, i.ifindex)).collect()
     }
 
     async fn confirm(&mut self) {
@@ -274,8 +316,35 @@ impl Daemon {
                 }
             }
             Seen::Machine(report) => self.machine = report,
+            Seen::Books(sample) => {
+                let before = self.alarm.findings(|_| false);
+                self.alarm.note(std::time::Instant::now(), sample);
+                return self.alarmed(&before);
+            }
+            Seen::Tables(flows, tracked) => {
+                let before = self.alarm.findings(|_| false);
+                self.alarm.tables(&flows, &tracked);
+                return self.alarmed(&before);
+            }
         }
         self.post();
+    }
+
+    /// Says aloud what was not there before. Figures that only grow are posted with the next traffic.
+    fn alarmed(&mut self, before: &[status::Problem]) {
+        let about = |finding: &status::Problem| {
+            let subject = finding.error.split(':').next().unwrap_or_default();
+            (finding.kind.clone(), subject.to_owned())
+        };
+        let now = self.alarm.findings(|_| false);
+        let (old, new): (BTreeSet<_>, BTreeSet<_>) =
+            (before.iter().map(about).collect(), now.iter().map(about).collect());
+        for finding in now.iter().filter(|finding| !old.contains(&about(finding))) {
+            tracing::warn!(remedy = finding.remedy, "{}", finding.error);
+        }
+        if old != new {
+            self.post();
+        }
     }
 
     fn result(&mut self, event: &health::Event) {
@@ -298,19 +367,7 @@ impl Daemon {
     }
 
     fn ways(&mut self, found: watch::Found) {
-        for interface in found.interfaces {
-            if !self.interfaces.contains(&interface) {
-                self.path.order(Order::Describe(interface.clone()));
-            }
-            let known = self.interfaces.iter_mut().find(|known| known.slot == interface.slot);
-            if let Some(known) = known {
-                *known = interface;
-            }
-        }
-        if self.down != found.down {
-            self.down = found.down;
-            self.post();
-        }
+        self.found(found.existing);
         let Ways { ways, kept } = found.ways;
         watch::release(self.kept.difference(&kept).copied().collect());
         self.kept = kept;
@@ -329,6 +386,31 @@ impl Daemon {
         }
     }
 
+    /// Takes note of how the interfaces are, and tells the packet path.
+    fn found(&mut self, existing: Existing) {
+        for interface in &existing.interfaces {
+            let known = self.interfaces.iter_mut().find(|known| known.slot == interface.slot);
+            if let Some(known) = known.filter(|known| *known != interface) {
+                self.path.order(Order::Describe(interface.clone()));
+                *known = interface.clone();
+            }
+        }
+        let here: BTreeSet<u32> = existing.interfaces.iter().map(|i| i.slot).collect();
+        let all = self.interfaces.iter().map(|interface| interface.slot);
+        let gone: BTreeSet<u32> = all.filter(|slot| !here.contains(slot)).collect();
+        let moved = self.gone != gone;
+        let changed = moved
+            || (&self.existing.down, &self.existing.renamed) != (&existing.down, &existing.renamed);
+        (self.gone, self.existing) = (gone, existing);
+        if moved {
+            // How our program stands there.
+            self.path.order(Order::Beat);
+        }
+        if changed {
+            self.post();
+        }
+    }
+
     /// Looks up the ways to backends that are, and that will be.
     fn look(&mut self) {
         let mut addresses = self.roster.addresses();
@@ -337,7 +419,8 @@ impl Daemon {
             addresses.sort();
             addresses.dedup();
         }
-        self.watch.look(addresses);
+        let ours = self.interfaces.iter().filter(|interface| self.is_attached(interface));
+        self.watch.look(addresses, ours.map(|i| (i.slot, i.ifindex)).collect());
     }
 
     fn report(&mut self, report: Report) {
@@ -353,32 +436,20 @@ impl Daemon {
                 self.apply_error = error;
             }
             Report::Adopted(outcome) => return self.adopted(outcome),
-            Report::Beat(Ok(modes)) => {
+            Report::Beat(Ok(standings)) => {
                 self.beaten = Instant::now();
                 self.beat_error = None;
                 if self.attached {
-                    self.verify(&modes);
+                    self.verify(standings);
                 }
             }
+            Report::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),
             Report::Beat(Err(error)) => {
                 tracing::error!(%error, "the packet path cannot be read");
                 self.beat_error = Some(error);
             }
         }
         self.post();
-    }
-
-    /// Compares how our programs are attached with how they should be.
-    fn verify(&mut self, modes: &[(u32, Option<XdpMode>)]) {
-        for interface in &self.interfaces {
-            let attached =
-                modes.iter().any(|(slot, mode)| *slot == path::below(interface) && mode.is_some());
-            if attached && self.lost.remove(&interface.slot) {
-                tracing::info!(interface = interface.name, "attached again");
-            } else if !attached && self.lost.insert(interface.slot) {
-                tracing::error!(interface = interface.name, "our program is no longer attached");
-            }
-        }
     }
 
     fn apply_soon(&mut self) {
@@ -397,177 +468,6 @@ impl Daemon {
             true => self.path.order(Order::Apply(Box::new(self.roster.observed()))),
             false => self.post(),
         }
-    }
-
-    /// Writes the tables, then lets packets in.
-    async fn attach(&mut self) -> Result<(), Error> {
-        self.due = None;
-        let attached = self.path.attach(self.interfaces.clone(), self.roster.observed()).await?;
-        // Beats from before must not be held against what is attached now.
-        while let Ok(report) = self.from_path.try_recv() {
-            self.report(report);
-        }
-        let stacked = next_hop::stacked(&self.interfaces);
-        let refused = attached.iter().position(|attached| attached.refused.is_some());
-        let refused = refused
-            .map(|place| format!("{}, which refuses it", self.interfaces[place].name))
-            .or_else(|| next_hop::obstacle(&self.interfaces, &stacked));
-        let provisional =
-            |(_, attached): &(&Interface, &ringway_kernel::Attached)| attached.provisional;
-        let names = self.interfaces.iter().zip(&attached).filter(provisional);
-        let names: Vec<String> = names.map(|(interface, _)| interface.name.clone()).collect();
-        if !names.is_empty() {
-            let shown = names.join(", ");
-            let within = self.board.guard.begin(names).as_secs();
-            tracing::warn!(
-                "{shown} carries the default route: within {within} s see that this machine can still be \
-                 reached, and run `ringway confirm`; otherwise it is detached again"
-            );
-        }
-        for (interface, attached) in self.interfaces.iter().zip(attached) {
-            let why = match stacked.get(&interface.slot) {
-                Some(kind) => format!("native XDP can neither run on it nor send to it: a {kind}"),
-                None => start::why(*self.config.node.xdp_mode, &attached, refused.as_deref()),
-            };
-            let (name, mode) = (&interface.name, attached.mode.name());
-            tracing::info!(
-                interface = name,
-                mode,
-                taken_over = attached.taken_over,
-                "attached: {why}"
-            );
-            self.modes.insert(interface.slot, (attached.mode, why));
-        }
-        self.attached = true;
-        self.roster.start();
-        // What comes from now on is compared with this.
-        self.looks.at_traffic();
-        self.looks.at_machine();
-        announce::start(&self.config, &self.interfaces);
-        self.post();
-        Ok(())
-    }
-
-    /// Puts up what is known now.
-    fn post(&mut self) {
-        let (problems, unready) = (self.problems(), self.unready());
-        let ready = self.attached && self.apply_error.is_none();
-        let (up, all) = self.roster.serving();
-        let services = match self.config.services.len() {
-            1 => "1 service".to_owned(),
-            n => format!("{n} services"),
-        };
-        let line = format!("{services}, {up} of {all} backends get traffic");
-        if ready && !self.told_ready {
-            self.told_ready = true;
-            self.notifier.ready(&line);
-            tracing::info!("serving: {line}");
-        } else if self.told_ready {
-            self.notifier.status(&line);
-        }
-        self.board.post(Status {
-            node: self.config.node.name.to_string(),
-            problems,
-            unready,
-            findings: self.findings(),
-            interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
-            services: self.roster.shown(),
-            overrides: self.overrides.shown(&self.file),
-            last_reload: self.last_reload.clone(),
-            ..Status::default()
-        });
-    }
-
-    fn shown(&self, interface: &Interface) -> status::Interface {
-        let mode = self.modes.get(&interface.slot);
-        status::Interface {
-            name: interface.name.clone(),
-            ifindex: interface.ifindex,
-            slot: interface.slot,
-            attached: mode.is_some() && !self.lost.contains(&interface.slot),
-            mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
-            mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
-            ..status::Interface::default()
-        }
-    }
-
-    fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.own_problems();
-        problems.extend(self.service_problems());
-        problems.extend(self.state.problems());
-        problems.extend(looks::problems(&self.machine));
-        problems
-    }
-
-    /// Why the node should get no traffic. One service's trouble is no reason while another is
-    /// served; nor is it that an address is not here, which keepalived would bring.
-    fn unready(&self) -> Vec<Problem> {
-        let mut unready = self.own_problems();
-        let services = self.service_problems();
-        if services.len() >= self.roster.services().len() {
-            unready.extend(services);
-        }
-        unready.extend(looks::unready(&self.machine));
-        unready
-    }
-
-    fn service_problems(&self) -> Vec<Problem> {
-        let mut problems = self.roster.problems();
-        problems.extend(self.silence.problems());
-        problems
-    }
-
-    /// Those of the node as a whole.
-    fn own_problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if !self.attached {
-            problems.push(Problem {
-                error: "starting: not attached yet".into(),
-                remedy: "wait for the first results of the health checks".into(),
-            });
-        }
-        problems.extend(self.board.guard.problem());
-        problems.extend(self.down.iter().map(|name| Problem {
-            error: format!("interface {name} is down: no packet comes in or goes out by it"),
-            remedy: format!("ip link set dev {name} up"),
-        }));
-        let reverted = self.board.guard.reverted();
-        let lost = |i: &&Interface| self.lost.contains(&i.slot) && !reverted.contains(&i.name);
-        for interface in self.interfaces.iter().filter(lost) {
-            problems.push(Problem {
-                error: format!(
-                    "{}: the interface has vanished, or our program was detached or replaced",
-                    interface.name
-                ),
-                remedy: format!(
-                    "see `ip link show dev {}`, then restart the daemon: it attaches again",
-                    interface.name
-                ),
-            });
-        }
-        if self.beaten.elapsed() > SILENCE {
-            problems.push(Problem {
-                error: "the thread that writes the packet path's tables does not answer".into(),
-                remedy: "restart the daemon (no packet is lost), and report its log".into(),
-            });
-        }
-        let errors = self.beat_error.iter().chain(&self.apply_error).chain(&self.road_error);
-        let errors = errors.cloned();
-        problems.extend(errors.map(Problem::from));
-        problems
-    }
-
-    /// What is worth knowing, and does not make the node unhealthy.
-    fn findings(&self) -> Vec<Problem> {
-        let mut findings = self.change_findings();
-        findings.extend(looks::findings(&self.machine));
-        let uncounted = self.path.opened.losses_uncounted.as_ref();
-        findings.extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()))));
-        // The kernel finishes checksums itself in its generic path.
-        if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
-            findings.extend(self.silence.findings());
-        }
-        findings
     }
 }
 

@@ -9,9 +9,7 @@ use std::time::SystemTime;
 
 use ringway_config::Config;
 use ringway_host::addresses;
-use ringway_kernel::{
-    Attached, Gateway, Interface, InterfaceState, Opened, ProbeRoad, View, XdpMode,
-};
+use ringway_kernel::{Attached, Gateway, Interface, Opened, ProbeRoad, Standing, View, XdpMode};
 use ringway_plan::{Observed, Planner, Records};
 use tokio::sync::{mpsc, oneshot};
 
@@ -35,6 +33,8 @@ pub enum Order {
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
     Attach(Vec<Interface>, Box<Observed>, oneshot::Sender<Result<Vec<Attached>, Error>>),
+    /// Attach again to those of these interfaces that have lost our program.
+    Mend(Vec<Interface>),
     /// Pin what is attached provisionally; names of interfaces.
     Confirm(oneshot::Sender<Result<Vec<String>, Error>>),
     /// Take it off again.
@@ -52,9 +52,10 @@ pub enum Report {
     Applied(Result<(), Error>),
     /// Those of another configuration were written; or why not, and the one from before is in force.
     Adopted(Result<(), Error>),
-    /// The heartbeat was written. How our program is on each interface slot; `None` when it is
-    /// not there any more.
-    Beat(Result<Vec<(u32, Option<XdpMode>)>, Error>),
+    /// The heartbeat was written. How our program stands on each interface slot.
+    Beat(Result<Vec<(u32, Standing)>, Error>),
+    /// Attached again to these interfaces, or why not.
+    Mended(Vec<Interface>, Result<Vec<Attached>, Error>),
 }
 
 /// The open packet path.
@@ -186,7 +187,14 @@ impl Worker {
                     None
                 }
                 Order::Attach(interfaces, observed, done) => {
-                    let _ = done.send(self.attach(&interfaces, *observed));
+                    let guarded = preflight::guarded(&self.config);
+                    let attached = self.attach(&interfaces, *observed, &guarded);
+                    let _ = done.send(attached);
+                    None
+                }
+                Order::Mend(interfaces) => {
+                    let outcome = self.mend(&interfaces);
+                    let _ = self.reports.send(Report::Mended(interfaces, outcome));
                     None
                 }
                 Order::Confirm(done) => {
@@ -204,7 +212,8 @@ impl Worker {
                     None
                 }
                 Order::Beat => {
-                    let _ = self.reports.send(Report::Beat(self.beat()));
+                    let beat = self.beat();
+                    let _ = self.reports.send(Report::Beat(beat));
                     if let Some(outcome) = self.settle() {
                         let _ = self.reports.send(Report::Applied(outcome));
                     }
@@ -266,6 +275,7 @@ impl Worker {
         &mut self,
         interfaces: &[Interface],
         observed: Observed,
+        guarded: &BTreeSet<String>,
     ) -> Result<Vec<Attached>, Error> {
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
@@ -287,10 +297,9 @@ impl Worker {
         let mut all = Vec::new();
         let generic = ringway_kernel::Mode::Generic;
         let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
-        let guarded = preflight::guarded(&self.config);
         for interface in &devices {
             let mode = if stacked.contains_key(&interface.slot) { generic } else { mode };
-            all.push(self.attach_one(interface, mode, &guarded)?);
+            all.push(self.attach_one(interface, mode, guarded)?);
         }
         // Native XDP cannot send to a device that has none, so `auto` does not mix. Into a layer-3
         // device generic XDP cannot either: that alone is no reason.
@@ -300,7 +309,7 @@ impl Worker {
         if devices.iter().copied().zip(&all).any(refused) {
             for (interface, attached) in devices.iter().zip(&mut all) {
                 if attached.mode == XdpMode::Native {
-                    *attached = self.attach_one(interface, generic, &guarded)?;
+                    *attached = self.attach_one(interface, generic, guarded)?;
                 }
             }
         }
@@ -366,14 +375,24 @@ impl Worker {
         }
     }
 
-    fn beat(&self) -> Result<Vec<(u32, Option<XdpMode>)>, Error> {
+    fn beat(&mut self) -> Result<Vec<(u32, Standing)>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
         self.sweep_captures();
-        let states = self.gateway.view().interfaces().map_err(kernel)?;
-        // What is not pinned only this process can see.
-        let mode =
-            |state: &InterfaceState| state.mode.or_else(|| self.gateway.held_mode(state.slot));
-        Ok(states.iter().map(|state| (state.slot, mode(state))).collect())
+        let provisional: Vec<u32> = self.provisional.iter().map(|(slot, _)| *slot).collect();
+        for name in self.gateway.pin_again(&provisional).map_err(kernel)? {
+            tracing::error!(
+                interface = name,
+                "somebody removed the attachment's pin: pinned again"
+            );
+        }
+        self.gateway.standings().map_err(kernel)
+    }
+
+    /// All of them anew, so that they agree on a mode: where our program still is, it stays. The programs are
+    /// loaded already, for which this process has no privilege any more. What was confirmed needs it no more.
+    fn mend(&mut self, interfaces: &[Interface]) -> Result<Vec<Attached>, Error> {
+        let guarded = self.provisional.iter().map(|(_, name)| name.clone()).collect();
+        self.attach(interfaces, self.observed.clone(), &guarded)
     }
 
     /// A capture whose process was killed. Packets are served with it as without.

@@ -160,7 +160,8 @@ async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     let watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
         let listener = metrics::listen(**address).await?;
-        tokio::spawn(metrics::serve(listener, board.clone()));
+        let most = config.metrics.backends as usize;
+        tokio::spawn(metrics::serve(listener, board.clone(), most));
     }
     // The last that can fail, so that no start that failed leaves a socket behind.
     let socket = api::server::listen(&config.api.socket)?;
@@ -172,7 +173,8 @@ async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     }
     let (control, commands) = mpsc::channel(control::WAITING);
     tokio::spawn(api::server::serve(socket, board.clone(), control));
-    let found = watch::look(&slots, &roster.addresses());
+    let found = watch::look(&slots, &roster.addresses(), &Default::default());
+    let found = found.map_err(|error| Error::failed(error.to_string(), ""))?;
     Ok(Parts { interfaces, roster, watch, found, board, road, commands })
 }
 
@@ -191,7 +193,7 @@ impl Parts {
             roster.recall(keeper.read(before.map(|daemon| daemon.alive)));
         }
         let (send, results) = mpsc::channel(1024);
-        let looks = Looks::new(path.view.clone(), config.clone());
+        let looks = Looks::new(self.board.clone(), path.view.clone(), config.clone());
         let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
         let checks = Checks::start(roster.targets(&lanes), &send);
         let mut daemon = Daemon {
@@ -205,6 +207,7 @@ impl Parts {
             hung_up: false,
             rising: false,
             last_reload: None,
+            reloads: Default::default(),
             path,
             from_path,
             interfaces: self.interfaces,
@@ -221,8 +224,13 @@ impl Parts {
             attached: false,
             attach_by: Instant::now() + FIRST_RESULTS,
             modes: Default::default(),
-            lost: Default::default(),
-            down: Default::default(),
+            standings: Default::default(),
+            gone: Default::default(),
+            existing: Default::default(),
+            mending: false,
+            mend_error: None,
+            again: Default::default(),
+            alarm: Default::default(),
             looks,
             silence: Default::default(),
             machine: Default::default(),

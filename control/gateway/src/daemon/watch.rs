@@ -5,22 +5,18 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use ringway_host::links;
 use ringway_host::{Change, Mac, Monitor, MonitorThread};
-use ringway_kernel::Interface;
 use tokio::sync::{Notify, mpsc};
 
-use crate::next_hop::{self, Ways};
+use crate::next_hop::{self, Existing, Ways};
 use crate::problem::Error;
 use crate::slots::Slots;
 
 /// What a look found.
 #[derive(Debug)]
 pub struct Found {
-    /// Interfaces that exist, as they are now.
-    pub interfaces: Vec<Interface>,
-    /// Names of those of them that are down.
-    pub down: Vec<String>,
+    /// The interfaces.
+    pub existing: Existing,
     /// Ways to all backends.
     pub ways: Ways,
 }
@@ -32,6 +28,8 @@ pub enum News {
     Changed,
     /// A look is done.
     Found(Found),
+    /// A look came to nothing: what was known stays.
+    Unknown,
 }
 
 /// The watch; dropping it ends it.
@@ -40,8 +38,8 @@ pub struct Watch {
     notify: Arc<Notify>,
     looking: bool,
     again: bool,
-    send: mpsc::UnboundedSender<Found>,
-    receive: mpsc::UnboundedReceiver<Found>,
+    send: mpsc::UnboundedSender<ringway_host::Result<Found>>,
+    receive: mpsc::UnboundedReceiver<ringway_host::Result<Found>>,
     _thread: MonitorThread,
 }
 
@@ -69,8 +67,9 @@ impl Watch {
         Ok(Watch { slots, notify, looking: false, again: false, send, receive, _thread: thread })
     }
 
-    /// Looks on a thread that may wait, one look at a time; [`News::Found`] has the result.
-    pub fn look(&mut self, addresses: Vec<IpAddr>) {
+    /// Looks on a thread that may wait, one look at a time; [`News::Found`] has the result. `known`: the
+    /// interfaces that our program is on, index by slot.
+    pub fn look(&mut self, addresses: Vec<IpAddr>, known: HashMap<u32, u32>) {
         if self.looking {
             self.again = true;
             return;
@@ -79,7 +78,7 @@ impl Watch {
         let (slots, send) = (self.slots.clone(), self.send.clone());
         tokio::task::spawn_blocking(move || {
             // Closed only when the daemon has ended.
-            let _ = send.send(look(&slots, &addresses));
+            let _ = send.send(look(&slots, &addresses, &known));
         });
     }
 
@@ -92,23 +91,30 @@ impl Watch {
                 if std::mem::take(&mut self.again) {
                     self.notify.notify_one();
                 }
-                News::Found(found)
+                match found {
+                    Ok(found) => News::Found(found),
+                    Err(error) => {
+                        tracing::warn!(%error, "the interfaces could not be looked at");
+                        News::Unknown
+                    }
+                }
             }
         }
     }
 }
 
 /// One look, here and now.
-pub fn look(slots: &Slots, addresses: &[IpAddr]) -> Found {
-    let interfaces = next_hop::existing(slots);
-    let ways = next_hop::look(addresses, &interfaces);
-    Found { down: down(slots), interfaces, ways }
-}
-
-fn down(slots: &Slots) -> Vec<String> {
-    let links = links::all().unwrap_or_default();
-    let down = |name: &str| links.iter().any(|link| link.name == name && !link.up);
-    slots.iter().map(|(name, _)| name).filter(|name| down(name)).map(str::to_owned).collect()
+///
+/// # Errors
+/// The kernel does not tell which interfaces there are.
+pub fn look(
+    slots: &Slots,
+    addresses: &[IpAddr],
+    known: &HashMap<u32, u32>,
+) -> ringway_host::Result<Found> {
+    let existing = next_hop::existing(slots, known)?;
+    let ways = next_hop::look(addresses, &existing.interfaces);
+    Ok(Found { existing, ways })
 }
 
 /// Has the next hop to a backend asked again, on a thread that may wait.

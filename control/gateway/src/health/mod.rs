@@ -10,6 +10,7 @@
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
 mod dns;
+pub mod durations;
 mod exec;
 mod failure;
 mod fit;
@@ -41,6 +42,7 @@ pub use peer::{Lane, Peer, Source};
 pub use saved::{Keeper, Saved};
 pub use state::{Health, Machine};
 
+use durations::{Counted, Durations};
 use pace::Pace;
 use trust::Trust;
 
@@ -73,6 +75,7 @@ pub struct Target {
 pub struct Record {
     passed: AtomicU64,
     failed: AtomicU64,
+    durations: Durations,
     last_failure: Mutex<Option<String>>,
 }
 
@@ -92,7 +95,13 @@ impl Record {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn count(&self, result: &Result<(), String>) {
+    /// How long checks took since the daemon began.
+    pub fn durations(&self) -> Counted {
+        self.durations.counted()
+    }
+
+    fn count(&self, result: &Result<(), String>, took: Duration) {
+        self.durations.count(took);
         match result {
             Ok(()) => self.passed.fetch_add(1, Ordering::Relaxed),
             Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
@@ -184,17 +193,18 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
             CheckKind::Exec(_) => &shared.programs,
             _ => &shared.in_flight,
         };
-        let result = {
+        let (result, took) = {
             let Ok(_permit) = gate.acquire().await else { return };
             let began = Instant::now();
             let result = ask(&target, &shared.trust).await;
+            let took = began.elapsed();
             let result = result.map_err(|failure| in_words(&failure, &target.check));
             if target.check.log_checks {
-                log(&target, &result, began.elapsed());
+                log(&target, &result, took);
             }
-            result
+            (result, took)
         };
-        target.record.count(&result);
+        target.record.count(&result, took);
         if let Some(health) = machine.observe(result.is_ok()) {
             let reason = result.err();
             let event = Event { id: target.id, health, at: SystemTime::now(), reason };

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V6, SOON, Site, WEB, configuration, detach_link, get, http, needs_root,
+    Gateway, SERVICE_V6, SOON, Site, WEB, configuration, get, http, needs_root,
 };
 use ringway_testnet::{End, Namespace, VethOptions, veth, wait_for};
 
@@ -41,28 +41,6 @@ fn a_vanished_interface() -> Result<()> {
     let ready = readyz(ns)?;
     ensure!(ready.starts_with("HTTP/1.1 503") && ready.contains("eth1"), "{ready}");
     ensure!(http(ns, METRICS.parse()?, "/healthz")?.starts_with("HTTP/1.1 200"));
-    Ok(())
-}
-
-#[test]
-fn a_detached_program() -> Result<()> {
-    needs_root!();
-    let site = Site::new(1)?;
-    let ns = &site.net.gateway;
-    let mut gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
-    // A program attached by a link is not taken off by accident.
-    ensure!(ns.ip("link set dev eth0 xdp off\n").is_err(), "ip may detach our program");
-    gateway.wait_healthy()?;
-    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
-    unhealthy(&gateway, "eth0")?;
-    let ready = readyz(ns)?;
-    ensure!(ready.starts_with("HTTP/1.1 503") && ready.contains("eth0"), "{ready}");
-
-    // As told: a restart attaches again.
-    gateway.terminate()?;
-    gateway.start_again()?;
-    gateway.wait_healthy()?;
-    get(site.client(), WEB)?;
     Ok(())
 }
 

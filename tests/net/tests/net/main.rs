@@ -1,9 +1,11 @@
 //! End to end, module by module what a user relies on.
 
+mod alarms;
 mod announce;
 mod bench;
 mod books;
 mod broken;
+mod bundle;
 mod capture;
 mod checks;
 mod clients;
@@ -21,13 +23,16 @@ mod health;
 mod http;
 mod icmp;
 mod layer3;
+mod list_flows;
 mod losses;
+mod observe;
 mod on_pass;
 mod overrides;
 mod passing;
 mod ports;
 mod preflight;
 mod privileges;
+mod prometheus;
 mod ranges;
 mod ready;
 mod refuse;
@@ -36,6 +41,7 @@ mod restart;
 mod ring;
 mod road;
 mod stumbles;
+mod top;
 mod two_nodes;
 mod udp;
 mod upgrade;

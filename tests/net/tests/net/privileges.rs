@@ -8,9 +8,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Ran, SERVICE_V4, SOON, Site, WEB, binary, configuration, get, needs_root, service,
+    Ran, SERVICE_V4, SOON, Site, WEB, binary, configuration, detach_link, get, needs_root, service,
 };
-use ringway_testnet::{Child, Namespace, Nginx, Node, Signal, wait_for};
+use ringway_testnet::{
+    Child, End, Namespace, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for,
+};
 use serde_json::Value;
 
 use super::dsr::{Opener, backends_with_the_addresses};
@@ -294,6 +296,42 @@ fn a_reload_opens_the_road_of_checks() -> Result<()> {
     let end = daemon.wait(SOON)?;
     ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
     let detached = machine.ringway(&["detach", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+/// Loading a program needs CAP_PERFMON, which is gone: what was loaded is kept for this.
+#[test]
+fn a_program_is_attached_again_without_more() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    let node = site.net.gateway.name();
+    let pin = format!("/sys/fs/bpf/ringway/{node}/ifaces/eth0/link");
+    detach_link(&PathBuf::from(format!("/proc/{}/root{pin}", machine.keeper.pid())))?;
+    wait_for("attached again", SOON, || {
+        let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
+        let eth0 = &status["interfaces"][0];
+        match eth0["attached"] == true && eth0["attached_again"] == 1 {
+            true => Ok(()),
+            false => Err(format!("{} {}", status["interfaces"], status["problems"])),
+        }
+    })?;
+    get(site.client(), WEB)?;
+    // A device of that name made anew, with another index.
+    site.net.gateway.ip("link del eth0\n")?;
+    let outer = End::new(&site.net.gateway, "eth0").address("10.1.0.1/24");
+    let far = End::new(site.client(), "eth0").address("10.1.0.2/24").xdp_receive(XdpReceive::Pass);
+    veth(&far, &outer, &VethOptions::default())?;
+    site.client().ip("route add default via 10.1.0.1\n")?;
+    let answered = || get(site.client(), WEB).map_err(|error| format!("{error:#}"));
+    wait_for("traffic on the new device", SOON, answered)?;
+    daemon.signal(Signal::TERM)?;
+    let end = daemon.wait(SOON)?;
+    ensure!(end.status.success() && !end.log.contains("ermission"), "{}", end.log);
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())
 }

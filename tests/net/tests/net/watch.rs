@@ -27,7 +27,7 @@ fn metrics_show_what_happened() -> Result<()> {
     let text = http(&ns, METRICS, "/metrics")?;
     let value = |name: &str, labels: &[&str]| -> Result<f64> {
         let fits = |line: &&str| {
-            line.starts_with(&format!("{name}{{"))
+            line.split(['{', ' ']).next() == Some(name)
                 && labels.iter().all(|label| line.contains(label))
         };
         let line = text.lines().find(fits);
@@ -42,7 +42,7 @@ fn metrics_show_what_happened() -> Result<()> {
     let flows = |backend| value("ringway_backend_flows_total", &[web, backend]);
     ensure!(flows(b1)? + flows(b2)? >= 30.0, "{text}");
     ensure!(value("ringway_backend_packets_total", &[b1, "direction=\"reply\""])? > 0.0);
-    ensure!(value("ringway_backend_checks_failed_total", &[b2])? >= 2.0);
+    ensure!(value("ringway_backend_checks_total", &[b2, "result=\"fail\""])? >= 2.0);
     ensure!(value("ringway_interface_attached", &["interface=\"eth0\""])? == 1.0);
     ensure!(value("ringway_verdict_packets_total", &["eth0", "reason=\"nat-forward\""])? > 60.0);
     for name in ["eth0", "eth1"] {

@@ -1,0 +1,72 @@
+//! A table of the packet path in this process's memory, read-only: with ten million entries copies
+//! would cost more than looking, and the packet path never waits for who looks.
+
+use std::os::fd::AsFd;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use libbpf_rs::{MapCore, MapHandle};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::{Error, Result};
+
+/// Reads of one entry before giving it up: it changes faster than it can be read.
+const READS: usize = 8;
+
+/// An array whose map has BPF_F_MMAPABLE, as 64-bit words.
+pub(crate) struct Mapped {
+    base: NonNull<AtomicU64>,
+    words: usize,
+}
+
+impl Mapped {
+    /// Maps all of an array. `value_bytes`: of one element, a multiple of 8.
+    pub(crate) fn of(map: &MapHandle, value_bytes: usize, what: &'static str) -> Result<Self> {
+        let bytes = map.max_entries() as usize * value_bytes;
+        // SAFETY: a new mapping, where the kernel finds room for it.
+        let base =
+            unsafe { mmap(null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, map.as_fd(), 0) };
+        let failed = |source: std::io::Error| Error::System { action: what, source };
+        let base = base.map_err(|errno| failed(errno.into()))?;
+        let base = NonNull::new(base.cast())
+            .ok_or_else(|| failed(std::io::Error::other("the kernel mapped them at address 0")))?;
+        Ok(Self { base, words: bytes / size_of::<u64>() })
+    }
+
+    /// How many words there are.
+    pub(crate) fn words(&self) -> usize {
+        self.words
+    }
+
+    /// One word as it is now; 0 beyond the end.
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        if at >= self.words {
+            return 0;
+        }
+        // SAFETY: within the mapping, which lives as long as `self`, begins on a page, and whose
+        // words the packet path writes whole.
+        unsafe { self.base.add(at).as_ref() }.load(Ordering::Relaxed)
+    }
+
+    /// What `read` reads of an entry, all of it from one moment: the word at `guard` was the same
+    /// before and after, as the packet path itself checks. `None`: it changed each time.
+    pub(crate) fn consistent<T>(&self, guard: usize, read: impl Fn(u64) -> T) -> Option<T> {
+        for _ in 0..READS {
+            let before = self.word(guard);
+            fence(Ordering::Acquire);
+            let found = read(before);
+            fence(Ordering::Acquire);
+            if self.word(guard) == before {
+                return Some(found);
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: the mapping of `Mapped::of`, to which no reference is left.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.words * size_of::<u64>()) };
+    }
+}

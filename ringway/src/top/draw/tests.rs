@@ -1,0 +1,213 @@
+//! Screens of three sizes, each view, as people see them. What is wanted lies in `screens/`; after a
+//! change that is meant, `RINGWAY_SCREENS=write cargo test -p ringway top` writes it anew.
+
+use std::path::Path;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ringway_gateway::health::Health;
+use ringway_gateway::problem::Error;
+use ringway_gateway::status::{
+    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Rates, Service, Status,
+};
+
+use super::super::feed::{FlowRow, Flows, Look};
+use super::super::model::Asked;
+use super::*;
+
+fn backend(n: u8, health: Health) -> Backend {
+    Backend {
+        address: format!("10.0.0.{n}"),
+        port: 80,
+        weight: Some(1),
+        health,
+        since: Some("2026-01-31T12:00:00Z".into()),
+        reason: (health == Health::Down).then(|| "connection refused".to_owned()),
+        next_hop: Some(NextHop::default()),
+        current_flows: Some(100 * u64::from(n)),
+        rates: Some(Rates {
+            rate_pps: 1000.0 * f64::from(n),
+            rate_bps: 1e6 * f64::from(n),
+            reply_rate_pps: 2000.0,
+            reply_rate_bps: 2.5e7,
+            new_flows_per_s: 12.5,
+        }),
+        ..Backend::default()
+    }
+}
+
+fn service(name: &str, backends: Vec<Backend>) -> Service {
+    let mut rates = Rates::default();
+    backends.iter().flat_map(|backend| &backend.rates).for_each(|one| rates.add(one));
+    Service {
+        name: name.into(),
+        address: "203.0.113.10".into(),
+        port: 80,
+        last_port: 80,
+        protocol: "tcp".into(),
+        forward: "nat".into(),
+        current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
+        rates: Some(rates),
+        backends,
+        ..Service::default()
+    }
+}
+
+fn look() -> Look {
+    let counter = |verdict: &str, reason: &str, packets, rate| Counter {
+        interface: "eth0".into(),
+        verdict: verdict.into(),
+        reason: reason.into(),
+        packets,
+        rate_pps: Some(rate),
+    };
+    let interface = |name: &str, attached| Interface {
+        name: name.into(),
+        attached,
+        mode: "native".into(),
+        ledger: Ledger::new(123_456_789, 123_456_789),
+        rate_pps: Some(6012.0),
+        ..Interface::default()
+    };
+    let flow = |n: u8| FlowRow {
+        service: "web".into(),
+        protocol: "tcp",
+        client: format!("192.0.2.{n}:40000"),
+        backend: "10.0.0.2:80".into(),
+        state: "established",
+        idle_s: n.into(),
+    };
+    let status = Status {
+        node: "gw1".into(),
+        healthy: true,
+        degraded: true,
+        daemon: Daemon { running: true, ..Daemon::default() },
+        interfaces: vec![interface("eth0", true), interface("eth1", false)],
+        services: vec![
+            service("web", vec![backend(2, Health::Up), backend(3, Health::Down)]),
+            service("a-service-with-a-long-name", vec![backend(4, Health::Up)]),
+        ],
+        counters: vec![
+            counter("redirect", "nat-forward", 1_000_000, 6000.0),
+            counter("drop", "malformed", 7, 0.5),
+        ],
+        losses: vec![Loss {
+            interface: "eth0".into(),
+            reason: "lost-too-big".into(),
+            packets: 3,
+            rate_pps: Some(0.0),
+        }],
+        flow_table: Some(FlowTable { current_flows: 900, ..FlowTable::default() }),
+        ..Status::default()
+    };
+    let flows = Flows { rows: (1..=30).map(flow).collect(), matched: 10_000_000 };
+    Look { status, flows: Some(flows) }
+}
+
+fn model(view: TopView) -> Model {
+    let mut model = Model::new(view, Duration::from_secs(1));
+    model.take(Ok(look()));
+    model
+}
+
+fn screen(model: &Model, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal.draw(|frame| draw(model, frame, false)).expect("drawn");
+    let buffer = terminal.backend().buffer();
+    let line = |y| -> String { (0..width).map(|x| buffer[(x, y)].symbol()).collect() };
+    (0..height).map(|y| line(y).trim_end().to_owned() + "\n").collect()
+}
+
+#[test]
+fn each_view_at_three_sizes() {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/screens");
+    let write = std::env::var_os("RINGWAY_SCREENS").is_some_and(|value| value == "write");
+    for view in TopView::value_variants() {
+        for (width, height) in [(40, 12), (80, 24), (160, 50)] {
+            let name = format!("{view:?}-{width}x{height}.txt").to_lowercase();
+            let (path, found) = (directory.join(&name), screen(&model(*view), width, height));
+            if write {
+                std::fs::write(&path, &found).expect("written");
+            }
+            let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(found == wanted, "{name} is\n{found}\nand should be\n{wanted}");
+        }
+    }
+}
+
+#[test]
+fn no_size_is_too_small() {
+    for view in TopView::value_variants() {
+        let mut model = model(*view);
+        for help in [false, true] {
+            model.help = help;
+            for width in 1..50 {
+                (1..14).for_each(|height| drop(screen(&model, width, height)));
+            }
+        }
+    }
+    let low = screen(&model(TopView::Services), 40, 3);
+    assert!(low.starts_with("SERVICE") && low.lines().count() == 3, "{low}");
+}
+
+fn press(model: &mut Model, codes: &[KeyCode]) -> Asked {
+    codes.iter().map(|code| model.key(KeyEvent::from(*code), 5)).last().unwrap_or(Asked::Nothing)
+}
+
+fn first(model: &Model) -> String {
+    model.rows().first().map(|row| row[0].text.clone()).unwrap_or_default()
+}
+
+#[test]
+fn keys_sort_filter_scroll_and_pause() {
+    let mut model = model(TopView::Backends);
+    assert_eq!(first(&model), "10.0.0.4:80", "the busiest first");
+    press(&mut model, &[KeyCode::Char('I')]);
+    assert_eq!(first(&model), "10.0.0.2:80");
+    press(&mut model, &[KeyCode::Char('I')]);
+    let sort = model.sort;
+    press(&mut model, &[KeyCode::Char('<'), KeyCode::F(6)]);
+    assert_eq!(model.sort, sort);
+
+    press(&mut model, &[KeyCode::Char('/'), KeyCode::Char('D'), KeyCode::Char('o')]);
+    assert!(screen(&model, 80, 24).contains("filter: Do_"));
+    assert_eq!(model.rows().len(), 3, "not before Enter");
+    assert_eq!(press(&mut model, &[KeyCode::Enter]), Asked::Look);
+    assert_eq!((model.rows().len(), first(&model)), (1, "10.0.0.3:80".to_owned()));
+    press(&mut model, &[KeyCode::Esc]);
+    assert_eq!(model.rows().len(), 3);
+
+    press(&mut model, &[KeyCode::End]);
+    assert_eq!(model.scroll, 2);
+    press(&mut model, &[KeyCode::Down, KeyCode::Up, KeyCode::PageUp]);
+    assert_eq!(model.scroll, 0);
+
+    press(&mut model, &[KeyCode::Char(' ')]);
+    model.take(Ok(Look::default()));
+    assert_eq!(model.rows().len(), 3, "paused");
+    assert!(model.heading()[0].contains("[paused]"));
+    assert_eq!(press(&mut model, &[KeyCode::Char(' ')]), Asked::Look);
+
+    assert_eq!(press(&mut model, &[KeyCode::Tab]), Asked::Look);
+    assert_eq!((model.view, model.flows_wanted()), (TopView::Interfaces, None));
+    press(&mut model, &[KeyCode::Char('t'), KeyCode::Char('t')]);
+    assert_eq!(model.flows_wanted(), Some(""));
+    press(&mut model, &[KeyCode::F(1)]);
+    assert!(screen(&model, 80, 24).contains("column to sort by"));
+    press(&mut model, &[KeyCode::Char('x')]);
+    assert!(!model.help);
+    assert_eq!(press(&mut model, &[KeyCode::Char('q')]), Asked::End);
+}
+
+#[test]
+fn a_look_that_failed_is_said_beside_the_one_before() {
+    let mut model = model(TopView::Services);
+    model.take(Err(Error::failed("the daemon hangs\u{1b}[2J", "")));
+    let shown = screen(&model, 160, 24);
+    assert!(shown.contains("the daemon hangs?[2J") && shown.contains("web"), "{shown}");
+    model.take(Ok(look()));
+    assert!(!screen(&model, 160, 24).contains("hangs"));
+}

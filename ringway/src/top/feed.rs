@@ -1,0 +1,111 @@
+//! What `ringway top` shows, asked of the node again and again.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ringway_gateway::ask;
+use ringway_gateway::ask::Whom;
+use ringway_gateway::flows::filter::Filter;
+use ringway_gateway::flows::{self, Names};
+use ringway_gateway::problem::Error;
+use ringway_gateway::rates::{Meter, Sample};
+use ringway_gateway::status::Status;
+use ringway_kernel::{DEFAULT_BPFFS, View};
+use serde::Serialize;
+
+use crate::cli::NodeArgs;
+
+/// Flows that are shown at most.
+const FLOWS: usize = 500;
+
+/// One look at a node.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// The node, with rates since the look before.
+    pub status: Status,
+    /// Flows, where they were asked for.
+    pub flows: Option<Flows>,
+}
+
+/// The first flows that a filter lets through.
+#[derive(Clone, Debug, Default)]
+pub struct Flows {
+    /// Those that are shown.
+    pub rows: Vec<FlowRow>,
+    /// Those that the filter lets through.
+    pub matched: u64,
+}
+
+/// One flow.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FlowRow {
+    pub service: String,
+    pub protocol: &'static str,
+    pub client: String,
+    pub backend: String,
+    pub state: &'static str,
+    pub idle_s: u32,
+}
+
+/// Asks one node.
+pub struct Feed {
+    node: NodeArgs,
+    meter: Meter,
+}
+
+impl Feed {
+    /// Of this node.
+    pub fn new(node: &NodeArgs) -> Feed {
+        Feed { node: node.clone(), meter: Meter::default() }
+    }
+
+    /// The node as it is now; with its flows, those that the filter lets through.
+    ///
+    /// # Errors
+    /// The node cannot be asked, or the filter makes no sense.
+    pub fn look(&mut self, with_flows: bool, filter: &str) -> Result<Look, Error> {
+        let mut status = ask::status(&self.whom())?;
+        let now = Instant::now();
+        self.meter.note(Sample::of_status(now, &status));
+        self.meter.fill(&mut status, now);
+        let flows = match with_flows {
+            true => Some(look_at_flows(&status.node, filter)?),
+            false => None,
+        };
+        Ok(Look { status, flows })
+    }
+
+    fn whom(&self) -> Whom<'_> {
+        self.node.whom()
+    }
+}
+
+fn look_at_flows(node: &str, filter: &str) -> Result<Flows, Error> {
+    let view = View::open(Path::new(DEFAULT_BPFFS), node)
+        .map_err(|error| Error::failed(error.to_string(), ""))?;
+    let names = Names::read(&view)?;
+    let filter = Filter::parse(filter, &names)?;
+    let mut rows = Vec::new();
+    let totals = flows::look::<Error>(
+        &view,
+        &filter,
+        &names,
+        |_| (),
+        |flow| {
+            if rows.len() < FLOWS {
+                let row = names.row(flow);
+                let text = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+                rows.push(FlowRow {
+                    service: text(row.service.map(str::to_owned)),
+                    protocol: row.protocol,
+                    client: text(row.client),
+                    backend: text(row.backend),
+                    state: row.state,
+                    idle_s: row.idle_s,
+                });
+            }
+            Ok(())
+        },
+    )?;
+    Ok(Flows { rows, matched: totals.matched_flows })
+}

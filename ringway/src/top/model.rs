@@ -1,0 +1,253 @@
+//! What `ringway top` knows, and what keys do to it. Pure: no terminal, no node.
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use ringway_gateway::problem::Error;
+use ringway_gateway::status::Status;
+
+use super::feed::Look;
+use super::sheet::{self, Column, Rank, Row};
+use crate::cli::TopView;
+use crate::units;
+
+/// What a key asks of the program around the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    Nothing,
+    /// Another look, now.
+    Look,
+    /// The end.
+    End,
+}
+
+/// Everything that is on the screen.
+#[derive(Debug)]
+pub struct Model {
+    /// What is shown.
+    pub view: TopView,
+    /// Between two looks.
+    pub delay: Duration,
+    /// Column that rows are ordered by.
+    pub sort: usize,
+    /// The other way round.
+    pub reverse: bool,
+    /// Rows that hold this; in the flows' view the filter of `ringway flows`.
+    pub filter: String,
+    /// A filter that is being written.
+    pub writing: Option<String>,
+    /// Rows above the first one on the screen.
+    pub scroll: usize,
+    /// Looks are not shown.
+    pub paused: bool,
+    /// Keys are explained.
+    pub help: bool,
+    /// What went wrong last.
+    pub trouble: Option<String>,
+    look: Look,
+}
+
+/// What each view is ordered by at first: what happens most.
+fn first_sort(view: TopView) -> usize {
+    let busiest = |column: &Column| matches!(column.title, "PACKETS/s" | "PER s");
+    sheet::columns(view).iter().position(busiest).unwrap_or(0)
+}
+
+impl Model {
+    /// Before the first look.
+    pub fn new(view: TopView, delay: Duration) -> Model {
+        Model {
+            view,
+            delay,
+            sort: first_sort(view),
+            reverse: false,
+            filter: String::new(),
+            writing: None,
+            scroll: 0,
+            paused: false,
+            help: false,
+            trouble: None,
+            look: Look::default(),
+        }
+    }
+
+    /// Takes a look; what went wrong is shown beside the one before.
+    pub fn take(&mut self, look: Result<Look, Error>) {
+        if self.paused {
+            return;
+        }
+        match look {
+            Ok(look) => {
+                self.look = look;
+                self.trouble = None;
+            }
+            Err(error) => self.trouble = Some(error.what),
+        }
+        self.scroll = self.scroll.min(self.rows().len().saturating_sub(1));
+    }
+
+    /// Whether flows are to be looked at, and by which filter.
+    pub fn flows_wanted(&self) -> Option<&str> {
+        (self.view == TopView::Flows).then_some(self.filter.as_str())
+    }
+
+    /// The columns of the view.
+    pub fn columns(&self) -> &'static [Column] {
+        sheet::columns(self.view)
+    }
+
+    /// The rows in their order.
+    pub fn rows(&self) -> Vec<Row> {
+        let mut rows = sheet::rows(self.view, &self.look.status, self.look.flows.as_ref());
+        let wanted = self.filter.to_lowercase();
+        if self.view != TopView::Flows && !wanted.is_empty() {
+            rows.retain(|row| row.iter().any(|f| f.text.to_lowercase().contains(&wanted)));
+        }
+        rows.sort_by(|a, b| {
+            let order = in_order(&a[self.sort].rank, &b[self.sort].rank);
+            let order = if self.reverse { order.reverse() } else { order };
+            // So that rows that are alike do not jump about.
+            order.then_with(|| in_order(&a[0].rank, &b[0].rank))
+        });
+        rows
+    }
+
+    /// Lines above the table.
+    pub fn heading(&self) -> Vec<String> {
+        let status = &self.look.status;
+        let health = match (status.healthy, status.degraded, status.daemon.running) {
+            _ if status.node.is_empty() => "looking",
+            (_, _, false) => "no daemon",
+            (false, ..) => "unhealthy",
+            (true, true, _) => "degraded",
+            (true, false, _) => "healthy",
+        };
+        // That no daemon runs is said already.
+        let known = |error: &&str| !error.starts_with("daemon not running");
+        let problem = status.problems.iter().map(|p| p.error.as_str()).find(known);
+        let note = self.trouble.as_deref().or(problem).unwrap_or_default();
+        let paused = if self.paused { " [paused]" } else { "" };
+        vec![
+            format!("ringway {}: {health}{paused} {note}", status.node),
+            format!(
+                "in {}/s  dropped {}/s  lost {}/s  flows {}  every {} s",
+                units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps))),
+                units::rate(sum(dropped(status))),
+                units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps))),
+                units::count(status.flow_table.as_ref().map(|table| table.current_flows)),
+                self.delay.as_secs_f64(),
+            ),
+        ]
+    }
+
+    /// How many flows the filter lets through, where not all are shown.
+    pub fn more_flows(&self) -> Option<u64> {
+        let flows = self.look.flows.as_ref().filter(|_| self.view == TopView::Flows)?;
+        Some(flows.matched).filter(|matched| *matched > flows.rows.len() as u64)
+    }
+
+    /// What a key does.
+    pub fn key(&mut self, key: KeyEvent, page: usize) -> Asked {
+        if self.writing.is_some() {
+            return self.write(key);
+        }
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c' | 'd') if control => return Asked::End,
+            KeyCode::Char('q') | KeyCode::F(10) => return Asked::End,
+            _ if self.help => self.help = false,
+            KeyCode::Char('h' | '?') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char('/') | KeyCode::F(4) => self.writing = Some(self.filter.clone()),
+            KeyCode::Char('t') | KeyCode::Tab => return self.show(next_view(self.view, 1)),
+            KeyCode::BackTab => return self.show(next_view(self.view, 4)),
+            KeyCode::Char('>' | '.') | KeyCode::F(6) | KeyCode::Right => self.sort_by(1),
+            KeyCode::Char('<' | ',') | KeyCode::Left => {
+                self.sort_by(self.columns().len().saturating_sub(1));
+            }
+            KeyCode::Char('I') => self.reverse = !self.reverse,
+            KeyCode::Char(' ') => {
+                self.paused = !self.paused;
+                return if self.paused { Asked::Nothing } else { Asked::Look };
+            }
+            KeyCode::Esc => {
+                self.filter.clear();
+                return Asked::Look;
+            }
+            code => self.scroll_by(code, page),
+        }
+        Asked::Nothing
+    }
+
+    fn write(&mut self, key: KeyEvent) -> Asked {
+        let Some(text) = &mut self.writing else { return Asked::Nothing };
+        match key.code {
+            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                self.writing = None;
+            }
+            KeyCode::Char(c) => text.push(c),
+            KeyCode::Backspace => drop(text.pop()),
+            KeyCode::Esc => self.writing = None,
+            KeyCode::Enter => {
+                self.filter = self.writing.take().unwrap_or_default();
+                (self.scroll, self.trouble) = (0, None);
+                return Asked::Look;
+            }
+            _ => {}
+        }
+        Asked::Nothing
+    }
+
+    fn show(&mut self, view: TopView) -> Asked {
+        // What one view is filtered by means something else in another.
+        self.filter.clear();
+        (self.view, self.scroll, self.reverse) = (view, 0, false);
+        (self.sort, self.trouble) = (first_sort(view), None);
+        Asked::Look
+    }
+
+    fn sort_by(&mut self, steps: usize) {
+        self.sort = (self.sort + steps) % self.columns().len();
+    }
+
+    fn scroll_by(&mut self, code: KeyCode, page: usize) {
+        let last = self.rows().len().saturating_sub(1);
+        self.scroll = match code {
+            KeyCode::Up | KeyCode::Char('k') => self.scroll.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.scroll + 1,
+            KeyCode::PageUp => self.scroll.saturating_sub(page.max(1)),
+            KeyCode::PageDown => self.scroll + page.max(1),
+            KeyCode::Home => 0,
+            KeyCode::End => last,
+            _ => self.scroll,
+        };
+        self.scroll = self.scroll.min(last);
+    }
+}
+
+fn in_order(a: &Rank, b: &Rank) -> Ordering {
+    match (a, b) {
+        (Rank::Number(a), Rank::Number(b)) => b.total_cmp(a),
+        _ => a.partial_cmp(b).unwrap_or(Ordering::Equal),
+    }
+}
+
+fn next_view(view: TopView, steps: usize) -> TopView {
+    let all = TopView::value_variants();
+    let at = all.iter().position(|one| *one == view).unwrap_or(0);
+    all[(at + steps) % all.len()]
+}
+
+fn dropped(status: &Status) -> impl Iterator<Item = Option<f64>> {
+    // Where nothing was dropped yet, that is known as soon as the interfaces' rates are.
+    let known = status.interfaces.first().and_then(|i| i.rate_pps).map(|_| 0.0);
+    let drops = status.counters.iter().filter(|counter| sheet::is_drop(&counter.verdict));
+    std::iter::once(known).chain(drops.map(|counter| counter.rate_pps))
+}
+
+/// `None` where one is not known.
+fn sum(rates: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+    rates.sum()
+}

@@ -1,0 +1,267 @@
+//! The rows of each view: what is shown of a status, and what rows are ordered by. Pure.
+
+use std::collections::BTreeMap;
+
+use ringway_gateway::status::{Backend, Rates, Service, Status};
+
+use super::feed::Flows;
+use crate::cli::TopView;
+use crate::table::Tone;
+use crate::units;
+
+/// A column.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// Its heading.
+    pub title: &'static str,
+    /// Numbers go to the right.
+    pub right: bool,
+    /// Where not all columns fit, those of the highest number go first. 0 stays.
+    pub rank: u8,
+}
+
+const fn text(title: &'static str, rank: u8) -> Column {
+    Column { title, right: false, rank }
+}
+
+const fn number(title: &'static str, rank: u8) -> Column {
+    Column { title, right: true, rank }
+}
+
+const SERVICES: &[Column] = &[
+    text("SERVICE", 0),
+    text("ADDRESS", 6),
+    number("UP", 1),
+    number("FLOWS", 3),
+    number("NEW/s", 4),
+    number("PACKETS/s", 2),
+    number("BITS/s", 5),
+    number("REPLIES/s", 7),
+    number("BITS/s", 8),
+    text("MODE", 9),
+];
+const BACKENDS: &[Column] = &[
+    text("BACKEND", 0),
+    text("SERVICE", 3),
+    text("HEALTH", 1),
+    number("WEIGHT", 7),
+    number("FLOWS", 4),
+    number("NEW/s", 5),
+    number("PACKETS/s", 2),
+    number("BITS/s", 6),
+    number("REPLIES/s", 8),
+    text("SINCE", 9),
+    text("REASON", 10),
+];
+const INTERFACES: &[Column] = &[
+    text("INTERFACE", 0),
+    number("PACKETS/s", 1),
+    text("ATTACHED", 2),
+    number("DROPS/s", 3),
+    text("MODE", 4),
+    number("PACKETS", 5),
+    number("LOST", 6),
+];
+const REASONS: &[Column] = &[
+    text("REASON", 0),
+    number("PER s", 1),
+    text("VERDICT", 2),
+    number("PACKETS", 3),
+    text("MEANING", 4),
+];
+const FLOWS: &[Column] = &[
+    text("CLIENT", 0),
+    text("BACKEND", 1),
+    text("STATE", 2),
+    number("IDLE s", 3),
+    text("SERVICE", 4),
+    text("PROTOCOL", 5),
+];
+
+/// The columns of a view.
+pub fn columns(view: TopView) -> &'static [Column] {
+    match view {
+        TopView::Services => SERVICES,
+        TopView::Backends => BACKENDS,
+        TopView::Interfaces => INTERFACES,
+        TopView::Reasons => REASONS,
+        TopView::Flows => FLOWS,
+    }
+}
+
+/// What rows are ordered by: numbers the greatest first, text by the alphabet.
+#[derive(Clone, Debug, PartialEq, PartialOrd)]
+pub enum Rank {
+    /// Text.
+    Text(String),
+    /// A number; what is not known is less than any.
+    Number(f64),
+}
+
+/// One field of a row.
+#[derive(Clone, Debug)]
+pub struct Field {
+    /// As it is shown.
+    pub text: String,
+    /// What its colour says.
+    pub tone: Tone,
+    /// What it is ordered by.
+    pub rank: Rank,
+}
+
+impl Field {
+    fn new(text: impl Into<String>) -> Field {
+        let text = text.into();
+        Field { rank: Rank::Text(text.clone()), text, tone: Tone::Plain }
+    }
+
+    fn count(value: Option<u64>) -> Field {
+        let rank = Rank::Number(value.map_or(-1.0, |value| value as f64));
+        Field { text: units::count(value), tone: Tone::Plain, rank }
+    }
+
+    fn rate(value: Option<f64>) -> Field {
+        let rank = Rank::Number(value.unwrap_or(-1.0));
+        Field { text: units::rate(value), tone: Tone::Plain, rank }
+    }
+
+    fn tone(self, tone: Tone) -> Field {
+        Field { tone, ..self }
+    }
+}
+
+/// A row, a field for each column.
+pub type Row = Vec<Field>;
+
+/// The rows of a view, in no order.
+pub fn rows(view: TopView, status: &Status, flows: Option<&Flows>) -> Vec<Row> {
+    match view {
+        TopView::Services => status.services.iter().map(service).collect(),
+        TopView::Backends => {
+            let of = |service: &Service| -> Vec<Row> {
+                service.backends.iter().map(|each| backend(service, each)).collect()
+            };
+            status.services.iter().flat_map(of).collect()
+        }
+        TopView::Interfaces => interfaces(status),
+        TopView::Reasons => reasons(status),
+        TopView::Flows => flows.into_iter().flat_map(|flows| &flows.rows).map(flow).collect(),
+    }
+}
+
+fn flow(flow: &super::feed::FlowRow) -> Row {
+    vec![
+        Field::new(&flow.client),
+        Field::new(&flow.backend),
+        Field::new(flow.state),
+        Field::count(Some(flow.idle_s.into())),
+        Field::new(&flow.service),
+        Field::new(flow.protocol),
+    ]
+}
+
+fn service(service: &Service) -> Row {
+    let (up, all) = (service.serving(), service.backends.len());
+    let tone = match up {
+        0 => Tone::Bad,
+        up if up < all => Tone::Warn,
+        _ => Tone::Good,
+    };
+    let rates = service.rates.as_ref();
+    let of = |of: fn(&Rates) -> f64| Field::rate(rates.map(of));
+    vec![
+        Field::new(&service.name),
+        Field::new(format!("{} {}", service.endpoint(), service.protocol)),
+        Field { rank: Rank::Number(up as f64), ..Field::new(format!("{up}/{all}")) }.tone(tone),
+        Field::count(service.current_flows),
+        of(|rates| rates.new_flows_per_s),
+        of(|rates| rates.rate_pps),
+        of(|rates| rates.rate_bps),
+        of(|rates| rates.reply_rate_pps),
+        of(|rates| rates.reply_rate_bps),
+        Field::new(&service.forward),
+    ]
+}
+
+fn backend(service: &Service, backend: &Backend) -> Row {
+    let tone = if backend.serves() { Tone::Good } else { Tone::Bad };
+    let health = if backend.drained { "drained" } else { backend.health.as_str() };
+    let rates = backend.rates.as_ref();
+    let of = |of: fn(&Rates) -> f64| Field::rate(rates.map(of));
+    vec![
+        Field::new(backend.shown()),
+        Field::new(format!("{} {}", service.name, service.protocol)),
+        Field::new(health).tone(if backend.drained { Tone::Warn } else { tone }),
+        Field::count(backend.weight.map(u64::from)),
+        Field::count(backend.current_flows),
+        of(|rates| rates.new_flows_per_s),
+        of(|rates| rates.rate_pps),
+        of(|rates| rates.rate_bps),
+        of(|rates| rates.reply_rate_pps),
+        Field::new(backend.since.as_deref().unwrap_or("-")),
+        Field::new(backend.reason.as_deref().unwrap_or("")).tone(Tone::Dim),
+    ]
+}
+
+fn interfaces(status: &Status) -> Vec<Row> {
+    let shown = status.interfaces.iter().map(|interface| {
+        let own = |name: &str| name == interface.name;
+        let drops = status.counters.iter().filter(|c| own(&c.interface) && is_drop(&c.verdict));
+        // No drop at all is known to be none where the interface is.
+        let none = interface.rate_pps.map(|_| 0.0);
+        let drops = drops.fold(none, |sum, c| sum.zip(c.rate_pps).map(|(a, b)| a + b));
+        let lost = status.losses.iter().filter(|loss| own(&loss.interface));
+        let lost: u64 = lost.map(|loss| loss.packets).sum();
+        let (word, tone) = match interface.attached {
+            true => ("yes", Tone::Good),
+            false => ("no", Tone::Bad),
+        };
+        vec![
+            Field::new(&interface.name),
+            Field::rate(interface.rate_pps),
+            Field::new(word).tone(tone),
+            Field::rate(drops).tone(if drops > Some(0.0) { Tone::Warn } else { Tone::Plain }),
+            Field::new(&interface.mode),
+            Field::count(Some(interface.ledger.seen_packets)),
+            Field::count(Some(lost)).tone(if lost > 0 { Tone::Warn } else { Tone::Plain }),
+        ]
+    });
+    shown.collect()
+}
+
+fn reasons(status: &Status) -> Vec<Row> {
+    let mut sums: BTreeMap<(&str, &str), (u64, Option<f64>)> = BTreeMap::new();
+    let counters = status.counters.iter().map(|c| (&c.verdict, &c.reason, c.packets, c.rate_pps));
+    let lost = "lost".to_owned();
+    let losses = status.losses.iter().map(|l| (&lost, &l.reason, l.packets, l.rate_pps));
+    for (verdict, reason, packets, rate) in counters.chain(losses) {
+        let sum = sums.entry((verdict, reason)).or_insert((0, Some(0.0)));
+        *sum = (sum.0 + packets, sum.1.zip(rate).map(|(a, b)| a + b));
+    }
+    let shown = sums.into_iter().map(|((verdict, reason), (packets, rate))| {
+        let tone = match verdict {
+            "aborted" | "lost" => Tone::Bad,
+            "drop" => Tone::Warn,
+            _ => Tone::Plain,
+        };
+        vec![
+            Field::new(reason),
+            Field::rate(rate),
+            Field::new(verdict).tone(tone),
+            Field::count(Some(packets)),
+            Field::new(meaning(reason)).tone(Tone::Dim),
+        ]
+    });
+    shown.collect()
+}
+
+fn meaning(reason: &str) -> &'static str {
+    let reasons = ringway_abi::Reason::by_name(reason).map(ringway_abi::Reason::meaning);
+    let losses = || ringway_abi::Loss::by_name(reason).map(ringway_abi::Loss::meaning);
+    reasons.or_else(losses).unwrap_or_default()
+}
+
+/// Whether packets of this verdict come to nothing.
+pub fn is_drop(verdict: &str) -> bool {
+    matches!(verdict, "drop" | "aborted")
+}

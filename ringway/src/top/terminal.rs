@@ -1,0 +1,140 @@
+//! The terminal: taken, drawn upon, and given back however this ends.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use ringway_gateway::problem::Error;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::draw;
+use super::feed::{Feed, Look};
+use super::model::{Asked, Model};
+use crate::cli::TopArgs;
+use crate::table;
+
+/// Keys and signals are looked for this often.
+const GLANCE: Duration = Duration::from_millis(50);
+
+/// Shows the node until `q` or a signal.
+pub fn run(args: &TopArgs) -> anyhow::Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone()).context("signals are not heard")?;
+    }
+    let mut model = Model::new(args.view, args.delay);
+    let (wanted, looks) = start(args);
+    let given = Given;
+    // Also makes a panic give it back before it says anything.
+    let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
+    let mut outcome = Ok(());
+    while outcome.is_ok() && !stop.load(Ordering::Relaxed) {
+        while let Ok(look) = looks.try_recv() {
+            model.take(look);
+        }
+        outcome = terminal.draw(|frame| draw::draw(&model, frame, table::colour())).map(drop);
+        match outcome.is_ok().then(|| keys(&mut model)).transpose() {
+            Ok(Some(Asked::End)) => break,
+            Ok(Some(Asked::Look)) => wanted.set(&model, true),
+            Ok(_) => wanted.set(&model, false),
+            Err(error) => outcome = Err(error),
+        }
+    }
+    drop(given);
+    Ok(outcome?)
+}
+
+/// Gives the terminal back.
+struct Given;
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let _ = ratatui::try_restore();
+    }
+}
+
+/// Waits a moment for keys, and has the model take them.
+fn keys(model: &mut Model) -> io::Result<Asked> {
+    let mut asked = Asked::Nothing;
+    let mut patience = GLANCE;
+    while event::poll(patience)? {
+        patience = Duration::ZERO;
+        // A size that has changed is drawn anew anyway.
+        let Event::Key(key) = event::read()? else { continue };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        let height = ratatui::crossterm::terminal::size().map_or(24, |(_, height)| height);
+        match model.key(key, draw::page(height)) {
+            Asked::Nothing => {}
+            other => asked = other,
+        }
+        if asked == Asked::End {
+            break;
+        }
+    }
+    Ok(asked)
+}
+
+/// What the next look is to be at.
+#[derive(Clone, Debug, Default)]
+struct Wanted(Arc<Mutex<Wish>>);
+
+#[derive(Clone, Debug, Default)]
+struct Wish {
+    flows: Option<String>,
+    now: bool,
+    paused: bool,
+}
+
+impl Wanted {
+    fn set(&self, model: &Model, now: bool) {
+        let mut wish = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        wish.flows = model.flows_wanted().map(str::to_owned);
+        wish.paused = model.paused;
+        wish.now |= now;
+    }
+
+    fn get(&self) -> Wish {
+        let mut wish = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = wish.clone();
+        wish.now = false;
+        found
+    }
+}
+
+type Looks = Receiver<Result<Look, Error>>;
+
+/// Looks on a thread of its own: the screen does not wait for a node that is slow.
+fn start(args: &TopArgs) -> (Wanted, Looks) {
+    let wanted = Wanted::default();
+    let (send, looks) = channel();
+    let (wish, mut feed, delay) = (wanted.clone(), Feed::new(&args.node), args.delay);
+    thread::spawn(move || look_on(&wish, &mut feed, delay, &send));
+    (wanted, looks)
+}
+
+fn look_on(wanted: &Wanted, feed: &mut Feed, delay: Duration, send: &Sender<Result<Look, Error>>) {
+    loop {
+        let wish = wanted.get();
+        if !wish.paused {
+            let look = feed.look(wish.flows.is_some(), wish.flows.as_deref().unwrap_or(""));
+            if send.send(look).is_err() {
+                return;
+            }
+        }
+        let next = Instant::now() + delay;
+        while Instant::now() < next {
+            let hurry = wanted.0.lock().unwrap_or_else(PoisonError::into_inner).now;
+            if hurry {
+                break;
+            }
+            thread::sleep(GLANCE.min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+}

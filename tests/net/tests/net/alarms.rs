@@ -1,0 +1,296 @@
+//! Every fault that bypassing the kernel's stack would hide is named, by its kind in docs/runbook.md, and mended
+//! where it can be. How long that took is printed.
+
+use std::io::Write;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Frozen, Gateway, SERVICE_V4, SOON, Site, WEB, detach_link, get, http, needs_root, swap_link,
+};
+use ringway_testnet::{
+    End, Signal, VethOptions, XdpReceive, attach_pass, detach_pass, veth, wait_for,
+};
+use serde_json::Value;
+
+const CHECK: &str = "check = { type = \"http\", interval = \"500ms\" }\n";
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+const METRICS: &str = "127.0.0.1:9810";
+
+fn start(site: &Site) -> Result<Gateway> {
+    Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))
+}
+
+fn has(list: &Value, kind: &str) -> bool {
+    list.as_array().into_iter().flatten().any(|one| one["kind"] == kind)
+}
+
+/// Past the harness, which swallows what passing tests print.
+fn took(what: &str, began: Instant) {
+    let _ = writeln!(std::io::stderr(), "{what} after {:.2} s", began.elapsed().as_secs_f64());
+}
+
+/// The node is unhealthy for this, and says so at once to whoever asks.
+fn problem(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
+    let began = Instant::now();
+    let status = gateway.wait_status(kind, |status| has(&status["problems"], kind))?;
+    took(kind, began);
+    ensure!(status["healthy"] == false, "{}", status["problems"]);
+    ensure!(status["problems"].to_string().contains(words), "{}", status["problems"]);
+    let asked = gateway.ringway(&["status", "--ready"])?;
+    ensure!(asked.code == 3, "{asked:?}");
+    metric(gateway, &format!("ringway_problem{{kind={kind:?}}} 1"))
+}
+
+/// The node is healthy, and says this all the same.
+fn finding(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
+    let began = Instant::now();
+    let status = gateway.wait_status(kind, |status| has(&status["findings"], kind))?;
+    took(kind, began);
+    ensure!(status["healthy"] == true, "{}", status["problems"]);
+    ensure!(status["findings"].to_string().contains(words), "{}", status["findings"]);
+    metric(gateway, &format!("ringway_finding{{kind={kind:?}}} 1"))
+}
+
+fn metric(gateway: &Gateway, line: &str) -> Result<()> {
+    wait_for(line, SOON, || {
+        let text = scrape(gateway).map_err(|error| error.to_string())?;
+        if text.lines().any(|found| found == line) { Ok(()) } else { Err(text) }
+    })?;
+    Ok(())
+}
+
+fn scrape(gateway: &Gateway) -> Result<String> {
+    http(gateway.namespace(), METRICS.parse()?, "/metrics")
+}
+
+fn mended(gateway: &Gateway) -> Result<Value> {
+    let began = Instant::now();
+    let status = gateway.wait_status("mended", |status| status["healthy"] == true)?;
+    took("mended", began);
+    Ok(status)
+}
+
+#[test]
+fn an_interface_that_goes_and_returns() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway = start(&site)?;
+    let (client, ns) = (site.client(), &site.net.gateway);
+    get(client, WEB)?;
+    ns.ip("link del eth0\n")?;
+    problem(&gateway, "interface-gone", "interface eth0 is gone")?;
+
+    let outer = End::new(ns, "eth0").address("10.1.0.1/24");
+    let far = End::new(client, "eth0").address("10.1.0.2/24").xdp_receive(XdpReceive::Pass);
+    veth(&far, &outer, &VethOptions::default())?;
+    client.ip("route add default via 10.1.0.1\n")?;
+    let status = mended(&gateway)?;
+    ensure!(status["interfaces"][0]["attached_again"] == 1, "{}", status["interfaces"]);
+    get(client, WEB)?;
+    // It is pinned: the next daemon takes it over.
+    ensure!(gateway.pins().join("ifaces/eth0/link").exists());
+    Ok(())
+}
+
+#[test]
+fn a_program_that_somebody_detached() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = start(&site)?;
+    ensure!(ns.ip("link set dev eth0 xdp off\n").is_err(), "ip may detach our program");
+    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
+    let began = Instant::now();
+    let again = |status: &Value| {
+        status["healthy"] == true && status["interfaces"][0]["attached_again"] == 1
+    };
+    let status = gateway.wait_status("attached again", again)?;
+    took("noticed and attached again", began);
+    ensure!(has(&status["findings"], "program-detached"), "{}", status["findings"]);
+    ensure!(gateway.log().contains("our program is not on it any more"), "not said");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn a_pin_that_somebody_removed() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    let pin = gateway.pins().join("ifaces/eth0/link");
+    std::fs::remove_file(&pin)?;
+    wait_for("pinned again", SOON, || if pin.exists() { Ok(()) } else { Err("no pin") })?;
+    gateway.kill()?;
+    get(site.client(), WEB).context("it outlives the daemon")?;
+    Ok(())
+}
+
+#[test]
+fn another_program_in_our_place() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let mut gateway = start(&site)?;
+    // Else it would be attached again before the other one can be.
+    gateway.child().signal(Signal::STOP)?;
+    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
+    attach_pass(ns, "eth0")?;
+    gateway.child().signal(Signal::CONT)?;
+    problem(&gateway, "program-replaced", "ip link set dev eth0 xdp off")?;
+    // As told.
+    ns.ip("link set dev eth0 xdp off\n")?;
+    mended(&gateway)?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn another_program_in_our_attachment() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    swap_link(&gateway.pins().join("ifaces/eth1/link"))?;
+    problem(&gateway, "program-replaced", "restart the daemon")?;
+    gateway.terminate()?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn an_interface_with_another_name() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let gateway = start(&site)?;
+    ns.ip("link set dev eth1 down\nlink set dev eth1 name wan0\nlink set dev wan0 up\n")?;
+    finding(&gateway, "interface-renamed", "eth1 is called wan0 now")?;
+    get(site.client(), WEB)?;
+    ns.ip("link set dev wan0 down\nlink set dev wan0 name eth1\nlink set dev eth1 up\n")?;
+    let back = |status: &Value| {
+        status["healthy"] == true && !has(&status["findings"], "interface-renamed")
+    };
+    gateway.wait_status("its name", back)?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
+#[test]
+fn an_interface_that_is_down() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway = start(&site)?;
+    site.net.gateway.ip("link set dev eth0 down\n")?;
+    problem(&gateway, "interface-down", "ip link set dev eth0 up")?;
+    site.net.gateway.ip("link set dev eth0 up\n")?;
+    mended(&gateway)?;
+    Ok(())
+}
+
+/// A thousand datagrams a second for half a minute, then none.
+#[test]
+fn packets_that_stop() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\"\n"));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    socket.connect(ECHO)?;
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(33) {
+        for _ in 0..10 {
+            socket.send(b"x")?;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    ensure!(!has(&gateway.status()?["findings"], "traffic-stopped"), "told too early");
+    finding(&gateway, "traffic-stopped", "eth0: ")?;
+    for _ in 0..300 {
+        socket.send(b"x")?;
+    }
+    gateway.wait_status("packets again", |s| !has(&s["findings"], "traffic-stopped"))?;
+    Ok(())
+}
+
+#[test]
+fn packets_that_the_kernel_drops_after_us() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", ECHO, "protocol = \"udp\"\n"));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    detach_pass(&site.net.switch, "gw")?;
+    let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
+    socket.connect(ECHO)?;
+    for _ in 0..50 {
+        socket.send(b"x")?;
+    }
+    finding(&gateway, "packets-lost", "lost-no-receiver")?;
+    Ok(())
+}
+
+/// Flows that have come off probation give way to nobody.
+#[test]
+fn a_flow_table_that_is_full() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let body =
+        "[nat]\nflows = 1024\n\n".to_owned() + &site.service("echo", ECHO, "protocol = \"udp\"\n");
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    let sockets: Vec<UdpSocket> = site.client().run(|| -> std::io::Result<Vec<UdpSocket>> {
+        (0..4000).map(|_| UdpSocket::bind("0.0.0.0:0")).collect()
+    })??;
+    for socket in &sockets {
+        socket.connect(ECHO)?;
+    }
+    let full = |status: &Value| {
+        for socket in &sockets {
+            // What is not answered is not the question.
+            let _ = socket.send(b"x");
+        }
+        has(&status["findings"], "table-full")
+    };
+    gateway.wait_status("full", full)?;
+    finding(&gateway, "table-full", "`flows` under [nat]")?;
+    Ok(())
+}
+
+/// Its thread alone is stopped: the others answer, and say so.
+#[test]
+fn a_daemon_whose_loop_hangs() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    let pid = gateway.child().pid();
+    let frozen = Frozen::thread(pid)?;
+    problem(&gateway, "loop-stalled", "the daemon's loop has not turned")?;
+    let health = http(&site.net.gateway, METRICS.parse()?, "/healthz")?;
+    ensure!(health.starts_with("HTTP/1.1 503"), "{health}");
+    get(site.client(), WEB).context("traffic does not need the loop")?;
+    drop(frozen);
+    mended(&gateway)?;
+    Ok(())
+}
+
+/// All of it is stopped: nobody answers, and its heartbeat grows old.
+#[test]
+fn a_daemon_that_hangs() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    gateway.child().signal(Signal::STOP)?;
+    let began = Instant::now();
+    wait_for("not ready", SOON, || match gateway.ringway(&["status", "--ready"]) {
+        Ok(ran) if ran.code == 3 && ran.out.contains("no answer within") => Ok(()),
+        other => Err(format!("{other:?}")),
+    })?;
+    took("not ready", began);
+    gateway.child().signal(Signal::CONT)?;
+    mended(&gateway)?;
+    Ok(())
+}

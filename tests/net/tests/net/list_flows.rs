@@ -1,0 +1,124 @@
+//! `ringway flows` on a running gateway: what is there is listed, whole, while it comes and goes.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, Line, Load, SERVICE_V4, Site, WEB, needs_root};
+use serde_json::Value;
+
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+
+fn flows(gateway: &Gateway, arguments: &[&str]) -> Result<Value> {
+    let ran = gateway.ringway(&[&["flows", "-o", "json"], arguments].concat())?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let said = ran.json()?;
+    ensure!(said["schema"] == "ringway.flows/1", "{said}");
+    Ok(said)
+}
+
+fn rows(said: &Value) -> Result<&Vec<Value>> {
+    said["flows"].as_array().context("no flows")
+}
+
+fn refused(gateway: &Gateway, arguments: &[&str], words: &[&str]) -> Result<()> {
+    let ran = gateway.ringway(&[&["flows"], arguments].concat())?;
+    ensure!(ran.code == 2 && ran.out.is_empty(), "{arguments:?}: {ran:?}");
+    for word in words {
+        ensure!(ran.err.contains(word), "{arguments:?}: no {word:?} in {}", ran.err);
+    }
+    Ok(())
+}
+
+/// Connections that stand still are listed as they are, and found by each term.
+#[test]
+fn lists_what_is_there_and_what_is_asked_for() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.service("echo", ECHO, "") + &site.service("web", WEB, "");
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&text))?;
+    let mut lines = Vec::new();
+    for _ in 0..20 {
+        let mut line = Line::open(site.client(), ECHO)?;
+        let backend = line.ask("who")?;
+        lines.push((line, backend));
+    }
+    for (line, backend) in &lines {
+        let client = line.local()?;
+        let said = flows(&gateway, &[&format!("client {client}")])?;
+        let rows = rows(&said)?;
+        ensure!(rows.len() == 1 && said["matched_flows"] == 1, "{client}: {said}");
+        let row = &rows[0];
+        ensure!(row["client"] == client.to_string() && row["service"] == "echo", "{row}");
+        ensure!(row["destination"] == ECHO.to_string() && row["protocol"] == "tcp", "{row}");
+        ensure!(row["state"] == "established" && row["interface"] == "eth0", "{row}");
+        let n = site.backends(SERVICE_V4, 7).iter().position(|at| row["backend"] == at.to_string());
+        ensure!(n.is_some_and(|n| *backend == format!("b{}", n + 1)), "{backend}: {row}");
+    }
+    let all = flows(&gateway, &["service", "echo", "and", "state", "established"])?;
+    ensure!(all["matched_flows"] == 20 && rows(&all)?.len() == 20, "{all}");
+    ensure!(flows(&gateway, &["service web"])?["matched_flows"] == 0, "nobody asked web");
+    let some = flows(&gateway, &["tcp", "--sort", "client", "--reverse", "-n", "3"])?;
+    let clients: Vec<SocketAddr> = rows(&some)?
+        .iter()
+        .map(|row| Ok(row["client"].as_str().context("no client")?.parse()?))
+        .collect::<Result<_>>()?;
+    let mut wanted = lines.iter().map(|(line, _)| line.local()).collect::<Result<Vec<_>, _>>()?;
+    wanted.sort();
+    wanted.reverse();
+    ensure!(clients == wanted[..3], "{clients:?} instead of {:?}", &wanted[..3]);
+
+    // For people, and without a daemon.
+    gateway.kill()?;
+    let ran = gateway.ringway(&["flows", "-n", "2"])?;
+    ensure!(ran.code == 0 && ran.out.lines().count() >= 4, "{ran:?}");
+    ensure!(ran.out.contains("20 flows, 20 of them match, 2 shown; read in "), "{ran:?}");
+
+    refused(
+        &gateway,
+        &["servic echo"],
+        &["column 1", "did you mean service?", "docs/observing.md"],
+    )?;
+    refused(&gateway, &["service ech"], &["column 9", "did you mean echo?"])?;
+    refused(&gateway, &["idle > 30"], &["column 8", "write 30s"])?;
+    refused(&gateway, &["tcp and udp"], &["can never fit"])?;
+    refused(&gateway, &["--sort", "idle", "-n", "0"], &["too many flows"])?;
+    refused(&gateway, &["--sort", "size"], &["client", "idle"])?;
+    Ok(())
+}
+
+/// Under churn every flow that is listed is one that can be: none is put together from two.
+#[test]
+fn churn_neither_tears_flows_nor_is_held_up() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let client = site.net.client.addresses()[0].to_string();
+    let backends: Vec<String> =
+        site.backends(SERVICE_V4, 80).iter().map(ToString::to_string).collect();
+    // Each request is a connection of its own.
+    let mut load = Load::start_closing(site.client(), &format!("http://{SERVICE_V4}/"), 20, 20)?;
+    let mut seen = 0;
+    while load.running() && seen < 20_000 {
+        let said = flows(&gateway, &["-n", "0"])?;
+        for row in rows(&said)? {
+            let of = |key: &str| row[key].as_str().unwrap_or_default().to_owned();
+            ensure!(of("client").starts_with(&format!("{client}:")), "{row}");
+            ensure!(of("destination") == WEB.to_string() && of("service") == "web", "{row}");
+            ensure!(backends.contains(&of("backend")) && row["protocol"] == "tcp", "{row}");
+            ensure!(!of("source").is_empty() && row["idle_s"].as_u64() < Some(120), "{row}");
+        }
+        let mut clients: Vec<&Value> = rows(&said)?.iter().map(|row| &row["source"]).collect();
+        let all = clients.len();
+        clients.sort_by_key(|value| value.to_string());
+        clients.dedup();
+        // Of two flows to two backends the source may be one.
+        ensure!(clients.len() * 2 >= all, "{} sources of {all} flows", clients.len());
+        seen += all;
+    }
+    ensure!(seen > 0, "no flow was seen");
+    let outcome = load.stop()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! Metrics, alert rules and dashboard as Prometheus itself reads them (promtool).
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{
+    Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested,
+    service,
+};
+use ringway_testnet::tools::{self, Tool};
+use ringway_testnet::wait_for;
+use serde_json::Value;
+
+const METRICS: &str = "127.0.0.1:9810";
+const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
+const RULES: &str = include_str!("../../../../packaging/prometheus/ringway.rules.yml");
+const DASHBOARD: &str = include_str!("../../../../packaging/grafana/ringway.json");
+const RUNBOOK: &str = include_str!("../../../../docs/runbook.md");
+const AT_HOME: &str = "file:///usr/share/doc/ringway/docs/runbook.md#";
+
+fn packaged(file: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
+}
+
+/// `None`, aloud, where promtool is not to be had.
+fn promtool() -> Result<Option<Tool>> {
+    match tools::find("promtool") {
+        Ok(tool) => Ok(Some(tool)),
+        Err(error) => {
+            ensure!(std::env::var("CI").as_deref() != Ok("true"), "{error}");
+            not_tested(format!("what promtool says: {error}"));
+            Ok(None)
+        }
+    }
+}
+
+fn run(tool: &Tool, arguments: &[&str], input: &str) -> Result<Ran> {
+    let mut command = Command::new(&tool.path);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    child.stdin.take().context("no input")?.write_all(input.as_bytes())?;
+    Ok(child.wait_with_output()?.into())
+}
+
+/// The body of a scrape.
+fn scrape(gateway: &Gateway) -> Result<String> {
+    let answer = http(gateway.namespace(), METRICS.parse()?, "/metrics")?;
+    let (head, body) = answer.split_once("\r\n\r\n").context("no body")?;
+    ensure!(head.contains("text/plain; version=0.0.4"), "{head}");
+    Ok(body.to_owned())
+}
+
+/// A gateway of two services that has seen some traffic.
+fn busy(site: &Site) -> Result<Gateway> {
+    let body = site.service("web", WEB, CHECK)
+        + &site.service("direct", (SERVICE_V4, 81).into(), "forward = \"dsr-l2\"\n");
+    let mut gateway = Gateway::launch(&site.net.gateway, &site.configuration(&body))?;
+    gateway.wait_serving()?;
+    gateway.wait_status("checks", |s| s["services"][0]["backends"][0]["health"] == "up")?;
+    ringway_net_tests::get(site.client(), WEB)?;
+    Ok(gateway)
+}
+
+/// Every PromQL expression of rules and dashboard, with Grafana's variables filled in.
+fn expressions() -> Result<Vec<String>> {
+    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
+    let panels = dashboard["panels"].as_array().context("no panels")?;
+    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
+    let filled = |text: &str| {
+        text.replace("$__rate_interval", "1m").replace("$instance", ".*").replace("$service", ".*")
+    };
+    let shown: Vec<String> =
+        targets.filter_map(|target| target["expr"].as_str()).map(filled).collect();
+    ensure!(shown.len() > 25, "only {} in the dashboard", shown.len());
+    Ok(shown)
+}
+
+/// Names of metrics in a text; `up` and `job` are Prometheus' own.
+fn names(text: &str) -> BTreeSet<&str> {
+    let word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+    let words = text.split(|letter| !word(letter));
+    words.filter(|word| word.starts_with("ringway_") || word.starts_with("process_")).collect()
+}
+
+#[test]
+fn promtool_finds_nothing_wrong_with_a_scrape() -> Result<()> {
+    needs_root!();
+    let Some(promtool) = promtool()? else { return Ok(()) };
+    let site = Site::new(2)?;
+    let gateway = busy(&site)?;
+    let text = scrape(&gateway)?;
+    let ran = run(&promtool, &["check", "metrics"], &text)?;
+    ensure!(ran.code == 0 && ran.said().is_empty(), "{}\n{text}", ran.said());
+    let damaged = run(&promtool, &["check", "metrics"], &text.replacen(" 1\n", " one\n", 1))?;
+    ensure!(damaged.code != 0, "promtool would find nothing: {damaged:?}");
+    Ok(())
+}
+
+#[test]
+fn rules_and_dashboard_ask_for_what_there_is() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway = busy(&site)?;
+    let text = scrape(&gateway)?;
+    let series = text.lines().filter(|line| !line.starts_with('#'));
+    let there: BTreeSet<&str> = series.filter_map(|line| line.split(['{', ' ']).next()).collect();
+    let lines = RULES.lines().filter(|line| !line.trim_start().starts_with("runbook_url"));
+    let asked = expressions()?.join("\n") + "\n" + &lines.collect::<Vec<_>>().join("\n");
+    let asked = names(&asked);
+    ensure!(asked.len() > 20, "{asked:?}");
+    for name in asked {
+        ensure!(there.contains(name), "{name} is not in a scrape:\n{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_rules_fire_when_they_should() -> Result<()> {
+    let Some(promtool) = promtool()? else { return Ok(()) };
+    let rules = packaged("prometheus/ringway.rules.yml");
+    let ran = run(&promtool, &["check", "rules", "--lint-fatal", &rules.to_string_lossy()], "")?;
+    ensure!(ran.code == 0, "{}", ran.said());
+    let tests = packaged("prometheus/ringway.rules.test.yml");
+    let ran = run(&promtool, &["test", "rules", &tests.to_string_lossy()], "")?;
+    ensure!(ran.code == 0, "{}", ran.said());
+    let tested = fs::read_to_string(tests)?;
+    for alert in alerts() {
+        ensure!(tested.contains(&format!("alertname: {alert}\n")), "{alert} has no test");
+    }
+    Ok(())
+}
+
+fn alerts() -> impl Iterator<Item = &'static str> {
+    RULES.lines().filter_map(|line| line.trim().strip_prefix("- alert: "))
+}
+
+#[test]
+fn the_dashboard_is_whole() -> Result<()> {
+    let Some(promtool) = promtool()? else { return Ok(()) };
+    let directory = tempfile::tempdir()?;
+    let rules = directory.path().join("dashboard.yml");
+    let each = expressions()?.into_iter().enumerate().map(|(n, expression)| {
+        format!("  - record: dashboard:{n}\n    expr: {}\n", Value::String(expression))
+    });
+    let text = format!("groups:\n- name: dashboard\n  rules:\n{}", each.collect::<String>());
+    fs::write(&rules, &text)?;
+    let ran = run(&promtool, &["check", "rules", "--lint=none", &rules.to_string_lossy()], "")?;
+    ensure!(ran.code == 0, "{}\n{text}", ran.said());
+
+    let dashboard: Value = serde_json::from_str(DASHBOARD)?;
+    ensure!(dashboard["uid"] == "ringway" && dashboard["schemaVersion"].as_u64() >= Some(36));
+    let (mut ids, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    for panel in dashboard["panels"].as_array().into_iter().flatten() {
+        let title = panel["title"].as_str().context("a panel without a title")?;
+        ensure!(ids.insert(panel["id"].as_u64()), "{title}: its number is another's, too");
+        let place = |key: &str| panel["gridPos"][key].as_u64().context("no place");
+        let (x, y, w, h) = (place("x")?, place("y")?, place("w")?, place("h")?);
+        ensure!(w > 0 && h > 0 && x + w <= 24, "{title}: wider than the page");
+        for cell in (x..x + w).flat_map(|x| (y..y + h).map(move |y| (x, y))) {
+            ensure!(taken.insert(cell), "{title}: lies over another");
+        }
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            ensure!(target["datasource"]["uid"] == "${datasource}", "{title}: another source");
+        }
+    }
+    Ok(())
+}
+
+/// As GitHub and most others make them of headings.
+fn anchors() -> BTreeSet<String> {
+    let headings = RUNBOOK.lines().filter(|line| line.starts_with('#'));
+    let anchor = |line: &str| -> String {
+        let text = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = |letter: &char| letter.is_alphanumeric() || [' ', '-', '_'].contains(letter);
+        text.chars().filter(kept).map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn every_runbook_url_leads_somewhere() -> Result<()> {
+    let anchors = anchors();
+    let urls = RULES.lines().filter_map(|line| line.trim().strip_prefix("runbook_url: "));
+    let urls: Vec<&str> = urls.map(|url| url.trim_matches('"')).collect();
+    ensure!(urls.len() == alerts().count(), "an alert without a runbook_url");
+    for url in urls {
+        let anchor = url.strip_prefix(AT_HOME).with_context(|| url.to_owned())?;
+        // Of every kind of problem and finding there is a section: crate ringway-gateway, trouble.rs.
+        let fits = anchor == "{{ $labels.kind }}" || anchors.contains(anchor);
+        ensure!(fits, "{url}: docs/runbook.md has no such section: {anchors:?}");
+    }
+    Ok(())
+}
+
+/// A hundred times a second for some seconds, beside traffic.
+#[test]
+fn scrapes_without_end_cost_little() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway = busy(&site)?;
+    let load = Load::start(site.client(), &format!("http://{WEB}/"), 4, 5)?;
+    let value = |text: &str, name: &str| -> Result<f64> {
+        let line = text.lines().find(|line| line.starts_with(name)).context("not shown")?;
+        Ok(line.rsplit(' ').next().unwrap_or_default().parse()?)
+    };
+    let (began, mut asked, mut different) = (Instant::now(), 0, BTreeSet::new());
+    let mut oldest: f64 = 0.0;
+    while began.elapsed() < Duration::from_secs(5) {
+        let text = scrape(&gateway)?;
+        oldest = oldest.max(value(&text, "ringway_daemon_loop_age_seconds ")?);
+        asked += 1;
+        different.insert(text);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Made anew four times a second at most, whoever asks how often.
+    let most = began.elapsed().as_millis() as usize / 250 + 2;
+    ensure!(different.len() <= most, "{} texts in {:?}", different.len(), began.elapsed());
+    ensure!(asked > 2 * different.len(), "only {asked} scrapes: this shows nothing");
+    let outcome = load.finish()?;
+    ensure!(outcome.errors == 0 && outcome.requests > 0, "{outcome:?}");
+    ensure!(gateway.status()?["healthy"] == true, "oldest loop age {oldest} s");
+    Ok(())
+}
+
+/// Prometheus itself scrapes, and its alert has the problem's name.
+#[test]
+fn prometheus_fires_an_alert() -> Result<()> {
+    needs_root!();
+    if promtool()?.is_none() {
+        return Ok(());
+    }
+    let mut site = Site::new(1)?;
+    let ns = site.net.gateway.clone();
+    let gateway = Gateway::start(&ns, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let directory = ns.directory();
+    let configuration = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [ {:?} ]\n\
+         scrape_configs: [ {{ job_name: ringway, static_configs: [ {{ targets: [ {METRICS:?} ] }} ] }} ]\n",
+        packaged("prometheus/ringway.rules.yml").canonicalize()?
+    );
+    fs::write(directory.join("prometheus.yml"), configuration)?;
+    let mut command = ns.tool("prometheus")?;
+    command.arg(format!("--config.file={}", directory.join("prometheus.yml").display()));
+    command.arg(format!("--storage.tsdb.path={}", directory.join("prometheus").display()));
+    command.arg("--web.listen-address=127.0.0.1:9090");
+    let mut prometheus = ns.spawn(command)?;
+    prometheus.wait_for_log("ready to receive web requests", SOON)?;
+    site.nginx[0].kill()?;
+    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
+    wait_for("an alert", SOON, || {
+        // 1.0: not in chunks.
+        let request = b"GET /api/v1/alerts HTTP/1.0\r\n\r\n";
+        let answer = http_raw(&ns, "127.0.0.1:9090".parse()?, request)?;
+        let (_, body) = answer.split_once("\r\n\r\n").context("no body")?;
+        let body: Value = serde_json::from_str(body)?;
+        let mut alerts = body["data"]["alerts"].as_array().into_iter().flatten();
+        let fires = alerts.any(|alert| {
+            alert["state"] == "firing"
+                && alert["labels"]["kind"] == "no-backend"
+                && alert["annotations"]["runbook_url"] == format!("{AT_HOME}no-backend")
+        });
+        ensure!(fires, "{body}");
+        anyhow::Ok(())
+    })?;
+    Ok(())
+}
