@@ -87,7 +87,12 @@ pub(crate) fn hold(seen: &[Seen], came: &[u8], live: &Summary, layer3: Option<[u
     let after = rewritten.then(|| whole(&live.frame, live.verdict != Verdict::Redirect));
     assert_eq!(seen.pair, live.pair(), "{seen:?}");
     assert_eq!(seen.before, whole(came, true), "{seen:?}");
-    assert_eq!(seen.after, after, "{seen:?}");
+    // The addresses in a header that never leaves are those of the way it took.
+    let from = if layer3.is_some() && live.verdict != Verdict::Redirect { 12 } else { 0 };
+    let told = |after: &Option<(Vec<u8>, u32)>| {
+        after.as_ref().map(|(bytes, len)| (bytes[from..].to_vec(), *len))
+    };
+    assert_eq!(told(&seen.after), told(&after), "{seen:?}");
 }
 
 /// A node of its own under the machine's bpffs, detached when dropped, also by a failing test. What
