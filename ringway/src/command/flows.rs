@@ -43,7 +43,10 @@ pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
                 &filter,
                 &names,
                 |at| progress.tell(at),
-                |flow| Ok(first.take(flow, &names)),
+                |flow| {
+                    first.take(flow, &names);
+                    Ok(())
+                },
             )?;
             for flow in first.flows() {
                 show(&mut *sheet, &flow)?;

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Gateway, Load, Ran, SERVICE_V4, SOON, Site, WEB, http, http_raw, needs_root, not_tested,
-    service,
 };
 use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
