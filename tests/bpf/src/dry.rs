@@ -1,14 +1,14 @@
 //! `ringway explain` beside the packet path: before each frame that a table feeds, the dry instance
 //! is asked upon the same maps. It must foretell verdict, reason and frame, and change nothing.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
-use libbpf_rs::libbpf_sys as sys;
 use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Explained, Explainer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::watch::Seen;
+use crate::whole::{dump, info_of};
 use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others: what a
@@ -162,45 +162,4 @@ impl Drop for Mapping {
         // SAFETY: mapped by new(), and nobody borrows it any more.
         let _ = unsafe { rustix::mm::munmap(self.at.cast_mut().cast(), self.len) };
     }
-}
-
-fn info_of(map: BorrowedFd<'_>) -> sys::bpf_map_info {
-    let mut info = sys::bpf_map_info::default();
-    let mut len = size_of::<sys::bpf_map_info>() as u32;
-    // SAFETY: `info` is as long as `len` says.
-    let ret = unsafe { sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &mut info, &mut len) };
-    assert_eq!(ret, 0, "reading a map's info");
-    info
-}
-
-/// Everything in a map, of all CPUs.
-fn dump(map: BorrowedFd<'_>) -> Vec<u8> {
-    let info = info_of(map);
-    let per_cpu = [sys::BPF_MAP_TYPE_PERCPU_ARRAY, sys::BPF_MAP_TYPE_PERCPU_HASH];
-    let value = match per_cpu.contains(&info.type_) {
-        true => {
-            (info.value_size as usize).next_multiple_of(8) * libbpf_rs::num_possible_cpus().unwrap()
-        }
-        false => info.value_size as usize,
-    };
-    let entries = info.max_entries as usize;
-    let mut keys = vec![0u8; entries * info.key_size as usize];
-    let mut values = vec![0u8; entries * value];
-    let (mut count, mut next) = (info.max_entries, 0u64);
-    // SAFETY: both buffers have room for as many entries as `count` says; `next` for a position.
-    let ret = unsafe {
-        sys::bpf_map_lookup_batch(
-            map.as_raw_fd(),
-            std::ptr::null_mut(),
-            (&raw mut next).cast(),
-            keys.as_mut_ptr().cast(),
-            values.as_mut_ptr().cast(),
-            &mut count,
-            std::ptr::null(),
-        )
-    };
-    assert!(ret == 0 || ret == -2, "reading a map at once: {ret}");
-    assert_ne!(count, 0, "nothing was read");
-    keys.extend(values);
-    keys
 }

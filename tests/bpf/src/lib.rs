@@ -14,6 +14,7 @@ pub mod frame;
 pub mod icmp;
 pub mod inspect;
 pub mod judge;
+mod lent;
 pub mod model;
 pub mod mutate;
 pub mod run;
@@ -21,9 +22,11 @@ pub mod seeds;
 mod services;
 pub mod table;
 pub mod watch;
+mod whole;
 pub mod wire;
 mod world;
 
+pub use lent::Lent;
 pub use services::{NAT_PORTS, ports, ring, serve_by};
 pub use world::{Flow, Service, Summary, World, backend_port_of, mac_of, protocol};
 

@@ -15,6 +15,7 @@ use crate::capture;
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family};
 use crate::dry::{Dry, Foretold};
 use crate::frame::{Frame, TCP, flags};
+use crate::lent::Lent;
 use crate::model::ring_slot;
 use crate::run::Program;
 use crate::services::standard_tables;
@@ -117,19 +118,31 @@ pub fn mac_of(slot: u32) -> [u8; 6] {
 #[derive(Debug)]
 pub struct World {
     /// The gateway.
-    pub gateway: Gateway,
+    pub gateway: Lent,
     /// What [`Gateway::apply`] was last given.
     pub tables: Tables,
     roots: [Program; 2],
     /// Whether the interface of a slot has no Ethernet header.
     layer3: [bool; 2],
     next_port: u16,
-    /// What is asked before each frame; loaded for the first.
-    dry: Mutex<Option<Dry>>,
     /// The capture that sees each frame, where there is one.
     watch: Mutex<Option<Session>>,
     /// Where it is pinned: after the gateway, which holds it.
     node: Option<Node>,
+}
+
+/// Of most worlds: they use one another's gateways.
+const USUAL_FLOWS: u32 = 8_192;
+
+fn lent(flows: u32, node: Option<&Node>) -> Lent {
+    let usual = flows == USUAL_FLOWS && node.is_none();
+    let spare = if usual { Lent::spare() } else { None };
+    spare.unwrap_or_else(|| {
+        let name = node.map_or_else(String::new, |node| node.name.clone());
+        let (tracked, pin) = (4_096, node.is_some());
+        let options = Options { node: name, flows, tracked, pin, ..Default::default() };
+        Lent::own(Gateway::open(&options).unwrap().0, !usual)
+    })
 }
 
 /// The dry instance takes as long to verify as the live one, which is most of a test's time where
@@ -147,7 +160,7 @@ impl Default for World {
 impl World {
     /// Room for 12 288 flows, which is plenty.
     pub fn new() -> Self {
-        Self::with(8_192, |_| ())
+        Self::with(USUAL_FLOWS, |_| ())
     }
 
     /// Room for so many flows, and any change to the tables before they are first applied.
@@ -178,10 +191,7 @@ impl World {
 
     fn build(flows: u32, node: Option<Node>, change: impl FnOnce(&mut Tables)) -> Self {
         private_network();
-        let name = node.as_ref().map_or_else(String::new, |node| node.name.clone());
-        let (tracked, pin) = (4_096, node.is_some());
-        let options = Options { node: name, flows, tracked, pin, ..Default::default() };
-        let (mut gateway, _) = Gateway::open(&options).unwrap();
+        let mut gateway = lent(flows, node.as_ref());
         for (slot, mac, alt_mac, mtu) in
             [(FRONT, FRONT_MAC, Some(FRONT_ALT_MAC), 9000), (BACK, BACK_MAC, None, 9000)]
         {
@@ -194,10 +204,8 @@ impl World {
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
         let (tables, layer3) = (standard_tables(), [false; 2]);
-        let dry = Mutex::default();
         let watch = Mutex::default();
-        let mut world =
-            Self { gateway, tables, roots, layer3, next_port: 30_000, dry, watch, node };
+        let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000, watch, node };
         world.change(change);
         world
     }
@@ -209,8 +217,8 @@ impl World {
 
     /// Ends a pinned world as `ringway detach` does.
     pub fn detach(self) -> Detached {
-        let Self { gateway, roots, dry, watch, mut node, .. } = self;
-        drop((gateway, roots, dry, watch));
+        let Self { gateway, roots, watch, mut node, .. } = self;
+        drop((gateway, roots, watch));
         node.take().unwrap().detach()
     }
 
@@ -254,7 +262,7 @@ impl World {
     }
 
     fn foretell(&self, slot: u32, frame: &[u8]) -> Foretold {
-        let mut dry = self.dry.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dry = self.gateway.dry.lock().unwrap_or_else(PoisonError::into_inner);
         dry.get_or_insert_with(|| Dry::new(self)).foretell(self, slot, frame)
     }
 
@@ -427,6 +435,7 @@ impl World {
 
     /// Changes the settings behind the gateway's back.
     pub fn change_settings(&self, change: impl FnOnce(&mut rw_settings)) {
+        self.gateway.spoil();
         let map = self.map("settings");
         let mut settings = rw_settings::read_from_bytes(&audit::read(map, 0)).unwrap();
         change(&mut settings);
@@ -446,6 +455,7 @@ impl World {
         program: Option<&Program>,
         told: bool,
     ) -> Result<(), libbpf_rs::Error> {
+        self.gateway.spoil();
         audit::set_program(self.map("slots"), slot as u32, program)?;
         let bit = 1 << slot as u32;
         self.change_settings(|settings| {
@@ -463,6 +473,7 @@ impl World {
 
     /// A VLAN device upon the device of a slot, with a slot of its own.
     pub fn add_vlan(&mut self, slot: u32, device: u32, tags: &[(u16, u16)]) {
+        self.gateway.spoil();
         let vlan = Some(ringway_kernel::Vlan { device, tags: tags.to_vec() });
         let (mac, alt_mac) = (mac_of(device), None);
         let (name, redirect, layer3) = (format!("vlan{slot}"), false, false);
@@ -474,6 +485,7 @@ impl World {
     /// Makes the interface of a slot one without an Ethernet header, in the generic path as all of
     /// them are. What it is fed from now on begins with the IP header.
     pub fn make_layer3(&mut self, slot: u32) {
+        self.gateway.spoil();
         let (name, ifindex, mac, mtu) = ("lo".to_owned(), 1, [0; 6], 9000);
         let (alt_mac, redirect, layer3, vlan) = (None, false, true, None);
         let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
@@ -486,6 +498,7 @@ impl World {
 
     /// Takes the device out of an interface slot.
     pub fn remove_device(&self, slot: u32) {
+        self.gateway.spoil();
         audit::delete(self.map("devices"), slot);
     }
 
@@ -495,6 +508,7 @@ impl World {
 
     /// Changes what the packet path knows of an interface.
     pub fn change_iface(&self, slot: u32, change: impl FnOnce(&mut rw_iface)) {
+        self.gateway.spoil();
         let mut iface = self.iface(slot);
         change(&mut iface);
         audit::write(self.map("ifaces"), slot, iface.as_bytes());

@@ -1,0 +1,102 @@
+//! Gateways that are used again: the verifier takes longer over one than most tests last. A world of the
+//! usual size gives its own back, emptied; the next world writes its tables over what is left.
+
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore, MapHandle};
+use ringway_abi::{FromBytes, Slot};
+use ringway_kernel::Gateway;
+
+use crate::audit;
+use crate::dry::Dry;
+use crate::whole::clear;
+
+/// What packets write, and tables do not.
+const WRITTEN: [&str; 10] = [
+    "flows",
+    "flow_index",
+    "tracked",
+    "track_quotas",
+    "untracked",
+    "tracking",
+    "fragments",
+    "traffic",
+    "ledger",
+    "scratch",
+];
+/// Of the balancer's ICMP program alone: what it may still send.
+const BUDGET: &str = "icmp_budget";
+
+static SPARE: Mutex<Vec<(Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
+
+/// A gateway, and the dry instance that is asked before each frame once it is loaded.
+#[derive(Debug)]
+pub struct Lent {
+    /// `None` only while it is dropped.
+    gateway: Option<Gateway>,
+    pub(crate) dry: Mutex<Option<Dry>>,
+    spoilt: AtomicBool,
+}
+
+impl Lent {
+    /// One that was used before, if there is any.
+    pub(crate) fn spare() -> Option<Self> {
+        let (gateway, dry) = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop()?;
+        Some(Self { gateway: Some(gateway), dry: Mutex::new(dry), spoilt: AtomicBool::default() })
+    }
+
+    /// One that is not used again if it is `spoilt`, say of another size than the others.
+    pub(crate) fn own(gateway: Gateway, spoilt: bool) -> Self {
+        Self { gateway: Some(gateway), dry: Mutex::default(), spoilt: AtomicBool::new(spoilt) }
+    }
+
+    /// Something was changed that tables do not change back.
+    pub(crate) fn spoil(&self) {
+        self.spoilt.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Deref for Lent {
+    type Target = Gateway;
+
+    fn deref(&self) -> &Gateway {
+        self.gateway.as_ref().unwrap()
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Gateway {
+        self.gateway.as_mut().unwrap()
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let Some(gateway) = self.gateway.take() else { return };
+        if std::thread::panicking() || self.spoilt.load(Ordering::Relaxed) {
+            return;
+        }
+        empty(&gateway);
+        let dry = self.dry.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).push((gateway, dry));
+    }
+}
+
+fn empty(gateway: &Gateway) {
+    for name in WRITTEN {
+        clear(gateway.map(name).unwrap());
+    }
+    clear(budget(gateway.map("slots").unwrap()).as_fd());
+}
+
+fn budget(slots: BorrowedFd<'_>) -> MapHandle {
+    let id = u32::read_from_bytes(&audit::read(slots, Slot::Icmp as u32)).unwrap();
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == id).unwrap();
+    let mut maps = program.map_ids.into_iter().map(|id| MapHandle::from_map_id(id).unwrap());
+    maps.find(|map| map.name() == BUDGET).unwrap()
+}
