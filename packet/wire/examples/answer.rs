@@ -117,7 +117,7 @@ fn advertise(buffer: &mut [u8], there: Mac, whom: Ipv6Addr) -> Result<Range<usiz
         .append(&nd::LinkLayer::target(HERE))?
         .icmpv6(Icmpv6::new(Icmpv6::NEIGHBOUR_ADVERTISEMENT, 0, flags), ip.pseudo())?
         .ipv6(ip)?
-        .put(&Ethernet::new(there, HERE, ethertype::IPV6))?;
+        .ethernet(Ethernet::new(there, HERE, ethertype::IPV6))?;
     Ok(packet.range())
 }
 
@@ -126,7 +126,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut packet = Builder::new(buffer, HEADROOM)?;
     packet.append(&Arp::request(THERE, THERE_V4, HERE_V4))?;
-    packet.put(&Ethernet::new(Mac::BROADCAST, THERE, ethertype::ARP))?;
+    packet.ethernet(Ethernet::new(Mac::BROADCAST, THERE, ethertype::ARP))?;
     let at = packet.range();
     let at = answer(buffer, at)?.ok_or("no answer to ARP")?;
     let arp = Arp::parse(Frame::parse(&buffer[at])?.payload)?.header;
@@ -135,7 +135,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let ip = Ipv4::new(protocol::ICMP, THERE_V4, HERE_V4);
     let mut packet = Builder::new(buffer, HEADROOM)?;
     packet.append(b"ping")?.icmp(Icmp::echo_request(1, 7))?.ipv4(ip, &[])?;
-    packet.put(&Ethernet::new(HERE, THERE, ethertype::IPV4))?;
+    packet.ethernet(Ethernet::new(HERE, THERE, ethertype::IPV4))?;
     let at = packet.range();
     let at = answer(buffer, at)?.ok_or("no answer to a ping")?;
     let ip = Ipv4::parse(Frame::parse(&buffer[at])?.payload)?;
@@ -151,7 +151,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .append(&nd::LinkLayer::source(THERE))?
         .icmpv6(Icmpv6::new(Icmpv6::NEIGHBOUR_SOLICITATION, 0, 0), ip.pseudo())?
         .ipv6(ip)?
-        .put(&Ethernet::new(Mac::of_multicast(group), THERE, ethertype::IPV6))?;
+        .ethernet(Ethernet::new(Mac::of_multicast(group), THERE, ethertype::IPV6))?;
     let at = packet.range();
     let at = answer(buffer, at)?.ok_or("no answer to a solicitation")?;
     let ip = Ip::parse(Frame::parse(&buffer[at])?.payload)?;

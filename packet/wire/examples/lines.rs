@@ -67,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let ip = Ipv4::new(protocol::UDP, [192, 0, 2, 1].into(), [192, 0, 2, 2].into());
         let mut packet = Builder::new(&mut buffer, 128)?;
         packet.append(b"hello")?.udp(Udp::new(4711, 7), Some(ip.pseudo()))?.ipv4(ip, &[])?;
-        packet.put(&Ethernet::new(Mac([2; 6]), Mac([4; 6]), ethertype::IPV4))?;
+        packet.ethernet(Ethernet::new(Mac([2; 6]), Mac([4; 6]), ethertype::IPV4))?;
         print(packet.packet());
         return Ok(());
     };

@@ -10,8 +10,8 @@ use crate::{Layer, U16};
 /// A packet that grows in a buffer: its payload is appended, then each header is put in front of what is there, into the
 /// buffer's headroom. Nothing is moved; lengths and checksums are known by the time a header is written.
 ///
-/// `put` takes any header as it is. Those with a length or checksum have a method each, beside their type: `ipv4`, `ipv6`,
-/// `extension`, `icmp`, `icmpv6`, `udp`, `tcp`.
+/// `put` takes any header as it is. Those with a length or checksum have a method each, beside their type (`ipv4`, `ipv6`,
+/// `extension`, `icmp`, `icmpv6`, `udp`, `tcp`), and so has `ethernet`.
 #[derive(Debug)]
 pub struct Builder<'a> {
     buffer: &'a mut [u8],
@@ -111,12 +111,19 @@ impl<'a> Builder<'a> {
         header: &T,
     ) -> Result<&mut Self, BuildError> {
         let bytes = header.as_bytes();
-        let free = self.packet.start;
-        let no_room = BuildError::Headroom { needed: bytes.len(), free };
-        let start = free.checked_sub(bytes.len()).ok_or(no_room)?;
-        self.buffer.get_mut(start..free).ok_or(no_room)?.copy_from_slice(bytes);
-        self.packet.start = start;
+        self.front(bytes.len())?.copy_from_slice(bytes);
         Ok(self)
+    }
+
+    /// Room for `len` bytes in front, to be written.
+    #[inline]
+    pub(crate) fn front(&mut self, len: usize) -> Result<&mut [u8], BuildError> {
+        let free = self.packet.start;
+        let no_room = BuildError::Headroom { needed: len, free };
+        let start = free.checked_sub(len).ok_or(no_room)?;
+        let room = self.buffer.get_mut(start..free).ok_or(no_room)?;
+        self.packet.start = start;
+        Ok(room)
     }
 
     /// Appends bytes.

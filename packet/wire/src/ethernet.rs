@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{Header, Layer, Mac, U16};
+use crate::{BuildError, Builder, Header, Layer, Mac, U16};
 
 /// What follows an Ethernet header or a VLAN tag.
 pub mod ethertype {
@@ -63,5 +63,23 @@ impl Ethernet {
     #[inline]
     pub fn swap(&mut self) {
         core::mem::swap(&mut self.destination, &mut self.source);
+    }
+}
+
+impl Builder<'_> {
+    /// Puts an Ethernet header in front.
+    ///
+    /// # Errors
+    /// [`BuildError::Headroom`].
+    #[inline]
+    pub fn ethernet(&mut self, header: Ethernet) -> Result<&mut Self, BuildError> {
+        let room = self.front(size_of::<Ethernet>())?;
+        // Field by field: 14 bytes at once are assembled on the stack, and reading them back there stalls the CPU.
+        if let Ok(to) = Ethernet::mut_from_bytes(room) {
+            to.destination = header.destination;
+            to.source = header.source;
+            to.ethertype = header.ethertype;
+        }
+        Ok(self)
     }
 }

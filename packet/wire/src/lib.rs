@@ -48,7 +48,7 @@
 //! # let ip = Ipv4::new(protocol::UDP, here, there);
 //! # packet.append(b"hello").unwrap().udp(Udp::new(4711, 7), Some(ip.pseudo())).unwrap();
 //! # let ethernet = Ethernet::new(Mac([2; 6]), Mac([4; 6]), ethertype::IPV4);
-//! # packet.ipv4(ip, &[]).unwrap().put(&ethernet).unwrap();
+//! # packet.ipv4(ip, &[]).unwrap().ethernet(ethernet).unwrap();
 //! # let range = packet.range();
 //! # assert_eq!(echo(&mut buffer[range.clone()]), Ok(true));
 //! # assert_eq!(echo(&mut buffer[range.clone()]), Ok(false), "it is not to port 7 now");
@@ -74,7 +74,7 @@
 //!     .append(b"hello")?
 //!     .udp(Udp::new(4711, 7), Some(ip.pseudo()))?
 //!     .ipv6(ip)?
-//!     .put(&Ethernet::new(Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]), ethertype::IPV6))?;
+//!     .ethernet(Ethernet::new(Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 1]), ethertype::IPV6))?;
 //!
 //! assert_eq!(packet.range(), 194..261);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

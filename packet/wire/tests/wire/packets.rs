@@ -77,7 +77,7 @@ impl Link {
             1 => ethertype::VLAN,
             _ => ethertype::PROVIDER_VLAN,
         };
-        packet.put(&Ethernet::new(self.destination, self.source, first)).map(drop)
+        packet.ethernet(Ethernet::new(self.destination, self.source, first)).map(drop)
     }
 
     /// Of what headers and tags carry.
