@@ -65,13 +65,10 @@ impl fmt::Display for BuildError {
                 f.write_str("take a larger buffer or less headroom")
             }
             Self::TooLong { layer, len } => {
-                write!(f, "{len} bytes are more than an {layer} header's length can say; send less")
+                write!(f, "{len} bytes are more than the length of {layer} can say; send less")
             }
             Self::Options { layer, len } => {
-                write!(
-                    f,
-                    "an {layer} header cannot have options of {len} bytes; pad or shorten them"
-                )
+                write!(f, "{layer} cannot have options of {len} bytes; pad or shorten them")
             }
         }
     }

@@ -1,5 +1,5 @@
 //! Whatever comes: no panic, and nothing beyond the bytes. Frames of every kind are cut, lengthened and changed; then
-//! everything that can be read of them is read, and written.
+//! everything that can be read of them is read, and written. `PROPTEST_CASES=1000000` makes it a long run.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
