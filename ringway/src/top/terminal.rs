@@ -11,6 +11,7 @@ use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use ringway_gateway::problem::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::draw;
 use super::feed::{Feed, Look};
@@ -24,9 +25,10 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// Shows the node until `q` or a signal.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
+    for signal in [SIGTERM, SIGINT] {
         signal_hook::flag::register(signal, stop.clone()).context("signals are not heard")?;
     }
+    end_with_terminal().context("signals are not heard")?;
     let mut model = Model::new(args.view, args.delay);
     let (wanted, looks) = start(args);
     let given = Given;
@@ -47,6 +49,19 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     }
     drop(given);
     Ok(outcome?)
+}
+
+/// Ends the process when its terminal goes: crossterm, waiting for keys, reads the end of that for ever.
+fn end_with_terminal() -> io::Result<()> {
+    let mut signals = Signals::new([SIGHUP])?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            drop(Given);
+            // As a shell tells the end by this signal.
+            std::process::exit(128 + SIGHUP);
+        }
+    });
+    Ok(())
 }
 
 /// Gives the terminal back.

@@ -1,7 +1,6 @@
 //! `ringway top` on a running gateway: one look, and a real terminal.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ringway_net_tests::{
@@ -75,6 +74,16 @@ impl Screen<'_> {
         );
         self.tmux(&["send-keys", &line, "Enter"]).map(drop)
     }
+
+    /// What runs in it.
+    fn child(&self) -> Result<i32> {
+        let pid = self.tmux(&["display-message", "-p", "#{pane_pid}"])?;
+        Ok(wait_for("ringway top", SOON, || {
+            let path = format!("/proc/{0}/task/{0}/children", pid.trim());
+            let children = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+            children.trim().parse::<i32>().map_err(|error| error.to_string())
+        })?)
+    }
 }
 
 impl Drop for Screen<'_> {
@@ -115,14 +124,23 @@ fn keys_work_at_forty_columns_and_the_terminal_comes_back() -> Result<()> {
     // SIGTERM gives the terminal back, too.
     screen.begin("--view interfaces")?;
     screen.shows("ATTACHED")?;
-    let pid = screen.tmux(&["display-message", "-p", "#{pane_pid}"])?;
-    let child = wait_for("ringway top", Duration::from_secs(10), || {
-        let path = format!("/proc/{0}/task/{0}/children", pid.trim());
-        let children = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-        children.trim().parse::<i32>().map_err(|error| error.to_string())
-    })?;
+    let child = screen.child()?;
     let ran = Command::new("kill").args(["-TERM", &child.to_string()]).status()?;
     ensure!(ran.success(), "no process {child}");
     screen.shows("ended with 0")?;
+
+    // It does not outlive its terminal.
+    screen.tmux(&["send-keys", "clear", "Enter"])?;
+    screen.begin("--view interfaces")?;
+    screen.shows("ATTACHED")?;
+    let child = screen.child()?;
+    screen.tmux(&["kill-server"])?;
+    wait_for("the end of ringway top", SOON, || {
+        // Whoever inherits it may leave it a zombie.
+        match std::fs::read_to_string(format!("/proc/{child}/stat")) {
+            Ok(stat) if !stat.contains(") Z ") => Err(stat),
+            _ => Ok(()),
+        }
+    })?;
     Ok(())
 }
