@@ -116,8 +116,11 @@ fn hangs(socket: &Path, patience: Duration) -> Failure {
         seconds => format!("{seconds} s"),
     };
     Failure::Late(Error::failed(
-        format!("API socket {}: no answer within {within}: the daemon hangs", socket.display()),
-        "restart it: it takes over without losing a packet",
+        format!(
+            "API socket {}: no answer within {within}: the daemon hangs, or has no time",
+            socket.display()
+        ),
+        "try again; `uptime` tells of a busy machine; else restart it: it takes over without losing a packet",
     ))
 }
 

@@ -21,6 +21,9 @@ const SNAPLEN: u32 = 65_535;
 /// The kernel gives up at a million.
 const VERIFIER_LIMIT: u32 = 500_000;
 
+/// Of so many parts.
+type Expression = fn(usize) -> String;
+
 /// Also long lists, of which one is as long as it may be, are far from what the verifier has time for.
 #[test]
 fn filters_load() {
@@ -51,7 +54,7 @@ fn realistic_filters() {
 
 /// As people write them, and long lists.
 fn filters() -> Vec<Filter> {
-    let long: [(usize, fn(usize) -> String); 4] = [
+    let long: [(usize, Expression); 4] = [
         (50, |n| format!("port {}", 1000 + 3 * n)),
         (70, |n| format!("host 10.0.{}.{}", n / 8, n % 8)),
         (75, |n| format!("(tcp and src host 10.0.0.{n} and dst port {})", 5000 + n)),
