@@ -251,7 +251,7 @@ mod tests {
     #[tokio::test]
     async fn the_documented_program_works() {
         let document = include_str!("../../../../docs/health-checks.md");
-        let (_, rest) = document.split_once("```sh\n").expect("a program");
+        let (_, rest) = document.split_once("```sh replication\n").expect("a program");
         let (program, _) = rest.split_once("```").expect("its end");
         for (lag, want) in [
             ("echo 3", Ok(())),
