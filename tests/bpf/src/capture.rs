@@ -2,7 +2,7 @@
 //! (packaging/decode-tables): where RINGWAY_CAPTURE names a directory, one pcapng file a process,
 //! each frame with a comment that says which test and row it came from.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write as _;
 use std::sync::{Mutex, OnceLock};
@@ -11,12 +11,19 @@ thread_local! {
     static TEST: RefCell<String> = const { RefCell::new(String::new()) };
     static ROW: RefCell<String> = const { RefCell::new(String::new()) };
     static DAMAGED: RefCell<Option<&'static str>> = const { RefCell::new(None) };
+    static LEFT_OUT: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The test that this thread runs from now on.
 pub(crate) fn begin(test: &str) {
     TEST.set(test.to_owned());
     ROW.take();
+    LEFT_OUT.set(false);
+}
+
+/// What this test's frames give is not kept: they are some sound, some not, as those that mutation starts from.
+pub fn leave_out() {
+    LEFT_OUT.set(true);
 }
 
 /// Frames that `feed` feeds are this row's.
@@ -47,6 +54,9 @@ impl Drop for Damaged {
 
 /// A frame as the packet path sent it.
 pub fn sent(frame: &[u8]) {
+    if LEFT_OUT.get() {
+        return;
+    }
     if let Some(file) = file() {
         let block = packet(frame, &comment());
         // One write a frame: what is there stays there when a test fails.
