@@ -16,17 +16,17 @@ pub fn asked_to_end() -> Result<Arc<AtomicBool>, Error> {
         |error: std::io::Error| Error::failed(format!("signals cannot be heard: {error}"), "");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failed)?;
-    let mut kinds = Vec::new();
-    {
+    let hear = |kind| signal(kind).map_err(failed);
+    let (mut interrupt, mut terminate, mut hangup) = {
         let _inside = runtime.enter();
-        for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()] {
-            kinds.push(signal(kind).map_err(failed)?);
-        }
-    }
+        (
+            hear(SignalKind::interrupt())?,
+            hear(SignalKind::terminate())?,
+            hear(SignalKind::hangup())?,
+        )
+    };
     let asked = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&asked);
-    let [mut interrupt, mut terminate, mut hangup] =
-        kinds.try_into().unwrap_or_else(|_| unreachable!("three were asked for"));
     std::thread::spawn(move || {
         runtime.block_on(async {
             tokio::select! {
