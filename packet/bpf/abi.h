@@ -583,7 +583,8 @@ struct rw_capture_counts {
 	__u64 lost;	/* of these: no room for their records */
 };
 
-/* What a capture's ring holds of a packet; the bytes follow, first those before. */
+/* What a capture's ring holds of a packet; the bytes follow, first those before. As many as the most
+ * curious capture wants: each cuts off what is beyond its own snaplen. */
 struct rw_capture_record {
 	__u64 time_ns;	    /* CLOCK_MONOTONIC */
 	__u32 iface;	    /* interface slot it came in by */
@@ -608,13 +609,12 @@ struct rw_capture_state {
 	__u32 shown;   /* 1: has got its Ethernet header back, to be looked at */
 	__u32 end;     /* verdict and reason (ledger.bpf.h) */
 	__u32 wanted;  /* bytes of it */
-	struct rw_capture_record record;
 };
 
-/* A packet's bytes. By CPU; lives for one packet. */
-struct rw_capture_bytes {
-	__u8 before[RW_CAPTURE_BYTES];
-	__u8 after[RW_CAPTURE_BYTES];
+/* A packet as rings hold it. By CPU; lives for one packet. */
+struct rw_capture_packet {
+	struct rw_capture_record record;
+	__u8 bytes[2 * RW_CAPTURE_BYTES];
 };
 
 /* Written once a second by the daemon: who looks after this node. */

@@ -23,7 +23,7 @@ RW_MAP(captures, BPF_MAP_TYPE_ARRAY, RW_CAPTURES, __u32, struct rw_capture, 0);
 RW_MAP(capture_counts, BPF_MAP_TYPE_PERCPU_ARRAY, RW_CAPTURES, __u32, struct rw_capture_counts, 0);
 
 /* writer, reader: this. By CPU and not per CPU, whose elements end at 32 KiB; as many as there are. */
-RW_MAP(capture_bytes, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_capture_bytes, 0);
+RW_MAP(capture_packet, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_capture_packet, 0);
 
 /* writer: this; reader: each capture. Full: the record is lost, and counted. */
 struct rw_capture_ring {
@@ -44,11 +44,11 @@ static __always_inline __u32 least(__u32 a, __u32 b)
 	return a < b ? a : b;
 }
 
-static __always_inline struct rw_capture_bytes *bytes_here(void)
+static __always_inline struct rw_capture_packet *packet_here(void)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
 
-	return bpf_map_lookup_elem(&capture_bytes, &cpu);
+	return bpf_map_lookup_elem(&capture_packet, &cpu);
 }
 
 /* Copies the frame's first bytes. Returns how many. */
@@ -122,16 +122,16 @@ __noinline int capture_begin(__u32 number)
  * may be wanted once it is rewritten. */
 static __always_inline void capture_in(struct xdp_md *ctx, struct rw_capture_state *state)
 {
-	struct rw_capture_bytes *bytes = bytes_here();
+	struct rw_capture_packet *packet = packet_here();
 	__u32 len = bpf_xdp_get_buff_len(ctx);
 
-	if (!bytes)
+	if (!packet)
 		return;
 	state->wanted = RW_CAPTURE_HEAD;
 	FOR_EACH_CAPTURE(state, capture_begin);
 	state->before = state->mask;
-	state->record.before_len = len;
-	state->record.before_bytes = copy_frame(ctx, bytes->before, least(len, state->wanted));
+	packet->record.before_len = len;
+	packet->record.before_bytes = copy_frame(ctx, packet->bytes, least(len, state->wanted));
 }
 
 /* Does it want the packet, all told? */
@@ -152,8 +152,9 @@ static __always_inline bool capture_fits(const struct rw_capture *capture,
 static __always_inline __u32 wants(const struct rw_capture_state *state, __u32 number)
 {
 	struct rw_capture *capture = bpf_map_lookup_elem(&captures, &number);
+	struct rw_capture_packet *packet = packet_here();
 
-	if (!capture || !capture_fits(capture, &state->record))
+	if (!capture || !packet || !capture_fits(capture, &packet->record))
 		return 0;
 	/* Of those that its filter matches first as it leaves, the samples are taken now. */
 	if (!(state->before & (1u << number)) && !takes_sample(capture, number))
@@ -171,48 +172,34 @@ __noinline int capture_decide(__u32 number)
 	return 0;
 }
 
-/* Hands the packet to a capture's reader, who looks by itself: nobody is woken. */
+/* Hands the packet to a capture's reader, who looks by itself: nobody is woken. With all the bytes that
+ * anyone wants, so that the record is copied in one piece; the reader takes its own share of them. */
 __noinline int capture_deliver(__u32 number)
 {
 	struct rw_capture_counts *counts = bpf_map_lookup_elem(&capture_counts, &number);
-	struct rw_capture *capture = bpf_map_lookup_elem(&captures, &number);
-	struct rw_capture_state *state = RW_ONLY(capture_state);
 	void *ring = bpf_map_lookup_elem(&capture_rings, &number);
-	struct rw_capture_bytes *bytes = bytes_here();
-	struct rw_capture_record record;
+	struct rw_capture_packet *packet = packet_here();
 	__u32 before, after;
-	struct bpf_dynptr to;
 
-	if (!counts || !capture || !state || !ring || !bytes)
+	if (!counts || !ring || !packet)
 		return 0;
 	counts->matched++;
-	record = state->record;
-	before = least(record.before_bytes, capture->snaplen);
-	after = least(record.after_bytes, capture->snaplen);
+	before = packet->record.before_bytes;
+	after = packet->record.after_bytes;
 	if (before > RW_CAPTURE_BYTES || after > RW_CAPTURE_BYTES)
 		return 0; /* copy_frame() keeps no more: for the verifier */
-	record.before_bytes = before;
-	record.after_bytes = after;
-	if (bpf_ringbuf_reserve_dynptr(ring, sizeof(record) + before + after, 0, &to)) {
-		bpf_ringbuf_discard_dynptr(&to, 0);
+	if (bpf_ringbuf_output(ring, packet, sizeof(packet->record) + before + after,
+			       BPF_RB_NO_WAKEUP))
 		counts->lost++;
-		return 0;
-	}
-	bpf_dynptr_write(&to, 0, &record, sizeof(record), 0);
-	bpf_dynptr_write(&to, sizeof(record), bytes->before, before, 0);
-	bpf_dynptr_write(&to, sizeof(record) + before, bytes->after, after, 0);
-	bpf_ringbuf_submit_dynptr(&to, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 
 /* What became of the packet, as far as records tell it. */
-static __always_inline void capture_describe(struct rw_capture_state *state,
+static __always_inline void capture_describe(struct rw_capture_record *record, __u32 end,
 					     const struct rw_scratch *s)
 {
-	struct rw_capture_record *record = &state->record;
-
-	record->verdict = END_VERDICT(state->end);
-	record->reason = END_REASON(state->end);
+	record->verdict = END_VERDICT(end);
+	record->reason = END_REASON(end);
 	record->iface = s->iface;
 	record->service = s->opening.service;
 	record->backend = s->opening.backend;
@@ -220,28 +207,35 @@ static __always_inline void capture_describe(struct rw_capture_state *state,
 	record->after_bytes = 0;
 }
 
+/* What it was rewritten to, behind the bytes before. */
+static __always_inline void capture_after(struct xdp_md *ctx, struct rw_capture_packet *packet,
+					  __u32 wanted)
+{
+	__u32 len = bpf_xdp_get_buff_len(ctx), before = packet->record.before_bytes;
+
+	if (before > RW_CAPTURE_BYTES)
+		return; /* copy_frame() keeps no more: for the verifier */
+	packet->record.after_len = len;
+	packet->record.after_bytes = copy_frame(ctx, packet->bytes + before, least(len, wanted));
+}
+
 /* To everyone who wants it. */
 static __always_inline void capture_leaving(struct xdp_md *ctx, struct rw_capture_state *state,
 					    const struct rw_scratch *s)
 {
-	struct rw_capture_bytes *bytes = bytes_here();
-	__u32 len;
+	struct rw_capture_packet *packet = packet_here();
 
 	state->mask &= ~state->skipped;
-	if (!state->mask || !bytes)
+	if (!state->mask || !packet)
 		return;
 	state->wanted = 0;
-	capture_describe(state, s);
+	capture_describe(&packet->record, state->end, s);
 	FOR_EACH_CAPTURE(state, capture_decide);
 	if (!state->mask)
 		return;
-	state->record.time_ns = bpf_ktime_get_ns();
-	if (was_rewritten(state->end)) {
-		len = bpf_xdp_get_buff_len(ctx);
-		state->record.after_len = len;
-		state->record.after_bytes =
-			copy_frame(ctx, bytes->after, least(len, state->wanted));
-	}
+	packet->record.time_ns = bpf_ktime_get_ns();
+	if (was_rewritten(state->end))
+		capture_after(ctx, packet, state->wanted);
 	FOR_EACH_CAPTURE(state, capture_deliver);
 }
 
@@ -264,18 +258,19 @@ SEC("xdp.frags")
 int ringway_capture_enter(struct xdp_md *ctx)
 {
 	struct rw_capture_state *state = RW_ONLY(capture_state);
+	struct rw_capture_packet *packet = packet_here();
 	struct rw_scratch *s = RW_ONLY(scratch);
 
-	if (!state || !s)
+	if (!state || !packet || !s)
 		return XDP_PASS; /* array elements exist: for the verifier */
+	packet->record.before_len = 0;
+	packet->record.before_bytes = 0;
 	state->mask = 0;
 	state->before = 0;
 	state->skipped = 0;
 	state->leaving = 0;
 	state->layer3 = s->tags[0] == RW_NO_HEADER;
 	state->shown = 0;
-	state->record.before_len = 0;
-	state->record.before_bytes = 0;
 	s->opening.service = RW_NO_SERVICE;
 	s->opening.backend = 0;
 	bpf_tail_call(ctx, &capture_chain, RW_CHAIN_FIRST);

@@ -1,7 +1,10 @@
 //! The command line. One definition for parsing, help and completions.
 
+mod engine;
+
 use std::path::PathBuf;
 
+pub use self::engine::{EngineApp, EngineArgs, HostArgs, L2fwdArgs, WorkArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
@@ -53,6 +56,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
     Decap(DecapArgs),
+    /// Run a packet program in user space: forward, answer pings, echo, bid, count.
+    Engine(EngineArgs),
     /// Write a configuration from another balancer's.
     Import(ImportArgs),
     /// Watch real traffic go through Ringway and survive a backend's death.
@@ -134,7 +139,8 @@ pub struct CheckArgs {
 /// `ringway status`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code 3 when something is wrong or no daemon runs; 0 also when degraded: every service is \
+    after_help = "Exit code 3 when something is wrong, or no daemon runs or answers within two seconds: then it is told what \
+    the tables say. 0 also when degraded: every service is \
     served, but not every backend gets traffic.\n\nExamples:\n  \
     ringway status\n  ringway status --ledger -o json\n  ringway status --memory\n  ringway status --ready"
 )]
@@ -147,8 +153,8 @@ pub struct StatusArgs {
     /// written, no service with a backend. A service without backends beside one with some does not count.
     #[arg(long, conflicts_with_all = ["ledger", "memory"])]
     pub ready: bool,
-    /// With --ready: this service must have a backend, too.
-    #[arg(long, value_name = "NAME", requires = "ready")]
+    /// Show this service alone; with --ready: it must have a backend, too.
+    #[arg(long, value_name = "NAME", conflicts_with = "memory")]
     pub service: Option<String>,
     /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
     #[arg(long)]
@@ -167,7 +173,7 @@ pub struct StatusArgs {
 #[command(
     after_help = "A filter is terms joined by and: tcp, udp, ipv4, ipv6, service NAME, client ADDRESS[/LENGTH][:PORT], \
     backend ADDRESS[/LENGTH][:PORT], port NUMBER, state STATE, idle > TIME, idle < TIME, probation, dsr; not before \
-    a term turns it round. Times are 30s, 5m, 2h. Put it in quotes, because of < and >.\n\nReads the tables in place: \
+    a term turns it round. probation: flows whose place a new one may take. Times are 30s, 5m, 2h. Put it in quotes, because of < and >.\n\nReads the tables in place: \
     traffic is not held up, and every flow is shown as it was at one moment. Needs root, and no daemon. Of dsr services \
     only flows of ring slots that changed lately have records, and these do not hold the client.\n\nExamples:\n  \
     ringway flows\n  ringway flows 'service web and state established' --sort idle --reverse -n 10\n  \
@@ -295,7 +301,7 @@ pub struct OverridesArgs {
 pub enum OverridesAction {
     /// What the file says is in force again.
     #[command(
-        after_help = "Examples:\n  ringway overrides clear\n  ringway overrides clear web\n  \
+        after_help = "Exit code 2 when there is nothing to clear, as with `ringway backend undrain`.\n\nExamples:\n  ringway overrides clear\n  ringway overrides clear web\n  \
         ringway overrides clear web 10.0.0.2"
     )]
     Clear(ClearArgs),
@@ -307,7 +313,7 @@ pub struct ClearArgs {
     /// Of this service alone; left out: all.
     #[arg(value_name = "SERVICE")]
     pub service: Option<String>,
-    /// Of this backend of it alone.
+    /// Of this backend of it alone: its own address, with its port where several have the address.
     #[arg(value_name = "ADDRESS[:PORT]")]
     pub backend: Option<String>,
     #[command(flatten)]
@@ -341,16 +347,18 @@ impl NodeArgs {
     daemon. TCP is a SYN unless --flags says otherwise.\n\nExamples:\n  \
     ringway explain -i eth0 'tcp 192.0.2.7:4711 > 203.0.113.10:80'\n  \
     ringway explain -i eth0 --flags ack 'tcp [2001:db8::7]:4711 > [2001:db8:a::10]:80' -o json\n  \
-    ringway explain -i eth0 -r capture.pcapng -n 7"
+    ringway explain -i eth0 -r capture.pcapng -n 7",
+    // What is missing is named with both ways to say it.
+    group = clap::ArgGroup::new("which").args(["packet", "read"]).required(true)
 )]
 pub struct ExplainArgs {
     /// Interface of the node that the packet comes in by.
     #[arg(short, long, value_name = "IFACE")]
     pub interface: String,
     /// The packet: 'tcp SENDER:PORT > RECEIVER:PORT', udp alike, 'icmp SENDER > RECEIVER' for an echo
-    /// request; IPv6 addresses with a port in brackets.
-    #[arg(value_name = "PACKET", required_unless_present = "read", conflicts_with = "read")]
-    pub packet: Option<String>,
+    /// request; IPv6 addresses with a port in brackets. In quotes, because of >.
+    #[arg(value_name = "PACKET")]
+    pub packet: Vec<String>,
     /// Take the packet from this capture, pcapng or pcap, instead.
     #[arg(short, long, value_name = "FILE")]
     pub read: Option<PathBuf>,
@@ -401,8 +409,11 @@ pub struct CaptureArgs {
     /// Write pcapng to this file, or with - to standard output.
     #[arg(short, long, value_name = "FILE")]
     pub write: Option<PathBuf>,
+    /// Replace the file if it is there; without, that is refused.
+    #[arg(long, requires = "write")]
+    pub overwrite: bool,
     /// End after so many packets.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "N", value_parser = packets)]
     pub count: Option<u64>,
     /// End after so many seconds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -445,6 +456,14 @@ pub struct CaptureArgs {
     pub output: OutputArgs,
 }
 
+/// A number of packets; with most other commands -c names the configuration.
+fn packets(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| *number > 0);
+    number.ok_or_else(|| {
+        "a number of packets; the configuration file is --config FILE here".to_owned()
+    })
+}
+
 /// A number of bytes with its unit.
 fn bytes(text: &str) -> Result<u64, String> {
     const UNITS: [(&str, u64); 7] = [
@@ -472,9 +491,11 @@ fn buffer(text: &str) -> Result<u32, String> {
 
 /// `ringway reasons`
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour")]
+#[command(
+    after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour\n  ringway reasons drop"
+)]
 pub struct ReasonsArgs {
-    /// Only this reason, in full.
+    /// Only this reason, in full; or the reasons of this verdict: pass, drop, tx, redirect, aborted.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]
@@ -543,6 +564,9 @@ pub struct BundleArgs {
     /// Where to write it; `-`: standard output.
     #[arg(value_name = "FILE.tar")]
     pub file: PathBuf,
+    /// Replace the file if it is there; without, that is refused.
+    #[arg(long)]
+    pub overwrite: bool,
     /// Flows, too, with their clients' addresses; 100 000 at most.
     #[arg(long)]
     pub with_flows: bool,
@@ -845,6 +869,20 @@ mod tests {
         }
         assert_eq!(buffer("64KiB"), Ok(64 << 10));
         assert!(buffer("1kB").is_err() && buffer("2GiB").is_err());
+    }
+
+    #[test]
+    fn what_is_mistyped_is_told_the_other_way() {
+        for (words, wanted) in [
+            ("ringway capture -c gw.toml", "the configuration file is --config"),
+            ("ringway explain -i eth0", "<PACKET|--read <FILE>>"),
+            ("ringway explain -i eth0 -r a.pcap tcp", "cannot be used with"),
+        ] {
+            let error = Cli::try_parse_from(words.split(' ')).expect_err(words).to_string();
+            assert!(error.contains(wanted), "{words}: {error}");
+        }
+        // Without quotes it arrives, for its parser to say what the shell did with the rest.
+        assert!(Cli::try_parse_from("ringway explain -i eth0 tcp 192.0.2.7:1".split(' ')).is_ok());
     }
 
     #[test]

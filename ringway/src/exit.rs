@@ -1,6 +1,7 @@
 //! Exit codes, the same for every subcommand.
 
-use std::io;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use ringway_gateway::problem::{Error, Kind};
@@ -41,8 +42,14 @@ impl Exit {
 /// Says on stderr what went wrong; nothing when the reader of our output went away (`| head`).
 pub fn complain(error: &anyhow::Error) {
     if !closed_pipe(error) {
-        eprintln!("ringway: {error:#}");
+        say(format_args!("ringway: {error:#}"));
     }
+}
+
+/// A line for people, on stderr. Nobody misses it where nobody reads it any more (`2>&1 | head`):
+/// `eprintln!` would panic.
+pub fn say(line: impl Display) {
+    let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
 fn closed_pipe(error: &anyhow::Error) -> bool {

@@ -200,12 +200,17 @@ impl<'a> Section<'a> {
 
     /// Reports every key that nobody asked for.
     pub(crate) fn finish(self) {
-        for (key, _) in self.table.into_iter().flat_map(|table| table.iter()) {
+        let Some(table) = self.table else { return };
+        // What is there already is hardly what was meant.
+        let absent: Vec<&str> =
+            self.known.iter().copied().filter(|known| !table.contains_key(*known)).collect();
+        for (key, _) in table {
             let name: &str = key.get_ref();
             if self.known.contains(&name) {
                 continue;
             }
-            let remedy = match nearest(name, &self.known) {
+            let near = nearest(name, &absent).or_else(|| nearest(name, &self.known));
+            let remedy = match near {
                 Some(known) => format!("did you mean {known:?}?"),
                 None => format!("remove it; known here: {}", self.known.join(", ")),
             };

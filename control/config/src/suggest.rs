@@ -1,8 +1,9 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
-/// The nearest of `known`, when a typing error explains the difference.
+/// The nearest of `known`, when a typing error explains the difference; else the only one that begins like this.
 pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
-    let word: Vec<char> = word.to_lowercase().replace('-', "_").chars().take(64).collect();
+    let text = word.to_lowercase().replace('-', "_");
+    let word: Vec<char> = text.chars().take(64).collect();
     let allowed = 1 + word.len() / 4;
     known
         .iter()
@@ -10,6 +11,13 @@ pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
         .filter(|(distance, _)| *distance <= allowed)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
+        .or_else(|| begun(&text, known))
+}
+
+/// The only one that begins with these three letters or more.
+fn begun<'k>(text: &str, known: &[&'k str]) -> Option<&'k str> {
+    let mut longer = known.iter().filter(|known| text.len() >= 3 && known.starts_with(text));
+    longer.next().copied().filter(|_| longer.next().is_none())
 }
 
 /// Levenshtein distance, a swap of neighbours counting one.
@@ -44,5 +52,8 @@ mod tests {
         assert_eq!(nearest("Protocol", &known), Some("protocol"));
         assert_eq!(nearest("colour", &known), None);
         assert_eq!(nearest("", &known), None);
+        assert_eq!(nearest("prot", &["address", "protocol"]), Some("protocol"));
+        assert_eq!(nearest("prot", &["protocol", "protocols"]), None);
+        assert_eq!(nearest("pr", &["protocol"]), None);
     }
 }

@@ -7,10 +7,13 @@ use toml::de::DeTable;
 
 use crate::report::Report;
 
+/// Of text without quotes: its value is known all the same.
+const UNQUOTED: &str = "must be quoted";
+
 /// Words of the parser's messages and the remedy for each.
 const REMEDIES: [(&str, &str); 8] = [
     ("duplicate key", "remove one of the two"),
-    ("must be quoted", "put text, addresses and quantities in double quotes"),
+    (UNQUOTED, "put text, addresses and quantities in double quotes"),
     ("invalid float", "put text, addresses and quantities in double quotes"),
     ("invalid integer", "put text, addresses and quantities in double quotes"),
     ("invalid date", "put text, addresses and quantities in double quotes"),
@@ -20,7 +23,7 @@ const REMEDIES: [(&str, &str); 8] = [
 ];
 
 /// The document of a file that begins at `base` among all files; `None` after reporting what is no
-/// TOML.
+/// TOML. Text without quotes is reported and taken for text: what else is wrong may be why it is there.
 pub(crate) fn parse<'t>(
     report: &Report,
     text: &'t str,
@@ -31,7 +34,7 @@ pub(crate) fn parse<'t>(
         let span = complaint.span().unwrap_or(0..0);
         error(report, complaint.message(), span.start + base..span.end + base);
     }
-    complaints.is_empty().then_some(document)
+    complaints.iter().all(|complaint| complaint.message().contains(UNQUOTED)).then_some(document)
 }
 
 /// Reports one complaint of the parser.

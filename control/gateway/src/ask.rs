@@ -1,6 +1,7 @@
 //! Finds out how a node is: from its daemon, or from its pins when none runs.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ringway_config::Identity;
 use ringway_host::Mac;
@@ -11,11 +12,15 @@ use crate::board;
 use crate::clock;
 use crate::health::Health;
 use crate::problem::Error;
-use crate::ready::Readiness;
+use crate::ready::{self, Readiness};
+use crate::started;
 use crate::status::{
     Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
 };
 use crate::trouble::Trouble;
+
+/// How long a daemon may take to say how it is. One that is silent for longer and whose heart does not beat hangs.
+const PATIENCE: Duration = ready::FRESH;
 
 /// Which node is meant.
 #[derive(Clone, Copy, Debug)]
@@ -95,9 +100,15 @@ impl Target {
 
     /// Nobody answers for the node, by what its pins tell.
     pub fn silent(&self) -> Error {
-        let view = View::open(Path::new(DEFAULT_BPFFS), &self.node);
-        let last = view.ok().and_then(|view| view.daemon().ok().flatten());
-        silent(&self.node, last.filter(|last| last.running).map(|last| last.pid))
+        match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
+            Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
+                not_loaded(&self.node, &known)
+            }
+            view => {
+                let last = view.ok().and_then(|view| view.daemon().ok().flatten());
+                silent(&self.node, last.filter(|last| last.running).map(|last| last.pid))
+            }
+        }
     }
 }
 
@@ -152,13 +163,12 @@ pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
     let target = whom.find()?;
     let mut stranger = None;
     for socket in &target.sockets {
-        match client::get::<Status>(socket, "/v1/status") {
+        match ask(socket, &target.node) {
             Ok(status) if status.node == target.node => return Ok(status),
             Ok(status) => stranger = stranger.or(Some((socket, status.node))),
             Err(client::Failure::NotRunning) => {}
-            Err(client::Failure::Late(error) | client::Failure::Failed(error)) => {
-                return Err(error);
-            }
+            Err(client::Failure::Late(error)) => return from_pins(&target.node, Some(&error)),
+            Err(client::Failure::Failed(error)) => return Err(error),
         }
     }
     match stranger {
@@ -166,7 +176,20 @@ pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
             format!("API socket {} is node {other}'s, not {}'s", socket.display(), target.node),
             "give each node its own [api] socket",
         )),
-        _ => from_pins(&target.node),
+        _ => from_pins(&target.node, None),
+    }
+}
+
+fn ask(socket: &Path, node: &str) -> Result<Status, client::Failure> {
+    let beats = || {
+        let view = View::open(Path::new(DEFAULT_BPFFS), node).ok();
+        let last = view.and_then(|view| view.daemon().ok().flatten());
+        last.is_some_and(|last| last.running && ready::is_fresh(last.alive))
+    };
+    match client::get_at_once(socket, "/v1/status", PATIENCE) {
+        // It is busy, or the machine is: what it says is worth waiting for.
+        Err(client::Failure::Late(_)) if beats() => client::get(socket, "/v1/status"),
+        answer => answer,
     }
 }
 
@@ -176,27 +199,39 @@ pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
 /// Nothing is loaded for the node, or it is not for us to look at.
 pub fn view(node: &str) -> Result<View, Error> {
     View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
-        ringway_kernel::Error::NotLoaded { known, .. } => {
-            let others = match known.as_slice() {
-                [] => String::new(),
-                names => format!(" (loaded: {})", names.join(", ")),
-            };
-            Error::unhealthy(
-                format!("daemon not running, and nothing is loaded for node {node}{others}"),
-                "start it with `ringway run`",
-            )
-        }
+        ringway_kernel::Error::NotLoaded { known, .. } => not_loaded(node, &known),
         error => Error::failed(error.to_string(), ""),
     })
 }
 
-/// What the pins tell, when no daemon does.
-fn from_pins(node: &str) -> Result<Status, Error> {
+/// `known`: nodes that are loaded.
+fn not_loaded(node: &str, known: &[String]) -> Error {
+    match known {
+        [] => Error::unhealthy(
+            format!("daemon not running, and nothing is loaded for node {node}"),
+            "start it with `ringway run`",
+        ),
+        [one] => Error::unhealthy(
+            format!("there is no node {node:?} on this machine; there is {one:?}"),
+            format!("--node {one}; or start {node} with `ringway run`"),
+        ),
+        several => Error::unhealthy(
+            format!("there is no node {node:?} on this machine; there are {}", several.join(", ")),
+            format!("name one of them with --node; or start {node} with `ringway run`"),
+        ),
+    }
+}
+
+/// What the pins tell, when no daemon does. `late`: one listens, and did not answer in time.
+fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
     let view = view(node)?;
     let read = || -> ringway_kernel::Result<Status> {
         let mut status = Status {
             schema: SCHEMA.to_owned(),
             node: node.to_owned(),
+            // Nobody checks whether it is not.
+            degraded: true,
+            from_pins: true,
             daemon: last_daemon(&view)?,
             ..Status::default()
         };
@@ -213,7 +248,8 @@ fn from_pins(node: &str) -> Result<Status, Error> {
         if !view.counts_losses()? {
             status.findings.push(board::losses_uncounted(None));
         }
-        status.problems = problems(&status);
+        status.problems = problems(&status, late);
+        status.unready.clone_from(&status.problems);
         Ok(status)
     };
     read().map_err(|error| Error::failed(error.to_string(), ""))
@@ -229,15 +265,24 @@ fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
     })
 }
 
-fn problems(status: &Status) -> Vec<Problem> {
+fn problems(status: &Status, late: Option<&Error>) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
-    let mut problems = vec![match status.daemon.running {
-        false => Trouble::DaemonNotRunning.problem(
-            format!("daemon not running since {since}: nobody checks the backends"),
-            "start it with `ringway run`; it takes over without losing a packet",
+    let mut problems = vec![match (status.daemon.running, late) {
+        (true, Some(late)) => Trouble::DaemonSilent.problem(
+            format!(
+                "the daemon (process {pid}) does not answer, nobody checks the backends; this is what the pins \
+                 tell ({})",
+                late.what
+            ),
+            format!("{}; no packet is lost", started::restart(pid, true)),
         ),
-        true => Trouble::DaemonSilent.problem(
+        (false, _) => Trouble::DaemonNotRunning.problem(
+            format!("daemon not running since {since}: nobody checks the backends"),
+            "start it again (`systemctl start ringway`, or `ringway run` as it was started); it takes over \
+             without losing a packet",
+        ),
+        (true, None) => Trouble::DaemonSilent.problem(
             format!(
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
                  not answer; this is what the pins tell"
@@ -277,7 +322,7 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTabl
         let mut shown = Backend {
             address: backend.address.ip().to_string(),
             port: backend.address.port(),
-            health: if backend.up { Health::Up } else { Health::Down },
+            last_health: Some(if backend.up { Health::Up } else { Health::Down }),
             next_hop: backend.next_hop.map(|hop| NextHop {
                 interface: name(hop.iface),
                 mac: Mac(hop.mac).to_string(),
@@ -336,6 +381,36 @@ mod tests {
         assert_eq!(other.sockets, [PathBuf::from(ringway_config::DEFAULT_SOCKET)]);
         let nowhere = Whom { config: Some(Path::new("/no/such/file")), node: None }.find();
         assert!(nowhere.is_err());
+    }
+
+    #[test]
+    fn who_mistypes_a_node_is_told_which_there_are() {
+        let said = |known: &[&str]| {
+            let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
+            not_loaded("gw9", &known).to_string()
+        };
+        assert!(said(&["gw1"]).contains("no node \"gw9\" on this machine; there is \"gw1\""));
+        assert!(
+            said(&["gw1"]).contains("--node gw1") && said(&["a", "b"]).contains("there are a, b")
+        );
+        assert!(said(&[]).contains("nothing is loaded"));
+    }
+
+    #[test]
+    fn without_a_daemon_the_node_is_not_ready_and_says_which_process_hangs() {
+        let status = |running| Status {
+            daemon: Daemon { running, pid: Some(u64::MAX), ..Daemon::default() },
+            ..Status::default()
+        };
+        let late = Error::failed("no answer within 2 s", "");
+        let kind = |running, late| problems(&status(running), late).remove(0);
+        assert_eq!(kind(false, None).kind, Trouble::DaemonNotRunning.name());
+        let hangs = kind(true, Some(&late));
+        assert_eq!(hangs.kind, Trouble::DaemonSilent.name());
+        assert!(hangs.error.contains(&format!("process {}", u64::MAX)), "{hangs:?}");
+        assert!(
+            hangs.error.contains("no answer within 2 s") && hangs.remedy.contains("kill -KILL")
+        );
     }
 
     #[test]

@@ -24,8 +24,11 @@ use crate::trouble::Trouble;
 /// Older than this, the loop's last turn means that it is stuck.
 const STALLED: Duration = Duration::from_secs(2);
 
-/// Flows are counted at most this often.
-const FLOWS_FRESH: Duration = Duration::from_secs(10);
+/// A count of flows is shown for so many times what it took, so that those who keep asking cost a twentieth of one
+/// processor ...
+const COUNT_SHARE: u32 = 20;
+/// ... and for this long at most.
+const COUNT_FRESH: Duration = Duration::from_secs(10);
 
 /// Shared by the daemon's loop, the API and the metrics.
 #[derive(Debug)]
@@ -38,9 +41,35 @@ pub struct Board {
     /// What waits for `ringway confirm`.
     pub guard: Guard,
     /// Counting a large flow table takes a while.
-    flows: Mutex<Option<(Instant, FlowTable, Tracked)>>,
+    flows: Mutex<Option<Count>>,
+    /// When it was last decided anew who gets new flows.
+    settled: Mutex<Option<Instant>>,
     /// What happens per second.
     meter: Mutex<Meter>,
+}
+
+/// Flows, counted.
+#[derive(Clone, Debug)]
+struct Count {
+    begun: Instant,
+    took: Duration,
+    flows: FlowTable,
+    tracked: Tracked,
+}
+
+impl Count {
+    fn now(view: &View) -> ringway_kernel::Result<Count> {
+        let begun = Instant::now();
+        let (flows, tracked) = (flow_table(view)?, tracked(view)?);
+        Ok(Count { begun, took: begun.elapsed(), flows, tracked })
+    }
+
+    /// Whether it can be shown now. One from before a change says nothing of what follows it: who waits for the last
+    /// flow of a drained backend must not be told of a time when the backend had not got its flows yet.
+    fn is_fresh(&self, settled: Option<Instant>, now: Instant) -> bool {
+        let lasts = (self.took * COUNT_SHARE).min(COUNT_FRESH);
+        now.duration_since(self.begun) < lasts && settled.is_none_or(|at| self.begun > at)
+    }
 }
 
 impl Board {
@@ -53,6 +82,7 @@ impl Board {
             turned: Mutex::new(Instant::now()),
             guard: Guard::default(),
             flows: Mutex::default(),
+            settled: Mutex::default(),
             meter: Mutex::default(),
         };
         let problems = vec![Trouble::Starting.problem("starting", "wait")];
@@ -80,6 +110,11 @@ impl Board {
     /// The loop has turned.
     pub fn turn(&self) {
         *self.turned.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// Another configuration or other weights are in force: flows that were counted before are counted anew.
+    pub fn settle(&self) {
+        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// How long the loop has been stuck, if it is.
@@ -136,7 +171,7 @@ impl Board {
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
         status.findings.splice(..0, self.guard.finding());
-        status.daemon.loop_age_ms = self.loop_age().as_millis() as u64;
+        status.daemon.loop_age_ms = Some(self.loop_age().as_millis() as u64);
         if let Some(age) = self.stalled() {
             let stalled = Trouble::LoopStalled.problem(
                 format!("the daemon's loop has not turned for {} s", age.as_secs()),
@@ -146,7 +181,7 @@ impl Board {
             status.unready.insert(0, stalled);
             (status.healthy, status.degraded) = (false, false);
         }
-        status.daemon.uptime_s = self.started.elapsed().unwrap_or_default().as_secs();
+        status.daemon.uptime_s = Some(self.started.elapsed().unwrap_or_default().as_secs());
         if let Some(view) = &self.view {
             self.count_flows(view)
                 .and_then(|(table, tracked)| {
@@ -164,13 +199,13 @@ impl Board {
 impl Board {
     /// Counted anew when the last count has become old.
     fn count_flows(&self, view: &View) -> ringway_kernel::Result<(FlowTable, Tracked)> {
-        let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, table, tracked)) = flows.as_ref().filter(|f| f.0.elapsed() < FLOWS_FRESH) {
-            return Ok((table.clone(), tracked.clone()));
-        }
-        let (table, tracked) = (flow_table(view)?, tracked(view)?);
-        *flows = Some((Instant::now(), table.clone(), tracked.clone()));
-        Ok((table, tracked))
+        let mut known = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
+        let settled = *self.settled.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = known.take().filter(|count| count.is_fresh(settled, Instant::now()));
+        let Count { begun, mut flows, tracked, .. } =
+            known.insert(fresh.map_or_else(|| Count::now(view), Ok)?).clone();
+        flows.age_ms = begun.elapsed().as_millis() as u64;
+        Ok((flows, tracked))
     }
 }
 
@@ -187,6 +222,7 @@ pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
             .iter()
             .map(|(of, flows)| (*of, flows.tcp + flows.udp))
             .collect(),
+        age_ms: 0,
     })
 }
 
@@ -284,4 +320,27 @@ pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
     backend.bytes = traffic.bytes;
     backend.reply_packets = traffic.reply_packets;
     backend.reply_bytes = traffic.reply_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_from_before_a_change_is_not_shown_after_it() {
+        let begun = Instant::now();
+        let ms = Duration::from_millis;
+        let count = |took| Count {
+            begun,
+            took: ms(took),
+            flows: FlowTable::default(),
+            tracked: Tracked::default(),
+        };
+        assert!(count(10).is_fresh(None, begun + ms(199)));
+        assert!(!count(10).is_fresh(None, begun + ms(200)), "counting again costs little");
+        assert!(count(5000).is_fresh(None, begun + ms(9_999)));
+        assert!(!count(5000).is_fresh(None, begun + ms(10_000)));
+        assert!(count(5000).is_fresh(Some(begun - ms(1)), begun + ms(2)));
+        assert!(!count(5000).is_fresh(Some(begun + ms(1)), begun + ms(2)), "a drain since");
+    }
 }

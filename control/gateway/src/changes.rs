@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::overrides::Told;
 use crate::problem::Error;
 use crate::roster::Roster;
+use crate::status::Problem;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.reload/1";
@@ -39,6 +40,12 @@ pub struct Changes {
     pub backends: Vec<BackendChange>,
     /// Rings of services that stay, as if every new backend were up.
     pub rings: Vec<RingChange>,
+    /// New backends that get no traffic yet; of a dry run all of them, since nobody has asked them.
+    #[serde(default)]
+    pub no_traffic_yet: Vec<NewBackend>,
+    /// What `ringway check` would warn of on this machine, and does not of the configuration in force.
+    #[serde(default)]
+    pub warnings: Vec<Problem>,
     /// What becomes of flows.
     pub flows: FlowChange,
     /// What clients address and nobody serves any more: `web 203.0.113.10:80 tcp`.
@@ -56,8 +63,21 @@ pub struct Changes {
     pub cleared_overrides: Option<u64>,
     /// Overrides about backends that the configuration has not.
     pub orphaned_overrides: Vec<String>,
+    /// Of the services that this is about, those no backend of which takes new connections now.
+    #[serde(default)]
+    pub unserved_services: Vec<String>,
     /// Milliseconds it took.
     pub took_ms: u64,
+}
+
+impl Changes {
+    /// Whether something about this service, or one of its backends, was said or is another than before.
+    pub fn concern(&self, service: &str) -> bool {
+        let said = self.backend.iter().map(|told| &told.service);
+        let backends = self.backends.iter().map(|backend| &backend.service);
+        let services = self.services.iter().map(|service| &service.service);
+        said.chain(backends).chain(services).any(|name| name == service)
+    }
 }
 
 /// What happens to a service or a backend.
@@ -112,6 +132,22 @@ pub struct RingChange {
     pub moved_slots: u64,
     /// Of so many.
     pub slots: u64,
+    /// They, or some of them, move only when new backends of the service are up.
+    #[serde(default)]
+    pub once_up: bool,
+}
+
+/// A backend that was not there, or was asked in another way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewBackend {
+    /// Its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// Why it gets no traffic.
+    pub reason: String,
 }
 
 /// Flows that do not stay as they are. Those of other backends do, whatever becomes of the ring.
@@ -128,6 +164,16 @@ pub struct FlowChange {
     pub ended_flows: u64,
     /// Backends of dsr services go: flows without a record are not counted anywhere.
     pub some_are_not_counted: bool,
+}
+
+impl Changes {
+    /// Takes note of what is known of new backends.
+    pub fn note(&mut self, no_traffic_yet: Vec<NewBackend>) {
+        for ring in &mut self.rings {
+            ring.once_up = no_traffic_yet.iter().any(|new| new.service == ring.service);
+        }
+        self.no_traffic_yet = no_traffic_yet;
+    }
 }
 
 /// A configuration and the one that follows.
@@ -161,7 +207,8 @@ impl Step<'_> {
                     let before = changes.backends.len();
                     backends(was, is, &mut changes.backends);
                     if changes.backends.len() > before {
-                        reshaped.insert(is.name.as_str());
+                        // Under both names, where it gets another.
+                        reshaped.extend([was.name.as_str(), is.name.as_str()]);
                     }
                     if keys.is_empty() {
                         continue;
@@ -464,6 +511,7 @@ fn rings(
             protocol: service.key.protocol.to_string(),
             moved_slots: moved as u64,
             slots: RW_RING_SLOTS.into(),
+            once_up: false,
         }),
         _ => None,
     };
@@ -589,6 +637,14 @@ mod tests {
         let RingChange { moved_slots, slots, .. } = found.rings[0];
         // A third, and little more.
         assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
+        // Nobody has looked for the new one yet, so they do not move at once.
+        let (mut found, before) = (found, Roster::new(&old));
+        found.note(before.follow(&new).idle_beside(&before));
+        assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
+        assert_eq!(found.no_traffic_yet[0].address, "10.0.0.4");
+        assert!(found.no_traffic_yet[0].reason.contains("has not been looked up"), "{found:?}");
+        found.note(before.idle_beside(&before));
+        assert!(!found.rings[0].once_up && found.no_traffic_yet.is_empty());
     }
 
     #[test]
@@ -602,6 +658,9 @@ mod tests {
             (Some(1), Some(0))
         );
         assert!((32_700..32_800).contains(&found.rings[0].moved_slots), "{:?}", found.rings);
+        let renamed = changes(&old, &config(&[service("new", 1, &drained, "")]));
+        assert_eq!(renamed.rings.len(), 1, "{renamed:?}");
+        assert_eq!(renamed.rings[0].service, "new");
         assert!(Step { old: &old, new: &new }.gone().is_empty(), "flows stay");
         let mode = config(&[service("a", 1, AB, "forward = \"dsr-l2\"")]);
         assert_eq!(Step { old: &old, new: &mode }.gone().len(), 2, "nat flows do not go on by dsr");

@@ -183,7 +183,7 @@ fn too_late(names: &[String]) -> Error {
             "{}: nobody confirmed in time, so the program was taken off again",
             names.join(", ")
         ),
-        "systemctl restart ringway (or `ringway run`), see that the machine can be reached, then: \
+        "restart the daemon (`systemctl restart ringway`, or by hand as it was started), see that the machine can be reached, then: \
          ringway confirm",
     )
 }

@@ -1,11 +1,9 @@
 //! What the packet path of a node takes of the kernel's memory: schema `ringway.memory/1`.
 
-use std::path::Path;
-
-use ringway_kernel::{DEFAULT_BPFFS, MapMemory, View};
+use ringway_kernel::MapMemory;
 use serde::Serialize;
 
-use crate::ask::Whom;
+use crate::ask::{self, Whom};
 use crate::problem::Error;
 
 /// Name and version of the schema.
@@ -56,8 +54,8 @@ impl From<MapMemory> for Map {
 /// Nothing is loaded, or this user may not look.
 pub fn memory(whom: &Whom<'_>) -> Result<Memory, Error> {
     let node = whom.find()?.node;
-    let read = || View::open(Path::new(DEFAULT_BPFFS), &node)?.memory();
-    let maps = read().map_err(|error| Error::failed(error.to_string(), ""))?;
+    let maps = ask::view(&node)?.memory();
+    let maps = maps.map_err(|error| Error::failed(error.to_string(), ""))?;
     let maps: Vec<Map> = maps.into_iter().map(Map::from).collect();
     let sum_bytes = maps.iter().filter_map(|map| map.bytes).sum();
     Ok(Memory { schema: SCHEMA, node, sum_bytes, maps })

@@ -78,13 +78,18 @@ pub enum NoWay {
         router: IpAddr,
     },
     /// The next hop has no MAC address yet.
-    #[error("next hop {next_hop} on {interface} has not told its MAC address")]
+    #[error("next hop {next_hop} on {interface} has not answered {}, so its MAC address is not known", asked_by(*next_hop))]
     Unresolved {
         /// Who is asked.
         next_hop: IpAddr,
         /// Where.
         interface: String,
     },
+}
+
+/// What a neighbour is asked by.
+pub fn asked_by(address: IpAddr) -> &'static str {
+    if address.is_ipv4() { "ARP" } else { "ND" }
 }
 
 /// The ways to all backends, and whom the kernel was asked to keep resolved for them.
@@ -98,8 +103,11 @@ pub struct Ways {
 
 /// Looks up the way to each address and has the kernel keep its next hop resolved. Acts in the
 /// calling thread's network namespace; some system calls per address.
-pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> Ways {
-    let kernel = Kernel::read(interfaces);
+///
+/// # Errors
+/// The kernel's tables could not be read: then nothing is known of any way.
+pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> ringway_host::Result<Ways> {
+    let kernel = Kernel::read(interfaces)?;
     let mut found = Ways::default();
     for address in addresses {
         let way = kernel.out(*address).and_then(|(out, path)| {
@@ -110,7 +118,7 @@ pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> Ways {
         });
         found.ways.insert(*address, way);
     }
-    found
+    Ok(found)
 }
 
 /// How packets to an address leave.
@@ -140,19 +148,18 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    fn read(interfaces: &'a [Interface]) -> Kernel<'a> {
-        let links = noted(links::all());
-        let neighbours = noted(neighbours::all());
+    fn read(interfaces: &'a [Interface]) -> ringway_host::Result<Kernel<'a>> {
+        let (links, neighbours) = (links::all()?, neighbours::all()?);
         let ours = |link: &&Link| interfaces.iter().any(|i| i.ifindex == link.ifindex);
         let bridges: BTreeSet<u32> =
             links.iter().filter(ours).filter_map(|link| link.master).collect();
-        let ports = bridges.into_iter().map(|bridge| (bridge, noted(bridge::ports(bridge))));
-        Kernel {
+        let ports = bridges.into_iter().map(|bridge| Ok((bridge, bridge::ports(bridge)?)));
+        Ok(Kernel {
             interfaces,
             neighbours: neighbours.into_iter().map(|n| ((n.ifindex, n.address), n)).collect(),
-            ports: ports.collect(),
+            ports: ports.collect::<ringway_host::Result<_>>()?,
             links,
-        }
+        })
     }
 
     /// Where the kernel would send it, if that is a way we can take.
@@ -278,8 +285,17 @@ pub struct Existing {
     pub interfaces: Vec<Interface>,
     /// Names of those of them that are down.
     pub down: Vec<String>,
+    /// Names of those that are up and have no carrier: the cable, the switch or the far end is away.
+    pub no_carrier: Vec<String>,
     /// Those that are called otherwise now: name in the configuration, and what they are called.
     pub renamed: Vec<(String, String)>,
+}
+
+impl Existing {
+    /// Whether packets can neither come in nor go out by the interface of this name.
+    pub fn is_cut_off(&self, name: &str) -> bool {
+        self.down.iter().chain(&self.no_carrier).any(|one| one == name)
+    }
 }
 
 /// Looks for the interfaces. One that we are on (`known`: index by slot) is the same whatever it is called now;
@@ -301,8 +317,10 @@ fn find(slots: &Slots, known: &HashMap<u32, u32>, all: &[Link]) -> Existing {
         };
         let Ok(described) = describe(slot, name, link, all) else { continue };
         found.interfaces.push(described);
-        if !link.up {
-            found.down.push(name.to_owned());
+        match (link.up, link.carrier) {
+            (false, _) => found.down.push(name.to_owned()),
+            (true, false) => found.no_carrier.push(name.to_owned()),
+            (true, true) => {}
         }
         if link.name != name {
             found.renamed.push((name.to_owned(), link.name.clone()));
@@ -473,6 +491,26 @@ mod tests {
         assert_eq!(look(&[(0, 1)], &all[..2]), (vec![(0, 1)], vec![]));
         // Made anew: another index.
         assert_eq!(look(&[(0, 7), (1, 2)], &all).0, [(0, 1), (1, 2)]);
+    }
+
+    #[test]
+    fn without_a_carrier_an_interface_is_cut_off_as_one_that_is_down() {
+        let names = ["if1", "if2", "if3"];
+        let names = names.map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
+        let all: Vec<Link> = [(1, true, true), (2, true, false), (3, false, false)]
+            .map(|(ifindex, up, carrier)| Link {
+                up,
+                carrier,
+                mac: Some(Mac([2; 6])),
+                ..link(ifindex, None)
+            })
+            .into();
+        let found = find(&Slots::assign(&names, &[], |_| None), &HashMap::new(), &all);
+        assert_eq!(
+            (found.no_carrier.as_slice(), found.down.as_slice()),
+            (&["if2".into()][..], &["if3".into()][..])
+        );
+        assert!(!found.is_cut_off("if1") && found.is_cut_off("if2") && found.is_cut_off("if3"));
     }
 
     #[test]

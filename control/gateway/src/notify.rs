@@ -11,6 +11,9 @@ pub struct Notifier {
     watchdog: Option<Duration>,
 }
 
+/// A manager that does not read its socket is waited for no longer: the daemon has others to serve.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 impl Notifier {
     /// Reads `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`. Without them every call does
     /// nothing.
@@ -23,7 +26,12 @@ impl Notifier {
     }
 
     fn new(socket: Option<&str>, watchdog_usec: Option<u64>) -> Notifier {
-        let to = socket.and_then(address).and_then(|to| Some((UnixDatagram::unbound().ok()?, to)));
+        let open = || {
+            let socket = UnixDatagram::unbound().ok()?;
+            socket.set_write_timeout(Some(PATIENCE)).ok()?;
+            Some(socket)
+        };
+        let to = socket.and_then(address).and_then(|to| Some((open()?, to)));
         // Twice per period, as sd_watchdog_enabled(3) advises.
         let watchdog = watchdog_usec.filter(|_| to.is_some());
         Notifier { to, watchdog: watchdog.map(|usec| Duration::from_micros(usec / 2)) }
@@ -103,6 +111,17 @@ mod tests {
         notifier.watchdog();
         let length = manager.recv(&mut buffer).expect("message");
         assert_eq!(&buffer[..length], b"WATCHDOG=1");
+    }
+
+    #[test]
+    fn a_manager_that_does_not_read_holds_up_nobody() {
+        let name = format!("@ringway-notify-full-{}", std::process::id());
+        let _manager = UnixDatagram::bind_addr(&address(&name).expect("address")).expect("bind");
+        let notifier = Notifier::new(Some(&name), None);
+        let most = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").expect("proc");
+        for _ in 0..most.trim().parse::<u32>().expect("a number") + 3 {
+            notifier.watchdog();
+        }
     }
 
     #[test]

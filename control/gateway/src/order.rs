@@ -57,7 +57,7 @@ pub fn change(whom: &Whom<'_>, change: &Change) -> Result<Changes, Error> {
 pub fn overrides(whom: &Whom<'_>) -> Result<Listed, Error> {
     let status = ask::status(whom);
     if let Ok(status) = &status
-        && status.daemon.version.is_some()
+        && !status.from_pins
     {
         return Ok(Listed {
             schema: SCHEMA.into(),
@@ -66,8 +66,11 @@ pub fn overrides(whom: &Whom<'_>) -> Result<Listed, Error> {
             overrides: status.overrides.clone(),
         });
     }
-    if status.is_ok_and(|status| status.daemon.running) {
-        return Err(whom.find()?.silent());
+    if let Ok(status) = status
+        && status.daemon.running
+        && let Some(problem) = status.problems.into_iter().next()
+    {
+        return Err(Error::failed(problem.error, problem.remedy));
     }
     let path = whom.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
     let config = ringway_config::load(path).map_err(|errors| {

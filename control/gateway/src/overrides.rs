@@ -1,6 +1,7 @@
 //! Overrides: weights that were set at runtime and win over the configuration file until they are
 //! cleared. Kept in the state directory.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use ringway_config::{Backend, Config, Service, endpoint_text, nearest};
@@ -129,6 +130,30 @@ pub enum Change {
     },
 }
 
+impl fmt::Display for Change {
+    /// For the log: on what, and what.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Drain { service, backend } => {
+                write!(f, "{service}: backend {backend} is drained")
+            }
+            Change::Undrain { service, backend } => {
+                write!(f, "{service}: backend {backend} is undrained")
+            }
+            Change::Weight { service, backend, weight } => {
+                write!(f, "{service}: backend {backend} has weight {weight}")
+            }
+            Change::Clear { service: None, .. } => f.write_str("all overrides are cleared"),
+            Change::Clear { service: Some(service), backend: None } => {
+                write!(f, "{service}: overrides are cleared")
+            }
+            Change::Clear { service: Some(service), backend: Some(backend) } => {
+                write!(f, "{service}: override of backend {backend} is cleared")
+            }
+        }
+    }
+}
+
 impl Overrides {
     /// As they are kept; none when nothing is.
     ///
@@ -170,11 +195,11 @@ impl Overrides {
 
     /// The backend that a change was about, as it is with them; `None`: a change about several.
     pub fn told(&self, change: &Change, file: &Config) -> Option<Told> {
-        let (Change::Drain { service, backend }
-        | Change::Undrain { service, backend }
-        | Change::Weight { service, backend, .. }) = change
-        else {
-            return None;
+        let (service, backend) = match change {
+            Change::Drain { service, backend }
+            | Change::Undrain { service, backend }
+            | Change::Weight { service, backend, .. } => (service, backend),
+            Change::Clear { service, backend } => (service.as_ref()?, backend.as_ref()?),
         };
         let (service, backend) = find(file, service, backend).ok()?;
         let said = self.of(&service.name, backend.endpoint());
@@ -281,8 +306,13 @@ impl Overrides {
         file: &Config,
     ) -> Result<(), Error> {
         let Some(service) = service else {
-            self.overrides.clear();
-            return Ok(());
+            return match std::mem::take(&mut self.overrides).is_empty() {
+                false => Ok(()),
+                true => Err(Error::configuration(
+                    "there is no override to clear",
+                    "nothing: the weights of the file are in force",
+                )),
+            };
         };
         // Of a backend that is no more, they can be cleared too.
         let mine = |o: &Override| {
@@ -461,8 +491,19 @@ mod tests {
             let weights = after(&changes).expect("known");
             assert_eq!((weights[0], weights[4]), want, "{service:?} {backend:?}");
         }
-        let error = after(&[clear(Some("web"), None)]).expect_err("nothing to clear");
-        assert!(error.starts_with("service web has no override"), "{error}");
+        for (service, backend, words) in [
+            (None, None, "there is no override to clear"),
+            (Some("web"), None, "service web has no override"),
+            (Some("web"), Some("10.0.0.2"), "service web backend 10.0.0.2 has no override"),
+        ] {
+            let error = after(&[clear(service, backend)]).expect_err("nothing to clear");
+            assert!(error.starts_with(words), "{error}");
+        }
+        // One backend's is answered as any other word about it.
+        let (file, one) = (config(), clear(Some("web"), Some("10.0.0.2")));
+        let told = Overrides::default().told(&one, &file).expect("a backend");
+        assert_eq!((told.drained, told.weight, told.port), (false, 1, 80));
+        assert_eq!(Overrides::default().told(&clear(Some("web"), None), &file), None);
     }
 
     #[test]

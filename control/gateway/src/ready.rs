@@ -23,7 +23,7 @@ const HEAD_START: Duration = Duration::from_millis(15);
 /// How long both may take together.
 const IN_ALL: Duration = Duration::from_millis(85);
 /// A daemon beats twice a second.
-const FRESH: Duration = Duration::from_secs(2);
+pub(crate) const FRESH: Duration = Duration::from_secs(2);
 
 /// Whether, and why.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -179,7 +179,7 @@ fn serves(node: &str, service: Option<&str>) -> ringway_kernel::Result<bool> {
     Ok(services.iter().any(|state| asked(state) && state.backends.iter().any(taken)))
 }
 
-fn is_fresh(beat: SystemTime) -> bool {
+pub(crate) fn is_fresh(beat: SystemTime) -> bool {
     // A clock that was set back makes it come from the future: then it is not known.
     beat.elapsed().is_ok_and(|age| age < FRESH)
 }

@@ -265,6 +265,12 @@ impl Roster {
         all.flat_map(|entry| entry.protocols.iter().map(move |p| shown(entry, p))).collect()
     }
 
+    /// Names of services no backend of which takes new connections.
+    pub fn unserved(&self) -> impl Iterator<Item = &str> {
+        let unserved = self.services.iter().filter(|entry| entry.problem().is_some());
+        unserved.map(|entry| entry.name.as_str())
+    }
+
     /// Services without a backend that gets traffic.
     pub fn problems(&self) -> Vec<Problem> {
         self.services.iter().filter_map(Entry::problem).collect()
@@ -300,15 +306,13 @@ impl Entry {
             return None;
         }
         let blind = self.when_none == WhenNoneHealthy::All;
-        if blind && self.members.iter().any(|member| member.way.is_ok()) {
+        if blind && self.members.iter().any(|member| member.way.is_ok() && member.weight > 0) {
             return None;
         }
         let reasons = |member: &Member| {
-            format!(
-                "{} {}",
-                endpoint_text(member.endpoint),
-                member.obstacle().unwrap_or_else(|| "has weight 0".into())
-            )
+            let withheld = || member.shown().withheld().map(str::to_owned);
+            let why = member.obstacle().or_else(withheld).unwrap_or_default();
+            format!("{} {why}", endpoint_text(member.endpoint))
         };
         let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
         let error = format!("service {}: no backend gets traffic ({why})", self.name);
@@ -316,6 +320,11 @@ impl Entry {
     }
 
     fn remedy(&self) -> String {
+        let able = self.members.iter().filter(|member| member.obstacle().is_none());
+        let mut withheld = able.map(Member::shown).filter(|member| member.withheld().is_some());
+        if let Some(first) = withheld.next() {
+            return format!("`{}` gives it new connections again", first.release(&self.name));
+        }
         let down = |member: &Member| member.health == Health::Down && member.asked.by_lane();
         if !self.members.iter().any(down) {
             return "bring a backend back; `ringway status` shows each one's state".into();
@@ -345,10 +354,13 @@ impl Member {
     fn obstacle(&self) -> Option<String> {
         match (self.health, &self.way) {
             (Health::Unknown, _) => Some("has not been checked yet".into()),
+            // That nobody answers its checks follows from this.
+            (Health::Down, Err(no_way @ (NoWay::NoRoute(_) | NoWay::Unresolved { .. }))) => {
+                Some(no_way.to_string())
+            }
             (Health::Down, _) => {
-                Some(self.record.last_failure().or_else(|| self.reason.clone()).unwrap_or_else(
-                    || "was down when this daemon took over, and is not up yet".into(),
-                ))
+                let failure = self.record.last_failure().or_else(|| self.reason.clone());
+                Some(failure.unwrap_or_else(|| "was down before, and is not up yet".into()))
             }
             (_, Err(no_way)) => Some(no_way.to_string()),
             (_, Ok(_)) => None,
@@ -376,145 +388,4 @@ impl Member {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ringway_host::Mac;
-
-    fn roster(service: &str) -> Roster {
-        let text = format!(
-            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-             address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{service}\n\
-             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", weight = 0 }}]\n"
-        );
-        Roster::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
-    }
-
-    fn way() -> Result<Hop, NoWay> {
-        Ok(Hop {
-            slot: 0,
-            interface: "eth0".into(),
-            mac: Mac([2, 0, 0, 0, 0, 9]),
-            mtu: 1500,
-            source: "10.0.0.1".parse().ok(),
-            router: None,
-        })
-    }
-
-    fn event(id: usize, health: Health) -> Event {
-        let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
-        Event { id, health, at: SystemTime::UNIX_EPOCH, reason }
-    }
-
-    const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
-
-    #[test]
-    fn one_check_per_backend_whatever_its_protocols() {
-        let targets = roster(CHECK).targets(&BTreeMap::new());
-        let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
-        assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
-        assert!(roster("").targets(&BTreeMap::new()).is_empty());
-    }
-
-    #[test]
-    fn a_check_may_ask_elsewhere() {
-        let asked = |general: &str| {
-            let text = format!(
-                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
-                 address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\"{general} }}\n\
-                 backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", check = {{ port = 81 }} }}, \
-                 {{ address = \"10.0.0.4\", check = {{ address = \"fd00::4\", port = 82 }} }}]\n"
-            );
-            let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
-            let targets = Roster::new(&config).targets(&BTreeMap::new());
-            targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(asked(""), ["10.0.0.2:80", "10.0.0.3:81", "[fd00::4]:82"]);
-        let general = ", address = \"192.168.0.1\", port = 90";
-        assert_eq!(asked(general), ["192.168.0.1:90", "192.168.0.1:81", "[fd00::4]:82"]);
-    }
-
-    #[test]
-    fn without_a_check_only_the_way_is_waited_for() {
-        let mut roster = roster("");
-        assert!(roster.waiting());
-        roster.take_ways(|_| Err(NoWay::Local));
-        assert!(!roster.waiting(), "waiting would not help");
-        roster.take_ways(|_| way());
-        assert!(!roster.waiting());
-    }
-
-    #[test]
-    fn a_service_without_traffic_is_a_problem_and_says_why() {
-        let mut roster = roster(CHECK);
-        assert!(roster.waiting());
-        assert!(roster.take_ways(|_| way()) && !roster.take_ways(|_| way()));
-        roster.take(&event(0, Health::Down));
-        let line = roster.take(&event(1, Health::Up)).expect("known");
-        assert_eq!(line, "web: backend 10.0.0.3:80 is up");
-        assert!(!roster.waiting());
-        // The only one that is up has no weight.
-        let problems = roster.problems();
-        assert!(problems[0].error.contains("10.0.0.2:80 connection refused"), "{problems:?}");
-        assert!(problems[0].error.contains("10.0.0.3:80 has weight 0"), "{problems:?}");
-        roster.take(&event(0, Health::Up));
-        assert!(roster.problems().is_empty());
-        assert_eq!(roster.serving(), (1, 2));
-        roster.take_ways(|_| Err(NoWay::Local));
-        assert_eq!(roster.problems().len(), 1);
-    }
-
-    #[test]
-    fn what_a_dsr_backend_needs_is_the_remedy() {
-        let remedy = |forward: &str| {
-            let mut roster = roster(&format!("{CHECK}\nannounce = \"arp\"\n{forward}"));
-            roster.take_ways(|_| way());
-            for id in [0, 1] {
-                roster.take(&event(id, Health::Down));
-            }
-            roster.problems()[0].remedy.clone()
-        };
-        let l2 = remedy("forward = \"dsr-l2\"");
-        assert!(l2.contains("203.0.113.9 on its lo") && !l2.contains("decap"), "{l2}");
-        let gue = remedy("forward = \"dsr-gue\"");
-        assert!(gue.contains("203.0.113.9 on its lo") && gue.contains("`ringway decap`"), "{gue}");
-        assert!(remedy("").starts_with("bring a backend back"));
-    }
-
-    #[test]
-    fn blind_services_serve_while_there_is_a_way() {
-        let mut roster = roster(&format!("{CHECK}\nwhen_none_healthy = \"all\""));
-        roster.take_ways(|_| way());
-        assert!(roster.problems().is_empty());
-    }
-
-    #[test]
-    fn a_new_daemon_begins_with_the_health_it_finds() {
-        let mut roster = roster(CHECK);
-        roster.inherit(|_, member| (member.weight > 0).then_some(true));
-        assert!(roster.waiting(), "the second backend is new");
-        let states: Vec<_> =
-            roster.targets(&BTreeMap::new()).iter().map(|target| target.initial).collect();
-        assert_eq!(states, [Health::Up, Health::Unknown]);
-    }
-
-    #[test]
-    fn what_is_observed_and_shown() {
-        let mut roster = roster(CHECK);
-        roster.take_ways(|address| {
-            if address.to_string().ends_with('2') { way() } else { Err(NoWay::Local) }
-        });
-        roster.take(&event(0, Health::Up));
-        let observed = roster.observed();
-        let address: IpAddr = "10.0.0.2".parse().expect("address");
-        assert_eq!(observed.health("web", (address, 80).into()), ringway_plan::Health::Up);
-        assert_eq!(observed.next_hops[&address].mac, [2, 0, 0, 0, 0, 9]);
-        assert_eq!(observed.sources[&address].to_string(), "10.0.0.1");
-        assert_eq!(observed.next_hops.len(), 1);
-
-        let shown = roster.shown();
-        let kinds: Vec<_> = shown.iter().map(|service| service.protocol.as_str()).collect();
-        assert_eq!(kinds, ["tcp", "udp"]);
-        assert_eq!(shown[0].serving(), 1);
-        assert!(shown[0].backends[1].reason.as_ref().expect("reason").contains("not been checked"));
-    }
-}
+mod tests;

@@ -28,9 +28,13 @@ pub struct Status {
     #[serde(default)]
     pub unready: Vec<Problem>,
     /// True when some backend that should get traffic gets none, though every service has one that
-    /// does.
+    /// does; and when no daemon answers, so that nobody knows.
     #[serde(default)]
     pub degraded: bool,
+    /// No daemon answered: this is what the pins tell. What only a daemon knows is absent then; of
+    /// backends there is what was known last.
+    #[serde(default)]
+    pub from_pins: bool,
     /// What is wrong, each with its remedy.
     pub problems: Vec<Problem>,
     /// What may be wrong or could not be found out; does not make the node unhealthy.
@@ -128,7 +132,7 @@ impl Tracked {
     }
 }
 
-/// The flow table, counted up to ten seconds ago.
+/// The flow table, as it was `age_ms` ago.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowTable {
     /// Flows there is room for.
@@ -137,13 +141,17 @@ pub struct FlowTable {
     pub current_flows: u64,
     /// The same by state; only those that occur.
     pub current_flows_by_state: BTreeMap<String, u64>,
+    /// Milliseconds since flows were counted, those of backends as well: ten seconds at most, and
+    /// never before the last change of configuration or weights.
+    #[serde(default)]
+    pub age_ms: u64,
     /// The same by backend's reference; each backend shows its own.
     #[serde(skip)]
     pub by_backend: HashMap<u32, u64>,
 }
 
-/// Records of the flows of dsr services: only where a ring has changed. What is now was counted up to
-/// ten seconds ago; the rest has been counted since the packet path was loaded.
+/// Records of the flows of dsr services: only where a ring has changed. What is now was counted when the
+/// flow table was; the rest has been counted since the packet path was loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tracked {
     /// Flows there is room for.
@@ -206,11 +214,12 @@ pub struct Daemon {
     pub since: Option<String>,
     /// Ringway's version, when it runs.
     pub version: Option<String>,
-    /// Seconds since it began; 0 when it does not run.
-    pub uptime_s: u64,
-    /// Milliseconds since its loop turned last, which it does twice a second; 0 when it does not run.
+    /// Seconds since it began; absent when it does not answer.
+    pub uptime_s: Option<u64>,
+    /// Milliseconds since its loop turned last, which it does twice a second; absent when it does
+    /// not answer.
     #[serde(default)]
-    pub loop_age_ms: u64,
+    pub loop_age_ms: Option<u64>,
 }
 
 /// An attached interface.
@@ -318,8 +327,12 @@ pub struct Backend {
     /// Of its weight that it gets so far, while it starts slowly.
     #[serde(default)]
     pub slow_start_percent: Option<u16>,
-    /// What its checks say.
+    /// What its checks say; unknown while no daemon answers.
     pub health: Health,
+    /// What the packet path goes by meanwhile: what its checks said last. Absent while a daemon
+    /// answers.
+    #[serde(default)]
+    pub last_health: Option<Health>,
     /// Since when; absent before the first result.
     pub since: Option<String>,
     /// Why it gets no traffic: the last failed check, or no way to it.
@@ -343,7 +356,7 @@ pub struct Backend {
     pub reply_packets: u64,
     /// Backend to client.
     pub reply_bytes: u64,
-    /// Flows to it now, counted up to ten seconds ago; absent under dsr, where most flows need no
+    /// Flows to it now, see [`FlowTable::age_ms`]; absent under dsr, where most flows need no
     /// record.
     #[serde(default)]
     pub current_flows: Option<u64>,
@@ -389,9 +402,40 @@ impl Backend {
         backend_text(&self.address, self.port)
     }
 
-    /// Whether new flows can be given to it.
+    /// Whether new flows can be given to it, by what is known or was known last.
     pub fn serves(&self) -> bool {
-        self.health.is_up() && self.next_hop.is_some() && self.weight != Some(0)
+        self.last_health.unwrap_or(self.health).is_up()
+            && self.next_hop.is_some()
+            && self.weight != Some(0)
+    }
+
+    /// What its checks say, in words.
+    pub fn health_text(&self) -> String {
+        match self.last_health {
+            Some(last) => format!("last known: {}", last.as_str()),
+            None => self.health.as_str().to_owned(),
+        }
+    }
+
+    /// Why it gets no new flows, where somebody wants it so.
+    pub fn withheld(&self) -> Option<&'static str> {
+        match (self.drained, self.weight, self.file_weight) {
+            (true, ..) => Some("is drained by an operator (override)"),
+            (false, Some(0), Some(file)) if file > 0 => {
+                Some("has weight 0 by an operator (override)")
+            }
+            (false, Some(0), _) => Some("has weight 0 in the file"),
+            _ => None,
+        }
+    }
+
+    /// The command that undoes it.
+    pub fn release(&self, service: &str) -> String {
+        let backend = self.shown();
+        match self.drained {
+            true => format!("ringway backend undrain {service} {backend}"),
+            false => format!("ringway backend weight {service} {backend} 1"),
+        }
     }
 }
 
@@ -446,42 +490,4 @@ pub struct Counter {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_backend_at_the_clients_port_is_its_address() {
-        assert_eq!(backend_text("10.0.0.2", 0), "10.0.0.2");
-        assert_eq!(backend_text("10.0.0.2", 80), "10.0.0.2:80");
-        assert_eq!(backend_text("fd00::2", 0), "fd00::2");
-        assert_eq!(backend_text("fd00::2", 80), "[fd00::2]:80");
-    }
-
-    #[test]
-    fn ledger_differences_have_a_sign() {
-        assert_eq!(Ledger::new(5, 3).difference_packets, 2);
-        let mut all = Ledger::new(3, 5);
-        assert_eq!(all.difference_packets, -2);
-        all.add(Ledger::new(2, 0));
-        assert_eq!(all, Ledger::new(5, 5));
-    }
-
-    #[test]
-    fn a_backend_without_traffic_is_lacking_once() {
-        let backend = |address: &str, health, weight| Backend {
-            address: address.into(),
-            health,
-            weight: Some(weight),
-            next_hop: Some(NextHop::default()),
-            ..Backend::default()
-        };
-        let backends = vec![
-            backend("10.0.0.2", Health::Up, 1),
-            backend("10.0.0.3", Health::Down, 1),
-            backend("10.0.0.4", Health::Down, 0),
-        ];
-        let service = Service { name: "web".into(), backends, ..Service::default() };
-        let status = Status { services: vec![service.clone(), service], ..Status::default() };
-        assert_eq!(status.lacking(), (1, 2));
-    }
-}
+mod tests;

@@ -41,6 +41,8 @@ troubles! {
     NoReplies => "no-replies",
     /// An interface is administratively down.
     InterfaceDown => "interface-down",
+    /// An interface is up and has no carrier.
+    NoCarrier => "no-carrier",
     /// An interface is not in this network namespace any more.
     InterfaceGone => "interface-gone",
     /// An interface has another name than the configuration's.
@@ -85,8 +87,10 @@ troubles! {
     ReloadFailed => "reload-failed",
     /// Something was said at runtime of a backend that the file does not have.
     OverrideOrphaned => "override-orphaned",
-    /// A line of `ringway check --host` that warns, or could not be found out.
+    /// A line of `ringway check --host` that warns.
     CheckHost => "check-host",
+    /// A line of `ringway check --host` that could not be found out.
+    CheckHostUnknown => "check-host-unknown",
 }
 
 impl Trouble {

@@ -1,10 +1,15 @@
 //! What a start of this version would do with what a node has pinned; see [`ringway_kernel::upgrade`].
 
+use std::path::Path;
+
 use ringway_config::Config;
-use ringway_kernel::{Fate, Options, OrphanCause, Upgrade};
+use ringway_kernel::{DEFAULT_BPFFS, Fate, Options, OrphanCause, Upgrade, View};
 use serde::Serialize;
 
+use crate::api::client;
 use crate::problem::Error;
+use crate::started;
+use crate::status::Status;
 
 /// How the packet path of this configuration is opened.
 pub(crate) fn options(config: &Config) -> Options {
@@ -26,6 +31,10 @@ pub struct Report {
     pub schema: &'static str,
     /// The node.
     pub node: String,
+    /// Version of the daemon that runs; absent: none runs, or it does not answer, and the pins do not tell.
+    pub version: Option<String>,
+    /// This version.
+    pub own_version: &'static str,
     /// Layout of the pinned tables; absent: nothing is pinned.
     pub layout: Option<u32>,
     /// Layout that this version has.
@@ -68,10 +77,21 @@ pub struct Table {
 pub fn look(config: &Config) -> Result<Report, Error> {
     let found = ringway_kernel::upgrade(&options(config))
         .map_err(|error| Error::failed(error.to_string(), ""))?;
-    Ok(report(config.node.name.as_str(), found))
+    let node = config.node.name.as_str();
+    let daemon = View::open(Path::new(DEFAULT_BPFFS), node).ok();
+    let daemon = daemon.and_then(|view| view.daemon().ok().flatten());
+    let restart = match daemon.filter(|daemon| daemon.running) {
+        Some(daemon) => started::restart(daemon.pid, false),
+        None => "restart the daemon".to_owned(),
+    };
+    let status = client::get::<Status>(&config.api.socket, "/v1/status").ok();
+    let own = status.filter(|status| status.node == node);
+    let version = own.and_then(|status| status.daemon.version);
+    Ok(Report { version, ..report(node, found, restart) })
 }
 
-fn report(node: &str, found: Upgrade) -> Report {
+/// `restart`: how the daemon that runs is restarted.
+fn report(node: &str, found: Upgrade, restart: String) -> Report {
     let takes_over = found.takes_over();
     let fits = found.tables.iter().all(|table| table.fate != Fate::Lost);
     let mut notes: Vec<String> = found.refused.iter().cloned().collect();
@@ -91,10 +111,10 @@ fn report(node: &str, found: Upgrade) -> Report {
     }
     let remedy = match (takes_over, found.layout) {
         (_, None) => String::new(),
-        (true, Some(_)) if found.held => "systemctl restart ringway".to_owned(),
+        (true, Some(_)) if found.held => restart,
         (true, Some(_)) => String::new(),
         (false, _) if found.elsewhere && fits => {
-            "run it in the gateway's network namespace: ip netns exec NAMESPACE ringway check --upgrade"
+            "run it in the gateway's network namespace: nsenter --net=/run/netns/NAMESPACE ringway check --upgrade"
                 .to_owned()
         }
         (false, _) => format!(
@@ -112,6 +132,8 @@ fn report(node: &str, found: Upgrade) -> Report {
     Report {
         schema: "ringway.upgrade/1",
         node: node.to_owned(),
+        version: None,
+        own_version: env!("CARGO_PKG_VERSION"),
         layout: found.layout,
         own_layout: Upgrade::own_layout(),
         takes_over,

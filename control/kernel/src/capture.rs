@@ -103,6 +103,8 @@ pub struct Session {
     ring: RingBuffer<'static>,
     batch: Batch,
     counts: MapHandle,
+    /// Bytes of a packet that it keeps; records may hold more, for others.
+    snaplen: u32,
     /// Of what was counted when it left.
     last: Option<Counts>,
 }
@@ -149,8 +151,8 @@ impl Session {
             .and_then(|begun| place.hand_over(&pins).map(|()| begun));
         match joined {
             Ok((ring, batch)) => {
-                let Shared { counts, .. } = shared;
-                Ok(Self { pins, held, left: false, ring, batch, counts, last: None })
+                let (counts, snaplen) = (shared.counts, snaplen(wanted));
+                Ok(Self { pins, held, left: false, ring, batch, counts, snaplen, last: None })
             }
             Err(error) => {
                 // The first reason is the one worth telling.
@@ -207,7 +209,7 @@ impl Session {
         let boot = boot_unix_ns();
         let mut from = 0;
         for end in ends.iter() {
-            visit(record(&bytes[from..*end], boot)?);
+            visit(record(&bytes[from..*end], self.snaplen, boot)?);
             from = *end;
         }
         let visited = ends.len();
@@ -305,6 +307,10 @@ fn unlink(pins: &Pins, place: &Place, numbers: &[u32]) -> Result<()> {
     numbers.iter().try_for_each(|number| place.give_back(*number))
 }
 
+fn snaplen(wanted: &Wanted<'_>) -> u32 {
+    wanted.snaplen.clamp(1, MOST_BYTES)
+}
+
 /// A capture as the programs know it.
 fn row(view: &View, wanted: &Wanted<'_>) -> Result<rw_capture> {
     let device = match wanted.iface {
@@ -319,7 +325,7 @@ fn row(view: &View, wanted: &Wanted<'_>) -> Result<rw_capture> {
     Ok(rw_capture {
         reasons: bits(&mut wanted.reasons.iter().map(|reason| *reason as u32)),
         verdicts: bits(&mut wanted.verdicts.iter().map(|verdict| *verdict as u32)) as u32,
-        snaplen: wanted.snaplen.clamp(1, MOST_BYTES),
+        snaplen: snaplen(wanted),
         sample: wanted.sample,
         device,
         iface: wanted.iface.unwrap_or(RW_ANY),
@@ -354,11 +360,12 @@ fn read_into(map: &MapHandle, batch: &Batch) -> Result<RingBuffer<'static>> {
     builder.build().map_err(map_error("read", "rw_capture_ring"))
 }
 
-fn record(bytes: &[u8], boot_unix_ns: u64) -> Result<Record<'_>> {
+fn record<'r>(bytes: &'r [u8], snaplen: u32, boot_unix_ns: u64) -> Result<Record<'r>> {
     let damaged = |detail: String| Error::Content { map: "rw_capture_ring".to_owned(), detail };
     let (record, before, after) =
         shared::parts(bytes).ok_or_else(|| damaged(format!("{} bytes", bytes.len())))?;
     let number = |unknown: ringway_abi::UnknownValue| damaged(unknown.to_string());
+    let kept = |bytes: &'r [u8]| &bytes[..bytes.len().min(snaplen as usize)];
     Ok(Record {
         unix_ns: boot_unix_ns.saturating_add(record.time_ns),
         iface: record.iface,
@@ -366,9 +373,9 @@ fn record(bytes: &[u8], boot_unix_ns: u64) -> Result<Record<'_>> {
         reason: Reason::try_from(u32::from(record.reason)).map_err(number)?,
         service: (u32::from(record.service) != RW_NO_SERVICE).then_some(record.service),
         backend: (record.backend != 0).then(|| BackendRef::unpack(record.backend)),
-        before,
+        before: kept(before),
         before_len: record.before_len,
-        after: (record.after_len != 0).then_some((after, record.after_len)),
+        after: (record.after_len != 0).then_some((kept(after), record.after_len)),
     })
 }
 

@@ -257,6 +257,15 @@ pub enum Error {
         /// The processes that capture.
         pids: Vec<u32>,
     },
+    /// Another capture has been beginning or ending for longer than anybody should wait.
+    #[error(
+        "another capture of node {node} has been beginning or ending all the time, which others wait for; \
+         try again, or look for one that stands still: `ps -C ringway`"
+    )]
+    CaptureBusy {
+        /// Name of the node.
+        node: String,
+    },
     /// Captures of another version are under way.
     #[error(
         "captures of node {node} are under way that another version of ringway has begun; \

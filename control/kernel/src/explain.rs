@@ -17,9 +17,9 @@ use ringway_abi::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::load::{Programs, load_dry, load_root};
+use crate::load::{load_dry, load_dry_icmp, load_root};
 use crate::map::{self, Maps, map_error};
-use crate::testrun::{self, Frame};
+use crate::testrun::{self, Frame, TestRun};
 use crate::{Error, Result, View, log, probe};
 
 /// A dry instance of a node's packet path. Sees every change of the tables at once.
@@ -29,8 +29,10 @@ pub struct Explainer {
     trace: MapHandle,
     /// Root programs, by slot and whether its device lacks an Ethernet header.
     roots: BTreeMap<(u32, bool), OwnedFd>,
-    programs: Programs,
-    live_slots: MapHandle,
+    balance: OwnedFd,
+    /// Loaded for the first packet that comes to it.
+    icmp: Option<OwnedFd>,
+    live: View,
 }
 
 /// What would become of a frame, and what was found on the way.
@@ -122,10 +124,8 @@ impl Explainer {
     /// Loads the dry instance upon the maps of a node. Takes some hundred milliseconds.
     pub fn new(view: &View) -> Result<Self> {
         log::install();
-        let live = view.maps();
-        let (programs, maps, trace) = load_dry(live, icmp_budget(live))?;
-        let live_slots = MapHandle::try_from(&live.slots).map_err(map_error("open", "slots"))?;
-        Ok(Self { maps, trace, roots: BTreeMap::new(), programs, live_slots })
+        let (balance, maps, trace) = load_dry(view.maps())?;
+        Ok(Self { maps, trace, roots: BTreeMap::new(), balance, icmp: None, live: view.clone() })
     }
 
     /// How frames of an interface slot come in; `None`: the slot is not in use.
@@ -142,15 +142,13 @@ impl Explainer {
     /// What would become of a frame that comes in by the device of this interface slot: from the
     /// Ethernet header on, or from the IP header where the device has none; at least 14 bytes.
     pub fn run(&mut self, slot: u32, frame: &[u8]) -> Result<Explained> {
-        self.forget()?;
-        self.fill_slots()?;
-        let before = self.books(slot)?;
-        let iface: rw_iface = map::get(&self.maps.ifaces, slot)?;
-        let root = self.root(slot, &iface)?;
-        let run = testrun::run(root, Frame::new(frame))?;
-        let (cpu, reason) = counted(&before, &self.books(slot)?)?;
-        let all: Vec<rw_scratch> = map::get_percpu(&self.maps.scratch, 0)?;
-        let scratch = all.get(cpu).copied().unwrap_or_default();
+        let (mut run, mut reason, mut scratch) = self.once(slot, frame)?;
+        if self.icmp.is_none() && for_icmp(reason) && self.is_filled(Slot::Icmp) {
+            let live = self.live.maps();
+            let own = (&self.maps, &self.trace);
+            self.icmp = Some(load_dry_icmp(live, own, icmp_budget(live))?);
+            (run, reason, scratch) = self.once(slot, frame)?;
+        }
         let trace: rw_trace = map::get(&self.trace, 0)?;
         let settings: rw_settings = map::get(&self.maps.settings, 0)?;
         let on_pass = settings.stages & 1 << Slot::OnPass as u32 != 0
@@ -189,6 +187,19 @@ impl Explainer {
         })
     }
 
+    /// Runs it on the programs that are loaded, and tells what was left behind.
+    fn once(&mut self, slot: u32, frame: &[u8]) -> Result<(TestRun, Reason, rw_scratch)> {
+        self.forget()?;
+        self.fill_slots()?;
+        let before = self.books(slot)?;
+        let iface: rw_iface = map::get(&self.maps.ifaces, slot)?;
+        let root = self.root(slot, &iface)?;
+        let run = testrun::run(root, Frame::new(frame))?;
+        let (cpu, reason) = counted(&before, &self.books(slot)?)?;
+        let all: Vec<rw_scratch> = map::get_percpu(&self.maps.scratch, 0)?;
+        Ok((run, reason, all.get(cpu).copied().unwrap_or_default()))
+    }
+
     fn root(&mut self, slot: u32, iface: &rw_iface) -> Result<BorrowedFd<'_>> {
         if iface.ifindex == 0 {
             return Err(Error::NoSlot { slot });
@@ -202,16 +213,17 @@ impl Explainer {
     }
 
     fn is_filled(&self, slot: Slot) -> bool {
-        matches!(self.live_slots.lookup((slot as u32).as_bytes(), MapFlags::ANY), Ok(Some(_)))
+        let slots = &self.live.maps().slots;
+        matches!(slots.lookup((slot as u32).as_bytes(), MapFlags::ANY), Ok(Some(_)))
     }
 
     /// Our programs, where the live ones are.
     fn fill_slots(&self) -> Result<()> {
-        let programs = [(Slot::Icmp, &self.programs.icmp), (Slot::Balance, &self.programs.balance)];
+        let programs = [(Slot::Icmp, self.icmp.as_ref()), (Slot::Balance, Some(&self.balance))];
         for (slot, program) in programs {
-            match self.is_filled(slot) {
-                true => map::put_fd(&self.maps.slots, slot as u32, program.as_fd())?,
-                false => map::remove(&self.maps.slots, &(slot as u32))?,
+            match program.filter(|_| self.is_filled(slot)) {
+                Some(program) => map::put_fd(&self.maps.slots, slot as u32, program.as_fd())?,
+                None => map::remove(&self.maps.slots, &(slot as u32))?,
             }
         }
         Ok(())
@@ -281,6 +293,12 @@ impl Explainer {
         let row: ringway_abi::raw::rw_backend = map::get(&self.maps.backends, index)?;
         Ok(Some(row.service))
     }
+}
+
+/// Whether a packet ended where it did because the program for ICMP was not there: the reasons that
+/// gateway.bpf.c and refuse.bpf.h have behind their calls of it.
+fn for_icmp(reason: Reason) -> bool {
+    matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired)
 }
 
 fn asked(trace: &rw_trace) -> Option<RingAsked> {

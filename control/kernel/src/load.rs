@@ -52,6 +52,7 @@ const CAPTURE: &str = "ringway_capture";
 const CAPTURE_ENTER: &str = "ringway_capture_enter";
 const DRY: &str = ".rodata.dry";
 const TRACE: &str = ".data.trace";
+const BUDGET: &str = "icmp_budget";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
 const COPY_RING: &str = "ringway_copy_ring";
@@ -90,12 +91,38 @@ pub(crate) fn load_gateway(
 const OF_DRY: [&str; 5] = ["slots", "scratch", "ledger", "tracking", "untracked"];
 
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
-/// to write nothing (packet/bpf/dry.bpf.h). `budget` is where that one keeps what ICMP errors it
-/// may send. The last map is where it says what it found.
-pub(crate) fn load_dry(
+/// to write nothing (packet/bpf/dry.bpf.h). The last map is where it says what it found.
+pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, MapHandle)> {
+    let mut open = open_dry(live, GATEWAY)?;
+    share(&mut open, &mut |name| match name {
+        own if OF_DRY.contains(&own) => Ok(None),
+        shared => clone_of(live, shared),
+    })?;
+    let object = load(GATEWAY, open)?;
+    let [trace] = maps_of(&object, [TRACE])?;
+    Ok((program(&object, GATEWAY)?, gateway_maps(&object)?, trace))
+}
+
+/// Loads the program for ICMP beside a dry balancer, whose maps these are. `budget` is where the live one keeps
+/// what ICMP errors it may send.
+pub(crate) fn load_dry_icmp(
     live: &Maps,
+    (dry, trace): (&Maps, &MapHandle),
     mut budget: Option<MapHandle>,
-) -> Result<(Programs, Maps, MapHandle)> {
+) -> Result<OwnedFd> {
+    let mut open = open_dry(live, ICMP)?;
+    share(&mut open, &mut |name| match name {
+        BUDGET => Ok(budget.take()),
+        own if OF_DRY.contains(&own) => clone_of(dry, own),
+        shared => clone_of(live, shared),
+    })?;
+    let mut own = open.maps_mut().find(|map| map.name() == TRACE).ok_or_else(|| missing(TRACE))?;
+    own.reuse_fd(trace.as_fd()).map_err(map_error("reuse", TRACE))?;
+    program(&load(ICMP, open)?, ICMP)
+}
+
+/// One program of the gateway, to be run dry.
+fn open_dry(live: &Maps, program: &'static str) -> Result<OpenObject> {
     let mut open = open_gateway(FlowSizes {
         flow_buckets: live.flows.max_entries(),
         index_buckets: live.flow_index.max_entries(),
@@ -103,17 +130,11 @@ pub(crate) fn load_dry(
         backends: live.backends.max_entries(),
     })?;
     let mut constant = open.maps_mut().find(|map| map.name() == DRY).ok_or_else(|| missing(DRY))?;
-    constant.set_initial_value(&[1]).map_err(load_error(GATEWAY))?;
-    share(&mut open, &mut |name| match name {
-        "icmp_budget" => Ok(budget.take()),
-        own if OF_DRY.contains(&own) => Ok(None),
-        shared => clone_of(live, shared),
-    })?;
-    let object = load(GATEWAY, open)?;
-    let [trace] = maps_of(&object, [TRACE])?;
-    let maps = gateway_maps(&object)?;
-    let programs = Programs { balance: program(&object, GATEWAY)?, icmp: program(&object, ICMP)? };
-    Ok((programs, maps, trace))
+    constant.set_initial_value(&[1]).map_err(load_error(program))?;
+    for mut other in open.progs_mut().filter(|other| other.name() != program) {
+        other.set_autoload(false);
+    }
+    Ok(open)
 }
 
 /// The gateway that stands in while somebody captures, and what is around it
@@ -136,9 +157,9 @@ pub(crate) fn load_capture<const N: usize>(
 ) -> Result<(CapturePrograms, [MapHandle; N])> {
     let open = ObjectBuilder::default().open_memory(&CAPTURE_OBJECT.bytes);
     let mut open = open.map_err(load_error(CAPTURE))?;
-    set_entries(&mut open, "capture_bytes", cpus)?;
+    set_entries(&mut open, "capture_packet", cpus)?;
     share(&mut open, &mut |name| match name {
-        "icmp_budget" => Ok(budget.take()),
+        BUDGET => Ok(budget.take()),
         name => clone_of(live, name),
     })?;
     let object = load(CAPTURE, open)?;

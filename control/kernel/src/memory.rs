@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use ringway_abi::raw::rw_iface;
-use ringway_abi::{FromBytes, IntoBytes, Slot};
+use ringway_abi::raw::{RW_INDEX_ENTRIES, rw_iface};
+use ringway_abi::{FromBytes, IntoBytes, Slot, track_capacity};
 
 use crate::link::XdpLink;
 use crate::map::{self, Maps, PRIVATE};
@@ -69,7 +69,7 @@ impl View {
                 purpose,
                 when_full,
                 pinned: true,
-                max_entries: map.max_entries().into(),
+                max_entries: self.room(name, map)?,
                 used_entries: self.used(name, map, &rows)?.or(inner.maps),
                 bytes: memlock(map).map(|bytes| bytes + inner.bytes),
             });
@@ -135,6 +135,18 @@ impl View {
             }
         });
         Ok(shown.collect())
+    }
+
+    /// How much there is room for. An entry of the flow tables' maps is a bucket of several flows, and it is flows
+    /// that are counted.
+    fn room(&self, name: &str, map: &MapHandle) -> Result<u64> {
+        let entries = u64::from(map.max_entries());
+        Ok(match name {
+            "flows" => self.nat_flows()?.capacity(),
+            "flow_index" => entries * u64::from(RW_INDEX_ENTRIES),
+            "tracked" => track_capacity(map.max_entries()),
+            _ => entries,
+        })
     }
 
     /// How many entries are in use, where that costs little to know.

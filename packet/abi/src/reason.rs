@@ -171,8 +171,8 @@ impl Reason {
             Self::NoBackend => Explanation {
                 name: "no-backend",
                 verdicts: &[Verdict::Drop],
-                meaning: "No backend of the service is healthy, and when_none_healthy is \"drop\".",
-                cause: "All health checks fail, or the check itself is wrong.",
+                meaning: "No backend of the service takes new connections, and when_none_healthy is \"drop\".",
+                cause: "All health checks fail, or the check itself is wrong; or every backend that is up is drained or has weight 0.",
                 next: "ringway status",
             },
             Self::NoNeighbour => Explanation {
@@ -271,8 +271,8 @@ impl Reason {
             Self::ResetNoBackend => Explanation {
                 name: "reset-no-backend",
                 verdicts: &[Verdict::Tx, Verdict::Redirect],
-                meaning: "Answered with a TCP reset: no backend of the service is healthy.",
-                cause: "All health checks fail, or the check itself is wrong.",
+                meaning: "Answered with a TCP reset: no backend of the service takes new connections.",
+                cause: "All health checks fail, or the check itself is wrong; or every backend that is up is drained or has weight 0.",
                 next: "ringway status",
             },
             Self::ResetBackendDown => Explanation {

@@ -206,6 +206,9 @@ impl Translator<'_> {
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(X));
         let most = Source::Imm(LONGEST_FRAME - end);
         self.code.jump_if(Jump::Greater, Reg::R1, most, Label::NoMatch);
+        // It changes nothing, but where a comparison with X never goes this way, the verifier of 6.1 goes all the
+        // same, with a least value above the greatest: of that no pointer can be made, and this ends it.
+        self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xffff));
         self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
         self.code.alu64(Alu::Add, Reg::R1, Source::Reg(DATA));
         self.code.alu64(Alu::Mov, Reg::R3, Source::Reg(Reg::R1));

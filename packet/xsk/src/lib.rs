@@ -1,5 +1,89 @@
-//! AF_XDP without a C library. So far its rings: single producer, single consumer, in memory that two sides share, of which
-//! one is usually the kernel.
+//! AF_XDP without a C library: packets of a network interface's queue, in memory that the kernel and the program share.
+//!
+//! | | |
+//! |---|---|
+//! | [`Umem`] | memory for packets: 4 KiB, 2 MiB or 1 GiB pages, on a NUMA node, to be handed to other processes; says what it got and why |
+//! | [`Pool`] | a worker's share of it: a list of free frames, without locks or atomics |
+//! | [`Packet`] | owns its frames: dropped they are free, sent they are the kernel's; it cannot be lost, copied or sent twice |
+//! | [`Batch`] | a burst of packets |
+//! | [`Parcel`] | a packet on its way to another worker's pool |
+//! | [`handover`] | a way for packets from one worker to another, and nothing is copied |
+//! | [`Socket`] | a queue of an interface: [`receive`](Queue::receive), [`send`](Queue::send), [`flush`](Queue::flush) |
+//! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
+//! | [`Audit`] | finds every frame exactly once, or says what is wrong |
+//! | [`Watch`] | the books, from any thread: who has had frames for too long |
+//! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
+//! | [`ring`] | single producer, single consumer, in shared memory |
+//! | [`fake`] | a kernel that is played, for tests without privileges |
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use ringway_xsk::{Batch, Hook, Redirect, Socket, SocketConfig, Umem, UmemConfig};
+//!
+//! // Twice what reception takes, so that there is something to send.
+//! let umem = Umem::new(&UmemConfig { frames: 4096, ..UmemConfig::default() })?;
+//! let pool = umem.pool().ok_or("opened already")?;
+//! let mut socket = Socket::open(&pool, "eth1", 0, &SocketConfig::default())?;
+//! let redirect = Redirect::attach("eth1", Hook::Native, 1)?;
+//! redirect.map().insert(0, &socket)?;
+//!
+//! let mut batch = Batch::new(64);
+//! loop {
+//!     if socket.receive(&mut batch)? == 0 {
+//!         socket.flush()?;
+//!         socket.wait(Duration::from_millis(100))?;
+//!     }
+//!     for packet in batch.iter_mut() {
+//!         packet.data_mut()[..6].fill(0xff);
+//!     }
+//!     // In the frames in which they arrived. Those that TX has no room for stay in the batch.
+//!     socket.send(&mut batch)?;
+//!     batch.clear();
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where a frame goes
+//!
+//! ```text
+//!                   receive                          receive
+//!            +---> FILL ---> kernel ---> RX ----+
+//!            |                                  v
+//!          free <------------ drop ----------- held   a Packet
+//!            ^  ------------ allocate ------->  |
+//!            |                                  v send
+//!            +-- COMPLETION <--- kernel <--- TX +
+//!               receive, send, flush
+//! ```
+//! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where it is ([`Record`]); no
+//! figure is computed from another. [`Pool::audit`] walks lists and rings and holds all of them against each other.
+//!
+//! # How many frames
+//!
+//! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those that are being sent (up to
+//! [`SocketConfig::tx`]) and those that the program holds. Where reception took all, [`Granted::refusals`] says so.
+//!
+//! # Threads
+//!
+//! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers share a [`Umem`], which is
+//! divided into as many pools, and hand packets to one another as [`Parcel`]s.
+//!
+//! # Privileges
+//!
+//! | to | it takes |
+//! |---|---|
+//! | open a socket | CAP_NET_RAW, or a socket that a helper opened ([`Socket::open_on`]) |
+//! | bind it, register memory, make rings | nothing |
+//! | have more memory than RLIMIT_MEMLOCK | CAP_IPC_LOCK |
+//! | load and attach the program, make its map | CAP_BPF and CAP_NET_ADMIN |
+//! | put a socket into a map that is open | CAP_BPF where `kernel.unprivileged_bpf_disabled` is set |
+//! | poll busily | CAP_NET_ADMIN |
+//! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
+//!
+//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6) and a system call send more (6.17).
+//!
+//! # Rings alone
 //!
 //! ```
 //! use ringway_xsk::ring;
@@ -20,3 +104,62 @@
 
 pub mod ring;
 mod sync;
+
+#[cfg(not(loom))]
+mod audit;
+#[cfg(not(loom))]
+mod batch;
+#[cfg(not(loom))]
+mod bpf;
+#[cfg(not(loom))]
+pub mod fake;
+#[cfg(not(loom))]
+pub mod handover;
+#[cfg(not(loom))]
+mod ledger;
+#[cfg(not(loom))]
+mod mapped;
+#[cfg(not(loom))]
+mod memory;
+#[cfg(not(loom))]
+mod memory_map;
+#[cfg(not(loom))]
+mod numa;
+#[cfg(not(loom))]
+mod packet;
+#[cfg(not(loom))]
+mod parcel;
+#[cfg(not(loom))]
+mod pool;
+#[cfg(not(loom))]
+mod queue;
+#[cfg(not(loom))]
+mod redirect;
+#[cfg(not(loom))]
+mod setup;
+#[cfg(not(loom))]
+mod socket;
+#[cfg(not(loom))]
+mod sys;
+#[cfg(not(loom))]
+mod umem;
+
+#[cfg(not(loom))]
+pub use self::{
+    audit::{Audit, Fault, Found},
+    batch::Batch,
+    ledger::{Aged, Counts, Place, Record, Watch},
+    memory::{Obtained, PageSize},
+    memory_map::{Mapping, Part, memory_map},
+    numa::node_of_interface,
+    packet::{MAX_FRAMES, NoRoom, Packet},
+    parcel::Parcel,
+    pool::Pool,
+    queue::{
+        Descriptor, Error, Kernel, Queue, QueueCounts, Rings, SHORTEST, TooManyQueues, Use, Wake,
+    },
+    redirect::{Hook, Redirect, SocketMap},
+    setup::{Cause, SetupError, Step},
+    socket::{BusyPoll, Granted, Handle, KernelCounts, Mode, Socket, SocketConfig},
+    umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError},
+};

@@ -35,6 +35,8 @@ pub struct Corrupt {
 struct Shared<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
+    /// The consumer's word to the producer.
+    flags: NonNull<AtomicU32>,
     slots: NonNull<Slot<T>>,
     /// A power of two.
     size: u32,
@@ -55,6 +57,12 @@ impl<T: Copy> Shared<T> {
     }
 
     #[inline]
+    fn flags(&self) -> &AtomicU32 {
+        // SAFETY: it is there for as long as `_memory`, and atomic for both sides.
+        unsafe { self.flags.as_ref() }
+    }
+
+    #[inline]
     fn slot(&self, index: u32) -> NonNull<Slot<T>> {
         let place = (index & (self.size - 1)) as usize;
         // SAFETY: a masked index is below the size, and there are as many slots.
@@ -70,7 +78,24 @@ impl<T: Copy> Shared<T> {
         }
         Ok(filled)
     }
+
+    /// What lies between the indices now.
+    fn between(
+        &self,
+        producer: u32,
+        consumer: u32,
+    ) -> Result<impl ExactSizeIterator<Item = T>, Corrupt> {
+        let filled = self.filled(producer, consumer)?;
+        Ok((0..filled as usize).map(move |n| {
+            // SAFETY: the slot is within the ring, and filled: what is ours to produce nobody else writes, and what is
+            // ours to consume is left alone until we release it.
+            unsafe { Slot::read(self.slot(consumer.wrapping_add(n as u32))) }
+        }))
+    }
 }
+
+/// The kernel goes on with a ring only when it is told to (`XDP_RING_NEED_WAKEUP`, linux/if_xdp.h).
+const NEEDS_WAKEUP: u32 = 1;
 
 /// Where a ring lies in memory that was mapped, as `XDP_MMAP_OFFSETS` says.
 #[cfg(not(loom))]
@@ -80,6 +105,8 @@ pub struct Place<T> {
     pub producer: NonNull<u32>,
     /// The consumer's index.
     pub consumer: NonNull<u32>,
+    /// The flags, of which the consumer of FILL and TX sets "needs wake-up".
+    pub flags: NonNull<u32>,
     /// The first slot.
     pub slots: NonNull<T>,
     /// How many there are: a power of two.
@@ -117,6 +144,7 @@ impl<T: Copy> Place<T> {
         Shared {
             producer: self.producer.cast(),
             consumer: self.consumer.cast(),
+            flags: self.flags.cast(),
             slots: self.slots.cast(),
             size: self.size,
             _memory: memory,
@@ -171,6 +199,20 @@ impl<T: Copy> Producer<T> {
     pub fn reserve(&mut self, wanted: u32) -> Result<Reserved<'_, T>, Corrupt> {
         let reserved = self.free(wanted)?;
         Ok(Reserved { ring: self, reserved, written: 0 })
+    }
+
+    /// What was produced and not consumed yet, oldest first. The other side may consume meanwhile.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    pub fn unconsumed(&self) -> Result<impl ExactSizeIterator<Item = T> + '_, Corrupt> {
+        self.shared.between(self.next, self.shared.consumer().load(Acquire))
+    }
+
+    /// Whether the consumer sleeps until it is told that there is something.
+    #[inline]
+    pub fn needs_wakeup(&self) -> bool {
+        self.shared.flags().load(Relaxed) & NEEDS_WAKEUP != 0
     }
 
     /// Slots of the ring.
@@ -240,6 +282,19 @@ impl<T: Copy> Consumer<T> {
         Ok(Peeked { ring: self, len })
     }
 
+    /// What was produced and not released yet, oldest first; the other side may produce more meanwhile.
+    ///
+    /// # Errors
+    /// [`Corrupt`].
+    pub fn unread(&self) -> Result<impl ExactSizeIterator<Item = T> + '_, Corrupt> {
+        self.shared.between(self.shared.producer().load(Acquire), self.next)
+    }
+
+    /// Tells the producer whether to wake this side up: the kernel's part, where it is played.
+    pub fn ask_for_wakeup(&mut self, needed: bool) {
+        self.shared.flags().store(if needed { NEEDS_WAKEUP } else { 0 }, Relaxed);
+    }
+
     /// Slots of the ring.
     pub fn size(&self) -> u32 {
         self.shared.size
@@ -276,11 +331,11 @@ impl<T: Copy> Peeked<'_, T> {
         })
     }
 
-    /// Gives all slots back.
+    /// Gives all slots back. How many there were.
     #[inline]
-    pub fn release(self) {
+    pub fn release(self) -> u32 {
         let all = self.len;
-        self.release_first(all);
+        self.release_first(all)
     }
 
     /// Gives the oldest slots back; the others stay in the ring. How many: `count`, or all there are.
@@ -322,11 +377,13 @@ fn in_memory_at<T: Copy + Default + Send + 'static>(
     let memory = Arc::new(InMemory {
         producer: Line(AtomicU32::new(producer)),
         consumer: Line(AtomicU32::new(consumer)),
+        flags: Line(AtomicU32::new(0)),
         slots: (0..size).map(|_| Slot::new(T::default())).collect(),
     });
     let shared = || Shared {
         producer: NonNull::from(&memory.producer.0),
         consumer: NonNull::from(&memory.consumer.0),
+        flags: NonNull::from(&memory.flags.0),
         slots: NonNull::from(&*memory.slots).cast(),
         size,
         _memory: memory.clone(),
@@ -341,6 +398,7 @@ struct Line(AtomicU32);
 struct InMemory<T> {
     producer: Line,
     consumer: Line,
+    flags: Line,
     slots: Box<[Slot<T>]>,
 }
 
@@ -356,6 +414,7 @@ mod tests {
     struct Mapped {
         producer: [AtomicU32; 16],
         consumer: [AtomicU32; 16],
+        flags: [AtomicU32; 16],
         slots: [Slot<u64>; 4],
     }
 
@@ -366,10 +425,12 @@ mod tests {
     fn in_memory_of_somebody_else() {
         let index = || std::array::from_fn(|_| AtomicU32::new(u32::MAX));
         let slots = std::array::from_fn(|_| Slot::new(0));
-        let memory = Arc::new(Mapped { producer: index(), consumer: index(), slots });
+        let flags = std::array::from_fn(|_| AtomicU32::new(0));
+        let memory = Arc::new(Mapped { producer: index(), consumer: index(), flags, slots });
         let place = Place::<u64> {
             producer: NonNull::from(&memory.producer[0]).cast(),
             consumer: NonNull::from(&memory.consumer[0]).cast(),
+            flags: NonNull::from(&memory.flags[0]).cast(),
             slots: NonNull::from(&memory.slots).cast(),
             size: 4,
         };
@@ -382,12 +443,17 @@ mod tests {
         }
         assert_eq!(reserved.submit(), 4);
         assert_eq!(memory.producer[0].load(Acquire), 3);
+        assert!(ours.unconsumed().unwrap().eq(0..4) && theirs.unread().unwrap().eq(0..4));
+        assert!(!ours.needs_wakeup());
+        theirs.ask_for_wakeup(true);
+        assert!(ours.needs_wakeup());
         let peeked = theirs.peek(9).unwrap();
         assert!(peeked.iter().eq(0..4));
         // Dropped, they are still there.
         drop(peeked);
         assert_eq!(theirs.peek(9).unwrap().release_first(3), 3);
         assert_eq!(memory.consumer[0].load(Acquire), 2);
+        assert!(ours.unconsumed().unwrap().eq([3]) && theirs.unread().unwrap().eq([3]));
         assert_eq!(ours.reserve(9).unwrap().remaining(), 3);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringway_lab::{capture, lb, packet};
 
 use crate::cli::{Bench, BenchArgs, BenchCaptureArgs, BenchLbArgs, BenchPacketArgs, Output};
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::table;
 
 /// Runs a benchmark.
@@ -26,7 +26,7 @@ fn balancers(args: &BenchLbArgs) -> anyhow::Result<Exit> {
         show_configs: args.show_configs,
         ..lb::Options::default()
     };
-    let report = lb::run_guarded(&options, |line| eprintln!("{line}"))?;
+    let report = lb::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,
@@ -41,7 +41,7 @@ fn packets(args: &BenchPacketArgs) -> anyhow::Result<Exit> {
         ip: args.ip.clone(),
         flows: args.flows.clone(),
     };
-    let report = packet::run(&options, |line| eprintln!("{line}"))?;
+    let report = packet::run(&options, |line| exit::say(line))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,
@@ -55,7 +55,7 @@ fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
         duration: Duration::from_secs(args.seconds),
         ..capture::Options::default()
     };
-    let report = capture::run_guarded(&options, |line| eprintln!("{line}"))?;
+    let report = capture::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,

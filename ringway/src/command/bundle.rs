@@ -1,8 +1,7 @@
 //! `ringway bundle`: what a bug report needs, in one archive.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::SystemTime;
@@ -11,12 +10,13 @@ use anyhow::Context;
 use ringway_gateway::flows::filter::Filter;
 use ringway_gateway::flows::{self, Names};
 use ringway_gateway::problem::Error;
-use ringway_gateway::{ask, clock, memory};
+use ringway_gateway::{ask, clock, memory, outfile};
 use ringway_kernel::{DEFAULT_BPFFS, View};
 use serde_json::json;
 
 use crate::cli::BundleArgs;
 use crate::exit::Exit;
+use crate::table;
 
 /// Flows that are put in at most.
 const FLOWS: usize = 100_000;
@@ -39,34 +39,25 @@ pub fn main(args: &BundleArgs) -> anyhow::Result<Exit> {
         write(&subject, BufWriter::new(io::stdout().lock()))?;
         return Ok(Exit::Done);
     }
-    let file = create(&args.file)?;
+    let file = outfile::create(&args.file, args.overwrite)?;
+    let regular = file.metadata().is_ok_and(|about| about.is_file());
     let written = write(&subject, BufWriter::new(file));
     let failed = match written {
         Ok(failed) => failed,
         Err(error) => {
             // Half an archive helps nobody.
-            let _ = fs::remove_file(&args.file);
+            if regular {
+                let _ = fs::remove_file(&args.file);
+            }
             return Err(full(&args.file, error));
         }
     };
-    println!("{}: written; read it before you send it", args.file.display());
+    let mut said = format!("{}: written; read it before you send it\n", args.file.display());
     for (name, why) in failed {
-        println!("  without {name}: {}", why.lines().next().unwrap_or_default());
+        said += &format!("  without {name}: {}\n", why.lines().next().unwrap_or_default());
     }
+    table::print(&said)?;
     Ok(Exit::Done)
-}
-
-/// For the user alone, and never in place of what is there.
-fn create(path: &Path) -> Result<fs::File, Error> {
-    let open = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    open.map_err(|error| {
-        let fix = match error.kind() {
-            io::ErrorKind::AlreadyExists => "remove it, or choose another name",
-            io::ErrorKind::NotFound => "make its directory first",
-            _ => "choose a place that can be written",
-        };
-        Error::failed(format!("{} cannot be made: {error}", path.display()), fix)
-    })
 }
 
 fn full(path: &Path, error: anyhow::Error) -> anyhow::Error {

@@ -14,8 +14,8 @@ use crate::exit::{self, Exit};
 pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
     let whom = Whom { config: args.config.as_deref(), node: args.node.as_deref() };
     let options = options(args)?;
-    let outcome = capture::run(&whom, &options, |line| eprintln!("ringway: {line}"))?;
-    eprintln!("{}", told(&outcome.summary));
+    let outcome = capture::run(&whom, &options, |line| exit::say(format_args!("ringway: {line}")))?;
+    exit::say(told(&outcome.summary));
     if args.output.output == Output::Json && options.target != Some(Target::Stdout) {
         // One line, as the packets before it.
         let line = serde_json::to_string(&outcome.summary)?;
@@ -59,6 +59,7 @@ fn options(args: &CaptureArgs) -> Result<Options, Error> {
         sample: args.sample,
         buffer_bytes: args.buffer,
         target,
+        overwrite: args.overwrite,
         form,
         limits: Limits {
             packets: args.count,
@@ -71,6 +72,6 @@ fn options(args: &CaptureArgs) -> Result<Options, Error> {
 fn told(summary: &Summary) -> String {
     let Summary { captured_packets, lost_packets, matched_packets, .. } = summary;
     format!(
-        "{captured_packets} captured, {lost_packets} lost (ring full), {matched_packets} packets seen matching"
+        "{captured_packets} packets captured, {lost_packets} lost (ring full), of {matched_packets} that matched"
     )
 }

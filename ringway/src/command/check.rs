@@ -6,10 +6,11 @@ use std::path::Path;
 use ringway_config::{Config, Errors};
 use ringway_gateway::health;
 use ringway_gateway::preflight::{self, Finding, Report, State};
+use ringway_gateway::words::counted;
 use serde::Serialize;
 
 use crate::cli::{CheckArgs, Output};
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone, paint};
 
 #[derive(Serialize)]
@@ -49,7 +50,7 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     match args.output.output {
         Output::Json => table::json(&document(path, &config, report.as_ref(), exit))?,
         Output::Table => match &config {
-            Err(errors) => eprintln!("{errors}"),
+            Err(errors) => exit::say(errors),
             Ok(config) => table::print(&render(path, config, report.as_ref(), table::colour()))?,
         },
     }
@@ -126,10 +127,6 @@ fn render(path: &Path, config: &Config, report: Option<&Report>, colour: bool) -
         );
     }
     if text.ends_with('\n') { text } else { text + "\n" }
-}
-
-fn counted(count: usize, thing: &str) -> String {
-    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
 fn tone(state: State) -> Tone {

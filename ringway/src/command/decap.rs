@@ -4,7 +4,7 @@ use ringway_gateway::decap::{self, Status};
 use ringway_kernel::Mode;
 
 use crate::cli::{DecapArgs, DecapMode, Output};
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone};
 
 /// Runs until told to stop, or shows or ends what runs.
@@ -17,7 +17,7 @@ pub fn main(args: &DecapArgs) -> anyhow::Result<Exit> {
     }
     let status = match args.status {
         true => decap::status(&args.interface)?,
-        false => decap::run(&options(args), |line| eprintln!("{line}"))?,
+        false => decap::run(&options(args), |line| exit::say(line))?,
     };
     match args.output.output {
         Output::Json => table::json(&status)?,

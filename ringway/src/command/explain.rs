@@ -34,7 +34,7 @@ fn what(args: &ExplainArgs) -> Result<What<'_>, Error> {
         source_mac: args.source_mac,
         vlan: args.vlan,
     };
-    let tuple = args.packet.as_deref().unwrap_or_default().parse()?;
+    let tuple = args.packet.join(" ").parse()?;
     Ok(What::Tuple(tuple, shape))
 }
 
@@ -69,7 +69,7 @@ fn render(it: &Explanation, colour: bool) -> String {
         steps.render(colour),
         it.meaning
     );
-    if let Some(next) = it.next {
+    if let Some(next) = &it.next {
         text += &format!("  cause: {}\n  to do: {next}\n", it.cause);
     }
     text
@@ -87,7 +87,11 @@ fn service(it: &Explanation) -> Cell {
         Some(service) => {
             Cell::new(format!("{}, {}, {}", service.name, service.endpoint, service.forward))
         }
-        None => Cell::new("none").tone(Tone::Warn),
+        None if it.services_there.is_empty() => Cell::new("none").tone(Tone::Warn),
+        None => {
+            let there = it.services_there.join("; ");
+            Cell::new(format!("none; that address has {there}")).tone(Tone::Warn)
+        }
     }
 }
 
@@ -102,7 +106,8 @@ fn flow(it: &Explanation) -> String {
     let explain::Flow { state, client, idle_s, .. } = flow;
     let source = flow.source.as_deref().unwrap_or("an address that is gone");
     let backend = flow.backend.as_deref().unwrap_or("a backend that is gone");
-    let probation = if flow.on_probation { ", on probation" } else { "" };
+    let probation =
+        if flow.on_probation { ", on probation: a new flow may take its place" } else { "" };
     let over = if begins.is_empty() { String::new() } else { format!("; that is over: {begins}") };
     format!("{state}, {client} as {source} to {backend}, seen {idle_s} s ago{probation}{over}")
 }
@@ -122,7 +127,11 @@ fn slot(ring: &explain::Ring) -> String {
 }
 
 fn health(backend: &explain::Backend) -> Cell {
-    let (word, tone) = if backend.up { ("up", Tone::Good) } else { ("down", Tone::Bad) };
+    let (word, tone) = match (backend.up, backend.withheld) {
+        (true, None) => ("up".to_owned(), Tone::Good),
+        (true, Some(why)) => (format!("up, but {why}"), Tone::Warn),
+        (false, _) => ("down".to_owned(), Tone::Bad),
+    };
     let reason = backend.reason.as_ref().map_or_else(String::new, |reason| format!(", {reason}"));
     let way = match &backend.next_hop {
         Some(_) => "",

@@ -1,14 +1,14 @@
 //! `ringway flows`: the flows of a node, by the thousand or by the million.
 
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::path::Path;
 use std::time::Duration;
 
+use ringway_gateway::ask;
 use ringway_gateway::flows::filter::Filter;
 use ringway_gateway::flows::order::{First, Key, MOST};
 use ringway_gateway::flows::{self, Flow, Names, Progress, Row, SCHEMA, Totals};
 use ringway_gateway::problem::Error;
-use ringway_kernel::{DEFAULT_BPFFS, View};
+use ringway_gateway::words::counted;
 use serde::Serialize;
 
 use crate::cli::{FlowsArgs, Output, SortKey};
@@ -24,8 +24,7 @@ const BLOCK: usize = 1000;
 pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
     let limit = limit(args)?;
     let node = args.node.whom().find()?.node;
-    let view = View::open(Path::new(DEFAULT_BPFFS), &node)
-        .map_err(|error| Error::failed(error.to_string(), ""))?;
+    let view = ask::view(&node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(&args.filter.join(" "), &names)?;
     let mut sheet = sheet(args, &node)?;
@@ -80,7 +79,7 @@ fn limit(args: &FlowsArgs) -> Result<usize, Error> {
         (0, None) => Ok(usize::MAX),
         (limit, Some(_)) if limit == 0 || limit > MOST => Err(Error::configuration(
             format!("-n {limit} with --sort would hold too many flows in memory"),
-            format!("sort {MOST} flows at most; or leave --sort out and pipe them into sort(1)"),
+            format!("write -n {MOST} or less; or leave --sort out and pipe them into sort(1)"),
         )),
         (limit, _) => Ok(limit),
     }
@@ -199,7 +198,8 @@ impl<W: Write> Sheet for Text<W> {
 fn summary(end: &End, filter: &Filter) -> String {
     let Totals { total_flows, dsr_flows, matched_flows, changing_flows, elapsed_ms } = end.totals;
     let mut text = format!(
-        "{total_flows} flows, {matched_flows} of them match, {} shown; read in {}.{:03} s",
+        "{}, {matched_flows} of them match, {} shown; read in {}.{:03} s",
+        counted(total_flows, "flow"),
         end.shown_flows,
         elapsed_ms / 1000,
         elapsed_ms % 1000

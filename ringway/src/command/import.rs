@@ -10,7 +10,7 @@ use ringway_config::ipvs;
 use ringway_gateway::problem::Error;
 
 use crate::cli::{ImportArgs, ImportFrom, ImportIpvsArgs};
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::table;
 
 /// Where ports have names.
@@ -35,7 +35,7 @@ fn from_ipvs(args: &ImportIpvsArgs) -> anyhow::Result<Exit> {
     let options = ipvs::Options { node: args.node.clone(), interfaces: args.interfaces.clone() };
     let (text, warnings) = ipvs::write(&services, &options);
     for warning in warnings {
-        eprintln!("ringway: {warning}");
+        exit::say(format_args!("ringway: {warning}"));
     }
     table::print(&text)?;
     Ok(Exit::Done)

@@ -10,6 +10,7 @@ pub mod confirm;
 pub mod decap;
 pub mod demo;
 pub mod detach;
+pub mod engine;
 pub mod explain;
 pub mod flows;
 pub mod import;

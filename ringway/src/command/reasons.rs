@@ -25,10 +25,11 @@ struct Entry {
     next: Option<&'static str>,
 }
 
-/// Prints all reasons, or one in full.
+/// Prints all reasons, those of a verdict, or one in full.
 pub fn main(args: &ReasonsArgs) -> anyhow::Result<Exit> {
     let entries = select(args.name.as_deref())?;
-    match (args.output.output, &args.name) {
+    let name = args.name.as_deref().filter(|name| verdict(name).is_none());
+    match (args.output.output, name) {
         (Output::Json, _) => {
             table::json(&Document { schema: "ringway.reasons/1", reasons: entries })?;
         }
@@ -44,8 +45,12 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
     let Some(name) = name else {
         return Ok(all().collect());
     };
+    if let Some(verdict) = verdict(name) {
+        return Ok(all().filter(|entry| entry.verdicts.contains(&verdict.name())).collect());
+    }
     let found = all().find(|entry| entry.name == name).ok_or_else(|| {
-        let known: Vec<&str> = all().map(|entry| entry.name).collect();
+        let verdicts = Verdict::all().map(Verdict::name);
+        let known: Vec<&str> = all().map(|entry| entry.name).chain(verdicts).collect();
         let remedy = match ringway_config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}? `ringway reasons` lists them all"),
             None => "`ringway reasons` lists them all".to_owned(),
@@ -53,6 +58,10 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
         Error::configuration(format!("there is no reason {name:?}"), remedy)
     })?;
     Ok(vec![found])
+}
+
+fn verdict(name: &str) -> Option<Verdict> {
+    Verdict::all().find(|verdict| verdict.name() == name)
 }
 
 /// Reasons of verdicts, then of losses after them.
@@ -134,5 +143,9 @@ mod tests {
         let lost = select(Some("lost-too-big")).expect("lost");
         assert!(in_full(&lost[0]).starts_with("lost-too-big (tx, redirect)\n"));
         assert!(list(&all, false).lines().nth(1).expect("row").contains("pass"));
+        let dropped = select(Some("drop")).expect("a verdict");
+        assert!(dropped.len() > 10 && dropped.len() < all.len());
+        assert!(dropped.iter().all(|entry| entry.verdicts.contains(&"drop")));
+        assert!(!dropped.iter().any(|entry| entry.name == "nat-forward"));
     }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use ringway_gateway::changes::{BackendChange, Changes, FlowChange, RingChange, What};
+use ringway_gateway::changes::{BackendChange, Changes, FlowChange, NewBackend, RingChange, What};
 use ringway_gateway::order;
 use ringway_gateway::overrides::Told;
-use ringway_gateway::status::backend_text;
+use ringway_gateway::status::{Problem, backend_text};
+use ringway_gateway::words::counted;
 
 use crate::cli::{Output, ReloadArgs};
 use crate::exit::Exit;
@@ -51,12 +52,13 @@ fn render(changes: &Changes, colour: bool) -> String {
     for backend in &changes.backends {
         line(backend.change, in_words(backend));
     }
-    for RingChange { service, protocol, moved_slots, slots } in &changes.rings {
+    for RingChange { service, protocol, moved_slots, slots, once_up } in &changes.rings {
         let percent = *moved_slots as f64 * 100.0 / *slots as f64;
         line(
             What::Changed,
             format!(
-                "ring of {service} {protocol}: {moved_slots} of {slots} slots move ({percent:.1} %)"
+                "ring of {service} {protocol}: {moved_slots} of {slots} slots move ({percent:.1} %){}",
+                if *once_up { " once its new backends are up" } else { "" }
             ),
         );
     }
@@ -71,21 +73,59 @@ fn render(changes: &Changes, colour: bool) -> String {
     if changes.changed && changes.backend.is_none() {
         text += &flows(&changes.flows, !changes.ended_services.is_empty());
     }
+    for service in &changes.unserved_services {
+        let mark = paint("warning", Tone::Bad, colour);
+        let _ = writeln!(
+            text,
+            "{mark}: no backend of {service} takes new connections: `ringway status` says why"
+        );
+    }
+    if !changes.dry_run {
+        text += &idle(&changes.no_traffic_yet, colour);
+    }
+    for Problem { error, remedy, .. } in &changes.warnings {
+        let _ = writeln!(text, "{}: {error}", paint("warning", Tone::Warn, colour));
+        if !remedy.is_empty() {
+            let _ = writeln!(text, "  to do: {remedy}");
+        }
+    }
     for orphan in &changes.orphaned_overrides {
-        let mark = paint("override without a backend", Tone::Warn, colour);
-        let _ = writeln!(text, "{mark}: {orphan}: `ringway overrides clear` removes it");
+        let mark = paint("warning", Tone::Warn, colour);
+        let _ = writeln!(
+            text,
+            "{mark}: override for {orphan} no longer applies: the configuration has no such backend; \
+             `ringway overrides clear` removes it"
+        );
+    }
+    text
+}
+
+/// New backends that were asked, and get nothing.
+fn idle(backends: &[NewBackend], colour: bool) -> String {
+    const SHOWN: usize = 10;
+    let mark = paint("no traffic yet", Tone::Warn, colour);
+    let line = |new: &NewBackend| {
+        let backend = backend_text(&new.address, new.port);
+        format!("{mark}: {} {backend} {}\n", new.service, new.reason)
+    };
+    let mut text: String = backends.iter().take(SHOWN).map(line).collect();
+    if backends.len() > SHOWN {
+        let more = backends.len() - SHOWN;
+        text += &format!("{mark}: {more} more: `ringway status` says why\n");
     }
     text
 }
 
 fn heading(changes: &Changes) -> String {
     let Changes { node, file, took_ms, .. } = changes;
-    if let Some(told) = &changes.backend {
-        return told_of(told);
-    }
+    let told = changes.backend.as_ref().map(told_of);
     if let Some(cleared) = changes.cleared_overrides {
         let what = if cleared == 1 { "override is" } else { "overrides are" };
-        return format!("node {node}: {cleared} {what} cleared (took {took_ms} ms)\n");
+        let told = told.unwrap_or_default();
+        return format!("node {node}: {cleared} {what} cleared (took {took_ms} ms)\n{told}");
+    }
+    if let Some(told) = told {
+        return told;
     }
     match (changes.changed, changes.dry_run) {
         (false, _) => format!("node {node}: {file} changes nothing\n"),
@@ -98,7 +138,8 @@ fn heading(changes: &Changes) -> String {
 fn told_of(told: &Told) -> String {
     let Told { service, weight, flows, .. } = told;
     let backend = backend_text(&told.address, told.port);
-    let goes = if *flows == 1 { "flow goes" } else { "flows go" };
+    let goes = if *flows == 1 { "goes" } else { "go" };
+    let flows = counted(*flows, "flow");
     let more =
         if told.some_are_not_counted { " (dsr flows without a record not counted)" } else { "" };
     let what = match (told.drained, weight) {
@@ -182,6 +223,7 @@ mod tests {
                 protocol: "tcp".into(),
                 moved_slots: 32_768,
                 slots: 65_537,
+                once_up: false,
             }],
             flows: FlowChange { reset_flows: 3, ..FlowChange::default() },
             ..Changes::default()
@@ -208,8 +250,54 @@ mod tests {
              lost: clients of a 203.0.113.1:80 tcp: nobody serves it any more\n\
              all flows of a end\nevery other flow stays with its backend\n"
         );
+        let orphaned_overrides = vec!["a 10.2.0.11:80 (drained)".into()];
+        let renamed = Changes { orphaned_overrides, ..moved };
+        let last = render(&renamed, false);
+        let last = last.lines().last().expect("lines");
+        assert!(
+            last.starts_with("warning: override for a 10.2.0.11:80 (drained) no longer applies")
+        );
         let nothing = Changes { file: "gw.toml".into(), node: "gw1".into(), ..Changes::default() };
         assert_eq!(render(&nothing, false), "node gw1: gw.toml changes nothing\n");
+    }
+
+    #[test]
+    fn new_backends_that_get_nothing_are_named() {
+        let new = |n: u16| NewBackend {
+            service: "a".into(),
+            address: "10.2.0.13".into(),
+            port: n,
+            reason: "connection refused on port 80".into(),
+        };
+        let mut changes = Changes {
+            node: "gw1".into(),
+            file: "gw.toml".into(),
+            changed: true,
+            rings: vec![RingChange {
+                service: "a".into(),
+                protocol: "tcp".into(),
+                moved_slots: 32_768,
+                slots: 65_537,
+                once_up: false,
+            }],
+            warnings: vec![Problem {
+                error: "a 10.9.0.1:80: no route".into(),
+                remedy: "ip route add 10.9.0.1/32 via ROUTER".into(),
+                ..Problem::default()
+            }],
+            ..Changes::default()
+        };
+        changes.note((1..13).map(new).collect());
+        let said = render(&changes, false);
+        assert!(said.contains("slots move (50.0 %) once its new backends are up\n"), "{said}");
+        let first = "no traffic yet: a 10.2.0.13:1 connection refused on port 80\n";
+        assert!(said.contains(first) && said.contains("no traffic yet: 2 more: "), "{said}");
+        let warned =
+            "warning: a 10.9.0.1:80: no route\n  to do: ip route add 10.9.0.1/32 via ROUTER\n";
+        assert!(said.ends_with(warned), "{said}");
+        changes.dry_run = true;
+        let told = render(&changes, false);
+        assert!(told.contains("once its new") && !told.contains("no traffic yet"), "{told}");
     }
 
     #[test]
@@ -227,6 +315,10 @@ mod tests {
             }),
             ..Changes::default()
         };
+        let last = Changes { unserved_services: vec!["web".into()], ..told(true, 1, 0) };
+        assert!(render(&last, false).ends_with(
+            "\nwarning: no backend of web takes new connections: `ringway status` says why\n"
+        ));
         for (changes, want) in [
             (
                 told(true, 5, 12),
@@ -240,5 +332,11 @@ mod tests {
         let cleared =
             Changes { node: "gw1".into(), cleared_overrides: Some(2), ..Changes::default() };
         assert_eq!(render(&cleared, false), "node gw1: 2 overrides are cleared (took 0 ms)\n");
+        let one = Changes { node: "gw1".into(), cleared_overrides: Some(1), ..told(false, 1, 2) };
+        assert_eq!(
+            render(&one, false),
+            "node gw1: 1 override is cleared (took 0 ms)\n\
+             web: 10.2.0.11:80 gets new flows by weight 1; 2 flows go on\n"
+        );
     }
 }

@@ -5,10 +5,12 @@ use std::fmt::Write as _;
 
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
+use ringway_gateway::problem::Error;
 use ringway_gateway::ready;
 use ringway_gateway::status::{
-    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Rates, Service, Status, Tracked,
+    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service, Status, Tracked,
 };
+use ringway_gateway::trouble::Trouble;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -24,12 +26,29 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
     if args.memory {
         return super::memory::main(args);
     }
-    let status = ask::status(&whom)?;
+    let mut status = ask::status(&whom)?;
+    if let Some(name) = &args.service {
+        narrow(&mut status, name)?;
+    }
     match args.output.output {
         Output::Json => table::json(&status)?,
         Output::Table => table::print(&render(&status, args.ledger, table::colour()))?,
     }
     Ok(if status.healthy { Exit::Done } else { Exit::Unhealthy })
+}
+
+/// Leaves the services of this name; the node's own state stays what it is.
+fn narrow(status: &mut Status, name: &str) -> Result<(), Error> {
+    if !status.services.iter().any(|service| service.name == name) {
+        let mut names: Vec<&str> = status.services.iter().map(|s| s.name.as_str()).collect();
+        names.dedup();
+        return Err(Error::configuration(
+            format!("there is no service {name:?}"),
+            format!("there are: {}", names.join(", ")),
+        ));
+    }
+    status.services.retain(|service| service.name == name);
+    Ok(())
 }
 
 /// Never fails: whoever asks takes another exit code for an answer, too.
@@ -50,7 +69,10 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{mark}: {}\n  to do: {}", problem.error, problem.remedy);
     }
-    for finding in &status.findings {
+    // What this machine cannot tell is no news: it is said, but does not come before what is.
+    let (unknown, known): (Vec<&Problem>, Vec<&Problem>) =
+        status.findings.iter().partition(|f| f.kind == Trouble::CheckHostUnknown.name());
+    for finding in known {
         let mark = paint("finding", Tone::Warn, colour);
         let _ = writeln!(text, "{mark}: {}", finding.error);
         if !finding.remedy.is_empty() {
@@ -74,6 +96,12 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
         text +=
             &format!("\nof {sent} packets sent on, {lost} were dropped by the kernel afterwards\n");
     }
+    if !unknown.is_empty() {
+        text += "\ncould not be found out (`ringway check --host` has each with what to do)\n";
+    }
+    for finding in unknown {
+        let _ = writeln!(text, "  {}", paint(&finding.error, Tone::Dim, colour));
+    }
     text
 }
 
@@ -88,7 +116,10 @@ fn heading(status: &Status, colour: bool) -> String {
         let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
         return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
     }
-    let (word, tone) = health(status);
+    let (word, tone) = match status.from_pins {
+        true => ("its daemon does not answer".to_owned(), Tone::Bad),
+        false => health(status),
+    };
     let pid = pid.map_or_else(String::new, |pid| format!(" as process {pid}"));
     let word = paint(&word, tone, colour);
     format!("node {}: {word}, daemon running since {since}{pid}\n", status.node)
@@ -145,10 +176,12 @@ fn services(services: &[Service]) -> Table {
     for service in services {
         let (up, all) = (service.serving(), service.backends.len());
         let tone = if up == 0 { Tone::Bad } else { Tone::Plain };
+        let last_known = service.backends.iter().any(|backend| backend.last_health.is_some());
+        let last = if last_known { "last known: " } else { "" };
         let mut row = vec![
             Cell::new(&service.name),
             Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
-            Cell::new(format!("{up}/{all} up")).tone(tone),
+            Cell::new(format!("{last}{up}/{all} up")).tone(tone),
             Cell::number(""),
             Cell::number(units::count(service.current_flows)),
         ];
@@ -199,7 +232,8 @@ fn records(tracked: &Tracked) -> String {
     let Tracked { capacity_flows, promoted_flows, probation_flows, .. } = tracked;
     let refused = tracked.refused_full_flows + tracked.refused_quota_flows;
     format!(
-        "{} of at most {capacity_flows} ({probation_flows} on probation; {refused} refused so far)",
+        "{} of at most {capacity_flows} ({probation_flows} on probation, so new flows may take their place; \
+         {refused} refused so far)",
         promoted_flows + probation_flows
     )
 }
@@ -209,7 +243,11 @@ fn flows(table: &FlowTable) -> String {
     let states: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
     let states =
         if states.is_empty() { String::new() } else { format!(" ({})", states.join(", ")) };
-    format!("{} of at most {}{states}", table.current_flows, table.capacity_flows)
+    let age = match table.age_ms / 1000 {
+        0 => String::new(),
+        seconds => format!(", counted {seconds} s ago"),
+    };
+    format!("{} of at most {}{states}{age}", table.current_flows, table.capacity_flows)
 }
 
 fn remark(service: &Service) -> String {
@@ -229,14 +267,15 @@ fn remark(service: &Service) -> String {
 
 fn backend_row(backend: &Backend) -> Vec<Cell> {
     let tone = match backend.health {
-        _ if backend.serves() => Tone::Good,
+        _ if backend.serves() && backend.last_health.is_none() => Tone::Good,
+        _ if backend.serves() => Tone::Warn,
         Health::Up | Health::Unchecked => Tone::Warn,
         Health::Unknown | Health::Down => Tone::Bad,
     };
     let mut row = vec![
         Cell::new(""),
         Cell::new(format!("  {}", backend.shown())),
-        Cell::new(backend.health.as_str()).tone(tone),
+        Cell::new(backend.health_text()).tone(tone),
         Cell::number(backend.weight.map_or_else(|| "?".to_owned(), |weight| weight.to_string())),
         Cell::number(units::count(backend.current_flows)),
     ];
@@ -329,105 +368,4 @@ fn books(status: &Status) -> Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use ringway_gateway::status::{Counter, Problem};
-
-    fn status() -> Status {
-        let backend = Backend {
-            address: "10.0.0.2".into(),
-            port: 80,
-            weight: Some(1),
-            health: Health::Down,
-            reason: Some("connection refused by 10.0.0.2:80".into()),
-            flows: 4,
-            current_flows: Some(3),
-            rates: Some(Rates { rate_bps: 1250.0, ..Rates::default() }),
-            ..Backend::default()
-        };
-        let counter = |interface: &str, packets| Counter {
-            interface: interface.into(),
-            verdict: "redirect".into(),
-            reason: "nat-forward".into(),
-            packets,
-            rate_pps: (interface == "eth0").then_some(1.5),
-        };
-        Status {
-            node: "gw1".into(),
-            problems: vec![Problem {
-                error: "broken".into(),
-                remedy: "mend it".into(),
-                ..Problem::default()
-            }],
-            daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
-            services: vec![Service {
-                name: "web".into(),
-                address: "10.9.9.9".into(),
-                port: 80,
-                protocol: "tcp".into(),
-                forward: "nat".into(),
-                answers: "arp".into(),
-                backends: vec![backend],
-                ..Service::default()
-            }],
-            counters: vec![counter("eth0", 2), counter("eth1", 3)],
-            ledger: Ledger::new(7, 5),
-            interfaces: vec![Interface { sent_packets: 5, ..Interface::default() }],
-            losses: vec![Loss {
-                interface: "eth0".into(),
-                reason: "lost-device-down".into(),
-                packets: 2,
-                rate_pps: Some(0.0),
-            }],
-            ..Status::default()
-        }
-    }
-
-    #[test]
-    fn shows_what_is_wrong_first() {
-        let text = render(&status(), true, false);
-        let mut lines = text.lines();
-        assert!(lines.next().expect("heading").starts_with("node gw1: unhealthy, daemon running"));
-        assert_eq!(lines.next(), Some("problem: broken"));
-        assert_eq!(lines.next(), Some("  to do: mend it"));
-        let squeezed: Vec<String> = text
-            .lines()
-            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
-            .collect();
-        for line in [
-            "web 10.9.9.9:80 tcp 0/1 up - - - - - - nat, Ringway answers ARP and ND",
-            "10.0.0.2:80 down 1 3 0 0 1.25 k 0 0 since before this daemon began, \
-             connection refused by 10.0.0.2:80",
-            "web 10.9.9.9:80 tcp 4 0 0 0 0",
-            // eth1's rate is not known, so neither is the sum.
-            "redirect nat-forward 5 -",
-            "all 7 5 2",
-            "eth0 lost-device-down 2 0 ip link show; ip link set dev IFACE up",
-            "of 5 packets sent on, 2 were dropped by the kernel afterwards",
-        ] {
-            assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");
-        }
-    }
-
-    #[test]
-    fn degraded_is_healthy_and_said() {
-        let mut status = Status { healthy: true, problems: Vec::new(), ..status() };
-        status.findings =
-            vec![Problem { error: "eth0: not known: its peer".into(), ..Problem::default() }];
-        let text = render(&status, false, false);
-        assert!(
-            text.starts_with("node gw1: healthy, degraded: 1 of 1 backends gets no traffic"),
-            "{text}"
-        );
-        assert!(text.contains("\nfinding: eth0: not known: its peer\n"), "{text}");
-    }
-
-    #[test]
-    fn without_a_daemon_the_first_line_says_so() {
-        let mut status = status();
-        status.daemon = Daemon { since: Some("2026-01-01T00:00:00Z".into()), ..Daemon::default() };
-        let text = render(&status, false, false);
-        assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
-        assert!(!text.contains("difference"));
-    }
-}
+mod tests;

@@ -17,6 +17,14 @@ pub fn main(config: &Config, output: Output) -> anyhow::Result<Exit> {
     Ok(if report.takes_over { Exit::Done } else { Exit::Unhealthy })
 }
 
+fn versions(report: &Report) -> String {
+    let from = match &report.version {
+        Some(version) => format!("from {version}, which the running daemon is"),
+        None => "from a version that no running daemon tells".to_owned(),
+    };
+    format!("{from}, to {}\n", report.own_version)
+}
+
 fn render(report: &Report, colour: bool) -> String {
     let node = &report.node;
     let Some(layout) = report.layout else {
@@ -38,9 +46,9 @@ fn render(report: &Report, colour: bool) -> String {
             Cell::new(&row.why),
         ]);
     }
-    let mut text = String::new();
+    let mut text = versions(report);
     if !table.is_empty() {
-        text = table.render(colour) + "\n";
+        text += &format!("\n{}\n", table.render(colour));
     }
     for note in &report.notes {
         text += &format!("{note}\n");

@@ -48,12 +48,14 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
     }
     let above = lines_above(area.height);
     let heading = model.heading();
-    let bad = heading[0].contains("unhealthy") || heading[0].contains("no daemon");
+    let bad =
+        ["unhealthy", "no daemon", "daemon silent"].iter().any(|bad| heading[0].contains(bad));
     if above > 0 {
         screen.put(&heading[0], screen.tone(if bad { Tone::Bad } else { Tone::Plain }));
     }
     if above > 1 {
-        screen.put(&heading[1], Style::new());
+        let every = model.delay.as_secs_f64();
+        screen.put(&format!("{}  every {every} s", heading[1]), Style::new());
         screen.put(&views(model.view, area.width), screen.tone(Tone::Dim));
     }
     match model.help {
@@ -165,16 +167,22 @@ impl Screen<'_> {
 }
 
 fn aligned(text: &str, width: usize, right: bool) -> String {
-    if text.chars().count() > width {
-        let begin: String = text.chars().take(width.saturating_sub(1)).collect();
-        return format!("{begin}~");
-    }
+    let text = cut(text, width);
     if right { format!("{text:>width$}") } else { format!("{text:<width$}") }
+}
+
+/// As much of a text as has room.
+pub fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let begin: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{begin}~")
 }
 
 /// The columns that fit, in their order, each with its width: the most important ones first; the
 /// last that is taken gets what is left, if that is enough to read.
-fn fit(columns: &[Column], rows: &[Row], screen: u16) -> Vec<(usize, usize)> {
+pub fn fit(columns: &[Column], rows: &[Row], screen: u16) -> Vec<(usize, usize)> {
     /// Less of a text says nothing.
     const LEAST: usize = 8;
     let natural = |column: usize| {

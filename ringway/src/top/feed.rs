@@ -1,6 +1,5 @@
 //! What `ringway top` shows, asked of the node again and again.
 
-use std::path::Path;
 use std::time::Instant;
 
 use ringway_gateway::ask;
@@ -10,7 +9,6 @@ use ringway_gateway::flows::{self, Names};
 use ringway_gateway::problem::Error;
 use ringway_gateway::rates::{Meter, Sample};
 use ringway_gateway::status::Status;
-use ringway_kernel::{DEFAULT_BPFFS, View};
 use serde::Serialize;
 
 use crate::cli::NodeArgs;
@@ -81,8 +79,7 @@ impl Feed {
 }
 
 fn look_at_flows(node: &str, filter: &str) -> Result<Flows, Error> {
-    let view = View::open(Path::new(DEFAULT_BPFFS), node)
-        .map_err(|error| Error::failed(error.to_string(), ""))?;
+    let view = ask::view(node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(filter, &names)?;
     let mut rows = Vec::new();

@@ -73,16 +73,29 @@ fn once(args: &TopArgs) -> anyhow::Result<Exit> {
     }
     let mut model = Model::new(args.view, args.delay);
     model.take(Ok(Look { status, flows }));
-    let titles: Vec<&'static str> = model.columns().iter().map(|column| column.title).collect();
-    let mut sheet = Table::new(&titles);
-    for row in model.rows() {
-        let cell = |(cell, column): (&sheet::Field, &sheet::Column)| match column.right {
-            true => Cell::number(&cell.text).tone(cell.tone),
-            false => Cell::new(&cell.text).tone(cell.tone),
-        };
-        sheet.row(row.iter().zip(model.columns()).map(cell).collect());
-    }
-    let heading = model.heading().into_iter().map(|line| line + "\n").collect::<String>();
-    table::print(&format!("{heading}{}", sheet.render(table::colour())))?;
+    // A pipe is as wide as one likes.
+    let terminal = io::stdout().is_terminal().then(ratatui::crossterm::terminal::size);
+    let width = terminal.and_then(Result::ok).map_or(u16::MAX, |(width, _)| width);
+    table::print(&printed(&model, width, table::colour()))?;
     Ok(exit)
+}
+
+/// One look as text: the columns that fit, as on a screen.
+fn printed(model: &Model, width: u16, colour: bool) -> String {
+    let (columns, rows) = (model.columns(), model.rows());
+    // A table is indented by two.
+    let shown = draw::fit(columns, &rows, width.saturating_sub(2));
+    let titles: Vec<&'static str> =
+        shown.iter().map(|(column, _)| columns[*column].title).collect();
+    let mut sheet = Table::new(&titles);
+    for row in &rows {
+        let cell = |(column, width): &(usize, usize)| {
+            let text = draw::cut(&row[*column].text, *width);
+            let cell = if columns[*column].right { Cell::number(text) } else { Cell::new(text) };
+            cell.tone(row[*column].tone)
+        };
+        sheet.row(shown.iter().map(cell).collect());
+    }
+    let over = model.delay.as_secs_f64();
+    format!("{}  over {over} s\n{}", model.heading().join("\n"), sheet.render(colour))
 }

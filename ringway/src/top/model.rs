@@ -121,6 +121,7 @@ impl Model {
         let health = match (status.healthy, status.degraded, status.daemon.running) {
             _ if status.node.is_empty() => "looking",
             (_, _, false) => "no daemon",
+            _ if status.from_pins => "daemon silent",
             (false, ..) => "unhealthy",
             (true, true, _) => "degraded",
             (true, false, _) => "healthy",
@@ -131,14 +132,13 @@ impl Model {
         let note = self.trouble.as_deref().or(problem).unwrap_or_default();
         let paused = if self.paused { " [paused]" } else { "" };
         vec![
-            format!("ringway {}: {health}{paused} {note}", status.node),
+            format!("ringway {}: {health}{paused} {note}", status.node).trim_end().to_owned(),
             format!(
-                "in {}/s  dropped {}/s  lost {}/s  flows {}  every {} s",
+                "in {}/s  dropped {}/s  lost {}/s  flows {}",
                 units::rate(sum(status.interfaces.iter().map(|i| i.rate_pps))),
                 units::rate(sum(dropped(status))),
                 units::rate(sum(status.losses.iter().map(|loss| loss.rate_pps))),
                 units::count(status.flow_table.as_ref().map(|table| table.current_flows)),
-                self.delay.as_secs_f64(),
             ),
         ]
     }

@@ -185,7 +185,7 @@ fn service(service: &Service) -> Row {
 
 fn backend(service: &Service, backend: &Backend) -> Row {
     let tone = if backend.serves() { Tone::Good } else { Tone::Bad };
-    let health = if backend.drained { "drained" } else { backend.health.as_str() };
+    let health = if backend.drained { "drained".to_owned() } else { backend.health_text() };
     let rates = backend.rates.as_ref();
     let of = |of: fn(&Rates) -> f64| Field::rate(rates.map(of));
     vec![

@@ -145,6 +145,21 @@ pub fn filter_program(program: &[Instruction]) -> Result<Program, std::io::Error
 }
 
 fn load_xdp(insns: &[sys::bpf_insn], frags: bool) -> Result<Program, std::io::Error> {
+    try_load_xdp(insns, frags, &mut []).map_err(|error| {
+        let mut log = vec![0; 1 << 24];
+        let _ = try_load_xdp(insns, frags, &mut log);
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.trim_end_matches('\0').lines().rev().take(40).collect();
+        let last: Vec<&str> = lines.into_iter().rev().collect();
+        std::io::Error::new(error.kind(), format!("{error}\n{}", last.join("\n")))
+    })
+}
+
+fn try_load_xdp(
+    insns: &[sys::bpf_insn],
+    frags: bool,
+    log: &mut [u8],
+) -> Result<Program, std::io::Error> {
     const HAS_FRAGS: u32 = 1 << 5; // BPF_F_XDP_HAS_FRAGS, linux/bpf.h
     let mut opts = sys::bpf_prog_load_opts {
         sz: size_of::<sys::bpf_prog_load_opts>() as sys::size_t,
@@ -152,7 +167,12 @@ fn load_xdp(insns: &[sys::bpf_insn], frags: bool) -> Result<Program, std::io::Er
         prog_flags: if frags { HAS_FRAGS } else { 0 },
         ..Default::default()
     };
-    // SAFETY: strings end with NUL, `insns` is as long as said; the new descriptor is ours.
+    if !log.is_empty() {
+        opts.log_level = 1;
+        opts.log_size = log.len() as u32;
+        opts.log_buf = log.as_mut_ptr().cast();
+    }
+    // SAFETY: strings end with NUL, `insns` and `log` are as long as said; the new descriptor is ours.
     unsafe {
         let fd = sys::bpf_prog_load(
             sys::BPF_PROG_TYPE_XDP,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::Filter;
@@ -12,9 +12,14 @@ use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
 
 use crate::Summary;
 
+/// No record is older, on the slowest machine.
+const A_WHILE: Duration = Duration::from_secs(600);
+
 /// A record, to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
+    /// When: nanoseconds since 1970.
+    pub unix_ns: u64,
     /// Interface slot.
     pub iface: u32,
     /// Verdict and reason.
@@ -32,6 +37,7 @@ pub struct Seen {
 impl Seen {
     fn new(record: &Record<'_>) -> Self {
         Self {
+            unix_ns: record.unix_ns,
             iface: record.iface,
             pair: (record.verdict, record.reason),
             service: record.service,
@@ -86,6 +92,8 @@ pub(crate) fn hold(seen: &[Seen], came: &[u8], live: &Summary, layer3: Option<[u
         || live.reason == Reason::PassRewritten;
     let after = rewritten.then(|| whole(&live.frame, live.verdict != Verdict::Redirect));
     assert_eq!(seen.pair, live.pair(), "{seen:?}");
+    let moment = UNIX_EPOCH + Duration::from_nanos(seen.unix_ns);
+    assert!(moment.elapsed().is_ok_and(|since| since < A_WHILE), "{seen:?}");
     assert_eq!(seen.before, whole(came, true), "{seen:?}");
     // The addresses in a header that never leaves are those of the way it took.
     let from = if layer3.is_some() && live.verdict != Verdict::Redirect { 12 } else { 0 };

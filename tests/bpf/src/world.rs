@@ -171,6 +171,11 @@ impl World {
         }
     }
 
+    /// One that is never watched: for tests of the stages' slots, where a capture has programs of its own.
+    pub fn unwatched() -> Self {
+        Self::build(USUAL_FLOWS, None, |_| ())
+    }
+
     /// A pinned one, which captures can begin on.
     pub fn pinned() -> Self {
         Self::build(8_192, Some(Node::new()), |_| ())
@@ -208,6 +213,11 @@ impl World {
         let mut world = Self { gateway, tables, roots, layer3, next_port: 30_000, watch, node };
         world.change(change);
         world
+    }
+
+    /// Whether a capture sees each frame: its instance of the gateway stands in for the live one.
+    pub fn is_watched(&self) -> bool {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     /// Name of a pinned world's node.

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
-use ringway_testnet::Namespace;
+use ringway_testnet::{Namespace, wait_for};
+
+use crate::SOON;
 
 /// How packets are wrapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +71,18 @@ pub(crate) fn open(name: &str) -> Result<File> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
-    // SAFETY: an open descriptor and an initialised ifreq that outlives the call.
-    let ret = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    ensure!(ret == 0, "TUNSETIFF: {}", io::Error::last_os_error());
+    // Another test's child, on its way from fork() to exec(), may hold the last device of this name for a moment.
+    let device = wait_for("a device of this name", SOON, || {
+        // SAFETY: an open descriptor and an initialised ifreq that outlives the call.
+        if unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) } == 0 {
+            return Ok(Ok(()));
+        }
+        match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EBUSY) => Err(error),
+            error => Ok(Err(error)),
+        }
+    })?;
+    device.context("TUNSETIFF")?;
     Ok(file)
 }
 

@@ -1,15 +1,19 @@
 //! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to the
 //! daemon's loop, which does one at a time.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use axum::body::Bytes;
 use axum::extract::State;
+use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use axum::serve::IncomingStream;
 use axum::{Json, Router, routing};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::server;
@@ -38,9 +42,33 @@ pub enum Command {
     Override {
         /// What.
         change: Change,
+        /// Who asked.
+        by: Asker,
         /// Who waits.
         reply: Reply,
     },
+}
+
+/// Who asks, as the kernel tells of the socket's other end (unix(7), SO_PEERCRED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// User id; `None`: the kernel does not tell.
+    pub user: Option<u32>,
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.user {
+            Some(user) => write!(f, "user {user}"),
+            None => f.write_str("somebody"),
+        }
+    }
+}
+
+impl Connected<IncomingStream<'_, UnixListener>> for Asker {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Asker {
+        Asker { user: stream.io().peer_cred().ok().map(|peer| peer.uid()) }
+    }
 }
 
 /// Commands wait in it.
@@ -87,18 +115,26 @@ async fn reload(State(control): State<Control>, body: Bytes) -> Response {
     }
 }
 
-async fn backend(State(control): State<Control>, body: Bytes) -> Response {
+async fn backend(
+    State(control): State<Control>,
+    ConnectInfo(by): ConnectInfo<Asker>,
+    body: Bytes,
+) -> Response {
     match read::<Change>(&body, None) {
-        Ok(change) => ask(&control, |reply| Command::Override { change, reply }).await,
+        Ok(change) => ask(&control, |reply| Command::Override { change, by, reply }).await,
         Err(error) => refuse(&error),
     }
 }
 
-async fn clear(State(control): State<Control>, body: Bytes) -> Response {
+async fn clear(
+    State(control): State<Control>,
+    ConnectInfo(by): ConnectInfo<Asker>,
+    body: Bytes,
+) -> Response {
     match read(&body, Some(Clear::default())) {
         Ok(Clear { service, backend }) => {
             let change = Change::Clear { service, backend };
-            ask(&control, |reply| Command::Override { change, reply }).await
+            ask(&control, |reply| Command::Override { change, by, reply }).await
         }
         Err(error) => refuse(&error),
     }

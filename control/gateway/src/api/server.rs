@@ -17,7 +17,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::control::{self, Control};
+use super::control::{self, Asker, Control};
 use super::{BODY_LIMIT, BODY_PATIENCE, CONCURRENCY};
 use crate::board::Board;
 use crate::problem::Error;
@@ -86,7 +86,8 @@ fn group_id(name: &str) -> Option<u32> {
 /// # Errors
 /// When the socket breaks.
 pub async fn serve(listener: UnixListener, board: Arc<Board>, control: Control) -> io::Result<()> {
-    axum::serve(listener, router(board, control)).await
+    let router = router(board, control).into_make_service_with_connect_info::<Asker>();
+    axum::serve(listener, router).await
 }
 
 fn router(board: Arc<Board>, control: Control) -> Router {

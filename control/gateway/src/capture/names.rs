@@ -63,6 +63,11 @@ fn vlan_name(ifindex: u32, mac: [u8; 6], tagged: bool) -> Option<String> {
     (link.mac == Some(Mac(mac))).then_some(link.name)
 }
 
+/// Bytes of a packet's begin that are the packet path's own, where one of these has no Ethernet header.
+pub fn inner_bytes(interfaces: &[Interface]) -> u32 {
+    if interfaces.iter().any(|one| one.layer3) { ETHERNET as u32 } else { 0 }
+}
+
 /// Names of a node's interfaces, services and backends. Those that come while packets are captured
 /// are found when they are met.
 #[derive(Debug)]
@@ -72,17 +77,25 @@ pub struct Names {
     services: HashMap<u16, String>,
     /// By reference: an index that gets another owner is another backend.
     backends: HashMap<u32, String>,
+    /// Bytes of a frame that are wanted.
+    snaplen: usize,
     read: Instant,
 }
 
 impl Names {
-    /// Those of a node.
-    pub fn new(view: &View, interfaces: Vec<Interface>, services: &[ServiceState]) -> Names {
+    /// Those of a node, for frames that are cut to `snaplen` bytes.
+    pub fn new(
+        view: &View,
+        interfaces: Vec<Interface>,
+        services: &[ServiceState],
+        snaplen: u32,
+    ) -> Names {
         let mut names = Names {
             view: view.clone(),
             interfaces,
             services: HashMap::new(),
             backends: HashMap::new(),
+            snaplen: snaplen as usize,
             read: Instant::now(),
         };
         names.add(services);
@@ -153,11 +166,12 @@ impl Names {
     /// On a device without Ethernet header (`raw`) the one that a frame has is the packet path's own.
     fn frame<'a>(&'a self, slot: u32, (bytes, len): (&'a [u8], u32), raw: bool) -> Frame<'a> {
         let skip = if raw { ETHERNET } else { 0 };
+        let bytes = bytes.get(skip..).unwrap_or_default();
         Frame {
             slot,
             interface: self.name(slot),
             raw,
-            bytes: bytes.get(skip..).unwrap_or_default(),
+            bytes: &bytes[..bytes.len().min(self.snaplen)],
             wire_len: len.saturating_sub(skip as u32),
         }
     }

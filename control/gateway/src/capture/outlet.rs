@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::outfile;
 use crate::problem::Error;
 
 /// What a pipe takes without keeping us, once it says that it takes something (PIPE_BUF, pipe(7)).
@@ -62,17 +63,12 @@ pub struct Outlet {
 }
 
 impl Outlet {
-    /// A new file in place of one that may be there.
+    /// A new file; in place of one that is there only with `overwrite`.
     ///
     /// # Errors
     /// It cannot be created.
-    pub fn create(path: &Path) -> Result<Outlet, Error> {
-        let file = File::create(path).map_err(|error| {
-            Error::configuration(
-                format!("{}: cannot be written: {error}", path.display()),
-                "give another file with -w, or - for standard output",
-            )
-        })?;
+    pub fn create(path: &Path, overwrite: bool) -> Result<Outlet, Error> {
+        let file = outfile::create(path, overwrite)?;
         Ok(Outlet::of(file, path.display().to_string()))
     }
 
@@ -196,20 +192,18 @@ mod tests {
     fn a_file_takes_whole_pieces() {
         let place = tempfile::tempdir().expect("a directory");
         let path = place.path().join("capture.pcapng");
-        let mut outlet = Outlet::create(&path).expect("created");
+        let mut outlet = Outlet::create(&path, false).expect("created");
         let go = AtomicBool::new(false);
         outlet.write(&mut pieces(&[b"one", b"three"]), &go).expect("written");
         outlet.write(&mut pieces(&[b"five"]), &go).expect("written");
         assert_eq!(std::fs::read(&path).expect("read"), b"onethreefive");
         assert_eq!((outlet.written(), outlet.is_closed()), ((12, 3), false));
-        let error = Outlet::create(place.path()).expect_err("a directory").to_string();
-        assert!(error.contains("cannot be written") && error.contains("-w"), "{error}");
     }
 
     /// /dev/full (full(4)) is what a full disk is, but for the half that fitted.
     #[test]
     fn a_full_disk_is_told() {
-        let mut outlet = Outlet::create(Path::new("/dev/full")).expect("opened");
+        let mut outlet = Outlet::create(Path::new("/dev/full"), false).expect("opened");
         match outlet.write(&mut pieces(&[b"one"]), &AtomicBool::new(false)) {
             Err(Stopped::Refused(error)) => assert_eq!(error.kind(), ErrorKind::StorageFull),
             other => panic!("{other:?}"),

@@ -161,7 +161,7 @@ impl Pcapng {
 impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Totals { captured, lost, matched, .. } = self;
-        write!(f, "{captured} captured, {lost} lost (ring full), {matched} packets seen matching")
+        write!(f, "{captured} packets captured, {lost} lost (ring full), of {matched} that matched")
     }
 }
 
@@ -303,7 +303,7 @@ mod tests {
             panic!("{rest:?}")
         };
         let comment =
-            "all interfaces together: 2 captured, 5 lost (ring full), 9 packets seen matching";
+            "all interfaces together: 2 packets captured, 5 lost (ring full), of 9 that matched";
         assert_eq!(first.options[0], InterfaceStatisticsOption::Comment(comment.into()));
         assert_eq!(first.options[3], InterfaceStatisticsOption::IsbIfRecv(30));
         assert_eq!(first.options[4], InterfaceStatisticsOption::IsbIfDrop(5));

@@ -47,6 +47,8 @@ pub struct Options {
     pub buffer_bytes: u32,
     /// Where to write them as pcapng.
     pub target: Option<Target>,
+    /// Replace a file that is there.
+    pub overwrite: bool,
     /// How to print them to standard output, which is not the target's then.
     pub form: Option<Form>,
     /// When to end by itself.
@@ -141,8 +143,8 @@ pub fn run(whom: &Whom<'_>, options: &Options, tell: impl Fn(&str)) -> Result<Ou
     let services = view.services().map_err(kernel)?;
     let selected = options.selection.select(&interfaces, &services)?;
     let asked = signals::asked_to_end()?;
-    let session = start(&view, &filter, &selected, options)?;
-    let names = Names::new(&view, interfaces.clone(), &services);
+    let session = start(&view, &filter, &selected, options, names::inner_bytes(&interfaces))?;
+    let names = Names::new(&view, interfaces.clone(), &services, options.snaplen);
     let sinks = Sink::open(options, &interfaces, selected.slot)?;
     tell(&begun(&node, options, &interfaces, selected.slot));
     let watched = interfaces.into_iter().filter(|one| selected.slot.is_none_or(|s| s == one.slot));
@@ -175,6 +177,7 @@ fn start(
     filter: &Filter,
     selected: &Selected,
     options: &Options,
+    inner_bytes: u32,
 ) -> Result<Session, Error> {
     let wanted = Wanted {
         filter: &|surroundings| filter.translate(surroundings),
@@ -184,7 +187,7 @@ fn start(
         service: selected.service,
         backend: selected.backend,
         sample: options.sample,
-        snaplen: options.snaplen,
+        snaplen: options.snaplen.saturating_add(inner_bytes),
         buffer_bytes: options.buffer_bytes,
     };
     Session::start(view, &wanted).map_err(kernel)

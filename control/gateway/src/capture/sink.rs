@@ -40,7 +40,7 @@ impl Sink {
         let mut sinks = Vec::new();
         if let Some(target) = &options.target {
             let outlet = match target {
-                Target::File(path) => Outlet::create(path)?,
+                Target::File(path) => Outlet::create(path, options.overwrite)?,
                 Target::Stdout => {
                     refuse_terminal()?;
                     Outlet::stdout()?

@@ -61,6 +61,9 @@ impl Selection {
             backend: None,
         };
         possible(&selected)?;
+        if self.service.is_some() || self.backend.is_some() {
+            of_a_service(&selected.reasons)?;
+        }
         let Some(text) = &self.backend else { return Ok(selected) };
         let backend = Some(backend(text, selected.service, services)?);
         Ok(Selected { backend, ..selected })
@@ -110,6 +113,29 @@ fn possible(selected: &Selected) -> Result<(), Error> {
     Err(Error::configuration(
         "no packet has one of these reasons and one of these verdicts",
         format!("leave out --verdict: {}", own.join("; ")),
+    ))
+}
+
+/// Reasons of packets that are for no service, or end before theirs is looked up.
+const OF_NO_SERVICE: [Reason; 7] = [
+    Reason::NotIp,
+    Reason::Vlan,
+    Reason::NoService,
+    Reason::OtherProtocol,
+    Reason::OtherHost,
+    Reason::ArpReply,
+    Reason::NdReply,
+];
+
+/// A packet of a service, or of its backend, never has one of the others.
+fn of_a_service(reasons: &[Reason]) -> Result<(), Error> {
+    if reasons.is_empty() || reasons.iter().any(|reason| !OF_NO_SERVICE.contains(reason)) {
+        return Ok(());
+    }
+    let names: Vec<&str> = reasons.iter().map(|reason| reason.name()).collect();
+    Err(Error::configuration(
+        format!("no packet of a service has the reason {}", names.join(" or ")),
+        "leave out --service and --backend, and name the address in a filter: 'host 203.0.113.10'",
     ))
 }
 
@@ -300,6 +326,18 @@ mod tests {
                     ..none()
                 },
                 "nat-forward comes with",
+            ),
+            (
+                Selection { reasons: vec!["no-service".into()], service: some("web"), ..none() },
+                "no packet of a service has the reason no-service",
+            ),
+            (
+                Selection {
+                    reasons: vec!["no-service".into(), "vlan".into()],
+                    backend: some("fd00::2"),
+                    ..none()
+                },
+                "leave out --service",
             ),
         ] {
             let error = select(&selection).expect_err(words);

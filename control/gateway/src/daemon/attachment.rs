@@ -179,6 +179,15 @@ impl Daemon {
                     format!("ip link set dev {name} up"),
                 ));
             }
+            if self.existing.no_carrier.contains(name) {
+                return Some(Trouble::NoCarrier.problem(
+                    format!("interface {name} has no carrier: no packet comes in or goes out by it"),
+                    format!(
+                        "check its cable and switch port, or the far end of its veth pair; `ip -s link show dev \
+                         {name}` has NO-CARRIER until then"
+                    ),
+                ));
+            }
             match self.standing(interface).filter(|_| !reverted.contains(name))? {
                 Standing::Attached(_) => None,
                 Standing::Gone => Some(gone(name)),

@@ -9,13 +9,14 @@ use std::path::Path as FilePath;
 use std::time::SystemTime;
 
 use ringway_config::Config;
+use ringway_kernel::View;
 use tokio::time::Instant;
 
 use super::load::{self, Loaded, Now};
 use super::path::Order;
 use super::{Daemon, FIRST_RESULTS, announce};
-use crate::api::control::{Command, Reply};
-use crate::changes::Changes;
+use crate::api::control::{Asker, Command, Reply};
+use crate::changes::{self, Changes};
 use crate::clock;
 use crate::health::Target;
 use crate::overrides;
@@ -24,11 +25,14 @@ use crate::road::Road;
 use crate::roster::Roster;
 use crate::status::{self, Problem};
 use crate::trouble::Trouble;
+use crate::words::counted;
 
 /// A change on its way; one at a time.
 pub struct Change {
     kind: Kind,
     reply: Option<Reply>,
+    /// What was said of backends, and by whom.
+    said: Option<(overrides::Change, Asker)>,
     began: Instant,
     /// Once it has been judged.
     next: Option<Next>,
@@ -78,6 +82,7 @@ impl Daemon {
             view: self.path.view.clone(),
         };
         let (judged, state) = (self.judged.0.clone(), self.state.clone());
+        let mut said = None;
         let (kind, reply) = match command {
             Command::Reload { dry_run, file: meant, reply } => {
                 let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
@@ -91,7 +96,8 @@ impl Daemon {
                 });
                 (kind, reply)
             }
-            Command::Override { change, reply } => {
+            Command::Override { change, by, reply } => {
+                said = Some((change.clone(), by));
                 let (file, known) = (self.file.clone(), self.overrides.clone());
                 tokio::task::spawn_blocking(move || {
                     let _ = judged.send(load::overridden(&now, &file, known, &change, &state));
@@ -106,7 +112,7 @@ impl Daemon {
                 (Kind::Recall, None)
             }
         };
-        self.change = Some(Change { kind, reply, began: Instant::now(), next: None });
+        self.change = Some(Change { kind, reply, said, began: Instant::now(), next: None });
     }
 
     /// It was read and judged.
@@ -178,7 +184,8 @@ impl Daemon {
         }
         let Some(next) = self.change.as_mut().and_then(|change| change.next.take()) else { return };
         let Next { loaded, roster, .. } = next;
-        let Loaded { file, config, overrides, changes } = loaded;
+        let Loaded { file, config, overrides, mut changes } = loaded;
+        changes.note(roster.idle_beside(&self.roster));
         for change in &changes.services {
             self.silence.forget(&change.service);
         }
@@ -190,10 +197,23 @@ impl Daemon {
         announce::new(&old, &self.config, &self.interfaces);
         self.look();
         self.apply_error = None;
-        if changes.changed || self.change.as_ref().is_some_and(|c| c.kind != Kind::Recall) {
-            tracing::info!("{}", summary(&changes));
-        }
+        self.board.settle();
+        let unserved = self.roster.unserved().filter(|service| changes.concern(service));
+        changes.unserved_services = unserved.map(str::to_owned).collect();
+        self.tell(&changes);
         self.end(Ok(changes));
+    }
+
+    /// What is in force now, for the log.
+    fn tell(&self, changes: &Changes) {
+        match &self.change {
+            Some(Change { said: Some((said, by)), .. }) => tracing::info!("{said} (by {by})"),
+            Some(Change { kind: Kind::Recall, .. }) if !changes.changed => {}
+            _ => tracing::info!("{}", summary(changes)),
+        }
+        for service in &changes.unserved_services {
+            tracing::warn!("{service}: no backend takes new connections");
+        }
     }
 
     /// Nothing has changed, nor will it.
@@ -245,8 +265,7 @@ impl Daemon {
             });
         }
         if let Some(reply) = reply {
-            // Who asked may have gone.
-            let _ = reply.send(outcome);
+            answer(reply, outcome, self.path.view.clone());
         }
         self.post();
     }
@@ -280,13 +299,32 @@ impl Daemon {
     }
 }
 
+/// Tells who asked, and may have gone. A backend's flows are counted now that the tables are written, so that one that
+/// is drained has no more than these; on a thread that may wait.
+fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
+    tokio::task::spawn_blocking(move || {
+        if let Ok(Changes { backend: Some(told), .. }) = &mut outcome {
+            match changes::flows_of(&view, &told.service, &told.address, told.port) {
+                Ok(flows) => told.flows = flows,
+                Err(error) => {
+                    let what = format!("it is done, but its flows could not be counted: {error}");
+                    outcome = Err(Error::failed(what, "see `ringway status`"));
+                }
+            }
+        }
+        let _ = reply.send(outcome);
+    });
+}
+
 fn summary(changes: &Changes) -> String {
     let file = FilePath::new(&changes.file).display();
     match (changes.services.len(), changes.backends.len()) {
         _ if !changes.changed => format!("configuration {file} in force: nothing has changed"),
         (services, backends) => {
             format!(
-                "configuration {file} in force: {services} services and {backends} backends changed"
+                "configuration {file} in force: {} and {} changed",
+                counted(services, "service"),
+                counted(backends, "backend")
             )
         }
     }

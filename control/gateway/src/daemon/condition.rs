@@ -6,6 +6,7 @@ use super::{Daemon, SILENCE, looks};
 use crate::board;
 use crate::status::{self, Problem, Status};
 use crate::trouble::Trouble;
+use crate::words::counted;
 
 impl Daemon {
     /// Puts up what is known now.
@@ -13,10 +14,7 @@ impl Daemon {
         let (problems, unready) = (self.problems(), self.unready());
         let ready = self.attached && self.apply_error.is_none();
         let (up, all) = self.roster.serving();
-        let services = match self.config.services.len() {
-            1 => "1 service".to_owned(),
-            n => format!("{n} services"),
-        };
+        let services = counted(self.config.services.len(), "service");
         let line = format!("{services}, {up} of {all} backends get traffic");
         if ready && !self.told_ready {
             self.told_ready = true;
@@ -109,15 +107,16 @@ impl Daemon {
         findings.extend(self.attached_again());
         findings.extend(self.alarm.findings(|name| {
             let interface = self.interfaces.iter().find(|interface| interface.name == name);
-            interface.is_none_or(|i| !self.is_attached(i) || self.existing.down.contains(&i.name))
+            interface.is_none_or(|i| !self.is_attached(i) || self.existing.is_cut_off(&i.name))
         }));
-        findings.extend(looks::findings(&self.machine));
         let uncounted = self.path.opened.losses_uncounted.as_ref();
         findings.extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()))));
         // The kernel finishes checksums itself in its generic path.
         if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(self.silence.findings());
         }
+        // What could not be found out comes last: it is as it always was here, and nothing has happened.
+        findings.extend(looks::findings(&self.machine));
         findings
     }
 }

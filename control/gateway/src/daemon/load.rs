@@ -8,13 +8,15 @@ use std::time::SystemTime;
 use ringway_config::Config;
 use ringway_kernel::View;
 
-use crate::changes::{self, Changes, Step};
+use crate::changes::{Changes, Step};
 use crate::clock;
 use crate::overrides::{self, Overrides};
 use crate::preflight::{self, Finding};
 use crate::problem::{Error, Kind};
 use crate::roster::Roster;
 use crate::state::State;
+use crate::status::Problem;
+use crate::trouble::Trouble;
 
 /// What is in force, as far as it is needed to judge what may follow.
 pub struct Now {
@@ -50,11 +52,14 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     }
     let file = ringway_config::load(Path::new(now.config.filename()));
     let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
-    fixed(&now.config, &file)?;
     let config = overrides.apply(&file);
+    // First what a restart would refuse, too.
+    let warnings = preflight(&now.config, &config)?;
+    fixed(&now.config, &file)?;
     room(&config, &now.view)?;
-    preflight(&now.config, &config)?;
-    judge(now, file, config, overrides)
+    let mut loaded = judge(now, file, config, overrides)?;
+    loaded.changes.warnings = warnings;
+    Ok(loaded)
 }
 
 fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
@@ -91,10 +96,6 @@ pub fn overridden(
     let before = known.overrides.len();
     let mut loaded = judge(now, file.clone(), config, overrides)?;
     loaded.changes.backend = loaded.overrides.told(change, file);
-    if let Some(told) = &mut loaded.changes.backend {
-        let flows = changes::flows_of(&now.view, &told.service, &told.address, told.port);
-        told.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
-    }
     if let overrides::Change::Clear { .. } = change {
         loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
     }
@@ -116,6 +117,7 @@ pub fn recalled(now: &Now, file: &Config, state: &State) -> Result<Loaded, Error
 fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Result<Loaded, Error> {
     let step = Step { old: &now.config, new: &config };
     let mut changes = step.changes(&now.roster)?;
+    changes.note(now.roster.follow(&config).idle_beside(&now.roster));
     let flows = step.flows(&now.view);
     changes.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
     let orphans = overrides.orphans(&file);
@@ -179,25 +181,32 @@ fn room(config: &Config, view: &View) -> Result<(), Error> {
     ))
 }
 
-/// Refuses what does not fit this machine. What is in force already and fails too is no reason.
-fn preflight(old: &Config, new: &Config) -> Result<(), Error> {
-    let report = preflight::run(new);
-    if report.failures().next().is_none() {
-        return Ok(());
+/// Refuses what does not fit this machine, and tells what may not work on it. What is in force already and no better
+/// is neither a reason nor news.
+fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
+    let mut report = preflight::run(new);
+    report.findings.retain(|finding| finding.state >= preflight::State::Warn);
+    if report.findings.is_empty() {
+        return Ok(Vec::new());
     }
-    let before = preflight::run(old);
     let what = |finding: &Finding| (finding.check, finding.subject.clone(), finding.reason.clone());
-    let before: HashSet<_> = before.failures().map(what).collect();
-    let failures: Vec<&Finding> =
-        report.failures().filter(|finding| !before.contains(&what(finding))).collect();
+    let before: HashSet<_> = preflight::run(old).findings.iter().map(what).collect();
+    report.findings.retain(|finding| !before.contains(&what(finding)));
+    let failures: Vec<&Finding> = report.failures().collect();
     if failures.is_empty() {
-        return Ok(());
+        return Ok(report.findings.into_iter().map(warning).collect());
     }
     let at_fault = failures.iter().any(|finding| finding.place.is_some());
     let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
     let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
     let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
     Err(Error { kind, what, remedy: String::new() })
+}
+
+fn warning(finding: Finding) -> Problem {
+    let Finding { subject, reason, fix, .. } = finding;
+    let named = if reason.contains(&subject) { reason } else { format!("{subject}: {reason}") };
+    Trouble::CheckHost.problem(named, fix)
 }
 
 #[cfg(test)]

@@ -120,13 +120,13 @@ pub fn unready(report: &Report) -> Vec<Problem> {
     report.failures().filter(of_node).map(|finding| problem(finding, &finding.subject)).collect()
 }
 
-/// What may be wrong, or cannot be found out; what is alike is said once. The ways to the backends
-/// are shown with them.
+/// What may be wrong, then what cannot be found out; what is alike is said once. The ways to the
+/// backends are shown with them, and interfaces are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
     let mut alike: Vec<(&Finding, Vec<&str>)> = Vec::new();
     for finding in &report.findings {
         let open = matches!(finding.state, State::Unknown | State::Warn);
-        if !open || matches!(finding.check, "neighbour" | "route") {
+        if !open || matches!(finding.check, "interface" | "neighbour" | "route") {
             continue;
         }
         let same = |one: &Finding| {
@@ -137,6 +137,7 @@ pub fn findings(report: &Report) -> Vec<Problem> {
             None => alike.push((finding, vec![&finding.subject])),
         }
     }
+    alike.sort_by_key(|(finding, _)| finding.state == State::Unknown);
     alike.into_iter().map(|(finding, subjects)| problem(finding, &subjects.join(", "))).collect()
 }
 
@@ -144,6 +145,7 @@ fn problem(finding: &Finding, subject: &str) -> Problem {
     let Finding { check, state, reason, fix, .. } = finding;
     let prefix = if *state == State::Unknown { "not known: " } else { "" };
     let trouble = match *check {
+        _ if *state == State::Unknown => Trouble::CheckHostUnknown,
         _ if *state != State::Fail => Trouble::CheckHost,
         "answers" | "nat-address" => Trouble::AddressUnanswered,
         "nat-ports" => Trouble::NatPorts,
@@ -164,12 +166,17 @@ mod tests {
             report.push("veth-peer", name, State::Unknown, "its far end", "look there");
         }
         report.push("neighbour", "web", State::Unknown, "no MAC address yet", "");
+        report.push("interface", "b1", State::Warn, "it has no carrier", "");
+        report.push("mtu", "web", State::Warn, "too little room", "");
         report.push("nat-address", "10.0.0.9", State::Fail, "nobody answers", "");
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
             problems.into_iter().map(|problem| problem.error).collect()
         };
-        assert_eq!(said(findings(&report)), ["wan, b1: not known: its far end"]);
+        let found = findings(&report);
+        let kinds: Vec<&str> = found.iter().map(|finding| finding.kind.as_str()).collect();
+        assert_eq!(kinds, ["check-host", "check-host-unknown"]);
+        assert_eq!(said(found), ["web: too little room", "wan, b1: not known: its far end"]);
         assert_eq!(said(problems(&report)), ["10.0.0.9: nobody answers"]);
     }
 }

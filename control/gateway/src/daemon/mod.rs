@@ -263,7 +263,7 @@ impl Daemon {
             self.apply_soon();
         }
         self.rising = rising;
-        if self.ticks.is_multiple_of(LOOK_ANYWAY) {
+        if self.ticks.is_multiple_of(LOOK_ANYWAY) || self.watch.failed() {
             self.look();
         }
         if self.attached
@@ -399,8 +399,8 @@ impl Daemon {
         let all = self.interfaces.iter().map(|interface| interface.slot);
         let gone: BTreeSet<u32> = all.filter(|slot| !here.contains(slot)).collect();
         let moved = self.gone != gone;
-        let changed = moved
-            || (&self.existing.down, &self.existing.renamed) != (&existing.down, &existing.renamed);
+        let of = |e: &Existing| (e.down.clone(), e.no_carrier.clone(), e.renamed.clone());
+        let changed = moved || of(&self.existing) != of(&existing);
         (self.gone, self.existing) = (gone, existing);
         if moved {
             // How our program stands there.

@@ -38,6 +38,7 @@ pub struct Watch {
     notify: Arc<Notify>,
     looking: bool,
     again: bool,
+    failed: bool,
     send: mpsc::UnboundedSender<ringway_host::Result<Found>>,
     receive: mpsc::UnboundedReceiver<ringway_host::Result<Found>>,
     _thread: MonitorThread,
@@ -64,7 +65,16 @@ impl Watch {
             })
             .map_err(failed)?;
         let (send, receive) = mpsc::unbounded_channel();
-        Ok(Watch { slots, notify, looking: false, again: false, send, receive, _thread: thread })
+        Ok(Watch {
+            slots,
+            notify,
+            looking: false,
+            again: false,
+            failed: false,
+            send,
+            receive,
+            _thread: thread,
+        })
     }
 
     /// Looks on a thread that may wait, one look at a time; [`News::Found`] has the result. `known`: the
@@ -82,6 +92,11 @@ impl Watch {
         });
     }
 
+    /// The last look came to nothing.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
     /// Waits for something to do.
     pub async fn next(&mut self) -> News {
         tokio::select! {
@@ -91,10 +106,11 @@ impl Watch {
                 if std::mem::take(&mut self.again) {
                     self.notify.notify_one();
                 }
+                self.failed = found.is_err();
                 match found {
                     Ok(found) => News::Found(found),
                     Err(error) => {
-                        tracing::warn!(%error, "the interfaces could not be looked at");
+                        tracing::warn!(%error, "the ways to the backends could not be looked up: they stay as they were");
                         News::Unknown
                     }
                 }
@@ -106,14 +122,14 @@ impl Watch {
 /// One look, here and now.
 ///
 /// # Errors
-/// The kernel does not tell which interfaces there are.
+/// The kernel does not tell which interfaces, neighbours or ports of bridges there are.
 pub fn look(
     slots: &Slots,
     addresses: &[IpAddr],
     known: &HashMap<u32, u32>,
 ) -> ringway_host::Result<Found> {
     let existing = next_hop::existing(slots, known)?;
-    let ways = next_hop::look(addresses, &existing.interfaces);
+    let ways = next_hop::look(addresses, &existing.interfaces)?;
     Ok(Found { existing, ways })
 }
 

@@ -12,6 +12,9 @@ use crate::problem::Error;
 
 /// Type of a pcapng file's first block (draft-ietf-opsawg-pcapng, section 4.1).
 const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+/// How files of the classic format begin, with microseconds and with nanoseconds, in either order of bytes
+/// (draft-ietf-opsawg-pcap, section 4).
+const CLASSIC: [u32; 4] = [0xa1b2_c3d4, 0xd4c3_b2a1, 0xa1b2_3c4d, 0x4d3c_b2a1];
 
 /// One captured packet.
 struct Packet {
@@ -32,15 +35,23 @@ pub fn packet(path: &Path, n: u64, layer3: bool) -> Result<Vec<u8>, Error> {
     let unreadable = |error: std::io::Error| failed(&error, "give a file that tcpdump -w wrote");
     let mut file = File::open(path).map_err(unreadable)?;
     let mut magic = [0; 4];
-    file.read_exact(&mut magic)
-        .map_err(|_| failed(&"too short to be a capture", "give a file that tcpdump -w wrote"))?;
+    let filled = file.read_exact(&mut magic).is_ok();
     file.rewind().map_err(unreadable)?;
     let reader = BufReader::new(file);
-    let found = match magic == SECTION_HEADER {
-        true => from_pcapng(reader, n),
-        false => from_pcap(reader, n),
+    let found = match magic {
+        SECTION_HEADER => from_pcapng(reader, n),
+        _ if filled && CLASSIC.contains(&u32::from_be_bytes(magic)) => from_pcap(reader, n),
+        _ => {
+            let what = "this is no capture: it begins neither as pcap nor as pcapng";
+            return Err(failed(
+                &what,
+                "give a file that `ringway capture -w FILE` or tcpdump -w wrote",
+            ));
+        }
     };
-    let packet = found.map_err(|error| failed(&error, "give a pcap or pcapng file"))?;
+    let damaged =
+        |error| failed(&format!("the capture is damaged or cut short: {error}"), "write it anew");
+    let packet = found.map_err(damaged)?;
     let packet = packet.map_err(|count| {
         failed(&format!("there is no packet {n}: it has {count}"), "packets count from 1")
     })?;
@@ -164,11 +175,15 @@ mod tests {
 
     #[test]
     fn no_capture_at_all() {
-        for (name, file) in
-            [("e", &b"hello, this is no capture"[..]), ("f", b""), ("g", &pcapng(1)[..40])]
-        {
-            let error = read(name, file, 1, false).expect_err("no capture");
-            assert!(error.contains("to do: "), "{error}");
+        let none = "this is no capture";
+        for (name, file, words) in [
+            ("e", &b"hello, this is text"[..], none),
+            ("f", b"", none),
+            ("g", &pcapng(1)[..40], "damaged or cut short"),
+            ("h", &pcap(1)[..20], "damaged or cut short"),
+        ] {
+            let error = read(name, file, 1, false).expect_err(words);
+            assert!(error.contains(words) && error.contains("to do: "), "{error}");
         }
         let missing = packet(Path::new("/nonexistent.pcapng"), 1, false).expect_err("missing");
         assert!(missing.what.contains("/nonexistent.pcapng"), "{missing}");

@@ -5,20 +5,22 @@
 pub mod capture;
 pub mod tuple;
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use ringway_abi::{Reason, Verdict};
+use ringway_config::PortRange;
 use ringway_host::Mac;
 use ringway_kernel::{
-    BackendState, DEFAULT_BPFFS, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
-    View,
+    BackendState, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
 };
 use serde::Serialize;
 
 use crate::ask::{self, Whom};
 use crate::explain::tuple::{Details, Protocol, Tuple};
+use crate::headers::Headers;
 use crate::problem::Error;
-use crate::status::{NextHop, Status};
+use crate::status::{self, NextHop, Status};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.explain/1";
@@ -62,6 +64,8 @@ pub struct Explanation {
     pub slot: u32,
     /// The service it is for; absent where it is for none.
     pub service: Option<Service>,
+    /// Where it is for none: services of the address it is sent to, on other ports or protocols.
+    pub services_there: Vec<String>,
     /// The flow it belongs to.
     pub flow: Option<Flow>,
     /// The source that its backend would see, where it would begin a nat flow. The port is the next
@@ -80,9 +84,9 @@ pub struct Explanation {
     /// What the reason means.
     pub meaning: &'static str,
     /// Why that happens.
-    pub cause: &'static str,
+    pub cause: String,
     /// What to do about it, if anything.
-    pub next: Option<&'static str>,
+    pub next: Option<String>,
     /// The user's own program (`on_pass`) would get it now, and have the last word.
     pub on_pass: bool,
     /// The frame as it would leave, in hexadecimal; absent when it is dropped.
@@ -143,6 +147,8 @@ pub struct Backend {
     pub up: bool,
     /// Why not, as far as the daemon says.
     pub reason: Option<String>,
+    /// Who keeps new flows from it though it is up: `is drained by an operator (override)`.
+    pub withheld: Option<&'static str>,
     /// Way to it; absent where none is known.
     pub next_hop: Option<NextHop>,
 }
@@ -167,7 +173,7 @@ pub fn explain(whom: &Whom<'_>, interface: &str, what: &What<'_>) -> Result<Expl
         Error::failed(what, "sudo ringway explain ...")
     })?;
     let status = ask::status(whom)?;
-    let view = View::open(Path::new(DEFAULT_BPFFS), &status.node).map_err(failed)?;
+    let view = ask::view(&status.node)?;
     let slot = slot_of(&status, interface)?;
     let mut explainer = Explainer::new(&view).map_err(failed)?;
     let entry = explainer.entry(slot).map_err(failed)?;
@@ -180,7 +186,13 @@ pub fn explain(whom: &Whom<'_>, interface: &str, what: &What<'_>) -> Result<Expl
     let explained = explainer.run(entry.device, &frame).map_err(failed)?;
     let services = view.services().map_err(failed)?;
     let names = Names { status: &status, services: &services };
-    Ok(names.explanation(packet, slot, &explained))
+    let mut explanation = names.explanation(packet, slot, &explained);
+    if explained.reason == Reason::NoService
+        && let Some(headers) = Headers::of(&frame, entry.layer3, 0)
+    {
+        explanation.services_there = names.services_at(headers.to);
+    }
+    Ok(explanation)
 }
 
 fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
@@ -228,6 +240,9 @@ struct Names<'a> {
 impl Names<'_> {
     fn explanation(&self, packet: String, slot: u32, it: &Explained) -> Explanation {
         let reason = if it.on_pass { Reason::OnPass } else { it.reason };
+        let (cause, next) = self
+            .withheld(it.service, reason)
+            .unwrap_or_else(|| (reason.cause().to_owned(), reason.next().map(str::to_owned)));
         Explanation {
             schema: SCHEMA,
             node: self.status.node.clone(),
@@ -235,6 +250,7 @@ impl Names<'_> {
             interface: self.interface(slot),
             slot,
             service: it.service.and_then(|id| self.service(id)),
+            services_there: Vec::new(),
             flow: it.flow.map(|flow| self.flow(&flow)),
             begins_as: it.begins.map(|source| source.to_string()),
             ring: it.ring.map(|ring| self.ring(&ring)),
@@ -243,8 +259,8 @@ impl Names<'_> {
             verdict: it.verdict.name(),
             reason: reason.name(),
             meaning: reason.meaning(),
-            cause: reason.cause(),
-            next: reason.next(),
+            cause,
+            next,
             on_pass: it.on_pass,
             frame: (it.verdict != Verdict::Drop).then(|| hex(&it.frame)),
         }
@@ -255,20 +271,16 @@ impl Names<'_> {
         found.map_or_else(|| format!("slot {slot}"), |one| one.name.clone())
     }
 
+    fn services_at(&self, address: IpAddr) -> Vec<String> {
+        let there = self.services.iter().filter(|service| service.key.address == address);
+        there.map(|service| format!("{}, {}", service.name, endpoint(service))).collect()
+    }
+
     fn service(&self, id: u16) -> Option<Service> {
         let found = self.services.iter().find(|service| service.id == id)?;
-        let ports = ringway_config::PortRange { first: found.key.port, last: found.key.last_port };
-        let address = match found.key.address {
-            std::net::IpAddr::V4(v4) => v4.to_string(),
-            std::net::IpAddr::V6(v6) => format!("[{v6}]"),
-        };
-        let protocol = match found.key.protocol {
-            ringway_plan::tables::Protocol::Tcp => "tcp",
-            ringway_plan::tables::Protocol::Udp => "udp",
-        };
         Some(Service {
             name: found.name.clone(),
-            endpoint: format!("{address}:{ports} {protocol}"),
+            endpoint: endpoint(found),
             forward: found.forward.to_string(),
             backends: found.backends.iter().filter_map(|one| self.backend(one.index)).collect(),
         })
@@ -286,18 +298,37 @@ impl Names<'_> {
     fn backend(&self, index: u32) -> Option<Backend> {
         let (service, state) = self.state(index)?;
         let address = state.address.to_string();
-        let told = self.status.services.iter().filter(|one| one.name == service.name);
-        let told = told.flat_map(|one| &one.backends).find(|one| one.endpoint() == address);
+        let told = self.told(service).find(|one| one.endpoint() == address);
         Some(Backend {
             address,
             up: state.up,
             reason: told.and_then(|backend| backend.reason.clone()),
+            withheld: told.and_then(status::Backend::withheld),
             next_hop: state.next_hop.map(|hop| NextHop {
                 interface: self.interface(hop.iface),
                 mac: Mac(hop.mac).to_string(),
                 mtu_bytes: hop.mtu,
             }),
         })
+    }
+
+    /// What the daemon says of a service's backends, once for each protocol.
+    fn told(&self, service: &ServiceState) -> impl Iterator<Item = &status::Backend> {
+        let named = |one: &&status::Service| one.name == service.name;
+        self.status.services.iter().filter(named).flat_map(|one| &one.backends)
+    }
+
+    /// Where nobody takes a packet since an operator, or the file, wants it so: who, and what undoes it.
+    fn withheld(&self, id: Option<u16>, reason: Reason) -> Option<(String, Option<String>)> {
+        if !matches!(reason, Reason::NoBackend | Reason::ResetNoBackend) {
+            return None;
+        }
+        let service = self.services.iter().find(|service| Some(service.id) == id)?;
+        let able =
+            |backend: &&status::Backend| backend.health.is_up() && backend.next_hop.is_some();
+        let backend = self.told(service).filter(able).find(|one| one.withheld().is_some())?;
+        let cause = format!("{} {}.", backend.shown(), backend.withheld()?);
+        Some((cause, Some(backend.release(&service.name))))
     }
 
     fn flow(&self, flow: &FlowFound) -> Flow {
@@ -338,6 +369,15 @@ impl Names<'_> {
         };
         let mac = it.frame.first_chunk().map(|mac| Mac(*mac).to_string());
         Some(Way { interface: self.interface(slot?), mac })
+    }
+}
+
+/// What clients address: `203.0.113.10:80 tcp`.
+fn endpoint(service: &ServiceState) -> String {
+    let ports = PortRange { first: service.key.port, last: service.key.last_port };
+    match service.key.address {
+        IpAddr::V4(address) => format!("{address}:{ports} {}", service.key.protocol),
+        IpAddr::V6(address) => format!("[{address}]:{ports} {}", service.key.protocol),
     }
 }
 

@@ -109,7 +109,8 @@ fn node(sheet: &mut Sheet, status: &Status) {
 
 fn daemon(sheet: &mut Sheet, status: &Status) {
     sheet.family(&START).add(&[], moment(status.daemon.since.as_deref()));
-    sheet.family(&LOOP_AGE).add(&[], status.daemon.loop_age_ms as f64 / 1000.0);
+    let loop_age_ms = status.daemon.loop_age_ms.unwrap_or_default();
+    sheet.family(&LOOP_AGE).add(&[], loop_age_ms as f64 / 1000.0);
     let mut reloads = sheet.family(&RELOADS);
     reloads.add(&["success"], status.reloads.succeeded);
     reloads.add(&["failure"], status.reloads.failed);

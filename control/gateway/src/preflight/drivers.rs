@@ -101,7 +101,7 @@ fn reset(facts: &Facts, link: &Link, driver: &str, report: &mut Report) {
         "driver {driver} makes its queues anew when the first program comes and when the last one goes: \
          up to some seconds without a packet, and the switch may see the link go down"
     );
-    let fix = "start (and `ringway detach`) when that does no harm; `systemctl restart ringway` swaps the \
+    let fix = "start (and `ringway detach`) when that does no harm; a restart of the daemon swaps the \
                program and does none; or write xdp_mode = \"generic\" under [node]";
     report.push("link-reset", &link.name, State::Warn, reason, fix);
 }

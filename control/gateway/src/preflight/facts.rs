@@ -66,7 +66,8 @@ pub struct Facts {
     pub thorough: bool,
     /// Rules of the firewall that name destinations, or why they are not known.
     pub firewall: Option<Result<Vec<Rule>, String>>,
-    /// Who answers for the addresses of dsr services on their backends' links.
+    /// Who answers for the addresses of dsr services on their backends' links, and for next hops whose MAC addresses
+    /// are not known.
     pub answering: HashMap<IpAddr, Result<Vec<Answerer>, String>>,
     /// Services as a running daemon sees them.
     pub health: Option<Vec<status::Service>>,
@@ -186,6 +187,18 @@ impl Facts {
         self.links.iter().find(|link| link.name == name)
     }
 
+    /// What the kernel knows of the next hop of a path, if it would send to it now.
+    pub fn next_hop(&self, path: &routes::Path) -> Option<Mac> {
+        let (ifindex, address) = (path.ifindex, path.next_hop());
+        let same = |known: &&Neighbour| known.ifindex == ifindex && known.address == address;
+        self.neighbours.iter().find(same).and_then(Neighbour::usable)
+    }
+
+    /// Whether any interface of the configuration is in this network namespace.
+    pub fn has_ours(&self, config: &Config) -> bool {
+        config.node.interfaces.iter().any(|name| self.link(name).is_some())
+    }
+
     /// The interface of ours that a VLAN device's frames are met on, tagged.
     pub fn tagged_on<'a>(&'a self, config: &Config, vlan: &'a Link) -> Option<&'a Link> {
         let mut at = vlan;
@@ -295,7 +308,8 @@ const AT_ONCE: usize = 32;
 /// And altogether: it is to take seconds.
 const AT_MOST: usize = 512;
 
-/// Asks on the links of backends that are neighbours; they have the service's address under dsr.
+/// Asks for next hops that the kernel does not know; and on the links of backends that are neighbours for the
+/// service's address, which they have under dsr.
 fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answerer>, String>> {
     let mut asked: BTreeSet<(IpAddr, u32)> = BTreeSet::new();
     for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
@@ -307,6 +321,11 @@ fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answe
         };
         asked.extend(service.backends.iter().filter_map(|backend| near(*backend.address)));
     }
+    let backends = config.services.iter().flat_map(|service| &service.backends);
+    let paths = backends.filter_map(|backend| facts.paths.get(&backend.address)?.as_ref().ok());
+    let silent =
+        paths.filter(|path| path.kind == RouteKind::Unicast && facts.next_hop(path).is_none());
+    asked.extend(silent.map(|path| (path.next_hop(), path.ifindex)));
     let asked: Vec<_> = asked.into_iter().take(AT_MOST).collect();
     let mut found: HashMap<IpAddr, Result<Vec<Answerer>, String>> = HashMap::new();
     for some in asked.chunks(AT_ONCE) {

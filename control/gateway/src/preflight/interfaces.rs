@@ -42,7 +42,15 @@ fn present<'a>(
             "there is no interface {name:?} in this network namespace",
             name = name.as_str()
         );
-        report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
+        let fix = match facts.has_ours(config) {
+            true => format!("name one of: {}", known()),
+            false => format!(
+                "none of the file's interfaces is here: another network namespace? Then run it there: \
+                 nsenter --net=/run/netns/NAME ringway ...; otherwise name some of: {}",
+                known()
+            ),
+        };
+        report.fail_at(config, name, "interface", reason, fix);
         return None;
     };
     if !is_usable(link) {
@@ -66,7 +74,8 @@ fn present<'a>(
         report.push("interface", &link.name, State::Fail, "it is down", fix);
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
-        report.push("interface", &link.name, State::Warn, reason, "check cable, switch or peer");
+        let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
+        report.push("interface", &link.name, State::Warn, reason, fix);
     } else {
         report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
     }

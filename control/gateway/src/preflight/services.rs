@@ -7,11 +7,11 @@ use ringway_config::{
 };
 use ringway_host::addresses::Address;
 use ringway_host::links::Link;
-use ringway_host::neighbours::Neighbour;
 use ringway_host::routes::{Path, RouteKind};
 
 use super::facts::Facts;
 use super::{Report, State};
+use crate::next_hop::asked_by;
 
 /// Every rule, service by service.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -117,6 +117,10 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         return;
     }
     let out = facts.link_name(path.ifindex);
+    if !facts.has_ours(config) {
+        // That is the fault, which its interfaces tell.
+        return;
+    }
     let ours = |link: &&Link| config.node.interfaces.iter().any(|name| **name == link.name);
     let leads_there =
         |link: &Link| link.ifindex == path.ifindex || link.master == Some(path.ifindex);
@@ -167,16 +171,26 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
     if let Some(out) = out.filter(|link| link.is_layer3()) {
         return report.ok("neighbour", subject, format!("{} needs none", out.name));
     }
-    let known = facts
-        .neighbours
-        .iter()
-        .find(|neighbour| neighbour.ifindex == path.ifindex && neighbour.address == next_hop);
-    match known.and_then(Neighbour::usable) {
-        Some(mac) => report.ok("neighbour", subject, format!("{next_hop} is at {mac}")),
-        None => {
+    if let Some(mac) = facts.next_hop(path) {
+        return report.ok("neighbour", subject, format!("{next_hop} is at {mac}"));
+    }
+    let (out, by) = (facts.link_name(path.ifindex), asked_by(next_hop));
+    match facts.answering.get(&next_hop) {
+        Some(Ok(answers)) if answers.is_empty() => {
             let reason =
-                format!("{next_hop} has not told its MAC address yet; the gateway will ask");
-            let fix = format!("if that does not help: ping {next_hop}");
+                format!("{next_hop} does not answer {by} on {out}: its machine cannot be reached");
+            let fix = format!(
+                "is it running, with this address, on the link of {out}? There: ip address; here: ping -c 3 {next_hop}"
+            );
+            report.push("neighbour", subject, State::Warn, reason, fix);
+        }
+        Some(Ok(answers)) => {
+            let macs: Vec<String> = answers.iter().map(|answer| answer.mac.to_string()).collect();
+            report.ok("neighbour", subject, format!("{next_hop} is at {}", macs.join(" and ")));
+        }
+        Some(Err(_)) | None => {
+            let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
+            let fix = format!("if that does not help: ping -c 3 {next_hop}");
             report.push("neighbour", subject, State::Unknown, reason, fix);
         }
     }

@@ -11,7 +11,7 @@ use ringway_host::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::routes::{Path, RouteKind};
 use ringway_kernel::{Bpffs, Holder, Probe, XdpMode as Attached};
 
-use super::facts::{Facts, Receiving};
+use super::facts::{Answerer, Facts, Receiving};
 use super::{Finding, State, judge};
 
 pub(super) fn ip(text: &str) -> IpAddr {
@@ -171,7 +171,36 @@ fn only_interfaces_that_would_do_are_suggested() {
     facts.links.insert(0, lo);
     facts.links.push(Link { up: false, ..link(4, "eth7") });
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
+    assert!(finding.fix.ends_with("name some of: eth0, eth1"), "{finding}");
+    let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
     assert_eq!(finding.fix, "name one of: eth0, eth1");
+}
+
+#[test]
+fn in_another_namespace_only_that_is_told() {
+    let report = judge(&config("interfaces = [\"wan\", \"lan\"]", ""), &machine());
+    let failures: Vec<_> = report.failures().collect();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    for finding in failures {
+        assert!(
+            finding.check == "interface" && finding.fix.contains("network namespace?"),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn who_does_not_answer_is_told_from_who_was_not_asked() {
+    let mut facts = machine();
+    let neighbour = |facts: &Facts| find(&config(ETH0, ""), facts, "neighbour");
+    assert_eq!(neighbour(&facts).state, State::Unknown);
+    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
+    let silent = neighbour(&facts);
+    assert!(silent.reason.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
+    assert!(silent.state == State::Warn && silent.fix.contains("ping -c 3 10.0.0.2"), "{silent}");
+    let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
+    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
+    assert_eq!(neighbour(&facts).state, State::Ok);
 }
 
 #[test]

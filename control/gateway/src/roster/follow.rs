@@ -8,6 +8,7 @@ use ringway_config::{Backend, Check, Config, Forward, Service};
 
 use super::rise::Rise;
 use super::{Entry, Member, Roster};
+use crate::changes::NewBackend;
 use crate::health::Health;
 use crate::next_hop::NoWay;
 use crate::overrides::Overrides;
@@ -87,6 +88,20 @@ impl Roster {
         }
     }
 
+    /// Backends that `other` has not and that are to get traffic, but cannot as far as is known.
+    pub fn idle_beside(&self, other: &Roster) -> Vec<NewBackend> {
+        let new = self.members().filter(|(_, member)| !other.has(member.id) && member.weight > 0);
+        let idle = |(entry, member): (&Entry, &Member)| {
+            Some(NewBackend {
+                service: entry.name.clone(),
+                address: member.endpoint.ip().to_string(),
+                port: member.endpoint.port(),
+                reason: member.obstacle()?,
+            })
+        };
+        new.filter_map(idle).collect()
+    }
+
     /// Backends that checks say are down, by the names of their services.
     pub fn down(&self) -> HashSet<(&str, SocketAddr)> {
         let down = self.members().filter(|(_, member)| member.health == Health::Down);
@@ -117,7 +132,7 @@ impl Member {
     /// anew, from the health it had.
     fn keep(&mut self, (was, known): Known, forward: Forward) -> bool {
         // dsr-l2 cannot go by way of a router.
-        if was == forward {
+        if was == forward || known.way.as_ref().is_ok_and(|hop| hop.router.is_none()) {
             self.way.clone_from(&known.way);
         }
         self.rising = known.rising;
@@ -142,6 +157,8 @@ impl Member {
 mod tests {
     use super::*;
     use crate::health::Event;
+    use crate::next_hop::Hop;
+    use ringway_host::Mac;
     use std::time::SystemTime;
 
     /// A service "web" with a check, and whatever backends and further keys.
@@ -195,6 +212,26 @@ mod tests {
         // Weights are nothing to a check.
         let heavy = "{ address = \"10.0.0.2\", weight = 9 }";
         assert_eq!(health(&roster.follow(&config(heavy, CHECK))), [(0, Health::Up)]);
+    }
+
+    #[test]
+    fn another_mode_goes_by_the_same_way_unless_it_cannot() {
+        let by = |router: Option<&str>| {
+            Ok(Hop {
+                slot: 0,
+                interface: "eth0".into(),
+                mac: Mac([2, 0, 0, 0, 0, 9]),
+                mtu: 1500,
+                source: None,
+                router: router.map(|address| address.parse().expect("address")),
+            })
+        };
+        let l2 = config(A, "forward = \"dsr-l2\"\nannounce = \"arp\"");
+        let mut roster = Roster::new(&config(A, ""));
+        roster.take_ways(|_| by(None));
+        assert!(!roster.follow(&l2).waiting(), "there is no moment without it");
+        roster.take_ways(|_| by(Some("10.0.0.254")));
+        assert!(roster.follow(&l2).waiting());
     }
 
     #[test]

@@ -21,8 +21,11 @@ use super::MOST;
 use crate::pins::{Pins, pin_error, remove_tree};
 use crate::{Error, Result};
 
-/// The first capture loads programs meanwhile, on a busy machine for seconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long to wait for others that begin: the first loads programs, on a busy machine for many
+/// seconds, and twelve may begin at once.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// How long one that ends waits: the daemon cleans up behind it in any case.
+const SHORT_PATIENCE: Duration = Duration::from_secs(20);
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// The place of a node's captures, for as long as nothing else may change in it.
@@ -62,7 +65,7 @@ impl Place {
                 _ => {}
             }
             // The last capture may just have taken it away.
-            if let Some(place) = Self::lock(&dir, deadline)? {
+            if let Some(place) = Self::lock(pins, deadline)? {
                 return Ok(place);
             }
         }
@@ -70,16 +73,17 @@ impl Place {
 
     /// The same where there is one.
     pub(super) fn find(pins: &Pins) -> Result<Option<Self>> {
-        Self::lock(&pins.capture(), Instant::now() + PATIENCE)
+        Self::lock(pins, Instant::now() + SHORT_PATIENCE)
     }
 
     /// The same where there is one and nobody is at it.
     pub(super) fn find_idle(pins: &Pins) -> Result<Option<Self>> {
-        Self::lock(&pins.capture(), Instant::now())
+        Self::lock(pins, Instant::now())
     }
 
     /// `None` where there is none, or where patience ends at once.
-    fn lock(dir: &Path, deadline: Instant) -> Result<Option<Self>> {
+    fn lock(pins: &Pins, deadline: Instant) -> Result<Option<Self>> {
+        let dir = &pins.capture();
         let Some(fd) = open(dir)? else { return Ok(None) };
         let patient = deadline > Instant::now();
         loop {
@@ -90,7 +94,7 @@ impl Place {
             match (patient, Instant::now() < deadline) {
                 (false, _) => return Ok(None),
                 (true, false) => {
-                    return Err(pin_error("lock", dir)(ErrorKind::TimedOut.into()));
+                    return Err(Error::CaptureBusy { node: pins.node().to_owned() });
                 }
                 (true, true) => std::thread::sleep(GLANCE),
             }

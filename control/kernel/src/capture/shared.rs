@@ -54,7 +54,7 @@ impl Shared {
     /// Loads and pins it, upon the live maps. No packet meets it yet.
     pub(super) fn load(live: &Maps, pins: &Pins, place: &Place) -> Result<Self> {
         place_cleared(place)?;
-        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_bytes"))?;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let own = MAPS.map(|(name, _)| name);
         let (programs, mut maps) =
             load_capture(live, icmp_budget(live), cpus.try_into().unwrap_or(1), own)?;

@@ -211,3 +211,18 @@ fn a_look_that_failed_is_said_beside_the_one_before() {
     model.take(Ok(look()));
     assert!(!screen(&model, 160, 24).contains("hangs"));
 }
+
+#[test]
+fn one_look_fits_its_terminal() {
+    for view in TopView::value_variants() {
+        let model = model(*view);
+        let text = super::super::printed(&model, 80, false);
+        // What is wrong is said in full.
+        for line in text.lines().skip(1) {
+            assert!(line.chars().count() <= 80, "{line:?}");
+        }
+        assert!(text.lines().nth(1).is_some_and(|line| line.ends_with("  over 1 s")), "{text}");
+        let all = super::super::printed(&model, u16::MAX, false);
+        assert!(model.columns().iter().all(|column| all.contains(column.title)), "{all}");
+    }
+}

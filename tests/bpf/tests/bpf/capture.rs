@@ -120,7 +120,7 @@ fn each_sees_what_it_wants() {
     let view = world.gateway.view();
     let (service, backend) = (flow.backend.service, flow.backend.index);
     let mut captures = [
-        start(&view, "tcp", |w| w.snaplen = 60).unwrap(),
+        start(&view, "tcp", |w| w.snaplen = 40).unwrap(),
         start(&view, "udp", |_| ()).unwrap(),
         start(&view, "", |w| w.iface = Some(BACK)).unwrap(),
         start(&view, "", |w| w.verdicts = &[Verdict::Pass, Verdict::Drop]).unwrap(),
@@ -149,9 +149,53 @@ fn each_sees_what_it_wants() {
     ];
     assert_eq!(reasons, wanted);
     let (short, whole) = (&saw[0][0], &saw[5][0]);
-    assert_eq!(short.before.0, whole.before.0[..whole.before.0.len().min(60)]);
+    assert_eq!(short.before.0, whole.before.0[..40]);
     assert_eq!(short.before.1, whole.before.1);
-    assert!(saw[1][0].after.is_none());
+    let (short_after, whole_after) = (short.after.as_ref(), whole.after.as_ref());
+    let (short_after, whole_after) = (short_after.unwrap(), whole_after.unwrap());
+    assert_eq!((&short_after.0[..], short_after.1), (&whole_after.0[..40], whole_after.1));
+    let nobodys = &saw[1][0];
+    assert!(nobodys.service.is_none() && nobodys.backend.is_none() && nobodys.after.is_none());
+}
+
+/// By tags, and by the interface that has them. What leaves may match where what came does not.
+#[test]
+fn tags_are_filtered() {
+    needs_root!("tags_are_filtered");
+    const VLAN: u32 = 10;
+    let mut world = World::pinned();
+    world.add_vlan(VLAN, FRONT, &[(0x8100, 5)]);
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    let view = world.gateway.view();
+    let mut captures = [
+        start(&view, "vlan and tcp", |_| ()).unwrap(),
+        start(&view, "vlan 5 and dst port 4711", |_| ()).unwrap(),
+        start(&view, "vlan 6", |_| ()).unwrap(),
+        start(&view, "tcp", |_| ()).unwrap(),
+        start(&view, "", |w| w.iface = Some(VLAN)).unwrap(),
+        start(&view, "", |w| w.iface = Some(FRONT)).unwrap(),
+    ];
+    let plain = flow.next(flags::ACK);
+    let tagged = plain.clone().with(|f| f.vlans = vec![(0x8100, 5)]);
+    let elsewhere = tagged.clone().with(|f| f.dst.set_port(4711));
+    for frame in [&plain, &tagged, &elsewhere] {
+        world.send(frame);
+    }
+    let saw = captures.each_mut().map(|session| {
+        seen(session).into_iter().map(|seen| (seen.before.0, seen.iface)).collect::<Vec<_>>()
+    });
+    let head = |bytes: Vec<u8>| bytes[..bytes.len().min(HEAD)].to_vec();
+    let [plain, tagged, elsewhere] = [(plain, FRONT), (tagged, VLAN), (elsewhere, VLAN)]
+        .map(|(frame, iface)| (head(frame.bytes()), iface));
+    let wanted = [
+        vec![tagged.clone(), elsewhere.clone()],
+        vec![elsewhere.clone()],
+        vec![],
+        vec![plain.clone(), tagged.clone()],
+        vec![tagged, elsewhere],
+        vec![plain],
+    ];
+    assert_eq!(saw, wanted);
 }
 
 #[test]
@@ -160,7 +204,8 @@ fn samples() {
     let mut world = World::pinned();
     let flow = world.connect(Family::V4, ports::ACROSS);
     let view = world.gateway.view();
-    let client = format!("src net 10.0.0.0/8 or host {}", Family::V4.client());
+    // Of a request before it is rewritten, of an answer after.
+    let client = format!("host {}", Family::V4.client());
     let mut tenth = start(&view, "", |w| w.sample = 10).unwrap();
     let mut late = start(&view, &client, |w| w.sample = 10).unwrap();
     let mut every = begin(&world, "");
@@ -174,6 +219,14 @@ fn samples() {
         assert!((10..=12).contains(&count), "{count}");
         assert_eq!(session.counts().unwrap().matched, count as u64);
     }
+    // Of those of one interface: what comes by others between them does not count.
+    let mut half = start(&view, "", |w| (w.sample, w.iface) = (2, Some(BACK))).unwrap();
+    for _ in 0..10 {
+        requests(&world, &flow, 1);
+        world.answer(&flow, flags::ACK);
+    }
+    let count = seen(&mut half).len();
+    assert!((5..=7).contains(&count), "{count}");
 }
 
 /// A reader that sleeps: what does not fit is counted, and traffic is as ever.

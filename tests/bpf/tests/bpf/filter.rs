@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::test_runner::{Config, TestRunner};
 use ringway_abi::Verdict;
 use ringway_bpf_tests::run::{Program, filter_program};
-use ringway_filter::{Error, Filter, Surroundings};
+use ringway_filter::{Classic, Error, Filter, Surroundings};
 
 use crate::needs_root;
 
@@ -35,6 +35,25 @@ fn filters_load() {
         most = most.max(verified);
     }
     println!("filters: at most {most} instructions verified");
+}
+
+/// 81 is never beyond X, of at most 60: an older verifier looks behind that all the same, and finds an X whose least value
+/// is above its greatest.
+#[test]
+fn a_branch_that_is_never_taken() {
+    needs_root!("a_branch_that_is_never_taken");
+    let instruction = |code, jt, jf, k| Classic { code, jt, jf, k };
+    let program = [
+        instruction(0x80, 0, 0, 0),      // ld #len
+        instruction(0xb1, 0, 0, 17),     // ldxb 4*([17]&0xf)
+        instruction(0x15, 0, 3, 81),     // jeq #81, on, no
+        instruction(0x2d, 2, 0, 0),      // ja x, no, on
+        instruction(0x40, 0, 0, 44),     // ld [x + 44]
+        instruction(0x06, 0, 0, 65_535), // ret #65535
+        instruction(0x06, 0, 0, 0),      // no: ret #0
+    ];
+    let filter = Filter::from_classic(&program).unwrap();
+    agree(&filter, &load(&filter), &[vec![0xff; 81], vec![0xff; 200]]);
 }
 
 #[test]

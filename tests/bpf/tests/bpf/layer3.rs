@@ -16,7 +16,10 @@ const HEADER: usize = 14;
 
 /// A world in which the interfaces of these slots have no Ethernet header.
 fn world_with_layer3(slots: &[u32]) -> World {
-    let mut world = World::new();
+    without_headers(World::new(), slots)
+}
+
+fn without_headers(mut world: World, slots: &[u32]) -> World {
     slots.iter().for_each(|slot| world.make_layer3(*slot));
     world
 }
@@ -75,7 +78,7 @@ fn backends_behind_one() {
 #[test]
 fn clients_behind_one() {
     needs_root!("clients_behind_one");
-    let mut world = world_with_layer3(&[FRONT]);
+    let mut world = without_headers(World::watched(), &[FRONT]);
     for family in FAMILIES {
         for proto in [TCP, UDP] {
             let request = first(&mut world, family, proto, ports::ACROSS);
@@ -135,7 +138,7 @@ fn from_one_to_another() {
 #[test]
 fn our_own_answers_go_back() {
     needs_root!("our_own_answers_go_back");
-    let mut world = world_with_layer3(&[FRONT]);
+    let mut world = without_headers(World::watched(), &[FRONT]);
     for family in FAMILIES {
         let (src, dst) = world.ends(family, ports::ACROSS);
         let stray = Frame::tcp(src, dst, flags::ACK);
@@ -192,6 +195,9 @@ fn what_is_not_ours_is_passed_as_it_came() {
     let stopped = world.root(FRONT).run(&elsewhere, &mut Vec::new()).unwrap();
     assert_eq!(stopped, Verdict::Drop);
     world.set_stage(Slot::OnPass, None, false);
+    if world.is_watched() {
+        return; // a balancer stands in
+    }
     world.set_stage(Slot::Balance, None, false);
     let seen = world.feed(FRONT, &elsewhere);
     assert_eq!(seen.pair(), (Verdict::Pass, Reason::NoStage));

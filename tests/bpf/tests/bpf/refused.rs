@@ -280,6 +280,8 @@ fn the_budget_comes_back() {
     world.change_settings(|set| {
         (set.icmp_gap_us, set.icmp_prefix_gap_us, set.icmp_burst) = (1, 200_000, 2);
     });
+    // Another's: what is loaded before the first packet takes its time, too.
+    outcomes(&mut world, Family::V4, 8 << 8, 1);
     let began = std::time::Instant::now();
     let mut sent = 0;
     while sent < 8 {

@@ -18,7 +18,7 @@ fn stranger(world: &mut World) -> (Frame, Reason) {
 #[test]
 fn without_any_stage_everything_passes() {
     needs_root!("without_any_stage_everything_passes");
-    let mut world = World::new();
+    let mut world = World::unwatched();
     let (src, dst) = world.ends(Family::V4, ports::ACROSS);
     let syn = Frame::tcp(src, dst, SYN);
     world.set_stage(Slot::Balance, None, false);
@@ -30,7 +30,7 @@ fn without_any_stage_everything_passes() {
 #[test]
 fn the_users_program_gets_what_is_passed() {
     needs_root!("the_users_program_gets_what_is_passed");
-    let mut world = World::new();
+    let mut world = World::unwatched();
     let (frame, reason) = stranger(&mut world);
     let dropping = foreign_program(Verdict::Drop, true).unwrap();
     world.set_stage(Slot::OnPass, Some(&dropping), true);
@@ -59,7 +59,7 @@ fn the_users_program_gets_what_is_passed() {
 #[test]
 fn a_program_without_the_frags_flag_is_refused() {
     needs_root!("a_program_without_the_frags_flag_is_refused");
-    let world = World::new();
+    let world = World::unwatched();
     let linear = foreign_program(Verdict::Pass, false).unwrap();
     assert!(world.try_set_stage(Slot::OnPass, Some(&linear), true).is_err());
 }
@@ -68,7 +68,7 @@ fn a_program_without_the_frags_flag_is_refused() {
 #[test]
 fn stages_come_in_their_order() {
     needs_root!("stages_come_in_their_order");
-    let mut world = World::new();
+    let mut world = World::unwatched();
     let (frame, _) = stranger(&mut world);
     let verdicts =
         [(Slot::OnPass, Verdict::Pass), (Slot::Forward, Verdict::Tx), (Slot::Steer, Verdict::Drop)];

@@ -7,7 +7,7 @@ use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::table::{check, row};
 use ringway_bpf_tests::{Flow, World, ports, wire};
-use ringway_plan::tables::NextHop;
+use ringway_plan::tables::{NextHop, Tables};
 
 use crate::needs_root;
 
@@ -30,14 +30,21 @@ fn tags(slot: u32) -> Vec<(u16, u16)> {
 
 /// Backends of [`ports::ACROSS`] behind this slot.
 fn world(way_out: u32) -> World {
-    let mut world = World::with(8192, |tables| {
+    with_vlans(World::with(8192, backends_behind(way_out)))
+}
+
+fn backends_behind(way_out: u32) -> impl FnOnce(&mut Tables) {
+    move |tables| {
         let across: Vec<u16> =
             tables.services.iter().filter(|s| s.key.port == ports::ACROSS).map(|s| s.id).collect();
         for backend in tables.backends.iter_mut().filter(|b| across.contains(&b.service)) {
             let hop = backend.next_hop.unwrap();
             backend.next_hop = Some(NextHop { iface: way_out, ..hop });
         }
-    });
+    }
+}
+
+fn with_vlans(mut world: World) -> World {
     world.add_vlan(ONE, FRONT, &tags(ONE));
     world.add_vlan(TWO, FRONT, &tags(TWO));
     world.add_vlan(BEHIND, BACK, &tags(BEHIND));
@@ -193,7 +200,7 @@ fn own_answers() {
 #[test]
 fn icmp_in_a_vlan() {
     needs_root!("icmp_in_a_vlan");
-    let world = world(BEHIND);
+    let world = with_vlans(World::watched_with(8192, backends_behind(BEHIND)));
     world.change_settings(|set| (set.icmp_gap_us, set.icmp_prefix_gap_us) = (0, 0));
     for (slot, family) in [ONE, TWO].into_iter().flat_map(|slot| FAMILIES.map(|f| (slot, f))) {
         let ping = icmp::frame(family.client(), family.vip(), icmp::echo(family, false, b"data"));

@@ -187,6 +187,11 @@ fn an_interface_that_is_down() -> Result<()> {
     problem(&gateway, "interface-down", "ip link set dev eth0 up")?;
     site.net.gateway.ip("link set dev eth0 up\n")?;
     mended(&gateway)?;
+    // And one whose far end is.
+    site.net.switch.ip("link set dev gw down\n")?;
+    problem(&gateway, "no-carrier", "interface eth1 has no carrier")?;
+    site.net.switch.ip("link set dev gw up\n")?;
+    mended(&gateway)?;
     Ok(())
 }
 
@@ -226,11 +231,16 @@ fn packets_that_the_kernel_drops_after_us() -> Result<()> {
     detach_pass(&site.net.switch, "gw")?;
     let socket = site.client().run(|| UdpSocket::bind("0.0.0.0:0"))??;
     socket.connect(ECHO)?;
-    for _ in 0..50 {
-        socket.send(b"x")?;
-    }
-    finding(&gateway, "packets-lost", "lost-no-receiver")?;
-    Ok(())
+    // Some may be lost before the daemon looks for the first time.
+    let lost = |status: &Value| {
+        for _ in 0..50 {
+            // What is not answered is not the question.
+            let _ = socket.send(b"x");
+        }
+        has(&status["findings"], "packets-lost")
+    };
+    gateway.wait_status("lost", lost)?;
+    finding(&gateway, "packets-lost", "lost-no-receiver")
 }
 
 /// Flows that have come off probation give way to nobody.
@@ -290,6 +300,15 @@ fn a_daemon_that_hangs() -> Result<()> {
         other => Err(format!("{other:?}")),
     })?;
     took("not ready", began);
+    // The tables say the rest, and who it is that hangs.
+    let ran = gateway.ringway(&["status"])?;
+    let pid = gateway.child().pid();
+    ensure!(
+        ran.code == 3 && ran.out.contains(&format!("(process {pid}) does not answer")),
+        "{ran:?}"
+    );
+    ensure!(ran.out.contains(&format!("kill -KILL {pid}")), "{ran:?}");
+    ensure!(ran.out.contains("last known: 1/1 up"), "{ran:?}");
     gateway.child().signal(Signal::CONT)?;
     mended(&gateway)?;
     Ok(())

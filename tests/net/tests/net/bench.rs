@@ -18,9 +18,9 @@ fn packets_cost_something() -> Result<()> {
     ensure!(ran.code == 0, "{ran:?}");
     ensure!(report["schema"] == "ringway.bench.packet/1", "{report}");
     ensure!(report["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0), "{report}");
-    let plausible =
-        |ns: &serde_json::Value| ns.as_u64().is_some_and(|ns| (1..100_000).contains(&ns));
-    ensure!(plausible(&report["wrapper_ns"]), "{report}");
+    // Beside others, the least that can be done may seem to cost nothing.
+    let plausible = |ns: &serde_json::Value| ns.as_u64().is_some_and(|ns| ns < 100_000);
+    ensure!(plausible(&report["wrapper_ns"]) && report["wrapper_ns"] != 0, "{report}");
     let paths = report["paths"].as_array().context("no paths")?;
     let rows: Vec<_> = paths.iter().map(|p| (p["name"].as_str(), p["ip"].as_u64())).collect();
     let expected = [("pass", 4), ("pass", 6), ("nat", 4), ("nat", 6)];

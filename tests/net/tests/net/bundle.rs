@@ -46,6 +46,10 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
         gateway.ringway(&[&["bundle", &file.to_string_lossy()], more].concat())
     };
 
+    // The client is a neighbour that the kernel knows.
+    let client_address = site.net.client.addresses()[0].to_string();
+    let known = "lladdr 02:00:00:00:00:99 dev eth0 nud stale";
+    site.net.gateway.ip(&format!("neigh replace {client_address} {known}\n"))?;
     let first = file("first.tar");
     let ran = bundle(&gateway, &first, &[])?;
     ensure!(ran.code == 0 && ran.out.contains("read it before you send it"), "{ran:?}");
@@ -76,14 +80,15 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
     let all = everything(&first)?;
     ensure!(!all.contains(SECRET), "a secret is in it");
     ensure!(!all.contains(&client), "a client is in it");
-    let client_address = site.net.client.addresses()[0].to_string();
     ensure!(
         !member(&first, "network.json")?.contains(&format!("\"{client_address}\"")),
         "a client"
     );
 
     let again = bundle(&gateway, &first, &[])?;
-    ensure!(again.code == 1 && again.err.contains("remove it"), "{again:?}");
+    ensure!(again.code == 1 && again.err.contains("--overwrite"), "{again:?}");
+    let again = bundle(&gateway, &first, &["--overwrite"])?;
+    ensure!(again.code == 0, "{again:?}");
     let full = bundle(&gateway, &file("with.tar"), &["--with-flows"])?;
     ensure!(full.code == 0, "{full:?}");
     ensure!(member(&file("with.tar"), "flows.json")?.contains(&client), "no flow of {client}");

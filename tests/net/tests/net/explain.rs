@@ -82,6 +82,8 @@ fn says_what_then_happens() -> Result<()> {
         let said = explain(&gateway, &[&format!("udp {client} > {other}")])?;
         verdict(&said, "pass", "no-service")?;
         ensure!(said["service"].is_null(), "{said}");
+        let there = said["services_there"].to_string();
+        ensure!(there.contains(&format!("{name}, {end} tcp")), "{said}");
         ensure!(line.ask("who")? == backend, "the line");
     }
 
@@ -173,7 +175,7 @@ fn takes_captures_and_no_nonsense() -> Result<()> {
     refused(&gateway, &["-i", "eth0", "--flags", "sin", words], &["\"sin\" is no TCP flag"])?;
     refused(&gateway, &["-i", "eth0", "--bytes", "10", words], &["has no room for its headers"])?;
     refused(&gateway, &["-i", "eth0", "-r", &path, "-n", "3"], &["no packet 3: it has 2"])?;
-    refused(&gateway, &["-i", "eth0", "-r", "/etc/hostname"], &["/etc/hostname"])?;
-    refused(&gateway, &["-i", "eth0"], &["required"])?;
+    refused(&gateway, &["-i", "eth0", "-r", "/etc/hostname"], &["/etc/hostname", "no capture"])?;
+    refused(&gateway, &["-i", "eth0"], &["required", "PACKET", "--read"])?;
     Ok(())
 }

@@ -1,13 +1,11 @@
 //! Datagrams that do not fit into one packet, both ways, and what comes of floods of them.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Gateway, SERVICE_V4, SOON, Site, ask_udp, needs_root, service};
-use serde_json::Value;
+use ringway_net_tests::{Site, ask_udp, needs_root};
 
-use crate::udp::{echoes, socket_to};
+use crate::udp::{before_iperf, echoes, iperf, socket_to};
 
 /// The answer is as long as the question, so both come in fragments.
 #[test]
@@ -35,21 +33,11 @@ fn long_datagrams_both_ways() -> Result<()> {
 fn bulk_udp_in_fragments() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let target = SocketAddr::new(SERVICE_V4, 5201);
-    let mut server = site.net.backends[0].ns.tool("iperf3")?;
-    server.args(["-s", "--forceflush"]);
-    let mut server = site.net.backends[0].ns.spawn(server)?;
-    server.wait_for_log("Server listening", SOON)?;
-    let more = "announce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n";
-    let services = service("bulk", target, &site.backends(SERVICE_V4, 5201), more);
-    let _gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
-    for direction in [&[][..], &["-R"][..]] {
-        let mut client = site.client().tool("iperf3")?;
-        client.args(["-J", "-c", "10.1.0.80", "-t", "2", "-u", "-b", "20M", "-l", "4000"]);
-        let output = client.args(direction).output()?;
-        let said: Value = serde_json::from_slice(&output.stdout).context("iperf3")?;
-        ensure!(said["error"].is_null(), "iperf3: {}", said["error"]);
-        let sum = &said["end"]["sum"];
+    let _gateway = before_iperf(&site)?;
+    for direction in [None, Some("-R")] {
+        let mut more = vec!["-u", "-b", "20M", "-l", "4000"];
+        more.extend(direction);
+        let sum = &iperf(&site, &more)?["sum"];
         let lost = sum["lost_percent"].as_f64().context("no loss")?;
         let packets = sum["packets"].as_f64().context("no packets")?;
         ensure!(packets > 500.0 && lost < 5.0, "{direction:?}: {lost} % of {packets} lost");

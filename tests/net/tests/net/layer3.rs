@@ -1,6 +1,7 @@
 //! Devices without an Ethernet header, as WireGuard's: by TUN devices, whose packets are like them.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,7 @@ use ringway_net_tests::{
 use ringway_testnet::{End, Namespace, Nginx, VethOptions, XdpReceive, veth};
 use serde_json::Value;
 
+use crate::capture::{begin, end, totals, tshark};
 use crate::passing::counted;
 
 const ECHO: u16 = 7;
@@ -172,7 +174,13 @@ fn clients_behind_it() -> Result<()> {
     gateway.sysctl("net/ipv6/conf/all/forwarding", "1")?;
     let mut running = Gateway::launch(&gateway, &text)?;
     running.wait_serving()?;
+    let file = gateway.directory().join("raw.pcapng");
+    let capture =
+        begin(&gateway, &["-s", "60", "-w", &file.to_string_lossy(), "port 7 or port 80"])?;
     all_answer(&client)?;
+    let (code, log) = end(capture)?;
+    ensure!(code == 0 && totals(&log)?[0] > 100, "{log}");
+    captured_with_and_without_header(&gateway, &file)?;
     // What Ringway itself says to a client goes back by the device: a reset, an echo.
     let refused = Line::open(&client, "10.1.0.80:81".parse()?);
     let refused = refused.err().map(|error| error.kind());
@@ -189,6 +197,24 @@ fn clients_behind_it() -> Result<()> {
     ensure!(count("tun0", "tx", "reset-no-backend") == 1, "{}", status["counters"]);
     ensure!(count("tun0", "tx", "echo-reply") == 4, "{}", status["counters"]);
     balanced(&status)
+}
+
+/// Records of tun0 begin with the IP header, those of eth1 with Ethernet's; of both there are 60 bytes.
+fn captured_with_and_without_header(gateway: &Namespace, file: &Path) -> Result<()> {
+    // WTAP_ENCAP_ETHERNET and WTAP_ENCAP_RAW_IP of Wireshark's wiretap/wtap.h.
+    let of = |interface| if interface == "tun0" { "7" } else { "1" };
+    let fields = ["frame.interface_name", "frame.encap_type", "frame.cap_len", "frame.len"];
+    let rows = tshark(gateway, file, &[&fields[..], &["ip.src", "ipv6.src"]].concat())?;
+    let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.split('\t').collect()).collect();
+    for row in &rows {
+        ensure!(row[1] == of(row[0]) && row[4].is_empty() != row[5].is_empty(), "{row:?}");
+        ensure!(row[2].parse::<u32>()? == row[3].parse::<u32>()?.min(60), "{row:?}");
+    }
+    for (interface, source) in [("tun0", "10.1.0.2"), ("tun0", "fd01::2"), ("eth1", "10.2.0.2")] {
+        let found = rows.iter().any(|row| row[0] == interface && row[4..].contains(&source));
+        ensure!(found, "nothing by {interface} from {source}");
+    }
+    Ok(())
 }
 
 /// The far end asks for what it has itself, so that all goes in and out by the device: the kernel

@@ -38,8 +38,18 @@ fn rates_under_load_and_none_without_a_daemon() -> Result<()> {
     let status = gateway.status()?;
     ensure!(status["services"][0]["rates"].is_null(), "{}", status["services"][0]);
     ensure!(status["interfaces"][0]["rate_pps"].is_null(), "{}", status["interfaces"][0]);
+    // Nobody checks them.
+    let backend = &status["services"][0]["backends"][0];
+    ensure!(backend["health"] == "unknown" && backend["last_health"] == "up", "{backend}");
+    ensure!(status["from_pins"] == true && status["degraded"] == true, "{status}");
+    ensure!(status["daemon"]["uptime_s"].is_null(), "{}", status["daemon"]);
+    ensure!(status["unready"][0]["kind"] == "daemon-not-running", "{}", status["unready"]);
     let ran = gateway.ringway(&["status"])?;
-    ensure!(ran.out.contains("packets/s"), "{ran:?}");
+    ensure!(ran.code == 3 && ran.out.contains("packets/s"), "{ran:?}");
+    ensure!(
+        ran.out.contains("last known: up") && ran.out.contains("last known: 2/2 up"),
+        "{ran:?}"
+    );
     Ok(())
 }
 
@@ -72,6 +82,9 @@ fn memory_of_every_map() -> Result<()> {
     }
     let used = |name: &str| maps.iter().find(|m| m["name"] == name).map(|m| &m["used_entries"]);
     ensure!(used("backends") == Some(&2.into()) && used("rings") == Some(&1.into()), "{said}");
+    let room = maps.iter().find(|map| map["name"] == "flows").map(|map| &map["max_entries"]);
+    let status = gateway.status()?;
+    ensure!(room == Some(&status["flow_table"]["capacity_flows"]), "{room:?}: {status}");
     let sum: u64 = maps.iter().filter_map(|map| map["bytes"].as_u64()).sum();
     ensure!(said["sum_bytes"] == sum && sum > 1 << 20, "{sum}: {said}");
     let text = gateway.ringway(&["status", "--memory"])?;

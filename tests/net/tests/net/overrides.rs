@@ -70,6 +70,13 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     let told = done(&gateway, &["backend", "drain", "echo", "10.2.0.11"])?;
     ensure!(told["rings"][0]["moved_slots"].as_u64() > Some(30_000), "{told}");
     ensure!(told["flows"]["reset_flows"] == 0, "{told}");
+    // Counted after the drain: those who wait for the last flow are not told of a time before the first.
+    ensure!(told["backend"]["flows"].as_u64() >= Some(1), "{told}");
+    let flows = backend(&gateway.status()?, "10.2.0.11")?["current_flows"].as_u64();
+    ensure!(flows >= Some(1), "{flows:?} flows, and one is open");
+    ensure!(told["unserved_services"] == serde_json::json!([]), "{told}");
+    let logged = gateway.log();
+    ensure!(logged.contains("echo: backend 10.2.0.11 is drained (by user 0)"), "{logged}");
     let only_second = |what: &str| -> Result<()> {
         let names = new_ones(&site, 30)?;
         ensure!(!names.contains_key("b1"), "{what}: {names:?}");
@@ -127,11 +134,18 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     for _ in 0..20 {
         ensure!(get(site.client(), WEB)? == "b2");
     }
-    // All drained: no new flow, and status says so.
-    done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    // All drained: no new flow, and everybody says so, and what undoes it.
+    let told = done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
+    ensure!(told["unserved_services"] == serde_json::json!(["web"]), "{told}");
     ensure!(get(site.client(), WEB).is_err());
     let said = gateway.ringway(&["status"])?;
     ensure!(said.code == 3 && said.out.contains("no backend gets traffic"), "{said:?}");
+    let undo = "ringway backend weight web 10.2.0.11:80 1";
+    ensure!(said.out.contains(undo) && said.out.contains("10.2.0.12:80 is drained by"), "{said:?}");
+    let asked = ["explain", "-i", "eth0", "tcp 10.1.0.2:4711 > 10.1.0.80:80"];
+    let said = gateway.ringway(&asked)?.out;
+    ensure!(said.contains("10.2.0.12:80, up, but is drained by an operator"), "{said}");
+    ensure!(said.contains(&format!("to do: {undo}")), "{said}");
     let shown = gateway.ringway(&["overrides"])?.out;
     for line in ["10.2.0.11:80  weight 0", "10.2.0.12:80  drained, then weight 3"] {
         ensure!(shown.contains(line), "{line:?} not in {shown}");
@@ -143,6 +157,7 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     ensure!(get(site.client(), WEB).is_err(), "it is drained");
     let said = gateway.ringway(&["overrides", "clear", "web", "10.2.0.12"])?.out;
     ensure!(said.contains("1 override is cleared"), "{said}");
+    ensure!(said.contains("web: 10.2.0.12:80 gets new flows by weight 1; "), "{said}");
     ensure!(get(site.client(), WEB)? == "b2");
     done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
     // Without a daemon they are listed too, and nothing can be changed.
@@ -170,6 +185,7 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
         |arguments: &[&str]| ringway(&site.net.gateway, &[arguments, &["--node", &node]].concat());
     let all = [
         &["status"][..],
+        &["status", "--service", "web"],
         &["status", "--ready"],
         &["reload"],
         &["overrides"],
@@ -181,6 +197,11 @@ fn the_name_of_a_node_is_enough() -> Result<()> {
     for arguments in all {
         let ran = by_name(arguments)?;
         ensure!(ran.code == 0, "{arguments:?}: {ran:?}");
+    }
+    for arguments in [&["status"][..], &["status", "--memory"], &["flows"], &["reload"]] {
+        let ran = ringway(&site.net.gateway, &[arguments, &["--node", "nobody"]].concat())?;
+        ensure!(ran.err.contains("no node \"nobody\" on this machine"), "{arguments:?}: {ran:?}");
+        ensure!(ran.code == 3 && ran.err.contains(&node), "{arguments:?}: {ran:?}");
     }
     // Without the note, a daemon that runs is not said to be dead.
     let note = gateway.pins().join("socket");
@@ -211,6 +232,7 @@ fn overrides_of_what_is_not_there() -> Result<()> {
         (&["backend", "weight", "web", "10.2.0.11:81", "5"], "it has 10.2.0.11:80, 10.2.0.12:80"),
         (&["backend", "weight", "web", "10.2.0.11", "5000"], "0..=1000"),
         (&["overrides", "clear", "web"], "has no override"),
+        (&["overrides", "clear"], "there is no override to clear"),
     ] {
         let ran = gateway.ringway(arguments)?;
         ensure!(ran.code == 2 && ran.err.contains(words), "{arguments:?}: {ran:?}");

@@ -11,7 +11,7 @@ use ringway_net_tests::{
     Ran, SERVICE_V4, SOON, Site, WEB, binary, configuration, detach_link, get, needs_root, service,
 };
 use ringway_testnet::{
-    Child, End, Namespace, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for,
+    Child, End, Namespace, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
 };
 use serde_json::Value;
 
@@ -69,6 +69,11 @@ impl Machine {
         let mut command = self.namespace.command("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())).args(words);
         command
+    }
+
+    /// A path of its own mount namespace, seen from here.
+    fn seen(&self, path: &str) -> PathBuf {
+        PathBuf::from(format!("/proc/{}/root{path}", self.keeper.pid()))
     }
 
     /// Runs one to its end.
@@ -219,6 +224,8 @@ fn three_capabilities_are_enough() -> Result<()> {
     ensure!(!lost.contains("not counted"), "what the kernel drops is not counted: {lost}");
     get(site.client(), WEB)?;
 
+    captures_are_swept_away(&site, &machine)?;
+
     // Who is in the group may use the API, and nobody else.
     let member = |group: &str, words: &[&str]| {
         let who = ["setpriv", "--reuid=62115", &format!("--regid={group}"), "--clear-groups"];
@@ -266,6 +273,30 @@ fn three_capabilities_are_enough() -> Result<()> {
     Ok(())
 }
 
+/// Those that root began and that were killed; one that lives stays.
+fn captures_are_swept_away(site: &Site, machine: &Machine) -> Result<()> {
+    let node = machine.namespace.name();
+    let place = machine.seen(&format!("/sys/fs/bpf/ringway/{node}/capture"));
+    let begin = || -> Result<Child> {
+        let binary = machine.directory.join("ringway");
+        let words = [&*binary.to_string_lossy(), "capture", "--node", node, "tcp port 80"];
+        let mut capture = machine.namespace.spawn(machine.command(&words))?;
+        capture.wait_for_log("capturing from", SOON)?;
+        Ok(capture)
+    };
+    let (mut killed, mut living) = (begin()?, begin()?);
+    ensure!(place.join("0").exists() && place.join("1").exists(), "two have no two places");
+    killed.kill()?;
+    wait_until("the killed one's place to be empty", SOON, || !place.join("0").exists())?;
+    get(site.client(), WEB)?;
+    living.wait_for_log("service web", SOON)?;
+    ensure!(place.join("1").exists(), "the other one's was taken");
+    living.kill()?;
+    wait_until("nothing left of captures", SOON, || !place.exists())?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
 /// What loads programs at a start may come by a reload: the road of dsr checks, with a device and rules of its own.
 #[test]
 fn a_reload_opens_the_road_of_checks() -> Result<()> {
@@ -309,8 +340,7 @@ fn a_program_is_attached_again_without_more() -> Result<()> {
     machine.prepare()?;
     let mut daemon = machine.start(&file)?;
     let node = site.net.gateway.name();
-    let pin = format!("/sys/fs/bpf/ringway/{node}/ifaces/eth0/link");
-    detach_link(&PathBuf::from(format!("/proc/{}/root{pin}", machine.keeper.pid())))?;
+    detach_link(&machine.seen(&format!("/sys/fs/bpf/ringway/{node}/ifaces/eth0/link")))?;
     wait_for("attached again", SOON, || {
         let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
         let eth0 = &status["interfaces"][0];

@@ -96,6 +96,14 @@ fn a_thousand_services_come_change_and_go_under_load() -> Result<()> {
         gateway.rewrite(&main)?;
         let gone = reloads(gateway)?;
         ensure!(gone["services"].as_array().map(Vec::len) == Some(1000), "{}", gone["services"]);
+        // Beside the backends that serve comes one that nobody is, and goes.
+        let first = "    { address = \"10.2.0.11\", port = 80 },\n";
+        let dead = format!("{first}{}", first.replace(".11", ".99"));
+        for text in [main.replace(first, &dead), main] {
+            gateway.rewrite(&text)?;
+            let told = reloads(gateway)?;
+            ensure!(told["backends"][0]["address"] == "10.2.0.99", "{told}");
+        }
         gateway
             .wait_status("the services from before", |status| names(status) == ["web", "web6"])?;
         Ok(())
@@ -122,9 +130,15 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
             &["more.toml:2:8: ", "(", "earlier service"],
         ),
         (
-            &good.replace("[\"eth0\", \"eth1\"]", "[\"eth0\"]"),
+            &good.replace("[\"eth0\", \"eth1\"]", "[\"eth1\", \"eth0\"]"),
             "",
             &["ringway.toml:3:1: interfaces of [node]", "restart the daemon"],
+        ),
+        // A restart would refuse this, too: no word of one.
+        (
+            &good.replace("[\"eth0\", \"eth1\"]", "[\"eth0\", \"eth1\", \"eth9\"]"),
+            "",
+            &["ringway.toml:3:", "no interface \"eth9\"", "name one of: eth0, eth1"],
         ),
         (
             &good.replace("flows = 65536", "flows = 131072"),
@@ -182,6 +196,7 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     ensure!((32_000..33_500).contains(&moved), "{told}");
     let said = gateway.ringway(&["reload", "--dry-run"])?;
     ensure!(said.out.contains("nothing has changed\n  + service web\n"), "{}", said.out);
+    ensure!(!said.out.contains("once its new backends"), "{}", said.out);
     // Another port: its clients are not forgotten.
     let other = both.replace("port = 7\n", "port = 8\n");
     ensure!(other != both, "{both}");
@@ -209,6 +224,23 @@ fn a_dry_run_tells_and_changes_nothing() -> Result<()> {
     let ended = lines.iter_mut().filter_map(|line| line.ask("at last").err()).count();
     ensure!(ended == on_first, "{ended} ended of {on_first}");
     get(site.client(), WEB)?;
+
+    // A backend that nothing leads to, and one that nobody is.
+    let lost =
+        "    { address = \"10.99.0.1\", port = 7 },\n    { address = \"10.2.0.99\", port = 7 },\n";
+    let first = "    { address = \"10.2.0.12\", port = 7 },\n";
+    gateway.rewrite(&both.replace(first, &format!("{first}{lost}")))?;
+    let said = gateway.ringway(&["reload", "--dry-run"])?;
+    for words in ["once its new backends are up", "warning: ", "ip route add 10.99.0.1/32"] {
+        ensure!(said.out.contains(words), "{words:?} not in {}", said.out);
+    }
+    let said = gateway.ringway(&["reload"])?;
+    for words in [
+        "traffic yet: echo 10.99.0.1:7 ",
+        "traffic yet: echo 10.2.0.99:7 next hop 10.2.0.99 on eth1",
+    ] {
+        ensure!(said.code == 0 && said.out.contains(words), "{words:?} not in {said:?}");
+    }
     Ok(())
 }
 

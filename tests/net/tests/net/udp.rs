@@ -7,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
     Dns, Echo, Gateway, SERVICE_V4, SERVICE_V6, SOON, Site, ask_udp, needs_root, service,
 };
-use ringway_testnet::Child;
 use serde_json::Value;
 
 const DNS: SocketAddr = SocketAddr::new(SERVICE_V4, 53);
@@ -79,24 +78,25 @@ fn datagrams_of_every_size_and_without_checksum() -> Result<()> {
     Ok(())
 }
 
-/// One backend with `iperf3 -s`, reached by TCP and UDP.
-fn iperf(site: &Site) -> Result<(Gateway, Child)> {
+/// A gateway before an iperf3 on the first backend, by TCP and UDP.
+pub(super) fn before_iperf(site: &Site) -> Result<Gateway> {
     let target = SocketAddr::new(SERVICE_V4, 5201);
-    let mut server = site.net.backends[0].ns.tool("iperf3")?;
-    server.args(["-s", "--forceflush"]);
-    let mut server = site.net.backends[0].ns.spawn(server)?;
-    server.wait_for_log("Server listening", SOON)?;
     let more = "announce = \"arp\"\nprotocol = [\"tcp\", \"udp\"]\n";
     let services = service("bulk", target, &site.backends(SERVICE_V4, 5201), more);
-    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&services))?;
-    Ok((gateway, server))
+    Gateway::start(&site.net.gateway, &site.configuration(&services))
 }
 
-fn measure(site: &Site, more: &[&str]) -> Result<Value> {
+/// Two seconds of iperf3, and what the client says at their end. With a server for this one: between two, none listens.
+pub(super) fn iperf(site: &Site, more: &[&str]) -> Result<Value> {
+    let mut server = site.net.backends[0].ns.tool("iperf3")?;
+    server.args(["-s", "-1", "--forceflush"]);
+    let mut server = site.net.backends[0].ns.spawn(server)?;
+    server.wait_for_log("Server listening", SOON)?;
     let mut client = site.client().tool("iperf3")?;
     let output = client.args(["-J", "-c", "10.1.0.80", "-t", "2"]).args(more).output()?;
     let said: Value = serde_json::from_slice(&output.stdout).context("iperf3")?;
     ensure!(said["error"].is_null(), "iperf3: {}", said["error"]);
+    server.wait(SOON)?;
     Ok(said["end"].clone())
 }
 
@@ -104,9 +104,9 @@ fn measure(site: &Site, more: &[&str]) -> Result<Value> {
 fn bulk_tcp_flows_without_retransmissions() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let _iperf = iperf(&site)?;
+    let _gateway = before_iperf(&site)?;
     for direction in [&[][..], &["-R"][..]] {
-        let end = measure(&site, direction)?;
+        let end = iperf(&site, direction)?;
         let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
         let bytes = end["sum_sent"]["bytes"].as_f64().context("no bytes")?;
         let again = end["sum_sent"]["retransmits"].as_f64().context("no retransmits")?;
@@ -127,9 +127,9 @@ fn bulk_tcp_with_jumbo_frames() -> Result<()> {
     }
     site.net.switch.ip("link set dev b1 mtu 9000\nlink set dev gw mtu 9000\n")?;
     site.net.gateway.ip("link set dev eth0 mtu 9000\nlink set dev eth1 mtu 9000\n")?;
-    let _iperf = iperf(&site)?;
+    let _gateway = before_iperf(&site)?;
     for direction in [&[][..], &["-R"][..]] {
-        let end = measure(&site, direction)?;
+        let end = iperf(&site, direction)?;
         let rate = end["sum_received"]["bits_per_second"].as_f64().context("no rate")?;
         ensure!(rate > 100e6, "{direction:?}: {rate} bit/s");
     }
@@ -141,8 +141,8 @@ fn bulk_tcp_with_jumbo_frames() -> Result<()> {
 fn bulk_udp_loses_nothing_on_its_way() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let (gateway, _server) = iperf(&site)?;
-    let end = measure(&site, &["-u", "-b", "10M", "-l", "1400"])?;
+    let gateway = before_iperf(&site)?;
+    let end = iperf(&site, &["-u", "-b", "10M", "-l", "1400"])?;
     let lost = end["sum"]["lost_percent"].as_f64().context("no loss")?;
     let packets = end["sum"]["packets"].as_f64().context("no packets")?;
     ensure!(packets > 1500.0 && lost < 5.0, "{lost} % of {packets} lost");

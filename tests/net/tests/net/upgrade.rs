@@ -76,6 +76,10 @@ fn it_says_what_is_kept_before_anything_changes() -> Result<()> {
     let report = ran.json()?;
     ensure!(ran.code == 0 && report["takes_over"] == true, "{}", ran.said());
     ensure!(report["schema"] == "ringway.upgrade/1" && report["daemon_runs"] == true, "{report}");
+    ensure!(
+        report["version"].is_string() && report["version"] == report["own_version"],
+        "{report}"
+    );
     ensure!(report["interfaces"] == serde_json::json!(["eth0", "eth1"]), "{report}");
     let tables = report["tables"].as_array().cloned().unwrap_or_default();
     let with = |fate: &str| tables.iter().filter(|table| table["fate"] == fate).count();
@@ -86,13 +90,14 @@ fn it_says_what_is_kept_before_anything_changes() -> Result<()> {
     let elsewhere = ringway(site.client(), &["check", "--upgrade", "-c", &file])?;
     ensure!(elsewhere.code == 3, "{elsewhere:?}");
     for words in
-        ["not from this network namespace", "of another network namespace", "ip netns exec"]
+        ["not from this network namespace", "of another network namespace", "nsenter --net="]
     {
         ensure!(elsewhere.out.contains(words), "{words:?} not in {elsewhere:?}");
     }
     ensure!(!elsewhere.out.contains("this version"), "{elsewhere:?}");
     let text = gateway.ringway(&["check", "--upgrade"])?;
     ensure!(text.out.contains("this version takes over"), "{}", text.said());
+    ensure!(text.out.contains("which the running daemon is, to "), "{}", text.said());
 
     // As a version with other tables has left them.
     let settings = MapHandle::from_pinned_path(gateway.pins().join("maps/settings"))?;

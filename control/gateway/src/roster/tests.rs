@@ -1,0 +1,177 @@
+//! What a roster makes of results and ways.
+
+use super::*;
+use ringway_host::Mac;
+
+fn roster(service: &str) -> Roster {
+    let text = format!(
+        "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+         address = \"203.0.113.9\"\nport = 80\nprotocol = [\"tcp\", \"udp\"]\n{service}\n\
+         backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", weight = 0 }}]\n"
+    );
+    Roster::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
+}
+
+fn way() -> Result<Hop, NoWay> {
+    Ok(Hop {
+        slot: 0,
+        interface: "eth0".into(),
+        mac: Mac([2, 0, 0, 0, 0, 9]),
+        mtu: 1500,
+        source: "10.0.0.1".parse().ok(),
+        router: None,
+    })
+}
+
+fn event(id: usize, health: Health) -> Event {
+    let reason = (!health.is_up()).then(|| "connection refused on port 80".into());
+    Event { id, health, at: SystemTime::UNIX_EPOCH, reason }
+}
+
+const CHECK: &str = "check = { type = \"tcp\", port = 8080 }";
+
+#[test]
+fn one_check_per_backend_whatever_its_protocols() {
+    let targets = roster(CHECK).targets(&BTreeMap::new());
+    let asked: Vec<_> = targets.iter().map(|t| (t.id, t.address.to_string())).collect();
+    assert_eq!(asked, [(0, "10.0.0.2:8080".into()), (1, "10.0.0.3:8080".into())]);
+    assert!(roster("").targets(&BTreeMap::new()).is_empty());
+}
+
+#[test]
+fn a_check_may_ask_elsewhere() {
+    let asked = |general: &str| {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\"{general} }}\n\
+             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\", check = {{ port = 81 }} }}, \
+             {{ address = \"10.0.0.4\", check = {{ address = \"fd00::4\", port = 82 }} }}]\n"
+        );
+        let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+        let targets = Roster::new(&config).targets(&BTreeMap::new());
+        targets.iter().map(|target| target.address.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(asked(""), ["10.0.0.2:80", "10.0.0.3:81", "[fd00::4]:82"]);
+    let general = ", address = \"192.168.0.1\", port = 90";
+    assert_eq!(asked(general), ["192.168.0.1:90", "192.168.0.1:81", "[fd00::4]:82"]);
+}
+
+#[test]
+fn without_a_check_only_the_way_is_waited_for() {
+    let mut roster = roster("");
+    assert!(roster.waiting());
+    roster.take_ways(|_| Err(NoWay::Local));
+    assert!(!roster.waiting(), "waiting would not help");
+    roster.take_ways(|_| way());
+    assert!(!roster.waiting());
+}
+
+#[test]
+fn a_service_without_traffic_is_a_problem_and_says_why() {
+    let mut roster = roster(CHECK);
+    assert!(roster.waiting());
+    assert!(roster.take_ways(|_| way()) && !roster.take_ways(|_| way()));
+    roster.take(&event(0, Health::Down));
+    let line = roster.take(&event(1, Health::Up)).expect("known");
+    assert_eq!(line, "web: backend 10.0.0.3:80 is up");
+    assert!(!roster.waiting());
+    // The only one that is up has no weight.
+    let problems = roster.problems();
+    assert!(problems[0].error.contains("10.0.0.2:80 connection refused"), "{problems:?}");
+    assert!(problems[0].error.contains("10.0.0.3:80 has weight 0 in the file"), "{problems:?}");
+    let remedy = "`ringway backend weight web 10.0.0.3:80 1` gives it new connections again";
+    assert_eq!(problems[0].remedy, remedy);
+    assert_eq!(roster.unserved().collect::<Vec<_>>(), ["web"]);
+    roster.take(&event(0, Health::Up));
+    assert!(roster.problems().is_empty());
+    assert_eq!(roster.serving(), (1, 2));
+    roster.take_ways(|_| Err(NoWay::Local));
+    assert_eq!(roster.problems().len(), 1);
+}
+
+#[test]
+fn what_a_dsr_backend_needs_is_the_remedy() {
+    let remedy = |forward: &str| {
+        let mut roster = roster(&format!("{CHECK}\nannounce = \"arp\"\n{forward}"));
+        roster.take_ways(|_| way());
+        for id in [0, 1] {
+            roster.take(&event(id, Health::Down));
+        }
+        roster.problems()[0].remedy.clone()
+    };
+    let l2 = remedy("forward = \"dsr-l2\"");
+    assert!(l2.contains("203.0.113.9 on its lo") && !l2.contains("decap"), "{l2}");
+    let gue = remedy("forward = \"dsr-gue\"");
+    assert!(gue.contains("203.0.113.9 on its lo") && gue.contains("`ringway decap`"), "{gue}");
+    assert!(remedy("").starts_with("bring a backend back"));
+}
+
+#[test]
+fn blind_services_serve_while_there_is_a_way() {
+    let mut roster = roster(&format!("{CHECK}\nwhen_none_healthy = \"all\""));
+    roster.take_ways(|_| way());
+    assert!(roster.problems().is_empty());
+    // But nobody who is to get nothing (plan.rs: weight 0 stays 0).
+    roster.services[0].members.iter_mut().for_each(|member| member.weight = 0);
+    assert_eq!(roster.problems().len(), 1);
+}
+
+#[test]
+fn a_service_whose_backends_are_drained_says_who_undoes_it() {
+    let mut roster = roster(CHECK);
+    roster.take_ways(|_| way());
+    roster.take(&event(0, Health::Up));
+    assert!(roster.problems().is_empty());
+    let drained = &mut roster.services[0].members[0];
+    (drained.drained, drained.weight, drained.file_weight) = (true, 0, Some(1));
+    let problem = roster.problems().remove(0);
+    assert!(problem.error.contains("10.0.0.2:80 is drained by an operator"), "{problem:?}");
+    assert!(problem.remedy.contains("`ringway backend undrain web 10.0.0.2:80`"), "{problem:?}");
+}
+
+#[test]
+fn a_new_daemon_begins_with_the_health_it_finds() {
+    let mut roster = roster(CHECK);
+    roster.inherit(|_, member| (member.weight > 0).then_some(true));
+    assert!(roster.waiting(), "the second backend is new");
+    let states: Vec<_> =
+        roster.targets(&BTreeMap::new()).iter().map(|target| target.initial).collect();
+    assert_eq!(states, [Health::Up, Health::Unknown]);
+}
+
+#[test]
+fn what_is_observed_and_shown() {
+    let mut roster = roster(CHECK);
+    roster.take_ways(
+        |address| {
+            if address.to_string().ends_with('2') { way() } else { Err(NoWay::Local) }
+        },
+    );
+    roster.take(&event(0, Health::Up));
+    let observed = roster.observed();
+    let address: IpAddr = "10.0.0.2".parse().expect("address");
+    assert_eq!(observed.health("web", (address, 80).into()), ringway_plan::Health::Up);
+    assert_eq!(observed.next_hops[&address].mac, [2, 0, 0, 0, 0, 9]);
+    assert_eq!(observed.sources[&address].to_string(), "10.0.0.1");
+    assert_eq!(observed.next_hops.len(), 1);
+
+    let shown = roster.shown();
+    let kinds: Vec<_> = shown.iter().map(|service| service.protocol.as_str()).collect();
+    assert_eq!(kinds, ["tcp", "udp"]);
+    assert_eq!(shown[0].serving(), 1);
+    assert!(shown[0].backends[1].reason.as_ref().expect("reason").contains("not been checked"));
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
+    let mut roster = roster(CHECK);
+    let (next_hop, interface) = ("10.0.0.2".parse().expect("address"), "eth1".to_owned());
+    let silent = Err(NoWay::Unresolved { next_hop, interface });
+    roster.take_ways(|_| silent.clone());
+    roster.take(&event(0, Health::Down));
+    let reason = |roster: &Roster| roster.shown()[0].backends[0].reason.clone();
+    let said = reason(&roster).expect("a reason");
+    assert!(said.starts_with("next hop 10.0.0.2 on eth1 has not answered ARP, "), "{said}");
+    roster.take_ways(|_| way());
+    assert_eq!(reason(&roster).as_deref(), Some("connection refused on port 80"));
+}

@@ -1,0 +1,49 @@
+//! How a daemon was started, and so how it is started again: by systemd, or by hand.
+
+use std::path::Path;
+
+/// How to have another daemon in place of this process; traffic goes on meanwhile. `hangs`: it hears no SIGTERM.
+pub fn restart(pid: u64, hangs: bool) -> String {
+    let about = Path::new("/proc").join(pid.to_string());
+    let groups = std::fs::read_to_string(about.join("cgroup")).unwrap_or_default();
+    let command = std::fs::read(about.join("cmdline")).unwrap_or_default();
+    in_words(pid, hangs, &groups, &command)
+}
+
+fn in_words(pid: u64, hangs: bool, groups: &str, command: &[u8]) -> String {
+    if let Some(unit) = unit(groups) {
+        return format!("systemctl restart {unit}");
+    }
+    let kill = if hangs { "kill -KILL" } else { "kill" };
+    let command = String::from_utf8_lossy(command);
+    let words: Vec<&str> = command.split('\0').filter(|word| !word.is_empty()).collect();
+    match words.as_slice() {
+        [] => format!("{kill} {pid}, then start it again as it was started"),
+        words => format!("{kill} {pid}, then again: {}", words.join(" ")),
+    }
+}
+
+/// The unit that systemd made this control group for (cgroups(7)), if it is one of ours: whoever starts the daemon by
+/// hand is in the group of a session, or of whatever their shell came from.
+fn unit(groups: &str) -> Option<&str> {
+    let mut last = groups.lines().filter_map(|line| line.rsplit('/').next());
+    last.find(|name| name.starts_with("ringway") && name.ends_with(".service"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_it_was_started() {
+        let command = b"/usr/bin/ringway\0run\0-c\0gw.toml\0";
+        let said = |hangs, groups| in_words(7, hangs, groups, command);
+        let unit = "0::/system.slice/ringway.service\n";
+        assert_eq!(said(true, unit), "systemctl restart ringway.service");
+        for by_hand in ["", "0::/user.slice/session-3.scope\n", "0::/system.slice/ssh.service\n"] {
+            assert_eq!(said(false, by_hand), "kill 7, then again: /usr/bin/ringway run -c gw.toml");
+        }
+        assert!(said(true, "").starts_with("kill -KILL 7, "));
+        assert!(in_words(7, false, "", b"").contains("as it was started"));
+    }
+}

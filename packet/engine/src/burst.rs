@@ -1,0 +1,208 @@
+//! Packets on their way through a worker, and the one place where their verdicts are carried out.
+
+use std::mem;
+
+use ringway_xsk::{Batch, Packet, Pool};
+
+use crate::app::Verdict;
+use crate::port::{Port, PortError};
+use crate::reason::Reason;
+use crate::tally::Tally;
+
+/// What came in together, and the ways out.
+pub struct Burst<'a> {
+    from: usize,
+    incoming: &'a mut Batch,
+    ways: &'a mut Ways,
+}
+
+impl<'a> Burst<'a> {
+    pub(crate) fn new(from: usize, incoming: &'a mut Batch, ways: &'a mut Ways) -> Self {
+        Self { from, incoming, ways }
+    }
+
+    /// The number of the port that the packets came in by.
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// How many ports the worker has.
+    pub fn ports(&self) -> usize {
+        self.ways.outlets.len()
+    }
+
+    /// How many packets are not decided about.
+    pub fn len(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.incoming.is_empty()
+    }
+
+    /// Decides about each packet, in order.
+    #[inline]
+    pub fn decide(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
+        for mut packet in self.incoming.drain() {
+            let verdict = verdict(&mut packet);
+            self.ways.carry_out(packet, verdict);
+        }
+        self.ways.dropped.clear();
+    }
+
+    /// How many packets are held.
+    pub fn held(&self) -> usize {
+        self.ways.held.len()
+    }
+
+    /// Decides again about each packet that is held, oldest first.
+    pub fn decide_held(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
+        // A batch for nothing has no memory of its own.
+        let mut before = mem::replace(&mut self.ways.spare, Batch::new(0));
+        mem::swap(&mut before, &mut self.ways.held);
+        for mut packet in before.drain() {
+            match verdict(&mut packet) {
+                // There was room for it.
+                Verdict::Hold => drop(self.ways.held.push(packet)),
+                other => {
+                    self.ways.tally.released += 1;
+                    self.ways.carry_out(packet, other);
+                }
+            }
+        }
+        self.ways.spare = before;
+        self.ways.dropped.clear();
+    }
+
+    /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that is counted.
+    #[inline]
+    pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
+        let Some(mut packet) = self.ways.pool.allocate() else {
+            self.ways.tally.no_frame += 1;
+            return false;
+        };
+        self.ways.tally.originated += 1;
+        let verdict = build(&mut packet);
+        self.ways.carry_out(packet, verdict);
+        self.ways.dropped.clear();
+        true
+    }
+
+    /// How many packets wait to be sent by this port; what a source looks at before it makes more.
+    pub fn waiting(&self, port: usize) -> usize {
+        self.ways.outlets.get(port).map_or(0, |outlet| outlet.waiting.len())
+    }
+}
+
+/// Where packets go from an app.
+pub(crate) struct Ways {
+    pub pool: Pool,
+    pub outlets: Vec<Outlet>,
+    pub held: Batch,
+    /// Takes turns with `held`.
+    spare: Batch,
+    /// To be freed together, which costs less than one by one.
+    dropped: Batch,
+    pub tally: Tally,
+    /// A port that failed in the middle of a burst.
+    pub failed: Option<PortError>,
+}
+
+/// A port, and what waits to be sent by it.
+pub(crate) struct Outlet {
+    pub port: Box<dyn Port>,
+    pub waiting: Batch,
+}
+
+impl Ways {
+    pub(crate) fn new(pool: Pool, ports: Vec<Box<dyn Port>>, waiting: usize, held: usize) -> Self {
+        let outlet = |port| Outlet { port, waiting: Batch::new(waiting) };
+        Self {
+            pool,
+            outlets: ports.into_iter().map(outlet).collect(),
+            held: Batch::new(held),
+            spare: Batch::new(held),
+            dropped: Batch::new(waiting),
+            tally: Tally::default(),
+            failed: None,
+        }
+    }
+
+    #[inline]
+    fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
+        match verdict {
+            Verdict::Forward(to) => self.forward(packet, to),
+            Verdict::Drop(reason) => self.drop(packet, reason),
+            Verdict::Hold => match self.held.push(packet) {
+                Ok(()) => self.tally.held += 1,
+                Err(packet) => self.drop(packet, Reason::HoldFull),
+            },
+        }
+    }
+
+    #[inline]
+    fn forward(&mut self, packet: Packet, to: usize) {
+        let Some(outlet) = self.outlets.get_mut(to) else {
+            return self.drop(packet, Reason::NoSuchPort);
+        };
+        let Err(packet) = outlet.waiting.push(packet) else { return };
+        self.transmit(to);
+        match self.outlets[to].waiting.push(packet) {
+            Ok(()) => (),
+            Err(packet) => self.drop(packet, Reason::PortFull),
+        }
+    }
+
+    #[inline]
+    fn drop(&mut self, packet: Packet, reason: Reason) {
+        self.tally.drop(reason, 1);
+        // Where there is no room it is freed at once.
+        let _ = self.dropped.push(packet);
+    }
+
+    /// Sends what waits for a port, as far as it takes it. Whether it took any.
+    pub(crate) fn transmit(&mut self, to: usize) -> bool {
+        let Outlet { port, waiting } = &mut self.outlets[to];
+        let before = waiting.len();
+        let sent = port.tx_burst(waiting);
+        let gone = before - waiting.len();
+        match sent {
+            Ok(sent) => {
+                self.tally.transmitted += sent as u64;
+                self.tally.drop(Reason::Unsendable, gone.saturating_sub(sent));
+            }
+            Err(error) => {
+                self.tally.drop(Reason::PortFailed, gone);
+                self.failed.get_or_insert(error);
+            }
+        }
+        gone > 0
+    }
+
+    /// Drops what nobody decided about.
+    pub(crate) fn undecided(&mut self, incoming: &mut Batch) {
+        self.tally.drop(Reason::Undecided, incoming.len());
+        incoming.clear();
+    }
+
+    /// Packets that wait to be sent.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.outlets.iter().map(|outlet| outlet.waiting.len() as u64).sum()
+    }
+
+    /// Frames of the pool that the worker knows to be held.
+    pub(crate) fn known_held(&self) -> u64 {
+        let frames = |batch: &Batch| batch.iter().map(|packet| packet.frames() as u64).sum::<u64>();
+        frames(&self.held) + self.outlets.iter().map(|o| frames(&o.waiting)).sum::<u64>()
+    }
+
+    /// Frees what is held or waits.
+    pub(crate) fn stop(&mut self) {
+        let waiting: usize = self.outlets.iter().map(|outlet| outlet.waiting.len()).sum();
+        self.tally.drop(Reason::Stopped, waiting + self.held.len());
+        self.tally.released += self.held.len() as u64;
+        self.held.clear();
+        self.outlets.iter_mut().for_each(|outlet| outlet.waiting.clear());
+    }
+}

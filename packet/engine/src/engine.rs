@@ -1,0 +1,299 @@
+//! Workers on threads of their own.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ringway_xsk::{Pool, Umem, UmemConfig, UmemError};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::app::App;
+use crate::port::{Port, PortError};
+use crate::spec::{Commons, PortSpec};
+use crate::status::{Status, WorkerStatus};
+use crate::worker::{Books, Ended, Options, Worker};
+
+/// Makes a worker's app, on its thread; anew when it is restarted.
+pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
+
+/// What is common to all workers.
+#[derive(Clone, Debug, Default)]
+pub struct EngineConfig {
+    /// The memory of all; a pool for each worker is seen to.
+    pub umem: UmemConfig,
+    /// How they work.
+    pub options: Options,
+}
+
+/// A worker that is wanted.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// The CPU to be bound to; none: any.
+    pub cpu: Option<usize>,
+    /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
+    pub ports: Vec<PortSpec>,
+    /// Its app.
+    pub app: AppFactory,
+}
+
+/// Why an engine does not start, or a worker does not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// No worker, or one without a port.
+    #[error("{0} has no port, so nothing would ever happen; give it one")]
+    NoPort(String),
+    /// More workers than a UMEM has pools for.
+    #[error("{0} workers are more than the 255 that share one memory; start several engines")]
+    TooMany(usize),
+    /// A cable has one end only.
+    #[error("memory:{0} is named once, so nothing is at its other end; name it twice")]
+    Loose(String),
+    /// See [`UmemError`].
+    #[error(transparent)]
+    Umem(#[from] UmemError),
+    /// See [`PortError`].
+    #[error("worker {worker}: {source}")]
+    Port {
+        /// Its number.
+        worker: usize,
+        /// Why.
+        source: PortError,
+    },
+    /// It may not run there.
+    #[error("worker {worker} cannot run on CPU {cpu}; this process may use {allowed}")]
+    Cpu {
+        /// Its number.
+        worker: usize,
+        /// As asked.
+        cpu: usize,
+        /// Numbers of CPUs.
+        allowed: String,
+    },
+    /// There is no thread for it.
+    #[error("no thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)")]
+    Thread {
+        /// Its number.
+        worker: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// Its thread is gone.
+    #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
+    Panicked(usize),
+}
+
+/// What a worker said at its end.
+#[derive(Debug)]
+pub struct Report {
+    /// Its number.
+    pub worker: usize,
+    /// Its last status.
+    pub status: WorkerStatus,
+    /// Its books.
+    pub books: Books,
+    /// Why it ended, unless it was told to or was done.
+    pub error: Option<EngineError>,
+}
+
+/// Workers that run. Dropped, they end.
+pub struct Engine {
+    workers: Vec<Running>,
+    stop: Arc<AtomicBool>,
+}
+
+struct Running {
+    thread: JoinHandle<Option<Report>>,
+    shared: Arc<Shared>,
+}
+
+/// What a worker and others have in common.
+#[derive(Default)]
+struct Shared {
+    /// It is to end its app, and go on with a new one.
+    restart: AtomicBool,
+    /// Somebody wants to know how it goes.
+    asked: AtomicBool,
+    answer: Mutex<Option<WorkerStatus>>,
+}
+
+impl Engine {
+    /// Starts the workers, and waits until all have opened their ports.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; then none runs.
+    pub fn start(config: &EngineConfig, workers: Vec<WorkerConfig>) -> Result<Self, EngineError> {
+        if workers.is_empty() {
+            return Err(EngineError::NoPort("the engine".into()));
+        }
+        if let Some(n) = workers.iter().position(|worker| worker.ports.is_empty()) {
+            return Err(EngineError::NoPort(format!("worker {n}")));
+        }
+        let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
+        let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
+        let commons = Arc::new(Commons::new(&umem));
+        let mut engine = Self { workers: Vec::new(), stop: Arc::default() };
+        for (n, worker) in workers.into_iter().enumerate() {
+            let (ready, is_ready) = channel();
+            let seat =
+                Seat { n, umem: umem.clone(), commons: commons.clone(), options: config.options };
+            engine.spawn(seat, worker, ready)?;
+            // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
+            is_ready.recv().map_err(|_| EngineError::Panicked(n))??;
+        }
+        match commons.loose().pop() {
+            Some(name) => Err(EngineError::Loose(name)),
+            None => Ok(engine),
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        seat: Seat,
+        worker: WorkerConfig,
+        ready: Sender<Result<(), EngineError>>,
+    ) -> Result<(), EngineError> {
+        let (n, stop) = (seat.n, self.stop.clone());
+        let shared = Arc::<Shared>::default();
+        let of_worker = shared.clone();
+        let builder = thread::Builder::new().name(format!("ringway-{n}"));
+        let thread = builder.spawn(move || seat.run(&worker, &stop, &of_worker, &ready));
+        let thread = thread.map_err(|source| EngineError::Thread { worker: n, source })?;
+        self.workers.push(Running { thread, shared });
+        Ok(())
+    }
+
+    /// How it goes: asks each worker, which answers when its round is over. One that does not within a second, or has ended,
+    /// is left out, and named in the second part.
+    pub fn status(&self) -> (Status, Vec<usize>) {
+        for running in &self.workers {
+            running.shared.asked.store(true, Release);
+        }
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let mut workers = Vec::new();
+        let mut silent = Vec::new();
+        for (n, running) in self.workers.iter().enumerate() {
+            while running.shared.asked.load(Acquire)
+                && !running.thread.is_finished()
+                && Instant::now() < deadline
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut answer = running.shared.answer.lock().unwrap_or_else(|e| e.into_inner());
+            match answer.take() {
+                Some(status) => workers.push(status),
+                None => silent.push(n),
+            }
+        }
+        (Status { schema: "ringway.engine/1", workers }, silent)
+    }
+
+    /// Has each worker end its app and begin with a new one; its ports stay open, and what is in their rings stays there.
+    pub fn restart(&self) {
+        self.workers.iter().for_each(|running| running.shared.restart.store(true, Release));
+    }
+
+    /// Whether a worker has ended by itself.
+    pub fn is_over(&self) -> bool {
+        self.workers.iter().any(|running| running.thread.is_finished())
+    }
+
+    /// Ends all workers; what each had to say.
+    pub fn stop(mut self) -> Vec<Result<Report, EngineError>> {
+        self.stop.store(true, Relaxed);
+        let joined = std::mem::take(&mut self.workers).into_iter().map(|w| w.thread.join());
+        // Started, each has a report.
+        let report = |(n, joined): (usize, thread::Result<Option<Report>>)| {
+            joined.ok().flatten().ok_or(EngineError::Panicked(n))
+        };
+        joined.enumerate().map(report).collect()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for running in self.workers.drain(..) {
+            let _ = running.thread.join();
+        }
+    }
+}
+
+/// Where a worker works.
+struct Seat {
+    n: usize,
+    umem: Umem,
+    commons: Arc<Commons>,
+    options: Options,
+}
+
+impl Seat {
+    fn run(
+        self,
+        config: &WorkerConfig,
+        stop: &AtomicBool,
+        shared: &Shared,
+        ready: &Sender<Result<(), EngineError>>,
+    ) -> Option<Report> {
+        let opened = self.pin(config.cpu).and_then(|()| self.open(config));
+        let (pool, ports) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Whoever started it waits for this, and ends then.
+                let _ = ready.send(Err(error));
+                return None;
+            }
+        };
+        let _ = ready.send(Ok(()));
+        let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
+        loop {
+            let ran = worker.run(|worker| {
+                self.answer(config, worker, shared);
+                stop.load(Relaxed) || shared.restart.load(Acquire)
+            });
+            let error = ran.err().map(|source| EngineError::Port { worker: self.n, source });
+            let again = shared.restart.swap(false, AcqRel) && !stop.load(Relaxed);
+            let Ended { ports, pool, mut status, books, .. } = worker.finish();
+            if error.is_some() || !again || !books.balanced() {
+                (status.worker, status.cpu) = (self.n, config.cpu);
+                return Some(Report { worker: self.n, status, books, error });
+            }
+            worker = Worker::new(pool, ports, (config.app)(), self.options);
+        }
+    }
+
+    fn pin(&self, cpu: Option<usize>) -> Result<(), EngineError> {
+        let Some(cpu) = cpu else { return Ok(()) };
+        let mut set = CpuSet::new();
+        let pinned = cpu < CpuSet::MAX_CPU && {
+            set.set(cpu);
+            sched_setaffinity(None, &set).is_ok()
+        };
+        if pinned {
+            return Ok(());
+        }
+        let allowed = sched_getaffinity(None).unwrap_or_default();
+        let allowed: Vec<_> = (0..CpuSet::MAX_CPU).filter(|n| allowed.is_set(*n)).collect();
+        Err(EngineError::Cpu { worker: self.n, cpu, allowed: format!("{allowed:?}") })
+    }
+
+    fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
+        // As many as there are workers.
+        let pool = self.umem.pool().expect("there is a pool for each worker");
+        let open = |spec: &PortSpec| spec.open(&pool, &self.commons);
+        let ports: Result<_, _> = config.ports.iter().map(open).collect();
+        let ports = ports.map_err(|source| EngineError::Port { worker: self.n, source })?;
+        Ok((pool, ports))
+    }
+
+    fn answer(&self, config: &WorkerConfig, worker: &mut Worker<Box<dyn App>>, shared: &Shared) {
+        if shared.asked.load(Relaxed) {
+            let status = WorkerStatus { worker: self.n, cpu: config.cpu, ..worker.status() };
+            *shared.answer.lock().unwrap_or_else(|e| e.into_inner()) = Some(status);
+            shared.asked.store(false, Release);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Where packets come from and go to.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ringway_wire::Mac;
+use ringway_xsk::{Batch, Rings};
+use serde::Serialize;
+
+/// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the worker's thread.
+pub trait Port {
+    /// As it was specified: `af_packet:eth0`.
+    fn name(&self) -> &str;
+
+    /// Adds packets that have arrived, as far as the batch has room. How many.
+    ///
+    /// # Errors
+    /// The port can go on no longer.
+    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// Sends packets from the front of the batch, as far as there is room; the others stay there. Those that it can never send are
+    /// freed. How many were sent.
+    ///
+    /// # Errors
+    /// The port can go on no longer; what it took out of the batch is lost.
+    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// What it has counted.
+    fn statistics(&mut self) -> PortStatistics;
+
+    /// What becomes readable when packets arrive; none: only asking tells.
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether nothing will arrive any more.
+    fn is_finished(&self) -> bool {
+        false
+    }
+
+    /// Its rings, where the pool's frames may be.
+    fn rings(&self) -> Option<&Rings> {
+        None
+    }
+
+    /// Asks whether it can still be used, which rings do not tell; a few times a second.
+    ///
+    /// # Errors
+    /// Its interface is gone or down, say.
+    fn check(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// Its link-layer address, if it has one.
+    fn mac(&self) -> Option<Mac> {
+        None
+    }
+}
+
+/// What a port has counted since it was opened. What a kind of port does not have is none, and not zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PortStatistics {
+    /// Packets that came in.
+    pub received_packets: u64,
+    /// Packets that went out.
+    pub transmitted_packets: u64,
+    /// Packets handed back since there was no room to send them.
+    pub tx_full_packets: u64,
+    /// Packets that it can never send.
+    pub unsendable_packets: u64,
+    /// Times packets could not be had, since no frame was free.
+    pub no_frame_times: u64,
+    /// Frames given to the kernel to be filled.
+    pub filled_frames: Option<u64>,
+    /// Frames that came back after they were sent.
+    pub completed_frames: Option<u64>,
+    /// What the kernel dropped before it came here.
+    pub kernel_rx_dropped_packets: Option<u64>,
+    /// Descriptors that the kernel refused in FILL.
+    pub kernel_rx_invalid_descs: Option<u64>,
+    /// Descriptors that the kernel refused in TX.
+    pub kernel_tx_invalid_descs: Option<u64>,
+    /// Packets that the kernel dropped since RX was full.
+    pub kernel_rx_ring_full_packets: Option<u64>,
+    /// Times the kernel found no frame in FILL.
+    pub kernel_fill_ring_empty_times: Option<u64>,
+}
+
+/// Why a port cannot be opened, or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The system refused something.
+    #[error("{port}: {what}: {source}; {remedy}")]
+    System {
+        /// Which.
+        port: String,
+        /// What was asked of the system.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// What it was asked for cannot be.
+    #[error("{port}: {why}; {remedy}")]
+    Refused {
+        /// Which.
+        port: String,
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A ring cannot go on.
+    #[error("{port}: {source}")]
+    Ring {
+        /// Which.
+        port: String,
+        /// Why.
+        source: ringway_xsk::ring::Corrupt,
+    },
+    /// Nobody knows anything about the interface.
+    #[error("{port}: {source}")]
+    Host {
+        /// Which.
+        port: String,
+        /// Why.
+        source: ringway_host::Error,
+    },
+    /// An AF_XDP socket cannot be opened.
+    #[error("{port}: {source}")]
+    Setup {
+        /// Which.
+        port: String,
+        /// Why, and what to do.
+        source: ringway_xsk::SetupError,
+    },
+    /// An AF_XDP socket cannot go on.
+    #[error("{port}: {source}")]
+    Queue {
+        /// Which.
+        port: String,
+        /// Why, and what to do.
+        source: ringway_xsk::Error,
+    },
+    /// A capture file cannot be read or written.
+    #[error("{port}: {file}: {source}; {remedy}")]
+    Capture {
+        /// Which.
+        port: String,
+        /// Which file.
+        file: String,
+        /// Why.
+        source: pcap_file::PcapError,
+        /// What to do.
+        remedy: &'static str,
+    },
+}

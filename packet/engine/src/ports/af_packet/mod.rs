@@ -1,0 +1,175 @@
+//! `af_packet:IFACE`: a packet socket with rings (TPACKET_V3): slower than AF_XDP, and on every interface of every kernel.
+//!
+//! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees what arrives, too. What it took out of a frame
+//! (a VLAN tag) is put back; what it left undone (a checksum, between namespaces of one machine) stays undone, and is counted nowhere: switch
+//! it off with `ethtool -K IFACE tx off` at the sender.
+
+mod map;
+mod socket;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ringway_wire::Mac;
+use ringway_xsk::{Batch, Packet, Pool};
+
+use self::map::{Arrived, Map};
+use self::socket::Socket;
+use crate::port::{Port, PortError, PortStatistics};
+
+/// What is wanted of a packet socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Its name.
+    pub interface: String,
+    /// Blocks of 128 KiB for reception, 2 to 1 024.
+    pub blocks: u32,
+    /// Past the queueing discipline (`PACKET_QDISC_BYPASS`): faster, but what the device cannot take at once is lost.
+    pub bypass: bool,
+}
+
+/// A packet socket.
+pub struct AfPacket {
+    name: String,
+    // Before the map goes, so must the socket: fields are dropped in this order.
+    socket: Socket,
+    map: Map,
+    pool: Pool,
+    mac: Mac,
+    /// The longest frame that the interface sends.
+    longest: usize,
+    statistics: PortStatistics,
+}
+
+impl AfPacket {
+    /// Opens the interface.
+    ///
+    /// # Errors
+    /// Where there is none of this name, it is down or not Ethernet, or this process may not (CAP_NET_RAW).
+    pub fn open(name: String, pool: &Pool, config: &Config) -> Result<Self, PortError> {
+        let host = |source| PortError::Host { port: name.clone(), source };
+        let link = ringway_host::interface_by_name(&config.interface).map_err(host)?.link;
+        let Some(mac) = link.mac else {
+            let (port, why) = (name.clone(), "it has no Ethernet addresses".into());
+            return Err(PortError::Refused {
+                port,
+                why,
+                remedy: "give it an interface with Ethernet",
+            });
+        };
+        let opened = || {
+            let socket = Socket::open(config)?;
+            let map = Map::new(&socket, config.blocks).map_err(|e| ("mapping its rings", e))?;
+            socket.bind(link.ifindex).map_err(|e| ("binding to the interface", e))?;
+            socket.error().map_err(|e| ("binding to the interface", e))?;
+            Ok((socket, map))
+        };
+        let (socket, map) = opened().map_err(|error| failed(&name, error))?;
+        // A frame of the TX ring, and an Ethernet header and a VLAN tag beside the MTU (packet_snd, net/packet/af_packet.c).
+        let longest = (link.mtu as usize + 18).min(map::LONGEST);
+        let (pool, statistics) = (pool.clone(), PortStatistics::default());
+        let mac = Mac(mac.0);
+        Ok(Self { name, socket, map, pool, mac, longest, statistics })
+    }
+}
+
+fn failed(port: &str, (what, source): (&'static str, io::Error)) -> PortError {
+    let remedy = match source.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO) => {
+            "there is no such interface here: `ip link` has their names"
+        }
+        Some(libc::ENETDOWN) => {
+            "the interface is down or gone: `ip link set IFACE up`, then start again"
+        }
+        Some(libc::EPERM | libc::EACCES) => "run it as root or with CAP_NET_RAW",
+        Some(libc::ENOMEM) => "ask for fewer blocks, `,blocks=N`",
+        _ => "look at the interface with `ip -d link`",
+    };
+    PortError::System { port: port.into(), what, source, remedy }
+}
+
+/// A packet of the pool with what has arrived; none where the pool has too few frames, or it is longer than packets can be.
+fn copy_in(pool: &Pool, arrived: &Arrived<'_>) -> Option<Packet> {
+    let mut packet = pool.allocate()?;
+    match (arrived.tag, arrived.bytes.split_at_checked(12)) {
+        (Some(tag), Some((macs, rest))) => {
+            packet.append(macs).ok()?;
+            packet.append(&tag).ok()?;
+            packet.append(rest).ok()?;
+        }
+        _ => packet.append(arrived.bytes).ok()?,
+    }
+    Some(packet)
+}
+
+impl Port for AfPacket {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        let before = batch.len();
+        while batch.room() > 0 {
+            // Without a frame it stays where it is, and the kernel counts what it has no room for then.
+            if self.pool.free() == 0 {
+                self.statistics.no_frame_times += 1;
+                break;
+            }
+            let pool = &self.pool;
+            let Some(packet) = self.map.receive(|arrived| copy_in(pool, arrived)) else { break };
+            match packet {
+                // There was room.
+                Some(packet) => drop(batch.push(packet)),
+                None => self.statistics.no_frame_times += 1,
+            }
+        }
+        let received = batch.len() - before;
+        self.statistics.received_packets += received as u64;
+        Ok(received)
+    }
+
+    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        let longest = self.longest;
+        let unsendable = |packet: &Packet| !(14..=longest).contains(&packet.len());
+        if batch.iter().any(unsendable) {
+            let before = batch.len();
+            batch.retain(|packet| !unsendable(packet));
+            self.statistics.unsendable_packets += (before - batch.len()) as u64;
+        }
+        let sent = batch.iter().take_while(|packet| self.map.send(packet.segments())).count();
+        self.statistics.tx_full_packets += (batch.len() - sent) as u64;
+        if sent > 0 || !batch.is_empty() {
+            let kicked =
+                self.socket.send().map_err(|source| failed(&self.name, ("sending", source)));
+            let mut left = 0;
+            // Copied: the frames are free.
+            batch.retain(|_| {
+                left += 1;
+                left > sent
+            });
+            self.statistics.transmitted_packets += sent as u64;
+            kicked?;
+        }
+        Ok(sent)
+    }
+
+    fn statistics(&mut self) -> PortStatistics {
+        let (dropped, frozen) = self.socket.dropped();
+        let s = &mut self.statistics;
+        s.kernel_rx_dropped_packets = Some(s.kernel_rx_dropped_packets.unwrap_or(0) + dropped);
+        s.kernel_rx_ring_full_packets = Some(s.kernel_rx_ring_full_packets.unwrap_or(0) + frozen);
+        self.statistics
+    }
+
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn check(&mut self) -> Result<(), PortError> {
+        self.socket.error().map_err(|source| failed(&self.name, ("receiving", source)))
+    }
+
+    fn mac(&self) -> Option<Mac> {
+        Some(self.mac)
+    }
+}

@@ -1,0 +1,63 @@
+//! `null:BYTES`: as many packets as anybody wants, and none of what is sent. It costs what frames cost and nothing else, so that the
+//! rest can be measured.
+
+use ringway_xsk::{Batch, Pool};
+
+use crate::port::{Port, PortError, PortStatistics};
+
+/// A source and sink that does nothing else.
+pub struct Null {
+    name: String,
+    pool: Pool,
+    template: Vec<u8>,
+    statistics: PortStatistics,
+}
+
+impl Null {
+    /// Its packets are copies of these bytes.
+    ///
+    /// # Errors
+    /// Where a frame has no room for them.
+    pub fn open(name: String, pool: &Pool, template: Vec<u8>) -> Result<Self, PortError> {
+        let room = pool.umem().chunk().bytes() as usize - ringway_xsk::KERNEL_HEADROOM as usize;
+        if template.len() > room {
+            let why =
+                format!("packets of {} bytes do not fit into frames of {room}", template.len());
+            let remedy = "ask for shorter ones, or frames of 4096 bytes";
+            return Err(PortError::Refused { port: name, why, remedy });
+        }
+        Ok(Self { name, pool: pool.clone(), template, statistics: PortStatistics::default() })
+    }
+}
+
+impl Port for Null {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        let before = batch.len();
+        let count = self.pool.allocate_burst(batch, batch.room());
+        for packet in &mut batch[before..] {
+            let start = packet.headroom();
+            // It fits, as was checked when it was opened.
+            if packet.set_range(start..start + self.template.len()).is_ok() {
+                packet.data_mut().copy_from_slice(&self.template);
+            }
+        }
+        self.statistics.received_packets += count as u64;
+        self.statistics.no_frame_times += u64::from(count == 0);
+        Ok(count)
+    }
+
+    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        let count = batch.len();
+        batch.clear();
+        self.statistics.transmitted_packets += count as u64;
+        Ok(count)
+    }
+
+    fn statistics(&mut self) -> PortStatistics {
+        self.statistics
+    }
+}

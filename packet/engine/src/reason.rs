@@ -1,0 +1,127 @@
+//! Why a packet was dropped.
+
+use std::fmt;
+
+use ringway_wire::{Layer, Malformed};
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $reason:ident = $name:literal,)*) => {
+        /// Why a packet was dropped; counted by worker.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Reason { $($(#[doc = $doc])+ $reason,)* }
+
+        impl Reason {
+            /// All there are.
+            pub const ALL: &[Reason] = &[$(Reason::$reason,)*];
+
+            /// As it is written in tables and JSON.
+            pub fn name(self) -> &'static str {
+                match self { $(Reason::$reason => $name,)* }
+            }
+
+            /// What it means.
+            pub fn explanation(self) -> &'static str {
+                match self { $(Reason::$reason => concat!($($doc,)+).trim_ascii(),)* }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The app is where packets end, and wanted it.
+    Consumed = "consumed",
+    /// Shorter than an Ethernet header.
+    MalformedEthernet = "malformed-ethernet",
+    /// It ends within a VLAN tag.
+    MalformedVlan = "malformed-vlan",
+    /// ARP that is not between Ethernet and IPv4, or is cut off.
+    MalformedArp = "malformed-arp",
+    /// An IPv4 header whose version or lengths cannot be.
+    MalformedIpv4 = "malformed-ipv4",
+    /// An IPv6 header whose version or lengths cannot be.
+    MalformedIpv6 = "malformed-ipv6",
+    /// An IPv6 extension header that cannot be.
+    MalformedIpv6Extension = "malformed-ipv6-extension",
+    /// ICMP that is cut off.
+    MalformedIcmp = "malformed-icmp",
+    /// ICMPv6 or neighbour discovery that cannot be.
+    MalformedIcmpv6 = "malformed-icmpv6",
+    /// UDP whose length cannot be.
+    MalformedUdp = "malformed-udp",
+    /// Any other header that cannot be.
+    MalformedOther = "malformed-other",
+    /// A checksum is wrong, or one that must be there is missing.
+    BadChecksum = "bad-checksum",
+    /// It was sent to another link-layer address.
+    OtherMac = "other-mac",
+    /// It was sent to another IP address, or looks for one.
+    OtherAddress = "other-address",
+    /// Nothing here speaks its protocol, or listens on its port.
+    OtherProtocol = "other-protocol",
+    /// A fragment; nothing here puts them together.
+    Fragment = "fragment",
+    /// It has IPv4 options or IPv6 extension headers, which are not answered.
+    Options = "options",
+    /// Its source address is no host's: answering would reach many, or nobody.
+    BadSource = "bad-source",
+    /// The payload is not a request of the app's protocol.
+    BadRequest = "bad-request",
+    /// Its client is none that the app knows.
+    UnknownClient = "unknown-client",
+    /// It lies in several frames, which the app does not read.
+    SeveralFrames = "several-frames",
+    /// The frame has no room for the answer.
+    NoRoom = "no-room",
+    /// The app forwarded it to a port that the worker does not have.
+    NoSuchPort = "no-such-port",
+    /// The port took no more, for longer than packets can wait for it.
+    PortFull = "port-full",
+    /// The port cannot send it: too short, too long, or of another pool.
+    Unsendable = "unsendable",
+    /// The port failed while it was to be sent.
+    PortFailed = "port-failed",
+    /// More packets were to be held than the worker holds.
+    HoldFull = "hold-full",
+    /// The app did not decide about it.
+    Undecided = "undecided",
+    /// It was held or waited to be sent when the worker ended.
+    Stopped = "stopped",
+}
+
+impl From<Malformed> for Reason {
+    fn from(malformed: Malformed) -> Self {
+        match malformed.layer {
+            Layer::Ethernet => Reason::MalformedEthernet,
+            Layer::Vlan => Reason::MalformedVlan,
+            Layer::Arp => Reason::MalformedArp,
+            Layer::Ipv4 => Reason::MalformedIpv4,
+            Layer::Ipv6 => Reason::MalformedIpv6,
+            Layer::Ipv6Extension => Reason::MalformedIpv6Extension,
+            Layer::Icmp => Reason::MalformedIcmp,
+            Layer::Icmpv6 | Layer::NeighbourDiscovery => Reason::MalformedIcmpv6,
+            Layer::Udp => Reason::MalformedUdp,
+            _ => Reason::MalformedOther,
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_its_own_name_and_says_what_it_means() {
+        for (n, reason) in Reason::ALL.iter().enumerate() {
+            assert_eq!(*reason as usize, n);
+            assert!(reason.explanation().ends_with('.'), "{reason}");
+            assert!(Reason::ALL[..n].iter().all(|other| other.name() != reason.name()), "{reason}");
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! A worker: one thread's loop over its ports, run to completion.
+
+use std::time::Duration;
+
+use ringway_xsk::{Audit, Batch, Pool, Rings};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::app::App;
+use crate::arch::{Cycles, prefetch};
+use crate::burst::{Burst, Ways};
+use crate::port::{Port, PortError};
+use crate::status::{self, WorkerStatus};
+
+/// What a worker does while there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Looks for 50 microseconds, then sleeps until a port has something.
+    #[default]
+    Adaptive,
+    /// Looks on: no packet waits for anybody to wake up, and the CPU is never free.
+    Latency,
+}
+
+/// How a worker works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Packets asked of a port at once, 1 to 4 096.
+    pub burst: usize,
+    /// Packets that may wait to be sent by one port.
+    pub waiting: usize,
+    /// Packets that an app may hold.
+    pub held: usize,
+    /// See [`Idle`].
+    pub idle: Idle,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { burst: 64, waiting: 256, held: 1024, idle: Idle::default() }
+    }
+}
+
+/// How long a worker looks before it sleeps.
+const LOOKING: Duration = Duration::from_micros(50);
+/// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is to stop.
+const NAP: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// An app, its ports, and what is between them.
+pub struct Worker<A> {
+    app: A,
+    incoming: Batch,
+    ways: Ways,
+    options: Options,
+    /// When the last round began; what passed since then was busy or not.
+    last: Cycles,
+    was_busy: bool,
+    per_millisecond: u64,
+    sleep_after: u64,
+    checked: Cycles,
+}
+
+/// Times a second that ports are asked whether they can still be used.
+const CHECKS: u64 = 4;
+
+/// What a worker leaves behind.
+pub struct Ended<A> {
+    /// The app, with what it counted.
+    pub app: A,
+    /// Its ports, still open: another worker may go on with them.
+    pub ports: Vec<Box<dyn Port>>,
+    /// Its pool.
+    pub pool: Pool,
+    /// Its last words.
+    pub status: WorkerStatus,
+    /// Its books.
+    pub books: Books,
+}
+
+/// Two books of a worker: where each frame is, and what became of each packet.
+#[derive(Clone, Debug)]
+pub struct Books {
+    /// The pool's own.
+    pub frames: Audit,
+    /// Frames that are held by nobody the worker knows: leaked, if there are any.
+    pub lost_frames: i64,
+    /// Packets that came less those that went: 0.
+    pub difference_packets: i64,
+}
+
+impl Books {
+    /// Whether every frame and every packet is accounted for.
+    pub fn balanced(&self) -> bool {
+        self.frames.balanced() && self.lost_frames == 0 && self.difference_packets == 0
+    }
+}
+
+impl std::fmt::Display for Books {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (lost, difference) = (self.lost_frames, self.difference_packets);
+        write!(
+            f,
+            "{}; held by nobody {lost} frames; packets come less gone {difference}",
+            self.frames
+        )
+    }
+}
+
+impl<A: App> Worker<A> {
+    /// A worker whose ports were opened with this pool.
+    pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: Options) -> Self {
+        let burst = options.burst.clamp(1, 4096);
+        Self {
+            app,
+            incoming: Batch::new(burst),
+            ways: Ways::new(pool, ports, options.waiting.max(burst), options.held),
+            options,
+            last: Cycles::now(),
+            was_busy: false,
+            per_millisecond: (Cycles::per_second() / 1000).max(1),
+            checked: Cycles::now(),
+            sleep_after: (LOOKING.as_secs_f64() * Cycles::per_second() as f64) as u64,
+        }
+    }
+
+    /// Once through all ports. Whether there was anything to do.
+    ///
+    /// # Errors
+    /// A port can go on no longer. The others can: the caller decides whether to call again.
+    pub fn round(&mut self) -> Result<bool, PortError> {
+        let now = self.begin_round();
+        let mut busy = false;
+        for from in 0..self.ways.outlets.len() {
+            let received = self.ways.outlets[from].port.rx_burst(&mut self.incoming)?;
+            if received == 0 {
+                continue;
+            }
+            busy = true;
+            self.ways.tally.burst(received);
+            self.incoming.iter().for_each(|packet| prefetch(packet.data()));
+            self.app.on_burst(now, &mut Burst::new(from, &mut self.incoming, &mut self.ways));
+            if !self.incoming.is_empty() {
+                self.ways.undecided(&mut self.incoming);
+            }
+        }
+        let before = self.ways.tally.originated + self.ways.tally.released;
+        self.app.on_round(now, &mut Burst::new(0, &mut self.incoming, &mut self.ways));
+        busy |= self.ways.tally.originated + self.ways.tally.released != before;
+        for to in 0..self.ways.outlets.len() {
+            // With nothing to send, too: completions are taken back then.
+            busy |= self.ways.transmit(to);
+        }
+        if now.since(self.checked) > Cycles::per_second() / CHECKS {
+            self.checked = now;
+            self.ways.outlets.iter_mut().try_for_each(|outlet| outlet.port.check())?;
+        }
+        self.was_busy = busy;
+        match self.ways.failed.take() {
+            Some(error) => Err(error),
+            None => Ok(busy),
+        }
+    }
+
+    fn begin_round(&mut self) -> Cycles {
+        let now = Cycles::now();
+        let tally = &mut self.ways.tally;
+        let passed = now.since(self.last);
+        *if self.was_busy { &mut tally.busy_cycles } else { &mut tally.idle_cycles } += passed;
+        tally.rounds += 1;
+        self.last = now;
+        // Milliseconds that overflow are what the pool expects.
+        self.ways.pool.set_now((now.0 / self.per_millisecond) as u32);
+        now
+    }
+
+    /// Round after round until `until`, which is asked before each, says so, or there is nothing left to do.
+    ///
+    /// # Errors
+    /// As [`Worker::round`].
+    pub fn run(&mut self, mut until: impl FnMut(&mut Self) -> bool) -> Result<(), PortError> {
+        let mut busy_until = Cycles::now();
+        while !until(self) && !self.is_finished() {
+            if self.round()? {
+                busy_until = self.last;
+            } else if self.options.idle == Idle::Adaptive
+                && self.last.since(busy_until) > self.sleep_after
+            {
+                self.sleep();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether nothing will arrive, and nothing is left to be done.
+    pub fn is_finished(&self) -> bool {
+        let over = self.app.is_finished()
+            || self.ways.outlets.iter().all(|outlet| outlet.port.is_finished());
+        over && self.ways.waiting() == 0
+    }
+
+    /// Until a port has something, or long enough.
+    fn sleep(&mut self) {
+        self.ways.tally.sleeps += 1;
+        let ports = self.ways.outlets.iter().map(|outlet| &outlet.port);
+        let readable: Vec<_> = ports.clone().filter_map(|port| port.readable()).collect();
+        let waits = self.ways.waiting() > 0 || !self.ways.held.is_empty();
+        let time = if readable.len() < ports.len() || waits { NAP } else { SLEEP };
+        let mut fds: Vec<_> =
+            readable.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+        // Woken by a signal or by anything else: it looks again in any case.
+        let _ = poll(&mut fds, Some(&time));
+    }
+
+    /// How it goes.
+    pub fn status(&mut self) -> WorkerStatus {
+        status::of(&mut self.ways, &self.app)
+    }
+
+    /// Its books, with each frame looked for: not for every round.
+    pub fn books(&self) -> Books {
+        let outlets = self.ways.outlets.iter();
+        let rings: Vec<&Rings> = outlets.filter_map(|outlet| outlet.port.rings()).collect();
+        let frames = self.ways.pool.audit(&rings);
+        let known = self.ways.known_held();
+        let lost_frames = frames.found.held as i64 - known as i64;
+        Books { lost_frames, difference_packets: status::difference(&self.ways), frames }
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> &Pool {
+        &self.ways.pool
+    }
+
+    /// Its app.
+    pub fn app(&self) -> &A {
+        &self.app
+    }
+
+    /// Ends: what waits is sent as far as the ports take it, and the rest freed and counted.
+    pub fn finish(mut self) -> Ended<A> {
+        for to in 0..self.ways.outlets.len() {
+            self.ways.transmit(to);
+        }
+        self.ways.stop();
+        let (books, status) = (self.books(), self.status());
+        let Ways { pool, outlets, .. } = self.ways;
+        let ports = outlets.into_iter().map(|outlet| outlet.port).collect();
+        Ended { app: self.app, ports, pool, status, books }
+    }
+}

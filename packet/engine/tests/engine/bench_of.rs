@@ -1,0 +1,78 @@
+//! A worker with one port, and the other end of its cable.
+
+use ringway_engine::ports::Memory;
+use ringway_engine::{App, Options, Port as _, Worker};
+use ringway_xsk::{Batch, Pool, Umem, UmemConfig};
+
+pub struct Bench<A> {
+    pub pool: Pool,
+    pub outside: Memory,
+    pub worker: Worker<A>,
+    batch: Batch,
+}
+
+pub fn pool(frames: u32) -> Pool {
+    Umem::new(&UmemConfig { frames, ..UmemConfig::default() }).unwrap().pool().unwrap()
+}
+
+impl<A: App> Bench<A> {
+    pub fn new(app: A) -> Self {
+        let pool = pool(512);
+        let (outside, inside) = Memory::pair("test", &pool, 256).unwrap();
+        let worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, Options::default());
+        Self { pool, outside, worker, batch: Batch::new(256) }
+    }
+
+    /// Sends frames to the worker, of at least 14 bytes or not at all.
+    pub fn send(&mut self, frames: &[Vec<u8>]) {
+        for frame in frames {
+            let mut packet = self.pool.allocate().unwrap();
+            packet.append(frame).unwrap();
+            self.batch.push(packet).unwrap();
+        }
+        self.outside.tx_burst(&mut self.batch).unwrap();
+        assert!(self.batch.is_empty());
+    }
+
+    /// What comes back after one round.
+    pub fn round(&mut self) -> Vec<Vec<u8>> {
+        self.worker.round().unwrap();
+        self.outside.rx_burst(&mut self.batch).unwrap();
+        let frames = self.batch.iter().map(|packet| packet.segments().flatten().copied().collect());
+        let frames = frames.collect();
+        self.batch.clear();
+        frames
+    }
+
+    /// What comes back for one frame.
+    pub fn ask(&mut self, frame: Vec<u8>) -> Option<Vec<u8>> {
+        self.send(&[frame]);
+        let mut answers = self.round();
+        assert!(answers.len() <= 1);
+        answers.pop()
+    }
+
+    /// How many packets were dropped for this reason.
+    pub fn dropped(&mut self, reason: &str) -> u64 {
+        let dropped = self.worker.status().packets.dropped;
+        dropped.iter().find(|d| d.reason == reason).map_or(0, |d| d.packets)
+    }
+
+    #[track_caller]
+    pub fn balanced(&mut self) {
+        // Nothing is in the cable or outside of it, so all that is held the worker holds.
+        let books = self.worker.books();
+        assert!(books.balanced(), "{books}");
+    }
+
+    #[track_caller]
+    pub fn end(mut self) -> A {
+        self.balanced();
+        let ended = self.worker.finish();
+        assert!(ended.books.balanced(), "{}", ended.books);
+        drop((ended.ports, self.outside, self.batch));
+        let audit = self.pool.audit(&[]);
+        assert!(audit.balanced() && audit.found.held == 0, "{audit}");
+        ended.app
+    }
+}

@@ -1,0 +1,206 @@
+//! The books balance, and say so where they do not.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use ringway_engine::apps::{L2fwd, Macs};
+use ringway_engine::ports::Memory;
+use ringway_engine::{
+    App, Burst, Cycles, Options, Port, PortError, PortStatistics, Reason, Verdict, Worker,
+};
+use ringway_xsk::{Batch, Packet};
+
+use crate::bench_of::{Bench, pool};
+use crate::frames;
+
+/// Does what it is told with every packet.
+struct Told(Verdict);
+
+impl App for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        burst.decide(|_| self.0);
+    }
+}
+
+/// Decides about nothing.
+struct Idle;
+
+impl App for Idle {
+    fn name(&self) -> &'static str {
+        "idle"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, _burst: &mut Burst<'_>) {}
+}
+
+#[test]
+fn every_verdict_is_counted() {
+    let frames: Vec<_> = (0..10).map(|_| frames::ping()).collect();
+    for (verdict, reason) in [
+        (Verdict::Forward(0), None),
+        (Verdict::Forward(1), Some("no-such-port")),
+        (Verdict::Drop(Reason::BadRequest), Some("bad-request")),
+        (Verdict::Hold, None),
+    ] {
+        let mut bench = Bench::new(Told(verdict));
+        bench.send(&frames);
+        let came = bench.round().len();
+        assert_eq!(came, if verdict == Verdict::Forward(0) { 10 } else { 0 });
+        let packets = bench.worker.status().packets;
+        assert_eq!(packets.held_packets, if verdict == Verdict::Hold { 10 } else { 0 });
+        if let Some(reason) = reason {
+            assert_eq!(bench.dropped(reason), 10);
+        }
+        bench.end();
+    }
+    let mut bench = Bench::new(Idle);
+    bench.send(&frames);
+    assert!(bench.round().is_empty());
+    assert_eq!(bench.dropped("undecided"), 10);
+    bench.end();
+}
+
+#[test]
+fn what_is_held_and_what_waits_at_the_end() {
+    let pool = pool(256);
+    let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
+    let options = Options { held: 5, ..Options::default() };
+    let app = Told(Verdict::Hold);
+    let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, options);
+    send(&mut outside, &worker, 8);
+    worker.round().unwrap();
+    let ended = worker.finish();
+    assert!(ended.books.balanced(), "{}", ended.books);
+    let dropped = ended.status.packets.dropped;
+    let named: Vec<_> = dropped.iter().map(|d| (d.reason, d.packets)).collect();
+    assert_eq!(named, [("hold-full", 3), ("stopped", 5)]);
+
+    // The next one goes on with the same ports and pool; nobody takes what it sends.
+    let app = Told(Verdict::Forward(0));
+    let mut worker = Worker::new(ended.pool, ended.ports, app, Options { waiting: 70, ..options });
+    for _ in 0..3 {
+        send(&mut outside, &worker, 60);
+        worker.round().unwrap();
+    }
+    let books = worker.books();
+    assert!(books.balanced(), "{books}");
+    let ended = worker.finish();
+    assert!(ended.books.balanced(), "{}", ended.books);
+    let packets = ended.status.packets;
+    let named: Vec<_> = packets.dropped.iter().map(|d| (d.reason, d.packets)).collect();
+    // 64 are in the cable, 70 waited.
+    assert_eq!(named, [("port-full", 46), ("stopped", 70)]);
+    assert_eq!(packets.transmitted_packets, 64);
+}
+
+fn send<A: App>(outside: &mut Memory, worker: &Worker<A>, count: usize) {
+    let mut batch = Batch::new(count);
+    assert_eq!(worker.pool().allocate_burst(&mut batch, count), count);
+    batch.iter_mut().for_each(|packet| packet.append(&frames::ping()).unwrap());
+    assert_eq!(outside.tx_burst(&mut batch).unwrap(), count);
+}
+
+/// A port that keeps packets where nobody looks for them, sends none, or fails.
+#[derive(Default)]
+struct Strange {
+    kept: Rc<Cell<Vec<Packet>>>,
+    keeps: bool,
+    frees: bool,
+    fails: bool,
+}
+
+impl Port for Strange {
+    fn name(&self) -> &str {
+        "strange"
+    }
+
+    fn rx_burst(&mut self, _batch: &mut Batch) -> Result<usize, PortError> {
+        Ok(0)
+    }
+
+    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        let count = batch.len();
+        if self.keeps {
+            let mut kept = self.kept.take();
+            kept.extend(batch.drain());
+            self.kept.set(kept);
+            return Ok(count);
+        }
+        if self.frees || self.fails {
+            batch.clear();
+        }
+        if self.fails && count > 0 {
+            let (port, why) = ("strange".into(), "it was told to fail".into());
+            return Err(PortError::Refused { port, why, remedy: "do not tell it" });
+        }
+        Ok(0)
+    }
+
+    fn statistics(&mut self) -> PortStatistics {
+        PortStatistics::default()
+    }
+}
+
+fn with_strange(strange: Strange) -> (Memory, Worker<L2fwd>) {
+    let pool = pool(256);
+    let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
+    let ports: Vec<Box<dyn Port>> = vec![Box::new(inside), Box::new(strange)];
+    let worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), Options::default());
+    send(&mut outside, &worker, 10);
+    (outside, worker)
+}
+
+#[test]
+fn a_leak_is_seen() {
+    let kept = Rc::default();
+    let strange = Strange { kept: Rc::clone(&kept), keeps: true, ..Strange::default() };
+    let (_outside, mut worker) = with_strange(strange);
+    worker.round().unwrap();
+    let books = worker.books();
+    assert!(!books.balanced() && books.lost_frames == 10, "{books}");
+    drop(kept.take());
+    assert!(worker.books().balanced());
+}
+
+#[test]
+fn what_a_port_frees_or_loses() {
+    let (_outside, mut worker) = with_strange(Strange { frees: true, ..Strange::default() });
+    worker.round().unwrap();
+    let packets = worker.status().packets;
+    assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("unsendable", 10));
+    assert!(worker.books().balanced());
+
+    let (_outside, mut worker) = with_strange(Strange { fails: true, ..Strange::default() });
+    let error = worker.round().unwrap_err().to_string();
+    assert_eq!(error, "strange: it was told to fail; do not tell it");
+    let packets = worker.status().packets;
+    assert_eq!((packets.dropped[0].reason, packets.dropped[0].packets), ("port-failed", 10));
+    assert!(worker.books().balanced());
+}
+
+#[test]
+fn status_as_a_table_and_as_json() {
+    let mut bench = Bench::new(L2fwd::new(Macs::Swap));
+    bench.send(&[frames::ping(), vec![0; 13]]);
+    bench.round();
+    let status = bench.worker.status();
+    let text = status.to_string();
+    for want in [
+        "worker 0: l2fwd, idle ",
+        "memory:test         2            1        0",
+        "packets: 2 received, 0 originated = 1 transmitted, 0 waiting, 0 held, 1 malformed-ethernet; difference 0",
+        "frames: 512 free, 0 fill, 0 held, 0 tx",
+        "bursts: 1 of 2+",
+    ] {
+        assert!(text.contains(want), "no `{want}` in\n{text}");
+    }
+    let json = serde_json::to_value(&status).unwrap();
+    assert_eq!(json["packets"]["dropped"][0]["reason"], "malformed-ethernet");
+    assert_eq!(json["ports"][0]["received_packets"], 2);
+    assert!(json["ports"][0]["filled_frames"].is_null());
+    bench.end();
+}

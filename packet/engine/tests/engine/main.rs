@@ -1,0 +1,12 @@
+//! Workers and apps between cables of memory: no kernel, no privileges.
+
+#![allow(clippy::unwrap_used)]
+
+mod allocate;
+mod answers;
+mod bench_of;
+mod books;
+mod damaged;
+mod frames;
+mod hello;
+mod threads;

@@ -1,0 +1,203 @@
+//! Workers on veth pairs between network namespaces, whose far end is the kernel's own stack. As root; skipped aloud otherwise.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::UdpSocket;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Source, UdpEcho};
+use ringway_engine::{App, Engine, EngineConfig, Report, WorkerConfig};
+use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
+use ringway_wire::Mac;
+use ringway_xsk::UmemConfig;
+
+const SOON: Duration = Duration::from_secs(20);
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+/// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums finished, since nobody else
+/// finishes them.
+fn client(name: &str, address: &str, ours: &Namespace, our_name: &str) -> Namespace {
+    let client = Namespace::new(name).unwrap();
+    let ends = (End::new(&client, "eth0").address(address), End::new(ours, our_name));
+    veth(&ends.0, &ends.1, &VethOptions::default()).unwrap();
+    let status =
+        client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output().unwrap().status;
+    assert!(status.success());
+    client
+}
+
+fn engine<A: App + 'static>(
+    ours: &Namespace,
+    ports: &[&str],
+    app: impl Fn() -> A + Send + Sync + 'static,
+) -> Engine {
+    let app = Arc::new(move || Box::new(app()) as Box<dyn App>);
+    let ports = ports.iter().map(|port| port.parse().unwrap()).collect();
+    let umem = UmemConfig { frames: 8192, ..UmemConfig::default() };
+    let config = EngineConfig { umem, ..EngineConfig::default() };
+    // Threads are born in the namespace of whoever starts them.
+    let worker = WorkerConfig { cpu: None, ports, app };
+    ours.run(move || Engine::start(&config, vec![worker]))
+        .unwrap()
+        .unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn ends(engine: Engine) -> Report {
+    let report = engine.stop().pop().unwrap().unwrap();
+    assert!(
+        report.error.is_none() && report.books.balanced(),
+        "{}\n{}",
+        report.books,
+        report.status
+    );
+    report
+}
+
+fn pings(client: &Namespace, address: &str) -> bool {
+    let ping = client.command("ping").args(["-c1", "-W1", address]).output().unwrap();
+    ping.status.success()
+}
+
+const PORTS: [&str; 3] = ["af_packet:eth0", "af_xdp:eth0:0", "af_xdp:eth0:0,generic"];
+
+#[test]
+fn the_kernel_pings() {
+    if !root_or_skip("the_kernel_pings") {
+        return;
+    }
+    for port in PORTS {
+        let ours = Namespace::new("ours").unwrap();
+        let client = client("client", "10.8.0.2/24", &ours, "eth0");
+        client.ip("address add fd00:8::2/64 dev eth0 nodad").unwrap();
+        let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap(), "fd00:8::1".parse().unwrap()]);
+        let engine = engine(&ours, &[port], move || Icmp::new(host()));
+        for address in ["10.8.0.1", "fd00:8::1"] {
+            wait_until("an answer to a ping", SOON, || pings(&client, address)).unwrap();
+        }
+        let report = ends(engine);
+        assert!(report.status.packets.transmitted_packets >= 4, "{}", report.status);
+    }
+}
+
+#[test]
+fn the_kernel_gets_its_datagrams_back() {
+    if !root_or_skip("the_kernel_gets_its_datagrams_back") {
+        return;
+    }
+    for port in PORTS {
+        let ours = Namespace::new("ours").unwrap();
+        let client = client("client", "10.8.0.2/24", &ours, "eth0");
+        let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
+        let engine = engine(&ours, &[port], move || UdpEcho::new(host(), 7));
+        let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        socket.connect("10.8.0.1:7").unwrap();
+        for len in [0_usize, 1, 100, 1472] {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            wait_until("its datagram back", SOON, || {
+                let mut back = [0; 2000];
+                socket.send(&bytes).unwrap();
+                socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
+            })
+            .unwrap_or_else(|e| panic!("{port}, {len}: {e}"));
+        }
+        ends(engine);
+    }
+}
+
+#[test]
+fn between_two_clients() {
+    if !root_or_skip("between_two_clients") {
+        return;
+    }
+    for ports in [
+        ["af_packet:eth0", "af_packet:eth1,bypass"],
+        ["af_xdp:eth0:0", "af_xdp:eth1:0"],
+        ["af_xdp:eth0:0", "af_packet:eth1"],
+    ] {
+        let ours = Namespace::new("ours").unwrap();
+        let one = client("one", "10.8.0.1/24", &ours, "eth0");
+        let _other = client("other", "10.8.0.2/24", &ours, "eth1");
+        let engine = engine(&ours, &ports, || L2fwd::new(Macs::AsIs));
+        wait_until("an answer from the other side", SOON, || pings(&one, "10.8.0.2"))
+            .unwrap_or_else(|e| panic!("{ports:?}: {e}"));
+        ends(engine);
+    }
+}
+
+/// The kernel keeps a tag beside the packet; here it is in its place again.
+#[test]
+fn a_tag_is_put_back() {
+    if !root_or_skip("a_tag_is_put_back") {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let capture = directory.path().join("out.pcap");
+    let ours = Namespace::new("ours").unwrap();
+    let client = client("client", "10.8.0.2/24", &ours, "eth0");
+    let mut frame = vec![0xff; 6];
+    frame.extend([2, 0, 0, 0, 0, 2, 0x81, 0x00, 0x60, 0x07, 0x88, 0xb5]);
+    frame.extend([0x5a; 50]);
+    let port = format!("pcap::{}", capture.display());
+    let taker = engine(&ours, &["af_packet:eth0", &port], || L2fwd::new(Macs::AsIs));
+    let sent = frame.clone();
+    let source = engine(&client, &["af_packet:eth0"], move || Source::new(sent.clone(), 10, 10));
+    wait_until("all to be sent", SOON, || source.is_over()).unwrap();
+    wait_until("all to arrive", SOON, || {
+        taker.status().0.workers.iter().any(|worker| worker.packets.received_packets >= 10)
+    })
+    .unwrap();
+    ends(source);
+    ends(taker);
+    let written = std::fs::read(&capture).unwrap();
+    let times = written.windows(frame.len()).filter(|bytes| *bytes == frame).count();
+    assert_eq!(times, 10);
+}
+
+#[test]
+fn an_interface_that_goes_down() {
+    if !root_or_skip("an_interface_that_goes_down") {
+        return;
+    }
+    for port in PORTS {
+        let ours = Namespace::new("ours").unwrap();
+        let _client = client("client", "10.8.0.2/24", &ours, "eth0");
+        let engine = engine(&ours, &[port], || L2fwd::new(Macs::Swap));
+        ours.ip("link set eth0 down").unwrap();
+        wait_until("the end of the worker", SOON, || engine.is_over()).unwrap();
+        let report = engine.stop().pop().unwrap().unwrap();
+        assert!(report.books.balanced(), "{}", report.books);
+        let error = report.error.unwrap().to_string();
+        assert!(error.contains("eth0") && error.contains("ip link set"), "{error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_opened() {
+    if !root_or_skip("what_cannot_be_opened") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let _client = client("client", "10.8.0.2/24", &ours, "eth0");
+    let start = |ports: &[&str], frames| {
+        let app = Arc::new(|| Box::new(L2fwd::new(Macs::AsIs)) as Box<dyn App>);
+        let ports = ports.iter().map(|port| port.parse().unwrap()).collect();
+        let umem = UmemConfig { frames, ..UmemConfig::default() };
+        let config = EngineConfig { umem, ..EngineConfig::default() };
+        let worker = WorkerConfig { cpu: None, ports, app };
+        let started = ours.run(move || Engine::start(&config, vec![worker])).unwrap();
+        started.err().unwrap().to_string()
+    };
+    for (ports, frames, why, remedy) in [
+        (vec!["af_packet:none"], 8192, "none", ""),
+        (vec!["af_xdp:none:0"], 8192, "none", ""),
+        (vec!["af_xdp:eth0:9"], 8192, "no such queue", "ethtool -l"),
+        (vec!["af_xdp:eth0:0"], 1024, "1024 frames", "thousands more"),
+        (vec!["af_xdp:eth0:0,zero-copy"], 8192, "zero-copy", "copy mode"),
+        (vec!["af_xdp:eth0:0", "af_xdp:eth0:0"], 8192, "has this queue", "another queue"),
+    ] {
+        let error = start(&ports, frames);
+        assert!(error.contains(why) && error.contains(remedy), "{ports:?}: {error}");
+    }
+}

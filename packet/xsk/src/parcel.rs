@@ -1,0 +1,87 @@
+//! Packets on their way from one worker to another.
+
+use std::mem;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::ledger::Place;
+use crate::packet::{Link, Packet};
+use crate::pool::{Pool, end_if_last};
+use crate::umem::Umem;
+
+/// A packet between two pools of one [`Umem`]: it may go to any thread, where a pool adopts it. Dropped on whatever thread, its
+/// frames find back to the pool that they came from, which has them again with its next [`receive`](crate::Queue::receive),
+/// or when it is short of frames.
+///
+/// Frames that are adopted stay with the pool that adopted them: what flows one way only is to be handed back as well, as
+/// empty packets, or to be copied ([`Packet::copy_to`]).
+#[derive(Debug)]
+pub struct Parcel {
+    /// None where it was adopted.
+    umem: Option<Umem>,
+    home: u8,
+    pub(crate) parts: Parts,
+}
+
+/// What of a packet is not its pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) first: u32,
+    /// Of several frames, the last; else the first.
+    pub(crate) last: u32,
+    pub(crate) offset: u16,
+    pub(crate) len: u16,
+    /// Frames behind the first.
+    pub(crate) rest: u16,
+}
+
+impl Packet {
+    /// Makes it ready to go to another thread.
+    pub fn into_parcel(self) -> Parcel {
+        let (inner, pool) = (self.inner(), self.pool());
+        self.places().for_each(|(frame, ..)| inner.note(frame, Place::Away, inner.stage()));
+        inner.ledger().handed.add(self.frames() as u64);
+        let parcel =
+            Parcel { umem: Some(inner.umem.clone()), home: inner.number, parts: self.parts() };
+        // Its frames have another owner now.
+        mem::forget(self);
+        // SAFETY: it has not ended, since the packet was held; nothing refers to it here any more.
+        unsafe { end_if_last(pool) };
+        parcel
+    }
+}
+
+impl Pool {
+    /// Makes it a packet of this pool.
+    ///
+    /// # Errors
+    /// Hands it back where it is of another UMEM.
+    pub fn adopt(&self, mut parcel: Parcel) -> Result<Packet, Parcel> {
+        let inner = self.inner();
+        if !parcel.umem.as_ref().is_some_and(|umem| umem.is(&inner.umem)) {
+            return Err(parcel);
+        }
+        parcel.umem = None;
+        let packet = Packet::of_parts(self.pointer(), parcel.parts);
+        packet.places().for_each(|(frame, ..)| inner.note(frame, Place::Held, inner.stage()));
+        inner.ledger().adopted.add(packet.frames() as u64);
+        Ok(packet)
+    }
+}
+
+impl Parcel {
+    /// Of frames that are away, and have no other owner.
+    pub(crate) fn of_parts(umem: &Umem, home: u8, parts: Parts) -> Self {
+        Self { umem: Some(umem.clone()), home, parts }
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        let Some(umem) = self.umem.take() else { return };
+        let link = &umem.links()[self.parts.last as usize];
+        umem.account(self.home).returns.add(self.parts.first, |next| {
+            let next = next.map_or(0, |frame| frame + 1);
+            link.store(Link { next, ..Link::unpack(link.load(Relaxed)) }.pack(), Relaxed);
+        });
+    }
+}

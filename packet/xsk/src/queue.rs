@@ -1,0 +1,517 @@
+//! A queue: the four rings between a pool and the kernel.
+//!
+//! ```text
+//!          FILL ---> kernel ---> RX            frames to be filled; packets
+//!  pool <                             > packets
+//!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
+//! ```
+//! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a kernel that is played
+//! ([`crate::fake`]). What comes out of RX and COMPLETION is believed only where the books agree: an address that is no
+//! frame's, or of a frame that the kernel does not have, is counted and left alone.
+
+use std::io;
+
+use crate::batch::Batch;
+use crate::ledger::{Counter, Place, Record, counters};
+use crate::packet::{MAX_FRAMES, Packet};
+use crate::pool::Pool;
+use crate::ring::{Consumer, Corrupt, Producer};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A packet or part of one, in RX and TX (struct xdp_desc, linux/if_xdp.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Where it begins, in bytes from the UMEM's begin.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+    /// [`Descriptor::CONTINUED`], or 0.
+    pub options: u32,
+}
+
+impl Descriptor {
+    /// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
+    pub const CONTINUED: u32 = 1;
+}
+
+/// The shortest packet that is sent: an Ethernet header.
+pub const SHORTEST: usize = 14;
+
+/// Our sides of a queue's rings.
+pub struct Rings {
+    /// Addresses of frames for the kernel to fill.
+    pub fill: Producer<u64>,
+    /// Addresses of frames that were sent.
+    pub completion: Consumer<u64>,
+    /// What was received.
+    pub rx: Consumer<Descriptor>,
+    /// What is to be sent.
+    pub tx: Producer<Descriptor>,
+}
+
+/// What a wake-up came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The kernel has seen all there is, or will without being told.
+    Done,
+    /// It did as much as one call does, or had no room below.
+    Again,
+}
+
+/// The other side, as far as it has to be told.
+pub trait Kernel {
+    /// Has it look at FILL, and receive.
+    ///
+    /// # Errors
+    /// Where the queue is over: its interface went away or down, say.
+    fn wake_rx(&mut self) -> io::Result<()>;
+
+    /// Has it look at TX, and send.
+    ///
+    /// # Errors
+    /// As [`Kernel::wake_rx`].
+    fn wake_tx(&mut self) -> io::Result<Wake>;
+}
+
+/// How a queue is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// Frames that the kernel is to have for reception, at most; the ring's size if that is less.
+    pub fill: u32,
+    /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`); else it is woken for every burst to be sent.
+    pub need_wakeup: bool,
+    /// Reception happens within calls only (preferred busy polling): one is made where nothing has arrived.
+    pub busy_poll: bool,
+    /// Packets of several frames can be sent (`XDP_USE_SG`).
+    pub several_frames: bool,
+}
+
+/// Why a queue can go on no longer. Close it, and open it again where its interface is there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// See [`Corrupt`].
+    #[error("{ring}: {source}")]
+    Ring {
+        /// Which ring.
+        ring: &'static str,
+        /// What was found.
+        source: Corrupt,
+    },
+    /// The kernel refused a wake-up.
+    #[error("waking the kernel to {what}: {source}; {}", remedy(source))]
+    Wake {
+        /// "receive" or "send".
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENETDOWN) => "the interface is down: `ip link set IFACE up`",
+        Some(libc::ENXIO) => {
+            "the interface is gone, or the socket was never bound: open it anew when it is back"
+        }
+        Some(libc::EOPNOTSUPP) => "the socket has no such ring, or its driver cannot be woken",
+        _ => "close the socket and open another",
+    }
+}
+
+fn ring(ring: &'static str) -> impl Fn(Corrupt) -> Error {
+    move |source| Error::Ring { ring, source }
+}
+
+counters! {
+    /// What a queue has counted.
+    Tally,
+    /// What a queue has done since it was opened; packets and frames are what their names say.
+    QueueCounts {
+        /// Frames put into FILL.
+        filled_frames,
+        /// Frames that came in RX.
+        received_frames,
+        /// Packets handed to the program.
+        received_packets,
+        /// Frames put into TX.
+        sent_frames,
+        /// Packets put into TX.
+        sent_packets,
+        /// Frames that came back in COMPLETION.
+        completed_frames,
+        /// Packets handed back since TX was full.
+        tx_full_packets,
+        /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
+        /// than the socket or the kernel takes.
+        unsendable_packets,
+        /// Times that FILL should have been topped up, and no frame was free.
+        starved_times,
+        /// Descriptors in RX that cannot be: no frame's, or of a frame that the kernel does not have.
+        rx_unbelievable,
+        /// Addresses in COMPLETION that cannot be.
+        completion_unbelievable,
+        /// Packets of several frames that were dropped: one of them was not to be believed, or there were too many.
+        broken_packets,
+        /// Times the kernel was woken to receive.
+        rx_wakeups,
+        /// Times the kernel was woken to send.
+        tx_wakeups,
+    }
+}
+
+/// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped, then the kernel's side, and
+/// then the pool takes back what the kernel had.
+pub struct Queue<K: Kernel> {
+    rings: Rings,
+    kernel: K,
+    /// A packet whose last frame has not arrived.
+    begun: Begun,
+    stock: Stock,
+}
+
+/// What a queue has of its pool.
+struct Stock {
+    pool: Pool,
+    number: u8,
+    tally: Tally,
+    usage: Use,
+}
+
+/// A packet of several frames on its way in.
+enum Begun {
+    Nothing,
+    Packet(Packet),
+    /// It cannot be had; the rest of it is dropped.
+    Broken,
+}
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        self.pool.inner().close_queue(self.number);
+    }
+}
+
+/// A pool has 64 queues open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("64 queues of this pool are open already; close one, or use another pool")]
+pub struct TooManyQueues;
+
+impl<K: Kernel> Queue<K> {
+    /// A queue whose other side has the same UMEM, and all of its frames in this pool.
+    ///
+    /// # Errors
+    /// [`TooManyQueues`].
+    pub fn new(pool: &Pool, rings: Rings, kernel: K, usage: Use) -> Result<Self, TooManyQueues> {
+        let number = pool.inner().open_queue().ok_or(TooManyQueues)?;
+        let usage = Use { fill: usage.fill.min(rings.fill.size()), ..usage };
+        let stock = Stock { pool: pool.clone(), number, tally: Tally::default(), usage };
+        Ok(Self { rings, kernel, begun: Begun::Nothing, stock })
+    }
+
+    /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many more, and takes back
+    /// those that were sent. How many packets were added.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn receive(&mut self, into: &mut Batch) -> Result<usize, Error> {
+        // More than u32::MAX does not fit into a ring.
+        let room = into.room().min(u32::MAX as usize) as u32;
+        let before = into.len();
+        let arrived = self.rings.rx.peek(room).map_err(ring("RX"))?;
+        let mut frames = 0;
+        for descriptor in arrived.iter() {
+            let packet = self.stock.accept(descriptor);
+            frames += u64::from(packet.is_some());
+            let continued = descriptor.options & Descriptor::CONTINUED != 0;
+            if let Some(whole) = self.begun.join(packet, continued, &self.stock.tally) {
+                into.extend_one(whole);
+            }
+        }
+        let nothing = arrived.is_empty();
+        arrived.release();
+        let added = into.len() - before;
+        self.stock.count_received(frames, added as u64);
+        self.complete()?;
+        self.refill()?;
+        self.wake_rx(nothing)?;
+        Ok(added)
+    }
+
+    /// Sends packets from the front of the batch, as far as TX has room. Those it has no room for stay in the batch; those
+    /// that cannot be sent at all are freed and counted ([`QueueCounts::unsendable_packets`]). How many were sent.
+    ///
+    /// # Errors
+    /// See [`Error`]; what was sent is not in the batch then either.
+    pub fn send(&mut self, from: &mut Batch) -> Result<usize, Error> {
+        self.complete()?;
+        let (stock, mut wanted) = (&self.stock, 0);
+        from.retain(|packet| {
+            let sendable = stock.sendable(packet);
+            wanted += if sendable { packet.frames() as u32 } else { 0 };
+            sendable
+        });
+        let mut reserved = self.rings.tx.reserve(wanted).map_err(ring("TX"))?;
+        let mut sent = 0;
+        for packet in from.iter() {
+            if packet.frames() > reserved.remaining() as usize {
+                break;
+            }
+            stock.hand_over(packet, |descriptor| {
+                // There is room for all of its frames.
+                let _ = reserved.push(descriptor);
+            });
+            sent += 1;
+        }
+        let frames = reserved.submit();
+        from.forget_first(sent);
+        stock.count_sent(frames.into(), sent as u64, from.len() as u64);
+        self.wake_tx()?;
+        Ok(sent)
+    }
+
+    /// Sends one packet; hands it back where TX is full. One that cannot be sent at all is freed and counted.
+    ///
+    /// # Errors
+    /// See [`Error`]; the packet is freed then, or sent.
+    pub fn send_one(&mut self, packet: Packet) -> Result<Option<Packet>, Error> {
+        let mut batch = Batch::new(1);
+        batch.extend_one(packet);
+        self.send(&mut batch)?;
+        Ok(batch.pop())
+    }
+
+    /// Takes back frames that were sent, and wakes the kernel where it has not sent all. To be called now and then while
+    /// nothing is to be sent: in copy mode the kernel stops in the middle where the interface below was busy.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.wake_tx()?;
+        self.complete()
+    }
+
+    /// Frames that the kernel has to be sent, or has sent and we have not taken back.
+    pub fn unsent(&self) -> u64 {
+        self.stock.tally.sent_frames.get() - self.stock.tally.completed_frames.get()
+    }
+
+    /// What it has done.
+    pub fn counts(&self) -> QueueCounts {
+        self.stock.tally.read()
+    }
+
+    /// The pool that its frames are of.
+    pub fn pool(&self) -> &Pool {
+        &self.stock.pool
+    }
+
+    /// Its number among the queues of its pool: what [`Record::stage`] is of frames that the kernel has.
+    pub fn number(&self) -> u8 {
+        self.stock.number
+    }
+
+    /// How it is used.
+    pub fn usage(&self) -> Use {
+        self.stock.usage
+    }
+
+    /// Its rings, to be looked at.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// The other side.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    pub(crate) fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Gives the kernel its first frames.
+    pub(crate) fn prime(&mut self) -> Result<(), Error> {
+        self.refill()?;
+        self.wake_rx(false)
+    }
+
+    /// A wake-up for its answer.
+    pub(crate) fn probe(&mut self) -> Result<(), Error> {
+        self.kernel.wake_rx().map_err(|source| Error::Wake { what: "receive", source })
+    }
+
+    /// Gives the kernel free frames, up to what it is to have.
+    fn refill(&mut self) -> Result<(), Error> {
+        let (stock, inner) = (&self.stock, self.stock.pool.inner());
+        let have = stock.tally.filled_frames.get() - stock.tally.received_frames.get();
+        let wanted = u64::from(stock.usage.fill).saturating_sub(have);
+        inner.take_returned();
+        if wanted == 0 {
+            return Ok(());
+        }
+        // Not above `usage.fill`.
+        let wanted = wanted as u32;
+        let mut reserved =
+            self.rings.fill.reserve(wanted.min(inner.free())).map_err(ring("FILL"))?;
+        let filled = inner.take_burst(reserved.remaining(), Place::Fill, stock.number, |frame| {
+            // No more are taken than were reserved.
+            let _ = reserved.push(inner.address(frame));
+        });
+        reserved.submit();
+        inner.ledger().filled.add(filled.into());
+        stock.tally.filled_frames.add(filled.into());
+        stock.tally.starved_times.add(u64::from(filled == 0 && inner.free() == 0));
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), Error> {
+        let stock = &self.stock;
+        if stock.tally.sent_frames.get() == stock.tally.completed_frames.get() {
+            return Ok(());
+        }
+        let inner = stock.pool.inner();
+        let done = self.rings.completion.peek(u32::MAX).map_err(ring("COMPLETION"))?;
+        let mut completed = 0;
+        for address in done.iter() {
+            match stock.believe(address, Place::Tx) {
+                Some(frame) => {
+                    inner.put(frame);
+                    completed += 1;
+                }
+                None => stock.tally.completion_unbelievable.add(1),
+            }
+        }
+        done.release();
+        inner.ledger().completed.add(completed);
+        stock.tally.completed_frames.add(completed);
+        Ok(())
+    }
+
+    fn wake_rx(&mut self, nothing: bool) -> Result<(), Error> {
+        let usage = self.stock.usage;
+        if (usage.busy_poll && nothing) || (usage.need_wakeup && self.rings.fill.needs_wakeup()) {
+            self.stock.tally.rx_wakeups.add(1);
+            self.kernel.wake_rx().map_err(|source| Error::Wake { what: "receive", source })?;
+        }
+        Ok(())
+    }
+
+    /// Until TX is empty, or the kernel gets no further.
+    fn wake_tx(&mut self) -> Result<(), Error> {
+        if self.unsent() == 0 || (self.stock.usage.need_wakeup && !self.rings.tx.needs_wakeup()) {
+            return Ok(());
+        }
+        let mut left = self.left_in_tx()?;
+        loop {
+            self.stock.tally.tx_wakeups.add(1);
+            let wake = self.kernel.wake_tx();
+            let wake = wake.map_err(|source| Error::Wake { what: "send", source })?;
+            let before = std::mem::replace(&mut left, self.left_in_tx()?);
+            if wake == Wake::Done || left == 0 || left >= before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn left_in_tx(&self) -> Result<usize, Error> {
+        Ok(self.rings.tx.unconsumed().map_err(ring("TX"))?.len())
+    }
+}
+
+impl Stock {
+    /// The frame at an address, if it can be that the kernel gives it back.
+    #[inline]
+    fn believe(&self, address: u64, place: Place) -> Option<u32> {
+        let inner = self.pool.inner();
+        let frame = address >> inner.shift;
+        let word = inner.records().get(usize::try_from(frame).ok()?)?.load(Relaxed);
+        // There is such a record, so the number is below the number of frames.
+        Record::is(word, place, inner.number).then_some(frame as u32)
+    }
+
+    /// Fill to held.
+    #[inline]
+    fn accept(&self, descriptor: Descriptor) -> Option<Packet> {
+        let inner = self.pool.inner();
+        let (chunk, offset) = (1_u64 << inner.shift, descriptor.address & ((1 << inner.shift) - 1));
+        let fits = offset + u64::from(descriptor.len) <= chunk;
+        let Some(frame) = self.believe(descriptor.address, Place::Fill).filter(|_| fits) else {
+            self.tally.rx_unbelievable.add(1);
+            return None;
+        };
+        inner.note(frame, Place::Held, inner.stage());
+        // Neither is above 4 096.
+        Some(Packet::new(self.pool.pointer(), frame, offset as u16, descriptor.len as u16))
+    }
+
+    #[inline]
+    fn count_received(&self, frames: u64, packets: u64) {
+        self.pool.inner().ledger().received.add(frames);
+        self.tally.received_frames.add(frames);
+        self.tally.received_packets.add(packets);
+    }
+
+    #[inline]
+    fn sendable(&self, packet: &Packet) -> bool {
+        let frames = packet.frames();
+        let sendable = packet.pool() == self.pool.pointer()
+            && packet.data().len() >= SHORTEST
+            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES);
+        if !sendable {
+            self.tally.unsendable_packets.add(1);
+        }
+        sendable
+    }
+
+    /// Held to tx. The packet is to be forgotten.
+    #[inline]
+    fn hand_over(&self, packet: &Packet, mut push: impl FnMut(Descriptor)) {
+        let inner = self.pool.inner();
+        let mut left = packet.frames();
+        for (frame, offset, len) in packet.places() {
+            left -= 1;
+            inner.note(frame, Place::Tx, self.number);
+            let address = inner.address(frame) + u64::from(offset);
+            let options = if left > 0 { Descriptor::CONTINUED } else { 0 };
+            push(Descriptor { address, len: len.into(), options });
+        }
+    }
+
+    #[inline]
+    fn count_sent(&self, frames: u64, packets: u64, handed_back: u64) {
+        self.pool.inner().ledger().sent.add(frames);
+        self.tally.sent_frames.add(frames);
+        self.tally.sent_packets.add(packets);
+        self.tally.tx_full_packets.add(handed_back);
+    }
+}
+
+impl Begun {
+    /// The next frame of a packet; the packet, if it was the last.
+    #[inline]
+    fn join(&mut self, frame: Option<Packet>, continued: bool, tally: &Tally) -> Option<Packet> {
+        match (&mut *self, frame) {
+            // Nearly always.
+            (Begun::Nothing, Some(packet)) if !continued => return Some(packet),
+            (Begun::Nothing, Some(packet)) => *self = Begun::Packet(packet),
+            (Begun::Packet(begun), Some(frame)) if begun.frames() < MAX_FRAMES => {
+                begun.attach(frame)
+            }
+            // A frame that was not to be believed, too many of them, or what follows one of these.
+            (_, _) => *self = Begun::Broken,
+        }
+        if continued {
+            return None;
+        }
+        match std::mem::replace(self, Begun::Nothing) {
+            Begun::Packet(packet) => Some(packet),
+            Begun::Nothing => None,
+            Begun::Broken => {
+                tally.broken_packets.add(1);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The program that brings packets into sockets: what arrives at a queue with a socket goes there, all else to the kernel
+//! as if there were no program.
+//!
+//! Whoever has an XDP program already puts sockets into a map of that one: [`SocketMap::from`].
+//!
+//! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use crate::bpf::{self, Instruction};
+use crate::setup::{Cause, SetupError, Step};
+use crate::socket::interface_index;
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// In the driver.
+    Native,
+    /// Behind it: any driver, slower, and in copy mode.
+    Generic,
+}
+
+/// A map from an interface's queues to sockets (BPF_MAP_TYPE_XSKMAP).
+#[derive(Debug)]
+pub struct SocketMap(OwnedFd);
+
+/// A map of a program of yours.
+impl From<OwnedFd> for SocketMap {
+    fn from(map: OwnedFd) -> Self {
+        Self(map)
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl SocketMap {
+    /// A map for queues below `queues`. Takes CAP_BPF.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn new(queues: u32) -> Result<Self, SetupError> {
+        let map = bpf::create_xskmap(queues);
+        map.map(Self).map_err(|e| SetupError::new(Step::Map, format!("{queues} queues"), e))
+    }
+
+    /// Packets of this queue go into this socket from now on. It leaves the map by itself when it is closed.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the map is shorter, or it is no map of sockets.
+    pub fn insert(&self, queue: u32, socket: impl AsFd) -> Result<(), SetupError> {
+        // Descriptors are not negative.
+        let socket = socket.as_fd().as_raw_fd() as u32;
+        bpf::update(self.0.as_fd(), queue, socket).map_err(|e| failed(queue, e))
+    }
+
+    /// Packets of this queue go to the kernel again. None there is no error.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn remove(&self, queue: u32) -> Result<(), SetupError> {
+        match bpf::delete(self.0.as_fd(), queue) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other.map_err(|e| failed(queue, e)),
+        }
+    }
+}
+
+fn failed(queue: u32, error: io::Error) -> SetupError {
+    SetupError::new(Step::Map, format!("queue {queue}"), error)
+}
+
+/// The program, attached to an interface. Detached when dropped, and when its process ends, however that ends.
+#[derive(Debug)]
+pub struct Redirect {
+    map: SocketMap,
+    hook: Hook,
+    several_frames: bool,
+    _link: OwnedFd,
+}
+
+impl Redirect {
+    /// Attaches the program to an interface of the calling thread's network namespace, for queues below `queues`. Nothing
+    /// is redirected before [`SocketMap::insert`].
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn attach(interface: &str, hook: Hook, queues: u32) -> Result<Self, SetupError> {
+        let ifindex = interface_index(interface).map_err(|source| SetupError {
+            step: Step::Attach,
+            on: interface.into(),
+            cause: Cause::NoInterface,
+            source,
+        })?;
+        let map = SocketMap::new(queues)?;
+        let code = program(&map);
+        let load = |flags| bpf::load(&code, flags);
+        // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
+        let link = load(bpf::XDP_HAS_FRAGS).and_then(|program| attach(&program, ifindex, hook));
+        let several_frames = link.is_ok();
+        let link = link.or_else(|first| match first.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) => {
+                Err((Step::Attach, first))
+            }
+            _ => {
+                let program = load(0).map_err(|e| (Step::Load, e))?;
+                attach(&program, ifindex, hook).map_err(|e| (Step::Attach, e))
+            }
+        });
+        let link = link.map_err(|(step, e)| SetupError::new(step, interface, e))?;
+        Ok(Self { map, hook, several_frames, _link: link })
+    }
+
+    /// Where sockets go.
+    pub fn map(&self) -> &SocketMap {
+        &self.map
+    }
+
+    /// Where it runs.
+    pub fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// Whether it takes packets of several buffers.
+    pub fn several_frames(&self) -> bool {
+        self.several_frames
+    }
+}
+
+fn attach(program: &OwnedFd, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
+    // XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE (linux/if_link.h).
+    let flags = match hook {
+        Hook::Native => 1 << 2,
+        Hook::Generic => 1 << 1,
+    };
+    bpf::link(program.as_fd(), ifindex, flags)
+}
+
+/// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);`
+fn program(map: &SocketMap) -> [Instruction; 6] {
+    /// xdp_md.rx_queue_index.
+    const RX_QUEUE_INDEX: i16 = 16;
+    const XDP_PASS: i32 = 2;
+    const REDIRECT_MAP: i32 = 51;
+    [
+        // r2 = *(u32 *)(r1 + 16)
+        (0x61, 0x12, RX_QUEUE_INDEX, 0),
+        // r1 = map, in two
+        (0x18, 0x11, 0, map.0.as_raw_fd()),
+        (0x00, 0x00, 0, 0),
+        // r3 = what is returned where the map has no socket
+        (0xb7, 0x03, 0, XDP_PASS),
+        (0x85, 0x00, 0, REDIRECT_MAP),
+        (0x95, 0x00, 0, 0),
+    ]
+}

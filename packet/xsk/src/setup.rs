@@ -1,0 +1,155 @@
+//! Why a socket could not be opened or a program not be attached: what failed, on what, why, and what to do.
+
+use std::fmt;
+use std::io;
+
+/// What was being done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Step {
+    /// socket(2).
+    Open,
+    /// Registering the UMEM.
+    Register,
+    /// Making or mapping a ring.
+    Ring,
+    /// bind(2) to a queue.
+    Bind,
+    /// Setting an option of the socket.
+    Option,
+    /// Making or filling the map of sockets.
+    Map,
+    /// Loading the program.
+    Load,
+    /// Attaching it.
+    Attach,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Open => "opening an AF_XDP socket",
+            Step::Register => "registering the UMEM",
+            Step::Ring => "making the rings",
+            Step::Bind => "binding",
+            Step::Option => "setting an option of the socket",
+            Step::Map => "putting the socket into the program's map",
+            Step::Load => "loading the XDP program",
+            Step::Attach => "attaching the XDP program",
+        })
+    }
+}
+
+/// Why; its text says what to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cause {
+    /// There is no such interface in this network namespace.
+    NoInterface,
+    /// The interface has no such queue.
+    NoQueue,
+    /// Another socket has the queue.
+    QueueTaken,
+    /// Another program is attached.
+    ProgramThere,
+    /// A capability is missing.
+    NoPermission(&'static str),
+    /// More memory than may be locked.
+    MemoryLocked,
+    /// The driver has no zero-copy.
+    NoZeroCopy,
+    /// The driver has no native XDP.
+    NoNative,
+    /// The kernel was built without.
+    NoKernelSupport,
+    /// A number of slots that cannot be.
+    RingSize,
+    /// The interface is down.
+    Down,
+    /// 64 queues of the pool are open.
+    TooManyQueues,
+    /// What was asked for was granted, but not as asked.
+    NotGranted,
+    /// None of these.
+    Other,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::NoInterface => "there is no such interface in this network namespace; `ip link` lists those there are",
+            Cause::NoQueue => "it has no such queue; `ethtool -l` shows how many it has",
+            Cause::QueueTaken => {
+                "another AF_XDP socket has this queue; `ss --xdp --processes` shows whose: end that program, or take another queue"
+            }
+            Cause::ProgramThere => {
+                "another XDP program is attached; `ip link` shows its id: detach it, or have it redirect into a map of yours"
+            }
+            Cause::NoPermission(capability) => {
+                return write!(f, "not permitted; it takes {capability}");
+            }
+            Cause::MemoryLocked => {
+                "more memory than may be locked; grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK (`ulimit -l`), or ask for fewer frames"
+            }
+            Cause::NoZeroCopy => "its driver has no zero-copy for this queue; ask for copy mode, or leave the choice to the kernel",
+            Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
+            Cause::NoKernelSupport => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
+            Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",
+            Cause::Down => "the interface is down; `ip link set IFACE up`",
+            Cause::TooManyQueues => "64 queues of this pool are open already; close one, or use another pool",
+            Cause::NotGranted => "the kernel granted another mode than was asked for: another socket of this UMEM is open already; open those that ask first",
+            Cause::Other => "see the error of the kernel",
+        })
+    }
+}
+
+/// What failed, on what, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{on}: {step}: {cause} ({source})")]
+pub struct SetupError {
+    /// What was being done.
+    pub step: Step,
+    /// "eth0", "eth0, queue 3".
+    pub on: String,
+    /// Why.
+    pub cause: Cause,
+    /// The kernel's answer.
+    pub source: io::Error,
+}
+
+impl SetupError {
+    pub(crate) fn new(step: Step, on: impl Into<String>, source: io::Error) -> Self {
+        let cause = cause(step, source.raw_os_error().unwrap_or(0));
+        Self { step, on: on.into(), cause, source }
+    }
+
+    pub(crate) fn of(step: Step, on: impl Into<String>, cause: Cause) -> Self {
+        Self { step, on: on.into(), cause, source: io::ErrorKind::InvalidInput.into() }
+    }
+}
+
+/// What the kernel means (net/xdp/xsk.c, xdp_umem.c, xsk_buff_pool.c, net/core/dev.c).
+fn cause(step: Step, error: i32) -> Cause {
+    match (step, error) {
+        (Step::Open, libc::EPERM) => Cause::NoPermission("CAP_NET_RAW"),
+        (Step::Open, libc::EAFNOSUPPORT) => Cause::NoKernelSupport,
+        (Step::Register, libc::ENOBUFS) => Cause::MemoryLocked,
+        (Step::Bind, libc::EBUSY) => Cause::QueueTaken,
+        (Step::Bind, libc::EINVAL) => Cause::NoQueue,
+        (Step::Bind | Step::Attach, libc::ENODEV) => Cause::NoInterface,
+        (Step::Bind, libc::EOPNOTSUPP | ENOTSUPP) => Cause::NoZeroCopy,
+        (Step::Option, libc::EPERM) => Cause::NoPermission("CAP_NET_ADMIN"),
+        (Step::Map | Step::Load | Step::Attach, libc::EPERM | libc::EACCES) => {
+            Cause::NoPermission("CAP_BPF and CAP_NET_ADMIN")
+        }
+        (Step::Attach, libc::EBUSY | libc::EEXIST) => Cause::ProgramThere,
+        (Step::Attach, libc::EOPNOTSUPP | ENOTSUPP | libc::EINVAL | libc::ERANGE) => {
+            Cause::NoNative
+        }
+        (_, libc::ENETDOWN) => Cause::Down,
+        _ => Cause::Other,
+    }
+}
+
+/// What the kernel calls ENOTSUPP is not for user space, and comes through all the same.
+const ENOTSUPP: i32 = 524;

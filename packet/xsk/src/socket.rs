@@ -1,0 +1,388 @@
+//! An AF_XDP socket: a queue whose other side is the kernel.
+//!
+//! Opening it takes CAP_NET_RAW. Whoever has not that may be given a socket by a helper who has ([`Socket::open_on`]): to
+//! register memory, make rings and bind takes none. Memory beyond RLIMIT_MEMLOCK takes CAP_IPC_LOCK, busy polling
+//! CAP_NET_ADMIN.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::mapped;
+use crate::pool::Pool;
+use crate::queue::{Error, Kernel, Queue, Use, Wake};
+use crate::setup::{Cause, SetupError, Step};
+use crate::sys;
+
+/// Whether the driver puts packets into the UMEM itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Mode {
+    /// As the driver can.
+    #[default]
+    Auto,
+    /// The kernel copies: every driver.
+    Copy,
+    /// The driver does, or it is an error.
+    ZeroCopy,
+}
+
+/// Preferred busy polling (Documentation/networking/napi.rst): the driver runs within the program's calls, not in interrupts.
+/// The interface needs `napi_defer_hard_irqs` and `gro_flush_timeout` beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// How long a call polls at most, in microseconds.
+    pub micros: u32,
+    /// How many packets it takes at most.
+    pub budget: u32,
+}
+
+/// What is wanted of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketConfig {
+    /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good. The pool needs as many for each of its
+    /// queues, and beside them those that are sent or held.
+    pub fill: u32,
+    /// Slots of COMPLETION.
+    pub completion: u32,
+    /// Slots of RX.
+    pub rx: u32,
+    /// Slots of TX.
+    pub tx: u32,
+    /// See [`Mode`].
+    pub mode: Mode,
+    /// The kernel says when it must be woken, which saves system calls.
+    pub need_wakeup: bool,
+    /// Packets longer than a frame, where the kernel has them (6.6).
+    pub several_frames: bool,
+    /// See [`BusyPoll`].
+    pub busy_poll: Option<BusyPoll>,
+    /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17); otherwise it is 32.
+    pub tx_budget: Option<u32>,
+}
+
+impl Default for SocketConfig {
+    fn default() -> Self {
+        Self {
+            fill: 2048,
+            completion: 2048,
+            rx: 1024,
+            tx: 2048,
+            mode: Mode::Auto,
+            need_wakeup: true,
+            several_frames: true,
+            busy_poll: None,
+            tx_budget: None,
+        }
+    }
+}
+
+/// What was obtained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Granted {
+    /// Whether the driver puts packets into the UMEM itself, as the kernel says (`XDP_OPTIONS`).
+    pub zero_copy: bool,
+    /// Whether packets may be longer than a frame.
+    pub several_frames: bool,
+    /// Whether another socket's registration of the UMEM is used (`XDP_SHARED_UMEM`).
+    pub shared_umem: bool,
+    /// A sentence for each thing that was wished for and not granted.
+    pub refusals: Vec<String>,
+}
+
+/// What the kernel has counted of a socket (struct xdp_statistics).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounts {
+    /// Packets dropped on reception for other reasons than those below.
+    pub rx_dropped: u64,
+    /// Addresses in FILL that the kernel did not take.
+    pub rx_invalid_descs: u64,
+    /// Descriptors in TX that it did not take.
+    pub tx_invalid_descs: u64,
+    /// Packets dropped since RX was full.
+    pub rx_ring_full: u64,
+    /// Packets that found no frame in FILL.
+    pub rx_fill_ring_empty_descs: u64,
+    /// Times that it looked at TX and found nothing.
+    pub tx_ring_empty_descs: u64,
+}
+
+/// The kernel's side of a [`Socket`].
+#[derive(Debug)]
+pub struct Handle {
+    fd: Arc<OwnedFd>,
+    /// For messages: "eth0, queue 3".
+    on: String,
+    granted: Granted,
+    places: mapped::Places,
+}
+
+impl Handle {
+    /// The address range of each ring, with its name.
+    pub(crate) fn rings(&self) -> &mapped::Places {
+        &self.places
+    }
+}
+
+/// A queue of an interface.
+pub type Socket = Queue<Handle>;
+
+impl Kernel for Handle {
+    fn wake_rx(&mut self) -> io::Result<()> {
+        match rustix::net::recv(&self.fd, &mut [0_u8; 0], RecvFlags::DONTWAIT) {
+            Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn wake_tx(&mut self) -> io::Result<Wake> {
+        match rustix::net::send(&self.fd, &[], SendFlags::DONTWAIT) {
+            Ok(_) => Ok(Wake::Done),
+            Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(Wake::Again),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+impl Socket {
+    /// Opens a socket on a queue of an interface in the calling thread's network namespace. Takes CAP_NET_RAW.
+    ///
+    /// Where another socket has the queue, it is waited for for half a second, since one that was just closed still has it.
+    ///
+    /// Nothing arrives before an XDP program redirects into it: [`crate::Redirect`], or a program of yours.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn open(
+        pool: &Pool,
+        interface: &str,
+        queue: u32,
+        config: &SocketConfig,
+    ) -> Result<Self, SetupError> {
+        let fd = sys::socket().map_err(|e| SetupError::new(Step::Open, interface, e))?;
+        Self::open_on(fd, pool, interface, queue, config)
+    }
+
+    /// The same on an AF_XDP socket that is new, which somebody else has opened and handed over. Takes no capability.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn open_on(
+        fd: OwnedFd,
+        pool: &Pool,
+        interface: &str,
+        queue: u32,
+        config: &SocketConfig,
+    ) -> Result<Self, SetupError> {
+        let on = format!("{interface}, queue {queue}");
+        let sizes = [config.fill, config.completion, config.rx, config.tx];
+        if !sizes.iter().all(|n| n.is_power_of_two() && *n <= 1 << 20) {
+            return Err(SetupError::of(Step::Ring, on, Cause::RingSize));
+        }
+        let ifindex = interface_index(interface).map_err(|source| SetupError {
+            step: Step::Bind,
+            on: interface.into(),
+            cause: Cause::NoInterface,
+            source,
+        })?;
+        let fd = Arc::new(fd);
+        let failed = |step| {
+            let on = &on;
+            move |e| SetupError::new(step, on, e)
+        };
+        mapped::make(fd.as_fd(), config).map_err(failed(Step::Ring))?;
+        let mut granted = bind(&fd, pool, ifindex, queue, config)
+            .map_err(|(step, e)| SetupError::new(step, &on, e))?;
+        let (rings, places) = mapped::rings(&fd, config).map_err(failed(Step::Ring))?;
+        granted.zero_copy = zero_copy(fd.as_fd()).map_err(failed(Step::Option))?;
+        if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
+            return Err(SetupError::of(Step::Bind, on, Cause::NotGranted));
+        }
+        options(fd.as_fd(), config, &mut granted.refusals).map_err(failed(Step::Option))?;
+        let usage = Use {
+            fill: config.fill,
+            need_wakeup: config.need_wakeup,
+            busy_poll: config.busy_poll.is_some(),
+            several_frames: granted.several_frames,
+        };
+        pool.umem().shared_with(&fd, granted.several_frames);
+        let handle = Handle { fd, on: on.clone(), granted, places };
+        let mut socket = Queue::new(pool, rings, handle, usage)
+            .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))?;
+        socket.prime().map_err(|e| SetupError {
+            step: Step::Ring,
+            on: socket.name().into(),
+            cause: Cause::Other,
+            source: io::Error::other(e),
+        })?;
+        if pool.free() == 0 {
+            let frames = pool.counts().given;
+            socket.kernel_mut().granted.refusals.push(format!(
+                "reception has taken all {frames} frames of the pool, so that none is left to be sent: give the UMEM more, or FILL fewer slots"
+            ));
+        }
+        Ok(socket)
+    }
+
+    /// What was obtained.
+    pub fn granted(&self) -> &Granted {
+        &self.kernel().granted
+    }
+
+    /// Where it is: "eth0, queue 3".
+    pub fn name(&self) -> &str {
+        &self.kernel().on
+    }
+
+    /// What the kernel has counted.
+    ///
+    /// # Errors
+    /// Where the kernel is older than 5.9.
+    pub fn kernel_counts(&self) -> io::Result<KernelCounts> {
+        let counts: libc::xdp_statistics = sys::get(self.as_fd(), libc::XDP_STATISTICS)?;
+        Ok(KernelCounts {
+            rx_dropped: counts.rx_dropped,
+            rx_invalid_descs: counts.rx_invalid_descs,
+            tx_invalid_descs: counts.tx_invalid_descs,
+            rx_ring_full: counts.rx_ring_full,
+            rx_fill_ring_empty_descs: counts.rx_fill_ring_empty_descs,
+            tx_ring_empty_descs: counts.tx_ring_empty_descs,
+        })
+    }
+
+    /// Sleeps until something has arrived, or TX has room where frames are unsent; at most so long. Whether it was woken.
+    ///
+    /// # Errors
+    /// As of poll(2); an interruption by a signal is none.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let unsent = if self.unsent() > 0 { PollFlags::OUT } else { PollFlags::empty() };
+        let mut fds = [PollFd::new(&self.kernel().fd, PollFlags::IN | unsent)];
+        let timeout = Timespec::try_from(timeout).ok();
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Asks the kernel whether the socket still has its interface, and whether that is up: rings do not tell.
+    ///
+    /// # Errors
+    /// [`Error::Wake`] with ENXIO where the interface is gone, ENETDOWN where it is down.
+    pub fn check(&mut self) -> Result<(), Error> {
+        self.probe()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.kernel().fd.as_fd()
+    }
+}
+
+/// Binds with what is wished for, then with less. What was obtained, or the step that failed.
+fn bind(
+    fd: &Arc<OwnedFd>,
+    pool: &Pool,
+    ifindex: u32,
+    queue: u32,
+    config: &SocketConfig,
+) -> Result<Granted, (Step, io::Error)> {
+    let umem = pool.umem();
+    let mut granted = Granted {
+        zero_copy: false,
+        several_frames: config.several_frames,
+        shared_umem: true,
+        refusals: Vec::new(),
+    };
+    if let Some((other, several_frames)) = umem.shared_by() {
+        let shared = Some(other.as_fd());
+        match patiently(|| sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_SHARED_UMEM, shared)) {
+            Ok(()) => return Ok(Granted { several_frames, ..granted }),
+            Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
+            // Another driver, which cannot do what the first can: it gets a registration of its own.
+            Err(_) => {}
+        }
+    }
+    granted.shared_umem = false;
+    umem.register(fd.as_fd()).map_err(|e| (Step::Register, e))?;
+    let mode = match config.mode {
+        Mode::Auto => 0,
+        Mode::Copy => libc::XDP_COPY,
+        Mode::ZeroCopy => libc::XDP_ZEROCOPY,
+    };
+    let wakeup = if config.need_wakeup { libc::XDP_USE_NEED_WAKEUP } else { 0 };
+    let bind =
+        |more| patiently(|| sys::bind(fd.as_fd(), ifindex, queue, mode | wakeup | more, None));
+    if config.several_frames {
+        match bind(libc::XDP_USE_SG) {
+            Ok(()) => return Ok(granted),
+            Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
+            Err(e) => {
+                let why = "packets of several frames refused: it takes Linux 6.6 and, for zero-copy, a driver that has them";
+                granted.refusals.push(format!("{why} ({e})"));
+            }
+        }
+    }
+    granted.several_frames = false;
+    bind(0).map_err(|e| (Step::Bind, e)).map(|()| granted)
+}
+
+/// The kernel lets go of a queue a moment after its socket was closed (xp_release_deferred, net/xdp/xsk_buff_pool.c).
+fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    const PAUSE: Duration = Duration::from_millis(5);
+    let mut patience = 100;
+    loop {
+        match bind() {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && patience > 0 => thread::sleep(PAUSE),
+            other => return other,
+        }
+        patience -= 1;
+    }
+}
+
+fn worth_another_try(error: &io::Error) -> bool {
+    !matches!(
+        error.raw_os_error(),
+        Some(libc::EBUSY | libc::ENODEV | libc::EPERM | libc::ENETDOWN | libc::ENOMEM)
+    )
+}
+
+fn zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let options: libc::xdp_options = sys::get(fd, libc::XDP_OPTIONS)?;
+    Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+}
+
+/// What is set after binding. Busy polling is asked for by who relies on it, so its refusal is an error; a budget is not.
+fn options(
+    fd: BorrowedFd<'_>,
+    config: &SocketConfig,
+    refusals: &mut Vec<String>,
+) -> io::Result<()> {
+    if let Some(BusyPoll { micros, budget }) = config.busy_poll {
+        sys::set(fd, libc::SOL_SOCKET, sys::SO_PREFER_BUSY_POLL, &1_u32)?;
+        sys::set(fd, libc::SOL_SOCKET, sys::SO_BUSY_POLL, &micros)?;
+        sys::set(fd, libc::SOL_SOCKET, sys::SO_BUSY_POLL_BUDGET, &budget)?;
+    }
+    if let Some(budget) = config.tx_budget
+        && let Err(e) = sys::set(fd, libc::SOL_XDP, sys::XDP_MAX_TX_SKB_BUDGET, &budget)
+    {
+        refusals.push(format!(
+            "a TX budget of {budget} refused: it takes Linux 6.17, at least 32 and at most the slots of TX ({e})"
+        ));
+    }
+    Ok(())
+}
+
+/// The AF_XDP socket's own ioctl would not tell.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
+    let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
+    Ok(name_to_index(&any, name)?)
+}

@@ -1,0 +1,467 @@
+//! The memory that packets lie in, shared with the kernel: frames first, then the books about them.
+//!
+//! ```text
+//! +-----------------------+--------+---------+---------+--------+-----------+
+//! | frames x chunk        | header | ledgers | records | links  | stacks    |
+//! +-----------------------+--------+---------+---------+--------+-----------+
+//!   registered as UMEM               a pool    a frame   a frame  a pool
+//! ```
+//! The books lie in the same mapping, so they share its large pages, and a successor that receives the file has them too.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::ledger::{Account, Watch};
+use crate::memory::{Memory, Obtained, PageSize};
+use crate::pool::Pool;
+use crate::sys;
+
+/// Bytes of a frame, of which the kernel keeps [`KERNEL_HEADROOM`] on reception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Chunk {
+    /// 2 048: enough for an MTU of 1 500.
+    #[default]
+    Bytes2048,
+    /// 4 096: the most that every kernel takes; longer packets need several frames in any case.
+    Bytes4096,
+}
+
+impl Chunk {
+    /// Bytes.
+    pub fn bytes(self) -> u32 {
+        match self {
+            Chunk::Bytes2048 => 2048,
+            Chunk::Bytes4096 => 4096,
+        }
+    }
+
+    pub(crate) fn shift(self) -> u32 {
+        self.bytes().trailing_zeros()
+    }
+
+    fn of_bytes(bytes: u32) -> Option<Self> {
+        [Chunk::Bytes2048, Chunk::Bytes4096].into_iter().find(|c| c.bytes() == bytes)
+    }
+}
+
+/// What the kernel leaves free in front of each packet it receives (`XDP_PACKET_HEADROOM`), so that XDP programs can
+/// put headers there.
+pub const KERNEL_HEADROOM: u32 = 256;
+
+/// What is wanted of a [`Umem`].
+#[derive(Clone, Debug)]
+pub struct UmemConfig {
+    /// Frames, of all pools together.
+    pub frames: u32,
+    /// Bytes of each.
+    pub chunk: Chunk,
+    /// Bytes to be left free in front of received packets, beside the kernel's 256; packets of our own begin behind both.
+    pub headroom: u32,
+    /// Pages wished for; smaller ones are taken where there are none ([`Umem::obtained`] says why).
+    pub pages: PageSize,
+    /// NUMA node wished for: that of the queue ([`crate::node_of_interface`]).
+    pub node: Option<u32>,
+    /// Pools it is divided into, one for each worker.
+    pub pools: u8,
+}
+
+impl Default for UmemConfig {
+    fn default() -> Self {
+        Self {
+            frames: 4096,
+            chunk: Chunk::default(),
+            headroom: 0,
+            pages: PageSize::default(),
+            node: None,
+            pools: 1,
+        }
+    }
+}
+
+/// Why there is no such memory.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UmemError {
+    /// Less than one frame for each pool, or no pool.
+    #[error(
+        "{frames} frames for {pools} pools: give each pool at least one, better some thousands"
+    )]
+    Frames {
+        /// As asked.
+        frames: u32,
+        /// As asked.
+        pools: u8,
+    },
+    /// No room for a packet.
+    #[error(
+        "{headroom} bytes of headroom leave no room in frames of {chunk}: less than {} can be had, or take larger frames",
+        chunk - KERNEL_HEADROOM
+    )]
+    Headroom {
+        /// As asked.
+        headroom: u32,
+        /// Bytes of a frame.
+        chunk: u32,
+    },
+    /// No memory.
+    #[error(
+        "{bytes} bytes for {frames} frames: {source}; free memory, raise the limit of this control group, or ask for fewer"
+    )]
+    Memory {
+        /// As asked.
+        frames: u32,
+        /// Bytes needed.
+        bytes: usize,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// What was handed over is not memory that was made here.
+    #[error(
+        "this file is no UMEM of a Ringway of this layout: {why}; start anew instead of taking it over"
+    )]
+    Foreign {
+        /// What does not fit.
+        why: String,
+    },
+}
+
+/// Memory for packets. A handle: clones are the same memory, which goes with the last of them and of its packets.
+#[derive(Clone, Debug)]
+pub struct Umem(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    memory: Memory,
+    layout: Layout,
+    /// Sockets that the kernel knows to have this memory, and whether their packets may have several frames.
+    sockets: Mutex<Vec<(Weak<OwnedFd>, bool)>>,
+}
+
+/// What is where, in bytes from the beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Layout {
+    pub(crate) frames: u32,
+    pub(crate) chunk: Chunk,
+    pub(crate) headroom: u32,
+    pub(crate) pools: u8,
+    header: usize,
+    ledgers: usize,
+    records: usize,
+    links: usize,
+    stacks: usize,
+    end: usize,
+}
+
+/// Said once, for a successor.
+#[repr(C, align(128))]
+struct Header {
+    magic: AtomicU64,
+    frames: AtomicU32,
+    chunk: AtomicU32,
+    headroom: AtomicU32,
+    pools: AtomicU32,
+    /// The next pool that nobody has opened.
+    next_pool: AtomicU32,
+}
+
+/// "RW-UMEM" and the layout's version.
+const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x01");
+
+impl Layout {
+    fn new(frames: u32, chunk: Chunk, headroom: u32, pools: u8) -> Result<Self, UmemError> {
+        if pools == 0 || frames < u32::from(pools) {
+            return Err(UmemError::Frames { frames, pools });
+        }
+        if headroom >= chunk.bytes() - KERNEL_HEADROOM {
+            return Err(UmemError::Headroom { headroom, chunk: chunk.bytes() });
+        }
+        let (count, lines) = (frames as usize, |bytes: usize| bytes.next_multiple_of(128));
+        // Whole base pages of frames: what is registered ends at one.
+        let header = (count << chunk.shift()).next_multiple_of(PageSize::Base.bytes());
+        let ledgers = header + size_of::<Header>();
+        let records = ledgers + size_of::<Account>() * usize::from(pools);
+        let links = records + lines(count * size_of::<AtomicU64>());
+        let stacks = links + lines(count * size_of::<AtomicU64>());
+        // Frames of one pool can be handed to another: each has room for all.
+        let end = stacks + lines(count * size_of::<AtomicU32>()) * usize::from(pools);
+        Ok(Self { frames, chunk, headroom, pools, header, ledgers, records, links, stacks, end })
+    }
+}
+
+impl Umem {
+    /// New memory.
+    ///
+    /// # Errors
+    /// See [`UmemError`]. Smaller pages or another node than wished for are no error: see [`Umem::obtained`].
+    pub fn new(config: &UmemConfig) -> Result<Self, UmemError> {
+        let layout = Layout::new(config.frames, config.chunk, config.headroom, config.pools)?;
+        let memory = Memory::new(layout.end, config.pages, config.node).map_err(|source| {
+            UmemError::Memory { frames: config.frames, bytes: layout.end, source }
+        })?;
+        let umem = Self(Arc::new(Inner { memory, layout, sockets: Mutex::default() }));
+        let header = umem.header();
+        header.frames.store(layout.frames, Relaxed);
+        header.chunk.store(layout.chunk.bytes(), Relaxed);
+        header.headroom.store(layout.headroom, Relaxed);
+        header.pools.store(layout.pools.into(), Relaxed);
+        header.magic.store(MAGIC, Release);
+        Ok(umem)
+    }
+
+    /// Memory that another process made and handed over: its [`Umem::file`]. To look at its books ([`Umem::watch`]).
+    ///
+    /// # Errors
+    /// [`UmemError::Foreign`], [`UmemError::Memory`].
+    pub fn from_file(file: OwnedFd) -> Result<Self, UmemError> {
+        let memory = Memory::from_file(file).map_err(|source| UmemError::Memory {
+            frames: 0,
+            bytes: 0,
+            source,
+        })?;
+        let foreign = |why: &str| UmemError::Foreign { why: why.into() };
+        let layout = find_header(&memory).ok_or_else(|| foreign("it has no header"))?;
+        if layout.end > memory.obtained().bytes {
+            return Err(foreign("it is shorter than its header says"));
+        }
+        Ok(Self(Arc::new(Inner { memory, layout, sockets: Mutex::default() })))
+    }
+
+    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use.
+    pub fn pool(&self) -> Option<Pool> {
+        let next = &self.header().next_pool;
+        let number = next
+            .fetch_update(Relaxed, Relaxed, |n| (n < self.layout().pools.into()).then_some(n + 1))
+            .ok()?;
+        // Below `pools`, a u8.
+        Some(Pool::open(self.clone(), number as u8))
+    }
+
+    /// The frames a pool begins with: an even share.
+    pub(crate) fn share(&self, pool: u8) -> std::ops::Range<u32> {
+        let (frames, pools) = (u64::from(self.layout().frames), u64::from(self.layout().pools));
+        // Neither is above `frames`.
+        let bound = |n: u64| (frames * n / pools) as u32;
+        bound(pool.into())..bound(u64::from(pool) + 1)
+    }
+
+    /// How large its pages are and where, beside what was asked for.
+    pub fn obtained(&self) -> &Obtained {
+        self.0.memory.obtained()
+    }
+
+    /// The file that it lies in, to be handed to a successor or an inspector (SCM_RIGHTS).
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.0.memory.file()
+    }
+
+    /// Frames, of all pools together.
+    pub fn frames(&self) -> u32 {
+        self.layout().frames
+    }
+
+    /// Bytes of a frame.
+    pub fn chunk(&self) -> Chunk {
+        self.layout().chunk
+    }
+
+    /// The books, to be read by any thread while workers go on.
+    pub fn watch(&self) -> Watch {
+        Watch::new(self.clone())
+    }
+
+    /// Where it lies in this process: frames, then books. (begin, bytes of frames, bytes of books)
+    pub fn place(&self) -> (usize, usize, usize) {
+        let (begin, books) = (self.base().as_ptr() as usize, self.layout().header);
+        (begin, books, self.layout().end - books)
+    }
+
+    /// Tells the kernel of this memory, by a socket that is new.
+    pub(crate) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let registration = libc::xdp_umem_reg {
+            addr: self.base().as_ptr() as u64,
+            len: self.frame_bytes() as u64,
+            chunk_size: self.layout().chunk.bytes(),
+            headroom: self.layout().headroom,
+            flags: 0,
+            tx_metadata_len: 0,
+        };
+        sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+    }
+
+    /// A socket whose registration another can share, and whether its packets may have several frames.
+    pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, bool)> {
+        let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.retain(|(socket, _)| socket.strong_count() > 0);
+        sockets.iter().find_map(|(socket, several)| Some((socket.upgrade()?, *several)))
+    }
+
+    /// This socket's registration can be shared while it is open.
+    pub(crate) fn shared_with(&self, socket: &Arc<OwnedFd>, several_frames: bool) {
+        let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.push((Arc::downgrade(socket), several_frames));
+    }
+
+    /// Bytes of the frames, all of which are registered with the kernel.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        (self.layout().frames as usize) << self.layout().chunk.shift()
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.0.layout
+    }
+
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.0.memory.base()
+    }
+
+    fn header(&self) -> &Header {
+        self.table::<Header>(self.layout().header, 1).into_first()
+    }
+
+    pub(crate) fn account(&self, pool: u8) -> &Account {
+        assert!(pool < self.layout().pools, "pool {pool} of {}", self.layout().pools);
+        let place = self.layout().ledgers + usize::from(pool) * size_of::<Account>();
+        self.table::<Account>(place, 1).into_first()
+    }
+
+    /// A word for each frame: [`crate::ledger::Record`].
+    pub(crate) fn records(&self) -> &[AtomicU64] {
+        self.table(self.layout().records, self.layout().frames).into_slice()
+    }
+
+    /// Whether both are the same memory, mapped once.
+    pub fn is(&self, other: &Umem) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// A word for each frame: where its packet goes on.
+    pub(crate) fn links(&self) -> &[AtomicU64] {
+        self.table(self.layout().links, self.layout().frames).into_slice()
+    }
+
+    /// The free frames of a pool.
+    pub(crate) fn stack(&self, pool: u8) -> &[AtomicU32] {
+        assert!(pool < self.layout().pools, "pool {pool} of {}", self.layout().pools);
+        let stack = (self.layout().frames as usize * size_of::<AtomicU32>()).next_multiple_of(128);
+        let place = self.layout().stacks + usize::from(pool) * stack;
+        self.table(place, self.layout().frames).into_slice()
+    }
+
+    fn table<T: Shared>(&self, place: usize, count: u32) -> Table<'_, T> {
+        Table {
+            first: self.0.memory.base(),
+            place,
+            count: count as usize,
+            _of: std::marker::PhantomData,
+        }
+    }
+}
+
+/// # Safety
+/// Made of atomics alone, for which all bytes are valid: others may write it while it is referred to.
+pub(crate) unsafe trait Shared {}
+// SAFETY: atomics.
+unsafe impl Shared for AtomicU32 {}
+// SAFETY: atomics.
+unsafe impl Shared for AtomicU64 {}
+// SAFETY: made of atomics.
+unsafe impl Shared for Header {}
+
+/// Part of the books, within the mapping.
+struct Table<'a, T> {
+    first: NonNull<u8>,
+    place: usize,
+    count: usize,
+    _of: std::marker::PhantomData<&'a [T]>,
+}
+
+impl<'a, T: Shared> Table<'a, T> {
+    fn into_slice(self) -> &'a [T] {
+        // SAFETY: the layout puts it within the mapping, aligned, which the UMEM borrowed for 'a keeps; T is `Shared`.
+        unsafe {
+            std::slice::from_raw_parts(self.first.add(self.place).cast::<T>().as_ptr(), self.count)
+        }
+    }
+
+    fn into_first(self) -> &'a T {
+        &self.into_slice()[0]
+    }
+}
+
+/// The header lies behind the frames, of which only it knows how many there are: it is at a base page's begin.
+fn find_header(memory: &Memory) -> Option<Layout> {
+    let page = PageSize::Base.bytes();
+    (page..memory.obtained().bytes.saturating_sub(size_of::<Header>())).step_by(page).find_map(
+        |place| {
+            // SAFETY: within the mapping, as the range says, and aligned; made of atomics.
+            let header = unsafe { memory.base().add(place).cast::<Header>().as_ref() };
+            if header.magic.load(Acquire) != MAGIC {
+                return None;
+            }
+            let chunk = Chunk::of_bytes(header.chunk.load(Relaxed))?;
+            let pools = u8::try_from(header.pools.load(Relaxed)).ok()?;
+            let (frames, headroom) = (header.frames.load(Relaxed), header.headroom.load(Relaxed));
+            // A packet could look like a header, but not say where it is itself.
+            Layout::new(frames, chunk, headroom, pools).ok().filter(|l| l.header == place)
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_do_not_overlap() {
+        for (frames, pools) in [(1, 1), (7, 3), (4096, 16), (5, 5)] {
+            let l = Layout::new(frames, Chunk::Bytes2048, 0, pools).unwrap();
+            assert!(l.header >= frames as usize * 2048 && l.header.is_multiple_of(4096));
+            assert!(l.header < l.ledgers && l.ledgers < l.records && l.records < l.links);
+            assert!(l.links - l.records >= frames as usize * 8);
+            assert!(l.end - l.stacks >= frames as usize * 4 * usize::from(pools));
+            let umem = Umem::new(&UmemConfig { frames, pools, ..UmemConfig::default() }).unwrap();
+            let shares: Vec<_> = (0..pools).flat_map(|pool| umem.share(pool)).collect();
+            assert_eq!(shares, (0..frames).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_cannot_be() {
+        let of = |frames, headroom, pools| {
+            let config = UmemConfig { frames, headroom, pools, ..UmemConfig::default() };
+            Umem::new(&config).unwrap_err().to_string()
+        };
+        assert!(of(0, 0, 1).contains("at least one"));
+        assert!(of(3, 0, 4).contains("at least one"));
+        assert!(of(9, 0, 0).contains("pools"));
+        assert!(of(9, 1792, 1).contains("less than 1792"), "{}", of(9, 1792, 1));
+    }
+
+    #[test]
+    fn each_pool_is_opened_once() {
+        let config = UmemConfig { frames: 8, pools: 2, ..UmemConfig::default() };
+        let umem = Umem::new(&config).unwrap();
+        let (a, b) = (umem.pool().unwrap(), umem.pool().unwrap());
+        assert!(umem.pool().is_none());
+        assert_eq!((a.free(), b.free()), (4, 4));
+    }
+
+    #[test]
+    fn handed_over() {
+        let config =
+            UmemConfig { frames: 3, chunk: Chunk::Bytes4096, pools: 2, ..UmemConfig::default() };
+        let umem = Umem::new(&config).unwrap();
+        let _pool = umem.pool();
+        let again = Umem::from_file(umem.file().try_clone_to_owned().unwrap()).unwrap();
+        assert_eq!(again.layout(), umem.layout());
+        assert_eq!(again.watch().counts(0), umem.watch().counts(0));
+        let other = rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&other, 1 << 20).unwrap();
+        let error = Umem::from_file(other).unwrap_err().to_string();
+        assert!(error.contains("no header"), "{error}");
+    }
+}

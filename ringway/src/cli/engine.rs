@@ -1,0 +1,144 @@
+//! `ringway engine`: packet programs in user space.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use ringway_engine::PortSpec;
+use ringway_host::Mac;
+
+use super::OutputArgs;
+
+/// `ringway engine`
+#[derive(Debug, Args)]
+pub struct EngineArgs {
+    #[command(subcommand)]
+    pub app: EngineApp,
+}
+
+/// What is done with packets.
+#[derive(Debug, Subcommand)]
+pub enum EngineApp {
+    /// Forward between two ports, or back where it came from.
+    L2fwd(L2fwdArgs),
+    /// Answer ARP, neighbour solicitations and pings.
+    Icmp(HostArgs),
+    /// Send datagrams back where they came from.
+    UdpEcho(UdpEchoArgs),
+    /// Answer the requests of an auction: 50 bytes ask, 30 answer.
+    Bid(BidArgs),
+    /// Count what comes, and drop it.
+    Sink(SinkArgs),
+}
+
+/// What all apps have in common.
+#[derive(Debug, Args)]
+pub struct WorkArgs {
+    /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT, options after commas. May be repeated.
+    ///
+    /// af_xdp takes all that arrives at the queue away from the kernel; `,copy` or `,zero-copy`, `,native` or `,generic` ask for a mode
+    /// instead of the best there is, `,force` for an interface that carries the default route. af_packet leaves the kernel its
+    /// packets; `,blocks=N` (of 128 KiB) and `,bypass` (no queueing discipline).
+    #[arg(short, long, value_name = "PORT", required = true)]
+    pub port: Vec<PortSpec>,
+    /// Stay on this CPU.
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// Never sleep: no packet waits for a wake-up, and the CPU is always busy.
+    #[arg(long)]
+    pub latency: bool,
+    /// Packets asked of a port at once.
+    #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub burst: u16,
+    /// Frames of 2048 bytes for packets; each af_xdp port takes 2048 of them for reception.
+    #[arg(long, value_name = "N", default_value_t = 16384)]
+    pub frames: u32,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway engine l2fwd`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs until Ctrl-C or SIGTERM, or until its capture files are at their end; SIGUSR1 and every minute show how it goes. \
+    Exit code 3 if a packet or frame is not accounted for.\n\nExamples:\n  ringway engine l2fwd --port af_xdp:eth1:0 --port af_xdp:eth2:0\n  \
+    ringway engine l2fwd --port pcap:in.pcap:out.pcap --swap -o json"
+)]
+pub struct L2fwdArgs {
+    /// Let a frame's addresses change places.
+    #[arg(long)]
+    pub swap: bool,
+    /// Send all frames to this address; with --source.
+    #[arg(long, value_name = "MAC", requires = "source", conflicts_with = "swap")]
+    pub destination: Option<Mac>,
+    /// And from this one.
+    #[arg(long, value_name = "MAC", requires = "destination")]
+    pub source: Option<Mac>,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// `ringway engine icmp`, and whoever has addresses.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "The addresses are the engine's alone: the kernel must not have them. Runs until Ctrl-C or SIGTERM.\n\n\
+    Example:\n  ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --address fd00::9"
+)]
+pub struct HostArgs {
+    /// An address to answer for. May be repeated.
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub address: Vec<IpAddr>,
+    /// The link-layer address it is at.
+    ///
+    /// Default: that of the first port's interface.
+    #[arg(long, value_name = "MAC")]
+    pub mac: Option<Mac>,
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// `ringway engine udp-echo`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Answers ARP, neighbour solicitations and pings, too. Runs until Ctrl-C or SIGTERM.\n\n\
+    Example:\n  ringway engine udp-echo --port af_xdp:eth1:0 --address 10.0.0.9 --udp-port 7"
+)]
+pub struct UdpEchoArgs {
+    /// UDP port to listen on.
+    #[arg(long, value_name = "PORT", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
+    pub udp_port: u16,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// `ringway engine bid`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Requests and answers are laid out as ringway_engine::apps::{Request, Answer}. Answers ARP, neighbour solicitations and \
+    pings, too. Runs until Ctrl-C or SIGTERM; what each client asked is part of the result.\n\n\
+    Example:\n  ringway engine bid --port af_xdp:eth1:0 --address 10.0.0.9 --offers offers.txt"
+)]
+pub struct BidArgs {
+    /// UDP port to listen on.
+    #[arg(long, value_name = "PORT", default_value_t = 4242, value_parser = clap::value_parser!(u16).range(1..))]
+    pub udp_port: u16,
+    /// A line for each segment: its number, the price in millionths, the creative's number; # begins a comment.
+    #[arg(long, value_name = "FILE")]
+    pub offers: PathBuf,
+    /// Clients have numbers below this.
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub clients: u32,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// `ringway engine sink`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Runs until Ctrl-C or SIGTERM, or until its capture files are at their end.\n\n\
+    Example:\n  ringway engine sink --port af_xdp:eth1:0 -o json"
+)]
+pub struct SinkArgs {
+    #[command(flatten)]
+    pub work: WorkArgs,
+}

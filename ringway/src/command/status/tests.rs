@@ -1,0 +1,137 @@
+//! A status as people read it.
+
+use super::*;
+use ringway_gateway::status::Counter;
+
+fn status() -> Status {
+    let backend = Backend {
+        address: "10.0.0.2".into(),
+        port: 80,
+        weight: Some(1),
+        health: Health::Down,
+        reason: Some("connection refused by 10.0.0.2:80".into()),
+        flows: 4,
+        current_flows: Some(3),
+        rates: Some(Rates { rate_bps: 1250.0, ..Rates::default() }),
+        ..Backend::default()
+    };
+    let counter = |interface: &str, packets| Counter {
+        interface: interface.into(),
+        verdict: "redirect".into(),
+        reason: "nat-forward".into(),
+        packets,
+        rate_pps: (interface == "eth0").then_some(1.5),
+    };
+    Status {
+        node: "gw1".into(),
+        problems: vec![Problem {
+            error: "broken".into(),
+            remedy: "mend it".into(),
+            ..Problem::default()
+        }],
+        daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
+        services: vec![Service {
+            name: "web".into(),
+            address: "10.9.9.9".into(),
+            port: 80,
+            protocol: "tcp".into(),
+            forward: "nat".into(),
+            answers: "arp".into(),
+            backends: vec![backend],
+            ..Service::default()
+        }],
+        counters: vec![counter("eth0", 2), counter("eth1", 3)],
+        ledger: Ledger::new(7, 5),
+        interfaces: vec![Interface { sent_packets: 5, ..Interface::default() }],
+        losses: vec![Loss {
+            interface: "eth0".into(),
+            reason: "lost-device-down".into(),
+            packets: 2,
+            rate_pps: Some(0.0),
+        }],
+        ..Status::default()
+    }
+}
+
+#[test]
+fn shows_what_is_wrong_first() {
+    let text = render(&status(), true, false);
+    let mut lines = text.lines();
+    assert!(lines.next().expect("heading").starts_with("node gw1: unhealthy, daemon running"));
+    assert_eq!(lines.next(), Some("problem: broken"));
+    assert_eq!(lines.next(), Some("  to do: mend it"));
+    let squeezed: Vec<String> =
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    for line in [
+        "web 10.9.9.9:80 tcp 0/1 up - - - - - - nat, Ringway answers ARP and ND",
+        "10.0.0.2:80 down 1 3 0 0 1.25 k 0 0 since before this daemon began, \
+         connection refused by 10.0.0.2:80",
+        "web 10.9.9.9:80 tcp 4 0 0 0 0",
+        // eth1's rate is not known, so neither is the sum.
+        "redirect nat-forward 5 -",
+        "all 7 5 2",
+        "eth0 lost-device-down 2 0 ip link show; ip link set dev IFACE up",
+        "of 5 packets sent on, 2 were dropped by the kernel afterwards",
+    ] {
+        assert!(squeezed.iter().any(|found| found == line), "{line} not in\n{text}");
+    }
+}
+
+#[test]
+fn degraded_is_healthy_and_said() {
+    let mut status = Status { healthy: true, problems: Vec::new(), ..status() };
+    status.findings =
+        vec![Problem { error: "eth0: not known: its peer".into(), ..Problem::default() }];
+    let text = render(&status, false, false);
+    assert!(
+        text.starts_with("node gw1: healthy, degraded: 1 of 1 backends gets no traffic"),
+        "{text}"
+    );
+    assert!(text.contains("\nfinding: eth0: not known: its peer\n"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_known_does_not_lead() {
+    let unknown = Trouble::CheckHostUnknown.problem("eth0: not known: its peer", "look there");
+    let findings = vec![unknown, Trouble::CheckHost.problem("web: mtu", "")];
+    let text = render(&Status { findings, ..status() }, false, false);
+    assert!(text.contains("\nfinding: web: mtu\n"), "{text}");
+    assert!(text.ends_with("has each with what to do)\n  eth0: not known: its peer\n"), "{text}");
+}
+
+#[test]
+fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
+    let mut status = Status { from_pins: true, ..status() };
+    status.daemon = Daemon { since: Some("2026-01-01T00:00:00Z".into()), ..Daemon::default() };
+    let backend = &mut status.services[0].backends[0];
+    (backend.health, backend.last_health) = (Health::Unknown, Some(Health::Up));
+    backend.next_hop = Some(ringway_gateway::status::NextHop::default());
+    let text = render(&status, false, false);
+    assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
+    assert!(!text.contains("difference"));
+    assert!(text.contains("last known: up ") && text.contains("last known: 1/1 up"), "{text}");
+    status.daemon.running = true;
+    let text = render(&status, false, false);
+    assert!(text.starts_with("node gw1: its daemon does not answer, daemon running"), "{text}");
+}
+
+#[test]
+fn one_service_can_be_looked_at_alone() {
+    let mut all = status();
+    let other = Service { name: "dns".into(), ..Service::default() };
+    all.services.push(other);
+    narrow(&mut all, "dns").expect("it is there");
+    assert_eq!(all.services.len(), 1);
+    let refused = narrow(&mut all, "web").expect_err("gone").to_string();
+    assert!(
+        refused.contains("no service \"web\"") && refused.contains("there are: dns"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn an_old_count_says_how_old_it_is() {
+    let table = |age_ms| FlowTable { capacity_flows: 9, age_ms, ..FlowTable::default() };
+    assert_eq!(flows(&table(999)), "0 of at most 9");
+    assert_eq!(flows(&table(7_100)), "0 of at most 9, counted 7 s ago");
+}

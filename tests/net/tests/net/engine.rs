@@ -1,0 +1,140 @@
+//! `ringway engine`: packet programs on veth, whose other end is the kernel's own stack; and on capture files.
+
+use std::net::UdpSocket;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{SOON, binary, needs_root, ringway};
+use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
+use serde_json::Value;
+
+/// A client, and a namespace where nobody but the engine has an address.
+fn pair() -> Result<(Namespace, Namespace)> {
+    let (client, ours) = (Namespace::new("client")?, Namespace::new("engine")?);
+    let near = End::new(&client, "eth0").address("10.8.0.2/24").address("fd08::2/64");
+    veth(&near, &End::new(&ours, "eth0"), &VethOptions::default())?;
+    // Nobody else finishes checksums.
+    let off = client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output()?;
+    ensure!(off.status.success(), "{off:?}");
+    Ok((client, ours))
+}
+
+fn start(ours: &Namespace, arguments: &[&str]) -> Result<Child> {
+    let mut command: Command = ours.command(binary()?);
+    command.arg("engine").args(arguments).args(["-o", "json"]);
+    let mut child = ours.spawn(command)?;
+    child.wait_for_log("running on", SOON)?;
+    Ok(child)
+}
+
+/// Ends it; its result, whose books balance.
+fn end(mut child: Child) -> Result<Value> {
+    child.signal(Signal::TERM)?;
+    let end = child.wait(SOON)?;
+    ensure!(end.status.success(), "{}", end.log);
+    let json = end.log.find("{\n").map_or("", |at| &end.log[at..]);
+    let document: Value = serde_json::from_str(json)?;
+    ensure!(document["schema"] == "ringway.engine/1" && document["balanced"] == true, "{document}");
+    ensure!(document["workers"][0]["packets"]["difference_packets"] == 0, "{document}");
+    Ok(document)
+}
+
+fn pings(client: &Namespace, address: &str) -> bool {
+    let ping = client.command("ping").args(["-c1", "-W1", address]).output();
+    ping.is_ok_and(|ping| ping.status.success())
+}
+
+const PORTS: [&str; 2] = ["af_packet:eth0", "af_xdp:eth0:0"];
+
+#[test]
+fn pings_are_answered() -> Result<()> {
+    needs_root!();
+    for port in PORTS {
+        let (client, ours) = pair()?;
+        let address = ["--address", "10.8.0.9", "--address", "fd08::9"];
+        let mut icmp = start(&ours, &[&["icmp", "--port", port], &address[..]].concat())?;
+        for address in ["10.8.0.9", "fd08::9"] {
+            wait_until("an answer to a ping", SOON, || pings(&client, address))?;
+        }
+        icmp.signal(Signal::USR1)?;
+        icmp.wait_for_log("worker 0: icmp, idle ", SOON)?;
+        let document = end(icmp)?;
+        ensure!(document["workers"][0]["ports"][0]["port"] == port, "{document}");
+    }
+    Ok(())
+}
+
+#[test]
+fn datagrams_and_bids_are_answered() -> Result<()> {
+    needs_root!();
+    let directory = tempfile::tempdir()?;
+    let offers = directory.path().join("offers.txt");
+    std::fs::write(&offers, "# segment price creative\n77 1000 5\n")?;
+    let offers = offers.display().to_string();
+    let mut request = [0; 50];
+    request[..4].copy_from_slice(b"BQ\x01\0");
+    request[31] = 77;
+    for port in PORTS {
+        let (client, ours) = pair()?;
+        let socket = client.run(|| UdpSocket::bind("10.8.0.2:0"))??;
+        socket.set_read_timeout(Some(Duration::from_secs(1)))?;
+        let asks = |to: &str, bytes: &[u8]| {
+            let mut back = [0; 100];
+            let sent = socket.send_to(bytes, to).is_ok();
+            let len = socket.recv(&mut back).ok().filter(|_| sent)?;
+            Some(back[..len].to_vec())
+        };
+        let echo = start(&ours, &["udp-echo", "--port", port, "--address", "10.8.0.9"])?;
+        let came_back = || asks("10.8.0.9:7", b"hello").is_some_and(|back| back == b"hello");
+        wait_until("an echo", SOON, came_back)?;
+        end(echo)?;
+
+        let bid = ["bid", "--port", port, "--address", "10.8.0.9", "--offers", &offers];
+        let bid = start(&ours, &bid)?;
+        let bidden = || {
+            // A bid of 1000.
+            let is_bid = |back: Vec<u8>| {
+                back.len() == 30 && back[..4] == *b"BA\x01\x01" && back[16..20] == [0, 0, 3, 232]
+            };
+            asks("10.8.0.9:4242", &request).is_some_and(is_bid)
+        };
+        wait_until("a bid", SOON, bidden)?;
+        let document = end(bid)?;
+        let counters = &document["workers"][0]["app_counters"];
+        ensure!(counters[0]["name"] == "client 0: requests", "{document}");
+    }
+    Ok(())
+}
+
+/// A capture file in, another one out; and what is wrong with the words.
+#[test]
+fn files_and_words() -> Result<()> {
+    needs_root!();
+    let ours = Namespace::new("engine")?;
+    let directory = tempfile::tempdir()?;
+    let (from, to) = (directory.path().join("from.pcap"), directory.path().join("to.pcap"));
+    // A header of the format (draft-ietf-opsawg-pcap), and a frame of 14 bytes from 2 to 1.
+    let mut capture = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    capture
+        .extend([0xff, 0xff, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 14, 0, 0, 0, 14, 0, 0, 0]);
+    capture.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
+    std::fs::write(&from, capture)?;
+    let port = format!("pcap:{}:{}", from.display(), to.display());
+    let ran = ringway(&ours, &["engine", "l2fwd", "--port", &port, "--swap", "-o", "json"])?;
+    ensure!(ran.code == 0 && ran.json()?["balanced"] == true, "{}", ran.said());
+    let written = std::fs::read(&to)?;
+    ensure!(written.ends_with(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5]), "{written:?}");
+
+    for (words, code, said) in [
+        (&["sink", "--port", "af_xdp:eth0"][..], 2, "it has no queue"),
+        (&["sink", "--port", "af_packet:none"], 1, "none"),
+        (&["sink", "--port", "memory:a"], 1, "memory:a is named once"),
+        (&["icmp", "--port", "pcap:x:", "--address", "10.0.0.1"], 1, "say --mac MAC"),
+        (&["sink", "--port", "pcap:none:", "--cpu", "9999"], 1, "cannot run on CPU 9999"),
+    ] {
+        let ran = ringway(&ours, &[&["engine"], words].concat())?;
+        ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
+    }
+    Ok(())
+}
