@@ -505,7 +505,7 @@ struct rw_traffic {
 	__u64 reply_bytes;
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
-	__u64 ports;		 /* nat ports tried: where the next search begins */
+	__u64 ports;		 /* where the next search for a nat port begins; the first: anywhere */
 	__u64 evicted;		 /* flows on probation that gave way to new ones */
 };
 

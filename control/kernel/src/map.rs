@@ -268,6 +268,17 @@ pub(crate) fn get_percpu<V: FromBytes>(map: &MapHandle, index: u32) -> Result<Ve
     values.iter().map(|bytes| parse(map, bytes)).collect()
 }
 
+/// Writes one element of a per-CPU array, the same on every possible CPU.
+pub(crate) fn put_percpu<V>(map: &MapHandle, index: u32, value: &V) -> Result<()>
+where
+    V: IntoBytes + Immutable,
+{
+    let failed = |error| map_error("write", &name_of(map))(error);
+    let cpus = libbpf_rs::num_possible_cpus().map_err(failed)?;
+    let values = vec![value.as_bytes().to_vec(); cpus];
+    map.update_percpu(index.as_bytes(), &values, MapFlags::ANY).map_err(failed)
+}
+
 /// Visits every element of an array, many per system call.
 pub(crate) fn for_each<V: FromBytes>(map: &MapHandle, mut visit: impl FnMut(u32, V)) -> Result<()> {
     let elements = map.max_entries();

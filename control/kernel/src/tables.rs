@@ -9,6 +9,7 @@ use ringway_abi::FlowState;
 use ringway_abi::raw::{
     RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS, RW_MAX_SERVICES,
     RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service_info, rw_settings,
+    rw_traffic,
 };
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -156,15 +157,27 @@ where
 }
 
 fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
+    let key = map::get::<rw_settings>(&maps.settings, 0)?.keys[0];
     let (mut indexes, mut rows) = (Vec::new(), Vec::new());
     for (index, old, new) in both(&have.backends, &want.backends) {
         let Some(row) = new.filter(|new| old != Some(*new)) else { continue };
         take_down(maps, index, old, row)?;
+        if old.is_none() {
+            scatter_ports(maps, index, key)?;
+        }
         indexes.push(index);
         rows.push(*row);
     }
     map::put_all(&maps.backends, &indexes, &rows)?;
     Ok(rows.len())
+}
+
+/// Where the search for nat ports towards an index begins, before its first owner gets packets. Did all
+/// begin at the pool's first port, a backend that comes back under another index, or a node loaded anew,
+/// would open connections from the very ports that the backend still holds in TIME_WAIT (RFC 9293 3.6.1).
+fn scatter_ports(maps: &Maps, index: u32, key: u64) -> Result<()> {
+    let ports = u64::from(index + 1).wrapping_mul(key | 1) >> 32;
+    map::put_percpu(&maps.traffic, index, &rw_traffic { ports, ..Default::default() })
 }
 
 /// An element is not written at once, but word by word. An index that changes its owner is

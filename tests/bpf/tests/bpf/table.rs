@@ -159,6 +159,24 @@ fn one_address_holds_more_than_65536_flows() {
     }
 }
 
+/// A backend that comes back under another index must not see the ports that it holds in TIME_WAIT.
+#[test]
+fn each_backend_begins_with_another_port() {
+    needs_root!("each_backend_begins_with_another_port");
+    pin(0);
+    let world = World::with(1_000, |tables| tables.nat_ports = (2_000, 60_000));
+    let mut out = Vec::new();
+    let mut first: HashMap<SocketAddr, u16> = HashMap::new();
+    for n in 0..80 {
+        let frame = nth(Family::V4, TCP, ports::POOL, n);
+        let (source, backend) = try_open(&world, &mut out, &frame).expect("room for it");
+        first.entry(backend).or_insert(source.port());
+    }
+    assert_eq!(first.len(), 4, "{first:?}");
+    let distinct: HashSet<u16> = first.values().copied().collect();
+    assert_eq!(distinct.len(), 4, "{first:?}");
+}
+
 /// Two services with one backend, address and port: what is a source for one is taken for both.
 #[test]
 fn services_that_share_a_backend_share_its_ports() {
