@@ -1,7 +1,6 @@
 //! Devices without an Ethernet header, as WireGuard's: by TUN devices, whose packets are like them.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -149,16 +148,28 @@ fn backends_behind_it() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn clients_behind_it() -> Result<()> {
-    needs_root!();
+/// Client - tun0, gateway, eth1 - backend; and the backend's addresses.
+fn client_behind_tun() -> Result<(Namespace, Namespace, Namespace, Cable, [IpAddr; 2])> {
     let (client, gateway) = (Namespace::new("client")?, Namespace::new("gw")?);
     let backend = Namespace::new("b1")?;
     let ends: [(&Namespace, &[&str]); 2] =
         [(&gateway, &["10.1.0.1/24", "fd01::1/64"]), (&client, &["10.1.0.2/24", "fd01::2/64"])];
-    let _cable = Cable::new("tun0", ends)?;
+    let cable = Cable::new("tun0", ends)?;
     veth(&far(&backend, "eth0", 2), &near(&gateway, "eth1", 2), &VethOptions::default())?;
-    let addresses = ["10.2.0.2".parse()?, "fd02::2".parse()?];
+    Ok((client, gateway, backend, cable, ["10.2.0.2".parse()?, "fd02::2".parse()?]))
+}
+
+/// What the kernel must let through of packets that are passed on rewritten.
+fn forwards(gateway: &Namespace) -> Result<()> {
+    gateway.sysctl("net/ipv4/conf/eth1/forwarding", "1")?;
+    gateway.sysctl("net/ipv4/conf/eth1/rp_filter", "2")?;
+    Ok(gateway.sysctl("net/ipv6/conf/all/forwarding", "1")?)
+}
+
+#[test]
+fn clients_behind_it() -> Result<()> {
+    needs_root!();
+    let (client, gateway, backend, _cable, addresses) = client_behind_tun()?;
     let _backend = Backend::start(&backend, &addresses)?;
     let empty = service("empty", "10.1.0.80:81".parse()?, &["10.2.0.9:81".parse()?], ARP);
     let empty = empty.replacen("announce", &format!("{CHECK}announce"), 1);
@@ -169,18 +180,10 @@ fn clients_behind_it() -> Result<()> {
     let sysctl = "sysctl -w net.ipv4.conf.eth1.forwarding=1 net.ipv4.conf.eth1.rp_filter=2 \
                   net.ipv6.conf.all.forwarding=1";
     ensure!(code == 1 && words.contains(sysctl), "{code}: {words}");
-    gateway.sysctl("net/ipv4/conf/eth1/forwarding", "1")?;
-    gateway.sysctl("net/ipv4/conf/eth1/rp_filter", "2")?;
-    gateway.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+    forwards(&gateway)?;
     let mut running = Gateway::launch(&gateway, &text)?;
     running.wait_serving()?;
-    let file = gateway.directory().join("raw.pcapng");
-    let capture =
-        begin(&gateway, &["-s", "60", "-w", &file.to_string_lossy(), "port 7 or port 80"])?;
     all_answer(&client)?;
-    let (code, log) = end(capture)?;
-    ensure!(code == 0 && totals(&log)?[0] > 100, "{log}");
-    captured_with_and_without_header(&gateway, &file)?;
     // What Ringway itself says to a client goes back by the device: a reset, an echo.
     let refused = Line::open(&client, "10.1.0.80:81".parse()?);
     let refused = refused.err().map(|error| error.kind());
@@ -200,11 +203,24 @@ fn clients_behind_it() -> Result<()> {
 }
 
 /// Records of tun0 begin with the IP header, those of eth1 with Ethernet's; of both there are 60 bytes.
-fn captured_with_and_without_header(gateway: &Namespace, file: &Path) -> Result<()> {
+#[test]
+fn captured_with_and_without_header() -> Result<()> {
+    needs_root!();
+    let (client, gateway, backend, _cable, addresses) = client_behind_tun()?;
+    let _backend = Backend::start(&backend, &addresses)?;
+    forwards(&gateway)?;
+    let text = configuration(&gateway, &["tun0", "eth1"], &services(&addresses, "")?);
+    let _running = Gateway::start(&gateway, &text)?;
+    let file = gateway.directory().join("raw.pcapng");
+    let capture =
+        begin(&gateway, &["-s", "60", "-w", &file.to_string_lossy(), "port 7 or port 80"])?;
+    all_answer(&client)?;
+    let (code, log) = end(capture)?;
+    ensure!(code == 0 && totals(&log)?[0] > 100, "{log}");
     // WTAP_ENCAP_ETHERNET and WTAP_ENCAP_RAW_IP of Wireshark's wiretap/wtap.h.
     let of = |interface| if interface == "tun0" { "7" } else { "1" };
     let fields = ["frame.interface_name", "frame.encap_type", "frame.cap_len", "frame.len"];
-    let rows = tshark(gateway, file, &[&fields[..], &["ip.src", "ipv6.src"]].concat())?;
+    let rows = tshark(&gateway, &file, &[&fields[..], &["ip.src", "ipv6.src"]].concat())?;
     let rows: Vec<Vec<&str>> = rows.iter().map(|row| row.split('\t').collect()).collect();
     for row in &rows {
         ensure!(row[1] == of(row[0]) && row[4].is_empty() != row[5].is_empty(), "{row:?}");
