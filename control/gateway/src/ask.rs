@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringway_config::Identity;
 use ringway_host::Mac;
-use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, Pins, ServiceState, View};
+use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, Pins, ServiceState, View, bpffs_is_hidden};
 
 use crate::api::client;
 use crate::board;
@@ -102,7 +102,7 @@ impl Target {
     pub fn silent(&self) -> Error {
         match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
             Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
-                not_loaded(&self.node, &known)
+                not_loaded(&self.node, &known, false)
             }
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
@@ -199,14 +199,22 @@ fn ask(socket: &Path, node: &str) -> Result<Status, client::Failure> {
 /// Nothing is loaded for the node, or it is not for us to look at.
 pub fn view(node: &str) -> Result<View, Error> {
     View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
-        ringway_kernel::Error::NotLoaded { known, .. } => not_loaded(node, &known),
+        ringway_kernel::Error::NotLoaded { known, .. } => {
+            not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)))
+        }
         error => Error::failed(error.to_string(), ""),
     })
 }
 
-/// `known`: nodes that are loaded.
-fn not_loaded(node: &str, known: &[String]) -> Error {
+/// `known`: nodes that are loaded. `hidden`: this process cannot see any.
+fn not_loaded(node: &str, known: &[String], hidden: bool) -> Error {
     match known {
+        [] if hidden => Error::unhealthy(
+            format!(
+                "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
+            ),
+            "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway ...` does not",
+        ),
         [] => Error::unhealthy(
             format!("daemon not running, and nothing is loaded for node {node}"),
             "start it with `ringway run`",
@@ -387,13 +395,14 @@ mod tests {
     fn who_mistypes_a_node_is_told_which_there_are() {
         let said = |known: &[&str]| {
             let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
-            not_loaded("gw9", &known).to_string()
+            not_loaded("gw9", &known, false).to_string()
         };
         assert!(said(&["gw1"]).contains("no node \"gw9\" on this machine; there is \"gw1\""));
         assert!(
             said(&["gw1"]).contains("--node gw1") && said(&["a", "b"]).contains("there are a, b")
         );
         assert!(said(&[]).contains("nothing is loaded"));
+        assert!(not_loaded("gw9", &[], true).to_string().contains("cannot be seen here"));
     }
 
     #[test]

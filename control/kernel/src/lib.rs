@@ -55,7 +55,7 @@ pub use memory::{MapMemory, ProgramInfo};
 pub use on_pass::check_on_pass;
 pub use open::{Opened, Orphan, OrphanCause, TakenOver};
 pub use pins::{DEFAULT_BPFFS, Pins};
-pub use probe::{Bpffs, Probe, ensure_bpffs, probe};
+pub use probe::{Bpffs, Probe, bpffs_is_hidden, ensure_bpffs, probe};
 pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
 pub use road::{ProbeCounts, ProbeRoad, ProbeWay};
 pub use rows::Existing;

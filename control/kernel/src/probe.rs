@@ -95,6 +95,12 @@ fn is_bpffs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 
+/// Whether this process has mounts of its own, and among them no bpffs: what is pinned may be there all the
+/// same. `ip netns exec` does that to whom it starts (iproute2, lib/namespace.c: it mounts /sys anew).
+pub fn bpffs_is_hidden(path: &Path) -> bool {
+    !is_bpffs(path) && in_private_mount_namespace()
+}
+
 fn in_private_mount_namespace() -> bool {
     let own = fs::read_link("/proc/self/ns/mnt");
     let init = fs::read_link("/proc/1/ns/mnt");

@@ -142,7 +142,16 @@ impl Gateway {
     /// # Errors
     /// It says something else than a status.
     pub fn status(&self) -> Result<Value> {
-        self.ringway(&["status", "--ledger", "-o", "json"])?.json()
+        let ask = || self.ringway(&["status", "--ledger", "-o", "json"])?.json();
+        let mut status: Value = ask()?;
+        // On a machine with no time to spare the daemon's answer may come too late.
+        for _ in 0..2 {
+            if status["from_pins"] != true || status["daemon"]["running"] != true {
+                break;
+            }
+            status = ask()?;
+        }
+        Ok(status)
     }
 
     /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version.
