@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use libbpf_rs::ErrorKind;
 use ringway_abi::raw::{
     RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES,
     rw_daemon, rw_iface, rw_vlan_key,
@@ -235,7 +236,17 @@ impl Gateway {
         self.write_iface(slot)?;
         match &iface.vlan {
             Some(vlan) => map::put(&self.maps.vlans, &vlan.key(), &slot),
-            None => map::put(&self.maps.devices, &slot, &iface.ifindex),
+            None => self.put_device(slot, iface),
+        }
+    }
+
+    /// The kernel takes only what is there now (kernel/bpf/devmap.c, __dev_map_alloc_node).
+    fn put_device(&self, slot: u32, iface: &Interface) -> Result<()> {
+        match map::put(&self.maps.devices, &slot, &iface.ifindex) {
+            Err(Error::Map { source, .. }) if source.kind() == ErrorKind::InvalidInput => {
+                Err(Error::NoInterface { name: iface.name.clone(), ifindex: iface.ifindex })
+            }
+            other => other,
         }
     }
 

@@ -228,6 +228,18 @@ fn a_renamed_interface_is_an_orphan() {
 }
 
 #[test]
+fn an_interface_that_has_just_gone_is_named() {
+    if !root_or_skip("an_interface_that_has_just_gone_is_named") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    let gone = Link { ifindex: 0x7fff_0000, ..wire.gateway.clone() };
+    let describe = || Gateway::open(&node.options())?.0.set_iface(&interface(&gone));
+    let error = wire.gateway.namespace.run(describe).unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoInterface { .. }), "{error}");
+}
+
+#[test]
 fn another_namespace_is_refused() {
     if !root_or_skip("another_namespace_is_refused") {
         return;

@@ -207,7 +207,8 @@ impl Worker {
                 }
                 Order::Describe(interface) => {
                     if let Err(error) = self.gateway.set_iface(&interface) {
-                        tracing::error!(interface = interface.name, %error, "not described");
+                        // Mostly gone since it was seen, which the watch over interfaces tells.
+                        tracing::warn!(interface = interface.name, %error, "not described");
                     }
                     None
                 }
