@@ -430,8 +430,9 @@ __noinline __u32 flow_open(const struct rw_tuple *t, struct rw_tuple *reply,
 		place = claim_client(set, t, open, reply, &ask, &failed);
 	} else {
 		place = claim_port(set, backend, open->backend, reply, &ask);
+		/* The last port that was tried is taken; or it is free, and its bucket full. */
 		if (!place)
-			failed = RW_REASON_NAT_EXHAUSTED;
+			failed = ask.rival ? RW_REASON_NAT_EXHAUSTED : RW_REASON_FLOW_TABLE_FULL;
 	}
 	if (!place)
 		return failed;

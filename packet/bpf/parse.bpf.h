@@ -56,6 +56,7 @@ static __always_inline enum rw_reason parse_udp(struct packet *p, void *end)
 		return RW_REASON_MALFORMED;
 	p->t->sport_be = udp->source;
 	p->t->dport_be = udp->dest;
+	p->t->tcp_flags = 0; /* there are those of the last segment on this CPU */
 	p->check = &udp->check;
 	return RW_REASON_NONE;
 }

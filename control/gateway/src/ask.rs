@@ -150,7 +150,7 @@ fn only_one() -> Result<Target, Error> {
         )),
         nodes => Err(Error::configuration(
             format!("several nodes are loaded here: {}", nodes.join(", ")),
-            "say which with --node NAME or -c FILE",
+            "say which with --node NAME or --config FILE",
         )),
     }
 }

@@ -94,7 +94,7 @@ impl Board {
     pub fn post(&self, mut status: Status) {
         status.schema = SCHEMA.to_owned();
         status.healthy = status.problems.is_empty();
-        status.degraded = status.healthy && status.lacking().0 > 0;
+        status.degraded = status.is_degraded();
         status.daemon.running = true;
         status.daemon.pid = Some(std::process::id().into());
         status.daemon.since = Some(clock::rfc3339(self.started));

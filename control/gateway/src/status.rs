@@ -179,6 +179,12 @@ impl Status {
         (sent, self.losses.iter().map(|loss| loss.packets).sum())
     }
 
+    /// Whether some backend gets no traffic, though every service is served; whatever else is wrong.
+    pub fn is_degraded(&self) -> bool {
+        self.lacking().0 > 0
+            && self.services.iter().all(|service| service.backends.iter().any(Backend::serves))
+    }
+
     /// Backends with weight that get no traffic, and all with weight; of both protocols once.
     pub fn lacking(&self) -> (usize, usize) {
         let endpoints = |service: &Service| {

@@ -3,6 +3,7 @@
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{TCP, UDP, flags::*};
+use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, ports};
 
 use crate::needs_root;
@@ -117,6 +118,25 @@ fn udp_states() {
         assert_eq!(world.state(&flow), FlowState::Udp);
         world.request(&flow, 0);
         assert_eq!(world.state(&flow), FlowState::Udp);
+    }
+}
+
+/// What TCP left on a CPU is nothing to the datagrams that follow there.
+#[test]
+fn udp_states_beside_connections_that_end() {
+    needs_root!("udp_states_beside_connections_that_end");
+    pin(0);
+    let mut world = World::new();
+    for (family, end) in FAMILIES.into_iter().flat_map(|f| [FIN | ACK, RST].map(|end| (f, end))) {
+        let flow = world.open(family, UDP, ports::ACROSS);
+        world.answer(&flow, 0);
+        let tcp = world.connect(family, ports::ACROSS);
+        world.request(&tcp, end);
+        world.request(&flow, 0);
+        assert_eq!(world.state(&flow), FlowState::Udp, "{family:?} {end:#x}");
+        world.answer(&tcp, end);
+        world.answer(&flow, 0);
+        assert_eq!(world.state(&flow), FlowState::Udp, "{family:?} {end:#x}");
     }
 }
 
