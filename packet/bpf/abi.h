@@ -505,8 +505,8 @@ struct rw_traffic {
 	__u64 reply_bytes;
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
-	__u64 ports;		 /* where the next search for a nat port begins; the first: anywhere */
-	__u64 evicted;		 /* flows on probation that gave way to new ones */
+	__u64 ports;   /* where the next search for a nat port begins; the first: anywhere */
+	__u64 evicted; /* flows on probation that gave way to new ones */
 };
 
 /* Written by user space, read per packet. Seconds. */
@@ -615,6 +615,33 @@ struct rw_capture_state {
 struct rw_capture_packet {
 	struct rw_capture_record record;
 	__u8 bytes[2 * RW_CAPTURE_BYTES];
+};
+
+#define RW_STEER_QUEUES 256 /* of an interface; packets of those beyond go to the kernel */
+#define RW_MAX_STEER_RULES 32
+
+/* What a rule of steer.bpf.c is about: an IP protocol's number, or one of these. */
+enum rw_steer_kind {
+	RW_STEER_IP = 256, /* any protocol but neighbour discovery */
+	RW_STEER_ARP,
+	RW_STEER_ND, /* ICMPv6 types 133 to 137 (RFC 4861); these are not of kind 58 */
+};
+
+#define RW_STEER_NO_PORT 0x10000 /* beyond every port */
+
+/* Packets that come to user space: those that fit in all of this. */
+struct rw_steer_rule {
+	__u32 addr[4]; /* where they go to; of ARP and neighbour solicitations: who is asked for */
+	__u32 mask[4]; /* the bits of it that count */
+	__u32 kind;
+	__u32 family;	  /* 4, 6; 0: both */
+	__u32 first_port; /* destination ports, both included; */
+	__u32 last_port;  /* RW_STEER_NO_PORT: also packets that show none */
+};
+
+struct rw_steer {
+	__u32 rules; /* of these, the first so many */
+	struct rw_steer_rule rule[RW_MAX_STEER_RULES];
 };
 
 /* Written once a second by the daemon: who looks after this node. */

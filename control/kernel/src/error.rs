@@ -136,6 +136,17 @@ pub enum Error {
         /// The last lines of libbpf's and the verifier's log.
         log: String,
     },
+    /// More rules than the steering program takes.
+    #[error(
+        "{found} rules are more than the {limit} that choose packets (icmp counts twice); \
+         name prefixes and ranges of ports instead"
+    )]
+    TooManyRules {
+        /// How many.
+        found: usize,
+        /// How many it takes.
+        limit: usize,
+    },
     /// The kernel refused a program at a tracepoint.
     #[error(
         "the kernel refused to attach {program} to its tracepoint: {source:#}; it must have \

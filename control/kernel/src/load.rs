@@ -32,9 +32,12 @@ static DECAP_OBJECT: &Embedded<[u8]> =
 static RINGS_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/rings.bpf.o")) };
 
+static STEER_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")) };
+
 /// Every object file of the packet path, by the name of its source in packet/bpf: for checks
 /// that load them all, say on another kernel.
-pub fn objects() -> [(&'static str, &'static [u8]); 7] {
+pub fn objects() -> [(&'static str, &'static [u8]); 8] {
     [
         ("root", &ROOT_OBJECT.bytes),
         ("gateway", &GATEWAY_OBJECT.bytes),
@@ -43,6 +46,7 @@ pub fn objects() -> [(&'static str, &'static [u8]); 7] {
         ("decap", &DECAP_OBJECT.bytes),
         ("probe", &PROBE_OBJECT.bytes),
         ("rings", &RINGS_OBJECT.bytes),
+        ("steer", &STEER_OBJECT.bytes),
     ]
 }
 
@@ -248,6 +252,22 @@ pub(crate) fn load_probe<const N: usize>(
 ) -> Result<(OwnedFd, [MapHandle; N])> {
     let open =
         ObjectBuilder::default().open_memory(&PROBE_OBJECT.bytes).map_err(load_error(name))?;
+    let object = load(name, open)?;
+    Ok((program(&object, name)?, maps_of(&object, maps)?))
+}
+
+/// Loads the program that brings packets into sockets, with these of its maps. `frags`: for packets of several buffers,
+/// too.
+pub(crate) fn load_steer<const N: usize>(
+    name: &'static str,
+    maps: [&str; N],
+    frags: bool,
+) -> Result<(OwnedFd, [MapHandle; N])> {
+    let open = ObjectBuilder::default().open_memory(&STEER_OBJECT.bytes);
+    let mut open = open.map_err(load_error(name))?;
+    if !frags {
+        open.progs_mut().for_each(|mut program| program.set_flags(0));
+    }
     let object = load(name, open)?;
     Ok((program(&object, name)?, maps_of(&object, maps)?))
 }

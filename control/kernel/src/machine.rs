@@ -12,6 +12,7 @@ impl XdpFeatures {
     const BASIC: u64 = 1;
     const REDIRECT: u64 = 2;
     const TARGET: u64 = 4;
+    const ZERO_COPY: u64 = 8;
 
     /// Programs can be attached in the driver.
     pub fn native(self) -> bool {
@@ -21,6 +22,11 @@ impl XdpFeatures {
     /// They can redirect.
     pub fn redirects(self) -> bool {
         self.0 & Self::REDIRECT != 0
+    }
+
+    /// AF_XDP without a copy.
+    pub fn zero_copy(self) -> bool {
+        self.0 & Self::ZERO_COPY != 0
     }
 
     /// What others redirect into it is sent. On veth this is so while the far end polls: has GRO or

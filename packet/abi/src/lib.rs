@@ -59,6 +59,8 @@ pub mod raw {
         rw_capture,
         rw_capture_counts,
         rw_capture_record,
+        rw_steer_rule,
+        rw_steer,
     );
 }
 

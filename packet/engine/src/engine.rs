@@ -11,7 +11,8 @@ use ringway_xsk::{Pool, Umem, UmemConfig, UmemError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::app::App;
-use crate::port::{Port, PortError};
+use crate::port::{Obtained, Port, PortError};
+use crate::ports::af_xdp::Loader;
 use crate::spec::{Commons, PortSpec};
 use crate::status::{Status, WorkerStatus};
 use crate::worker::{Books, Ended, Options, Worker};
@@ -26,6 +27,8 @@ pub struct EngineConfig {
     pub umem: UmemConfig,
     /// How they work.
     pub options: Options,
+    /// What loads the XDP programs of AF_XDP ports, if not all packets are to come.
+    pub loader: Option<Loader>,
 }
 
 /// A worker that is wanted.
@@ -102,6 +105,7 @@ pub struct Report {
 /// Workers that run. Dropped, they end.
 pub struct Engine {
     workers: Vec<Running>,
+    obtained: Vec<Obtained>,
     stop: Arc<AtomicBool>,
 }
 
@@ -109,6 +113,9 @@ struct Running {
     thread: JoinHandle<Option<Report>>,
     shared: Arc<Shared>,
 }
+
+/// What a worker's ports obtained, or why they could not be opened.
+type Opened = Result<Vec<Obtained>, EngineError>;
 
 /// What a worker and others have in common.
 #[derive(Default)]
@@ -134,15 +141,15 @@ impl Engine {
         }
         let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
         let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
-        let commons = Arc::new(Commons::new(&umem));
-        let mut engine = Self { workers: Vec::new(), stop: Arc::default() };
+        let commons = Commons::new(&umem).with_loader(config.loader.clone());
+        let mut engine = Self { workers: Vec::new(), obtained: Vec::new(), stop: Arc::default() };
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
             let seat =
                 Seat { n, umem: umem.clone(), commons: commons.clone(), options: config.options };
             engine.spawn(seat, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
-            is_ready.recv().map_err(|_| EngineError::Panicked(n))??;
+            engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
         }
         match commons.loose().pop() {
             Some(name) => Err(EngineError::Loose(name)),
@@ -154,7 +161,7 @@ impl Engine {
         &mut self,
         seat: Seat,
         worker: WorkerConfig,
-        ready: Sender<Result<(), EngineError>>,
+        ready: Sender<Opened>,
     ) -> Result<(), EngineError> {
         let (n, stop) = (seat.n, self.stop.clone());
         let shared = Arc::<Shared>::default();
@@ -164,6 +171,11 @@ impl Engine {
         let thread = thread.map_err(|source| EngineError::Thread { worker: n, source })?;
         self.workers.push(Running { thread, shared });
         Ok(())
+    }
+
+    /// The queues of all workers, as they were obtained.
+    pub fn obtained(&self) -> &[Obtained] {
+        &self.obtained
     }
 
     /// How it goes: asks each worker, which answers when its round is over. One that does not within a second, or has ended,
@@ -226,7 +238,7 @@ impl Drop for Engine {
 struct Seat {
     n: usize,
     umem: Umem,
-    commons: Arc<Commons>,
+    commons: Commons,
     options: Options,
 }
 
@@ -236,7 +248,7 @@ impl Seat {
         config: &WorkerConfig,
         stop: &AtomicBool,
         shared: &Shared,
-        ready: &Sender<Result<(), EngineError>>,
+        ready: &Sender<Opened>,
     ) -> Option<Report> {
         let opened = self.pin(config.cpu).and_then(|()| self.open(config));
         let (pool, ports) = match opened {
@@ -247,7 +259,7 @@ impl Seat {
                 return None;
             }
         };
-        let _ = ready.send(Ok(()));
+        let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
         let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
         loop {
             let ran = worker.run(|worker| {
@@ -275,9 +287,7 @@ impl Seat {
         if pinned {
             return Ok(());
         }
-        let allowed = sched_getaffinity(None).unwrap_or_default();
-        let allowed: Vec<_> = (0..CpuSet::MAX_CPU).filter(|n| allowed.is_set(*n)).collect();
-        Err(EngineError::Cpu { worker: self.n, cpu, allowed: format!("{allowed:?}") })
+        Err(EngineError::Cpu { worker: self.n, cpu, allowed: format!("{:?}", allowed_cpus()) })
     }
 
     fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
@@ -296,4 +306,10 @@ impl Seat {
             shared.asked.store(false, Release);
         }
     }
+}
+
+/// Numbers of the CPUs that the calling thread may use.
+pub fn allowed_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|n| allowed.is_set(*n)).collect()
 }

@@ -56,6 +56,7 @@ mod port;
 pub mod ports;
 mod reason;
 mod spec;
+pub mod spread;
 pub mod status;
 mod tally;
 mod worker;
@@ -64,8 +65,8 @@ pub use self::{
     app::{App, Verdict},
     arch::Cycles,
     burst::Burst,
-    engine::{AppFactory, Engine, EngineConfig, EngineError, Report, WorkerConfig},
-    port::{Port, PortError, PortStatistics},
+    engine::{AppFactory, Engine, EngineConfig, EngineError, Report, WorkerConfig, allowed_cpus},
+    port::{Obtained, Port, PortError, PortStatistics},
     reason::Reason,
     spec::{Commons, PortSpec, SpecError},
     status::Status,

@@ -55,6 +55,28 @@ pub trait Port {
     fn mac(&self) -> Option<Mac> {
         None
     }
+
+    /// What it got of what it asked the kernel for, if it has a queue.
+    fn obtained(&self) -> Option<Obtained> {
+        None
+    }
+}
+
+/// A queue, and how packets come from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obtained {
+    /// Of which interface.
+    pub interface: String,
+    /// Its number.
+    pub queue: u32,
+    /// Whether the program that brings packets runs in the driver.
+    pub native: bool,
+    /// Whether the driver puts packets into the UMEM itself.
+    pub zero_copy: bool,
+    /// Whether packets may be longer than a frame.
+    pub several_frames: bool,
+    /// A sentence for each thing that was wished for and not granted.
+    pub refusals: Vec<String>,
 }
 
 /// What a port has counted since it was opened. What a kind of port does not have is none, and not zero.
@@ -85,6 +107,36 @@ pub struct PortStatistics {
     pub kernel_rx_ring_full_packets: Option<u64>,
     /// Times the kernel found no frame in FILL.
     pub kernel_fill_ring_empty_times: Option<u64>,
+    /// Times its interface, link or program was lost, and it waited for that to be back.
+    pub lost_times: u64,
+    /// Whether it waits for that now.
+    pub lost: bool,
+}
+
+impl PortStatistics {
+    /// What this one and another one after it have counted; how things are is the other's.
+    pub(crate) fn then(&self, after: &PortStatistics) -> PortStatistics {
+        let both = |of: fn(&PortStatistics) -> Option<u64>| match (of(self), of(after)) {
+            (Some(before), Some(after)) => Some(before + after),
+            (before, after) => before.or(after),
+        };
+        PortStatistics {
+            received_packets: self.received_packets + after.received_packets,
+            transmitted_packets: self.transmitted_packets + after.transmitted_packets,
+            tx_full_packets: self.tx_full_packets + after.tx_full_packets,
+            unsendable_packets: self.unsendable_packets + after.unsendable_packets,
+            no_frame_times: self.no_frame_times + after.no_frame_times,
+            filled_frames: both(|s| s.filled_frames),
+            completed_frames: both(|s| s.completed_frames),
+            kernel_rx_dropped_packets: both(|s| s.kernel_rx_dropped_packets),
+            kernel_rx_invalid_descs: both(|s| s.kernel_rx_invalid_descs),
+            kernel_tx_invalid_descs: both(|s| s.kernel_tx_invalid_descs),
+            kernel_rx_ring_full_packets: both(|s| s.kernel_rx_ring_full_packets),
+            kernel_fill_ring_empty_times: both(|s| s.kernel_fill_ring_empty_times),
+            lost_times: self.lost_times + after.lost_times,
+            lost: after.lost,
+        }
+    }
 }
 
 /// Why a port cannot be opened, or go on.
@@ -144,6 +196,15 @@ pub enum PortError {
         port: String,
         /// Why, and what to do.
         source: ringway_xsk::Error,
+    },
+    /// Somebody has taken its XDP program off the interface, or put another one in its place.
+    #[error(
+        "{port}: its XDP program was detached by somebody else, so that nothing arrives; `bpftool link` shows what is attached: \
+         start anew when that is settled, or have it opened again (`--on-loss reopen`)"
+    )]
+    Detached {
+        /// Which.
+        port: String,
     },
     /// A capture file cannot be read or written.
     #[error("{port}: {file}: {source}; {remedy}")]

@@ -10,7 +10,7 @@ use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem};
 
 use crate::port::{Port, PortError};
 use crate::ports::af_packet::{self, AfPacket};
-use crate::ports::af_xdp::{self, AfXdp};
+use crate::ports::af_xdp::{self, AfXdp, Loader, OnLoss};
 use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
 
@@ -47,9 +47,9 @@ pub enum PortSpec {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port `{text}`: {why}; {remedy}")]
 pub struct SpecError {
-    text: String,
-    why: String,
-    remedy: &'static str,
+    pub(crate) text: String,
+    pub(crate) why: String,
+    pub(crate) remedy: &'static str,
 }
 
 const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
@@ -172,7 +172,8 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(why, "leave out `generic` or `zero-copy`"));
         }
         let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
-        Ok(PortSpec::AfXdp(af_xdp::Config { interface, queue, mode, hook, force }))
+        let on_loss = OnLoss::default();
+        Ok(PortSpec::AfXdp(af_xdp::Config { interface, queue, mode, hook, force, on_loss }))
     }
 
     fn af_packet(&mut self) -> Result<PortSpec, SpecError> {
@@ -241,18 +242,30 @@ impl fmt::Display for PortSpec {
 }
 
 /// What ports of several workers have in common.
+#[derive(Clone)]
 pub struct Commons {
     umem: Umem,
+    loader: Option<Loader>,
     /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
-    cables: Mutex<HashMap<String, Option<Plug>>>,
+    cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
-    redirects: Mutex<HashMap<String, Weak<Redirect>>>,
+    redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
 }
 
 impl Commons {
     /// Of ports in this UMEM.
     pub fn new(umem: &Umem) -> Self {
-        Self { umem: umem.clone(), cables: Mutex::default(), redirects: Mutex::default() }
+        let (cables, redirects) = Default::default();
+        Self { umem: umem.clone(), loader: None, cables, redirects }
+    }
+
+    /// With programs that choose what comes to AF_XDP ports; none: all does.
+    pub fn with_loader(self, loader: Option<Loader>) -> Self {
+        Self { loader, ..self }
+    }
+
+    pub(crate) fn loader(&self) -> Option<&Loader> {
+        self.loader.as_ref()
     }
 
     /// The program on an interface: the one that is there, or what `attach` makes.
@@ -262,7 +275,9 @@ impl Commons {
         attach: impl FnOnce() -> Result<Redirect, E>,
     ) -> Result<Arc<Redirect>, E> {
         let mut redirects = lock(&self.redirects);
-        if let Some(redirect) = redirects.get(interface).and_then(Weak::upgrade) {
+        let there = redirects.get(interface).and_then(Weak::upgrade);
+        // Of an interface that is gone, a port may still have it that has not noticed.
+        if let Some(redirect) = there.filter(|there| there.is_attached().unwrap_or(false)) {
             return Ok(redirect);
         }
         let redirect = Arc::new(attach()?);

@@ -1,4 +1,4 @@
-//! bpf(2), as much of it as a map of sockets and a program of six instructions need (linux/bpf.h).
+//! bpf(2), as much of it as a map of sockets, a program of six instructions and its attachment need (linux/bpf.h).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -7,6 +7,7 @@ const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
+const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
@@ -152,4 +153,36 @@ pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Res
         Attributes { prog_fd, target_ifindex: ifindex, attach_type: ATTACH_XDP, flags };
     // SAFETY: laid out as the kernel's; it points to nothing.
     descriptor(unsafe { bpf(LINK_CREATE, &attributes) })
+}
+
+/// How a link to an interface is (struct bpf_link_info).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LinkInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    pad: u32,
+    /// 0: detached, or the interface is gone.
+    ifindex: u32,
+    pad_too: u32,
+}
+
+pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    #[repr(C)]
+    struct Attributes {
+        bpf_fd: u32,
+        info_len: u32,
+        info: u64,
+    }
+    let mut info = LinkInfo::default();
+    let attributes = Attributes {
+        // Descriptors are not negative.
+        bpf_fd: link.as_raw_fd() as u32,
+        info_len: size_of::<LinkInfo>() as u32,
+        info: (&raw mut info) as u64,
+    };
+    // SAFETY: laid out as the kernel's, without padding; the info is there, of integers, and as long as said.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &attributes) }?;
+    Ok(info)
 }

@@ -158,7 +158,7 @@ pub use self::{
     queue::{
         Descriptor, Error, Kernel, Queue, QueueCounts, Rings, SHORTEST, TooManyQueues, Use, Wake,
     },
-    redirect::{Hook, Redirect, SocketMap},
+    redirect::{Hook, Program, Redirect, SocketMap},
     setup::{Cause, SetupError, Step},
     socket::{BusyPoll, Granted, Handle, KernelCounts, Mode, Socket, SocketConfig},
     umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError},

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::bpf::{self, Instruction};
+use crate::bpf::{self, Instruction, LinkInfo};
 use crate::setup::{Cause, SetupError, Step};
 use crate::socket::interface_index;
 
@@ -74,13 +74,23 @@ fn failed(queue: u32, error: io::Error) -> SetupError {
     SetupError::new(Step::Map, format!("queue {queue}"), error)
 }
 
+/// A program that redirects into a map of sockets, loaded.
+#[derive(Debug)]
+pub struct Program {
+    /// To be attached.
+    pub program: OwnedFd,
+    /// What it redirects into.
+    pub map: SocketMap,
+}
+
 /// The program, attached to an interface. Detached when dropped, and when its process ends, however that ends.
 #[derive(Debug)]
 pub struct Redirect {
     map: SocketMap,
     hook: Hook,
     several_frames: bool,
-    _link: OwnedFd,
+    link: OwnedFd,
+    attached: LinkInfo,
 }
 
 impl Redirect {
@@ -90,29 +100,51 @@ impl Redirect {
     /// # Errors
     /// [`SetupError`].
     pub fn attach(interface: &str, hook: Hook, queues: u32) -> Result<Self, SetupError> {
+        Self::attach_program(interface, hook, |several_frames| {
+            let map = SocketMap::new(queues)?;
+            let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
+            let program = bpf::load(&program(&map), flags);
+            let program = program.map_err(|e| SetupError::new(Step::Load, interface, e))?;
+            Ok(Program { program, map })
+        })
+    }
+
+    /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
+    /// where that cannot be had, `load(false)` follows.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn attach_program(
+        interface: &str,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+    ) -> Result<Self, SetupError> {
         let ifindex = interface_index(interface).map_err(|source| SetupError {
             step: Step::Attach,
             on: interface.into(),
             cause: Cause::NoInterface,
             source,
         })?;
-        let map = SocketMap::new(queues)?;
-        let code = program(&map);
-        let load = |flags| bpf::load(&code, flags);
+        let attach = |several_frames| {
+            let Program { program, map } = load(several_frames)?;
+            let link = attach(&program, ifindex, hook);
+            let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
+            let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
+            Ok(Self { map, hook, several_frames, link, attached })
+        };
         // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
-        let link = load(bpf::XDP_HAS_FRAGS).and_then(|program| attach(&program, ifindex, hook));
-        let several_frames = link.is_ok();
-        let link = link.or_else(|first| match first.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) => {
-                Err((Step::Attach, first))
-            }
-            _ => {
-                let program = load(0).map_err(|e| (Step::Load, e))?;
-                attach(&program, ifindex, hook).map_err(|e| (Step::Attach, e))
-            }
-        });
-        let link = link.map_err(|(step, e)| SetupError::new(step, interface, e))?;
-        Ok(Self { map, hook, several_frames, _link: link })
+        attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) => Err(first),
+            _ => attach(false),
+        })
+    }
+
+    /// Whether it still runs where it was attached: not if the interface is gone, or somebody has detached or replaced it.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn is_attached(&self) -> io::Result<bool> {
+        Ok(bpf::link_info(self.link.as_fd())? == self.attached)
     }
 
     /// Where sockets go.

@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::{Args, Subcommand};
-use ringway_engine::PortSpec;
+use clap::{Args, Subcommand, ValueEnum};
+use ringway_engine::spread::Spread;
 use ringway_host::Mac;
+use ringway_kernel::Only;
 
 use super::OutputArgs;
 
@@ -36,25 +38,71 @@ pub enum EngineApp {
 pub struct WorkArgs {
     /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT, options after commas. May be repeated.
     ///
-    /// af_xdp takes all that arrives at the queue away from the kernel; `,copy` or `,zero-copy`, `,native` or `,generic` ask for a mode
-    /// instead of the best there is, `,force` for an interface that carries the default route. af_packet leaves the kernel its
-    /// packets; `,blocks=N` (of 128 KiB) and `,bypass` (no queueing discipline).
+    /// af_xdp takes all that arrives at the queue away from the kernel, or what --only says; `,copy` or `,zero-copy`, `,native` or
+    /// `,generic` ask for a mode instead of the best there is, `,force` for an interface that carries the default route. Of several
+    /// queues (af_xdp:IFACE:0-3, af_xdp:IFACE:all) each has a worker. af_packet leaves the kernel its packets; `,blocks=N` (of 128 KiB)
+    /// and `,bypass` (no queueing discipline).
     #[arg(short, long, value_name = "PORT", required = true)]
-    pub port: Vec<PortSpec>,
-    /// Stay on this CPU.
-    #[arg(long, value_name = "N")]
-    pub cpu: Option<usize>,
+    pub port: Vec<Spread>,
+    /// Take only these packets from the kernel, by where they go: PROTOCOL[:PORT[-PORT]][@ADDRESS[/LENGTH]] or ADDRESS[/LENGTH]. May be
+    /// repeated.
+    ///
+    /// Protocols: udp, tcp, icmp, arp, nd (neighbour discovery), sctp, udplite, gre, esp, or a number. An address alone is about all of
+    /// IP but nd. VLAN tags, IPv4 options and IPv6 extension headers do not matter; fragments fit no rule that names ports. All
+    /// other packets go to the kernel. Of af_xdp ports.
+    #[arg(long, value_name = "WHAT")]
+    pub only: Vec<Only>,
+    /// What to do when an af_xdp port's link goes down, or its interface or XDP program goes away.
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = OnLoss::Exit)]
+    pub on_loss: OnLoss,
+    /// Stay on this CPU; of several workers, each on one: 0,2 or 0-3.
+    ///
+    /// Default: one worker runs anywhere; several have a CPU each if there are enough.
+    #[arg(long, value_name = "CPUS")]
+    pub cpu: Option<Cpus>,
     /// Never sleep: no packet waits for a wake-up, and the CPU is always busy.
     #[arg(long)]
     pub latency: bool,
     /// Packets asked of a port at once.
     #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub burst: u16,
-    /// Frames of 2048 bytes for packets; each af_xdp port takes 2048 of them for reception.
+    /// Frames of 2048 bytes for each worker's packets; each af_xdp port takes 2048 of them for reception.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub frames: u32,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+/// What is done about a port that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnLoss {
+    /// End, with exit code 1.
+    Exit,
+    /// Wait for it to be back, and go on.
+    Reopen,
+}
+
+/// Numbers of CPUs, in order of workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cpus(pub Vec<usize>);
+
+impl FromStr for Cpus {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let range = |part: &str| {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            (first <= last && last < 1 << 16).then(|| (first..=last).collect::<Vec<usize>>())
+        };
+        let cpus: Option<Vec<_>> = text.split(',').map(range).collect();
+        let cpus = cpus.ok_or("write numbers of CPUs: 0, or 0,2, or 0-3")?.concat();
+        let twice = (1..cpus.len()).find(|n| cpus[..*n].contains(&cpus[*n]));
+        match twice {
+            Some(n) => Err(format!("CPU {} is there twice; name one for each worker", cpus[n])),
+            None => Ok(Self(cpus)),
+        }
+    }
 }
 
 /// `ringway engine l2fwd`
@@ -141,4 +189,19 @@ pub struct BidArgs {
 pub struct SinkArgs {
     #[command(flatten)]
     pub work: WorkArgs,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpus_are_a_list() {
+        let cpus = |text: &str| text.parse::<Cpus>().map(|cpus| cpus.0);
+        assert_eq!(cpus("3"), Ok(vec![3]));
+        assert_eq!(cpus("4,0-2"), Ok(vec![4, 0, 1, 2]));
+        for wrong in ["", "x", "2-1", "-1", "0,", "1,0-1", "0-99999"] {
+            assert!(cpus(wrong).is_err(), "{wrong}");
+        }
+    }
 }

@@ -6,19 +6,26 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, anyhow, bail};
+use ringway_config::{Log, LogFormat, LogLevel};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Offer, Sink, UdpEcho};
+use ringway_engine::ports::af_xdp::{self, Loader};
+use ringway_engine::spread::{self, Spread};
 use ringway_engine::{
-    App, AppFactory, Engine, EngineConfig, Idle, Options, Report, Status, WorkerConfig,
+    App, AppFactory, Engine, EngineConfig, EngineError, Idle, Obtained, Options, Report, Status,
+    WorkerConfig,
 };
+use ringway_gateway::preflight::{self, Queue};
+use ringway_gateway::words::counted;
+use ringway_kernel::{Only, Steer};
 use ringway_wire::Mac;
-use ringway_xsk::UmemConfig;
+use ringway_xsk::{Cause, KERNEL_HEADROOM, Program, SetupError, Step, UmemConfig};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::cli::{EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, WorkArgs};
-use crate::exit::Exit;
+use crate::cli::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, OnLoss, Output, WorkArgs};
+use crate::exit::{self, Exit};
 use crate::table;
 
 /// How often it says how it goes, unasked.
@@ -47,14 +54,99 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
         idle: if work.latency { Idle::Latency } else { Idle::Adaptive },
         ..Options::default()
     };
-    let umem = UmemConfig { frames: work.frames, ..UmemConfig::default() };
-    let worker = WorkerConfig { cpu: work.cpu, ports: work.port.clone(), app };
-    let engine = Engine::start(&EngineConfig { umem, options }, vec![worker])?;
-    let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
+    crate::logging::start(
+        Log { format: LogFormat::Text, level: LogLevel::Info, log_checks: false },
+        None,
+    )?;
+    let ports = ports(work)?;
+    let workers = spread::workers(&ports)?;
+    // Of all workers together it has to be counted.
+    let frames = work.frames.saturating_mul(u32::try_from(workers.len())?);
+    let umem = UmemConfig { frames, ..UmemConfig::default() };
+    let room_bytes = umem.chunk.bytes() - umem.headroom - KERNEL_HEADROOM;
+    let cpus = cpus(work.cpu.as_ref(), workers.len())?;
+    let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
+    let workers = workers.into_iter().zip(cpus).map(worker).collect();
+    let loader = (!work.only.is_empty()).then(|| loader(work.only.clone()));
+    let config = EngineConfig { umem, options, loader };
+    // Its text has that of its causes in it.
+    let engine = Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?;
+    diagnose(engine.obtained(), room_bytes);
+    let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
     eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
     watch(&engine, signals);
-    let report = engine.stop().pop().context("there was no worker")??;
-    finish(report, work.output.output)
+    finish(engine.stop(), work.output.output)
+}
+
+/// Ports, with what is said of all of them.
+fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
+    let mut ports = work.port.clone();
+    let mut any = false;
+    for config in ports.iter_mut().filter_map(Spread::af_xdp) {
+        any = true;
+        config.on_loss = match work.on_loss {
+            OnLoss::Exit => af_xdp::OnLoss::Exit,
+            OnLoss::Reopen => af_xdp::OnLoss::Reopen,
+        };
+    }
+    if !any && !work.only.is_empty() {
+        bail!("--only chooses packets of af_xdp ports, and there is none; leave it out");
+    }
+    Ok(ports)
+}
+
+/// For each worker its CPU.
+fn cpus(asked: Option<&Cpus>, workers: usize) -> anyhow::Result<Vec<Option<usize>>> {
+    let cpus = match asked {
+        Some(Cpus(cpus)) if cpus.len() != workers => bail!(
+            "--cpu names {} for {}; name one for each",
+            counted(cpus.len(), "CPU"),
+            counted(workers, "worker")
+        ),
+        Some(Cpus(cpus)) => cpus.clone(),
+        None if workers > 1 => ringway_engine::allowed_cpus(),
+        None => Vec::new(),
+    };
+    let each = |n| if cpus.len() < workers { None } else { cpus.get(n).copied() };
+    Ok((0..workers).map(each).collect())
+}
+
+/// Loads the program that takes only these packets from the kernel.
+fn loader(only: Vec<Only>) -> Loader {
+    Loader::new(move |interface, several_frames| {
+        let Steer { program, sockets } =
+            Steer::load(&only, several_frames).map_err(|e| SetupError {
+                step: Step::Load,
+                on: interface.into(),
+                cause: Cause::Other,
+                source: std::io::Error::other(e),
+            })?;
+        Ok(Program { program, map: sockets.into() })
+    })
+}
+
+/// What is known now of how well it will run.
+fn diagnose(obtained: &[Obtained], room_bytes: u32) {
+    if obtained.is_empty() {
+        return;
+    }
+    let queue = |obtained: &Obtained| Queue {
+        interface: obtained.interface.clone(),
+        number: obtained.queue,
+        native: obtained.native,
+        zero_copy: obtained.zero_copy,
+        several_frames: obtained.several_frames,
+        room_bytes,
+    };
+    let report = preflight::of_queues(&obtained.iter().map(queue).collect::<Vec<_>>());
+    for finding in &report.findings {
+        exit::say(format_args!("{}: {}: {finding}", finding.state.as_str(), finding.check));
+    }
+    for Obtained { interface, queue, refusals, .. } in obtained {
+        for refusal in refusals {
+            exit::say(format_args!("warn: {interface}, queue {queue}: {refusal}"));
+        }
+    }
 }
 
 /// Until a signal says so, or the worker ends.
@@ -78,21 +170,30 @@ fn watch(engine: &Engine, mut signals: Signals) {
     }
 }
 
-fn finish(report: Report, output: Output) -> anyhow::Result<Exit> {
-    let balanced = report.books.balanced();
-    let status = Status { schema: "ringway.engine/1", workers: vec![report.status] };
+fn finish(ended: Vec<Result<Report, EngineError>>, output: Output) -> anyhow::Result<Exit> {
+    let reports: Vec<Report> = ended.into_iter().collect::<Result<_, _>>()?;
+    let unbalanced: Vec<_> = reports.iter().filter(|report| !report.books.balanced()).collect();
+    let balanced = unbalanced.is_empty();
+    for report in unbalanced {
+        let (worker, books) = (report.worker, &report.books);
+        eprintln!("worker {worker}: the books do not balance, which is a bug of Ringway: {books}");
+    }
+    let (workers, errors): (Vec<_>, Vec<_>) =
+        reports.into_iter().map(|report| (report.status, report.error)).unzip();
+    // What ended one, ended all.
+    let error = errors.into_iter().flatten().next();
+    let status = Status { schema: "ringway.engine/1", workers };
     match output {
         Output::Table => table::print(&status.to_string())?,
         Output::Json => {
-            let error = report.error.as_ref().map(ToString::to_string);
+            let error = error.as_ref().map(ToString::to_string);
             table::json(&Document { status, balanced, error })?;
         }
     }
     if !balanced {
-        eprintln!("the books do not balance, which is a bug of Ringway: {}", report.books);
         return Ok(Exit::Unhealthy);
     }
-    report.error.map_or(Ok(Exit::Done), |error| Err(error.into()))
+    error.map_or(Ok(Exit::Done), |error| Err(anyhow!("{error}")))
 }
 
 /// What runs, and how.
@@ -137,7 +238,7 @@ fn host(args: &HostArgs) -> anyhow::Result<Host> {
     let mac = match args.mac {
         Some(mac) => mac,
         None => {
-            let interface = args.work.port.iter().find_map(|port| port.interface());
+            let interface = args.work.port.iter().find_map(Spread::interface);
             let interface = interface.context("no port has an interface, so say --mac MAC")?;
             let link = ringway_host::interface_by_name(interface)?.link;
             link.mac

@@ -123,3 +123,20 @@ fn pass_program() -> Result<OwnedFd> {
     // SAFETY: the kernel has just returned this descriptor; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(ret) })
 }
+
+/// Detaches whatever program is on an interface of the calling thread's network namespace by a link, as `bpftool link detach` does.
+pub fn detach_as_somebody_else(interface: &str) -> Result<()> {
+    let link = ringway_host::links::by_name(interface)?;
+    let program = link.xdp.first().context("no program is on it")?.program;
+    let mut links = libbpf_rs::query::LinkInfoIter::default();
+    let id = links.find(|link| link.prog_id == program).context("no link holds it")?.id;
+    // SAFETY: takes a number; the descriptor is new, nobody else owns it, and it is open for the other call.
+    let ret = unsafe {
+        let fd = sys::bpf_link_get_fd_by_id(id);
+        ensure!(fd >= 0, "opening link {id}: {fd}");
+        let fd = OwnedFd::from_raw_fd(fd);
+        sys::bpf_link_detach(fd.as_raw_fd())
+    };
+    ensure!(ret == 0, "detaching link {id}: {ret}");
+    Ok(())
+}

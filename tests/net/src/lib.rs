@@ -17,7 +17,7 @@ mod site;
 mod tunnel;
 
 pub use binary::{Ran, path as binary, previous, ringway};
-pub use books::{Device, RunCounts, detach_link, swap_link};
+pub use books::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
 pub use cable::Cable;
 pub use client::{Line, ask_udp, bulk, get, http, http_raw, no_checksum};
 pub use flows::Flows;

@@ -132,9 +132,8 @@ impl Default for Facts {
 impl Facts {
     /// Looks. What cannot be read is an entry in `errors`, and unknown to the rules.
     pub fn gather(config: &Config) -> Facts {
-        let mut facts = Facts::of_links();
+        let mut facts = Facts::of_devices();
         let errors = &mut facts.errors;
-        (facts.offloads, facts.drivers) = ethtool(&facts.links, errors);
         let backends = config.services.iter().flat_map(|service| &service.backends);
         let services = config.services.iter().map(|service| *service.address);
         let nat = config.nat.addresses.iter().map(|address| **address);
@@ -148,9 +147,6 @@ impl Facts {
         facts.receiving = receiving(&facts.links);
         facts.own_links = own_links(&config.node.name);
         facts.holders = holders(&facts.links);
-        let features = |link: &Link| Some((link.name.clone(), xdp_features(link.ifindex)?));
-        facts.features = facts.links.iter().filter_map(features).collect();
-        facts.channels = channels(&facts.links);
         facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let on_pass = config.node.on_pass.as_ref();
         facts.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
@@ -169,6 +165,16 @@ impl Facts {
         let status = client::get::<status::Status>(&config.api.socket, "/v1/status").ok();
         let own = status.filter(|status| status.node == *config.node.name.as_str());
         facts.health = own.map(|status| status.services);
+        facts
+    }
+
+    /// What interfaces and their drivers are like.
+    pub fn of_devices() -> Facts {
+        let mut facts = Facts::of_links();
+        (facts.offloads, facts.drivers) = ethtool(&facts.links, &mut facts.errors);
+        let features = |link: &Link| Some((link.name.clone(), xdp_features(link.ifindex)?));
+        facts.features = facts.links.iter().filter_map(features).collect();
+        facts.channels = channels(&facts.links);
         facts
     }
 

@@ -320,10 +320,20 @@ fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         report.ok("checksum-offload", &link.name, reason);
         return;
     }
-    let Some(peer) = facts.peer(link) else { return unseen_peer(facts, link, report) };
-    let offloads = facts.offloads.get(&peer.name);
-    polls(link, peer, offloads, report);
-    checksums(link, peer, offloads, report);
+    match facts.peer(link) {
+        Some(peer) => polls(link, peer, facts.offloads.get(&peer.name), report),
+        None => unseen_peer(facts, link, report),
+    }
+    checksums(facts, link, &format!("; {OR_GENERIC}"), report);
+}
+
+/// Whether the far end of a veth pair takes packets by itself (NAPI); `None` where that cannot be seen.
+pub(super) fn far_end_polls(facts: &Facts, link: &Link) -> Option<bool> {
+    let Some(peer) = facts.peer(link) else {
+        return facts.features.get(&link.name).map(|features| features.is_target());
+    };
+    let native = peer.xdp.iter().any(|xdp| xdp.mode == ringway_host::links::XdpMode::Native);
+    Some(native || facts.offloads.get(&peer.name).is_some_and(|offloads| offloads.gro))
 }
 
 pub(super) const OR_GENERIC: &str =
@@ -332,8 +342,7 @@ pub(super) const OR_GENERIC: &str =
 fn unseen_peer(facts: &Facts, link: &Link, report: &mut Report) {
     let name = &link.name;
     let unseen = "the far end of this veth pair, in another network namespace,";
-    let target = facts.features.get(name).map(|features| features.is_target());
-    match target {
+    match far_end_polls(facts, link) {
         Some(true) => {
             report.ok("veth-peer", name, format!("{unseen} polls: it has GRO or native XDP"));
         }
@@ -350,13 +359,6 @@ fn unseen_peer(facts: &Facts, link: &Link, report: &mut Report) {
             report.push("veth-peer", name, State::Unknown, reason, far_gro());
         }
     }
-    let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished, which \
-                  native XDP cannot repair";
-    let fix = format!(
-        "where a host's own stack sends into the far end (inside the container or namespace): \
-         ethtool -K IFACE tx off; {OR_GENERIC}"
-    );
-    report.push("checksum-offload", name, State::Unknown, reason, fix);
 }
 
 fn far_gro() -> String {
@@ -383,8 +385,18 @@ fn polls(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Rep
     report.ok("veth-peer", &link.name, reason);
 }
 
-fn checksums(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Report) {
-    let (state, reason, fix) = match offloads {
+/// Whether packets of the far end's own stack have their checksums. `or`: what else can be done.
+pub(super) fn checksums(facts: &Facts, link: &Link, or: &str, report: &mut Report) {
+    let Some(peer) = facts.peer(link) else {
+        let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished, which \
+                      native XDP cannot repair";
+        let fix = format!(
+            "where a host's own stack sends into the far end (inside the container or namespace): \
+             ethtool -K IFACE tx off{or}"
+        );
+        return report.push("checksum-offload", &link.name, State::Unknown, reason, fix);
+    };
+    let (state, reason, fix) = match facts.offloads.get(&peer.name) {
         Some(offloads) if offloads.tx_checksum => (
             State::Warn,
             format!(
@@ -392,7 +404,7 @@ fn checksums(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut
                  own stack arrive broken",
                 peer.name
             ),
-            format!("ethtool -K {} tx off; {OR_GENERIC}", peer.name),
+            format!("ethtool -K {} tx off{or}", peer.name),
         ),
         Some(_) => (State::Ok, format!("peer {} is fine", peer.name), String::new()),
         None => (

@@ -5,6 +5,7 @@
 mod checks;
 mod drivers;
 mod dsr;
+mod engine;
 mod facts;
 mod firewall;
 mod interfaces;
@@ -23,6 +24,7 @@ use std::collections::BTreeSet;
 use ringway_config::{Config, Located};
 use serde::Serialize;
 
+pub use engine::Queue;
 pub use facts::Facts;
 pub(crate) use services::covers;
 
@@ -43,6 +45,13 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
 /// Looks at what takes time or asks others on the link, too: for an administrator. Changes nothing.
 pub fn run_all(config: &Config) -> Report {
     with_needs(config, judge(config, &Facts::gather_all(config)))
+}
+
+/// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
+pub fn of_queues(queues: &[Queue]) -> Report {
+    let (facts, mut report) = (Facts::of_devices(), Report::default());
+    engine::look(queues, &facts, &mut report);
+    report
 }
 
 /// Interfaces on which the program stays only when an administrator confirms it: see [`crate::guard`].

@@ -1,17 +1,24 @@
 //! `af_xdp:IFACE:QUEUE`: an AF_XDP socket, and the XDP program that brings a queue's packets into it: past the kernel's stack, and
 //! without a copy where the driver can.
 //!
-//! All that arrives at the queue comes here, whatever it is. So an interface that carries the default route is refused in the machine's
-//! first network namespace, unless it is forced.
+//! All that arrives at the queue comes here, whatever it is, unless the engine has a program that chooses ([`Loader`]). So an interface
+//! that carries the default route is refused in the machine's first network namespace, unless it is forced.
+//!
+//! What a port loses while it runs (its link, its interface, its program) it notices when it is checked. By policy that is the worker's
+//! end, or the port closes, takes nothing to send, and opens itself again when all is back: the worker's other ports go on.
 
+use std::fmt;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 
 use ringway_host::Host;
 use ringway_wire::Mac;
-use ringway_xsk::{Batch, Hook, Mode, Pool, Redirect, Rings, SetupError, Socket, SocketConfig};
+use ringway_xsk::{
+    Batch, Error, Hook, Mode, Pool, Program, Redirect, Rings, SetupError, Socket, SocketConfig,
+};
+use tracing::{info, warn};
 
-use crate::port::{Port, PortError, PortStatistics};
+use crate::port::{Obtained, Port, PortError, PortStatistics};
 use crate::spec::Commons;
 
 /// Queues that the program knows: 0 to 255.
@@ -30,14 +37,60 @@ pub struct Config {
     pub hook: Option<Hook>,
     /// Even if the interface carries the default route.
     pub force: bool,
+    /// See [`OnLoss`].
+    pub on_loss: OnLoss,
+}
+
+/// What a port does that has lost its link, its interface or its program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// It ends its worker, with what was lost as the error.
+    #[default]
+    Exit,
+    /// It waits for an interface of that name to be there and up, and opens itself again.
+    Reopen,
+}
+
+/// Loads the program of an interface, in the place of the one that brings all packets: one that chooses. Called with the interface's
+/// name, and as [`Redirect::attach_program`] says.
+#[derive(Clone)]
+pub struct Loader(Arc<Load>);
+
+type Load = dyn Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync;
+
+impl Loader {
+    /// Of a function, which is called on workers' threads.
+    pub fn new(
+        load: impl Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(load))
+    }
+}
+
+impl fmt::Debug for Loader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Loader")
+    }
 }
 
 /// A queue of an interface.
 pub struct AfXdp {
     name: String,
+    config: Config,
+    pool: Pool,
+    commons: Commons,
+    /// None: lost.
+    open: Option<Open>,
+    /// What is left of sockets that were lost.
+    before: PortStatistics,
+    /// Why it cannot be opened again, as said last.
+    said: String,
+}
+
+struct Open {
     // Fields are dropped in this order: the socket leaves before its program.
     socket: Socket,
-    _redirect: Arc<Redirect>,
+    redirect: Arc<Redirect>,
     mac: Option<Mac>,
 }
 
@@ -52,43 +105,104 @@ impl AfXdp {
         config: &Config,
         commons: &Commons,
     ) -> Result<Self, PortError> {
-        let host = |source| PortError::Host { port: name.clone(), source };
-        let interface = ringway_host::interface_by_name(&config.interface).map_err(host)?;
-        let refused = |why, remedy| Err(PortError::Refused { port: name.clone(), why, remedy });
-        let first = || Host::live().first_network_namespace();
-        if interface.carries_default_route && !config.force && first() {
-            let why = "it carries the default route: all that it receives would end here".into();
-            return refused(
-                why,
-                "take another, or add `,force` if there is another way to this machine",
-            );
-        }
-        let wanted = SocketConfig { mode: config.mode, ..SocketConfig::default() };
-        if pool.free() <= wanted.fill {
-            let (free, fill) = (pool.free(), wanted.fill);
-            let why = format!("{free} frames of the pool are free, and reception takes {fill}");
-            return refused(why, "give each worker some thousands more for each of its ports");
-        }
-        let setup = |source| PortError::Setup { port: name.clone(), source };
-        let redirect = commons.redirect(&config.interface, || attach(config)).map_err(setup)?;
-        let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
-        redirect.map().insert(config.queue, &socket).map_err(setup)?;
-        let mac = interface.link.mac.map(|mac| Mac(mac.0));
-        Ok(Self { name, socket, _redirect: redirect, mac })
+        let open = Some(open(&name, pool, config, commons)?);
+        let (config, pool, commons) = (config.clone(), pool.clone(), commons.clone());
+        let (before, said) = (PortStatistics::default(), String::new());
+        Ok(Self { name, config, pool, commons, open, before, said })
     }
 
-    /// The socket, with what was obtained of what was asked for.
-    pub fn socket(&self) -> &Socket {
-        &self.socket
+    /// The socket, with what was obtained of what was asked for; none while it is lost.
+    pub fn socket(&self) -> Option<&Socket> {
+        self.open.as_ref().map(|open| &open.socket)
     }
 
-    fn failed(&self) -> impl FnOnce(ringway_xsk::Error) -> PortError + use<'_> {
-        |source| PortError::Queue { port: self.name.clone(), source }
+    fn failed(&self, source: Error) -> PortError {
+        PortError::Queue { port: self.name.clone(), source }
+    }
+
+    /// Whether the socket and the program are where they were.
+    fn look(&mut self) -> Result<(), PortError> {
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let checked = open.socket.check();
+        let attached = open.redirect.is_attached();
+        checked.map_err(|e| self.failed(e))?;
+        match attached {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(PortError::Detached { port: self.name.clone() }),
+            Err(source) => Err(PortError::System {
+                port: self.name.clone(),
+                what: "looking at its XDP program",
+                source,
+                remedy: "start anew",
+            }),
+        }
+    }
+
+    /// Closes, and waits; or fails, if that is the policy or it would not help.
+    fn lost(&mut self, error: PortError) -> Result<(), PortError> {
+        let ring = matches!(&error, PortError::Queue { source: Error::Ring { .. }, .. });
+        if self.config.on_loss == OnLoss::Exit || ring {
+            return Err(error);
+        }
+        warn!("lost, to be opened again when it is back: {error}");
+        self.before = self.statistics();
+        self.before.lost_times += 1;
+        self.open = None;
+        Ok(())
+    }
+
+    fn reopen(&mut self) {
+        match open(&self.name, &self.pool, &self.config, &self.commons) {
+            Ok(open) => {
+                info!("{} is back", self.name);
+                self.open = Some(open);
+                self.said.clear();
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if error != self.said {
+                    warn!("not back yet: {error}");
+                    self.said = error;
+                }
+            }
+        }
     }
 }
 
-fn attach(config: &Config) -> Result<Redirect, SetupError> {
-    let attach = |hook| Redirect::attach(&config.interface, hook, QUEUES);
+fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<Open, PortError> {
+    let port = || name.to_owned();
+    let interface = ringway_host::interface_by_name(&config.interface)
+        .map_err(|source| PortError::Host { port: port(), source })?;
+    let refused = |why, remedy| Err(PortError::Refused { port: port(), why, remedy });
+    let first = || Host::live().first_network_namespace();
+    if interface.carries_default_route && !config.force && first() {
+        let why = "it carries the default route: all that it receives would end here".into();
+        return refused(
+            why,
+            "take another, or add `,force` if there is another way to this machine",
+        );
+    }
+    let wanted = SocketConfig { mode: config.mode, ..SocketConfig::default() };
+    if pool.free() <= wanted.fill {
+        let (free, fill) = (pool.free(), wanted.fill);
+        let why = format!("{free} frames of the pool are free, and reception takes {fill}");
+        return refused(why, "give each worker some thousands more for each of its ports");
+    }
+    let setup = |source| PortError::Setup { port: port(), source };
+    let loader = commons.loader();
+    let redirect = commons.redirect(&config.interface, || attach(config, loader)).map_err(setup)?;
+    let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
+    redirect.map().insert(config.queue, &socket).map_err(setup)?;
+    let mac = interface.link.mac.map(|mac| Mac(mac.0));
+    Ok(Open { socket, redirect, mac })
+}
+
+fn attach(config: &Config, loader: Option<&Loader>) -> Result<Redirect, SetupError> {
+    let interface = &config.interface;
+    let attach = |hook| match loader {
+        Some(loader) => Redirect::attach_program(interface, hook, |f| (loader.0)(interface, f)),
+        None => Redirect::attach(interface, hook, QUEUES),
+    };
     match config.hook {
         Some(hook) => attach(hook),
         None if config.mode == Mode::ZeroCopy => attach(Hook::Native),
@@ -102,19 +216,32 @@ impl Port for AfXdp {
     }
 
     fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
-        let received = self.socket.receive(batch);
-        received.map_err(self.failed())
+        let Some(open) = &mut self.open else { return Ok(0) };
+        let before = batch.len();
+        match open.socket.receive(batch) {
+            Ok(received) => Ok(received),
+            Err(e) => self.lost(self.failed(e)).map(|()| batch.len() - before),
+        }
     }
 
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
-        let sent = self.socket.send(batch);
-        sent.map_err(self.failed())
+        let Some(open) = &mut self.open else { return Ok(0) };
+        let before = open.socket.counts().sent_packets;
+        match open.socket.send(batch) {
+            Ok(sent) => Ok(sent),
+            Err(e) => {
+                let sent = open.socket.counts().sent_packets - before;
+                // No more than were in the batch.
+                self.lost(self.failed(e)).map(|()| sent as usize)
+            }
+        }
     }
 
     fn statistics(&mut self) -> PortStatistics {
-        let counts = self.socket.counts();
-        let kernel = self.socket.kernel_counts().ok();
-        PortStatistics {
+        let Some(open) = &self.open else { return PortStatistics { lost: true, ..self.before } };
+        let counts = open.socket.counts();
+        let kernel = open.socket.kernel_counts().ok();
+        self.before.then(&PortStatistics {
             received_packets: counts.received_packets,
             transmitted_packets: counts.sent_packets,
             tx_full_packets: counts.tx_full_packets,
@@ -127,23 +254,41 @@ impl Port for AfXdp {
             kernel_tx_invalid_descs: kernel.map(|kernel| kernel.tx_invalid_descs),
             kernel_rx_ring_full_packets: kernel.map(|kernel| kernel.rx_ring_full),
             kernel_fill_ring_empty_times: kernel.map(|kernel| kernel.rx_fill_ring_empty_descs),
-        }
+            lost_times: 0,
+            lost: false,
+        })
     }
 
     fn readable(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+        self.socket().map(|socket| socket.as_fd())
     }
 
     fn rings(&self) -> Option<&Rings> {
-        Some(self.socket.rings())
+        self.socket().map(|socket| socket.rings())
     }
 
     fn check(&mut self) -> Result<(), PortError> {
-        let checked = self.socket.check();
-        checked.map_err(self.failed())
+        if self.open.is_none() {
+            self.reopen();
+            return Ok(());
+        }
+        self.look().or_else(|error| self.lost(error))
     }
 
     fn mac(&self) -> Option<Mac> {
-        self.mac
+        self.open.as_ref()?.mac
+    }
+
+    fn obtained(&self) -> Option<Obtained> {
+        let open = self.open.as_ref()?;
+        let granted = open.socket.granted();
+        Some(Obtained {
+            interface: self.config.interface.clone(),
+            queue: self.config.queue,
+            native: open.redirect.hook() == Hook::Native,
+            zero_copy: granted.zero_copy,
+            several_frames: granted.several_frames && open.redirect.several_frames(),
+            refusals: granted.refusals.clone(),
+        })
     }
 }

@@ -16,7 +16,8 @@ use crate::frames;
 
 fn config(idle: Idle) -> EngineConfig {
     let umem = UmemConfig { frames: 4096, ..UmemConfig::default() };
-    EngineConfig { umem, options: Options { idle, ..Options::default() } }
+    let options = Options { idle, ..Options::default() };
+    EngineConfig { umem, options, ..EngineConfig::default() }
 }
 
 fn worker<A: App + 'static>(

@@ -25,6 +25,7 @@ mod smoke;
 mod source_client;
 mod stages;
 mod states;
+mod steer;
 mod table;
 mod track;
 mod unbalanced;

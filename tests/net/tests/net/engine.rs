@@ -10,7 +10,7 @@ use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_unt
 use serde_json::Value;
 
 /// A client, and a namespace where nobody but the engine has an address.
-fn pair() -> Result<(Namespace, Namespace)> {
+pub fn pair() -> Result<(Namespace, Namespace)> {
     let (client, ours) = (Namespace::new("client")?, Namespace::new("engine")?);
     let near = End::new(&client, "eth0").address("10.8.0.2/24").address("fd08::2/64");
     veth(&near, &End::new(&ours, "eth0"), &VethOptions::default())?;
@@ -20,7 +20,7 @@ fn pair() -> Result<(Namespace, Namespace)> {
     Ok((client, ours))
 }
 
-fn start(ours: &Namespace, arguments: &[&str]) -> Result<Child> {
+pub fn start(ours: &Namespace, arguments: &[&str]) -> Result<Child> {
     let mut command: Command = ours.command(binary()?);
     command.arg("engine").args(arguments).args(["-o", "json"]);
     let mut child = ours.spawn(command)?;
@@ -29,7 +29,7 @@ fn start(ours: &Namespace, arguments: &[&str]) -> Result<Child> {
 }
 
 /// Ends it; its result, whose books balance.
-fn end(mut child: Child) -> Result<Value> {
+pub fn end(mut child: Child) -> Result<Value> {
     child.signal(Signal::TERM)?;
     let end = child.wait(SOON)?;
     ensure!(end.status.success(), "{}", end.log);

@@ -1,0 +1,246 @@
+//! Rules about interfaces whose queues a packet program in user space reads (`ringway engine`): looked at when they are open.
+
+use std::collections::BTreeSet;
+
+use ringway_host::links::Link;
+
+use super::facts::Facts;
+use super::interfaces::{checksums, far_end_polls};
+use super::{Report, State};
+
+/// An AF_XDP socket's queue, as it was obtained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Of which interface.
+    pub interface: String,
+    /// Its number.
+    pub number: u32,
+    /// The program runs in the driver.
+    pub native: bool,
+    /// The driver puts packets into the program's memory itself.
+    pub zero_copy: bool,
+    /// Packets may be longer than a frame.
+    pub several_frames: bool,
+    /// Bytes of a packet that a frame has room for.
+    pub room_bytes: u32,
+}
+
+/// Ethernet's header, and a tag.
+const FRAMING: u32 = 18;
+
+/// Every rule, interface by interface.
+pub fn look(queues: &[Queue], facts: &Facts, report: &mut Report) {
+    let names: BTreeSet<&str> = queues.iter().map(|queue| queue.interface.as_str()).collect();
+    for name in names {
+        let Some(link) = facts.link(name) else { continue };
+        let of_link = || queues.iter().filter(|queue| queue.interface == name);
+        // One program and one driver: alike for all of them.
+        let Some(first) = of_link().next() else { continue };
+        copies(first, facts, link, report);
+        unread(&of_link().map(|queue| queue.number).collect(), facts, link, report);
+        merged(first, facts, link, report);
+        mtu(first, link, report);
+        if link.kind.as_deref() == Some("veth") {
+            far_end(facts, link, report);
+            checksums(facts, link, "", report);
+        }
+    }
+}
+
+fn copies(queue: &Queue, facts: &Facts, link: &Link, report: &mut Report) {
+    let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
+    let features = facts.features.get(&link.name);
+    let (state, reason, fix) = match (queue.native, features) {
+        _ if queue.zero_copy => {
+            let reason = format!("zero-copy: driver {driver} puts packets where the program is");
+            return report.ok("copy-mode", &link.name, reason);
+        }
+        (false, Some(features)) if features.native() => (
+            State::Warn,
+            format!("generic and copied, though driver {driver} has native XDP"),
+            "write `,native` behind the port: what is in its way is said then",
+        ),
+        (false, _) => {
+            let reason = "generic: copied, and behind the driver";
+            return report.ok("copy-mode", &link.name, reason);
+        }
+        (true, Some(features)) if features.zero_copy() => (
+            State::Warn,
+            format!("copied, though driver {driver} has zero-copy"),
+            "write `,zero-copy` behind the port: what is in its way is said then",
+        ),
+        (true, Some(_)) => {
+            let reason = format!("copied: driver {driver} has no zero-copy");
+            return report.ok("copy-mode", &link.name, reason);
+        }
+        (true, None) => (
+            State::Unknown,
+            format!(
+                "copied; whether driver {driver} has zero-copy cannot be asked before Linux 6.3"
+            ),
+            "",
+        ),
+    };
+    report.push("copy-mode", &link.name, state, reason, fix);
+}
+
+/// The NIC spreads packets over all queues, whoever reads them.
+fn unread(read: &BTreeSet<u32>, facts: &Facts, link: &Link, report: &mut Report) {
+    let count = facts.channels.get(&link.name).map_or(link.rx_queues, |channels| channels.rx);
+    let list =
+        |queues: Vec<u32>| queues.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let reads = list(read.iter().copied().collect());
+    let unread: Vec<u32> = (0..count).filter(|queue| !read.contains(queue)).collect();
+    if unread.is_empty() {
+        let reason = format!("all are read ({reads})");
+        return report.ok("queues", &link.name, reason);
+    }
+    let reason = format!(
+        "it has {count}, and {reads} is read here: what the NIC puts into {} goes to the kernel",
+        list(unread)
+    );
+    let fix =
+        format!("af_xdp:{0}:all reads all; or ethtool -L {0} combined {1}", link.name, read.len());
+    report.push("queues", &link.name, State::Warn, reason, fix);
+}
+
+/// Packets that were put together are longer than any frame.
+fn merged(queue: &Queue, facts: &Facts, link: &Link, report: &mut Report) {
+    let Some(offloads) = facts.offloads.get(&link.name) else {
+        let reason = "whether packets are merged on reception cannot be read";
+        let fix = format!("ethtool -k {}", link.name);
+        return report.push("receive-offload", &link.name, State::Unknown, reason, fix);
+    };
+    let (what, fix) = match (offloads.lro, offloads.gro && !queue.native) {
+        (true, _) => ("large receive offload merges packets in the driver", "lro"),
+        // net/core/dev.c: generic programs run behind it.
+        (_, true) => ("GRO merges packets before a generic program sees them", "gro"),
+        _ => return report.ok("receive-offload", &link.name, "packets come as they were sent"),
+    };
+    let reason = format!("{what}: longer than a frame, they may be dropped");
+    let fix = format!("ethtool -K {} {fix} off", link.name);
+    report.push("receive-offload", &link.name, State::Warn, reason, fix);
+}
+
+fn mtu(queue: &Queue, link: &Link, report: &mut Report) {
+    let longest = link.mtu.saturating_add(FRAMING);
+    let room = queue.room_bytes;
+    let reason = match (longest <= room, queue.several_frames) {
+        (true, _) => format!("{} fits: a frame has room for {room} bytes", link.mtu),
+        (_, true) => format!("{}: packets over {room} bytes take several frames", link.mtu),
+        _ => {
+            let reason = format!(
+                "{}: a frame has room for {room} bytes, and longer packets are dropped",
+                link.mtu
+            );
+            let fix = format!("ip link set dev {} mtu {}", link.name, room - FRAMING);
+            return report.push("mtu", &link.name, State::Warn, reason, fix);
+        }
+    };
+    report.ok("mtu", &link.name, reason);
+}
+
+/// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog.
+fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
+    let name = &link.name;
+    let (state, reason) = match far_end_polls(facts, link) {
+        Some(true) => (State::Ok, "the far end polls: it has GRO or native XDP"),
+        Some(false) => (
+            State::Ok,
+            "the far end does not poll: what is sent goes through its CPU's backlog, slower",
+        ),
+        None => (State::Unknown, "whether the far end polls cannot be seen"),
+    };
+    report.push("veth-peer", name, state, reason, "");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_host::ethtool::{Channels, Offloads};
+    use ringway_kernel::XdpFeatures;
+
+    fn machine(change: impl FnOnce(&mut Facts, &mut Link)) -> Facts {
+        let mut link = ringway_host::links::by_name("lo").unwrap();
+        (link.name, link.mtu) = ("eth0".into(), 1500);
+        let mut facts = Facts::default();
+        facts.drivers.insert("eth0".into(), "ice".into());
+        facts.offloads.insert("eth0".into(), Offloads::default());
+        facts.channels.insert("eth0".into(), Channels { rx: 1, ..Channels::default() });
+        facts.features.insert("eth0".into(), XdpFeatures(15));
+        change(&mut facts, &mut link);
+        facts.links.push(link);
+        facts
+    }
+
+    fn queue(number: u32) -> Queue {
+        Queue {
+            interface: "eth0".into(),
+            number,
+            native: true,
+            zero_copy: true,
+            several_frames: false,
+            room_bytes: 1792,
+        }
+    }
+
+    /// What is not as it should be, and what to do.
+    fn found(facts: &Facts, queues: &[Queue]) -> Vec<(&'static str, String)> {
+        let mut report = Report::default();
+        look(queues, facts, &mut report);
+        let bad = report.findings.iter().filter(|finding| finding.state != State::Ok);
+        bad.map(|finding| (finding.check, finding.to_string())).collect()
+    }
+
+    #[test]
+    fn all_is_well() {
+        assert_eq!(found(&machine(|_, _| ()), &[queue(0)]), []);
+    }
+
+    #[test]
+    fn each_trouble_is_named_with_what_to_do() {
+        let generic = Queue { native: false, zero_copy: false, ..queue(0) };
+        let channels = |rx| Channels { rx, ..Channels::default() };
+        type Change = Box<dyn Fn(&mut Facts, &mut Link)>;
+        let rows: Vec<(Change, Queue, &str, &str)> = vec![
+            (
+                Box::new(|_, _| ()),
+                Queue { zero_copy: false, ..queue(0) },
+                "copy-mode",
+                "`,zero-copy`",
+            ),
+            (Box::new(|_, _| ()), generic.clone(), "copy-mode", "`,native`"),
+            (
+                Box::new(move |facts, _| facts.channels.extend([("eth0".into(), channels(4))])),
+                queue(1),
+                "queues",
+                "0, 2, 3 goes to the kernel",
+            ),
+            (
+                Box::new(|facts, _| facts.offloads.get_mut("eth0").unwrap().lro = true),
+                queue(0),
+                "receive-offload",
+                "ethtool -K eth0 lro off",
+            ),
+            (Box::new(|_, link| link.mtu = 9000), queue(0), "mtu", "mtu 1774"),
+            (
+                Box::new(|facts, _| facts.features.clear()),
+                Queue { zero_copy: false, ..queue(0) },
+                "copy-mode",
+                "6.3",
+            ),
+        ];
+        for (change, queue, check, fix) in rows {
+            let found = found(&machine(change), &[queue]);
+            let [(which, text)] = found.as_slice() else { panic!("{check}: {found:?}") };
+            assert!(*which == check && text.contains(fix), "{check}: {text}");
+        }
+        // Behind GRO, and nothing else to choose.
+        let facts = machine(|facts, _| {
+            facts.features.clear();
+            facts.offloads.get_mut("eth0").unwrap().gro = true;
+        });
+        let found = found(&facts, &[generic]);
+        assert!(found.len() == 1 && found[0].1.contains("eth0 gro off"), "{found:?}");
+    }
+}

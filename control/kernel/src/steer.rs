@@ -1,0 +1,51 @@
+//! `ringway engine --only`: the program that brings some packets into AF_XDP sockets and leaves all others to the kernel. It
+//! has an object and maps of its own and nothing to do with a gateway's.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use ringway_abi::raw::{RW_MAX_STEER_RULES, rw_steer, rw_steer_rule};
+
+use crate::map;
+use crate::{Error, Only, Result, load, log, probe};
+
+/// Name of the program, as `ip link` and `bpftool` show it.
+const NAME: &str = "ringway_steer";
+
+/// The program, loaded for one interface and not attached.
+#[derive(Debug)]
+pub struct Steer {
+    /// To be attached.
+    pub program: OwnedFd,
+    /// The map from queues to sockets (BPF_MAP_TYPE_XSKMAP); queues are below [`ringway_abi::raw::RW_STEER_QUEUES`].
+    pub sockets: OwnedFd,
+}
+
+impl Steer {
+    /// Loads it. `frags`: packets of several buffers, too.
+    ///
+    /// # Errors
+    /// Where there are more rules than it takes, or the kernel refuses.
+    pub fn load(only: &[Only], frags: bool) -> Result<Self> {
+        log::install();
+        probe::probe(Path::new(crate::DEFAULT_BPFFS))?.require()?;
+        let (program, [rules, sockets]) = load::load_steer(NAME, ["rules", "sockets"], frags)?;
+        map::put(&rules, &0_u32, &table(only)?)?;
+        let sockets = sockets
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|source| Error::System { action: "duplicate a map's descriptor", source })?;
+        Ok(Self { program, sockets })
+    }
+}
+
+fn table(only: &[Only]) -> Result<rw_steer> {
+    let rules: Vec<rw_steer_rule> = only.iter().flat_map(Only::rules).collect();
+    let limit = RW_MAX_STEER_RULES as usize;
+    if rules.len() > limit {
+        return Err(Error::TooManyRules { found: rules.len(), limit });
+    }
+    let mut table = rw_steer { rules: rules.len() as u32, ..rw_steer::default() };
+    table.rule[..rules.len()].copy_from_slice(&rules);
+    Ok(table)
+}
