@@ -41,9 +41,69 @@ fn read(message: Message) -> Option<Drops> {
     })
 }
 
+/// What an interface has counted of all packets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Received with errors.
+    pub rx_errors: u64,
+    /// Received and dropped, or missed.
+    pub rx_dropped: u64,
+    /// Lost for want of room in the device's queues.
+    pub rx_fifo: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Not sent for errors.
+    pub tx_errors: u64,
+    /// Not sent for want of room.
+    pub tx_dropped: u64,
+}
+
+/// All interfaces of the network namespace that a process is in, by name.
+///
+/// # Errors
+/// Where there is no such process.
+pub fn traffic_of_process(pid: u32) -> Result<Vec<(String, Traffic)>> {
+    let path = std::path::PathBuf::from(format!("/proc/{pid}/net/dev"));
+    let text = std::fs::read_to_string(&path);
+    let text = text.map_err(|source| crate::Error::Read { path, source })?;
+    Ok(text.lines().filter_map(traffic).collect())
+}
+
+/// "eth0: " and eight numbers each way (dev_seq_printf_stats, net/core/net-procfs.c); the heading has no colon.
+fn traffic(line: &str) -> Option<(String, Traffic)> {
+    let (name, numbers) = line.split_once(':')?;
+    let n: Vec<u64> = numbers.split_whitespace().map_while(|n| n.parse().ok()).collect();
+    let at = |place: usize| n.get(place).copied();
+    let traffic = Traffic {
+        rx_packets: at(1)?,
+        rx_errors: at(2)?,
+        rx_dropped: at(3)?,
+        rx_fifo: at(4)?,
+        tx_packets: at(9)?,
+        tx_errors: at(10)?,
+        tx_dropped: at(11)?,
+    };
+    Some((name.trim().into(), traffic))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_the_kernel_writes_it() {
+        let line = "  eth0: 1500 10 1 2 3 0 0 0  800 20 4 5 6 0 0 0";
+        let (name, traffic) = traffic(line).expect("a line");
+        assert_eq!(name, "eth0");
+        let Traffic { rx_packets, rx_errors, rx_dropped, rx_fifo, .. } = traffic;
+        assert_eq!((rx_packets, rx_errors, rx_dropped, rx_fifo), (10, 1, 2, 3));
+        assert_eq!((traffic.tx_packets, traffic.tx_errors, traffic.tx_dropped), (20, 4, 5));
+        assert_eq!(super::traffic(" face |bytes    packets errs drop fifo"), None);
+        let ours = traffic_of_process(std::process::id()).expect("our own");
+        assert!(ours.iter().any(|(name, _)| name == "lo"), "{ours:?}");
+    }
 
     #[test]
     fn loopback_drops_nothing() {

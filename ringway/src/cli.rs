@@ -4,7 +4,9 @@ mod engine;
 
 use std::path::PathBuf;
 
-pub use self::engine::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, OnLoss, WorkArgs};
+pub use self::engine::{
+    Cpus, EngineApp, EngineArgs, HostArgs, InspectArgs, L2fwdArgs, OnLoss, WorkArgs,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;

@@ -45,10 +45,26 @@ pub trait App {
         false
     }
 
+    /// Names of stages of its own, at most 14: what it says of a packet by [`own_stage`], and is named where packets are never let
+    /// go. All others are in the stage in which they were received or made.
+    fn stages(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Its own counters, for the status.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
     }
+}
+
+/// The stage of packets that came in.
+pub(crate) const RECEIVED: u8 = 0;
+/// The stage of packets that the app made in [`App::on_round`].
+pub(crate) const MADE: u8 = 1;
+
+/// The number of an app's own stage, counted from 0 in [`App::stages`], for [`ringway_xsk::Packet::set_stage`].
+pub const fn own_stage(n: u8) -> u8 {
+    MADE + 1 + n
 }
 
 impl<A: App + ?Sized> App for Box<A> {
@@ -66,6 +82,10 @@ impl<A: App + ?Sized> App for Box<A> {
 
     fn is_finished(&self) -> bool {
         (**self).is_finished()
+    }
+
+    fn stages(&self) -> &'static [&'static str] {
+        (**self).stages()
     }
 
     fn statistics(&self) -> Vec<(String, u64)> {

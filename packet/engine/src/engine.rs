@@ -1,8 +1,8 @@
 //! Workers on threads of their own.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -11,10 +11,12 @@ use ringway_xsk::{Pool, Umem, UmemConfig, UmemError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::app::App;
+use crate::leak::{self, Detector, Leak};
 use crate::port::{Obtained, Port, PortError};
 use crate::ports::af_xdp::Loader;
 use crate::spec::{Commons, PortSpec};
 use crate::status::{Status, WorkerStatus};
+use crate::succession::{LeftWorker, Predecessor, SuccessionError, Successor, now_ns};
 use crate::worker::{Books, Ended, Options, Worker};
 
 /// Makes a worker's app, on its thread; anew when it is restarted.
@@ -84,6 +86,12 @@ pub enum EngineError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// See [`SuccessionError`].
+    #[error(transparent)]
+    Succession(#[from] SuccessionError),
+    /// The successor went away.
+    #[error("the successor has not taken it: {0}; this engine goes on")]
+    Offer(std::io::Error),
     /// Its thread is gone.
     #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
     Panicked(usize),
@@ -98,6 +106,8 @@ pub struct Report {
     pub status: WorkerStatus,
     /// Its books.
     pub books: Books,
+    /// Frames that somebody had when it ended, and should not.
+    pub leaks: Vec<Leak>,
     /// Why it ended, unless it was told to or was done.
     pub error: Option<EngineError>,
 }
@@ -107,6 +117,8 @@ pub struct Engine {
     workers: Vec<Running>,
     obtained: Vec<Obtained>,
     stop: Arc<AtomicBool>,
+    umem: Umem,
+    detector: Mutex<Detector>,
 }
 
 struct Running {
@@ -122,9 +134,45 @@ type Opened = Result<Vec<Obtained>, EngineError>;
 struct Shared {
     /// It is to end its app, and go on with a new one.
     restart: AtomicBool,
+    /// It is to stay awake, is awake, or is to stop for a successor.
+    pause: AtomicU8,
+    paused: Mutex<Option<Pause>>,
     /// Somebody wants to know how it goes.
     asked: AtomicBool,
     answer: Mutex<Option<WorkerStatus>>,
+}
+
+const AWAKE: u8 = 1;
+const IS_AWAKE: u8 = 2;
+const PAUSE: u8 = 3;
+
+/// A worker says what it leaves, and hears whether it is taken.
+struct Pause {
+    left: Sender<LeftWorker>,
+    taken: Receiver<bool>,
+}
+
+impl Shared {
+    fn will_pause(&self, left: &Sender<LeftWorker>) -> Sender<bool> {
+        let (verdict, taken) = channel();
+        let pause = Pause { left: left.clone(), taken };
+        *self.paused.lock().unwrap_or_else(|e| e.into_inner()) = Some(pause);
+        verdict
+    }
+
+    /// Whether the worker is to stop for a successor.
+    fn is_to_pause<A: App>(&self, worker: &mut Worker<A>) -> bool {
+        match self.pause.load(Relaxed) {
+            0 | IS_AWAKE => false,
+            AWAKE => {
+                worker.stay_awake();
+                // Not if it was told to stop meanwhile.
+                let _ = self.pause.compare_exchange(AWAKE, IS_AWAKE, AcqRel, Relaxed);
+                false
+            }
+            _ => true,
+        }
+    }
 }
 
 impl Engine {
@@ -142,11 +190,47 @@ impl Engine {
         let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
         let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
         let commons = Commons::new(&umem).with_loader(config.loader.clone());
-        let mut engine = Self { workers: Vec::new(), obtained: Vec::new(), stop: Arc::default() };
+        Self::start_in(umem, commons, config.options, workers)
+    }
+
+    /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever `config` says of memory; other ports
+    /// are opened anew. How long nobody looked at the rings.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; then the other one goes on.
+    pub fn succeed(
+        config: &EngineConfig,
+        workers: Vec<WorkerConfig>,
+        predecessor: Predecessor,
+    ) -> Result<(Self, Duration), EngineError> {
+        let sockets = |worker: &WorkerConfig| {
+            let af_xdp = worker.ports.iter().filter(|port| matches!(port, PortSpec::AfXdp(_)));
+            af_xdp.map(ToString::to_string).collect()
+        };
+        predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
+        let predecessor = Arc::new(predecessor);
+        let commons = Commons::succeeding(predecessor.clone()).with_loader(config.loader.clone());
+        let engine = Self::start_in(predecessor.umem.clone(), commons, config.options, workers)?;
+        let gap = predecessor.claim()?;
+        Ok((engine, gap))
+    }
+
+    fn start_in(
+        umem: Umem,
+        commons: Commons,
+        options: Options,
+        workers: Vec<WorkerConfig>,
+    ) -> Result<Self, EngineError> {
+        let mut engine = Self {
+            workers: Vec::new(),
+            obtained: Vec::new(),
+            stop: Arc::default(),
+            umem: umem.clone(),
+            detector: Mutex::default(),
+        };
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
-            let seat =
-                Seat { n, umem: umem.clone(), commons: commons.clone(), options: config.options };
+            let seat = Seat { n, umem: umem.clone(), commons: commons.clone(), options };
             engine.spawn(seat, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
@@ -179,7 +263,7 @@ impl Engine {
     }
 
     /// How it goes: asks each worker, which answers when its round is over. One that does not within a second, or has ended,
-    /// is left out, and named in the second part.
+    /// is left out, and named in the second part. Asked about once a second, it finds who does not let frames go.
     pub fn status(&self) -> (Status, Vec<usize>) {
         for running in &self.workers {
             running.shared.asked.store(true, Release);
@@ -200,7 +284,52 @@ impl Engine {
                 None => silent.push(n),
             }
         }
-        (Status { schema: "ringway.engine/1", workers }, silent)
+        let mut detector = self.detector.lock().unwrap_or_else(|e| e.into_inner());
+        let leaks = detector.look(self.umem.watch(), &workers);
+        (Status { schema: "ringway.engine/1", workers, leaks }, silent)
+    }
+
+    /// Offers all to a successor that asks. True when it has taken it; then the workers have ended, and what is left is to ask for
+    /// their reports ([`Engine::stop`]). Else they go on.
+    ///
+    /// # Errors
+    /// Where a worker does not answer, or the successor went away before it was ready. Workers go on.
+    pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
+        successor.prepare(&self.umem).map_err(EngineError::Offer)?;
+        let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
+        stage(AWAKE);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let awake = |w: &Running| w.shared.pause.load(Acquire) == IS_AWAKE;
+        while !self.workers.iter().all(awake) && !self.is_over() && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let (left, collected) = channel();
+        let verdicts: Vec<_> = self.workers.iter().map(|w| w.shared.will_pause(&left)).collect();
+        drop(left);
+        let paused_ns = now_ns();
+        stage(PAUSE);
+        let mut workers: Vec<LeftWorker> = Vec::new();
+        while let Ok(left) = collected.recv_timeout(Duration::from_secs(1)) {
+            workers.push(left);
+        }
+        workers.sort_by_key(|left| left.worker);
+        let all = workers.len() == self.workers.len();
+        let sent = if all {
+            self.umem.offer();
+            successor.offer(&workers, paused_ns)
+        } else {
+            successor.refuse("a worker does not answer");
+            Ok(())
+        };
+        let taken = all && !self.umem.claim();
+        // One that has ended does not hear it.
+        for verdict in &verdicts {
+            let _ = verdict.send(taken);
+        }
+        match sent {
+            Err(source) if !taken => Err(EngineError::Offer(source)),
+            _ => Ok(taken),
+        }
     }
 
     /// Has each worker end its app and begin with a new one; its ports stay open, and what is in their rings stays there.
@@ -260,21 +389,53 @@ impl Seat {
             }
         };
         let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
+        if let Some(predecessor) = self.commons.predecessor() {
+            while !predecessor.is_claimed() {
+                if stop.load(Relaxed) {
+                    return None;
+                }
+                thread::sleep(Duration::from_micros(50));
+            }
+        }
+        let (watch, pool_number) = (self.umem.watch(), pool.number());
         let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
         loop {
             let ran = worker.run(|worker| {
                 self.answer(config, worker, shared);
-                stop.load(Relaxed) || shared.restart.load(Acquire)
+                stop.load(Relaxed) || shared.restart.load(Acquire) || shared.is_to_pause(worker)
             });
             let error = ran.err().map(|source| EngineError::Port { worker: self.n, source });
             let again = shared.restart.swap(false, AcqRel) && !stop.load(Relaxed);
-            let Ended { ports, pool, mut status, books, .. } = worker.finish();
-            if error.is_some() || !again || !books.balanced() {
+            let Ended { app, mut ports, pool, mut status, books } = worker.finish();
+            let pause = shared.paused.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let mut taken = false;
+            if let Some(pause) = pause.filter(|_| error.is_none() && books.balanced()) {
+                shared.pause.store(0, Relaxed);
+                taken = self.leave(pause, &mut ports, &pool);
+                if !taken && !stop.load(Relaxed) {
+                    worker = Worker::new(pool, ports, app, self.options);
+                    continue;
+                }
+            }
+            if error.is_some() || taken || !again || !books.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
-                return Some(Report { worker: self.n, status, books, error });
+                let lost = books.lost_frames > 0;
+                let leaks = if lost { leak::left_behind(watch, pool_number) } else { Vec::new() };
+                return Some(Report { worker: self.n, status, books, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
         }
+    }
+
+    /// Says what it leaves, and waits whether it is taken.
+    fn leave(&self, pause: Pause, ports: &mut [Box<dyn Port>], pool: &Pool) -> bool {
+        let ports = ports.iter_mut().filter_map(|port| port.leave()).collect();
+        let left = LeftWorker { worker: self.n, free: pool.free(), ports };
+        let Pause { left: to, taken } = pause;
+        let said = to.send(left).is_ok();
+        // So that who collects sees that there are no more.
+        drop(to);
+        said && taken.recv().unwrap_or(false)
     }
 
     fn pin(&self, cpu: Option<usize>) -> Result<(), EngineError> {
@@ -292,7 +453,7 @@ impl Seat {
 
     fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
         // As many as there are workers.
-        let pool = self.umem.pool().expect("there is a pool for each worker");
+        let pool = self.commons.pool(self.n).expect("there is a pool for each worker");
         let open = |spec: &PortSpec| spec.open(&pool, &self.commons);
         let ports: Result<_, _> = config.ports.iter().map(open).collect();
         let ports = ports.map_err(|source| EngineError::Port { worker: self.n, source })?;

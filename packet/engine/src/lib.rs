@@ -52,23 +52,28 @@ pub mod apps;
 pub mod arch;
 mod burst;
 mod engine;
+pub mod inspect;
+mod leak;
 mod port;
 pub mod ports;
 mod reason;
 mod spec;
 pub mod spread;
 pub mod status;
+mod succession;
 mod tally;
 mod worker;
 
 pub use self::{
-    app::{App, Verdict},
+    app::{App, Verdict, own_stage},
     arch::Cycles,
     burst::Burst,
     engine::{AppFactory, Engine, EngineConfig, EngineError, Report, WorkerConfig, allowed_cpus},
+    leak::Leak,
     port::{Obtained, Port, PortError, PortStatistics},
     reason::Reason,
     spec::{Commons, PortSpec, SpecError},
     status::Status,
+    succession::{Control, LeftPort, Predecessor, SuccessionError, Successor},
     worker::{Books, Ended, Idle, Options, Worker},
 };

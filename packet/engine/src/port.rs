@@ -7,6 +7,8 @@ use ringway_wire::Mac;
 use ringway_xsk::{Batch, Rings};
 use serde::Serialize;
 
+use crate::succession::LeftPort;
+
 /// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the worker's thread.
 pub trait Port {
     /// As it was specified: `af_packet:eth0`.
@@ -49,6 +51,12 @@ pub trait Port {
     /// Its interface is gone or down, say.
     fn check(&mut self) -> Result<(), PortError> {
         Ok(())
+    }
+
+    /// What a successor needs to go on with it; none: it opens such a port anew. What has not arrived wholly is dropped. The worker
+    /// goes on with it, or drops it after its memory was offered.
+    fn leave(&mut self) -> Option<LeftPort> {
+        None
     }
 
     /// Its link-layer address, if it has one.

@@ -13,6 +13,7 @@ use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp, Loader, OnLoss};
 use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
+use crate::succession::Predecessor;
 
 /// A port that can be opened: KIND:ARGUMENTS, then options after commas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -250,13 +251,15 @@ pub struct Commons {
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
     redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
+    /// Whose pools, sockets and programs are taken over.
+    predecessor: Option<Arc<Predecessor>>,
 }
 
 impl Commons {
     /// Of ports in this UMEM.
     pub fn new(umem: &Umem) -> Self {
         let (cables, redirects) = Default::default();
-        Self { umem: umem.clone(), loader: None, cables, redirects }
+        Self { umem: umem.clone(), loader: None, cables, redirects, predecessor: None }
     }
 
     /// With programs that choose what comes to AF_XDP ports; none: all does.
@@ -264,8 +267,27 @@ impl Commons {
         Self { loader, ..self }
     }
 
+    /// Of ports that a predecessor had.
+    pub(crate) fn succeeding(predecessor: Arc<Predecessor>) -> Self {
+        let programs = predecessor.programs.iter();
+        let redirects = programs.map(|(name, r)| (name.clone(), Arc::downgrade(r))).collect();
+        let redirects = Arc::new(Mutex::new(redirects));
+        Self { redirects, predecessor: Some(predecessor.clone()), ..Self::new(&predecessor.umem) }
+    }
+
     pub(crate) fn loader(&self) -> Option<&Loader> {
         self.loader.as_ref()
+    }
+
+    pub(crate) fn predecessor(&self) -> Option<&Predecessor> {
+        self.predecessor.as_deref()
+    }
+
+    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
+    pub(crate) fn pool(&self, worker: usize) -> Option<Pool> {
+        let Some(predecessor) = &self.predecessor else { return self.umem.pool() };
+        let free = *predecessor.free.get(worker)?;
+        self.umem.take_over_pool(u8::try_from(worker).ok()?, free)
     }
 
     /// The program on an interface: the one that is there, or what `attach` makes.

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::burst::Ways;
+use crate::leak::Leak;
 use crate::port::PortStatistics;
 
 /// An engine's status.
@@ -16,6 +17,8 @@ pub struct Status {
     pub schema: &'static str,
     /// By worker.
     pub workers: Vec<WorkerStatus>,
+    /// Frames that are never let go, by whose they are.
+    pub leaks: Vec<Leak>,
 }
 
 /// A worker's status.
@@ -92,6 +95,8 @@ pub struct Frames {
     pub fill_frames: u64,
     pub held_frames: u64,
     pub tx_frames: u64,
+    /// Of those held, frames that neither wait nor are held by the worker's knowledge.
+    pub lost_frames: u64,
 }
 
 /// A port's status.
@@ -131,6 +136,7 @@ pub(crate) fn of(ways: &mut Ways, app: &impl App) -> WorkerStatus {
     };
     let ports = ways.outlets.iter_mut().map(port).collect();
     let (tally, counts) = (&ways.tally, ways.pool.counts());
+    let held_frames = counts.in_place(Place::Held);
     let dropped = tally.dropped().filter(|(_, packets)| *packets > 0);
     WorkerStatus {
         worker: 0,
@@ -157,8 +163,9 @@ pub(crate) fn of(ways: &mut Ways, app: &impl App) -> WorkerStatus {
         frames: Frames {
             free_frames: counts.in_place(Place::Free),
             fill_frames: counts.in_place(Place::Fill),
-            held_frames: counts.in_place(Place::Held),
+            held_frames,
             tx_frames: counts.in_place(Place::Tx),
+            lost_frames: held_frames.saturating_sub(ways.known_held()),
         },
         ports,
         app_counters: app
@@ -171,7 +178,8 @@ pub(crate) fn of(ways: &mut Ways, app: &impl App) -> WorkerStatus {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.workers.iter().try_for_each(|worker| worker.fmt(f))
+        self.workers.iter().try_for_each(|worker| worker.fmt(f))?;
+        self.leaks.iter().try_for_each(|leak| writeln!(f, "{leak}"))
     }
 }
 
@@ -186,11 +194,15 @@ impl fmt::Display for WorkerStatus {
         rows.extend(self.ports.iter().map(port_row));
         table(f, &rows)?;
         self.fmt_packets(f)?;
-        let Frames { free_frames, fill_frames, held_frames, tx_frames } = self.frames;
-        writeln!(
+        let Frames { free_frames, fill_frames, held_frames, tx_frames, lost_frames } = self.frames;
+        write!(
             f,
             "  frames: {free_frames} free, {fill_frames} fill, {held_frames} held, {tx_frames} tx"
         )?;
+        if lost_frames > 0 {
+            write!(f, "; {lost_frames} of those held are nobody's")?;
+        }
+        writeln!(f)?;
         write!(f, "  bursts:")?;
         for BurstSize { packets, times } in self.bursts.iter().filter(|burst| burst.times > 0) {
             write!(f, " {times} of {packets}+")?;
@@ -251,7 +263,10 @@ fn port_row(port: &PortStatus) -> [String; 12] {
 }
 
 /// The first column to the left, all others to the right.
-fn table<const N: usize>(f: &mut fmt::Formatter<'_>, rows: &[[String; N]]) -> fmt::Result {
+pub(crate) fn table<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    rows: &[[String; N]],
+) -> fmt::Result {
     let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
     for row in rows {
         write!(f, "  {:<1$}", row[0], width(0))?;

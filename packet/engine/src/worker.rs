@@ -5,7 +5,7 @@ use std::time::Duration;
 use ringway_xsk::{Audit, Batch, Pool, Rings};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::app::App;
+use crate::app::{App, MADE, RECEIVED, own_stage};
 use crate::arch::{Cycles, prefetch};
 use crate::burst::{Burst, Ways};
 use crate::port::{Port, PortError};
@@ -63,6 +63,15 @@ pub struct Worker<A> {
 /// Times a second that ports are asked whether they can still be used.
 const CHECKS: u64 = 4;
 
+/// Whoever finds frames that are never let go reads there whose they were.
+fn name_stages(pool: &Pool, app: &impl App) {
+    let app_name = app.name();
+    let own = (0..).zip(app.stages()).map(|(n, name)| (own_stage(n), *name));
+    for (stage, name) in [(RECEIVED, "received"), (MADE, "made")].into_iter().chain(own) {
+        pool.name_stage(stage, &format!("{app_name}: {name}"));
+    }
+}
+
 /// What a worker leaves behind.
 pub struct Ended<A> {
     /// The app, with what it counted.
@@ -110,6 +119,7 @@ impl<A: App> Worker<A> {
     /// A worker whose ports were opened with this pool.
     pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: Options) -> Self {
         let burst = options.burst.clamp(1, 4096);
+        name_stages(&pool, &app);
         Self {
             app,
             incoming: Batch::new(burst),
@@ -130,6 +140,7 @@ impl<A: App> Worker<A> {
     pub fn round(&mut self) -> Result<bool, PortError> {
         let now = self.begin_round();
         let mut busy = false;
+        self.ways.pool.set_stage(RECEIVED);
         for from in 0..self.ways.outlets.len() {
             let received = self.ways.outlets[from].port.rx_burst(&mut self.incoming)?;
             if received == 0 {
@@ -143,6 +154,7 @@ impl<A: App> Worker<A> {
                 self.ways.undecided(&mut self.incoming);
             }
         }
+        self.ways.pool.set_stage(MADE);
         let before = self.ways.tally.originated + self.ways.tally.released;
         self.app.on_round(now, &mut Burst::new(0, &mut self.incoming, &mut self.ways));
         busy |= self.ways.tally.originated + self.ways.tally.released != before;
@@ -191,6 +203,11 @@ impl<A: App> Worker<A> {
             }
         }
         Ok(())
+    }
+
+    /// Does not sleep any more: somebody is about to ask it to stop, and others wait for that.
+    pub(crate) fn stay_awake(&mut self) {
+        self.options.idle = Idle::Latency;
     }
 
     /// Whether nothing will arrive, and nothing is left to be done.

@@ -4,10 +4,11 @@
 
 use std::net::UdpSocket;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Source, UdpEcho};
-use ringway_engine::{App, Engine, EngineConfig, Report, WorkerConfig};
+use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, Report, WorkerConfig};
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
@@ -27,17 +28,23 @@ fn client(name: &str, address: &str, ours: &Namespace, our_name: &str) -> Namesp
     client
 }
 
+fn wanted<A: App + 'static>(
+    ports: &[&str],
+    app: impl Fn() -> A + Send + Sync + 'static,
+) -> (EngineConfig, WorkerConfig) {
+    let app = Arc::new(move || Box::new(app()) as Box<dyn App>);
+    let ports = ports.iter().map(|port| port.parse().unwrap()).collect();
+    let umem = UmemConfig { frames: 8192, ..UmemConfig::default() };
+    (EngineConfig { umem, ..EngineConfig::default() }, WorkerConfig { cpu: None, ports, app })
+}
+
 fn engine<A: App + 'static>(
     ours: &Namespace,
     ports: &[&str],
     app: impl Fn() -> A + Send + Sync + 'static,
 ) -> Engine {
-    let app = Arc::new(move || Box::new(app()) as Box<dyn App>);
-    let ports = ports.iter().map(|port| port.parse().unwrap()).collect();
-    let umem = UmemConfig { frames: 8192, ..UmemConfig::default() };
-    let config = EngineConfig { umem, ..EngineConfig::default() };
     // Threads are born in the namespace of whoever starts them.
-    let worker = WorkerConfig { cpu: None, ports, app };
+    let (config, worker) = wanted(ports, app);
     ours.run(move || Engine::start(&config, vec![worker]))
         .unwrap()
         .unwrap_or_else(|e| panic!("{e}"))
@@ -171,6 +178,66 @@ fn an_interface_that_goes_down() {
         let error = report.error.unwrap().to_string();
         assert!(error.contains("eth0") && error.contains("ip link set"), "{error}");
     }
+}
+
+/// A successor that goes away or is late leaves the engine as it was; one that claims its memory goes on.
+#[test]
+fn whoever_claims_it_goes_on() {
+    if !root_or_skip("whoever_claims_it_goes_on") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let client = client("client", "10.8.0.2/24", &ours, "eth0");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("control");
+    let control = Control::bind(&path, false).unwrap();
+    let error = Control::bind(&path, false).unwrap_err().to_string();
+    assert!(error.contains("take that engine over"), "{error}");
+    let icmp = || Icmp::new(Host::new(MAC, ["10.8.0.1".parse().unwrap()]));
+    let first = engine(&ours, &["af_xdp:eth0:0"], icmp);
+    let goes_on =
+        || wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.1")).unwrap();
+    let offer = || {
+        let mut asked = None;
+        let mut has_asked = || {
+            asked = control.asked();
+            asked.is_some()
+        };
+        wait_until("a successor", SOON, &mut has_asked).unwrap();
+        first.offer(&asked.unwrap())
+    };
+    let succeed = |predecessor: Predecessor| {
+        let (config, worker) = wanted(&["af_xdp:eth0:0"], icmp);
+        ours.run(move || Engine::succeed(&config, vec![worker], predecessor)).unwrap()
+    };
+    let ask = || Predecessor::ask(&path).unwrap();
+    goes_on();
+
+    thread::scope(|scope| {
+        scope.spawn(|| drop(ask()));
+        let error = offer().unwrap_err().to_string();
+        assert!(error.contains("this engine goes on"), "{error}");
+    });
+    goes_on();
+
+    thread::scope(|scope| {
+        let late = scope.spawn(ask);
+        offer().unwrap_err();
+        let error = succeed(late.join().unwrap()).err().unwrap().to_string();
+        assert!(error.contains("has not waited"), "{error}");
+    });
+    goes_on();
+
+    let second = thread::scope(|scope| {
+        let second = scope.spawn(|| succeed(ask()));
+        assert!(offer().unwrap(), "it was not taken");
+        let (second, gap) = second.join().unwrap().unwrap_or_else(|e| panic!("{e}"));
+        eprintln!("nobody looked at the rings for {gap:?}");
+        second
+    });
+    ends(first);
+    goes_on();
+    ends(second);
 }
 
 #[test]

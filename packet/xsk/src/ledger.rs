@@ -11,6 +11,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::label::Label;
 use crate::umem::{Shared, Umem};
 
 /// Where a frame is.
@@ -152,10 +153,23 @@ counters! {
 
 /// What a pool has in the shared memory.
 #[repr(C, align(128))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) ledger: Ledger,
     pub(crate) returns: Returns,
+    pub(crate) legend: Legend,
+}
+
+/// What others need to read a pool's records.
+#[repr(C, align(128))]
+#[derive(Debug)]
+pub(crate) struct Legend {
+    /// The pool's time.
+    pub(crate) now: AtomicU32,
+    /// What a stage is called; those above have no names.
+    pub(crate) stages: [Label; 16],
+    /// What a queue is called.
+    pub(crate) queues: [Label; 64],
 }
 
 /// A list of frames that came home from elsewhere: any thread adds to it, the pool takes all there are. The number of the
@@ -254,22 +268,60 @@ impl Watch {
         self.umem.account(pool).ledger.read()
     }
 
+    /// How many pools there are.
+    pub fn pools(&self) -> u8 {
+        self.umem.layout().pools
+    }
+
+    /// How many frames there are.
+    pub fn frames(&self) -> u32 {
+        self.umem.frames()
+    }
+
+    /// The time of a pool, which its worker sets: ages are told from it.
+    ///
+    /// # Panics
+    /// Where there is no such pool.
+    pub fn now(&self, pool: u8) -> u32 {
+        self.umem.account(pool).legend.now.load(Relaxed)
+    }
+
+    /// What a pool's worker calls a stage; empty where it has no name.
+    ///
+    /// # Panics
+    /// Where there is no such pool.
+    pub fn stage_name(&self, pool: u8, stage: u8) -> String {
+        let stages = &self.umem.account(pool).legend.stages;
+        stages.get(usize::from(stage)).map(Label::read).unwrap_or_default()
+    }
+
+    /// What a pool's queue is called: "eth0, queue 3"; empty where it has no name.
+    ///
+    /// # Panics
+    /// Where there is no such pool.
+    pub fn queue_name(&self, pool: u8, queue: u8) -> String {
+        let queues = &self.umem.account(pool).legend.queues;
+        queues.get(usize::from(queue)).map(Label::read).unwrap_or_default()
+    }
+
     /// What is written down about a frame; none where there is no such frame, or its pool was never opened.
     pub fn record(&self, frame: u32) -> Option<Record> {
         Record::unpack(self.umem.records().get(frame as usize)?.load(Relaxed))
     }
 
-    /// Goes on through up to `frames` records, and adds held frames that are older than `limit` at `now` to `found`: an
-    /// entry for each pool and stage. True when the last frame was among them, so that the next call begins anew.
+    /// Goes on through up to `frames` records, and adds held frames that are older than `limit`, in their pool's time, to
+    /// `found`: an entry for each pool and stage. True when the last frame was among them, so that the next call begins anew.
     ///
     /// A record is eight bytes, and reading it takes nothing from the worker but a cache line now and then.
-    pub fn aged(&mut self, frames: u32, now: u32, limit: u32, found: &mut Vec<Aged>) -> bool {
+    pub fn aged(&mut self, frames: u32, limit: u32, found: &mut Vec<Aged>) -> bool {
+        let now: Vec<u32> = (0..self.pools()).map(|pool| self.now(pool)).collect();
         let records = self.umem.records();
         let end = self.cursor.saturating_add(frames).min(self.umem.frames());
         for frame in self.cursor..end {
             let Some(record) = Record::unpack(records[frame as usize].load(Relaxed)) else {
                 continue;
             };
+            let Some(now) = now.get(usize::from(record.pool)) else { continue };
             let age = now.wrapping_sub(record.since);
             // A time just written by the worker may be later than `now`.
             if record.place == Place::Held && age > limit && age <= u32::MAX / 2 {

@@ -12,8 +12,10 @@
 //! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
 //! | [`Audit`] | finds every frame exactly once, or says what is wrong |
 //! | [`Watch`] | the books, from any thread: who has had frames for too long |
+//! | [`Inspector`] | the same from another process, with what is in the frames |
 //! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
 //! | [`ring`] | single producer, single consumer, in shared memory |
+//! | [`Umem::offer`] | a successor goes on with memory, sockets and books as they are |
 //! | [`fake`] | a kernel that is played, for tests without privileges |
 //!
 //! ```no_run
@@ -116,6 +118,10 @@ pub mod fake;
 #[cfg(not(loom))]
 pub mod handover;
 #[cfg(not(loom))]
+mod inspector;
+#[cfg(not(loom))]
+mod label;
+#[cfg(not(loom))]
 mod ledger;
 #[cfg(not(loom))]
 mod mapped;
@@ -148,9 +154,10 @@ mod umem;
 pub use self::{
     audit::{Audit, Fault, Found},
     batch::Batch,
+    inspector::Inspector,
     ledger::{Aged, Counts, Place, Record, Watch},
     memory::{Obtained, PageSize},
-    memory_map::{Mapping, Part, memory_map},
+    memory_map::{Mapping, Part, memory_map, memory_map_of},
     numa::node_of_interface,
     packet::{MAX_FRAMES, NoRoom, Packet},
     parcel::Parcel,
@@ -160,6 +167,6 @@ pub use self::{
     },
     redirect::{Hook, Program, Redirect, SocketMap},
     setup::{Cause, SetupError, Step},
-    socket::{BusyPoll, Granted, Handle, KernelCounts, Mode, Socket, SocketConfig},
+    socket::{BusyPoll, Granted, Handle, KernelCounts, LeftSocket, Mode, Socket, SocketConfig},
     umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError},
 };

@@ -161,12 +161,25 @@ impl Memory {
         let stat = fstat(&file)?;
         let len = usize::try_from(stat.st_size).unwrap_or(0);
         let mut memory = Self::map(file, len, PageSize::of_file(stat.st_blksize as usize))?;
+        // So that nobody waits for it later; where it cannot be had now, it is with the first access.
+        // SAFETY: the range is the mapping's, and its pages stay as they are.
+        let _ = unsafe { madvise(memory.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
         memory.obtained.node = numa::node_of(memory.base).ok();
         Ok(memory)
     }
 
+    /// The memory of another process, to be looked at: nothing can be written.
+    pub(crate) fn read_only(file: OwnedFd) -> io::Result<Self> {
+        let stat = fstat(&file)?;
+        let len = usize::try_from(stat.st_size).unwrap_or(0);
+        Self::map_for(file, len, PageSize::of_file(stat.st_blksize as usize), ProtFlags::READ)
+    }
+
     fn map(file: OwnedFd, len: usize, pages: PageSize) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
+        Self::map_for(file, len, pages, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn map_for(file: OwnedFd, len: usize, pages: PageSize, access: ProtFlags) -> io::Result<Self> {
         // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody's.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::ops::Range;
 
+use crate::inspector::Inspector;
 use crate::socket::Socket;
 use crate::umem::Umem;
 
@@ -22,6 +23,8 @@ pub struct Part {
 pub struct Mapping {
     /// Addresses.
     pub range: Range<usize>,
+    /// Where in its file it begins; of a socket's rings, which one it is.
+    pub offset: u64,
     /// What the kernel calls it: a file, "[heap]", "socket:[4711]"; empty where it has no name.
     pub name: String,
     /// "rw-s": what it may be used for, and whether it is shared or private.
@@ -73,6 +76,55 @@ pub fn memory_map(parts: &[Part]) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
+/// All mappings of another process, in order, with what can be told of what is in them from outside: by names, by places in
+/// files and by neighbours. Takes what it takes to trace that process.
+///
+/// # Errors
+/// Where there is no such process, or it may not be looked at.
+pub fn memory_map_of(pid: u32, umem: Option<&Inspector>) -> io::Result<Vec<Mapping>> {
+    let mut mappings = parse(&fs::read_to_string(format!("/proc/{pid}/smaps"))?);
+    let mut guard_end = None;
+    for mapping in &mut mappings {
+        mapping.parts = recognised(mapping, guard_end, umem);
+        guard_end = (mapping.access == "---p").then_some(mapping.range.end);
+    }
+    Ok(mappings)
+}
+
+/// Where each ring begins in its socket (`XDP_PGOFF_RX_RING` and so on, linux/if_xdp.h).
+const RINGS: [(u64, &str); 4] = [
+    (0, "ring: RX"),
+    (1 << 31, "ring: TX"),
+    (1 << 32, "ring: FILL"),
+    (3 << 31, "ring: COMPLETION"),
+];
+
+fn recognised(mapping: &Mapping, guard_end: Option<usize>, umem: Option<&Inspector>) -> Vec<Part> {
+    let range = mapping.range.clone();
+    let whole = |name: &str| vec![Part { name: name.into(), range: range.clone() }];
+    match (&*mapping.name, umem) {
+        (name, Some(umem)) if name.starts_with("/memfd:ringway-umem") => {
+            let (frames, books) = umem.sizes();
+            let end = range.start + frames;
+            vec![
+                Part { name: "UMEM: frames".into(), range: range.start..end },
+                Part { name: "UMEM: books".into(), range: end..end + books },
+            ]
+        }
+        (name, _) if name.starts_with("socket:[") => {
+            let ring = RINGS.into_iter().find(|(offset, _)| *offset == mapping.offset);
+            ring.map(|(_, name)| whole(name)).unwrap_or_default()
+        }
+        ("[stack]", _) => whole("stack of the first thread"),
+        // A stack grows towards a page that nobody may touch.
+        ("", _) if mapping.access == "rw-p" && guard_end == Some(range.start) => {
+            whole("stack of a thread")
+        }
+        (name, _) if mapping.access.contains('x') && name.starts_with('/') => whole("code"),
+        _ => Vec::new(),
+    }
+}
+
 /// Lines that begin a mapping look like "7f00-7f10 rw-s 00000000 00:01 4711   /path with spaces", the others "Rss:   4 kB".
 fn parse(smaps: &str) -> Vec<Mapping> {
     let mut mappings = Vec::<Mapping>::new();
@@ -101,8 +153,10 @@ fn begin(line: &str) -> Option<Mapping> {
     let (begin, end) = fields.next()?.split_once('-')?;
     let number = |hex| usize::from_str_radix(hex, 16).ok();
     let access = fields.next()?.to_owned();
-    let name = fields.nth(3).unwrap_or_default().trim().to_owned();
-    Some(Mapping { range: number(begin)?..number(end)?, access, name, ..Mapping::default() })
+    let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+    let name = fields.nth(2).unwrap_or_default().trim().to_owned();
+    let range = number(begin)?..number(end)?;
+    Some(Mapping { range, access, offset, name, ..Mapping::default() })
 }
 
 impl fmt::Display for Mapping {
@@ -156,6 +210,33 @@ Rss:                  12 kB
             (&*stack.name, stack.page_bytes, stack.resident_bytes),
             ("[stack]", 4096, 12 << 10)
         );
+    }
+
+    #[test]
+    fn rings_and_stacks_are_recognised() {
+        let begin = |line| begin(line).unwrap();
+        let ring = begin("7f00-7f10 rw-s 180000000 00:08 99                  socket:[4711]");
+        assert_eq!(recognised(&ring, None, None)[0].name, "ring: COMPLETION");
+        let stack = begin("7f00-7f10 rw-p 00000000 00:00 0 ");
+        assert_eq!(recognised(&stack, Some(0x7f00), None)[0].name, "stack of a thread");
+        assert_eq!(recognised(&stack, Some(0x6f00), None), []);
+        let code = begin("7f00-7f10 r-xp 00001000 00:1b 5 /usr/bin/ringway");
+        assert_eq!(recognised(&code, None, None)[0].name, "code");
+    }
+
+    #[test]
+    fn from_outside() {
+        let umem = Umem::new(&UmemConfig { frames: 64, ..UmemConfig::default() }).unwrap();
+        let inspector = Inspector::of_file(umem.file().try_clone_to_owned().unwrap()).unwrap();
+        let map = memory_map_of(std::process::id(), Some(&inspector)).unwrap();
+        let parts: Vec<_> = map.iter().flat_map(|mapping| mapping.parts.clone()).collect();
+        // As this process knows it itself, and once more where the inspector has mapped it.
+        for part in umem.parts() {
+            assert!(parts.contains(&part), "{part:?} of {parts:?}");
+        }
+        for name in ["code", "stack of the first thread", "stack of a thread"] {
+            assert!(parts.iter().any(|part| part.name == name), "{name} of {parts:?}");
+        }
     }
 
     #[test]

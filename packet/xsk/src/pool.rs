@@ -54,11 +54,21 @@ pub(crate) struct Inner {
 
 impl Pool {
     pub(crate) fn open(umem: Umem, number: u8) -> Self {
-        let layout = *umem.layout();
         let share = umem.share(number);
+        let pool = Self::taken_over(umem, number, 0);
+        let inner = pool.inner();
+        inner.ledger().given.add(share.len() as u64);
+        // The lowest on top, where the first packets come from.
+        share.rev().for_each(|frame| inner.put(frame));
+        pool
+    }
+
+    /// Of which books, list and so many frames on it are in the memory already.
+    pub(crate) fn taken_over(umem: Umem, number: u8, free: u32) -> Self {
+        let layout = *umem.layout();
         let inner = Box::new(Inner {
             handles: Cell::new(1),
-            free: Cell::new(0),
+            free: Cell::new(free),
             now: Cell::new(0),
             stage: Cell::new(0),
             queues: Cell::new(0),
@@ -73,9 +83,6 @@ impl Pool {
             account: umem.account(number).into(),
             umem,
         });
-        inner.ledger().given.add(share.len() as u64);
-        // The lowest on top, where the first packets come from.
-        share.rev().for_each(|frame| inner.put(frame));
         Self { inner: NonNull::from(Box::leak(inner)), _inner: PhantomData }
     }
 
@@ -142,12 +149,20 @@ impl Pool {
     #[inline]
     pub fn set_now(&self, now: u32) {
         self.inner().now.set(now);
+        self.inner().account().legend.now.store(now, Relaxed);
     }
 
     /// The application's stage that packets which are received or allocated from now on belong to.
     #[inline]
     pub fn set_stage(&self, stage: u8) {
         self.inner().stage.set(stage);
+    }
+
+    /// What a stage below 16 is called, in 32 bytes: [`crate::Watch::stage_name`].
+    pub fn name_stage(&self, stage: u8, name: &str) {
+        if let Some(label) = self.inner().account().legend.stages.get(usize::from(stage)) {
+            label.write(name);
+        }
     }
 }
 
@@ -319,6 +334,18 @@ impl Inner {
         let bit = 1_u64.checked_shl(number)?;
         self.queues.set(self.queues.get() | bit);
         Some(number as u8)
+    }
+
+    /// The number that a queue had before; none where another has it.
+    pub(crate) fn take_over_queue(&self, number: u8) -> Option<()> {
+        let bit = 1_u64.checked_shl(number.into()).filter(|bit| self.queues.get() & bit == 0)?;
+        self.queues.set(self.queues.get() | bit);
+        Some(())
+    }
+
+    pub(crate) fn name_queue(&self, queue: u8, name: &str) {
+        // Below 64.
+        self.account().legend.queues[usize::from(queue)].write(name);
     }
 
     /// Takes back what a queue had given to the kernel, which is gone.

@@ -11,6 +11,8 @@
 
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 use crate::batch::Batch;
 use crate::ledger::{Counter, Place, Record, counters};
 use crate::packet::{MAX_FRAMES, Packet};
@@ -75,7 +77,7 @@ pub trait Kernel {
 }
 
 /// How a queue is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Use {
     /// Frames that the kernel is to have for reception, at most; the ring's size if that is less.
     pub fill: u32,
@@ -179,6 +181,18 @@ struct Stock {
     usage: Use,
 }
 
+/// How a queue was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Left {
+    number: u8,
+    /// Frames that the kernel has to be filled.
+    fill: u64,
+    /// Frames that the kernel has to be sent.
+    unsent: u64,
+    /// The first frames of a packet were dropped, and the rest is to come.
+    begun: bool,
+}
+
 /// A packet of several frames on its way in.
 enum Begun {
     Nothing,
@@ -189,7 +203,10 @@ enum Begun {
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        self.pool.inner().close_queue(self.number);
+        // A successor has the queue otherwise, with all its frames.
+        if self.pool.umem().is_ours() {
+            self.pool.inner().close_queue(self.number);
+        }
     }
 }
 
@@ -208,6 +225,37 @@ impl<K: Kernel> Queue<K> {
         let usage = Use { fill: usage.fill.min(rings.fill.size()), ..usage };
         let stock = Stock { pool: pool.clone(), number, tally: Tally::default(), usage };
         Ok(Self { rings, kernel, begun: Begun::Nothing, stock })
+    }
+
+    /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be sent, and whether a packet was begun.
+    ///
+    /// # Errors
+    /// [`TooManyQueues`] where the pool has a queue of this number.
+    pub(crate) fn resume(
+        pool: &Pool,
+        rings: Rings,
+        kernel: K,
+        usage: Use,
+        left: &Left,
+    ) -> Result<Self, TooManyQueues> {
+        pool.inner().take_over_queue(left.number).ok_or(TooManyQueues)?;
+        let tally = Tally::default();
+        tally.filled_frames.add(left.fill);
+        tally.sent_frames.add(left.unsent);
+        let stock = Stock { pool: pool.clone(), number: left.number, tally, usage };
+        let begun = if left.begun { Begun::Broken } else { Begun::Nothing };
+        Ok(Self { rings, kernel, begun, stock })
+    }
+
+    /// What a successor has to know. A packet of which the end has not arrived is dropped.
+    pub(crate) fn leave_queue(&mut self) -> Left {
+        let begun = !matches!(self.begun, Begun::Nothing);
+        if begun {
+            self.begun = Begun::Broken;
+        }
+        let tally = &self.stock.tally;
+        let fill = tally.filled_frames.get() - tally.received_frames.get();
+        Left { number: self.stock.number, fill, unsent: self.unsent(), begun }
     }
 
     /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many more, and takes back

@@ -139,6 +139,25 @@ impl Redirect {
         })
     }
 
+    /// Goes on with a predecessor's program: its map and its attachment, which stays as long as any process has it open.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell what `link` is.
+    pub fn take_over(
+        map: OwnedFd,
+        link: OwnedFd,
+        hook: Hook,
+        several_frames: bool,
+    ) -> io::Result<Self> {
+        let attached = bpf::link_info(link.as_fd())?;
+        Ok(Self { map: SocketMap(map), hook, several_frames, link, attached })
+    }
+
+    /// The attachment, to be handed to a successor.
+    pub fn link(&self) -> BorrowedFd<'_> {
+        self.link.as_fd()
+    }
+
     /// Whether it still runs where it was attached: not if the interface is gone, or somebody has detached or replaced it.
     ///
     /// # Errors

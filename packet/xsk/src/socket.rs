@@ -13,10 +13,11 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use serde::{Deserialize, Serialize};
 
 use crate::mapped;
 use crate::pool::Pool;
-use crate::queue::{Error, Kernel, Queue, Use, Wake};
+use crate::queue::{Error, Kernel, Left, Queue, Use, Wake};
 use crate::setup::{Cause, SetupError, Step};
 use crate::sys;
 
@@ -83,7 +84,7 @@ impl Default for SocketConfig {
 }
 
 /// What was obtained.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granted {
     /// Whether the driver puts packets into the UMEM itself, as the kernel says (`XDP_OPTIONS`).
@@ -128,6 +129,17 @@ impl Handle {
     pub(crate) fn rings(&self) -> &mapped::Places {
         &self.places
     }
+}
+
+/// How a socket was left by a process that offers it to its successor ([`Socket::leave`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftSocket {
+    on: String,
+    /// Slots of FILL, COMPLETION, RX and TX.
+    slots: [u32; 4],
+    usage: Use,
+    granted: Granted,
+    left: Left,
 }
 
 /// A queue of an interface.
@@ -215,6 +227,7 @@ impl Socket {
         let handle = Handle { fd, on: on.clone(), granted, places };
         let mut socket = Queue::new(pool, rings, handle, usage)
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))?;
+        pool.inner().name_queue(socket.number(), socket.name());
         socket.prime().map_err(|e| SetupError {
             step: Step::Ring,
             on: socket.name().into(),
@@ -228,6 +241,32 @@ impl Socket {
             ));
         }
         Ok(socket)
+    }
+
+    /// What a successor has to know beside the descriptor ([`Umem::offer`](crate::Umem::offer)): it goes on with the rings as they are. A
+    /// packet of which the end has not arrived is dropped.
+    pub fn leave(&mut self) -> LeftSocket {
+        let rings = self.rings();
+        let slots = [rings.fill.size(), rings.completion.size(), rings.rx.size(), rings.tx.size()];
+        let (on, granted) = (self.name().to_owned(), self.granted().clone());
+        LeftSocket { on, slots, usage: self.usage(), granted, left: Queue::leave_queue(self) }
+    }
+
+    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability. To be used once the memory is claimed.
+    ///
+    /// # Errors
+    /// See [`SetupError`].
+    pub fn take_over(fd: OwnedFd, pool: &Pool, left: &LeftSocket) -> Result<Self, SetupError> {
+        let on = left.on.clone();
+        let [fill, completion, rx, tx] = left.slots;
+        let config = SocketConfig { fill, completion, rx, tx, ..SocketConfig::default() };
+        let fd = Arc::new(fd);
+        let rings = mapped::rings(&fd, &config);
+        let (rings, places) = rings.map_err(|e| SetupError::new(Step::Ring, &on, e))?;
+        pool.umem().shared_with(&fd, left.granted.several_frames);
+        let handle = Handle { fd, on: on.clone(), granted: left.granted.clone(), places };
+        Queue::resume(pool, rings, handle, left.usage, &left.left)
+            .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))
     }
 
     /// What was obtained.

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::ledger::{Account, Watch};
@@ -137,6 +137,8 @@ pub struct Umem(Arc<Inner>);
 struct Inner {
     memory: Memory,
     layout: Layout,
+    /// Whether its frames are this process's to use.
+    ours: AtomicBool,
     /// Sockets that the kernel knows to have this memory, and whether their packets may have several frames.
     sockets: Mutex<Vec<(Weak<OwnedFd>, bool)>>,
 }
@@ -166,10 +168,12 @@ struct Header {
     pools: AtomicU32,
     /// The next pool that nobody has opened.
     next_pool: AtomicU32,
+    /// 1 while whoever claims it first has it: a successor, or who offered it.
+    offered: AtomicU32,
 }
 
 /// "RW-UMEM" and the layout's version.
-const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x01");
+const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x02");
 
 impl Layout {
     fn new(frames: u32, chunk: Chunk, headroom: u32, pools: u8) -> Result<Self, UmemError> {
@@ -202,7 +206,7 @@ impl Umem {
         let memory = Memory::new(layout.end, config.pages, config.node).map_err(|source| {
             UmemError::Memory { frames: config.frames, bytes: layout.end, source }
         })?;
-        let umem = Self(Arc::new(Inner { memory, layout, sockets: Mutex::default() }));
+        let umem = Self::of(memory, layout, true);
         let header = umem.header();
         header.frames.store(layout.frames, Relaxed);
         header.chunk.store(layout.chunk.bytes(), Relaxed);
@@ -217,17 +221,54 @@ impl Umem {
     /// # Errors
     /// [`UmemError::Foreign`], [`UmemError::Memory`].
     pub fn from_file(file: OwnedFd) -> Result<Self, UmemError> {
-        let memory = Memory::from_file(file).map_err(|source| UmemError::Memory {
-            frames: 0,
-            bytes: 0,
-            source,
-        })?;
+        Self::of_memory(Memory::from_file(file))
+    }
+
+    /// The same, where nothing may be written: what is made of it must only read.
+    pub(crate) fn read_only(file: OwnedFd) -> Result<Self, UmemError> {
+        Self::of_memory(Memory::read_only(file))
+    }
+
+    fn of_memory(memory: io::Result<Memory>) -> Result<Self, UmemError> {
+        let memory = memory.map_err(|source| UmemError::Memory { frames: 0, bytes: 0, source })?;
         let foreign = |why: &str| UmemError::Foreign { why: why.into() };
         let layout = find_header(&memory).ok_or_else(|| foreign("it has no header"))?;
         if layout.end > memory.obtained().bytes {
             return Err(foreign("it is shorter than its header says"));
         }
-        Ok(Self(Arc::new(Inner { memory, layout, sockets: Mutex::default() })))
+        Ok(Self::of(memory, layout, false))
+    }
+
+    fn of(memory: Memory, layout: Layout, ours: bool) -> Self {
+        let (ours, sockets) = (AtomicBool::new(ours), Mutex::default());
+        Self(Arc::new(Inner { memory, layout, ours, sockets }))
+    }
+
+    /// Offers it, with all its frames, to whoever claims it first: a successor that was given [`Umem::file`], or this process, which
+    /// goes on then. Until it has claimed it, this process must use neither its pools nor their queues and packets, but may drop
+    /// queues: what they have stays with the kernel.
+    pub fn offer(&self) {
+        self.0.ours.store(false, Relaxed);
+        // Release: whoever claims it sees all that was written before.
+        self.header().offered.store(1, Release);
+    }
+
+    /// Claims memory that was offered. Whether it is ours now; else somebody else was first.
+    pub fn claim(&self) -> bool {
+        let claimed = self.header().offered.compare_exchange(1, 0, Acquire, Relaxed).is_ok();
+        self.0.ours.fetch_or(claimed, Relaxed);
+        claimed
+    }
+
+    pub(crate) fn is_ours(&self) -> bool {
+        self.0.ours.load(Relaxed)
+    }
+
+    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). To be used once this
+    /// process has claimed the memory ([`Umem::claim`]). None where there is no such pool.
+    pub fn take_over_pool(&self, number: u8, free: u32) -> Option<Pool> {
+        let fits = number < self.layout().pools && free <= self.frames();
+        fits.then(|| Pool::taken_over(self.clone(), number, free))
     }
 
     /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use.

@@ -463,9 +463,10 @@ fn a_leak_is_named() {
             leak.push(packet);
         }
     }
+    pool.set_now(100);
     let _young = pool.allocate();
     let (mut found, mut looks) = (Vec::new(), 0);
-    while !watch.aged(300, 100, 50, &mut found) {
+    while !watch.aged(300, 50, &mut found) {
         looks += 1;
     }
     assert_eq!(looks, 3);

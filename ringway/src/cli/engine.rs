@@ -1,6 +1,6 @@
 //! `ringway engine`: packet programs in user space.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -31,6 +31,34 @@ pub enum EngineApp {
     Bid(BidArgs),
     /// Count what comes, and drop it.
     Sink(SinkArgs),
+    /// Look at an engine that runs, from outside: who has which frames, since when, and what is in them.
+    Inspect(InspectArgs),
+}
+
+/// `ringway engine inspect`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Takes root, or the user that the engine runs as. Its memory is mapped for reading: it does not notice. Ages are by the     worker's clock. What is shown of a frame is what lies where received packets begin; how long it is only its owner knows.\n\n\
+    Examples:\n  ringway engine inspect 4711\n  ringway engine inspect 4711 --interval 10 --hex\n  ringway engine inspect 4711 --memory-map"
+)]
+pub struct InspectArgs {
+    /// The engine's process.
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+    /// Look again every so many seconds, until Ctrl-C or the engine's end.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub interval: Option<u32>,
+    /// Show so many of the oldest frames that are held, being sent or between workers.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub oldest: usize,
+    /// With the first 64 bytes of each.
+    #[arg(long)]
+    pub hex: bool,
+    /// Show instead where packet memory, rings, stacks and code lie, in which pages, and how much of each is in memory.
+    #[arg(long, conflicts_with_all = ["interval", "hex", "output"])]
+    pub memory_map: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// What all apps have in common.
@@ -69,6 +97,19 @@ pub struct WorkArgs {
     /// Frames of 2048 bytes for each worker's packets; each af_xdp port takes 2048 of them for reception.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub frames: u32,
+    /// Listen there for a successor, which goes on with sockets, memory and programs of this one: --take-over.
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Take over from the engine that listens there, and go on with its af_xdp ports: packets stay in their rings meanwhile. It takes the
+    /// same workers and af_xdp ports, any app, and memory as that one has. The other one ends; or goes on, where this does not work out.
+    #[arg(long, value_name = "PATH", conflicts_with = "frames")]
+    pub take_over: Option<PathBuf>,
+    /// Answer Prometheus there: http://ADDRESS:PORT/metrics. Whoever reaches it may read.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+    /// Say at the start where packet memory, rings, stacks and code lie, in which pages, and how much of each is in memory.
+    #[arg(long)]
+    pub memory_map: bool,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use ringway_config::{Log, LogFormat, LogLevel};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Offer, Sink, UdpEcho};
+use ringway_engine::inspect::Inspection;
 use ringway_engine::ports::af_xdp::{self, Loader};
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::{
-    App, AppFactory, Engine, EngineConfig, EngineError, Idle, Obtained, Options, Report, Status,
-    WorkerConfig,
+    App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
+    Options, Predecessor, Report, Status, WorkerConfig,
 };
 use ringway_gateway::preflight::{self, Queue};
 use ringway_gateway::words::counted;
@@ -25,11 +26,15 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, OnLoss, Output, WorkArgs};
+use crate::command::engine_metrics::Metrics;
+use crate::command::inspect;
 use crate::exit::{self, Exit};
 use crate::table;
 
 /// How often it says how it goes, unasked.
 const SAYS: Duration = Duration::from_secs(60);
+/// How often it looks whether frames are let go.
+const SEARCHES: Duration = Duration::from_secs(1);
 /// How often it looks whether it is to end.
 const LOOKS: Duration = Duration::from_millis(50);
 
@@ -46,6 +51,9 @@ struct Document {
 
 /// Runs until told to stop, or until there is nothing left to do.
 pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
+    if let EngineApp::Inspect(args) = &args.app {
+        return inspect::main(args);
+    }
     let (work, app) = app(&args.app)?;
     // Before there are threads, so that all hear of them.
     let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
@@ -58,8 +66,22 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
         Log { format: LogFormat::Text, level: LogLevel::Info, log_checks: false },
         None,
     )?;
-    let ports = ports(work)?;
-    let workers = spread::workers(&ports)?;
+    let metrics = work.metrics.map(Metrics::listen).transpose()?;
+    let engine = start(work, &app, options)?;
+    let control = work.control.as_deref();
+    let control = control.map(|path| Control::bind(path, work.take_over.is_some())).transpose()?;
+    if work.memory_map {
+        eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
+    }
+    let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
+    eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
+    watch(&engine, signals, control.as_ref(), metrics.as_ref());
+    finish(engine.stop(), work.output.output)
+}
+
+/// Its workers, one for each queue.
+fn start(work: &WorkArgs, app: &AppFactory, options: Options) -> anyhow::Result<Engine> {
+    let workers = spread::workers(&ports(work)?)?;
     // Of all workers together it has to be counted.
     let frames = work.frames.saturating_mul(u32::try_from(workers.len())?);
     let umem = UmemConfig { frames, ..UmemConfig::default() };
@@ -69,13 +91,13 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     let workers = workers.into_iter().zip(cpus).map(worker).collect();
     let loader = (!work.only.is_empty()).then(|| loader(work.only.clone()));
     let config = EngineConfig { umem, options, loader };
-    // Its text has that of its causes in it.
-    let engine = Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?;
+    let engine = match &work.take_over {
+        Some(path) => take_over(path, &config, workers)?,
+        // Its text has that of its causes in it.
+        None => Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?,
+    };
     diagnose(engine.obtained(), room_bytes);
-    let ports: Vec<_> = ports.iter().map(ToString::to_string).collect();
-    eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
-    watch(&engine, signals);
-    finish(engine.stop(), work.output.output)
+    Ok(engine)
 }
 
 /// Ports, with what is said of all of them.
@@ -150,8 +172,14 @@ fn diagnose(obtained: &[Obtained], room_bytes: u32) {
 }
 
 /// Until a signal says so, or the worker ends.
-fn watch(engine: &Engine, mut signals: Signals) {
-    let mut said = Instant::now();
+fn watch(
+    engine: &Engine,
+    mut signals: Signals,
+    control: Option<&Control>,
+    metrics: Option<&Metrics>,
+) {
+    let (mut said, mut searched) = (Instant::now(), Instant::now());
+    let mut known = Vec::new();
     while !engine.is_over() {
         let mut asked = said.elapsed() >= SAYS;
         for signal in signals.pending() {
@@ -160,13 +188,55 @@ fn watch(engine: &Engine, mut signals: Signals) {
                 _ => return,
             }
         }
-        if asked {
-            said = Instant::now();
+        if asked || searched.elapsed() >= SEARCHES {
+            searched = Instant::now();
             let (status, silent) = engine.status();
-            eprint!("{status}");
-            silent.iter().for_each(|n| eprintln!("worker {n} has not answered within a second"));
+            say_leaks(&status.leaks, &mut known);
+            if asked {
+                said = Instant::now();
+                eprint!("{status}");
+                silent
+                    .iter()
+                    .for_each(|n| eprintln!("worker {n} has not answered within a second"));
+            }
+        }
+        if let Some(metrics) = metrics {
+            metrics.answer(engine);
+        }
+        if let Some(successor) = control.and_then(Control::asked) {
+            match engine.offer(&successor) {
+                Ok(true) => return eprintln!("a successor has taken over"),
+                Ok(false) => eprintln!("a successor has not taken over; this engine goes on"),
+                Err(error) => eprintln!("{error}"),
+            }
         }
         thread::sleep(LOOKS);
+    }
+}
+
+fn take_over(
+    path: &Path,
+    config: &EngineConfig,
+    workers: Vec<WorkerConfig>,
+) -> anyhow::Result<Engine> {
+    // Measured now, and not while nobody looks at the rings.
+    Cycles::per_second();
+    let predecessor = Predecessor::ask(path)?;
+    let (engine, gap) = Engine::succeed(config, workers, predecessor)?;
+    eprintln!("took over; for {:.1} ms nobody looked at the rings", gap.as_secs_f64() * 1e3);
+    Ok(engine)
+}
+
+/// Each once.
+fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
+    for leak in leaks {
+        let stage = (leak.worker, leak.stage.clone());
+        if !known.contains(&stage) {
+            eprintln!(
+                "leak: {leak}; that app has a bug, and the engine stops when no frame is left"
+            );
+            known.push(stage);
+        }
     }
 }
 
@@ -178,11 +248,14 @@ fn finish(ended: Vec<Result<Report, EngineError>>, output: Output) -> anyhow::Re
         let (worker, books) = (report.worker, &report.books);
         eprintln!("worker {worker}: the books do not balance, which is a bug of Ringway: {books}");
     }
-    let (workers, errors): (Vec<_>, Vec<_>) =
-        reports.into_iter().map(|report| (report.status, report.error)).unzip();
-    // What ended one, ended all.
-    let error = errors.into_iter().flatten().next();
-    let status = Status { schema: "ringway.engine/1", workers };
+    let (mut workers, mut leaks, mut error) = (Vec::new(), Vec::new(), None);
+    for report in reports {
+        workers.push(report.status);
+        leaks.extend(report.leaks);
+        // What ended one, ended all.
+        error = error.or(report.error);
+    }
+    let status = Status { schema: "ringway.engine/1", workers, leaks };
     match output {
         Output::Table => table::print(&status.to_string())?,
         Output::Json => {
@@ -221,6 +294,7 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
             (&args.host.work, factory(bid))
         }
         EngineApp::Sink(args) => (&args.work, factory(Sink::default)),
+        EngineApp::Inspect(_) => bail!("it is no program for packets"),
     })
 }
 

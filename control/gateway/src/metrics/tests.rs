@@ -119,7 +119,9 @@ fn with_too_many_backends_their_services_remain() {
 
 #[test]
 fn the_document_lists_them() {
-    let rows: Vec<&str> = DOCUMENT.lines().filter(|line| line.starts_with("| `")).collect();
+    // Those of `ringway engine` are held to the document where they are made.
+    let ours = |line: &&str| line.starts_with("| `") && !line.starts_with("| `ringway_engine_");
+    let rows: Vec<&str> = DOCUMENT.lines().filter(ours).collect();
     let want: Vec<String> = ALL.iter().map(row).collect();
     assert_eq!(rows, want, "the table of docs/metrics.md should be:\n{}", want.join("\n"));
 }

@@ -8,18 +8,20 @@
 //! end, or the port closes, takes nothing to send, and opens itself again when all is back: the worker's other ports go on.
 
 use std::fmt;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_host::Host;
 use ringway_wire::Mac;
 use ringway_xsk::{
-    Batch, Error, Hook, Mode, Pool, Program, Redirect, Rings, SetupError, Socket, SocketConfig,
+    Batch, Error, Hook, LeftSocket, Mode, Pool, Program, Redirect, Rings, SetupError, Socket,
+    SocketConfig,
 };
 use tracing::{info, warn};
 
 use crate::port::{Obtained, Port, PortError, PortStatistics};
 use crate::spec::Commons;
+use crate::succession::LeftPort;
 
 /// Queues that the program knows: 0 to 255.
 pub const QUEUES: u32 = 256;
@@ -105,10 +107,13 @@ impl AfXdp {
         config: &Config,
         commons: &Commons,
     ) -> Result<Self, PortError> {
-        let open = Some(open(&name, pool, config, commons)?);
+        let open = match commons.predecessor().and_then(|old| old.socket(&name)) {
+            Some(left) => take_over(&name, pool, config, commons, left)?,
+            None => open(&name, pool, config, commons)?,
+        };
         let (config, pool, commons) = (config.clone(), pool.clone(), commons.clone());
         let (before, said) = (PortStatistics::default(), String::new());
-        Ok(Self { name, config, pool, commons, open, before, said })
+        Ok(Self { name, config, pool, commons, open: Some(open), before, said })
     }
 
     /// The socket, with what was obtained of what was asked for; none while it is lost.
@@ -197,6 +202,21 @@ fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<O
     Ok(Open { socket, redirect, mac })
 }
 
+/// Goes on with a predecessor's socket and program.
+fn take_over(
+    name: &str,
+    pool: &Pool,
+    config: &Config,
+    commons: &Commons,
+    (socket, left, mac): (OwnedFd, LeftSocket, Option<Mac>),
+) -> Result<Open, PortError> {
+    let setup = |source| PortError::Setup { port: name.to_owned(), source };
+    let loader = commons.loader();
+    let redirect = commons.redirect(&config.interface, || attach(config, loader)).map_err(setup)?;
+    let socket = Socket::take_over(socket, pool, &left).map_err(setup)?;
+    Ok(Open { socket, redirect, mac })
+}
+
 fn attach(config: &Config, loader: Option<&Loader>) -> Result<Redirect, SetupError> {
     let interface = &config.interface;
     let attach = |hook| match loader {
@@ -273,6 +293,18 @@ impl Port for AfXdp {
             return Ok(());
         }
         self.look().or_else(|error| self.lost(error))
+    }
+
+    fn leave(&mut self) -> Option<LeftPort> {
+        let open = self.open.as_mut()?;
+        Some(LeftPort {
+            name: self.name.clone(),
+            interface: self.config.interface.clone(),
+            socket: open.socket.as_fd().try_clone_to_owned().ok()?,
+            left: open.socket.leave(),
+            redirect: open.redirect.clone(),
+            mac: open.mac,
+        })
     }
 
     fn mac(&self) -> Option<Mac> {

@@ -9,4 +9,5 @@ mod books;
 mod damaged;
 mod frames;
 mod hello;
+mod leaks;
 mod threads;

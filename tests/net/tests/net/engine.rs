@@ -1,10 +1,11 @@
 //! `ringway engine`: packet programs on veth, whose other end is the kernel's own stack; and on capture files.
 
-use std::net::UdpSocket;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use ringway_net_tests::{SOON, binary, needs_root, ringway};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
 use serde_json::Value;
@@ -104,6 +105,137 @@ fn datagrams_and_bids_are_answered() -> Result<()> {
         let counters = &document["workers"][0]["app_counters"];
         ensure!(counters[0]["name"] == "client 0: requests", "{document}");
     }
+    Ok(())
+}
+
+/// Another process looks on, and the engine does not notice.
+#[test]
+fn an_engine_is_inspected() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    ours.ip("link set lo up")?;
+    let words = [
+        ["icmp", "--port", "af_xdp:eth0:0", "--address"],
+        ["10.8.0.9", "--memory-map", "--metrics", "127.0.0.1:9811"],
+    ]
+    .concat();
+    let icmp = start(&ours, &words)?;
+    wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
+    let pid = icmp.pid().to_string();
+    let inspect = |words: &[&str]| ringway(&ours, &[&["engine", "inspect"], words].concat());
+
+    let ran = inspect(&[&pid, "-o", "json"])?;
+    let look = ran.json()?;
+    let owners = look["owners"].as_array().context("owners")?;
+    let frames: u64 = owners.iter().filter_map(|owner| owner["frames"].as_u64()).sum();
+    ensure!(frames == 16_384 && look["schema"] == "ringway.inspect/1", "{look}");
+    let fill = owners.iter().find(|owner| owner["place"] == "fill").context("fill")?;
+    ensure!(fill["frames"] == 2048 && fill["whose"] == "eth0, queue 0", "{look}");
+    let interface = &look["interfaces"][0];
+    ensure!(interface["interface"] == "eth0", "{look}");
+    ensure!(interface["rx_packets"].as_u64() > Some(0), "{look}");
+
+    let asked = |path: &str| -> Result<String> {
+        let mut stream = ours.run(|| TcpStream::connect("127.0.0.1:9811"))??;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    };
+    let metrics = asked("/metrics")?;
+    for line in [
+        "HTTP/1.1 200 OK\r\n",
+        "ringway_engine_worker_info{worker=\"0\",app=\"icmp\"} 1\n",
+        "ringway_engine_frames{worker=\"0\",place=\"fill\"} 2048\n",
+        "ringway_engine_rx_ring_full_packets_total{worker=\"0\",port=\"af_xdp:eth0:0\"} 0\n",
+        "ringway_engine_ledger_difference_packets{worker=\"0\"} 0\n",
+    ] {
+        ensure!(metrics.contains(line), "{line} is not in {metrics}");
+    }
+    ensure!(asked("/")?.starts_with("HTTP/1.1 404 "), "{}", asked("/")?);
+
+    let map = inspect(&[&pid, "--memory-map"])?;
+    for part in [
+        "UMEM: frames",
+        "UMEM: books",
+        "ring: RX",
+        "ring: TX",
+        "ring: FILL",
+        "ring: COMPLETION",
+        "code",
+        "stack",
+    ] {
+        ensure!(map.code == 0 && map.out.contains(part), "{part}: {map:?}");
+    }
+
+    // It looks again and again, until the engine ends; which still balances.
+    let mut command = ours.command(binary()?);
+    command.args(["engine", "inspect", &pid, "--interval", "1", "--hex"]);
+    let mut looking = ours.spawn(command)?;
+    looking.wait_for_log("eth0, queue 0", SOON)?;
+    end(icmp)?;
+    let looked = looking.wait(SOON)?;
+    ensure!(looked.status.success() && looked.log.contains("has ended"), "{}", looked.log);
+
+    for (pid, said) in [(&*pid, "no process"), ("2147483647", "no process"), ("0", "no process")] {
+        let ran = inspect(&[pid])?;
+        ensure!(ran.code == 1 && ran.err.contains(said), "{pid}: {ran:?}");
+    }
+    let own = std::process::id().to_string();
+    let ran = inspect(&[&own])?;
+    ensure!(ran.code == 1 && ran.err.contains("is no engine"), "{ran:?}");
+    Ok(())
+}
+
+/// A successor goes on with sockets and memory while packets come; one that does not fit leaves the engine as it was.
+#[test]
+fn one_engine_takes_over_from_another() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let directory = tempfile::tempdir()?;
+    let control = directory.path().join("control").display().to_string();
+    let icmp = ["icmp", "--address", "10.8.0.9", "--port"];
+    let first = [&icmp[..], &["af_xdp:eth0:0", "--control", &control]].concat();
+    let mut running = start(&ours, &first)?;
+    wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
+
+    let mut flood = client.command("ping");
+    flood.args(["-i", "0.002", "-w", "60", "-c", "20000", "10.8.0.9"]);
+    let mut flood = client.spawn(flood)?;
+    for word in ["af_packet:eth0", "af_xdp:eth0:1"] {
+        let other = [&["engine"], &icmp[..], &[word, "--take-over", &control]].concat();
+        let ran = ringway(&ours, &other)?;
+        ensure!(ran.code == 1 && ran.err.contains("start with the same"), "{ran:?}");
+        running.wait_for_log("this engine goes on", SOON)?;
+    }
+    let next = [&first[..], &["--take-over", &control]].concat();
+    for _ in 0..3 {
+        let successor = start(&ours, &next)?;
+        let ended = running.wait(SOON)?;
+        ensure!(ended.status.success() && ended.log.contains("has taken over"), "{}", ended.log);
+        ensure!(ended.log.contains("\"balanced\": true"), "{}", ended.log);
+        running = successor;
+        ensure!(running.log().contains("nobody looked at the rings"), "{}", running.log());
+        wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
+    }
+    flood.signal(Signal::INT)?;
+    let flooded = flood.wait(SOON)?;
+    // All that was in the rings was answered, but what came while an app was being changed may have been dropped with it.
+    let summary = flooded.log.lines().find(|line| line.contains("received")).context("ping")?;
+    let numbers: Vec<u64> = summary.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let [sent, received] = numbers[..2] else { anyhow::bail!("{summary}") };
+    ensure!(sent > 0 && sent - received <= 3 * 64, "{summary}");
+    let document = end(running)?;
+    let frames = &document["workers"][0]["frames"];
+    let all: u64 = ["free_frames", "fill_frames", "held_frames", "tx_frames"]
+        .iter()
+        .filter_map(|place| frames[place].as_u64())
+        .sum();
+    ensure!(all == 16_384 && frames["held_frames"] == 0, "{document}");
+    ensure!(!std::path::Path::new(&control).exists(), "the socket is still there");
+
+    let ran = ringway(&ours, &[&["engine"], &next[..]].concat())?;
+    ensure!(ran.code == 1 && ran.err.contains("--control PATH"), "{ran:?}");
     Ok(())
 }
 

@@ -1,0 +1,414 @@
+//! One engine goes on where another stops, with the same memory, sockets and programs, and packets stay in their rings meanwhile.
+//!
+//! ```text
+//! predecessor                                   successor
+//!   looks every 50 ms            <-- connects --
+//!                                -- memory -->   maps it
+//!   workers stop between rounds  <-- "mapped" --
+//!   offers its memory            -- letter, descriptors -->  maps rings, opens pools and ports
+//!                                                claims the memory, and goes on
+//!   ends                         <-- "taken" --
+//! ```
+//! Whose the memory is, one word in it says, which one of them exchanges. So if the successor ends or hangs before it claims, the
+//! predecessor claims it itself and goes on; a successor that is late finds nothing to claim.
+
+use std::fs;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringway_wire::Mac;
+use ringway_xsk::{Hook, LeftSocket, Redirect, Umem, UmemError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, chmod};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// How long either waits for the other while workers stand still ...
+const PATIENCE: Duration = Duration::from_secs(3);
+/// ... and while they do not: much memory takes long to map.
+const MUCH_PATIENCE: Duration = Duration::from_secs(10);
+/// Descriptors that one message can carry (`SCM_MAX_FD`, net/scm.h).
+const MOST_DESCRIPTORS: usize = 253;
+const REQUEST: &[u8] = b"ringway.take-over/1";
+const MEMORY: &[u8] = b"memory";
+const MAPPED: &[u8] = b"mapped";
+const TAKEN: &[u8] = b"taken";
+
+/// Why one engine cannot go on where another stops.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SuccessionError {
+    /// The socket cannot be had.
+    #[error("{path}: {source}; {remedy}")]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The predecessor goes on itself.
+    #[error("the running engine refuses: {0}")]
+    Refused(String),
+    /// What it said was not understood.
+    #[error(
+        "what the running engine says is not understood ({0}); it may be of another version: end it, and start anew"
+    )]
+    Odd(String),
+    /// Other workers or ports than the predecessor's.
+    #[error(
+        "worker {worker} has {ours:?} here, and {theirs:?} in the running engine; start with the same workers and af_xdp ports"
+    )]
+    Ports {
+        /// Its number.
+        worker: usize,
+        /// As asked for.
+        ours: Vec<String>,
+        /// As it is.
+        theirs: Vec<String>,
+    },
+    /// See [`UmemError`].
+    #[error(transparent)]
+    Umem(#[from] UmemError),
+    /// The predecessor went on before this one was ready.
+    #[error("the running engine has not waited, and goes on; try again")]
+    TooLate,
+}
+
+/// What a port leaves to a successor.
+pub struct LeftPort {
+    pub(crate) name: String,
+    pub(crate) interface: String,
+    pub(crate) socket: OwnedFd,
+    pub(crate) left: LeftSocket,
+    pub(crate) redirect: Arc<Redirect>,
+    pub(crate) mac: Option<Mac>,
+}
+
+/// What a worker leaves.
+pub(crate) struct LeftWorker {
+    pub worker: usize,
+    /// Frames on its pool's list.
+    pub free: u32,
+    pub ports: Vec<LeftPort>,
+}
+
+/// What is said along with the descriptors: those of each program (map, attachment), of each socket.
+#[derive(Serialize, Deserialize)]
+enum Letter {
+    Refused(String),
+    Offer { paused_ns: u64, free: Vec<u32>, programs: Vec<Program>, sockets: Vec<SocketOf> },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Program {
+    interface: String,
+    generic: bool,
+    several_frames: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct SocketOf {
+    worker: usize,
+    port: String,
+    mac: Option<[u8; 6]>,
+    left: LeftSocket,
+}
+
+/// Where successors ask.
+#[derive(Debug)]
+pub struct Control {
+    socket: OwnedFd,
+    path: PathBuf,
+    /// By which it is known that nobody else has taken the path.
+    inode: u64,
+}
+
+/// A successor that asks.
+#[derive(Debug)]
+pub struct Successor(OwnedFd);
+
+impl Control {
+    /// Listens; only root and this process's own user are let in. `instead` of whoever listens there, which was taken over.
+    ///
+    /// # Errors
+    /// Where somebody listens there, something else lies there, or the directory cannot be written.
+    pub fn bind(path: &Path, instead: bool) -> Result<Self, SuccessionError> {
+        let failed = |remedy| {
+            move |source: io::Error| SuccessionError::Socket { path: path.into(), source, remedy }
+        };
+        if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+            if !instead && connected(path).is_ok() {
+                return Err(failed("take that engine over, or choose another path")(
+                    io::ErrorKind::AddrInUse.into(),
+                ));
+            }
+            // What a killed engine left.
+            fs::remove_file(path).map_err(failed("remove it"))?;
+        }
+        let remedy = "choose a path in a directory that may be written";
+        let listening = || {
+            let socket = self::socket()?;
+            bind(&socket, &SocketAddrUnix::new(path)?)?;
+            chmod(path, Mode::RUSR | Mode::WUSR)?;
+            listen(&socket, 1)?;
+            Ok((socket, fs::metadata(path)?.ino()))
+        };
+        let (socket, inode) = listening().map_err(failed(remedy))?;
+        Ok(Self { socket, path: path.into(), inode })
+    }
+
+    /// Somebody who may, and asks; does not wait for anybody.
+    pub fn asked(&self) -> Option<Successor> {
+        if !readable(self.socket.as_fd(), Duration::ZERO) {
+            return None;
+        }
+        let socket = accept_with(&self.socket, SocketFlags::CLOEXEC).ok()?;
+        let user = socket_peercred(&socket).ok()?.uid;
+        let may = user.is_root() || user == rustix::process::geteuid();
+        // It says so at once, or is somebody who looks whether we are there.
+        let mut said = [0; 64];
+        let _ = set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_millis(100)));
+        let (len, _) = recv(&socket, &mut said, RecvFlags::empty()).ok()?;
+        (may && said.get(..len) == Some(REQUEST)).then_some(Successor(socket))
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Successor {
+    pub(crate) fn refuse(&self, why: &str) {
+        if let Ok(letter) = serde_json::to_vec(&Letter::Refused(why.into())) {
+            let _ = send(&self.0, &letter, SendFlags::NOSIGNAL);
+        }
+    }
+
+    /// Has it map the memory while workers go on, since that takes longest.
+    pub(crate) fn prepare(&self, umem: &Umem) -> io::Result<()> {
+        send_with(self.0.as_fd(), MEMORY, &[umem.file()])?;
+        self.hear(MUCH_PATIENCE)
+    }
+
+    fn hear(&self, patience: Duration) -> io::Result<()> {
+        let mut said = [0; 16];
+        set_socket_timeout(&self.0, Timeout::Recv, Some(patience))?;
+        match recv(&self.0, &mut said, RecvFlags::empty())? {
+            (0, _) => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells it all, and waits until it has taken it or is gone.
+    pub(crate) fn offer(&self, workers: &[LeftWorker], paused_ns: u64) -> io::Result<()> {
+        let mut programs = Vec::<(&str, &Redirect)>::new();
+        for port in workers.iter().flat_map(|worker| &worker.ports) {
+            if !programs.iter().any(|(interface, _)| *interface == port.interface) {
+                programs.push((&port.interface, &port.redirect));
+            }
+        }
+        let ports = || workers.iter().flat_map(|w| w.ports.iter().map(|port| (w.worker, port)));
+        let program = |(interface, redirect): &(&str, &Redirect)| Program {
+            interface: (*interface).into(),
+            generic: redirect.hook() == Hook::Generic,
+            several_frames: redirect.several_frames(),
+        };
+        let socket = |(worker, port): (usize, &LeftPort)| SocketOf {
+            worker,
+            port: port.name.clone(),
+            mac: port.mac.map(|mac| mac.0),
+            left: port.left.clone(),
+        };
+        let letter = serde_json::to_vec(&Letter::Offer {
+            paused_ns,
+            free: workers.iter().map(|worker| worker.free).collect(),
+            programs: programs.iter().map(program).collect(),
+            sockets: ports().map(socket).collect(),
+        })?;
+        let of_programs = programs.iter().flat_map(|(_, r)| [r.map().as_fd(), r.link()]);
+        let of_sockets = ports().map(|(_, port)| port.socket.as_fd());
+        let fds: Vec<_> = of_programs.chain(of_sockets).collect();
+        send_with(self.0.as_fd(), &letter, &fds)?;
+        self.hear(PATIENCE)
+    }
+}
+
+/// A running engine that has offered itself.
+pub struct Predecessor {
+    connection: OwnedFd,
+    pub(crate) umem: Umem,
+    pub(crate) free: Vec<u32>,
+    pub(crate) programs: Vec<(String, Arc<Redirect>)>,
+    sockets: Mutex<Vec<(SocketOf, OwnedFd)>>,
+    paused_ns: u64,
+    verdict: AtomicU8,
+}
+
+/// What workers wait for before they begin.
+const CLAIMED: u8 = 1;
+
+impl Predecessor {
+    /// Asks the engine that listens there to stop, and takes what it hands over. From now on it waits.
+    ///
+    /// # Errors
+    /// See [`SuccessionError`].
+    pub fn ask(path: &Path) -> Result<Self, SuccessionError> {
+        let failed = |source: io::Error| SuccessionError::Socket {
+            path: path.into(),
+            source,
+            remedy: "give the path that the running engine was started with: --control PATH",
+        };
+        let connection = connected(path).map_err(failed)?;
+        let patience = set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE));
+        patience.map_err(|e| failed(e.into()))?;
+        send(&connection, REQUEST, SendFlags::NOSIGNAL).map_err(|e| failed(e.into()))?;
+        if !readable(connection.as_fd(), PATIENCE) {
+            return Err(failed(io::ErrorKind::TimedOut.into()));
+        }
+        let odd = |why: String| SuccessionError::Odd(why);
+        let (said, mut fds) = receive_with(connection.as_fd()).map_err(failed)?;
+        if said.is_empty() {
+            let why = "it lets in root and its own user alone, or ends just now";
+            return Err(SuccessionError::Refused(why.into()));
+        }
+        let memory = fds.pop().filter(|_| said == MEMORY);
+        let umem = Umem::from_file(memory.ok_or_else(|| odd("no memory".into()))?)?;
+        send(&connection, MAPPED, SendFlags::NOSIGNAL).map_err(|_| SuccessionError::TooLate)?;
+        let (letter, fds) = receive_with(connection.as_fd()).map_err(failed)?;
+        let letter = serde_json::from_slice(&letter).map_err(|e| odd(e.to_string()))?;
+        let (paused_ns, free, programs, sockets) = match letter {
+            Letter::Refused(why) => return Err(SuccessionError::Refused(why)),
+            Letter::Offer { paused_ns, free, programs, sockets } => {
+                (paused_ns, free, programs, sockets)
+            }
+        };
+        if fds.len() != 2 * programs.len() + sockets.len() {
+            return Err(odd(format!("{} descriptors", fds.len())));
+        }
+        let mut fds = fds.into_iter();
+        // As many as were just counted.
+        let mut next = || fds.next().ok_or_else(|| odd("a descriptor is missing".into()));
+        let program = |program: Program| {
+            let hook = if program.generic { Hook::Generic } else { Hook::Native };
+            let redirect = Redirect::take_over(next()?, next()?, hook, program.several_frames)
+                .map_err(|e| odd(e.to_string()))?;
+            Ok((program.interface, Arc::new(redirect)))
+        };
+        let programs: Result<_, SuccessionError> = programs.into_iter().map(program).collect();
+        let programs = programs?;
+        let sockets = sockets.into_iter().zip(fds).collect();
+        let (sockets, verdict) = (Mutex::new(sockets), AtomicU8::new(0));
+        Ok(Self { connection, umem, free, programs, sockets, paused_ns, verdict })
+    }
+
+    /// Whether these are its workers and ports, which are asked for by their names.
+    pub(crate) fn fits(&self, wanted: &[Vec<String>]) -> Result<(), SuccessionError> {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        for worker in 0..wanted.len().max(self.free.len()) {
+            let mut ours = wanted.get(worker).cloned().unwrap_or_default();
+            let of_worker = sockets.iter().filter(|(socket, _)| socket.worker == worker);
+            let mut theirs: Vec<_> = of_worker.map(|(socket, _)| socket.port.clone()).collect();
+            ours.sort();
+            theirs.sort();
+            if ours != theirs || wanted.len() != self.free.len() {
+                return Err(SuccessionError::Ports { worker, ours, theirs });
+            }
+        }
+        Ok(())
+    }
+
+    /// The socket of a port.
+    pub(crate) fn socket(&self, port: &str) -> Option<(OwnedFd, LeftSocket, Option<Mac>)> {
+        let mut sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = sockets.iter().position(|(socket, _)| socket.port == port)?;
+        let (socket, fd) = sockets.remove(at);
+        Some((fd, socket.left, socket.mac.map(Mac)))
+    }
+
+    /// Claims the memory, and lets workers begin. How long nobody looked at the rings.
+    pub(crate) fn claim(&self) -> Result<Duration, SuccessionError> {
+        if !self.umem.claim() {
+            return Err(SuccessionError::TooLate);
+        }
+        self.verdict.store(CLAIMED, Release);
+        let gap = now_ns().saturating_sub(self.paused_ns);
+        // It would find out by itself.
+        let _ = send(&self.connection, TAKEN, SendFlags::NOSIGNAL);
+        Ok(Duration::from_nanos(gap))
+    }
+
+    pub(crate) fn is_claimed(&self) -> bool {
+        self.verdict.load(Acquire) == CLAIMED
+    }
+}
+
+/// The system's clock, which all processes share.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Not before the machine was started.
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+fn connected(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn readable(socket: BorrowedFd<'_>, patience: Duration) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    let patience = Timespec::try_from(patience).ok();
+    poll(&mut fds, patience.as_ref()).is_ok_and(|ready| ready > 0)
+}
+
+fn send_with(socket: BorrowedFd<'_>, letter: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("more sockets than one message carries"));
+    }
+    sendmsg(socket, &[IoSlice::new(letter)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+fn receive_with(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut letter = vec![0; 256 << 10];
+    let received = recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut letter)],
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    letter.truncate(received.bytes);
+    let rights = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok((letter, rights.flatten().collect()))
+}
