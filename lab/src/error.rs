@@ -38,6 +38,14 @@ pub enum Error {
     /// The program that feeds the gateway could not be loaded or run.
     #[error("the packet feeder: {0}; run as root on a kernel with BTF, 6.1 or newer")]
     Feeder(libbpf_rs::Error),
+    /// The program that sends from within the kernel could not be loaded or run.
+    #[error("sending from within the kernel: {0}; run as root on a kernel with BTF, 6.1 or newer")]
+    Live(libbpf_rs::Error),
+    /// Packets that it does not send.
+    #[error(
+        "from within the kernel only frames of up to 3000 bytes are sent that were made here; take another port for a capture's"
+    )]
+    NotLive,
     /// Its variables are not where they were built: a bug.
     #[error("the packet feeder has lost its variables: build ringway again, from clean")]
     NoVariables,

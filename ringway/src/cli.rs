@@ -1,12 +1,14 @@
 //! The command line. One definition for parsing, help and completions.
 
 mod engine;
+mod r#gen;
 
 use std::path::PathBuf;
 
 pub use self::engine::{
-    Cpus, EngineApp, EngineArgs, HostArgs, InspectArgs, L2fwdArgs, OnLoss, WorkArgs,
+    Cpus, EngineApp, EngineArgs, HostArgs, IcmpArgs, InspectArgs, L2fwdArgs, OnLoss, WorkArgs,
 };
+pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
@@ -60,6 +62,8 @@ pub enum Command {
     Decap(DecapArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
     Engine(EngineArgs),
+    /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it took.
+    Gen(GenArgs),
     /// Write a configuration from another balancer's.
     Import(ImportArgs),
     /// Watch real traffic go through Ringway and survive a backend's death.

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Detach(args) => command::detach::main(&args),
         Command::Decap(args) => command::decap::main(&args),
         Command::Engine(args) => command::engine::main(&args),
+        Command::Gen(args) => command::r#gen::main(&args),
         Command::Import(args) => command::import::main(&args),
         Command::Demo(args) => command::demo::main(&args),
         Command::Bench(args) => command::bench::main(&args),

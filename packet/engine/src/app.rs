@@ -45,6 +45,11 @@ pub trait App {
         false
     }
 
+    /// Whether it makes packets by itself: then it has something to do although nothing will arrive by any port.
+    fn is_source(&self) -> bool {
+        false
+    }
+
     /// Names of stages of its own, at most 14: what it says of a packet by [`own_stage`], and is named where packets are never let
     /// go. All others are in the stage in which they were received or made.
     fn stages(&self) -> &'static [&'static str] {
@@ -82,6 +87,10 @@ impl<A: App + ?Sized> App for Box<A> {
 
     fn is_finished(&self) -> bool {
         (**self).is_finished()
+    }
+
+    fn is_source(&self) -> bool {
+        (**self).is_source()
     }
 
     fn stages(&self) -> &'static [&'static str] {

@@ -52,6 +52,7 @@ pub mod apps;
 pub mod arch;
 mod burst;
 mod engine;
+pub mod generate;
 pub mod inspect;
 mod leak;
 mod port;

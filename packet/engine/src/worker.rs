@@ -212,8 +212,8 @@ impl<A: App> Worker<A> {
 
     /// Whether nothing will arrive, and nothing is left to be done.
     pub fn is_finished(&self) -> bool {
-        let over = self.app.is_finished()
-            || self.ways.outlets.iter().all(|outlet| outlet.port.is_finished());
+        let nothing_comes = || self.ways.outlets.iter().all(|outlet| outlet.port.is_finished());
+        let over = self.app.is_finished() || !self.app.is_source() && nothing_comes();
         over && self.ways.waiting() == 0
     }
 

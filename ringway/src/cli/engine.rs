@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_engine::spread::Spread;
@@ -23,8 +24,8 @@ pub struct EngineArgs {
 pub enum EngineApp {
     /// Forward between two ports, or back where it came from.
     L2fwd(L2fwdArgs),
-    /// Answer ARP, neighbour solicitations and pings.
-    Icmp(HostArgs),
+    /// Answer ARP, neighbour solicitations and pings; with --ping, ask as well.
+    Icmp(IcmpArgs),
     /// Send datagrams back where they came from.
     UdpEcho(UdpEchoArgs),
     /// Answer the requests of an auction: 50 bytes ask, 30 answer.
@@ -167,12 +168,40 @@ pub struct L2fwdArgs {
     pub work: WorkArgs,
 }
 
-/// `ringway engine icmp`, and whoever has addresses.
+/// `ringway engine icmp`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The addresses are the engine's alone: the kernel must not have them. Runs until Ctrl-C or SIGTERM.\n\n\
-    Example:\n  ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --address fd00::9"
+    after_help = "The addresses are the engine's alone: the kernel must not have them. Runs until Ctrl-C or SIGTERM, or until all --count were asked. \
+    Exit code 3 where --ping was not answered at all.\n\n\
+    Examples:\n  ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --address fd00::9\n  \
+    ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --ping 10.0.0.1 --count 5"
 )]
+pub struct IcmpArgs {
+    /// Send echo requests to this address on the link, which is found by ARP or neighbour discovery, and tell how long answers take.
+    #[arg(long, value_name = "ADDRESS")]
+    pub ping: Option<IpAddr>,
+    /// Time from one request to the next.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, requires = "ping")]
+    pub interval: Duration,
+    /// End after so many requests.
+    #[arg(long, value_name = "N", requires = "ping", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Bytes that each request carries.
+    #[arg(long, value_name = "BYTES", default_value_t = 56, requires = "ping", value_parser = clap::value_parser!(u16).range(18..=1472))]
+    pub size: u16,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("seconds, 0.001 to 3600".to_owned()),
+    }
+}
+
+/// Whoever has addresses.
+#[derive(Debug, Args)]
 pub struct HostArgs {
     /// An address to answer for. May be repeated.
     #[arg(long, value_name = "ADDRESS", required = true)]

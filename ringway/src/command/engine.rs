@@ -1,5 +1,7 @@
 //! `ringway engine`: a packet program in the foreground.
 
+mod ping;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,36 +53,37 @@ struct Document {
 
 /// Runs until told to stop, or until there is nothing left to do.
 pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
-    if let EngineApp::Inspect(args) = &args.app {
-        return inspect::main(args);
+    match &args.app {
+        EngineApp::Inspect(args) => return inspect::main(args),
+        EngineApp::Icmp(icmp) => {
+            if let Some(address) = icmp.ping {
+                return ping::main(icmp, address);
+            }
+        }
+        _ => (),
     }
     let (work, app) = app(&args.app)?;
     // Before there are threads, so that all hear of them.
     let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
-    let options = Options {
-        burst: work.burst.into(),
-        idle: if work.latency { Idle::Latency } else { Idle::Adaptive },
-        ..Options::default()
-    };
-    crate::logging::start(
-        Log { format: LogFormat::Text, level: LogLevel::Info, log_checks: false },
-        None,
-    )?;
     let metrics = work.metrics.map(Metrics::listen).transpose()?;
-    let engine = start(work, &app, options)?;
+    let engine = start(work, &app, work.latency)?;
     let control = work.control.as_deref();
     let control = control.map(|path| Control::bind(path, work.take_over.is_some())).transpose()?;
-    if work.memory_map {
-        eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
-    }
-    let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
-    eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
     watch(&engine, signals, control.as_ref(), metrics.as_ref());
     finish(engine.stop(), work.output.output)
 }
 
-/// Its workers, one for each queue.
-fn start(work: &WorkArgs, app: &AppFactory, options: Options) -> anyhow::Result<Engine> {
+/// Its workers, one for each queue; and says what it has got.
+fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Engine> {
+    crate::logging::start(
+        Log { format: LogFormat::Text, level: LogLevel::Info, log_checks: false },
+        None,
+    )?;
+    let options = Options {
+        burst: work.burst.into(),
+        idle: if latency { Idle::Latency } else { Idle::Adaptive },
+        ..Options::default()
+    };
     let workers = spread::workers(&ports(work)?)?;
     // Of all workers together it has to be counted.
     let frames = work.frames.saturating_mul(u32::try_from(workers.len())?);
@@ -97,6 +100,11 @@ fn start(work: &WorkArgs, app: &AppFactory, options: Options) -> anyhow::Result<
         None => Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?,
     };
     diagnose(engine.obtained(), room_bytes);
+    if work.memory_map {
+        eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
+    }
+    let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
+    eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
     Ok(engine)
 }
 
@@ -280,8 +288,8 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
             (&args.work, factory(move || L2fwd::new(macs)))
         }
         EngineApp::Icmp(args) => {
-            let host = host(args)?;
-            (&args.work, factory(move || Icmp::new(host.clone())))
+            let host = host(&args.host)?;
+            (&args.host.work, factory(move || Icmp::new(host.clone())))
         }
         EngineApp::UdpEcho(args) => {
             let (host, port) = (host(&args.host)?, args.udp_port);

@@ -14,6 +14,7 @@ pub mod engine;
 pub mod engine_metrics;
 pub mod explain;
 pub mod flows;
+pub mod r#gen;
 pub mod import;
 pub mod inspect;
 pub mod man;

@@ -46,6 +46,14 @@ impl Host {
         }
     }
 
+    /// The first of our addresses of the other's family; else any, and where there is none the unspecified one.
+    pub(crate) fn address_towards(&self, other: IpAddr) -> IpAddr {
+        let v4 = self.v4.first().map(|address| IpAddr::V4(*address));
+        let v6 = self.v6.first().map(|address| IpAddr::V6(*address));
+        let any = if other.is_ipv4() { v4.or(v6) } else { v6.or(v4) };
+        any.unwrap_or(Ipv6Addr::UNSPECIFIED.into())
+    }
+
     /// Turns a question about us into its answer, where it lies.
     ///
     /// # Errors

@@ -47,6 +47,10 @@ impl App for Source {
         self.left == 0
     }
 
+    fn is_source(&self) -> bool {
+        true
+    }
+
     fn statistics(&self) -> Vec<(String, u64)> {
         vec![("left to send".into(), self.left)]
     }

@@ -2,8 +2,12 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::{Arc, Mutex};
 
-use ringway_engine::apps::{Bid, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
+use ringway_engine::apps::{
+    Bid, Checker, Control, Generator, Icmp, L2fwd, Macs, Sink, Source, UdpEcho,
+};
+use ringway_engine::generate::{Checked, Clock};
 use ringway_engine::{
     App, Burst, Cycles, Options, Port as _, Verdict, Worker, ports::Memory, ports::Null,
 };
@@ -11,7 +15,7 @@ use ringway_wire::IntoBytes as _;
 use ringway_xsk::Batch;
 
 use crate::bench_of::pool;
-use crate::frames;
+use crate::{frames, generate};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -73,7 +77,10 @@ fn it_is_counted() {
 /// Packets that every app likes and such that it drops, round and round.
 #[test]
 fn none_for_a_packet() {
-    let apps: [Box<dyn App>; 7] = [
+    let clock = Clock::new();
+    let checked = Arc::new(Mutex::new(Checked::new(&[])));
+    let control = Arc::new(Control::default());
+    let apps: [Box<dyn App>; 9] = [
         Box::new(L2fwd::new(Macs::Swap)),
         Box::new(Icmp::new(frames::host())),
         Box::new(UdpEcho::new(frames::host(), frames::PORT)),
@@ -81,6 +88,8 @@ fn none_for_a_packet() {
         Box::new(Sink::default()),
         Box::new(Source::new(frames::ping(), 1_000_000, 32)),
         Box::new(Holds),
+        Box::new(Generator::new(generate::generated(1_000_000), clock, control)),
+        Box::new(Checker::new(clock, checked)),
     ];
     for app in apps {
         let (pool, name) = (pool(1024), app.name());

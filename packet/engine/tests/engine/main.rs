@@ -8,6 +8,8 @@ mod bench_of;
 mod books;
 mod damaged;
 mod frames;
+mod generate;
 mod hello;
 mod leaks;
+mod ping;
 mod threads;

@@ -66,6 +66,48 @@ fn pings_are_answered() -> Result<()> {
     Ok(())
 }
 
+/// It asks, too: whoever is there answers, and who is not there is missed.
+#[test]
+fn pings_are_sent() -> Result<()> {
+    needs_root!();
+    for port in PORTS {
+        let (_client, ours) = pair()?;
+        let icmp =
+            ["engine", "icmp", "--port", port, "--address", "10.8.0.9", "--address", "fd08::9"];
+        let asks = ["--interval", "0.05", "-o", "json", "--count"];
+        for address in ["10.8.0.2", "fd08::2"] {
+            let words = ["5", "--size", "600", "--ping", address];
+            let ran = ringway(&ours, &[&icmp[..], &asks, &words].concat())?;
+            ensure!(ran.code == 0, "{}", ran.said());
+            let document = ran.json()?;
+            ensure!(document["schema"] == "ringway.ping/1", "{document}");
+            ensure!(document["sent_packets"] == 5 && document["balanced"] == true, "{document}");
+            ensure!(document["received_packets"] == 5, "{document}");
+            ensure!(document["duplicate_packets"] == 0, "{document}");
+            let rtt = |name: &str| document["rtt"][name].as_f64().unwrap_or(-1.0);
+            ensure!(0.0 < rtt("min_ms") && rtt("min_ms") <= rtt("avg_ms"), "{document}");
+            ensure!(rtt("avg_ms") <= rtt("max_ms") && rtt("mdev_ms") >= 0.0, "{document}");
+        }
+        let shown = ringway(&ours, &[&icmp[..], &["--ping", "10.8.0.2", "--count", "1"]].concat())?;
+        ensure!(shown.err.contains("64 bytes from 10.8.0.2: icmp_seq=1 ttl=64"), "{shown:?}");
+        ensure!(shown.out.contains("1 packets transmitted, 1 received, 0.0000% packet loss"));
+        let nobody = ringway(&ours, &[&icmp[..], &asks, &["2", "--ping", "10.8.0.99"]].concat())?;
+        ensure!(nobody.code == 3 && nobody.json()?["mac"].is_null(), "{nobody:?}");
+    }
+    let (_client, ours) = pair()?;
+    let icmp = ["engine", "icmp", "--port", "af_packet:eth0", "--address", "10.8.0.9"];
+    for (words, said) in [
+        (&["--ping", "fd08::2"][..], "add an --address of its family"),
+        (&["--count", "2"], "--ping"),
+        (&["--ping", "10.8.0.2", "--size", "17"], "18"),
+        (&["--ping", "10.8.0.2", "--interval", "0"], "0.001"),
+    ] {
+        let ran = ringway(&ours, &[&icmp[..], words].concat())?;
+        ensure!(ran.code == 2 && ran.err.contains(said), "{words:?}: {ran:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn datagrams_and_bids_are_answered() -> Result<()> {
     needs_root!();

@@ -20,6 +20,7 @@ mod engine_ports;
 mod explain;
 mod flows;
 mod fragments;
+mod generate;
 mod guard;
 mod guide;
 mod health;

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Sends frames from within the kernel: run by BPF_PROG_TEST_RUN with BPF_F_TEST_XDP_LIVE_FRAMES, where what is redirected leaves by an interface.
+ * A frame comes as whoever had it before has left it, so its headers are written anew each time.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+/* Ethernet, a tag, IPv6, TCP and the stamp are 96 at most. */
+#define HEAD 96
+
+struct head {
+	__u8 bytes[HEAD];
+};
+
+/* Written by user space before: flows that take turns, with a stamp whose sequence number and time are 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct head);
+} heads SEC(".maps");
+
+/* Written by user space before. */
+__u32 flows;	/* heads there are */
+__u32 head_len; /* bytes of a head, at least 1 */
+__u32 numbers_at; /* where sequence number and time are, of 6 bytes each (packet/engine/src/generate/stamp.rs) */
+__u32 checksum_at; /* where the checksum over them is */
+__u32 no_zero;	   /* whether it is UDP's, which is not sent as zero */
+__u32 ifindex;	   /* to leave by */
+__s64 since_1970;  /* nanoseconds from 1970 until the clock's beginning */
+
+/* Read by user space. */
+__u64 sequence; /* the next one's number */
+
+/* Written here alone. */
+__u32 flow; /* the next one's */
+
+static __always_inline void halves(__be16 *to, __u64 number)
+{
+	to[0] = bpf_htons(number >> 32);
+	to[1] = bpf_htons(number >> 16);
+	to[2] = bpf_htons(number);
+}
+
+/* RFC 1624; the numbers were 0. */
+static __always_inline __u16 mended(__u16 checksum, const __be16 *numbers)
+{
+	__u32 sum = (__u16)~checksum;
+
+#pragma unroll
+	for (int i = 0; i < 6; i++)
+		sum += numbers[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	checksum = ~sum;
+	return no_zero && !checksum ? 0xffff : checksum;
+}
+
+SEC("xdp")
+int live(struct xdp_md *ctx)
+{
+	__u32 number = flow, len = head_len;
+	__u16 checksum;
+	__be16 numbers[6];
+	struct head *head = bpf_map_lookup_elem(&heads, &number);
+
+	if (!head || len < 1 || len > HEAD)
+		return XDP_ABORTED;
+	flow = number + 1 < flows ? number + 1 : 0;
+	halves(numbers, sequence);
+	halves(numbers + 3, bpf_ktime_get_ns() + since_1970);
+	if (bpf_xdp_store_bytes(ctx, 0, head->bytes, len) ||
+	    bpf_xdp_load_bytes(ctx, checksum_at, &checksum, sizeof(checksum)))
+		return XDP_ABORTED;
+	checksum = mended(checksum, numbers);
+	if (bpf_xdp_store_bytes(ctx, checksum_at, &checksum, sizeof(checksum)) ||
+	    bpf_xdp_store_bytes(ctx, numbers_at, numbers, sizeof(numbers)))
+		return XDP_ABORTED;
+	sequence++;
+	return bpf_redirect(ifindex, 0);
+}
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,104 @@
+//! A host that asks another one, with somebody between who loses and repeats answers.
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use ringway_engine::apps::{Asked, Host, Icmp, Ping, Pinged};
+use ringway_engine::ports::Memory;
+use ringway_engine::{App, Burst, Cycles, Options, Reason, Verdict, Worker};
+use ringway_wire::Mac;
+
+use crate::bench_of::pool;
+
+fn host(last: u8) -> Host {
+    let addresses = [IpAddr::from([10, 0, 0, last]), format!("fd00::{last}").parse().unwrap()];
+    Host::new(Mac([2, 0, 0, 0, 0, last]), addresses)
+}
+
+/// Between port 0, who asks, and port 1, who answers: of the answers after the first, which says where the other is, drops every fifth and
+/// sends every seventh twice.
+#[derive(Default)]
+struct Bad(u64);
+
+impl App for Bad {
+    fn name(&self) -> &'static str {
+        "bad"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let (to, mut again) = (1 - burst.from(), Vec::new());
+        burst.decide(|packet| {
+            if to == 1 {
+                return Verdict::Forward(1);
+            }
+            self.0 += 1;
+            match self.0 - 1 {
+                0 => (),
+                n if n % 5 == 0 => return Verdict::Drop(Reason::Consumed),
+                n if n % 7 == 0 => again.push(packet.data().to_vec()),
+                _ => (),
+            }
+            Verdict::Forward(0)
+        });
+        for frame in again {
+            let made = burst.originate(|packet| {
+                packet.append(&frame).unwrap();
+                Verdict::Forward(0)
+            });
+            assert!(made);
+        }
+    }
+}
+
+fn pinged(address: &str, count: u64) -> Pinged {
+    let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
+    let asked = Asked {
+        address: address.parse().unwrap(),
+        interval: Duration::from_millis(1),
+        count: Some(count),
+        size: 18,
+    };
+    let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
+    let (one, two) = Memory::pair("a", &pool, 64).unwrap();
+    let (three, four) = Memory::pair("b", &pool, 64).unwrap();
+    let options = Options::default();
+    let mut asks = Worker::new(pool.clone(), vec![Box::new(one)], ping, options);
+    let between: Vec<Box<dyn ringway_engine::Port>> = vec![Box::new(two), Box::new(three)];
+    let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
+    let mut answers = Worker::new(pool.clone(), vec![Box::new(four)], Icmp::new(host(2)), options);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !asks.is_finished() {
+        assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
+        asks.round().unwrap();
+        between.round().unwrap();
+        answers.round().unwrap();
+    }
+    for status in [asks.status(), between.status(), answers.status()] {
+        assert_eq!(status.packets.difference_packets, 0, "{status}");
+    }
+    drop(asks);
+    Arc::into_inner(pinged).unwrap().into_inner().unwrap()
+}
+
+#[test]
+fn what_is_lost_and_what_comes_twice() {
+    for address in ["10.0.0.2", "fd00::2"] {
+        let pinged = pinged(address, 70);
+        assert_eq!((pinged.mac, pinged.questions), (Some(Mac([2, 0, 0, 0, 0, 2])), 1));
+        assert_eq!(pinged.sent, 70);
+        assert_eq!(pinged.answered(), 70 - 14, "every fifth of the answers 1 to 70 is lost");
+        // 7, 14, ..., 70, but those that are lost: 35 and 70.
+        assert_eq!(pinged.duplicates, 8);
+        assert_eq!(pinged.latest.len() as u64, pinged.received);
+        assert!(pinged.latest.iter().all(|answer| answer.ttl == 64 && answer.bytes == 26));
+        let [min, mean, max, _] = pinged.rtt.milliseconds().unwrap();
+        assert!(0.0 < min && min <= mean && mean <= max);
+    }
+}
+
+#[test]
+fn nobody_is_there() {
+    let pinged = pinged("10.0.0.3", 70);
+    assert_eq!((pinged.mac, pinged.questions, pinged.sent), (None, 3, 0));
+}

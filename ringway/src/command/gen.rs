@@ -1,0 +1,233 @@
+//! `ringway gen`: sends packets, receives them, and says what became of them.
+
+mod recipe;
+mod report;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use ringway_engine::apps::{Checker, Control, Generated, Generator};
+use ringway_engine::generate::{Checked, Clock};
+use ringway_engine::{
+    App, AppFactory, Engine, EngineConfig, Idle, Options, PortSpec, WorkerConfig,
+};
+use ringway_lab::live;
+use ringway_xsk::{Chunk, UmemConfig};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::report::{Log, Report};
+use crate::cli::{GenArgs, GenPort, Output};
+use crate::exit::{Exit, say};
+use crate::table;
+
+/// How often it looks whether something has happened.
+const LOOKS: Duration = Duration::from_millis(5);
+/// Packets that are on their way still come within this time of the one before, and all of them within the other.
+const QUIET: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Frames up to this length fit into 2 048 bytes.
+const SHORT: usize = 1792;
+
+/// Sends and receives until there is no more of it, or somebody says so.
+pub fn main(args: &GenArgs) -> anyhow::Result<Exit> {
+    let generated = args.port.as_ref().map(|port| recipe::generated(args, port)).transpose()?;
+    // Before there are threads, so that all hear of them.
+    let signals = Signals::new([SIGINT, SIGTERM]).context("signals are not heard")?;
+    let mut run = Run::start(args, generated, signals)?;
+    run.watch();
+    let report = run.end()?;
+    match args.output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(&report)?,
+    }
+    match report.error {
+        _ if !report.balanced => {
+            say("the books do not balance, which is a bug of Ringway");
+            Ok(Exit::Unhealthy)
+        }
+        Some(error) => Err(anyhow::anyhow!(error)),
+        None => Ok(Exit::Done),
+    }
+}
+
+/// A sender, a receiver, or both.
+struct Run<'a> {
+    args: &'a GenArgs,
+    signals: Signals,
+    engine: Option<Engine>,
+    live: Option<JoinHandle<Result<(), ringway_lab::Error>>>,
+    control: Arc<Control>,
+    checked: Arc<Mutex<Checked>>,
+    start: Instant,
+    log: Log,
+    stream: u16,
+    told: bool,
+}
+
+impl<'a> Run<'a> {
+    fn start(
+        args: &'a GenArgs,
+        generated: Option<Generated>,
+        signals: Signals,
+    ) -> anyhow::Result<Self> {
+        let (clock, control) = (Clock::new(), Arc::<Control>::default());
+        let stream = generated.as_ref().map(|generated| generated.stream);
+        let checked = Arc::new(Mutex::new(Checked::new(stream.as_slice())));
+        let longest = generated.iter().flat_map(|generated| &generated.templates);
+        let longest = longest.map(|template| template.frame().len()).max().unwrap_or(0);
+        let mut workers = Vec::new();
+        if !args.sink.is_empty() {
+            let checked = checked.clone();
+            let app = factory(move || Checker::new(clock, checked.clone()));
+            workers.push(WorkerConfig { cpu: args.sink_cpu, ports: args.sink.clone(), app });
+        }
+        // Last, so that the receiver is there when it begins.
+        let mut live_one = None;
+        match (&args.port, generated) {
+            (Some(GenPort::Engine(port)), Some(generated)) => {
+                workers.push(sender(args.cpu, port, generated, clock, &control));
+            }
+            (Some(GenPort::Live(name)), Some(generated)) => live_one = Some((name, generated)),
+            _ => (),
+        }
+        let engine = match workers.is_empty() {
+            true => None,
+            false => Some(Engine::start(&config(args, longest), workers)?),
+        };
+        let live = live_one.map(|(name, generated)| {
+            let ifindex = ringway_host::interface_by_name(name)?.link.ifindex;
+            let control = control.clone();
+            let run = move || live::run(&generated, ifindex, clock, &control);
+            thread::Builder::new().name("live".into()).spawn(run).context("no thread for it")
+        });
+        let ports = args.port.iter().map(ToString::to_string);
+        let ports: Vec<_> = ports.chain(args.sink.iter().map(ToString::to_string)).collect();
+        say(format_args!("running on {}; Ctrl-C ends it, with the report", ports.join(", ")));
+        Ok(Self {
+            args,
+            signals,
+            engine,
+            live: live.transpose()?,
+            control,
+            checked,
+            start: Instant::now(),
+            log: Log::new(args.interval),
+            stream: stream.unwrap_or_default(),
+            told: false,
+        })
+    }
+
+    /// Until all is sent, and received as far as it comes.
+    fn watch(&mut self) {
+        while !self.told && !self.is_sent() {
+            self.look();
+            let over = |seconds| self.start.elapsed() >= seconds;
+            self.told |= self.args.port.is_none() && self.args.seconds.is_some_and(over);
+        }
+        self.control.stop();
+        let since = Instant::now();
+        while !self.is_gone() && since.elapsed() < PATIENCE {
+            self.look();
+        }
+        if self.args.port.is_some() && !self.args.sink.is_empty() {
+            self.wait_for_the_rest();
+        }
+    }
+
+    fn wait_for_the_rest(&mut self) {
+        self.told = false;
+        let (since, sent) = (Instant::now(), self.control.made().packets);
+        let (mut last, mut seen) = (Instant::now(), 0);
+        while !self.told && last.elapsed() < QUIET && since.elapsed() < PATIENCE {
+            let (unique, all) = {
+                let checked = lock(&self.checked);
+                (checked.unique_packets(), checked.received_packets())
+            };
+            if all != seen {
+                (last, seen) = (Instant::now(), all);
+            }
+            if unique >= sent {
+                return;
+            }
+            self.look();
+        }
+    }
+
+    /// Whether no more is made, or somebody has ended who should not.
+    fn is_sent(&self) -> bool {
+        let live = self.live.as_ref().is_some_and(JoinHandle::is_finished);
+        live || self.control.made().finished || self.engine.as_ref().is_some_and(Engine::is_over)
+    }
+
+    /// Whether what was made has left its port's rings.
+    fn is_gone(&self) -> bool {
+        match &self.args.port {
+            Some(GenPort::Engine(_)) => self.engine.as_ref().is_some_and(Engine::is_over),
+            Some(GenPort::Live(_)) => self.live.as_ref().is_some_and(JoinHandle::is_finished),
+            None => true,
+        }
+    }
+
+    /// Waits a little, hears signals, and says how it goes.
+    fn look(&mut self) {
+        thread::sleep(LOOKS);
+        self.told |= self.signals.pending().next().is_some();
+        let received = lock(&self.checked).received_packets();
+        self.log.tick(self.args, &self.control.made(), received);
+    }
+
+    fn end(mut self) -> anyhow::Result<Report> {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let mut error = None;
+        if let Some(live) = self.live.take() {
+            let ended = live.join().map_err(|_| anyhow::anyhow!("the sender has panicked"))?;
+            error = ended.err().map(|error| error.to_string());
+        }
+        let mut ended = Vec::new();
+        for report in self.engine.take().map(Engine::stop).unwrap_or_default() {
+            ended.push(report?);
+        }
+        let failed = ended.iter().find_map(|report| report.error.as_ref());
+        error = error.or_else(|| failed.map(ToString::to_string));
+        let (made, checked) = (self.control.made(), lock(&self.checked));
+        let mut report =
+            Report::new(self.args, self.stream, &made, &checked, &ended, self.log.intervals());
+        (report.seconds, report.error) = (seconds, error);
+        Ok(report)
+    }
+}
+
+fn sender(
+    cpu: Option<usize>,
+    port: &PortSpec,
+    generated: Generated,
+    clock: Clock,
+    control: &Arc<Control>,
+) -> WorkerConfig {
+    let control = control.clone();
+    let app = factory(move || Generator::new(generated.clone(), clock, control.clone()));
+    WorkerConfig { cpu, ports: vec![port.clone()], app }
+}
+
+fn factory<A: App + 'static>(make: impl Fn() -> A + Send + Sync + 'static) -> AppFactory {
+    Arc::new(move || Box::new(make()))
+}
+
+fn config(args: &GenArgs, longest: usize) -> EngineConfig {
+    let chunk = if longest > SHORT { Chunk::Bytes4096 } else { Chunk::Bytes2048 };
+    // Who sleeps keeps no rate, and measures his own waking up.
+    let options = Options { idle: Idle::Latency, ..Options::default() };
+    EngineConfig {
+        umem: UmemConfig { frames: args.frames, chunk, ..UmemConfig::default() },
+        options,
+        loader: None,
+    }
+}
+
+/// Counts that are whole, whoever panicked.
+fn lock(checked: &Mutex<Checked>) -> MutexGuard<'_, Checked> {
+    checked.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,331 @@
+//! What was intended, sent and received: as a table and as JSON (`ringway.gen/1`).
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use ringway_engine::apps::Made;
+use ringway_engine::generate::{Checked, Latency};
+use serde::Serialize;
+
+use crate::cli::{GenArgs, GenPort, Output};
+use crate::exit::say;
+use crate::units;
+
+/// A rate that is missed by less is kept.
+const KEPT: f64 = 0.99;
+
+/// The result.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    schema: &'static str,
+    /// From the first packet until all had come, or enough time had passed.
+    pub(super) seconds: f64,
+    sent: Option<Sent>,
+    received: Option<Received>,
+    /// As asked for with --interval.
+    intervals: Vec<Interval>,
+    /// Whether every packet and every frame is accounted for.
+    pub(super) balanced: bool,
+    /// Why it ended, unless it was told to or was done.
+    pub(super) error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Sent {
+    port: String,
+    stream: u16,
+    /// From the first packet to the last.
+    seconds: f64,
+    /// By the rate, until the last; without a rate as many as were sent.
+    intended_packets: u64,
+    /// Taken by the port.
+    sent_packets: u64,
+    /// Made, and not taken by the port.
+    unsent_packets: u64,
+    sent_bytes: u64,
+    intended_pps: Option<f64>,
+    sent_pps: f64,
+    sent_bps: f64,
+    /// Of what was intended: 0 to 1.
+    sent_share: f64,
+    kept_rate: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Received {
+    ports: Vec<String>,
+    received_packets: u64,
+    /// Each stamped packet once.
+    unique_packets: u64,
+    /// Sent, and not received; of other streams: missing below the highest that came.
+    lost_packets: u64,
+    lost_ppm: f64,
+    duplicate_packets: u64,
+    /// Behind one with a higher number (RFC 4737).
+    late_packets: u64,
+    late_by_most_packets: u64,
+    /// So late that they may have been duplicates.
+    too_late_packets: u64,
+    /// Without a stamp.
+    foreign_packets: u64,
+    /// Of more streams than are told apart.
+    other_streams_packets: u64,
+    streams: Vec<Stream>,
+    latency: Option<Latency>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stream {
+    stream: u16,
+    unique_packets: u64,
+    missing_packets: u64,
+    duplicate_packets: u64,
+    late_packets: u64,
+}
+
+/// What happened since the one before.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Interval {
+    /// Since the beginning.
+    seconds: f64,
+    intended_packets: u64,
+    sent_packets: u64,
+    received_packets: u64,
+}
+
+impl Report {
+    pub(super) fn new(
+        args: &GenArgs,
+        stream: u16,
+        made: &Made,
+        checked: &Checked,
+        ended: &[ringway_engine::Report],
+        intervals: Vec<Interval>,
+    ) -> Self {
+        let sent = args.port.as_ref().map(|port| {
+            let worker = ended.iter().find(|report| report.status.app == "generator");
+            let taken = worker.map(|report| report.status.packets.transmitted_packets);
+            Sent::new(port, stream, made, taken.unwrap_or(made.packets))
+        });
+        let from = sent.as_ref().map(|sent| sent.sent_packets);
+        let received = (!args.sink.is_empty()).then(|| Received::new(args, checked, from));
+        let of_engine = ended.iter().all(|report| report.books.balanced());
+        let arrived = ended.iter().find(|report| report.status.app == "checker");
+        let arrived = arrived.map_or(0, |report| report.status.packets.received_packets);
+        // None may come that was not sent.
+        let ours = checked.streams().iter().find(|one| sent.is_some() && one.stream == stream);
+        let invented = ours.is_some_and(|ours| {
+            ours.sequence.next() > made.packets || ours.sequence.unique() > made.packets
+        });
+        let balanced =
+            of_engine && checked.balanced() && arrived == checked.received_packets() && !invented;
+        let schema = "ringway.gen/1";
+        Self { schema, seconds: 0.0, sent, received, intervals, balanced, error: None }
+    }
+}
+
+impl Sent {
+    fn new(port: &GenPort, stream: u16, made: &Made, sent: u64) -> Self {
+        let seconds = made.ns as f64 / 1e9;
+        let unsent = made.packets.saturating_sub(sent);
+        let bytes = match made.packets {
+            0 => 0,
+            packets => (u128::from(made.bytes) * u128::from(sent) / u128::from(packets)) as u64,
+        };
+        let (intended_packets, share) = intended(made, sent);
+        let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let has_rate = made.intended_units > 0;
+        Self {
+            port: port.to_string(),
+            stream,
+            seconds,
+            intended_packets,
+            sent_packets: sent,
+            unsent_packets: unsent,
+            sent_bytes: bytes,
+            intended_pps: has_rate.then(|| per_second(intended_packets as f64)),
+            sent_pps: per_second(sent as f64),
+            sent_bps: per_second(bytes as f64 * 8.0),
+            sent_share: share,
+            // What cannot be sent yet since it is the next packet is not missed.
+            kept_rate: share >= KEPT || sent + 1 >= intended_packets,
+        }
+    }
+}
+
+/// Packets that were intended, and which share of them was sent. Bits are turned into packets by the mean of those that were made.
+fn intended(made: &Made, sent: u64) -> (u64, f64) {
+    if made.intended_units == 0 {
+        return (sent, 1.0);
+    }
+    if made.units == 0 {
+        return (0, if sent == 0 { 0.0 } else { 1.0 });
+    }
+    let by_units = made.intended_units as f64 * made.packets as f64 / made.units as f64;
+    let intended = (by_units as u64).max(made.packets);
+    (intended, sent as f64 / intended as f64)
+}
+
+impl Received {
+    /// `sent`: what is known to have been sent, all of the first stream.
+    fn new(args: &GenArgs, checked: &Checked, sent: Option<u64>) -> Self {
+        let streams = checked.streams();
+        let sum = |of: fn(&ringway_engine::generate::StreamChecked) -> u64| {
+            streams.iter().map(of).sum::<u64>()
+        };
+        let unique = checked.unique_packets();
+        let missing = sum(|stream| stream.sequence.missing());
+        let lost = match (sent, streams.first()) {
+            // What is missing behind the last that came is lost, too.
+            (Some(sent), Some(ours)) => {
+                missing - ours.sequence.missing() + sent.saturating_sub(ours.sequence.unique())
+            }
+            _ => missing,
+        };
+        let stream = |one: &ringway_engine::generate::StreamChecked| Stream {
+            stream: one.stream,
+            unique_packets: one.sequence.unique(),
+            missing_packets: one.sequence.missing(),
+            duplicate_packets: one.duplicate_packets,
+            late_packets: one.late_packets,
+        };
+        Self {
+            ports: args.sink.iter().map(ToString::to_string).collect(),
+            received_packets: checked.received_packets(),
+            unique_packets: unique,
+            lost_packets: lost,
+            lost_ppm: lost as f64 * 1e6 / (lost + unique).max(1) as f64,
+            duplicate_packets: sum(|stream| stream.duplicate_packets),
+            late_packets: sum(|stream| stream.late_packets),
+            late_by_most_packets: streams.iter().map(|s| s.late_by_most_packets).max().unwrap_or(0),
+            too_late_packets: sum(|stream| stream.too_late_packets),
+            foreign_packets: checked.foreign_packets(),
+            other_streams_packets: checked.other_streams_packets(),
+            streams: streams.iter().map(stream).collect(),
+            latency: checked.latency(),
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(sent) = &self.sent {
+            sent.fmt(f)?;
+        }
+        if let Some(received) = &self.received {
+            received.fmt(f)?;
+        }
+        let balance = if self.balanced { "balance" } else { "do not balance" };
+        writeln!(f, "the books {balance}")
+    }
+}
+
+impl fmt::Display for Sent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, seconds, sent_packets, intended_packets, unsent_packets, .. } = self;
+        write!(f, "sent by {port} in {seconds:.3} s: {sent_packets} packets")?;
+        if self.intended_pps.is_some() {
+            write!(f, " of {intended_packets} intended")?;
+        }
+        let (pps, bps) = (units::decimal(self.sent_pps), units::decimal(self.sent_bps));
+        let unit = |text: String| if text.contains(' ') { text } else { text + " " };
+        writeln!(f, ", {}packets/s, {}bit/s", unit(pps), unit(bps))?;
+        if *unsent_packets > 0 {
+            writeln!(f, "  {unsent_packets} packets were made and not taken by the port")?;
+        }
+        if let (false, Some(intended)) = (self.kept_rate, self.intended_pps) {
+            writeln!(
+                f,
+                "  THE RATE WAS NOT KEPT: sent/intended = {:.3}, {}packets/s were intended",
+                self.sent_share,
+                unit(units::decimal(intended))
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Received {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { received_packets, unique_packets, lost_packets, lost_ppm, .. } = self;
+        let Self { late_by_most_packets, too_late_packets, .. } = self;
+        writeln!(f, "received by {}: {received_packets} packets", self.ports.join(", "))?;
+        writeln!(f, "  {unique_packets} once, {lost_packets} lost ({lost_ppm:.0} per million)")?;
+        write!(f, "  {} duplicates, {} late", self.duplicate_packets, self.late_packets)?;
+        if self.late_packets > 0 {
+            write!(f, " (by {late_by_most_packets} packets at most)")?;
+        }
+        if *too_late_packets > 0 {
+            write!(f, ", {too_late_packets} too late to tell from duplicates")?;
+        }
+        writeln!(f)?;
+        match self.foreign_packets + self.other_streams_packets {
+            0 => (),
+            others => writeln!(f, "  {others} packets of others, not counted above")?,
+        }
+        match &self.latency {
+            Some(latency) => {
+                let Latency { min_us, p50_us, p90_us, p99_us, p999_us, max_us, .. } = latency;
+                writeln!(
+                    f,
+                    "  latency in µs: min {min_us:.1}, p50 {p50_us:.1}, p90 {p90_us:.1}, p99 {p99_us:.1}, p99.9 {p999_us:.1}, max {max_us:.1}"
+                )?;
+                match latency.clock_behind_packets {
+                    0 => Ok(()),
+                    n => writeln!(
+                        f,
+                        "  {n} packets came before they were sent: the clocks do not agree"
+                    ),
+                }
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is said meanwhile.
+pub(super) struct Log {
+    every: Option<Duration>,
+    start: Instant,
+    last: (Instant, u64, u64, u64),
+    intervals: Vec<Interval>,
+}
+
+impl Log {
+    pub(super) fn new(every: Option<Duration>) -> Self {
+        let now = Instant::now();
+        Self { every, start: now, last: (now, 0, 0, 0), intervals: Vec::new() }
+    }
+
+    /// Says how it goes, if it is time to.
+    pub(super) fn tick(&mut self, args: &GenArgs, made: &Made, received: u64) {
+        let (since, intended_before, sent_before, received_before) = self.last;
+        let passed = since.elapsed();
+        if made.finished || self.every.is_none_or(|every| passed < every) {
+            return;
+        }
+        let (intended, _) = intended(made, made.packets);
+        let interval = Interval {
+            seconds: self.start.elapsed().as_secs_f64(),
+            intended_packets: intended.saturating_sub(intended_before),
+            sent_packets: made.packets - sent_before,
+            received_packets: received - received_before,
+        };
+        self.last = (Instant::now(), intended, made.packets, received);
+        self.intervals.push(interval);
+        if args.output.output == Output::Table {
+            let rate = |packets: u64| units::decimal(packets as f64 / passed.as_secs_f64());
+            say(format_args!(
+                "{:8.1} s  intended {:>7}/s  sent {:>7}/s  received {:>7}/s",
+                interval.seconds,
+                rate(interval.intended_packets),
+                rate(interval.sent_packets),
+                rate(interval.received_packets)
+            ));
+        }
+    }
+
+    pub(super) fn intervals(&mut self) -> Vec<Interval> {
+        std::mem::take(&mut self.intervals)
+    }
+}
