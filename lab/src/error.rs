@@ -46,8 +46,11 @@ pub enum Error {
         "from within the kernel only frames of up to 3000 bytes are sent that were made here; take another port for a capture's"
     )]
     NotLive,
+    /// The programs that make load could not be loaded or run.
+    #[error("load from the kernel: {0}; run as root on a kernel with BTF and native XDP on veth")]
+    Load(libbpf_rs::Error),
     /// Its variables are not where they were built: a bug.
-    #[error("the packet feeder has lost its variables: build ringway again, from clean")]
+    #[error("a program of the lab has lost its variables: build ringway again, from clean")]
     NoVariables,
     /// The gateway could not be loaded or filled.
     #[error(transparent)]
@@ -79,6 +82,20 @@ pub enum Error {
     /// An unknown path was asked for.
     #[error("there is no path {0:?}; write one of {1}")]
     NoSuchPath(String, String),
+    /// An unknown case was asked for.
+    #[error("there is no case {0:?}; write one of {1}")]
+    NoSuchCase(String, String),
+    /// Ringway's engine could not be measured.
+    #[error(transparent)]
+    Engine(#[from] ringway_engine::EngineError),
+    /// A measurement without a figure.
+    #[error("{who}: {what}; measure again, alone on the machine")]
+    NoFigure {
+        /// Who was measured.
+        who: String,
+        /// What went wrong.
+        what: String,
+    },
     /// An unknown phase of the demo was asked for.
     #[error("the demo has no phase {0:?}; write one of {1}")]
     NoSuchPhase(String, String),

@@ -3,6 +3,7 @@
 //! [`demo`] is `ringway demo`: real traffic through the gateway, and what becomes of it when things die.
 //! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
 //! [`capture`] is `ringway bench capture`: what it costs to look at every packet, and to look at none.
+//! [`engine`] is `ringway bench engine`: packet programs in user space, beside DPDK's and the kernel's sockets.
 //! [`live`] is `ringway gen --port xdp:IFACE`: frames out of the kernel itself.
 //! [`packet`] is `ringway bench packet`: nanoseconds that a packet costs in the gateway's programs.
 
@@ -10,6 +11,7 @@
 
 pub mod capture;
 pub mod demo;
+pub mod engine;
 mod error;
 pub mod lb;
 pub mod live;

@@ -12,7 +12,7 @@ pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
-use ringway_lab::{demo, lb, packet};
+use ringway_lab::{demo, engine as engine_bench, lb, packet};
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
@@ -749,6 +749,8 @@ pub enum Bench {
     Lb(BenchLbArgs),
     /// Nanoseconds that a packet costs in the gateway's programs.
     Packet(BenchPacketArgs),
+    /// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
+    Engine(BenchEngineArgs),
     /// What it costs to capture every packet, and to be able to.
     Capture(BenchCaptureArgs),
 }
@@ -817,6 +819,33 @@ pub struct BenchPacketArgs {
     #[arg(long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench engine`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes about eleven minutes; runs in network namespaces of its own. dpdk-testpmd is taken from PATH, else from \
+    target/peers (`packaging/bootstrap --tests` unpacks it there); without it Ringway is measured alone. It gets huge pages \
+    where 256 MiB of them are free (`sysctl vm.nr_hugepages=256` reserves twice that), else pages of 4 KiB. Exit code 1 when a \
+    case was not measured.\n\nExamples:\n  ringway bench engine\n  ringway bench engine --rounds 3 --seconds 2 -o json\n  \
+    ringway bench engine --only memory-macswap,wire-parse"
+)]
+pub struct BenchEngineArgs {
+    /// Only these cases.
+    #[arg(long, value_name = "CASE", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(engine_bench::Case::ALL.map(engine_bench::Case::name))
+            .try_map(|name| name.parse::<engine_bench::Case>()))]
+    pub only: Vec<engine_bench::Case>,
+    /// How often each case is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -129,24 +129,35 @@ impl Ways {
         }
     }
 
-    #[inline]
+    /// In line, always: a packet that is handed to a function goes through memory, in other pieces than it is read there, which the
+    /// processor waits for.
+    #[inline(always)]
     fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
         match verdict {
-            Verdict::Forward(to) => self.forward(packet, to),
-            Verdict::Drop(reason) => self.drop(packet, reason),
-            Verdict::Hold => match self.held.push(packet) {
-                Ok(()) => self.tally.held += 1,
-                Err(packet) => self.drop(packet, Reason::HoldFull),
+            Verdict::Forward(to) => match self.outlets.get_mut(to) {
+                Some(outlet) if outlet.waiting.room() > 0 => drop(outlet.waiting.push(packet)),
+                _ => self.make_room(packet, to),
             },
+            Verdict::Drop(reason) => self.drop(packet, reason),
+            Verdict::Hold => self.hold(packet),
         }
     }
 
-    #[inline]
-    fn forward(&mut self, packet: Packet, to: usize) {
-        let Some(outlet) = self.outlets.get_mut(to) else {
+    #[inline(never)]
+    fn hold(&mut self, packet: Packet) {
+        match self.held.push(packet) {
+            Ok(()) => self.tally.held += 1,
+            Err(packet) => self.drop(packet, Reason::HoldFull),
+        }
+    }
+
+    /// Sends what waits before it, if there is such a port.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, packet: Packet, to: usize) {
+        if to >= self.outlets.len() {
             return self.drop(packet, Reason::NoSuchPort);
-        };
-        let Err(packet) = outlet.waiting.push(packet) else { return };
+        }
         self.transmit(to);
         match self.outlets[to].waiting.push(packet) {
             Ok(()) => (),

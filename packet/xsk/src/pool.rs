@@ -118,8 +118,9 @@ impl Pool {
         if inner.free.get() < count {
             inner.take_returned();
         }
+        let headroom = inner.headroom;
         let taken = inner.take_burst(count, Place::Held, inner.stage.get(), |frame| {
-            into.extend_one(Packet::new(self.inner, frame, inner.headroom, 0));
+            into.extend_one(Packet::new(self.inner, frame, headroom, 0));
         });
         inner.ledger().allocated.add(taken.into());
         taken as usize
@@ -303,11 +304,11 @@ impl Inner {
         stage: u8,
         mut each: impl FnMut(u32),
     ) -> u32 {
-        let (free, record) = (self.free.get(), self.record(place, stage));
+        let (free, record, records) = (self.free.get(), self.record(place, stage), self.records());
         let count = count.min(free);
         for taken in self.stack()[(free - count) as usize..free as usize].iter().rev() {
             let frame = taken.load(Relaxed);
-            self.records()[frame as usize].store(record, Relaxed);
+            records[frame as usize].store(record, Relaxed);
             each(frame);
         }
         self.free.set(free - count);
@@ -372,6 +373,7 @@ pub(crate) fn free_all(packets: &mut Vec<Packet>) {
     let Some(first) = packets.first() else { return };
     let pool = first.handle();
     let inner = pool.inner();
+    let (records, stack) = (inner.records(), inner.stack());
     let (free_record, mut top, mut freed) = (inner.record(Place::Free, 0), inner.free.get(), 0);
     for packet in packets.drain(..) {
         if !packet.is_single_of(&pool) {
@@ -381,8 +383,8 @@ pub(crate) fn free_all(packets: &mut Vec<Packet>) {
             continue;
         }
         let frame = packet.frame();
-        inner.records()[frame as usize].store(free_record, Relaxed);
-        inner.stack()[top as usize].store(frame, Relaxed);
+        records[frame as usize].store(free_record, Relaxed);
+        stack[top as usize].store(frame, Relaxed);
         (top, freed) = (top + 1, freed + 1);
         // It is on the list.
         mem::forget(packet);

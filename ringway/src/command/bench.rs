@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use ringway_lab::{capture, lb, packet};
+use ringway_lab::{capture, engine, lb, packet};
 
-use crate::cli::{Bench, BenchArgs, BenchCaptureArgs, BenchLbArgs, BenchPacketArgs, Output};
+use crate::cli::{
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs, Output,
+};
 use crate::exit::{self, Exit};
 use crate::table;
 
@@ -13,6 +15,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
     match &args.what {
         Bench::Lb(args) => balancers(args),
         Bench::Packet(args) => packets(args),
+        Bench::Engine(args) => engines(args),
         Bench::Capture(args) => captures(args),
     }
 }
@@ -42,6 +45,21 @@ fn packets(args: &BenchPacketArgs) -> anyhow::Result<Exit> {
         flows: args.flows.clone(),
     };
     let report = packet::run(&options, |line| exit::say(line))?;
+    match args.output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(&report)?,
+    }
+    Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn engines(args: &BenchEngineArgs) -> anyhow::Result<Exit> {
+    let options = engine::Options {
+        rounds: args.rounds,
+        duration: Duration::from_secs(args.seconds),
+        only: args.only.clone(),
+        ..engine::Options::default()
+    };
+    let report = engine::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
         Output::Table => table::print(&report.to_string())?,
         Output::Json => table::json(&report)?,

@@ -128,7 +128,11 @@ impl Bid {
         Ok(Verdict::Forward(from))
     }
 
-    fn answer(&mut self, payload: &[u8]) -> Result<Answer, Reason> {
+    /// What is answered to a request, wherever it came from.
+    ///
+    /// # Errors
+    /// [`Reason::BadRequest`] and [`Reason::UnknownClient`].
+    pub fn answer(&mut self, payload: &[u8]) -> Result<Answer, Reason> {
         let request = Request::ref_from_bytes(payload).map_err(|_| Reason::BadRequest)?;
         if (request.magic.get(), request.version) != (Request::MAGIC, Request::VERSION) {
             return Err(Reason::BadRequest);

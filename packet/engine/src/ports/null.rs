@@ -30,6 +30,15 @@ impl Null {
     }
 }
 
+/// The shortest frame there is without a call, which costs more than its 64 bytes do.
+#[inline]
+fn fill(packet: &mut [u8], template: &[u8]) {
+    match (<&mut [u8; 64]>::try_from(&mut *packet), <&[u8; 64]>::try_from(template)) {
+        (Ok(to), Ok(from)) => *to = *from,
+        _ => packet.copy_from_slice(template),
+    }
+}
+
 impl Port for Null {
     fn name(&self) -> &str {
         &self.name
@@ -42,7 +51,7 @@ impl Port for Null {
             let start = packet.headroom();
             // It fits, as was checked when it was opened.
             if packet.set_range(start..start + self.template.len()).is_ok() {
-                packet.data_mut().copy_from_slice(&self.template);
+                fill(packet.data_mut(), &self.template);
             }
         }
         self.statistics.received_packets += count as u64;

@@ -126,12 +126,28 @@ fn none_for_a_packet() {
 /// A port that costs nothing, with which the rest can be measured.
 #[test]
 fn none_between_null_ports() {
-    let pool = pool(1024);
-    let port = Null::open("null:64".into(), &pool, vec![0; 64]).unwrap();
-    let app = L2fwd::new(Macs::Swap);
-    let mut worker = Worker::new(pool.clone(), vec![Box::new(port)], app, Options::default());
-    worker.round().unwrap();
-    assert_eq!(allocations(|| (0..1000).for_each(|_| assert!(worker.round().unwrap()))), 0);
-    assert_eq!(worker.status().packets.transmitted_packets, 64 * 1001);
-    assert!(worker.books().balanced());
+    let bid = || Bid::new(frames::host(), frames::PORT, frames::offers(), 4);
+    let request = frames::udp(frames::request(1, frames::SEGMENT, 1).as_bytes());
+    let apps: [(Vec<u8>, Box<dyn App>); 7] = [
+        (vec![0; 64], Box::new(L2fwd::new(Macs::Swap))),
+        (frames::ping(), Box::new(Icmp::new(frames::host()))),
+        (frames::udp(b"hello"), Box::new(UdpEcho::new(frames::host(), frames::PORT))),
+        (request, Box::new(bid())),
+        (vec![0; 64], Box::new(Sink::default())),
+        (vec![0; 64], Box::new(Source::new(frames::ping(), 1_000_000, 32))),
+        (vec![0; 64], Box::new(Holds)),
+    ];
+    for (template, app) in apps {
+        let (pool, name) = (pool(1024), app.name());
+        let ends_here = matches!(name, "sink" | "holds");
+        let port = Null::open("null".into(), &pool, template).unwrap();
+        let mut worker = Worker::new(pool.clone(), vec![Box::new(port)], app, Options::default());
+        worker.round().unwrap();
+        let rounds = || (0..1000).for_each(|_| assert!(worker.round().unwrap()));
+        assert_eq!(allocations(rounds), 0, "{name}");
+        // What is not dropped goes back: the packets are such as the app likes.
+        let transmitted = worker.status().packets.transmitted_packets;
+        assert!(transmitted >= 1001 * 32 || ends_here, "{name}: {transmitted}");
+        assert!(worker.books().balanced(), "{name}");
+    }
 }

@@ -1,4 +1,4 @@
-//! `ringway bench packet` and `capture`, as short as they can be: what they say, not how fast anything is.
+//! `ringway bench packet`, `engine` and `capture`, as short as they can be: what they say, not how fast anything is.
 
 use std::process::Command;
 
@@ -42,6 +42,36 @@ fn what_is_not_measured_is_said() -> Result<()> {
     ensure!(ran.err.contains("SKIPPED"), "{ran:?}");
     let wrong = bench_packet(&["--only", "natt"])?;
     ensure!(wrong.code == 2 && wrong.err.contains("new-flow"), "{wrong:?}");
+    Ok(())
+}
+
+#[test]
+fn the_engine_is_measured() -> Result<()> {
+    needs_root!();
+    let engine = |arguments: &[&str]| -> Result<Ran> {
+        let measure = ["bench", "engine", "--rounds", "1", "--seconds", "1"];
+        Ok(Command::new(binary()?).args(measure).args(arguments).output()?.into())
+    };
+    let ran = engine(&["--only", "udp-echo,wire-parse", "-o", "json"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.engine/1", "{report}");
+    let cases = report["cases"].as_array().context("no cases")?;
+    let names: Vec<_> = cases.iter().map(|case| case["name"].as_str()).collect();
+    ensure!(names == [Some("udp-echo"), Some("wire-parse")], "{report}");
+    let (echo, parse) = (&cases[0], &cases[1]);
+    for figure in ["ringway_pps", "peer_pps"] {
+        ensure!(echo[figure].as_u64().is_some_and(|n| n > 100), "{figure}: {report}");
+    }
+    for figure in ["ratio", "ringway_user_ns_per_packet", "peer_user_ns_per_packet", "loss_ppm"] {
+        ensure!(echo[figure].is_f64(), "{figure}: {report}");
+    }
+    ensure!(echo["p99_us"].is_u64() && echo["peer_p99_us"].is_u64(), "{report}");
+    ensure!(parse["ringway_pps"].as_u64().is_some_and(|n| n > 100), "{report}");
+    ensure!(parse["peer"].is_null() && parse["peer_pps"].is_null(), "{report}");
+    ensure!(ran.err.contains("round 1/1  udp-echo"), "no progress: {ran:?}");
+    let wrong = engine(&["--only", "udpecho"])?;
+    ensure!(wrong.code == 2 && wrong.err.contains("udp-echo"), "{wrong:?}");
     Ok(())
 }
 

@@ -1,0 +1,94 @@
+//! Processors, and the time that threads spend on them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::{Error, Result};
+
+/// What each has to itself, unless there is one for all.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cpus {
+    /// The first: load, and the kernel's half of reception, which runs where packets are sent.
+    pub load: usize,
+    /// The last: what is measured.
+    pub measured: usize,
+}
+
+impl Cpus {
+    /// Of those that this process may use.
+    pub(super) fn here() -> Result<Self> {
+        let allowed = sched_getaffinity(None).map_err(|e| Error::Settle(e.into()))?;
+        let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
+        let load = all.next().unwrap_or(0);
+        Ok(Self { load, measured: all.next_back().unwrap_or(load) })
+    }
+}
+
+/// The calling thread stays on this processor.
+pub(super) fn pin(cpu: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).map_err(|e| Error::Settle(e.into()))
+}
+
+/// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
+const TICK: Duration = Duration::from_millis(10);
+
+/// A process or thread in /proc.
+#[derive(Debug)]
+pub(super) struct Task(PathBuf);
+
+impl Task {
+    /// A process, with all its threads.
+    pub(super) fn process(pid: u32) -> Self {
+        Self(format!("/proc/{pid}/stat").into())
+    }
+
+    /// A thread of this process, by its name.
+    pub(super) fn thread(name: &str) -> Result<Self> {
+        let tasks = Path::new("/proc/self/task");
+        let failed = |source| Error::Run { program: format!("thread {name}"), source };
+        let named = |task: &PathBuf| {
+            fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+        };
+        let mut all = fs::read_dir(tasks).map_err(failed)?.flatten().map(|entry| entry.path());
+        let task = all.find(named).ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
+        Ok(Self(task.join("stat")))
+    }
+
+    /// Its time in user mode so far; the kernel samples that some hundred times a second.
+    pub(super) fn user(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(&self.0);
+        let stat =
+            stat.map_err(|source| Error::Run { program: self.0.display().to_string(), source })?;
+        Ok(TICK * user_ticks(&stat).unwrap_or(0))
+    }
+}
+
+/// The 14th field; the second is in parentheses and may have spaces (proc(5)).
+fn user_ticks(stat: &str) -> Option<u32> {
+    stat.rsplit(')').next()?.split_whitespace().nth(11)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks() {
+        let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 1234 5678 0 0 20 0 1 0 1";
+        assert_eq!(user_ticks(stat), Some(1234));
+        assert_eq!(user_ticks("gone"), None);
+    }
+
+    #[test]
+    fn threads_by_name() {
+        let thread = std::thread::Builder::new().name("rw-by-name".into());
+        let found = thread.spawn(|| Task::thread("rw-by-name").unwrap().user().unwrap()).unwrap();
+        assert!(found.join().unwrap() < Duration::from_secs(10));
+        assert!(Task::thread("nobody").is_err());
+    }
+}

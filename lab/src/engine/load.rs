@@ -1,0 +1,123 @@
+//! bpf/load.bpf.c: packets from the kernel, at a pace, and their end.
+
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::skel::{OpenSkel as _, SkelBuilder as _};
+use libbpf_rs::{Map, MapCore as _, MapFlags, OpenObject, ProgramInput, Xdp, XdpFlags};
+use ringway_testnet::Link;
+
+use crate::{Error, Result};
+
+/// Generated from bpf/load.bpf.c.
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, clippy::unwrap_used, missing_docs)]
+mod skeleton {
+    include!(concat!(env!("OUT_DIR"), "/load.skel.rs"));
+}
+
+/// Packets of one run in the kernel; between two of them one sees whether time is up.
+const RUN: u32 = 1 << 16;
+/// linux/bpf.h.
+const BPF_F_TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
+/// Of UDP over IPv4 without options: where the checksum is.
+const CHECKSUM: usize = 14 + 20 + 6;
+/// In the map `packets`.
+const SENT: u32 = 0;
+const ARRIVED: u32 = 1;
+/// In the map `times`.
+const TIMES: u32 = 10_001;
+
+/// Sends copies of a frame, with a time of its own in each, by an interface of the calling thread's network namespace, `rate` a second
+/// or as many as can be, until `over`, which is told for how long. How many were sent.
+pub(super) fn send(
+    by: &Link,
+    frame: &[u8],
+    rate: Option<u64>,
+    over: impl Fn(Duration) -> bool,
+) -> Result<u64> {
+    let mut storage = MaybeUninit::uninit();
+    let mut open = skeleton::LoadSkelBuilder::default().open(&mut storage).map_err(Error::Load)?;
+    let data = open.maps.rodata_data.as_mut().ok_or(Error::NoVariables)?;
+    data.towards = by.ifindex;
+    data.interval_ns = rate.map_or(0, |rate| 1_000_000_000 / rate.max(1));
+    let sum = frame.get(CHECKSUM..CHECKSUM + 2).and_then(|bytes| bytes.try_into().ok());
+    // Its time is 0, so that it adds nothing.
+    data.base_sum = u32::from(!sum.map_or(0, u16::from_ne_bytes));
+    let loaded = open.load().map_err(Error::Load)?;
+    let began = Instant::now();
+    while !over(began.elapsed()) {
+        let input = ProgramInput {
+            data_in: Some(frame),
+            repeat: RUN,
+            flags: BPF_F_TEST_XDP_LIVE_FRAMES,
+            ..ProgramInput::default()
+        };
+        loaded.progs.load.test_run(input).map_err(Error::Load)?;
+    }
+    count(&loaded.maps.packets, SENT)
+}
+
+fn count(map: &Map<'_>, index: u32) -> Result<u64> {
+    let value = map.lookup(&index.to_ne_bytes(), MapFlags::ANY).map_err(Error::Load)?;
+    let value = value.and_then(|bytes| bytes.try_into().ok());
+    value.map(u64::from_ne_bytes).ok_or(Error::NoVariables)
+}
+
+/// The program at the end of an interface.
+pub(super) struct Arrivals<'s> {
+    skel: skeleton::LoadSkel<'s>,
+}
+
+/// Where [`Arrivals::at`] keeps the programs' object.
+pub(super) type Storage = MaybeUninit<OpenObject>;
+
+impl<'s> Arrivals<'s> {
+    /// Ends what arrives at this interface; `timed`, it looks how long that took. Attached for as long as the interface is there.
+    pub(super) fn at(storage: &'s mut Storage, link: &Link, timed: bool) -> Result<Self> {
+        let mut open = skeleton::LoadSkelBuilder::default().open(storage).map_err(Error::Load)?;
+        open.maps.rodata_data.as_mut().ok_or(Error::NoVariables)?.timed = timed.into();
+        let skel = open.load().map_err(Error::Load)?;
+        let xdp = Xdp::new(skel.progs.arrived.as_fd());
+        let attached =
+            link.namespace.run(|| xdp.attach(link.ifindex as i32, XdpFlags::DRV_MODE))?;
+        attached.map_err(Error::Load)?;
+        Ok(Self { skel })
+    }
+
+    /// How many there were.
+    pub(super) fn packets(&self) -> Result<u64> {
+        count(&self.skel.maps.packets, ARRIVED)
+    }
+
+    /// Microseconds that 99 of 100 took at most; none where there were none.
+    pub(super) fn p99_us(&self) -> Result<Option<u64>> {
+        let times = &self.skel.maps.times;
+        let times: Result<Vec<u64>> = (0..TIMES).map(|us| count(times, us)).collect();
+        Ok(percentile(&times?, 99))
+    }
+}
+
+/// The first index up to which so many of 100 are.
+fn percentile(times: &[u64], percent: u64) -> Option<u64> {
+    let all: u64 = times.iter().sum();
+    let (mut seen, wanted) = (0, (all * percent).div_ceil(100).max(1));
+    let up_to = times.iter().position(|packets| {
+        seen += packets;
+        seen >= wanted
+    });
+    up_to.map(|us| us as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles() {
+        assert_eq!(percentile(&[0, 99, 0, 1], 99), Some(1));
+        assert_eq!(percentile(&[0, 98, 0, 2], 99), Some(3));
+        assert_eq!(percentile(&[0, 0, 1], 99), Some(2));
+        assert_eq!(percentile(&[0, 0], 99), None);
+    }
+}
