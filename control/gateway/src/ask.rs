@@ -213,7 +213,7 @@ fn not_loaded(node: &str, known: &[String], hidden: bool) -> Error {
             format!(
                 "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
             ),
-            "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway ...` does not",
+            "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway status` does not",
         ),
         [] => Error::unhealthy(
             format!("daemon not running, and nothing is loaded for node {node}"),
