@@ -86,16 +86,23 @@ impl Target {
     /// # Errors
     /// None does, and why.
     pub fn daemon(&self) -> Result<&Path, Error> {
+        let mut stranger = None;
         for socket in &self.sockets {
             match client::get::<Readiness>(socket, "/v1/ready") {
                 Ok(found) if found.node == self.node => return Ok(socket),
-                Ok(_) | Err(client::Failure::NotRunning) => {}
+                Ok(found) => stranger = stranger.or(Some((socket, found.node))),
+                Err(client::Failure::NotRunning) => {}
                 Err(client::Failure::Late(error) | client::Failure::Failed(error)) => {
                     return Err(error);
                 }
             }
         }
-        Err(self.silent())
+        match stranger {
+            Some((socket, other)) if self.file.is_some() => {
+                Err(anothers(socket, &other, &self.node))
+            }
+            _ => Err(self.silent()),
+        }
     }
 
     /// Nobody answers for the node, by what its pins tell.
@@ -110,6 +117,17 @@ impl Target {
             }
         }
     }
+}
+
+/// A configuration's own socket is that of a daemon of another name.
+fn anothers(socket: &Path, other: &str, node: &str) -> Error {
+    Error::configuration(
+        format!("API socket {} is node {other}'s, not {node}'s", socket.display()),
+        format!(
+            "give each node its own [api] socket; if {other} was renamed in the file: it keeps its name until `ringway detach --node {other}`, \
+             which ends all connections, and a new start; --node {other} asks it meanwhile"
+        ),
+    )
 }
 
 fn silent(node: &str, pid: Option<u64>) -> Error {
@@ -172,10 +190,9 @@ pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
         }
     }
     match stranger {
-        Some((socket, other)) if whom.config.is_some() => Err(Error::configuration(
-            format!("API socket {} is node {other}'s, not {}'s", socket.display(), target.node),
-            "give each node its own [api] socket",
-        )),
+        Some((socket, other)) if whom.config.is_some() => {
+            Err(anothers(socket, &other, &target.node))
+        }
         _ => from_pins(&target.node, None),
     }
 }

@@ -143,7 +143,7 @@ fn busy(node: &str, pid: u64) -> Error {
     };
     let stop = match pid {
         0 => "systemctl stop ringway".to_owned(),
-        pid => format!("systemctl stop ringway, or kill {pid}"),
+        pid => format!("systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}"),
     };
     Error::failed(
         format!("node {node} was not detached: {who} still runs"),

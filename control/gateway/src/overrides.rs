@@ -180,6 +180,22 @@ impl Overrides {
         self.overrides.iter().find(|o| o.service == service && o.endpoint() == backend)
     }
 
+    /// Whom of a service they keep from new flows, and the commands that undo it: to be put behind a sentence.
+    pub fn withheld(&self, service: &str) -> String {
+        let kept_back = |o: &&Override| o.service == service && o.over(1) == 0;
+        let told = |o: &Override| match o.drained {
+            true => format!("{0} is drained (`ringway backend undrain {service} {0}`)", o.shown()),
+            false => {
+                format!("{0} has weight 0 (`ringway backend weight {service} {0} 1`)", o.shown())
+            }
+        };
+        let all: Vec<_> = self.overrides.iter().filter(kept_back).map(told).collect();
+        match all.is_empty() {
+            true => String::new(),
+            false => format!(": {}, by an operator", all.join(", ")),
+        }
+    }
+
     /// The configuration as it is with them.
     pub fn apply(&self, file: &Config) -> Config {
         let mut config = file.clone();
@@ -451,6 +467,8 @@ mod tests {
         let drained = with(change("10.2.1.2")).expect("known");
         assert_eq!(weights(&drained.apply(&config)), [0, 1]);
         assert_eq!(drained.overrides[0].shown(), "10.2.1.2");
+        let why = ": 10.2.1.2 is drained (`ringway backend undrain all 10.2.1.2`), by an operator";
+        assert_eq!((drained.withheld("all").as_str(), drained.withheld("web").as_str()), (why, ""));
         let error = with(change("10.2.1.9")).expect_err("unknown");
         assert_eq!(error.remedy, "it has 10.2.1.2, 10.2.1.3");
         let backend = "10.2.1.3".into();

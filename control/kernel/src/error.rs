@@ -43,7 +43,7 @@ pub enum Error {
     /// Another process looks after this node.
     #[error(
         "node {node} is already looked after by process {pid}; \
-         stop it first (systemctl stop ringway, or kill {pid}): traffic keeps flowing meanwhile"
+         stop it first (systemctl stop ringway, or kill {pid}; where it hangs, kill -KILL {pid}): traffic keeps flowing meanwhile"
     )]
     Busy {
         /// Name of the node.

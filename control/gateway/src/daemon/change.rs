@@ -212,7 +212,8 @@ impl Daemon {
             _ => tracing::info!("{}", summary(changes)),
         }
         for service in &changes.unserved_services {
-            tracing::warn!("{service}: no backend takes new connections");
+            let why = self.overrides.withheld(service);
+            tracing::warn!("{service}: no backend takes new connections{why}");
         }
     }
 

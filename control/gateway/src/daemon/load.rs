@@ -54,12 +54,19 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
     let config = overrides.apply(&file);
     // First what a restart would refuse, too.
-    let warnings = preflight(&now.config, &config)?;
+    let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
     let mut loaded = judge(now, file, config, overrides)?;
     loaded.changes.warnings = warnings;
     Ok(loaded)
+}
+
+/// With the name of the node that runs: under another one it would be in its own way.
+fn as_named(config: &Config, now: &Config) -> Config {
+    let mut config = config.clone();
+    config.node.name = now.node.name.clone();
+    config
 }
 
 fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
@@ -129,7 +136,8 @@ fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Resul
 /// What was decided at start.
 fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
     const RESTART: &str = "restart the daemon to change it (no packet is lost)";
-    const DETACH: &str = "it takes effect after `ringway detach` and a new start";
+    const DETACH: &str =
+        "it takes effect after `ringway detach`, which ends all connections, and a new start";
     let allowed = |config: &Config| config.node.allow_default_route;
     let keys = [
         ("node", "name", old.node.name != new.node.name, DETACH),

@@ -17,7 +17,7 @@ use crate::api::control::{self, Command};
 use crate::board::Board;
 use crate::health::{Checks, Keeper};
 use crate::notify::Notifier;
-use crate::overrides::Overrides;
+use crate::overrides::{self, Overrides};
 use crate::preflight;
 use crate::problem::{Error, Kind};
 use crate::road::Road;
@@ -114,6 +114,10 @@ impl Begun {
             tracing::error!(%error, "overrides not read: the file's weights are in force");
             Overrides::default()
         });
+        // So that one that is read-only is told before something is to be kept: it is remembered.
+        if !state.trouble(overrides::DOCUMENT) {
+            let _ = state.probe(overrides::DOCUMENT);
+        }
         let config = Arc::new(overrides.apply(&file));
         Begun { config, file: Arc::new(file), overrides, state }
     }

@@ -142,12 +142,15 @@ impl Member {
             (Some(_), Health::Unchecked) => Health::Up,
             (Some(_), health) => health,
         };
+        // It is as it was, whoever says so from now on.
+        if self.health == known.health {
+            self.since = known.since;
+            self.reason.clone_from(&known.reason);
+        }
         if self.asked != known.asked {
             return false;
         }
         self.id = known.id;
-        self.since = known.since;
-        self.reason.clone_from(&known.reason);
         self.record = known.record.clone();
         true
     }
@@ -206,6 +209,7 @@ mod tests {
         let both = [A, B].join(",");
         let http = roster.follow(&config(&both, "check = { type = \"http\" }"));
         assert_eq!(health(&http), [(2, Health::Up), (3, Health::Down)]);
+        assert!(http.services[0].members.iter().all(|member| member.since.is_some()));
         let none = http.follow(&config(&both, ""));
         assert_eq!(health(&none), [(4, Health::Unchecked), (5, Health::Unchecked)]);
         assert_eq!(health(&none.follow(&config(&both, CHECK))), [(6, Health::Up), (7, Health::Up)]);

@@ -379,6 +379,12 @@ fn a_daemon_starts_without_its_state() -> Result<()> {
     )?;
     let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
     gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
+    // A directory that can only be read is read.
+    small.run("mount", &["-o", "remount,ro"])?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    let read_only = |s: &Value| s["problems"].to_string().contains("read-only");
+    gateway.wait_status("what was kept, and the problem", |s| drained(s) && read_only(s))?;
     Ok(())
 }
 

@@ -158,6 +158,12 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     }
     gateway.child().signal(Signal::HUP)?;
     gateway.child().wait_for_log("not reloaded: the configuration in force stays", SOON)?;
+    // Under another name the file is not this daemon's, whose own program is in nobody's way.
+    gateway.rewrite(&good.replacen("name = \"", "name = \"not-", 1))?;
+    let ran = gateway.ringway(&["reload"])?;
+    ensure!(ran.code == 2 && ran.err.contains("renamed in the file"), "{ran:?}");
+    gateway.child().signal(Signal::HUP)?;
+    gateway.child().wait_for_log("name of [node] cannot be changed by a reload", SOON)?;
 
     gateway.rewrite(&good)?;
     let same = reloads(&gateway)?;
