@@ -158,7 +158,8 @@ static __always_inline enum icmp_next answer_echo(struct rw_scratch *s, struct i
 	}
 	head = it->icmp[0];
 	*(__u8 *)it->icmp = it->v6 ? ICMPV6_ECHO_REPLY : ICMP_ECHO_REPLY;
-	it->icmp[1] = csum_apply(it->icmp[1], csum_change16(head, it->icmp[0]));
+	/* Of a message of zeroes the sum is -0, not the +0 that RFC 1624's arithmetic comes to. */
+	it->icmp[1] = csum_apply(it->icmp[1], csum_change16(head, it->icmp[0])) ?: 0xffff;
 	s->icmp.reason = RW_REASON_ECHO_REPLY;
 	return ICMP_BACK;
 }

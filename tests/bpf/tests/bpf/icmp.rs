@@ -71,16 +71,24 @@ fn a_ping_is_answered() {
     let mut rows: Vec<Row> = Vec::new();
     for family in FAMILIES {
         for address in [family.vip(), family.announced()] {
-            for len in [0, 1, 7, 56, 1400, 8000] {
+            // Of zeroes and nothing else the sum is -0: 0xffff.
+            let zeroes = [false, true].map(|reply| {
+                let mut message = icmp::echo(family, reply, &[0; 8]);
+                message[4..8].fill(0);
+                message
+            });
+            let counted = |len: u16| {
                 let data: Vec<u8> = (0..len).map(|n| n as u8).collect();
-                let asked = icmp::frame(family.client(), address, icmp::echo(family, false, &data))
+                [false, true].map(|reply| icmp::echo(family, reply, &data))
+            };
+            for [ping, pong] in [0, 1, 7, 56, 1400, 8000].map(counted).into_iter().chain([zeroes]) {
+                let name = format!("{family:?}: {} bytes", ping.len());
+                let asked = icmp::frame(family.client(), address, ping)
                     .with(|f| (f.tos, f.id) = (0x20, 0xbeef));
-                let answer = icmp::frame(address, family.client(), icmp::echo(family, true, &data))
-                    .with(|f| {
-                        (f.src_mac, f.dst_mac) = (FRONT_MAC, CLIENT_MAC);
-                        (f.tos, f.id, f.ttl) = (0x20, 0xbeef, 64);
-                    });
-                let name = format!("{family:?}: {len} bytes");
+                let answer = icmp::frame(address, family.client(), pong).with(|f| {
+                    (f.src_mac, f.dst_mac) = (FRONT_MAC, CLIENT_MAC);
+                    (f.tos, f.id, f.ttl) = (0x20, 0xbeef, 64);
+                });
                 rows.push(row(&name, asked, Tx, EchoReply).gives(answer));
             }
         }
