@@ -315,7 +315,7 @@ pub(crate) fn losses_uncounted(why: Option<&str>) -> Problem {
 
 /// Enters one backend's traffic.
 pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
-    backend.flows = traffic.flows;
+    (backend.flows, backend.evicted_flows) = (traffic.flows, traffic.evicted);
     backend.packets = traffic.packets;
     backend.bytes = traffic.bytes;
     backend.reply_packets = traffic.reply_packets;

@@ -354,6 +354,9 @@ pub struct Backend {
     pub check_durations: Counted,
     /// Flows begun.
     pub flows: u64,
+    /// Of these, flows on probation that gave way to new ones, as there was no room; nat.
+    #[serde(default)]
+    pub evicted_flows: u64,
     /// Client to backend.
     pub packets: u64,
     /// Client to backend, as they came in.

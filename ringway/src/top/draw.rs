@@ -55,7 +55,8 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
     }
     if above > 1 {
         let every = model.delay.as_secs_f64();
-        screen.put(&format!("{}  every {every} s", heading[1]), Style::new());
+        let rates = format!("{}  every {every} s", heading[1]);
+        screen.put(&fitting(&rates, area.width.into()), Style::new());
         screen.put(&views(model.view, area.width), screen.tone(Tone::Dim));
     }
     match model.help {
@@ -63,6 +64,22 @@ pub fn draw(model: &Model, frame: &mut Frame<'_>, colour: bool) {
         false => screen.table(model),
     }
     screen.last(&footer(model));
+}
+
+/// Figures that stand two spaces apart, closer or fewer of them on a narrow screen: one that is cut off would be another.
+fn fitting(line: &str, width: usize) -> String {
+    if line.chars().count() <= width {
+        return line.to_owned();
+    }
+    let mut fits = String::new();
+    for figure in line.split("  ") {
+        let space = if fits.is_empty() { "" } else { " " };
+        if fits.chars().count() + space.len() + figure.chars().count() > width {
+            break;
+        }
+        fits = fits + space + figure;
+    }
+    fits
 }
 
 fn views(view: TopView, width: u16) -> String {

@@ -47,6 +47,7 @@ families! {
     SERVICE_BACKENDS = Gauge "ringway_service_backends" ["service", "protocol"] "Backends with weight.";
     SERVICE_SERVING = Gauge "ringway_service_serving_backends" ["service", "protocol"] "Backends that get traffic.";
     SERVICE_FLOWS = Counter "ringway_service_flows_total" ["service", "protocol"] "Flows begun.";
+    SERVICE_EVICTED = Counter "ringway_service_evicted_flows_total" ["service", "protocol"] "Flows on probation that gave way to new ones, as there was no room; nat.";
     SERVICE_PACKETS = Counter "ringway_service_packets_total" ["service", "protocol", "direction"] "Packets: request is client to backend; reply is 0 under dsr, where answers do not pass by.";
     SERVICE_BYTES = Counter "ringway_service_bytes_total" ["service", "protocol", "direction"] "Bytes of these packets, as they came in.";
     SERVICE_CHECKS = Counter "ringway_service_checks_total" ["service", "result"] "Health checks of all its backends: pass or fail.";
@@ -61,7 +62,7 @@ families! {
     BYTES = Counter "ringway_backend_bytes_total" ["service", "protocol", "backend", "direction"] "Bytes of these packets, as they came in.";
     CHECKS = Counter "ringway_backend_checks_total" ["service", "protocol", "backend", "result"] "Health checks: pass or fail.";
     FLOWS_CAPACITY = Gauge "ringway_flows_capacity" [] "Flows there is room for in the flow table of nat services.";
-    FLOWS_NOW = Gauge "ringway_flows" ["state"] "Flows in the flow table by state, counted every 10 s at most; the states that end in new are on probation.";
+    FLOWS_NOW = Gauge "ringway_flows" ["state"] "Flows in the flow table by state, counted every 10 s at most.";
     TRACKED_CAPACITY = Gauge "ringway_tracked_flows_capacity" [] "Records of dsr flows there is room for.";
     TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
     TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "What became of records of dsr flows.";
@@ -187,6 +188,8 @@ fn services(sheet: &mut Sheet, status: &Status) {
     let sum = |s: &Service, of: fn(&Backend) -> u64| s.backends.iter().map(of).sum::<u64>();
     let mut series = sheet.family(&SERVICE_FLOWS);
     all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], sum(s, |b| b.flows)));
+    let mut series = sheet.family(&SERVICE_EVICTED);
+    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], sum(s, |b| b.evicted_flows)));
     let mut series = sheet.family(&SERVICE_PACKETS);
     for s in all {
         series.add(&[&s.name, &s.protocol, "request"], sum(s, |b| b.packets));

@@ -226,3 +226,12 @@ fn one_look_fits_its_terminal() {
         assert!(model.columns().iter().all(|column| all.contains(column.title)), "{all}");
     }
 }
+
+#[test]
+fn figures_are_never_cut() {
+    let line = "in 294/s  dropped 0/s  lost 0/s  flows 59  every 2 s";
+    assert_eq!(super::fitting(line, 60), line);
+    assert_eq!(super::fitting(line, 40), "in 294/s dropped 0/s lost 0/s flows 59");
+    assert_eq!(super::fitting(line, 35), "in 294/s dropped 0/s lost 0/s");
+    assert_eq!(super::fitting(line, 3), "");
+}
