@@ -193,8 +193,8 @@ impl Pace {
         let pps = packets as f64 / (now - before).as_secs_f64().max(0.001);
         let usual = self.stopped.map(|stopped| stopped.usual_pps);
         let usual = usual.or(self.busy.map(|busy| busy.pps(before)));
-        // ARP and routing protocols go on when the traffic has gone elsewhere.
-        if packets == 0 || usual.is_some_and(|usual| pps * QUIETER < usual) {
+        // ARP and routing protocols go on when the traffic has gone elsewhere; one packet is none of a hundred a second.
+        if packets <= 1 || usual.is_some_and(|usual| pps * QUIETER < usual) {
             return self.quiet(before, now);
         }
         (self.quiet_since, self.stopped) = (None, None);
@@ -381,6 +381,13 @@ mod tests {
         player.packets(1, 0);
         player.packets(31, 500);
         assert_eq!(player.packets(3, 0).len(), 1);
+    }
+
+    #[test]
+    fn a_packet_now_and_then_hides_no_stop() {
+        let mut player = Player::new();
+        player.packets(62, 80);
+        assert_eq!(kinds(&player.packets(3, 1)), ["traffic-stopped"]);
     }
 
     #[test]

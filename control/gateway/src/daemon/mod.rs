@@ -49,8 +49,8 @@ const A_SECOND: u64 = every(Duration::from_secs(1));
 /// The ways to backends are looked up this often even when the kernel tells no change.
 const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
 const LOOK_AT_MACHINE: u64 = every(Duration::from_secs(30));
-/// Counting ten million flows takes half a second.
-const LOOK_AT_TABLES: u64 = every(Duration::from_secs(30));
+/// Counting ten million flows takes half a second: a count that took long is used again for a while (board.rs).
+const LOOK_AT_TABLES: u64 = every(Duration::from_millis(1500));
 /// A state directory that could not be used is tried again this often.
 const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
 /// The packet path's thread must be heard within this; it is asked every moment, and may be busy for a while
