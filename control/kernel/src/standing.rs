@@ -18,7 +18,7 @@ pub enum Standing {
     Detached,
     /// A program that is not ours is there.
     Foreign {
-        /// What is in the way, whose it is, and how it is taken off.
+        /// What is in the way; where it is not in our own attachment, whose it is and how it is taken off.
         what: String,
         /// It was put into our own attachment, which stays ours: a daemon that starts puts its own back.
         swapped: bool,
@@ -50,10 +50,15 @@ impl Gateway {
             (Some((_, program)), _) if program == losses::root_id(state.root()?)? => {
                 Ok(Standing::Attached(mode_of(on)))
             }
-            (Some((_, program)), _) | (None, Some(program)) => Ok(Standing::Foreign {
-                what: foreign(&iface.name, program).to_string(),
-                swapped: held.is_some(),
-            }),
+            (Some((_, program)), _) => {
+                let name = crate::program_name(program).unwrap_or_default();
+                let what = format!("{name} (id {program}) was put into its attachment");
+                Ok(Standing::Foreign { what, swapped: true })
+            }
+            (None, Some(program)) => {
+                let what = foreign(&iface.name, program).to_string();
+                Ok(Standing::Foreign { what, swapped: false })
+            }
             (None, None) => Ok(Standing::Detached),
         }
     }

@@ -115,8 +115,8 @@ impl Reason {
             Self::OtherHost => Explanation {
                 name: "other-host",
                 verdicts: &[Verdict::Pass],
-                meaning: "To a service, but the frame is addressed to another machine's MAC address.",
-                cause: "Flooding by a switch or bridge, promiscuous mode, or a neighbour that still knows the former owner of the address.",
+                meaning: "The frame is addressed to another machine's MAC address.",
+                cause: "Flooding by a switch or bridge, promiscuous mode, or a neighbour that still knows the former owner of the address; given to `ringway explain`, perhaps an answer that was captured at the client.",
                 next: "ip neighbour show",
             },
             Self::Malformed => Explanation {
