@@ -113,10 +113,22 @@ impl Target {
             }
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
-                silent(&self.node, last.filter(|last| last.running).map(|last| last.pid))
+                match last.filter(|last| last.running) {
+                    Some(last) if !lives(last.pid) => Error::unhealthy(
+                        format!("the daemon of node {} is starting", self.node),
+                        "ask again in a moment",
+                    ),
+                    last => silent(&self.node, last.map(|last| last.pid)),
+                }
             }
         }
     }
+}
+
+/// Whether there is such a process. A daemon that starts has the node's lock before it has beaten for the first time: until then
+/// the last beat is that of the one before.
+fn lives(pid: u64) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// A configuration's own socket is that of a daemon of another name.
@@ -282,6 +294,9 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
 
 fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
     let Some(last) = view.daemon()? else { return Ok(Daemon::default()) };
+    if last.running && !lives(last.pid) {
+        return Ok(Daemon { running: true, ..Daemon::default() });
+    }
     Ok(Daemon {
         running: last.running,
         pid: Some(last.pid),
@@ -294,6 +309,10 @@ fn problems(status: &Status, late: Option<&Error>) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match (status.daemon.running, late) {
+        (true, _) if status.daemon.pid.is_none() => Trouble::Starting.problem(
+            "a daemon is starting and does not answer yet; this is what the pins tell",
+            "ask again in a moment",
+        ),
         (true, Some(late)) => Trouble::DaemonSilent.problem(
             format!(
                 "the daemon (process {pid}) does not answer, nobody checks the backends; this is what the pins \

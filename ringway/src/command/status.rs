@@ -116,6 +116,10 @@ fn heading(status: &Status, colour: bool) -> String {
         let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
         return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
     }
+    if pid.is_none() && status.from_pins {
+        let word = paint("its daemon is starting", Tone::Warn, colour);
+        return format!("node {}: {word}\n", status.node);
+    }
     let (word, tone) = match status.from_pins {
         true => ("its daemon does not answer".to_owned(), Tone::Bad),
         false => health(status),

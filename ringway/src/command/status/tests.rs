@@ -110,9 +110,11 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
     assert!(!text.contains("difference"));
     assert!(text.contains("last known: up ") && text.contains("last known: 1/1 up"), "{text}");
-    status.daemon.running = true;
+    (status.daemon.running, status.daemon.pid) = (true, Some(7));
     let text = render(&status, false, false);
     assert!(text.starts_with("node gw1: its daemon does not answer, daemon running"), "{text}");
+    status.daemon = Daemon { running: true, ..Daemon::default() };
+    assert!(render(&status, false, false).starts_with("node gw1: its daemon is starting\n"));
 }
 
 #[test]
