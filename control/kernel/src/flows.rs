@@ -144,7 +144,8 @@ pub struct FlowCounts {
     pub live: [u64; STATES],
     /// Records whose idle timeout has passed: free to be taken over.
     pub expired: u64,
-    /// Live flows by their backends' references.
+    /// Live flows by their backends' references, but for those that are over: of a closed one the record only keeps the port
+    /// from being used again at once.
     pub by_backend: HashMap<u32, BackendFlows>,
 }
 
@@ -176,6 +177,9 @@ impl FlowCounts {
             Place::Claimed | Place::Changing => self.live[FlowState::Claimed as usize] += 1,
             Place::Live(flow) => {
                 self.live[flow.key.state as usize] += 1;
+                if flow.key.state == FlowState::Closed {
+                    return;
+                }
                 let flows = self.by_backend.entry(flow.key.backend).or_default();
                 match is_udp(flow.key.state) {
                     true => flows.udp += 1,
@@ -274,5 +278,10 @@ mod tests {
         counts.count(life.judge(&[0xee << 56, 0, 0, 0, 0], PORTS, 0));
         assert_eq!((counts.in_state(FlowState::Udp), counts.expired, counts.total()), (3, 1, 4));
         assert_eq!(counts.by_backend[&1], BackendFlows { tcp: 0, udp: 3 });
+        // Nobody waits for what is over.
+        let mut closed = Life { timeout: [0; STATES], now: 1000 };
+        closed.timeout[FlowState::Closed as usize] = 10;
+        counts.count(closed.judge(&words(FlowState::Closed, 995), PORTS, 0));
+        assert_eq!((counts.in_state(FlowState::Closed), counts.by_backend[&1].tcp), (1, 0));
     }
 }
