@@ -1,5 +1,7 @@
 //! What a device counts of packets that it or its driver dropped, by RTM_GETLINK.
 
+use serde::Serialize;
+
 use crate::Result;
 use crate::links::get_link;
 use crate::netlink::{Message, attributes};
@@ -42,7 +44,7 @@ fn read(message: Message) -> Option<Drops> {
 }
 
 /// What an interface has counted of all packets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Traffic {
     /// Packets received.
     pub rx_packets: u64,

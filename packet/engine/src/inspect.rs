@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 
-use ringway_host::counters::traffic_of_process;
+use ringway_host::counters::{Traffic, traffic_of_process};
 use ringway_wire::Line;
 use ringway_xsk::{Inspector, Mapping, Place, Record, UmemError, Watch, memory_map_of};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -113,16 +113,12 @@ pub struct Frame {
 
 /// What an interface counts, in both directions, since it was made.
 #[derive(Clone, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct Interface {
+    /// Its name.
     pub interface: String,
-    pub rx_packets: u64,
-    pub rx_errors: u64,
-    pub rx_dropped: u64,
-    pub rx_fifo: u64,
-    pub tx_packets: u64,
-    pub tx_errors: u64,
-    pub tx_dropped: u64,
+    /// What it has counted.
+    #[serde(flatten)]
+    pub traffic: Traffic,
 }
 
 impl Inspection {
@@ -212,17 +208,7 @@ impl Inspection {
             .collect();
         let all = traffic_of_process(self.pid).unwrap_or_default();
         let ours = all.into_iter().filter(|(name, _)| names.contains(name));
-        ours.map(|(interface, t)| Interface {
-            interface,
-            rx_packets: t.rx_packets,
-            rx_errors: t.rx_errors,
-            rx_dropped: t.rx_dropped,
-            rx_fifo: t.rx_fifo,
-            tx_packets: t.tx_packets,
-            tx_errors: t.tx_errors,
-            tx_dropped: t.tx_dropped,
-        })
-        .collect()
+        ours.map(|(interface, traffic)| Interface { interface, traffic }).collect()
     }
 }
 
@@ -302,8 +288,9 @@ impl fmt::Display for Look {
                 ["interface", "rx", "errors", "dropped", "fifo", "tx", "errors", "dropped"];
             let mut rows = vec![heading.map(String::from)];
             rows.extend(self.interfaces.iter().map(|i| {
-                let [a, b, c, d] = [i.rx_packets, i.rx_errors, i.rx_dropped, i.rx_fifo];
-                let [e, g, h] = [i.tx_packets, i.tx_errors, i.tx_dropped];
+                let t = &i.traffic;
+                let [a, b, c, d] = [t.rx_packets, t.rx_errors, t.rx_dropped, t.rx_fifo];
+                let [e, g, h] = [t.tx_packets, t.tx_errors, t.tx_dropped];
                 let [a, b, c, d, e, g, h] = [a, b, c, d, e, g, h].map(|n| n.to_string());
                 [i.interface.clone(), a, b, c, d, e, g, h]
             }));
