@@ -1,18 +1,24 @@
 //! The command line. One definition for parsing, help and completions.
 
+mod backend;
+mod capture;
 mod engine;
 mod r#gen;
+mod lab;
 
 use std::path::PathBuf;
 
+pub use self::backend::{BackendAction, BackendArgs, OverridesAction, OverridesArgs};
+pub use self::capture::CaptureArgs;
 pub use self::engine::{
     Cpus, EngineApp, EngineArgs, HostArgs, IcmpArgs, InspectArgs, L2fwdArgs, OnLoss, WorkArgs,
 };
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+pub use self::lab::{
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs, DemoArgs,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
-use ringway_lab::{demo, engine as engine_bench, lb, packet};
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
@@ -236,98 +242,6 @@ pub struct ReloadArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway backend`
-#[derive(Debug, Args)]
-pub struct BackendArgs {
-    /// What to do.
-    #[command(subcommand)]
-    pub action: BackendAction,
-}
-
-/// `ringway backend ACTION`
-#[derive(Debug, Subcommand)]
-pub enum BackendAction {
-    /// No new flows; those it has go on.
-    #[command(
-        after_help = "It wins over the file, and over restarts, until `undrain` or `ringway overrides clear`.\n\n\
-        Example:\n  ringway backend drain web 10.0.0.2"
-    )]
-    Drain(OneBackend),
-    /// New flows again; with slow_start in its service, bit by bit.
-    #[command(after_help = "Example:\n  ringway backend undrain web 10.0.0.2:80")]
-    Undrain(OneBackend),
-    /// Another weight.
-    #[command(
-        after_help = "It wins over the file, and over restarts, until `ringway overrides clear`. A backend that is \
-        drained stays so, and has the weight once it is undrained.\n\n\
-        Example:\n  ringway backend weight web 10.0.0.2 5"
-    )]
-    Weight {
-        #[command(flatten)]
-        of: OneBackend,
-        /// Share of new flows relative to the others; 0: none.
-        #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(0..=1000))]
-        weight: u16,
-    },
-}
-
-/// `SERVICE ADDRESS[:PORT]`
-#[derive(Debug, Args)]
-pub struct OneBackend {
-    /// Name of the service.
-    #[arg(value_name = "SERVICE")]
-    pub service: String,
-    /// The backend's own address, with its port where several have the address.
-    #[arg(value_name = "ADDRESS[:PORT]")]
-    pub backend: String,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway overrides`
-#[derive(Debug, Args)]
-#[command(
-    args_conflicts_with_subcommands = true,
-    after_help = "Examples:\n  ringway overrides\n  ringway overrides clear web 10.0.0.2"
-)]
-pub struct OverridesArgs {
-    /// What to do; left out: list them.
-    #[command(subcommand)]
-    pub action: Option<OverridesAction>,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway overrides ACTION`
-#[derive(Debug, Subcommand)]
-pub enum OverridesAction {
-    /// What the file says is in force again.
-    #[command(
-        after_help = "Exit code 2 when there is nothing to clear, as with `ringway backend undrain`.\n\nExamples:\n  ringway overrides clear\n  ringway overrides clear web\n  \
-        ringway overrides clear web 10.0.0.2"
-    )]
-    Clear(ClearArgs),
-}
-
-/// `ringway overrides clear`
-#[derive(Debug, Args)]
-pub struct ClearArgs {
-    /// Of this service alone; left out: all.
-    #[arg(value_name = "SERVICE")]
-    pub service: Option<String>,
-    /// Of this backend of it alone: its own address, with its port where several have the address.
-    #[arg(value_name = "ADDRESS[:PORT]")]
-    pub backend: Option<String>,
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
 /// Which node: by its configuration or by name.
 #[derive(Clone, Debug, Args)]
 pub struct NodeArgs {
@@ -391,108 +305,6 @@ pub struct ExplainArgs {
     pub node: NodeArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// `ringway capture`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Prints packets, or writes them as pcapng with -w: what came in and, where it was rewritten, what \
-    leaves. Verdict, reason, service and backend are in each packet's comment. The filter holds for the packet before \
-    or after rewriting. Ctrl-C or SIGTERM ends it; traffic goes on whatever happens to it. With -o json each packet is \
-    a line of JSON, and the last line is the summary. Exit code 1 when it could not go on (disk full, interface gone, \
-    node detached); what it has until then is whole.\n\n-c counts packets here: the configuration is --config.\n\n\
-    Examples:\n  ringway capture -c 10 'tcp port 80'\n  ringway capture -i eth0 -w web.pcapng --service web --seconds 30\n  \
-    ringway capture --verdict drop,aborted\n  ringway capture --follow 'tcp and host 192.0.2.7'\n  \
-    ringway capture -w - 'udp port 53' | tcpdump -nr -"
-)]
-pub struct CaptureArgs {
-    /// Which packets, in the language of tcpdump (`man pcap-filter`) [default: all].
-    #[arg(value_name = "FILTER")]
-    pub filter: Vec<String>,
-    /// Only what comes in by this interface.
-    #[arg(short, long, value_name = "IFACE")]
-    pub interface: Option<String>,
-    /// Write pcapng to this file, or with - to standard output.
-    #[arg(short, long, value_name = "FILE")]
-    pub write: Option<PathBuf>,
-    /// Replace the file if it is there; without, that is refused.
-    #[arg(long, requires = "write")]
-    pub overwrite: bool,
-    /// End after so many packets.
-    #[arg(short, long, value_name = "N", value_parser = packets)]
-    pub count: Option<u64>,
-    /// End after so many seconds.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub seconds: Option<u64>,
-    /// End when so much is written: 100MB, 64MiB.
-    #[arg(long, value_name = "SIZE", value_parser = bytes)]
-    pub size: Option<u64>,
-    /// Keep so many bytes of each packet, before and after rewriting.
-    #[arg(short, long, value_name = "LEN", default_value_t = ringway_kernel::capture::MOST_BYTES,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(ringway_kernel::capture::MOST_BYTES)))]
-    pub snaplen: u32,
-    /// Only packets with one of these verdicts: pass, drop, tx, redirect, aborted.
-    #[arg(long, value_name = "VERDICT", value_delimiter = ',')]
-    pub verdict: Vec<String>,
-    /// Only packets with one of these reasons; `ringway reasons` lists them.
-    #[arg(long, value_name = "REASON", value_delimiter = ',')]
-    pub reason: Vec<String>,
-    /// Only packets of this service; NAME/tcp or NAME/udp where it has both.
-    #[arg(long, value_name = "NAME")]
-    pub service: Option<String>,
-    /// Only packets of this backend.
-    #[arg(long, value_name = "ADDRESS[:PORT]")]
-    pub backend: Option<String>,
-    /// Take one in N of the packets that the filter matches.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
-    pub sample: u32,
-    /// Print one line a packet by its flow, with the time since the flow's last packet.
-    #[arg(long)]
-    pub follow: bool,
-    /// Room for packets that are not read yet.
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = buffer)]
-    pub buffer: u32,
-    /// Configuration file that names the node.
-    #[arg(long, value_name = "FILE", conflicts_with = "node")]
-    pub config: Option<PathBuf>,
-    /// Name of the node; the only one pinned on this machine when neither is given.
-    #[arg(long, value_name = "NAME")]
-    pub node: Option<String>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// A number of packets; with most other commands -c names the configuration.
-fn packets(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| *number > 0);
-    number.ok_or_else(|| {
-        "a number of packets; the configuration file is --config FILE here".to_owned()
-    })
-}
-
-/// A number of bytes with its unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("B", 1),
-    ];
-    let wrong = || "write a number and its unit: 500kB, 64MiB, 1GB".to_owned();
-    let found = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-    let (number, unit) = found.ok_or_else(wrong)?;
-    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    number.checked_mul(*unit).filter(|bytes| *bytes > 0).ok_or_else(wrong)
-}
-
-/// Room between the packet path and a capture.
-fn buffer(text: &str) -> Result<u32, String> {
-    let fits = |bytes: &u64| (64 << 10..=1 << 30).contains(bytes);
-    let bytes = Some(bytes(text)?).filter(fits).ok_or("write a size from 64KiB to 1GiB")?;
-    u32::try_from(bytes).map_err(|error| error.to_string())
 }
 
 /// `ringway reasons`
@@ -698,179 +510,6 @@ pub struct ImportIpvsArgs {
     pub node: String,
 }
 
-/// What `demo` and `bench` run beside Ringway.
-macro_rules! peers_help {
-    () => {
-        "Environment:\n  RINGWAY_PEERS  directory that nginx, wrk and the like were unpacked into, looked at \
-        after PATH [default: target/peers]"
-    };
-}
-
-/// `ringway demo`
-#[derive(Debug, Args)]
-#[command(
-    after_help = concat!("Needs root. Runs in network namespaces of its own and cleans up after itself. Exit \
-    code 1 when it did not hold.\n\n", peers_help!(), "\n\nExamples:\n  \
-    ringway demo\n  ringway demo --list\n  ringway demo --only curl,kill-backend -o json\n  \
-    ringway demo --keep\n  ringway demo --clean")
-)]
-pub struct DemoArgs {
-    /// List the phases and do nothing.
-    #[arg(long)]
-    pub list: bool,
-    /// Only these phases, in the order of --list.
-    #[arg(long, value_name = "NAME", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(demo::PHASES.map(|phase| phase.name)))]
-    pub only: Vec<String>,
-    /// Leave everything standing and print commands to try.
-    #[arg(long)]
-    pub keep: bool,
-    /// Take down what --keep left standing, except demos still running.
-    #[arg(long, conflicts_with_all = ["list", "only", "keep"])]
-    pub clean: bool,
-    /// A job for the demo's own helper processes.
-    #[arg(long, hide = true, value_name = "JOB")]
-    pub inner: Option<String>,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway bench`
-#[derive(Debug, Args)]
-pub struct BenchArgs {
-    #[command(subcommand)]
-    pub what: Bench,
-}
-
-/// What is measured.
-#[derive(Debug, Subcommand)]
-pub enum Bench {
-    /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
-    Lb(BenchLbArgs),
-    /// Nanoseconds that a packet costs in the gateway's programs.
-    Packet(BenchPacketArgs),
-    /// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
-    Engine(BenchEngineArgs),
-    /// What it costs to capture every packet, and to be able to.
-    Capture(BenchCaptureArgs),
-}
-
-/// `ringway bench lb`
-#[derive(Debug, Args)]
-#[command(
-    after_help = concat!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
-    when a path that can run here did not.\n\n", peers_help!(), "\n\nExamples:\n  ringway bench lb\n  \
-    ringway bench lb -o json --show-configs\n  \
-    ringway bench lb --only direct,nftables,ringway-host --connections 100")
-)]
-pub struct BenchLbArgs {
-    /// Only these paths.
-    #[arg(long, value_name = "PATH", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(lb::Path::ALL.map(lb::Path::name))
-            .try_map(|name| name.parse::<lb::Path>()))]
-    pub only: Vec<lb::Path>,
-    /// Concurrent connections, each number measured.
-    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
-        value_parser = clap::value_parser!(u32).range(1..=4000))]
-    pub connections: Vec<u32>,
-    /// How often each path is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
-    /// Print every configuration used.
-    #[arg(long)]
-    pub show_configs: bool,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway bench packet`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
-    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway bench packet\n  \
-    ringway bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
-    ringway bench packet --only nat --flows 10000000"
-)]
-pub struct BenchPacketArgs {
-    /// Only these paths.
-    #[arg(long, value_name = "PATH", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(packet::Path::ALL.map(packet::Path::name))
-            .try_map(|name| name.parse::<packet::Path>()))]
-    pub only: Vec<packet::Path>,
-    /// Only these IP versions.
-    #[arg(long, value_name = "VERSION", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(["4", "6"]).map(|version| match version.as_str() {
-            "4" => packet::Ip::V4,
-            _ => packet::Ip::V6,
-        }))]
-    pub ip: Vec<packet::Ip>,
-    /// Flows that take turns, each number measured [default: 1, 10000, 500000 and 10000000].
-    ///
-    /// Where the gateway keeps a record of each flow, ten million are measured only when asked for.
-    #[arg(long, value_name = "N", value_delimiter = ',',
-        value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pub flows: Vec<u32>,
-    /// How often each is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway bench engine`
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Needs root. Takes about eleven minutes; runs in network namespaces of its own. dpdk-testpmd is taken from PATH, else from \
-    target/peers (`packaging/bootstrap --tests` unpacks it there); without it Ringway is measured alone. It gets huge pages \
-    where 256 MiB of them are free (`sysctl vm.nr_hugepages=256` reserves twice that), else pages of 4 KiB. Exit code 1 when a \
-    case was not measured.\n\nExamples:\n  ringway bench engine\n  ringway bench engine --rounds 3 --seconds 2 -o json\n  \
-    ringway bench engine --only memory-macswap,wire-parse"
-)]
-pub struct BenchEngineArgs {
-    /// Only these cases.
-    #[arg(long, value_name = "CASE", value_delimiter = ',',
-        value_parser = PossibleValuesParser::new(engine_bench::Case::ALL.map(engine_bench::Case::name))
-            .try_map(|name| name.parse::<engine_bench::Case>()))]
-    pub only: Vec<engine_bench::Case>,
-    /// How often each case is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
-/// `ringway bench capture`
-#[derive(Debug, Args)]
-#[command(
-    after_help = concat!("Needs root. Takes two minutes; runs in network namespaces of its own. HTTP goes through a \
-    gateway by turns with a capture of everything and without; what a packet costs before and after a capture is \
-    measured on programs that are attached to nothing.\n\n", peers_help!(), "\n\nExamples:\n  \
-    ringway bench capture\n  ringway bench capture --rounds 3 --seconds 2 -o json")
-)]
-pub struct BenchCaptureArgs {
-    /// How often everything is measured; the medians count.
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
-    #[command(flatten)]
-    pub output: OutputArgs,
-}
-
 /// `ringway completions`
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
@@ -893,17 +532,6 @@ mod tests {
     #[test]
     fn the_definition_holds() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("64MiB"), Ok(64 << 20));
-        assert_eq!(bytes("100 MB"), Ok(100_000_000));
-        for wrong in ["", "5", "MB", "0B", "-1kB", "1.5GB", "99999999999GiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(buffer("64KiB"), Ok(64 << 10));
-        assert!(buffer("1kB").is_err() && buffer("2GiB").is_err());
     }
 
     #[test]

@@ -1,0 +1,180 @@
+//! `ringway demo` and `ringway bench`: what shows Ringway at work, and measures it.
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, Subcommand};
+use ringway_lab::{demo, engine as engine_bench, lb, packet};
+
+use super::OutputArgs;
+
+/// What `demo` and `bench` run beside Ringway.
+macro_rules! peers_help {
+    () => {
+        "Environment:\n  RINGWAY_PEERS  directory that nginx, wrk and the like were unpacked into, looked at \
+        after PATH [default: target/peers]"
+    };
+}
+
+/// `ringway demo`
+#[derive(Debug, Args)]
+#[command(
+    after_help = concat!("Needs root. Runs in network namespaces of its own and cleans up after itself. Exit \
+    code 1 when it did not hold.\n\n", peers_help!(), "\n\nExamples:\n  \
+    ringway demo\n  ringway demo --list\n  ringway demo --only curl,kill-backend -o json\n  \
+    ringway demo --keep\n  ringway demo --clean")
+)]
+pub struct DemoArgs {
+    /// List the phases and do nothing.
+    #[arg(long)]
+    pub list: bool,
+    /// Only these phases, in the order of --list.
+    #[arg(long, value_name = "NAME", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(demo::PHASES.map(|phase| phase.name)))]
+    pub only: Vec<String>,
+    /// Leave everything standing and print commands to try.
+    #[arg(long)]
+    pub keep: bool,
+    /// Take down what --keep left standing, except demos still running.
+    #[arg(long, conflicts_with_all = ["list", "only", "keep"])]
+    pub clean: bool,
+    /// A job for the demo's own helper processes.
+    #[arg(long, hide = true, value_name = "JOB")]
+    pub inner: Option<String>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench`
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub what: Bench,
+}
+
+/// What is measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// HTTP through Ringway, nginx, haproxy and nftables, in turns.
+    Lb(BenchLbArgs),
+    /// Nanoseconds that a packet costs in the gateway's programs.
+    Packet(BenchPacketArgs),
+    /// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
+    Engine(BenchEngineArgs),
+    /// What it costs to capture every packet, and to be able to.
+    Capture(BenchCaptureArgs),
+}
+
+/// `ringway bench lb`
+#[derive(Debug, Args)]
+#[command(
+    after_help = concat!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
+    when a path that can run here did not.\n\n", peers_help!(), "\n\nExamples:\n  ringway bench lb\n  \
+    ringway bench lb -o json --show-configs\n  \
+    ringway bench lb --only direct,nftables,ringway-host --connections 100")
+)]
+pub struct BenchLbArgs {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(lb::Path::ALL.map(lb::Path::name))
+            .try_map(|name| name.parse::<lb::Path>()))]
+    pub only: Vec<lb::Path>,
+    /// Concurrent connections, each number measured.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
+        value_parser = clap::value_parser!(u32).range(1..=4000))]
+    pub connections: Vec<u32>,
+    /// How often each path is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// Print every configuration used.
+    #[arg(long)]
+    pub show_configs: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench packet`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
+    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway bench packet\n  \
+    ringway bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
+    ringway bench packet --only nat --flows 10000000"
+)]
+pub struct BenchPacketArgs {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(packet::Path::ALL.map(packet::Path::name))
+            .try_map(|name| name.parse::<packet::Path>()))]
+    pub only: Vec<packet::Path>,
+    /// Only these IP versions.
+    #[arg(long, value_name = "VERSION", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(["4", "6"]).map(|version| match version.as_str() {
+            "4" => packet::Ip::V4,
+            _ => packet::Ip::V6,
+        }))]
+    pub ip: Vec<packet::Ip>,
+    /// Flows that take turns, each number measured [default: 1, 10000, 500000 and 10000000].
+    ///
+    /// Where the gateway keeps a record of each flow, ten million are measured only when asked for.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub flows: Vec<u32>,
+    /// How often each is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench engine`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes about eleven minutes; runs in network namespaces of its own. dpdk-testpmd is taken from PATH, else from \
+    target/peers (`packaging/bootstrap --tests` unpacks it there); without it Ringway is measured alone. It gets huge pages \
+    where 256 MiB of them are free (`sysctl vm.nr_hugepages=256` reserves twice that), else pages of 4 KiB. Exit code 1 when a \
+    case was not measured.\n\nExamples:\n  ringway bench engine\n  ringway bench engine --rounds 3 --seconds 2 -o json\n  \
+    ringway bench engine --only memory-macswap,wire-parse"
+)]
+pub struct BenchEngineArgs {
+    /// Only these cases.
+    #[arg(long, value_name = "CASE", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(engine_bench::Case::ALL.map(engine_bench::Case::name))
+            .try_map(|name| name.parse::<engine_bench::Case>()))]
+    pub only: Vec<engine_bench::Case>,
+    /// How often each case is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench capture`
+#[derive(Debug, Args)]
+#[command(
+    after_help = concat!("Needs root. Takes two minutes; runs in network namespaces of its own. HTTP goes through a \
+    gateway by turns with a capture of everything and without; what a packet costs before and after a capture is \
+    measured on programs that are attached to nothing.\n\n", peers_help!(), "\n\nExamples:\n  \
+    ringway bench capture\n  ringway bench capture --rounds 3 --seconds 2 -o json")
+)]
+pub struct BenchCaptureArgs {
+    /// How often everything is measured; the medians count.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
