@@ -5,6 +5,8 @@ mod capture;
 mod engine;
 mod r#gen;
 mod lab;
+mod quantity;
+mod size;
 
 use std::path::PathBuf;
 
@@ -17,6 +19,7 @@ pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::lab::{
     Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs, DemoArgs,
 };
+pub use self::size::SizeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
 
@@ -76,6 +79,8 @@ pub enum Command {
     Demo(DemoArgs),
     /// Measure Ringway beside its alternatives.
     Bench(BenchArgs),
+    /// Which road a workload takes through the machine, and how many cores, how much memory, how many machines.
+    Size(SizeArgs),
     /// Print a completion script for a shell.
     #[command(hide = true)]
     Completions(CompletionsArgs),

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Import(args) => command::import::main(&args),
         Command::Demo(args) => command::demo::main(&args),
         Command::Bench(args) => command::bench::main(&args),
+        Command::Size(args) => command::size::main(&args),
         Command::Completions(args) => command::completions::main(&args),
         Command::Man(args) => command::man::main(&args),
     };

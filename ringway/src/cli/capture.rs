@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::OutputArgs;
+use super::quantity::bytes;
 
 /// `ringway capture`
 #[derive(Debug, Args)]
@@ -83,24 +84,6 @@ fn packets(text: &str) -> Result<u64, String> {
     })
 }
 
-/// A number of bytes with its unit.
-fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
-        ("KiB", 1 << 10),
-        ("MiB", 1 << 20),
-        ("GiB", 1 << 30),
-        ("kB", 1000),
-        ("MB", 1_000_000),
-        ("GB", 1_000_000_000),
-        ("B", 1),
-    ];
-    let wrong = || "write a number and its unit: 500kB, 64MiB, 1GB".to_owned();
-    let found = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
-    let (number, unit) = found.ok_or_else(wrong)?;
-    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    number.checked_mul(*unit).filter(|bytes| *bytes > 0).ok_or_else(wrong)
-}
-
 /// Room between the packet path and a capture.
 fn buffer(text: &str) -> Result<u32, String> {
     let fits = |bytes: &u64| (64 << 10..=1 << 30).contains(bytes);
@@ -113,12 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
-        assert_eq!(bytes("64MiB"), Ok(64 << 20));
-        assert_eq!(bytes("100 MB"), Ok(100_000_000));
-        for wrong in ["", "5", "MB", "0B", "-1kB", "1.5GB", "99999999999GiB"] {
-            assert!(bytes(wrong).is_err(), "{wrong}");
-        }
+    fn a_buffer_has_bounds() {
         assert_eq!(buffer("64KiB"), Ok(64 << 10));
         assert!(buffer("1kB").is_err() && buffer("2GiB").is_err());
     }

@@ -11,6 +11,7 @@ use ringway_engine::generate::{Addresses, IMIX, Numbers, Transport};
 use ringway_host::Mac;
 
 use super::OutputArgs;
+use super::quantity::number;
 
 /// `ringway gen`
 #[derive(Debug, Args)]
@@ -143,13 +144,9 @@ fn sizes(text: &str) -> Result<Sizes, String> {
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
-    const PREFIXES: [(&str, f64); 4] = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("", 1.0)];
     let wrong = || "write packets a second as 5000, 100k or 2.5M, or bits as 1Gbit".to_owned();
     let (text, bits) = text.strip_suffix("bit").map_or((text, false), |text| (text, true));
-    let found = PREFIXES.iter().find_map(|(prefix, by)| Some((text.strip_suffix(prefix)?, by)));
-    let (number, by) = found.ok_or_else(wrong)?;
-    let number = number.trim_end().parse::<f64>().map_err(|_| wrong())? * by;
-    match number {
+    match number(text).ok_or_else(wrong)? {
         number if !(1.0..=1e12).contains(&number) => {
             Err(format!("a rate of 1 a second at least, 1e12 at most; {}", wrong()))
         }

@@ -23,5 +23,6 @@ pub mod overrides;
 pub mod reasons;
 pub mod reload;
 pub mod run;
+pub mod size;
 pub mod status;
 pub mod upgrade;

@@ -1,0 +1,147 @@
+//! `ringway size`: a workload.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use ringway_sizing::{Machine, Work, Workload};
+
+use super::OutputArgs;
+use super::quantity::{bytes, number};
+
+/// `ringway size`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Roads are tried from the simplest on: kernel, tuned-kernel, xdp, af-xdp, dpdk. The first is taken on which packets need \
+    no more than --share of one machine's cores. Numbers may end in k, M, G or T. Costs are those of the reference run, or of \
+    --costs FILE, which --calibrate has written. Exit code 2 when the workload contradicts itself.\n\nExamples:\n  \
+    ringway size --packets 1.5M --packet-size 50\n  \
+    ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB\n  \
+    ringway size --work forward --packets 3M --connections 10M --attack 5M --cores 32 --link 25Gbit -o json\n  \
+    ringway size --time-wait 30000 --destinations 1"
+)]
+pub struct SizeArgs {
+    /// What is done with packets [default: connections with --connections or --time-wait, else answer].
+    #[arg(long, value_enum, value_name = "WORK")]
+    pub work: Option<WorkArg>,
+    /// Packets a second that come in; with --work connections: beyond those that messages make.
+    #[arg(short, long, value_name = "RATE", default_value = "0", value_parser = rate)]
+    pub packets: f64,
+    /// Bytes of a packet from its IP header on.
+    #[arg(long, value_name = "BYTES", default_value_t = 100)]
+    pub packet_size: u32,
+    /// Requests a second beyond the messages of connections.
+    #[arg(short, long, value_name = "RATE", default_value = "0", value_parser = rate)]
+    pub requests: f64,
+    /// Connections, or flows, that are open at once.
+    #[arg(short = 'n', long, value_name = "N", default_value = "0", value_parser = count)]
+    pub connections: u64,
+    /// Messages that one connection gets in an hour, each with its answer.
+    #[arg(short, long, value_name = "N", default_value = "0", value_parser = rate)]
+    pub messages_per_hour: f64,
+    /// Memory that the program keeps for one connection: 500B, 16KiB.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub state: Option<u64>,
+    /// Sockets that are in TIME_WAIT at once: connections closed here in a minute.
+    #[arg(long, value_name = "N", default_value = "0", value_parser = count)]
+    pub time_wait: u64,
+    /// Connections are made from here, to so many pairs of address and port.
+    #[arg(long, value_name = "N", value_parser = count)]
+    pub destinations: Option<u64>,
+    /// Packets a second of an attack to be survived.
+    #[arg(long, value_name = "RATE", default_value = "0", value_parser = rate)]
+    pub attack: f64,
+    /// Cores of one machine.
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub cores: u32,
+    /// Memory of one machine.
+    #[arg(long, value_name = "SIZE", default_value = "64GiB", value_parser = bytes)]
+    pub memory: u64,
+    /// Bandwidth of one machine's link, one way: 10Gbit.
+    #[arg(long, value_name = "RATE", default_value = "10Gbit", value_parser = link)]
+    pub link: u64,
+    /// Part of a machine's cores that packets may take; the program needs the others.
+    #[arg(long, value_name = "PART", default_value_t = 0.25)]
+    pub share: f64,
+    /// How busy a core may be on average, so that bursts find room.
+    #[arg(long, value_name = "PART", default_value_t = 0.6)]
+    pub busy: f64,
+    /// Work from the costs in this file.
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What is done with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WorkArg {
+    /// Messages over TCP connections are read and answered.
+    Connections,
+    /// Datagrams are answered by a program.
+    Answer,
+    /// Packets are sent on: balanced, routed, filtered.
+    Forward,
+}
+
+impl SizeArgs {
+    /// As the calculation wants it.
+    pub fn workload(&self) -> Workload {
+        let work = match self.work {
+            Some(WorkArg::Connections) => Work::Connections,
+            Some(WorkArg::Answer) => Work::Answer,
+            Some(WorkArg::Forward) => Work::Forward,
+            None if self.connections + self.time_wait > 0 => Work::Connections,
+            None => Work::Answer,
+        };
+        Workload {
+            work,
+            packets_pps: self.packets,
+            packet_bytes: self.packet_size,
+            requests_per_s: self.requests,
+            connections: self.connections,
+            messages_per_hour: self.messages_per_hour,
+            state_bytes: self.state.unwrap_or(0),
+            time_wait: self.time_wait,
+            destinations: self.destinations,
+            attack_pps: self.attack,
+            machine: Machine { cores: self.cores, memory_bytes: self.memory, link_bits: self.link },
+            share: self.share,
+            busy: self.busy,
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let number = number(text.strip_suffix("pps").unwrap_or(text)).filter(|rate| *rate >= 0.0);
+    number.ok_or_else(|| "write a number as 5000, 100k or 2.5M".to_owned())
+}
+
+fn count(text: &str) -> Result<u64, String> {
+    let number =
+        number(text).filter(|number| (0.0..=1e15).contains(number) && number.fract() == 0.0);
+    number
+        .map(|number| number as u64)
+        .ok_or_else(|| "write a number as 6000, 20k or 100M".to_owned())
+}
+
+fn link(text: &str) -> Result<u64, String> {
+    let bits = text.strip_suffix("bit/s").or_else(|| text.strip_suffix("bit"));
+    let bits = bits.and_then(number).filter(|bits| (1e6..=1e15).contains(bits));
+    bits.map(|bits| bits as u64).ok_or_else(|| "write bits a second as 1Gbit or 400Gbit".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantities() {
+        assert_eq!(rate("1.5Mpps"), Ok(1.5e6));
+        assert_eq!(count("100M"), Ok(100_000_000));
+        assert_eq!(link("10Gbit/s"), Ok(10_000_000_000));
+        for wrong in ["-1", "nan", "1.5Gbit", "many"] {
+            assert!(rate(wrong).is_err(), "{wrong}");
+        }
+        assert!(count("0.5").is_err() && count("-1").is_err() && link("10G").is_err());
+    }
+}

@@ -1,0 +1,188 @@
+//! What comes, and onto what machines.
+
+use serde::Serialize;
+
+use crate::Error;
+
+/// Bytes of an Ethernet frame on the wire that are not in the packet: header 14, checksum 4, preamble 8, gap 12
+/// (IEEE 802.3, clauses 3 and 4).
+const AROUND: u32 = 14 + 4 + 8 + 12;
+/// The shortest frame on the wire, with preamble and gap.
+const SHORTEST: u32 = 64 + 8 + 12;
+
+/// What is done with packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Messages over TCP connections are read and answered.
+    Connections,
+    /// Datagrams are answered by a program.
+    Answer,
+    /// Packets are sent on: balanced, routed, filtered.
+    Forward,
+}
+
+impl Work {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Work::Connections => "connections",
+            Work::Answer => "answer",
+            Work::Forward => "forward",
+        }
+    }
+}
+
+/// One machine of those there may be several of.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Machine {
+    /// Processors as the kernel counts them.
+    pub cores: u32,
+    /// Bytes.
+    pub memory_bytes: u64,
+    /// Bits a second, one way.
+    pub link_bits: u64,
+}
+
+/// What comes, at its busiest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Workload {
+    /// What is done with it.
+    pub work: Work,
+    /// Packets a second that come in; of connections: beyond what their messages make.
+    pub packets_pps: f64,
+    /// Bytes of a packet from its IP header on.
+    pub packet_bytes: u32,
+    /// Requests a second beyond the messages of connections.
+    pub requests_per_s: f64,
+    /// Connections that are open at once, or flows.
+    pub connections: u64,
+    /// Messages of one connection in an hour.
+    pub messages_per_hour: f64,
+    /// Bytes that the program keeps for one connection.
+    pub state_bytes: u64,
+    /// Sockets in TIME_WAIT at once.
+    pub time_wait: u64,
+    /// Addresses and ports that connections are made to; none: they are accepted here.
+    pub destinations: Option<u64>,
+    /// Packets a second of an attack, to be survived beside the rest.
+    pub attack_pps: f64,
+    /// Of what machines.
+    pub machine: Machine,
+    /// Part of a machine's cores that packets may take; the program needs the rest.
+    pub share: f64,
+    /// How busy a core may be on average, so that bursts find room.
+    pub busy: f64,
+}
+
+impl Workload {
+    /// Messages a second that are read and answered.
+    pub fn messages_per_s(&self) -> f64 {
+        self.requests_per_s + self.connections as f64 * self.messages_per_hour / 3600.0
+    }
+
+    /// Packets a second that come in, the attack's left out. A message is one in each direction (its
+    /// acknowledgement rides on the answer).
+    pub fn packets_in_pps(&self) -> f64 {
+        match self.work {
+            Work::Connections => self.packets_pps + self.messages_per_s(),
+            Work::Answer => self.packets_pps.max(self.messages_per_s()),
+            Work::Forward => self.packets_pps,
+        }
+    }
+
+    /// Bits a second of one direction, on the wire.
+    pub fn bandwidth_bits(&self) -> f64 {
+        let bits = |bytes: u32| f64::from((bytes + AROUND).max(SHORTEST)) * 8.0;
+        // What attacks is small: its aim is packets.
+        self.packets_in_pps() * bits(self.packet_bytes) + self.attack_pps * bits(0)
+    }
+
+    /// # Errors
+    ///
+    /// What contradicts what, and what to give instead.
+    pub fn validate(&self) -> Result<(), Error> {
+        let wrong = |what: String, remedy| Err(Error::Workload { what, remedy });
+        let rates =
+            [self.packets_pps, self.requests_per_s, self.messages_per_hour, self.attack_pps];
+        if rates.iter().any(|rate| !rate.is_finite() || *rate < 0.0 || *rate > 1e13) {
+            return wrong("a rate is out of range".to_owned(), "0 to 10T is possible");
+        }
+        if !(20..=65_535).contains(&self.packet_bytes) {
+            return wrong(
+                format!("packets of {} bytes", self.packet_bytes),
+                "20 to 65535 is possible, counted from the IP header",
+            );
+        }
+        let part = |part: f64| part > 0.0 && part <= 1.0;
+        if !part(self.share) || !part(self.busy) {
+            return wrong(
+                "share and busy are parts of one".to_owned(),
+                "more than 0 and at most 1 is possible",
+            );
+        }
+        if self.machine.cores == 0
+            || self.machine.memory_bytes < 1 << 28
+            || self.machine.link_bits < 1_000_000
+        {
+            return wrong(
+                "no such machine".to_owned(),
+                "it has 1 core, 256MiB and 1Mbit/s at least",
+            );
+        }
+        self.contradictions()
+    }
+
+    fn contradictions(&self) -> Result<(), Error> {
+        let wrong = |what: &str, remedy| Err(Error::Workload { what: what.to_owned(), remedy });
+        if self.connections == 0 {
+            if self.messages_per_hour > 0.0 {
+                return wrong(
+                    "messages of connections, but no connections",
+                    "give --connections, or --requests for those of no connection",
+                );
+            }
+            if self.state_bytes > 0 {
+                return wrong(
+                    "state for each connection, but no connections",
+                    "give --connections",
+                );
+            }
+        }
+        if self.work == Work::Forward
+            && (self.messages_per_s() > 0.0 || self.destinations.is_some() || self.time_wait > 0)
+        {
+            return wrong(
+                "what is forwarded is not answered: requests, messages, TIME_WAIT and destinations are a program's",
+                "give --packets and --connections (flows), or another --work",
+            );
+        }
+        if self.work == Work::Answer && (self.time_wait > 0 || self.destinations.is_some()) {
+            return wrong(
+                "datagrams have no TIME_WAIT and use no port for each",
+                "give --work connections",
+            );
+        }
+        if self.work == Work::Answer
+            && self.packets_pps > 0.0
+            && self.packets_pps < self.messages_per_s()
+        {
+            return wrong(
+                "fewer packets than requests, and a request is a packet",
+                "leave --packets out, or raise it",
+            );
+        }
+        if self.destinations == Some(0) {
+            return wrong("connections to no destination", "1 is the least");
+        }
+        let nothing = self.packets_in_pps() + self.attack_pps == 0.0
+            && self.connections + self.time_wait == 0;
+        if nothing {
+            return wrong(
+                "there is nothing to size",
+                "give --packets, --requests, --connections, --time-wait or --attack",
+            );
+        }
+        Ok(())
+    }
+}
