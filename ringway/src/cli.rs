@@ -497,7 +497,7 @@ pub enum ImportFrom {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Prints a configuration. What Ringway does otherwise, or not at all, is a comment in it and a warning \
-    on standard error. Exit code 2 when a line is not understood.\n\nExamples:\n  \
+    on standard error. Exit code 2 when a line is not understood, or none names a service.\n\nExamples:\n  \
     ipvsadm-save -n | ringway import ipvs --interfaces eth0 > ringway.toml\n  \
     ringway import ipvs /etc/ipvsadm.rules --node lb1 --interfaces eth0,eth1"
 )]

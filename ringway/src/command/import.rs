@@ -24,21 +24,42 @@ pub fn main(args: &ImportArgs) -> anyhow::Result<Exit> {
 }
 
 fn from_ipvs(args: &ImportIpvsArgs) -> anyhow::Result<Exit> {
-    let text = text_of(&args.file)?;
+    print(&convert(&text_of(&args.file)?, args)?)
+}
+
+fn print((text, warnings): &(String, Vec<String>)) -> anyhow::Result<Exit> {
+    for warning in warnings {
+        exit::say(format_args!("ringway: {warning}"));
+    }
+    table::print(text)?;
+    Ok(Exit::Done)
+}
+
+/// The configuration, and what is not as it was.
+fn convert(text: &str, args: &ImportIpvsArgs) -> Result<(String, Vec<String>), Error> {
     let names = names(&std::fs::read_to_string(SERVICES).unwrap_or_default());
     let port = |name: &str, protocol| names.get(&(name.to_owned(), protocol)).copied();
-    let services = ipvs::read(&text, &port).map_err(|errors| {
+    let services = ipvs::read(text, &port).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         let what = format!("{}:\n{}", args.file.display(), lines.join("\n"));
         Error::configuration(what, "give what `ipvsadm-save -n` prints")
     })?;
-    let options = ipvs::Options { node: args.node.clone(), interfaces: args.interfaces.clone() };
-    let (text, warnings) = ipvs::write(&services, &options);
-    for warning in warnings {
-        exit::say(format_args!("ringway: {warning}"));
+    if services.is_empty() {
+        return Err(nothing(&args.file));
     }
-    table::print(&text)?;
-    Ok(Exit::Done)
+    let options = ipvs::Options { node: args.node.clone(), interfaces: args.interfaces.clone() };
+    Ok(ipvs::write(&services, &options))
+}
+
+/// A configuration without services is of no use, and hides that whatever should have printed the list failed.
+fn nothing(file: &Path) -> Error {
+    let whence =
+        if file == Path::new("-") { "standard input".into() } else { file.display().to_string() };
+    Error::configuration(
+        format!("{whence}: no service in it, so there is nothing to import"),
+        "`ipvsadm-save -n` prints one line or more for each service: run it as root, in the network \
+         namespace where IPVS balances, and before its rules are cleared",
+    )
 }
 
 fn text_of(file: &Path) -> anyhow::Result<String> {
@@ -74,6 +95,24 @@ fn names(services: &str) -> HashMap<(String, Protocol), u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn args(file: &str) -> ImportIpvsArgs {
+        ImportIpvsArgs { file: file.into(), interfaces: Vec::new(), node: "gw1".into() }
+    }
+
+    #[test]
+    fn a_list_without_services_is_refused() {
+        for (text, file, whence) in [
+            ("", "-", "standard input"),
+            ("# cleared\n-C\n", "/etc/ipvsadm.rules", "/etc/ipvsadm.rules"),
+        ] {
+            let refused = convert(text, &args(file)).expect_err(file);
+            assert_eq!(refused.kind, ringway_gateway::problem::Kind::Configuration);
+            assert!(refused.what.starts_with(whence), "{refused}");
+            assert!(refused.what.contains("no service in it"), "{refused}");
+        }
+        assert!(convert("-A -t 192.0.2.1:80 -s rr\n", &args("-")).is_ok());
+    }
 
     #[test]
     fn ports_have_names_and_aliases() {

@@ -121,7 +121,6 @@ fn what_cannot_be_is_left_out_and_said() {
              -a -t 192.0.2.1:80 -r 10.0.0.2:80 -m",
             "line 3) are forwarded in different ways",
         ),
-        ("", "empty"),
     ] {
         let (text, warnings) = convert(list);
         assert!(!text.contains("[[service]]\nname"), "{text}");

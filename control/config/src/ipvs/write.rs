@@ -34,9 +34,6 @@ pub fn write(services: &[Service], options: &Options) -> (String, Vec<String>) {
         }
         text += &body;
     }
-    if services.is_empty() {
-        warnings.push("the list is empty: no service was written".to_owned());
-    }
     (text, warnings)
 }
 
