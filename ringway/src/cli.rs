@@ -288,7 +288,7 @@ pub struct ExplainArgs {
     #[arg(short, long, value_name = "FILE")]
     pub read: Option<PathBuf>,
     /// Which packet of the capture, counted from 1.
-    #[arg(short, long, value_name = "N", default_value_t = 1, requires = "read")]
+    #[arg(short, long, value_name = "N", default_value_t = 1, conflicts_with = "packet")]
     pub number: u64,
     /// TCP flags: fin, syn, rst, psh, ack, urg, ece, cwr, with commas, or none.
     #[arg(long, value_name = "FLAGS", default_value = "syn", conflicts_with = "read")]
@@ -545,6 +545,8 @@ mod tests {
             ("ringway capture -c gw.toml", "the configuration file is --config"),
             ("ringway explain -i eth0", "<PACKET|--read <FILE>>"),
             ("ringway explain -i eth0 -r a.pcap tcp", "cannot be used with"),
+            ("ringway explain -i eth0 -n 7 tcp", "'--number <N>' cannot be used with"),
+            ("ringway explain -i eth0 -n 7", "<PACKET|--read <FILE>>"),
         ] {
             let error = Cli::try_parse_from(words.split(' ')).expect_err(words).to_string();
             assert!(error.contains(wanted), "{words}: {error}");
