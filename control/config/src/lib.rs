@@ -36,7 +36,7 @@ pub use identity::{Identity, identity};
 pub use located::Located;
 pub use model::*;
 pub use redact::{REMOVED, Redacted, redacted};
-pub use report::{Error, Errors};
+pub use report::{Error, Errors, in_one_line};
 pub use suggest::nearest;
 
 use include::Includes;

@@ -1,6 +1,7 @@
 //! Reading a table key by key: what is wrong goes to the report, what was not asked for is
 //! unknown.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
 use toml::Spanned;
@@ -23,13 +24,24 @@ pub(crate) struct Section<'a> {
     /// `None` when it was left out.
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
+    /// Keys that must be there and are not, with what to say of each; reported at the end, when every other key
+    /// is known and a mistyped one can be told from one that is missing.
+    missing: RefCell<Vec<(&'static str, String)>>,
 }
 
 impl<'a> Section<'a> {
     /// The whole of a file, which begins at `base`.
     pub(crate) fn file(report: &'a Report, base: usize, table: &'a DeTable<'a>) -> Section<'a> {
         let (place, span) = ("the file".into(), base..base);
-        Section { report, place, span, base, table: Some(table), known: Vec::new() }
+        Section {
+            report,
+            place,
+            span,
+            base,
+            table: Some(table),
+            known: Vec::new(),
+            missing: RefCell::default(),
+        }
     }
 
     /// A table of the same file.
@@ -38,7 +50,15 @@ impl<'a> Section<'a> {
         'a: 't,
     {
         let (report, span, base) = (self.report, table.span(), self.base);
-        Section { report, place, span, base, table: Some(table), known: Vec::new() }
+        Section {
+            report,
+            place,
+            span,
+            base,
+            table: Some(table),
+            known: Vec::new(),
+            missing: RefCell::default(),
+        }
     }
 
     /// Where something was written, among all files.
@@ -110,11 +130,11 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Reports a key that is not there.
-    pub(crate) fn require(&self, key: &str, example: &str) {
+    /// Reports a key that is not there, unless another one turns out to be a mistyped it.
+    pub(crate) fn require(&self, key: &'static str, example: &str) {
         if self.table.is_none_or(|table| !table.contains_key(key)) {
             let message = format!("{} has no {key}: add {example}", self.place);
-            self.report.error(self.span.clone(), message);
+            self.missing.borrow_mut().push((key, message));
         }
     }
 
@@ -194,6 +214,7 @@ impl<'a> Section<'a> {
             base: self.base,
             table: None,
             known: Vec::new(),
+            missing: RefCell::default(),
         };
         self.table(key, place).unwrap_or(absent)
     }
@@ -210,6 +231,7 @@ impl<'a> Section<'a> {
                 continue;
             }
             let near = nearest(name, &absent).or_else(|| nearest(name, &self.known));
+            self.missing.borrow_mut().retain(|(missing, _)| Some(*missing) != near);
             let remedy = match near {
                 Some(known) => format!("did you mean {known:?}?"),
                 None => format!("remove it; known here: {}", self.known.join(", ")),
@@ -217,6 +239,14 @@ impl<'a> Section<'a> {
             let message = format!("unknown key {name:?} in {}: {remedy}", self.place);
             let span = key.span();
             self.report.error(span.start + self.base..span.end + self.base, message);
+        }
+    }
+}
+
+impl Drop for Section<'_> {
+    fn drop(&mut self) {
+        for (_, message) in self.missing.take() {
+            self.report.error(self.span.clone(), message);
         }
     }
 }

@@ -79,10 +79,7 @@ fn node_name() {
                 "name = \"a123456789a123456789a123456789abc\"",
                 "2:8: name = \"a123456789a123456789a123456789abc\" in [node] is too long: write up to 32 letters, digits, \"-\" and \"_\", such as \"gw1\"",
             ),
-            (
-                "naem = \"gw1\"",
-                "1:1: [node] has no name: add name = \"gw1\"\n2:1: unknown key \"naem\" in [node]: did you mean \"name\"?",
-            ),
+            ("naem = \"gw1\"", "2:1: unknown key \"naem\" in [node]: did you mean \"name\"?"),
             (
                 "name = \"gw1\"\ncolour = 1",
                 "3:1: unknown key \"colour\" in [node]: remove it; known here: name, interfaces, xdp_mode, allow_default_route, on_pass, state",
@@ -902,4 +899,20 @@ fn many_errors_are_counted() {
     let wrong: String = (0..1000).map(|i| format!("key{i} = 1\n")).collect();
     let shown = parse(&(wrong + GOOD), "gw.toml").unwrap_err().to_string();
     assert!(shown.ends_with("1000 errors, the first 20 shown"), "{shown}");
+}
+
+/// The log and `ringway status` have a line for it, not a page.
+#[test]
+fn errors_on_one_line_have_no_excerpts() {
+    let text = "[node]\nnaem = \"gw1\"\ninterfaces = [\"eth0\"]\ncolour = \"| 3\"\n";
+    let errors = ringway_config::parse(text, "gw.toml").expect_err("wrong").to_string();
+    assert!(errors.lines().count() > 3, "{errors}");
+    let line = ringway_config::in_one_line(&errors);
+    assert!(!line.contains(['\n', '^', '|']), "{line}");
+    assert!(line.contains("gw.toml:2:1: unknown key \"naem\" in [node]: did you mean \"name\"?; "));
+    assert!(line.contains("; gw.toml:4:1: unknown key \"colour\"") && line.ends_with(" errors"));
+    assert_eq!(
+        ringway_config::in_one_line("not fit:\n  eth0: gone\nb: c"),
+        "not fit: eth0: gone; b: c"
+    );
 }
