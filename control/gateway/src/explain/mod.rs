@@ -25,6 +25,9 @@ use crate::status::{self, NextHop, Status};
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.explain/1";
 
+/// Backends that somebody keeps new flows from: so many are named.
+const WITHHELD_SHOWN: usize = 3;
+
 /// Which packet.
 #[derive(Clone, Debug)]
 pub enum What<'a> {
@@ -326,9 +329,25 @@ impl Names<'_> {
         let service = self.services.iter().find(|service| Some(service.id) == id)?;
         let able =
             |backend: &&status::Backend| backend.health.is_up() && backend.next_hop.is_some();
-        let backend = self.told(service).filter(able).find(|one| one.withheld().is_some())?;
-        let cause = format!("{} {}.", backend.shown(), backend.withheld()?);
-        Some((cause, Some(backend.release(&service.name))))
+        // A service of both protocols has each backend twice.
+        let mut causes = Vec::new();
+        let mut releases = Vec::new();
+        for backend in self.told(service).filter(able) {
+            let Some(why) = backend.withheld() else { continue };
+            let cause = format!("{} {why}", backend.shown());
+            if !causes.contains(&cause) {
+                causes.push(cause);
+                releases.push(backend.release(&service.name));
+            }
+        }
+        let more = |shown: usize| match causes.len().saturating_sub(shown) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let cause = causes.iter().take(WITHHELD_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let next = releases.iter().take(WITHHELD_SHOWN).cloned().collect::<Vec<_>>();
+        let next = next.join("; or ");
+        (!causes.is_empty()).then(|| (format!("{cause}{}.", more(WITHHELD_SHOWN)), Some(next)))
     }
 
     fn flow(&self, flow: &FlowFound) -> Flow {
