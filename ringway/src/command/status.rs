@@ -178,14 +178,13 @@ fn services(services: &[Service]) -> Table {
         "remark",
     ]);
     for service in services {
-        let (up, all) = (service.serving(), service.backends.len());
-        let tone = if up == 0 { Tone::Bad } else { Tone::Plain };
+        let tone = if service.serving() == 0 { Tone::Bad } else { Tone::Plain };
         let last_known = service.backends.iter().any(|backend| backend.last_health.is_some());
         let last = if last_known { "last known: " } else { "" };
         let mut row = vec![
             Cell::new(&service.name),
             Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
-            Cell::new(format!("{last}{up}/{all} up")).tone(tone),
+            Cell::new(format!("{last}{}", serving(service))).tone(tone),
             Cell::number(""),
             Cell::number(units::count(service.current_flows)),
         ];
@@ -195,6 +194,20 @@ fn services(services: &[Service]) -> Table {
         service.backends.iter().for_each(|backend| table.row(backend_row(backend)));
     }
     table
+}
+
+/// How many backends get traffic; those that an operator, or the file, keeps it from are no failures.
+fn serving(service: &Service) -> String {
+    let (up, all) = (service.serving(), service.backends.len());
+    let withheld = service.backends.iter().filter(|backend| backend.withheld().is_some());
+    let (drained, idle): (Vec<_>, Vec<_>) = withheld.partition(|backend| backend.drained);
+    let count = |list: Vec<&Backend>, word: &str| match list.len() {
+        0 => String::new(),
+        n if n == all => format!("{n}/{all} {word}"),
+        n => format!(", {n} {word}"),
+    };
+    let words = count(drained, "drained") + &count(idle, "of weight 0");
+    if words.is_empty() || words.starts_with(',') { format!("{up}/{all} up{words}") } else { words }
 }
 
 /// New flows, packets and bits there, packets and bits back; per second.
