@@ -227,7 +227,8 @@ fn stopped(name: &str, Stopped { since, usual_pps }: Stopped) -> Problem {
         ),
         format!(
             "ip -s link show dev {name}; who announces the service addresses, and where do the routers \
-             send them?"
+             send them? If it was meant to end: this goes by itself in {} min, or when packets come again",
+            FORGOTTEN.as_secs().saturating_sub(seconds).div_ceil(60)
         ),
     )
 }

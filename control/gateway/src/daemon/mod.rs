@@ -351,6 +351,9 @@ impl Daemon {
         if let (health::Health::Down, Some(backend)) = (event.health, self.roster.address(event)) {
             watch::doubt(backend);
         }
+        for (kind, subject) in old.difference(&new) {
+            tracing::info!("{subject}: {kind} is over, or has become usual: told no more");
+        }
         if let Some(service) = self.roster.service(event) {
             self.silence.forget(service);
         }
