@@ -197,6 +197,9 @@ impl Daemon {
         announce::new(&old, &self.config, &self.interfaces);
         self.look();
         self.apply_error = None;
+        if self.change.as_ref().is_some_and(|change| change.kind == Kind::Reload) {
+            self.read_at = SystemTime::now();
+        }
         self.board.settle();
         let unserved = self.roster.unserved().filter(|service| changes.concern(service));
         changes.unserved_services = unserved.map(str::to_owned).collect();
@@ -223,7 +226,8 @@ impl Daemon {
         let judged = change.next.take().is_some();
         match change.kind {
             Kind::Reload => {
-                tracing::error!(%error, "not reloaded: the configuration in force stays");
+                let error = ringway_config::in_one_line(&error.to_string());
+                tracing::error!(error, "not reloaded: the configuration in force stays");
             }
             Kind::Override if judged => {
                 let (state, old) = (self.state.clone(), self.overrides.clone());
@@ -273,18 +277,11 @@ impl Daemon {
 
     /// That the file on the disk is not what is in force, and overrides about nobody.
     pub(super) fn change_findings(&self) -> Vec<Problem> {
-        let failed = self.last_reload.iter().filter(|last| !last.succeeded).map(|last| {
-            Trouble::ReloadFailed.problem(
-                format!(
-                    "last reload failed ({}), the configuration from before is in force: {}",
-                    last.at, last.error
-                ),
-                match last.remedy.as_str() {
-                    "" => "mend the file, then `ringway reload`".into(),
-                    remedy => format!("{remedy}; then `ringway reload`"),
-                },
-            )
-        });
+        let file = std::path::absolute(self.file.filename());
+        let file = file.unwrap_or_else(|_| self.file.filename().into());
+        let in_force = clock::rfc3339(self.read_at);
+        let failed = self.last_reload.iter().filter(|last| !last.succeeded);
+        let failed = failed.map(|last| refused(last, &file, &in_force));
         let orphans = self.overrides.orphans(&self.file).map(|o| {
             Trouble::OverrideOrphaned.problem(
                 format!(
@@ -298,6 +295,23 @@ impl Daemon {
         });
         failed.chain(orphans).collect()
     }
+}
+
+/// That a reload was refused. `in_force`: since when the configuration that was read before is.
+fn refused(last: &status::Reload, file: &FilePath, in_force: &str) -> Problem {
+    let file = file.display();
+    let cause = ringway_config::in_one_line(&last.error);
+    let remedy = match last.remedy.as_str() {
+        "" => format!("mend the file until `ringway check -c {file}` is content"),
+        remedy => remedy.to_owned(),
+    };
+    Trouble::ReloadFailed.problem(
+        format!(
+            "{file} was refused at {}; in force is what was read at {in_force}: {cause}",
+            last.at
+        ),
+        format!("{remedy}; then `ringway reload -c {file}`"),
+    )
 }
 
 /// Tells who asked, and may have gone. A backend's flows are counted now that the tables are written, so that one that
@@ -328,5 +342,31 @@ fn summary(changes: &Changes) -> String {
                 counted(backends, "backend")
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_file_is_told_in_one_line_with_both_times() {
+        let last = |error: &str, remedy: &str| status::Reload {
+            at: "2026-01-02T03:04:05Z".into(),
+            succeeded: false,
+            error: error.into(),
+            remedy: remedy.into(),
+        };
+        let file = FilePath::new("/etc/gw.toml");
+        let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"\n    9 | prt = 80\n      | ^^^";
+        let told = refused(&last(wrong, ""), file, "2026-01-01T00:00:00Z");
+        assert_eq!(
+            told.error,
+            "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; in force is what was read at \
+             2026-01-01T00:00:00Z: /etc/gw.toml:9:1: unknown key \"prt\""
+        );
+        assert!(told.remedy.ends_with("; then `ringway reload -c /etc/gw.toml`"), "{told:?}");
+        let told = refused(&last("no room", "make room"), file, "2026-01-01T00:00:00Z");
+        assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`");
     }
 }

@@ -132,6 +132,8 @@ struct Daemon {
     /// In force: the file's, with overrides.
     config: Arc<Config>,
     file: Arc<Config>,
+    /// When the file in force was read.
+    read_at: SystemTime,
     overrides: Overrides,
     commands: mpsc::Receiver<Command>,
     /// The change that is on its way.

@@ -2,6 +2,7 @@
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use ringway_config::{Config, XdpMode};
 use ringway_kernel::{Attached, DEFAULT_BPFFS, Opened, OrphanCause};
@@ -203,6 +204,7 @@ impl Parts {
         let mut daemon = Daemon {
             config,
             file,
+            read_at: SystemTime::now(),
             overrides,
             state,
             commands: self.commands,

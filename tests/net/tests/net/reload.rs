@@ -47,7 +47,7 @@ fn refuses(gateway: &Gateway, words: &[&str]) -> Result<()> {
     }
     let status = gateway.status()?;
     let findings = status["findings"].to_string();
-    ensure!(findings.contains("last reload failed"), "{findings}");
+    ensure!(findings.contains("was refused at"), "{findings}");
     ensure!(status["healthy"] == true, "{}", status["problems"]);
     Ok(())
 }
