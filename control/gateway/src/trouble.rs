@@ -85,6 +85,10 @@ troubles! {
     UnfinishedChecksum => "unfinished-checksum",
     /// The file on the disk could not be put in force.
     ReloadFailed => "reload-failed",
+    /// The authorities of a check cannot be read any more.
+    AuthoritiesLost => "authorities-lost",
+    /// Nobody named the node, and it is of another network namespace.
+    OtherNamespace => "other-namespace",
     /// Something was said at runtime of a backend that the file does not have.
     OverrideOrphaned => "override-orphaned",
     /// A line of `ringway check --host` that warns.

@@ -103,6 +103,7 @@ impl Daemon {
     /// What is worth knowing, and does not make the node unhealthy.
     fn findings(&self) -> Vec<Problem> {
         let mut findings = self.change_findings();
+        findings.extend(self.lost_authorities.iter().map(|why| authorities_lost(why)));
         findings.extend(self.renamed());
         findings.extend(self.attached_again());
         findings.extend(self.alarm.findings(|name| {
@@ -119,4 +120,12 @@ impl Daemon {
         findings.extend(looks::findings(&self.machine));
         findings
     }
+}
+
+/// A check's authorities, as they were read before, hold as long as this daemon runs.
+fn authorities_lost(why: &str) -> Problem {
+    Trouble::AuthoritiesLost.problem(
+        format!("{why}; checks go by what it said before, and the next start would be refused"),
+        "put the file back: it is read again by itself; or write another ca_file, then `ringway reload`",
+    )
 }

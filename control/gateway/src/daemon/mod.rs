@@ -154,6 +154,8 @@ struct Daemon {
     watch: Watch,
     results: mpsc::Receiver<health::Event>,
     checks: Checks,
+    /// [`Checks::lost_authorities`], as last posted.
+    lost_authorities: Vec<String>,
     /// The checks of dsr backends take it.
     road: Option<Road>,
     road_error: Option<Error>,
@@ -265,6 +267,11 @@ impl Daemon {
             self.apply_soon();
         }
         self.rising = rising;
+        let lost = self.checks.lost_authorities();
+        if lost != self.lost_authorities {
+            self.lost_authorities = lost;
+            self.post();
+        }
         if self.ticks.is_multiple_of(LOOK_ANYWAY) || self.watch.failed() {
             self.look();
         }

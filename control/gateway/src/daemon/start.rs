@@ -222,6 +222,7 @@ impl Parts {
             watch: self.watch,
             results,
             checks,
+            lost_authorities: Vec::new(),
             road: self.road,
             road_error: None,
             board: self.board,

@@ -152,6 +152,10 @@ impl Checks {
     /// they were, undisturbed: what is to be checked in another way has another number.
     pub fn follow(&mut self, targets: Vec<Target>) {
         let wanted: HashSet<usize> = targets.iter().map(|target| target.id).collect();
+        self.shared.trust.keep(targets.iter().filter_map(|target| match &target.check.kind {
+            CheckKind::Https(_, tls) => Some(tls),
+            _ => None,
+        }));
         self.running.retain(|id, task| {
             let stays = wanted.contains(id);
             if !stays {
@@ -173,6 +177,13 @@ impl Checks {
 }
 
 /// What all checks have in common.
+impl Checks {
+    /// Why files of authorities that were read before cannot be read any more.
+    pub fn lost_authorities(&self) -> Vec<String> {
+        self.shared.trust.lost()
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     in_flight: Semaphore,

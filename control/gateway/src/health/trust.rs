@@ -1,7 +1,7 @@
 //! Which certificates TLS checks take: authorities read from files, once for all checks, and again
 //! when a file changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,6 +37,8 @@ struct Known {
     /// When the file was changed, and its size.
     version: Option<(SystemTime, u64)>,
     config: Arc<ClientConfig>,
+    /// Why the file cannot be read any more.
+    lost: Option<String>,
 }
 
 impl Trust {
@@ -62,6 +64,7 @@ impl Trust {
                     if known.version.take().is_some() {
                         tracing::warn!("{error}; what it said before holds");
                     }
+                    known.lost = Some(error);
                     return Ok(known.config.clone());
                 }
                 (config, _) => config?,
@@ -69,8 +72,26 @@ impl Trust {
             None => believing(),
         };
         let config = Arc::new(config.map_err(|error| format!("TLS cannot be used: {error}"))?);
-        known.insert(file, Known { version, config: config.clone() });
+        known.insert(file, Known { version, config: config.clone(), lost: None });
         Ok(config)
+    }
+}
+
+impl Trust {
+    /// Why files that have been read before cannot be read any more, in order. What they said then holds.
+    pub fn lost(&self) -> Vec<String> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lost: Vec<String> = known.values().filter_map(|known| known.lost.clone()).collect();
+        lost.sort();
+        lost
+    }
+
+    /// Forgets files that none of these checks takes.
+    pub fn keep<'c>(&self, checks: impl Iterator<Item = &'c TlsCheck>) {
+        let verified = checks.filter(|check| check.verify);
+        let used: HashSet<PathBuf> = verified.filter_map(|check| authorities(check).ok()).collect();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|file, _| file.as_ref().is_none_or(|file| used.contains(file)));
     }
 }
 
