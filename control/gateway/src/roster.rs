@@ -9,12 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_config::{Config, Forward, Protocol, WhenNoneHealthy, endpoint_text};
+use ringway_config::{Check, Config, Forward, Protocol, WhenNoneHealthy, endpoint_text};
 use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
 use crate::clock;
-use crate::health::{Event, Health, Lane, Record, Target};
+use crate::health::{Event, Health, Lane, Record, Target, by_hand};
 use crate::next_hop::{Hop, NoWay};
 use crate::status::{self, Problem};
 use crate::trouble::Trouble;
@@ -74,6 +74,17 @@ pub struct Member {
     record: Arc<Record>,
     /// The way to it.
     pub way: Result<Hop, NoWay>,
+    /// There was one, and its loss was told.
+    way_lost: bool,
+}
+
+/// A line for the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Or bad.
+    pub good: bool,
+    /// What has happened.
+    pub text: String,
 }
 
 impl Roster {
@@ -135,9 +146,7 @@ impl Roster {
                 let check = member.asked.check.clone()?;
                 let lane = lanes.get(&id).cloned();
                 let own = if lane.is_some() { entry.address } else { member.endpoint.ip() };
-                let ip = check.address.as_deref().copied().unwrap_or(own);
-                let port = check.port.unwrap_or(member.endpoint.port());
-                let address = SocketAddr::new(ip, port);
+                let address = member.asked_at(&check, own);
                 let record = member.record.clone();
                 let (service, backend) = (entry.name.clone(), member.endpoint);
                 let initial = member.health;
@@ -156,6 +165,9 @@ impl Roster {
         let (service, place) = *self.places.get(&event.id)?;
         let entry = self.services.get_mut(service)?;
         let (service, member) = (&entry.name, entry.members.get_mut(place)?);
+        if (event.health, member.health) == (Health::Down, Health::Down) {
+            return member.still_down(service, event);
+        }
         let came_up = event.health.is_up() && !member.health.is_up();
         let whole = entry.slow_start.filter(|_| came_up && self.started);
         member.rising = Rise::begin(whole);
@@ -200,9 +212,10 @@ impl Roster {
         all
     }
 
-    /// Takes the ways to all backends; returns whether any is another than before.
-    pub fn take_ways(&mut self, ways: impl Fn(IpAddr) -> Result<Hop, NoWay>) -> bool {
-        let mut changed = false;
+    /// Takes the ways to all backends; returns whether any is another than before, and what to say of ways that are
+    /// lost or found again.
+    pub fn take_ways(&mut self, ways: impl Fn(IpAddr) -> Result<Hop, NoWay>) -> (bool, Vec<Line>) {
+        let (mut changed, mut news) = (false, Vec::new());
         for entry in &mut self.services {
             for member in &mut entry.members {
                 let way = ways(member.endpoint.ip()).and_then(|hop| match hop.router {
@@ -212,10 +225,10 @@ impl Roster {
                     _ => Ok(hop),
                 });
                 changed |= way != member.way;
-                member.way = way;
+                news.extend(member.take_way(&entry.name, way));
             }
         }
-        changed
+        (changed, news)
     }
 
     /// What the plan depends on.
@@ -327,7 +340,8 @@ impl Entry {
         }
         let down = |member: &Member| member.health == Health::Down && member.asked.by_lane();
         if !self.members.iter().any(down) {
-            return "bring a backend back; `ringway status` shows each one's state".into();
+            let mut lacking = self.members.iter().filter(|member| member.obstacle().is_some());
+            return lacking.next().map(Member::next_step).unwrap_or_default();
         }
         let opens = match self.forward.is_tunnel() {
             true => ", and does `ringway decap` (or the kernel's tunnel) run there",
@@ -341,6 +355,65 @@ impl Entry {
 }
 
 impl Member {
+    /// Takes a way; says something where one is lost, for whichever reason, or found again.
+    fn take_way(&mut self, service: &str, way: Result<Hop, NoWay>) -> Option<Line> {
+        let told = match (&self.way, &way) {
+            (Ok(_), Err(why)) => Some((false, format!("no way to it: {why}"))),
+            (Err(before), Err(why)) if self.way_lost && before != why => {
+                Some((false, format!("no way to it: {why}")))
+            }
+            (Err(_), Ok(hop)) if self.way_lost => {
+                Some((true, format!("there is a way to it again, by {}", hop.interface)))
+            }
+            _ => None,
+        };
+        self.way_lost = way.is_err() && (self.way_lost || self.way.is_ok());
+        self.way = way;
+        let backend = endpoint_text(self.endpoint);
+        told.map(|(good, what)| Line {
+            good,
+            text: format!("{service}: backend {backend}: {what}"),
+        })
+    }
+
+    /// Where its check asks; `own`: where it asks unless told otherwise.
+    fn asked_at(&self, check: &Check, own: IpAddr) -> SocketAddr {
+        let ip = check.address.as_deref().copied().unwrap_or(own);
+        SocketAddr::new(ip, check.port.unwrap_or(self.endpoint.port()))
+    }
+
+    /// What shows more of why it gets no traffic.
+    fn next_step(&self) -> String {
+        let own = self.endpoint.ip();
+        match (&self.way, &self.asked.check) {
+            (Err(NoWay::Unresolved { next_hop, interface }), _) => format!(
+                "is the machine of {next_hop} on, and on the link of {interface}? ip neighbour show dev {interface}; \
+                 ping -c 3 {next_hop}"
+            ),
+            (Err(NoWay::Local), _) => {
+                "give the address of another machine, then `ringway reload`".to_owned()
+            }
+            (Err(NoWay::UnknownPort { bridge, next_hop, .. }), _) => {
+                format!("ping -c 3 {next_hop}; bridge fdb show br {bridge}")
+            }
+            (Err(_), _) => {
+                format!("ip route get {own}: it must leave by one of [node] interfaces")
+            }
+            (Ok(_), Some(check)) if self.health == Health::Down => format!(
+                "ask as its check does, and see what the server there says: {}",
+                by_hand::command(check, self.asked_at(check, own))
+            ),
+            (Ok(_), _) => "wait for the first results of its checks".to_owned(),
+        }
+    }
+
+    /// Its checks fail for another reason than before.
+    fn still_down(&mut self, service: &str, event: &Event) -> Option<String> {
+        self.reason.clone_from(&event.reason);
+        let backend = endpoint_text(self.endpoint);
+        Some(format!("{service}: backend {backend} is still down, now: {}", event.reason.as_ref()?))
+    }
+
     fn waiting(&self) -> bool {
         let unheard = matches!(self.way, Err(NoWay::NotYet | NoWay::Unresolved { .. }));
         self.health == Health::Unknown || self.health.is_up() && unheard

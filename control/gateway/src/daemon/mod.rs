@@ -13,7 +13,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ringway_config::Config;
 use ringway_kernel::{Interface, Standing, XdpMode};
@@ -31,7 +31,7 @@ use crate::overrides::{self, Overrides};
 use crate::preflight;
 use crate::problem::Error;
 use crate::road::Road;
-use crate::roster::Roster;
+use crate::roster::{Line, Roster};
 use crate::silence::{self, Silence};
 use crate::state::State;
 use crate::status;
@@ -351,6 +351,9 @@ impl Daemon {
         for finding in now.iter().filter(|finding| !old.contains(&about(finding))) {
             tracing::warn!(remedy = finding.remedy, "{}", finding.error);
         }
+        for (kind, subject) in old.difference(&new) {
+            tracing::info!("{subject}: {kind} is over, or has become usual: told no more");
+        }
         if old != new {
             self.post();
         }
@@ -359,9 +362,6 @@ impl Daemon {
     fn result(&mut self, event: &health::Event) {
         if let (health::Health::Down, Some(backend)) = (event.health, self.roster.address(event)) {
             watch::doubt(backend);
-        }
-        for (kind, subject) in old.difference(&new) {
-            tracing::info!("{subject}: {kind} is over, or has become usual: told no more");
         }
         if let Some(service) = self.roster.service(event) {
             self.silence.forget(service);
@@ -384,13 +384,16 @@ impl Daemon {
         watch::release(self.kept.difference(&kept).copied().collect());
         self.kept = kept;
         let not_yet = Err(next_hop::NoWay::NotYet);
-        if self.roster.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone()) {
+        let way = |address| ways.get(&address).unwrap_or(&not_yet).clone();
+        let (changed, news) = self.roster.take_ways(way);
+        tell(&news);
+        if changed {
             self.silence = Silence::default();
             self.apply_soon();
         }
         let mut both = self.roster.ways();
         if let Some(next) = self.change.as_mut().and_then(Change::roster) {
-            next.take_ways(|address| ways.get(&address).unwrap_or(&not_yet).clone());
+            next.take_ways(way);
             both.extend(next.ways());
         }
         if let Some(road) = &mut self.road {
@@ -480,6 +483,20 @@ impl Daemon {
             true => self.path.order(Order::Apply(Box::new(self.roster.observed()))),
             false => self.post(),
         }
+    }
+}
+
+/// A cable that is pulled costs many backends their way at once.
+fn tell(news: &[Line]) {
+    const SHOWN: usize = 20;
+    for Line { good, text } in news.iter().take(SHOWN) {
+        match good {
+            true => tracing::info!("{text}"),
+            false => tracing::warn!("{text}"),
+        }
+    }
+    if let Some(more) = news.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        tracing::warn!("and so of {more} more backends: `ringway status` has each");
     }
 }
 

@@ -9,6 +9,7 @@
 //! Checks leave from the node's own ephemeral ports. Validation keeps the nat pool out of
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
+pub mod by_hand;
 mod dns;
 pub mod durations;
 mod exec;

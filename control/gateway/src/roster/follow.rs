@@ -125,6 +125,7 @@ impl Member {
             reason: None,
             record: Arc::default(),
             way: Err(NoWay::NotYet),
+            way_lost: false,
         }
     }
 

@@ -70,7 +70,7 @@ fn without_a_check_only_the_way_is_waited_for() {
 fn a_service_without_traffic_is_a_problem_and_says_why() {
     let mut roster = roster(CHECK);
     assert!(roster.waiting());
-    assert!(roster.take_ways(|_| way()) && !roster.take_ways(|_| way()));
+    assert!(roster.take_ways(|_| way()).0 && !roster.take_ways(|_| way()).0);
     roster.take(&event(0, Health::Down));
     let line = roster.take(&event(1, Health::Up)).expect("known");
     assert_eq!(line, "web: backend 10.0.0.3:80 is up");
@@ -103,7 +103,7 @@ fn what_a_dsr_backend_needs_is_the_remedy() {
     assert!(l2.contains("203.0.113.9 on its lo") && !l2.contains("decap"), "{l2}");
     let gue = remedy("forward = \"dsr-gue\"");
     assert!(gue.contains("203.0.113.9 on its lo") && gue.contains("`ringway decap`"), "{gue}");
-    assert!(remedy("").starts_with("bring a backend back"));
+    assert!(remedy("").ends_with("nc -zv -w 1 10.0.0.2 8080"));
 }
 
 #[test]
@@ -174,4 +174,58 @@ fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
     assert!(said.starts_with("next hop 10.0.0.2 on eth1 has not answered ARP, "), "{said}");
     roster.take_ways(|_| way());
     assert_eq!(reason(&roster).as_deref(), Some("connection refused on port 80"));
+}
+
+#[test]
+fn what_becomes_of_a_backend_that_is_down_is_said_once() {
+    let mut roster = roster(CHECK);
+    let silent = Err(NoWay::Unresolved {
+        next_hop: "10.0.0.2".parse().expect("an address"),
+        interface: "eth0".into(),
+    });
+    // At the start every next hop is asked first, which is no loss.
+    assert_eq!(roster.take_ways(|_| silent.clone()).1, []);
+    assert_eq!(roster.take_ways(|_| way()).1, []);
+    let down = roster.take(&event(0, Health::Down)).expect("known");
+    assert!(down.ends_with("is down: connection refused on port 80"), "{down}");
+    let reason = Some("no answer on port 80 within 500 ms".to_owned());
+    let still = Event { reason, at: SystemTime::now(), ..event(0, Health::Down) };
+    let line = roster.take(&still).expect("known");
+    assert_eq!(
+        line,
+        "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms"
+    );
+    let since = roster.shown()[0].backends[0].since.clone().expect("down");
+    assert!(since.starts_with("1970"), "down since it went down: {since}");
+
+    let by = |news: &[Line]| news.iter().map(|n| (n.good, n.text.clone())).collect::<Vec<_>>();
+    let lost = by(&roster.take_ways(|_| silent.clone()).1);
+    assert_eq!(lost.len(), 2);
+    assert!(!lost[0].0 && lost[0].1.contains("10.0.0.2:80: no way to it: next hop 10.0.0.2 on"));
+    assert_eq!(roster.take_ways(|_| silent.clone()).1, []);
+    let other = by(&roster.take_ways(|_| Err(NoWay::NoRoute("no route".into()))).1);
+    assert!(other[1].1.ends_with("10.0.0.3:80: no way to it: no route"), "{other:?}");
+    let back = by(&roster.take_ways(|_| way()).1);
+    assert!(back[0].0 && back[0].1.ends_with("there is a way to it again, by eth0"), "{back:?}");
+}
+
+/// `status` prints it: a remedy that points to `status` would lead nowhere.
+#[test]
+fn the_remedy_of_a_service_without_traffic_leads_further() {
+    let mut roster = roster(CHECK);
+    let silent = Err(NoWay::Unresolved {
+        next_hop: "10.0.0.2".parse().expect("an address"),
+        interface: "eth0".into(),
+    });
+    let outside = Err(NoWay::OtherInterface { interface: "eth9".into() });
+    roster.take(&event(0, Health::Down));
+    for (way, want) in [
+        (way(), "nc -zv -w 1 10.0.0.2 8080"),
+        (silent, "ip neighbour show dev eth0; ping -c 3 10.0.0.2"),
+        (outside, "ip route get 10.0.0.2"),
+    ] {
+        roster.take_ways(|_| way.clone());
+        let remedy = roster.services()[0].members[0].next_step();
+        assert!(remedy.contains(want) && !remedy.contains("ringway status"), "{remedy}");
+    }
 }
