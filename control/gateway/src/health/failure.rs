@@ -62,6 +62,22 @@ pub enum Failure {
     Program(String),
 }
 
+impl Failure {
+    /// Failures of one sort are the same news: their texts may differ each time, as a program's output does.
+    pub fn sort(&self) -> Sort {
+        let detail = match self {
+            Failure::Io { cause, .. } => cause.raw_os_error().unwrap_or_default(),
+            Failure::Status { got, .. } => i32::from(*got),
+            _ => 0,
+        };
+        Sort(std::mem::discriminant(self), detail)
+    }
+}
+
+/// What sort of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sort(std::mem::Discriminant<Failure>, i32);
+
 /// Without the number, which says nothing to people.
 fn in_words(error: &io::Error) -> String {
     let text = error.to_string();

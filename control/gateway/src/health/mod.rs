@@ -41,7 +41,7 @@ pub use failure::Failure;
 pub use fit::unfit;
 pub use peer::{Lane, Peer, Source};
 pub use saved::{Keeper, Saved};
-pub use state::{Health, Machine};
+pub use state::{Causes, Health, Machine};
 
 use durations::{Counted, Durations};
 use pace::Pace;
@@ -112,7 +112,7 @@ impl Record {
     }
 }
 
-/// A target changed its state.
+/// A target changed its state, or is down for another reason than before.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// [`Target::id`].
@@ -121,7 +121,7 @@ pub struct Event {
     pub health: Health,
     /// When.
     pub at: SystemTime,
-    /// Why, when it went down.
+    /// Why, when it went down or is down.
     pub reason: Option<String>,
 }
 
@@ -152,11 +152,11 @@ impl Checks {
     /// Checks these targets and no others from now on. Those whose number is being checked go on as
     /// they were, undisturbed: what is to be checked in another way has another number.
     pub fn follow(&mut self, targets: Vec<Target>) {
-        let wanted: HashSet<usize> = targets.iter().map(|target| target.id).collect();
         self.shared.trust.keep(targets.iter().filter_map(|target| match &target.check.kind {
             CheckKind::Https(_, tls) => Some(tls),
             _ => None,
         }));
+        let wanted: HashSet<usize> = targets.iter().map(|target| target.id).collect();
         self.running.retain(|id, task| {
             let stays = wanted.contains(id);
             if !stays {
@@ -177,7 +177,6 @@ impl Checks {
     }
 }
 
-/// What all checks have in common.
 impl Checks {
     /// Why files of authorities that were read before cannot be read any more.
     pub fn lost_authorities(&self) -> Vec<String> {
@@ -185,6 +184,7 @@ impl Checks {
     }
 }
 
+/// What all checks have in common.
 #[derive(Debug)]
 struct Shared {
     in_flight: Semaphore,
@@ -194,6 +194,7 @@ struct Shared {
 
 async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     let mut machine = Machine::new(target.check.rise, target.check.fall, target.initial);
+    let mut causes = Causes::new(target.check.fall);
     let interval = target.check.interval;
     let mut gaps = [pace.gap, pace.gap].into_iter();
     let mut next = Instant::now() + pace.first;
@@ -205,19 +206,22 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
             CheckKind::Exec(_) => &shared.programs,
             _ => &shared.in_flight,
         };
-        let (result, took) = {
+        let (result, sort, took) = {
             let Ok(_permit) = gate.acquire().await else { return };
             let began = Instant::now();
             let result = ask(&target, &shared.trust).await;
             let took = began.elapsed();
+            let sort = result.as_ref().err().map(Failure::sort);
             let result = result.map_err(|failure| in_words(&failure, &target.check));
             if target.check.log_checks {
                 log(&target, &result, took);
             }
-            (result, took)
+            (result, sort, took)
         };
         target.record.count(&result, took);
-        if let Some(health) = machine.observe(result.is_ok()) {
+        let changed = machine.observe(result.is_ok());
+        let another = causes.observe(machine.health(), sort);
+        if let Some(health) = changed.or(another.then_some(Health::Down)) {
             let reason = result.err();
             let event = Event { id: target.id, health, at: SystemTime::now(), reason };
             if events.send(event).await.is_err() {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::failure::Sort;
+
 /// Whether a backend may be given traffic, and how we know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -80,9 +82,83 @@ impl Machine {
     }
 }
 
+/// Tells once when a backend that stays down fails its checks for another reason than before.
+#[derive(Clone, Debug)]
+pub struct Causes {
+    needed: u32,
+    told: Option<Sort>,
+    /// Another one, and how often in a row.
+    other: Option<(Sort, u32)>,
+}
+
+impl Causes {
+    /// A reason counts after `fall` failures in a row (0 counts as 1), like the failure itself: one that
+    /// alternates is no news each time.
+    pub fn new(fall: u32) -> Causes {
+        Causes { needed: fall.max(1), told: None, other: None }
+    }
+
+    /// Takes the state after one result, and how the check failed; returns whether the reason has changed.
+    pub fn observe(&mut self, health: Health, failed: Option<Sort>) -> bool {
+        if health != Health::Down {
+            (self.told, self.other) = (None, None);
+            return false;
+        }
+        let Some(sort) = failed.filter(|sort| self.told != Some(*sort)) else {
+            self.other = None;
+            return false;
+        };
+        let before = self.other.filter(|(other, _)| *other == sort).map_or(0, |(_, times)| times);
+        // Why it went down has just been told.
+        let first = self.told.is_none();
+        if !first && before + 1 < self.needed {
+            self.other = Some((sort, before + 1));
+            return false;
+        }
+        (self.told, self.other) = (Some(sort), None);
+        !first
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::health::Failure;
+
+    /// After each result whether another reason is told: '.' pass, 't' timed out, 'r' refused, 's' a status.
+    fn told(fall: u32, results: &str) -> String {
+        let address = "10.0.0.2:80".parse().expect("an address");
+        let (mut machine, mut causes) = (Machine::new(1, fall, Health::Unknown), Causes::new(fall));
+        let mut one = |result: char| {
+            let limit = std::time::Duration::ZERO;
+            let failure = match result {
+                't' => Some(Failure::Timeout { address, limit }),
+                'r' => Some(Failure::Refused(address)),
+                '4' | '5' => Some(Failure::Status { got: result as u16, want: "200".into() }),
+                _ => None,
+            };
+            machine.observe(failure.is_none());
+            match causes.observe(machine.health(), failure.map(|failure| failure.sort())) {
+                true => '!',
+                false => '-',
+            }
+        };
+        results.chars().map(&mut one).collect()
+    }
+
+    #[test]
+    fn another_reason_is_told_once_when_it_lasts() {
+        for (fall, results, want) in [
+            (1, "ttrrr", "--!--"),
+            (2, "ttttrrrr", "-----!--"),
+            (2, "trtrtrtr", "--------"),
+            (1, "tr.rt", "-!--!"),
+            (2, ".t.t.ttrr", "--------!"),
+            (1, "45544", "-!-!-"),
+        ] {
+            assert_eq!(told(fall, results), want, "fall {fall} {results}");
+        }
+    }
 
     /// Feeds results ('.' pass, 'x' fail) and writes the state after each (u, d, ?).
     fn walk(rise: u32, fall: u32, from: Health, results: &str) -> String {
