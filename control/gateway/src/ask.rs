@@ -10,6 +10,7 @@ use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, Pins, ServiceState, View, bp
 use crate::api::client;
 use crate::board;
 use crate::clock;
+use crate::elsewhere;
 use crate::health::Health;
 use crate::problem::Error;
 use crate::ready::{self, Readiness};
@@ -42,6 +43,8 @@ pub struct Target {
     pub file: Option<PathBuf>,
     /// Nobody named it: it is the only one on this machine.
     pub guessed: bool,
+    /// It is of another network namespace, see [`elsewhere::enter`]; looked at only where nobody named it.
+    pub elsewhere: Option<String>,
 }
 
 impl Whom<'_> {
@@ -78,7 +81,7 @@ impl Target {
                 sockets.push(socket);
             }
         }
-        Target { node: node.to_owned(), sockets, file: None, guessed: false }
+        Target { node: node.to_owned(), sockets, file: None, guessed: false, elsewhere: None }
     }
 
     /// The socket where this node's daemon answers.
@@ -86,6 +89,7 @@ impl Target {
     /// # Errors
     /// None does, and why.
     pub fn daemon(&self) -> Result<&Path, Error> {
+        self.is_meant()?;
         let mut stranger = None;
         for socket in &self.sockets {
             match client::get::<Readiness>(socket, "/v1/ready") {
@@ -105,11 +109,21 @@ impl Target {
         }
     }
 
+    /// An order that names no node is hardly for one of another network namespace.
+    fn is_meant(&self) -> Result<(), Error> {
+        let Some(enter) = &self.elsewhere else { return Ok(()) };
+        let Problem { error, .. } = stranger(&self.node, enter);
+        Err(Error::configuration(
+            format!("{error}: nothing was done"),
+            format!("if it is meant, add --node {}; `{enter} ringway status` shows it", self.node),
+        ))
+    }
+
     /// Nobody answers for the node, by what its pins tell.
     pub fn silent(&self) -> Error {
         match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
             Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
-                not_loaded(&self.node, &known, false)
+                not_loaded(&self.node, &known, false, enter_node)
             }
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
@@ -123,6 +137,15 @@ impl Target {
             }
         }
     }
+}
+
+fn stranger(node: &str, enter: &str) -> Problem {
+    Trouble::OtherNamespace.problem(
+        format!(
+            "no node was named, and the only one on this machine, {node}, is of another network namespace"
+        ),
+        format!("if it is not the one you mean, name yours with --node or -c; there: `{enter} ringway status`"),
+    )
 }
 
 /// Whether there is such a process. A daemon that starts has the node's lock before it has beaten for the first time: until then
@@ -168,12 +191,18 @@ fn configured(path: &Path) -> Result<Target, Error> {
     ))
 }
 
+fn enter_node(node: &str) -> Option<String> {
+    elsewhere::enter(&View::open(Path::new(DEFAULT_BPFFS), node).ok()?)
+}
+
 fn only_one() -> Result<Target, Error> {
     // Not being allowed to look is not the same as nothing being there.
     let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
     let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
     match known.as_slice() {
-        [node] => Ok(Target { guessed: true, ..Target::new(node, None) }),
+        [node] => {
+            Ok(Target { guessed: true, elsewhere: enter_node(node), ..Target::new(node, None) })
+        }
         [] => Err(Error::unhealthy(
             "daemon not running, and nothing of Ringway is loaded on this machine",
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),
@@ -191,6 +220,14 @@ fn only_one() -> Result<Target, Error> {
 /// Nothing is known about it, or the daemon's answer is no use.
 pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
     let target = whom.find()?;
+    let mut status = status_of(whom, &target)?;
+    if let Some(enter) = &target.elsewhere {
+        status.findings.insert(0, stranger(&target.node, enter));
+    }
+    Ok(status)
+}
+
+fn status_of(whom: &Whom<'_>, target: &Target) -> Result<Status, Error> {
     let mut stranger = None;
     for socket in &target.sockets {
         match ask(socket, &target.node) {
@@ -229,29 +266,45 @@ fn ask(socket: &Path, node: &str) -> Result<Status, client::Failure> {
 pub fn view(node: &str) -> Result<View, Error> {
     View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
         ringway_kernel::Error::NotLoaded { known, .. } => {
-            not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)))
+            not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), enter_node)
         }
         error => Error::failed(error.to_string(), ""),
     })
 }
 
-/// `known`: nodes that are loaded. `hidden`: this process cannot see any.
-fn not_loaded(node: &str, known: &[String], hidden: bool) -> Error {
+/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `enter`: how to get where a node is, if that
+/// is elsewhere.
+fn not_loaded(
+    node: &str,
+    known: &[String],
+    hidden: bool,
+    enter: impl Fn(&str) -> Option<String>,
+) -> Error {
     match known {
         [] if hidden => Error::unhealthy(
             format!(
                 "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
             ),
-            "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway status` does not",
+            format!(
+                "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway status --node {node}` does not"
+            ),
         ),
         [] => Error::unhealthy(
             format!("daemon not running, and nothing is loaded for node {node}"),
             "start it with `ringway run`",
         ),
-        [one] => Error::unhealthy(
-            format!("there is no node {node:?} on this machine; there is {one:?}"),
-            format!("--node {one}; or start {node} with `ringway run`"),
-        ),
+        [one] => {
+            let (place, before) = match enter(one) {
+                Some(enter) => (", of another network namespace", format!("{enter} ")),
+                None => ("", String::new()),
+            };
+            Error::unhealthy(
+                format!("there is no node {node:?} on this machine; there is {one:?}{place}"),
+                format!(
+                    "`{before}ringway status --node {one}` shows that one; or start {node} with `ringway run`"
+                ),
+            )
+        }
         several => Error::unhealthy(
             format!("there is no node {node:?} on this machine; there are {}", several.join(", ")),
             format!("name one of them with --node; or start {node} with `ringway run`"),
@@ -285,7 +338,9 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         if !view.counts_losses()? {
             status.findings.push(board::losses_uncounted(None));
         }
-        status.problems = problems(&status, late);
+        let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
+        let late = late.map(|error| Late { error, beat });
+        status.problems = problems(&status, late.as_ref(), elsewhere::enter(&view).as_deref());
         status.unready.clone_from(&status.problems);
         Ok(status)
     };
@@ -305,7 +360,47 @@ fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
     })
 }
 
-fn problems(status: &Status, late: Option<&Error>) -> Vec<Problem> {
+/// A daemon that listens, and did not answer in time.
+struct Late<'e> {
+    error: &'e Error,
+    /// How old its heartbeat is.
+    beat: Option<Duration>,
+}
+
+impl Late<'_> {
+    fn problem(&self, pid: u64) -> Problem {
+        let busy = self.beat.filter(|age| *age < board::HANGS);
+        let restart = started::restart(pid, true);
+        let (means, remedy) = match busy {
+            _ if started::is_stopped(pid) => (
+                "a signal or a debugger has stopped it".to_owned(),
+                format!("kill -CONT {pid} lets it go on; or {restart}; no packet is lost"),
+            ),
+            Some(age) => (
+                format!(
+                    "its last heartbeat is {} s old: it, or this machine, is busy",
+                    age.as_secs()
+                ),
+                format!(
+                    "ask again in a moment, and look at `uptime`; if that is {} s old then, it hangs: {restart}",
+                    board::HANGS.as_secs()
+                ),
+            ),
+            None => ("it hangs".to_owned(), format!("{restart}; no packet is lost")),
+        };
+        let what = &self.error.what;
+        Trouble::DaemonSilent.problem(
+            format!(
+                "the daemon (process {pid}) does not answer ({what}), {means}; nobody checks the backends; this \
+                 is what the pins tell"
+            ),
+            remedy,
+        )
+    }
+}
+
+/// `enter`: how to get where the node is, if that is elsewhere.
+fn problems(status: &Status, late: Option<&Late<'_>>, enter: Option<&str>) -> Vec<Problem> {
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match (status.daemon.running, late) {
@@ -313,14 +408,7 @@ fn problems(status: &Status, late: Option<&Error>) -> Vec<Problem> {
             "a daemon is starting and does not answer yet; this is what the pins tell",
             "ask again in a moment",
         ),
-        (true, Some(late)) => Trouble::DaemonSilent.problem(
-            format!(
-                "the daemon (process {pid}) does not answer, nobody checks the backends; this is what the pins \
-                 tell ({})",
-                late.what
-            ),
-            format!("{}; no packet is lost", started::restart(pid, true)),
-        ),
+        (true, Some(late)) => late.problem(pid),
         (false, _) => Trouble::DaemonNotRunning.problem(
             format!("daemon not running since {since}: nobody checks the backends"),
             "start it again (`systemctl start ringway`, or `ringway run` as it was started); it takes over \
@@ -331,16 +419,29 @@ fn problems(status: &Status, late: Option<&Error>) -> Vec<Problem> {
                 "the daemon (process {pid}) was not asked: its API socket is not known, or does \
                  not answer; this is what the pins tell"
             ),
-            "name its configuration with -c FILE; or restart it, if it hangs",
+            format!(
+                "name its configuration with -c FILE, as it was started; if it hangs: {}",
+                started::restart(pid, true)
+            ),
         ),
     }];
+    let there = match enter {
+        Some(enter) if status.daemon.running => {
+            format!("it is elsewhere: `{enter} ringway status --node {}`", status.node)
+        }
+        Some(enter) => format!(
+            "start the daemon: it attaches again by itself; if the node is elsewhere: `{enter} ringway status --node {}`",
+            status.node
+        ),
+        None => "start the daemon: it attaches again by itself".to_owned(),
+    };
     for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
         problems.push(Trouble::NotAttached.problem(
             format!(
                 "{}: our program is not attached, or not visible from this network namespace",
                 interface.name
             ),
-            "run `ringway status` in the gateway's namespace; `ringway run` attaches again",
+            &there,
         ));
     }
     problems
@@ -431,14 +532,18 @@ mod tests {
     fn who_mistypes_a_node_is_told_which_there_are() {
         let said = |known: &[&str]| {
             let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
-            not_loaded("gw9", &known, false).to_string()
+            not_loaded("gw9", &known, false, |_| None).to_string()
         };
         assert!(said(&["gw1"]).contains("no node \"gw9\" on this machine; there is \"gw1\""));
         assert!(
             said(&["gw1"]).contains("--node gw1") && said(&["a", "b"]).contains("there are a, b")
         );
         assert!(said(&[]).contains("nothing is loaded"));
-        assert!(not_loaded("gw9", &[], true).to_string().contains("cannot be seen here"));
+        let elsewhere =
+            not_loaded("gw9", &["gw1".to_owned()], false, |_| Some("nsenter -t 7 -n".into()));
+        assert!(elsewhere.what.ends_with("there is \"gw1\", of another network namespace"));
+        assert!(elsewhere.remedy.starts_with("`nsenter -t 7 -n ringway status --node gw1`"));
+        assert!(not_loaded("gw9", &[], true, |_| None).to_string().contains("cannot be seen here"));
     }
 
     #[test]
@@ -447,15 +552,43 @@ mod tests {
             daemon: Daemon { running, pid: Some(u64::MAX), ..Daemon::default() },
             ..Status::default()
         };
-        let late = Error::failed("no answer within 2 s", "");
-        let kind = |running, late| problems(&status(running), late).remove(0);
+        let error = Error::failed("no answer within 2 s", "");
+        let late = |seconds| Late { error: &error, beat: Some(Duration::from_secs(seconds)) };
+        let kind = |running, late: Option<Late<'_>>| {
+            problems(&status(running), late.as_ref(), None).remove(0)
+        };
         assert_eq!(kind(false, None).kind, Trouble::DaemonNotRunning.name());
-        let hangs = kind(true, Some(&late));
+        let busy = kind(true, Some(late(3)));
+        assert!(busy.error.contains("3 s old: it, or this machine, is busy"), "{busy:?}");
+        assert!(busy.remedy.starts_with("ask again in a moment"), "{busy:?}");
+        let hangs = kind(true, Some(late(30)));
         assert_eq!(hangs.kind, Trouble::DaemonSilent.name());
         assert!(hangs.error.contains(&format!("process {}", u64::MAX)), "{hangs:?}");
         assert!(
             hangs.error.contains("no answer within 2 s") && hangs.remedy.contains("kill -KILL")
         );
+    }
+
+    #[test]
+    fn an_order_without_a_name_is_not_for_a_node_of_another_namespace() {
+        let target = Target {
+            guessed: true,
+            elsewhere: Some("nsenter -t 7 -n".into()),
+            ..Target::new("gw1", Some("/no/such/socket".into()))
+        };
+        let refused = target.daemon().expect_err("not the one").to_string();
+        assert!(refused.contains("gw1, is of another network namespace: nothing"), "{refused}");
+        assert!(refused.contains("`nsenter -t 7 -n ringway status`"), "{refused}");
+        let status = Status {
+            node: "gw1".into(),
+            interfaces: vec![Interface { name: "eth0".into(), ..Interface::default() }],
+            ..Status::default()
+        };
+        let told = |enter| problems(&status, None, enter).remove(1).remedy;
+        assert!(
+            told(Some("nsenter -t 7 -n")).contains("`nsenter -t 7 -n ringway status --node gw1`")
+        );
+        assert!(told(None).starts_with("start the daemon"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::guard::Guard;
 use crate::problem::Error;
 use crate::rates::{Meter, Sample};
 use crate::ready::Readiness;
+use crate::started;
 use crate::status::{
     Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
 };
@@ -23,6 +24,8 @@ use crate::trouble::Trouble;
 
 /// Older than this, the loop's last turn means that it is stuck.
 const STALLED: Duration = Duration::from_secs(2);
+/// And older than this, that it hangs; until then it, or the machine, may be busy. The unit's WatchdogSec.
+pub(crate) const HANGS: Duration = Duration::from_secs(10);
 
 /// A count of flows is shown for so many times what it took, so that those who keep asking cost a twentieth of one
 /// processor ...
@@ -173,10 +176,7 @@ impl Board {
         status.findings.splice(..0, self.guard.finding());
         status.daemon.loop_age_ms = Some(self.loop_age().as_millis() as u64);
         if let Some(age) = self.stalled() {
-            let stalled = Trouble::LoopStalled.problem(
-                format!("the daemon's loop has not turned for {} s", age.as_secs()),
-                "restart the daemon (no packet is lost), and report its log",
-            );
+            let stalled = stalled(age, std::process::id().into());
             status.problems.insert(0, stalled.clone());
             status.unready.insert(0, stalled);
             (status.healthy, status.degraded) = (false, false);
@@ -207,6 +207,23 @@ impl Board {
         flows.age_ms = begun.elapsed().as_millis() as u64;
         Ok((flows, tracked))
     }
+}
+
+/// What it means that the loop of the daemon of this process last turned so long ago.
+pub(crate) fn stalled(age: Duration, pid: u64) -> Problem {
+    let restart = started::restart(pid, true);
+    let (means, remedy) = match age < HANGS {
+        true => (
+            "it, or this machine, is busy",
+            format!(
+                "ask again in a moment, and look at `uptime`; if it has not turned for {} s, it hangs: {restart}",
+                HANGS.as_secs()
+            ),
+        ),
+        false => ("it hangs", format!("{restart}; no packet is lost; report its log")),
+    };
+    let error = format!("the daemon's loop has not turned for {} s: {means}", age.as_secs());
+    Trouble::LoopStalled.problem(error, remedy)
 }
 
 /// The flow table as it is now.
@@ -325,6 +342,16 @@ pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn busy_is_not_yet_hanging() {
+        let told = |seconds| stalled(Duration::from_secs(seconds), u64::MAX);
+        let (busy, hangs) = (told(3), told(10));
+        assert!(busy.error.contains("for 3 s: it, or this machine, is busy"), "{busy:?}");
+        assert!(busy.remedy.starts_with("ask again in a moment"), "{busy:?}");
+        assert!(hangs.error.ends_with("for 10 s: it hangs"), "{hangs:?}");
+        assert!(hangs.remedy.starts_with("kill -KILL"), "{hangs:?}");
+    }
 
     #[test]
     fn a_count_from_before_a_change_is_not_shown_after_it() {

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod daemon;
 pub mod decap;
 pub mod detach;
+pub mod elsewhere;
 pub mod explain;
 pub mod flows;
 pub mod guard;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::client::{self, Failure};
 use crate::ask::Whom;
+use crate::board;
 use crate::status::{Problem, Status};
 use crate::trouble::Trouble;
 
@@ -43,8 +44,7 @@ impl Readiness {
     pub fn of(posted: &Status, stalled: Option<Duration>, service: Option<&str>) -> Readiness {
         let mut unready: Vec<String> = posted.unready.iter().map(line).collect();
         if let Some(age) = stalled {
-            let age = age.as_secs();
-            unready.insert(0, format!("the daemon's loop has not turned for {age} s: restart it"));
+            unready.insert(0, board::stalled(age, posted.daemon.pid.unwrap_or_default()).error);
         }
         if let Some(name) = service {
             unready.extend(unserved(posted, name));

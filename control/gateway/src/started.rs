@@ -10,6 +10,17 @@ pub fn restart(pid: u64, hangs: bool) -> String {
     in_words(pid, hangs, &groups, &command)
 }
 
+/// Whether a signal or a debugger has stopped this process: then it does not hang (proc(5), field 3 of stat).
+pub fn is_stopped(pid: u64) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
+    stopped(&stat.unwrap_or_default())
+}
+
+/// The name in brackets may hold brackets and blanks.
+fn stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 fn in_words(pid: u64, hangs: bool, groups: &str, command: &[u8]) -> String {
     if let Some(unit) = unit(groups) {
         return format!("systemctl restart {unit}");
@@ -33,6 +44,13 @@ fn unit(groups: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_is_stopped() {
+        assert!(stopped("7 (ringway) T 1 7") && stopped("7 (a) S) t 1"));
+        assert!(!stopped("7 (ringway) S 1 7") && !stopped("7 (T) T) R 1") && !stopped(""));
+        assert!(!is_stopped(std::process::id().into()));
+    }
 
     #[test]
     fn as_it_was_started() {

@@ -227,7 +227,7 @@ impl Daemon {
         match change.kind {
             Kind::Reload => {
                 let error = ringway_config::in_one_line(&error.to_string());
-                tracing::error!(error, "not reloaded: the configuration in force stays");
+                tracing::error!(%error, "not reloaded: the configuration in force stays");
             }
             Kind::Override if judged => {
                 let (state, old) = (self.state.clone(), self.overrides.clone());

@@ -1,0 +1,72 @@
+//! Nodes of other network namespaces: pins are the machine's, interfaces are a namespace's.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use ringway_kernel::View;
+
+/// Where namespaces have names (ip-netns(8)).
+const NAMED: &str = "/run/netns";
+
+/// What goes before a command that is to run where the node is, such as `nsenter --net=/run/netns/gw`; `None`: the
+/// node is here, as far as can be told.
+pub fn enter(view: &View) -> Option<String> {
+    let daemon = view.daemon().ok().flatten().filter(|daemon| daemon.running);
+    let at = daemon.and_then(|daemon| Some((daemon.pid, identity(&net(&daemon.pid.to_string()))?)));
+    match (at, identity(&net("self"))) {
+        (Some((_, there)), Some(here)) if there == here => None,
+        (Some((pid, there)), Some(_)) => Some(by_process(pid, name(Path::new(NAMED), there))),
+        _ => {
+            let states = view.interfaces().unwrap_or_default();
+            let here = states.is_empty() || states.iter().any(|state| state.mode.is_some());
+            (!here).then(|| format!("nsenter --net={NAMED}/NAMESPACE"))
+        }
+    }
+}
+
+fn by_process(pid: u64, name: Option<String>) -> String {
+    match name {
+        Some(name) => format!("nsenter --net={NAMED}/{name}"),
+        None => format!("nsenter -t {pid} -n"),
+    }
+}
+
+fn net(process: &str) -> String {
+    format!("/proc/{process}/ns/net")
+}
+
+/// Device and inode of what a path leads to: two names of one namespace have the same.
+fn identity(path: &str) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
+}
+
+/// The first name of a namespace in a directory of them.
+fn name(directory: &Path, namespace: (u64, u64)) -> Option<String> {
+    let mut paths: Vec<_> = fs::read_dir(directory).ok()?.flatten().map(|e| e.path()).collect();
+    paths.sort();
+    let found = paths.iter().find(|path| identity(&path.to_string_lossy()) == Some(namespace))?;
+    Some(found.file_name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_entered_by_its_name_or_by_its_process() {
+        let place = tempfile::tempdir().expect("a directory");
+        let file = |name: &str| {
+            let path = place.path().join(name);
+            fs::write(&path, "").expect("written");
+            identity(&path.to_string_lossy()).expect("there")
+        };
+        let (one, other) = (file("a"), file("b"));
+        assert_eq!(name(place.path(), one).as_deref(), Some("a"));
+        assert_eq!(name(place.path(), other).as_deref(), Some("b"));
+        assert_eq!(name(place.path(), (0, 0)), None);
+        assert_eq!(by_process(7, Some("gw".into())), "nsenter --net=/run/netns/gw");
+        assert_eq!(by_process(7, None), "nsenter -t 7 -n");
+        assert_eq!(identity(&net("self")), identity(&net(&std::process::id().to_string())));
+    }
+}
