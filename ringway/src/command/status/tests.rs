@@ -137,3 +137,24 @@ fn an_old_count_says_how_old_it_is() {
     assert_eq!(flows(&table(999)), "0 of at most 9");
     assert_eq!(flows(&table(7_100)), "0 of at most 9, counted 7 s ago");
 }
+
+#[test]
+fn who_is_drained_is_not_counted_as_down() {
+    let hop = Some(ringway_gateway::status::NextHop::default());
+    let up = Backend { health: Health::Up, weight: Some(1), next_hop: hop, ..Backend::default() };
+    let down = Backend { health: Health::Down, ..up.clone() };
+    let drained = Backend { drained: true, weight: Some(0), file_weight: Some(1), ..up.clone() };
+    let idle = Backend { weight: Some(0), ..up.clone() };
+    for (backends, want) in [
+        (vec![&up, &up], "2/2 up"),
+        (vec![&up, &down], "1/2 up"),
+        (vec![&up, &drained], "1/2 up, 1 drained"),
+        (vec![&down, &drained], "0/2 up, 1 drained"),
+        (vec![&drained, &drained], "2/2 drained"),
+        (vec![&drained, &idle], "0/2 up, 1 drained, 1 of weight 0"),
+        (vec![&idle], "1/1 of weight 0"),
+    ] {
+        let backends = backends.into_iter().cloned().collect();
+        assert_eq!(serving(&Service { backends, ..Service::default() }), want);
+    }
+}
