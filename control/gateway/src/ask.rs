@@ -286,7 +286,8 @@ fn not_loaded(
                 "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
             ),
             format!(
-                "if it was started by `ip netns exec`, which hides that: `nsenter --net=/run/netns/NAME ringway status --node {node}` does not"
+                "if it was started by `ip netns exec`, which hides that: `{} ringway status --node {node}` does not",
+                elsewhere::here()
             ),
         ),
         [] => Error::unhealthy(
@@ -336,7 +337,8 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         status.flow_table = Some(table);
         status.tracked = Some(board::tracked(&view)?);
         if !view.counts_losses()? {
-            status.findings.push(board::losses_uncounted(None));
+            let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();
+            status.findings.push(board::losses_uncounted(None, &names));
         }
         let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
         let late = late.map(|error| Late { error, beat });

@@ -322,11 +322,12 @@ pub(crate) fn count(status: &mut Status, place: usize, books: &rw_ledger) {
 }
 
 /// That losses are not counted, and why if that is known: a zero must not look like none.
-pub(crate) fn losses_uncounted(why: Option<&str>) -> Problem {
+pub(crate) fn losses_uncounted(why: Option<&str>, interfaces: &[&str]) -> Problem {
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    let each: Vec<String> = interfaces.iter().map(|name| format!("; ethtool -S {name}")).collect();
     Trouble::LossesUncounted.problem(
         format!("what the kernel drops after our verdict is not counted{why}"),
-        "see what the devices count: ip -s link show dev IFACE; ethtool -S IFACE",
+        format!("see what the devices count: ip -s link{}", each.concat()),
     )
 }
 

@@ -25,6 +25,13 @@ pub fn enter(view: &View) -> Option<String> {
     }
 }
 
+/// The way into the namespace of this process, for a command that is to find what it does not; with a word in the
+/// place of a name that cannot be found.
+pub fn here() -> String {
+    let own = identity(&net("self")).and_then(|own| name(Path::new(NAMED), own));
+    format!("nsenter --net={NAMED}/{}", own.as_deref().unwrap_or("NAMESPACE"))
+}
+
 fn by_process(pid: u64, name: Option<String>) -> String {
     match name {
         Some(name) => format!("nsenter --net={NAMED}/{name}"),

@@ -7,6 +7,7 @@ use ringway_kernel::{DEFAULT_BPFFS, Fate, Options, OrphanCause, Upgrade, View};
 use serde::Serialize;
 
 use crate::api::client;
+use crate::elsewhere;
 use crate::problem::Error;
 use crate::started;
 use crate::status::Status;
@@ -78,8 +79,9 @@ pub fn look(config: &Config) -> Result<Report, Error> {
     let found = ringway_kernel::upgrade(&options(config))
         .map_err(|error| Error::failed(error.to_string(), ""))?;
     let node = config.node.name.as_str();
-    let daemon = View::open(Path::new(DEFAULT_BPFFS), node).ok();
-    let daemon = daemon.and_then(|view| view.daemon().ok().flatten());
+    let view = View::open(Path::new(DEFAULT_BPFFS), node).ok();
+    let enter = view.as_ref().and_then(elsewhere::enter).unwrap_or_else(elsewhere::here);
+    let daemon = view.and_then(|view| view.daemon().ok().flatten());
     let restart = match daemon.filter(|daemon| daemon.running) {
         Some(daemon) => started::restart(daemon.pid, false),
         None => "restart the daemon".to_owned(),
@@ -87,11 +89,11 @@ pub fn look(config: &Config) -> Result<Report, Error> {
     let status = client::get::<Status>(&config.api.socket, "/v1/status").ok();
     let own = status.filter(|status| status.node == node);
     let version = own.and_then(|status| status.daemon.version);
-    Ok(Report { version, ..report(node, found, restart) })
+    Ok(Report { version, ..report(node, found, restart, &enter) })
 }
 
-/// `restart`: how the daemon that runs is restarted.
-fn report(node: &str, found: Upgrade, restart: String) -> Report {
+/// `restart`: how the daemon that runs is restarted. `enter`: the way to where the node is.
+fn report(node: &str, found: Upgrade, restart: String, enter: &str) -> Report {
     let takes_over = found.takes_over();
     let fits = found.tables.iter().all(|table| table.fate != Fate::Lost);
     let mut notes: Vec<String> = found.refused.iter().cloned().collect();
@@ -114,8 +116,7 @@ fn report(node: &str, found: Upgrade, restart: String) -> Report {
         (true, Some(_)) if found.held => restart,
         (true, Some(_)) => String::new(),
         (false, _) if found.elsewhere && fits => {
-            "run it in the gateway's network namespace: nsenter --net=/run/netns/NAMESPACE ringway check --upgrade"
-                .to_owned()
+            format!("run it in the gateway's network namespace: {enter} ringway check --upgrade")
         }
         (false, _) => format!(
             "to change over: stop the daemon, `ringway detach --node {node}` (ends its connections), start this \

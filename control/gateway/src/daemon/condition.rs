@@ -111,7 +111,9 @@ impl Daemon {
             interface.is_none_or(|i| !self.is_attached(i) || self.existing.is_cut_off(&i.name))
         }));
         let uncounted = self.path.opened.losses_uncounted.as_ref();
-        findings.extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()))));
+        let names: Vec<&str> = self.interfaces.iter().map(|i| i.name.as_str()).collect();
+        findings
+            .extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()), &names)));
         // The kernel finishes checksums itself in its generic path.
         if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(self.silence.findings());

@@ -245,7 +245,7 @@ impl Names<'_> {
         let reason = if it.on_pass { Reason::OnPass } else { it.reason };
         let (cause, next) = self
             .withheld(it.service, reason)
-            .unwrap_or_else(|| (reason.cause().to_owned(), reason.next().map(str::to_owned)));
+            .unwrap_or_else(|| (reason.cause().to_owned(), self.next_of(reason, it.backend)));
         Explanation {
             schema: SCHEMA,
             node: self.status.node.clone(),
@@ -319,6 +319,16 @@ impl Names<'_> {
     fn told(&self, service: &ServiceState) -> impl Iterator<Item = &status::Backend> {
         let named = |one: &&status::Service| one.name == service.name;
         self.status.services.iter().filter(named).flat_map(|one| &one.backends)
+    }
+
+    /// What to do about a reason, with the backend that is meant.
+    fn next_of(&self, reason: Reason, backend: Option<u32>) -> Option<String> {
+        let next = reason.next()?;
+        let state = backend.and_then(|index| self.state(index));
+        Some(match state {
+            Some((_, state)) => next.replace("BACKEND", &state.address.ip().to_string()),
+            None => next.to_owned(),
+        })
     }
 
     /// Where nobody takes a packet since an operator, or the file, wants it so: who, and what undoes it.

@@ -4,6 +4,7 @@ use ringway_kernel::{Bpffs, DEFAULT_BPFFS};
 
 use super::facts::Facts;
 use super::{Report, State};
+use crate::elsewhere;
 
 /// Kernel, BTF, bpffs, privileges.
 pub fn look(facts: &Facts, report: &mut Report) {
@@ -66,7 +67,7 @@ fn bpffs(probe: &ringway_kernel::Probe, report: &mut Report) {
             DEFAULT_BPFFS,
             State::Warn,
             "mounted in a private mount namespace: pins vanish with it",
-            "use nsenter --net=/run/netns/NAME instead of ip netns exec",
+            format!("use {} instead of ip netns exec", elsewhere::here()),
         ),
         Bpffs::Missing => {
             let reason = "not mounted; `ringway run` mounts it";

@@ -145,7 +145,8 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     let asked = ["explain", "-i", "eth0", "tcp 10.1.0.2:4711 > 10.1.0.80:80"];
     let said = gateway.ringway(&asked)?.out;
     ensure!(said.contains("10.2.0.12:80, up, but is drained by an operator"), "{said}");
-    ensure!(said.contains(&format!("to do: {undo}")), "{said}");
+    let both = format!("to do: {undo}; or ringway backend undrain web 10.2.0.12:80");
+    ensure!(said.contains(&both), "{said}");
     let shown = gateway.ringway(&["overrides"])?.out;
     for line in ["10.2.0.11:80  weight 0", "10.2.0.12:80  drained, then weight 3"] {
         ensure!(shown.contains(line), "{line:?} not in {shown}");
