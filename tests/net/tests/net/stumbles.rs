@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Ran, Site, WEB, binary, configuration, get, needs_root, ringway, service,
+    Gateway, Ran, SOON, Site, WEB, binary, configuration, get, needs_root, ringway, service,
 };
-use ringway_testnet::Namespace;
+use ringway_testnet::{Namespace, wait_for};
 
 const CHECK: &str = "check = { type = \"tcp\", interval = \"200ms\" }\n";
 
@@ -151,6 +151,35 @@ fn degraded_is_not_unhealthy() -> Result<()> {
     gateway.wait_status("degraded", |s| s["healthy"] == true && s["degraded"] == true)?;
     let table = gateway.ringway(&["status"])?;
     ensure!(table.code == 0 && table.out.contains("degraded: 1 of 2 backends"), "{table:?}");
+    Ok(())
+}
+
+/// Whose machine loses power fails its checks first and has no MAC address then: the log has both, and its return.
+#[test]
+fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, CHECK)))?;
+    let logged = |words: &str| {
+        wait_for(words, SOON, || match gateway.log() {
+            log if log.contains(words) => Ok(()),
+            log => Err(log),
+        })
+    };
+    site.set_link(0, false)?;
+    logged("web: backend 10.2.0.11:80 is down: no answer on port 80")?;
+    logged(
+        "web: backend 10.2.0.11:80: no way to it: next hop 10.2.0.11 on eth1 has not answered ARP",
+    )?;
+    let status = gateway.status()?;
+    ensure!(
+        said(&status["problems"], "ip neighbour show dev eth1; ping -c 3 10.2.0.11"),
+        "{status}"
+    );
+    site.set_link(0, true)?;
+    logged("web: backend 10.2.0.11:80: there is a way to it again, by eth1")?;
+    logged("web: backend 10.2.0.11:80 is up")?;
     Ok(())
 }
 
