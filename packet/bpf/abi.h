@@ -604,6 +604,7 @@ struct rw_capture_state {
 	__u32 mask;    /* captures that want it, a bit each: filters set what matches */
 	__u32 before;  /* of these, those whose filter matches the packet as it came */
 	__u32 skipped; /* those that do not take this sample */
+	__u32 met;     /* 1: every filter has matched it as it came */
 	__u32 leaving; /* 1: on its way out */
 	__u32 layer3;  /* 1: of a device without Ethernet header */
 	__u32 shown;   /* 1: has got its Ethernet header back, to be looked at */

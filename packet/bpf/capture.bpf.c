@@ -5,7 +5,7 @@
  * which root tries first:
  *
  *   root -> ringway_capture_enter -> filters -> ringway_capture: on its way in
- *        -> this gateway -> filters, if rewritten -> ringway_capture: out
+ *        -> this gateway -> filters, if rewritten and one has not matched -> ringway_capture: out
  *
  * Filters are programs of control's making (packet/filter), one a capture, each
  * in `capture_chain` at its own place behind the one before. One that matches
@@ -18,6 +18,9 @@
 
 /* writer: control; reader: this. The captures under way. */
 RW_MAP(captures, BPF_MAP_TYPE_ARRAY, RW_CAPTURES, __u32, struct rw_capture, 0);
+
+/* writer: control; reader: this. Those whose filters packets meet, a bit each: what `mask` is when all match. */
+RW_MAP(capture_linked, BPF_MAP_TYPE_ARRAY, 1, __u32, __u32, 0);
 
 /* writer: this; reader: control. */
 RW_MAP(capture_counts, BPF_MAP_TYPE_PERCPU_ARRAY, RW_CAPTURES, __u32, struct rw_capture_counts, 0);
@@ -123,10 +126,11 @@ __noinline int capture_begin(__u32 number)
 static __always_inline void capture_in(struct xdp_md *ctx, struct rw_capture_state *state)
 {
 	struct rw_capture_packet *packet = packet_here();
-	__u32 len = bpf_xdp_get_buff_len(ctx);
+	__u32 len = bpf_xdp_get_buff_len(ctx), *linked = RW_ONLY(capture_linked);
 
-	if (!packet)
+	if (!packet || !linked)
 		return;
+	state->met = state->mask == *linked;
 	state->wanted = RW_CAPTURE_HEAD;
 	FOR_EACH_CAPTURE(state, capture_begin);
 	state->before = state->mask;
@@ -268,6 +272,7 @@ int ringway_capture_enter(struct xdp_md *ctx)
 	state->mask = 0;
 	state->before = 0;
 	state->skipped = 0;
+	state->met = 0;
 	state->leaving = 0;
 	state->layer3 = s->tags[0] == RW_NO_HEADER;
 	state->shown = 0;

@@ -70,8 +70,8 @@ static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_sta
 
 /*
  * Every program of the gateway ends by this. `end`: what leave() gave. A packet
- * that was rewritten meets the filters again: they may ask for what it was made
- * to be. Any other is what it was when they met it first.
+ * that was rewritten meets the filters again, unless all of them have matched: they may
+ * ask for what it was made to be. Any other is what it was when they met it first.
  */
 static __always_inline int capture_out(struct xdp_md *ctx, int end)
 {
@@ -80,16 +80,16 @@ static __always_inline int capture_out(struct xdp_md *ctx, int end)
 	if (!state)
 		return END_VERDICT(end); /* array elements exist: for the verifier */
 	state->end = (__u32)end;
-	if (was_rewritten(state->end)) {
+	state->leaving = 1;
+	if (was_rewritten(state->end) && (state->mask || !state->met)) {
 		/* What was put before a packet of such a device, and taken off, is still there. */
 		if (state->layer3 && END_VERDICT(state->end) != RW_REDIRECT)
 			state->shown = !bpf_xdp_adjust_head(ctx, -ETH_HLEN);
-		state->leaving = 1;
-		bpf_tail_call(ctx, &capture_chain, RW_CHAIN_FIRST);
-	} else if (state->mask) {
-		state->leaving = 1;
-		bpf_tail_call(ctx, &capture_chain, RW_CHAIN_LAST);
+		if (!state->met)
+			bpf_tail_call(ctx, &capture_chain, RW_CHAIN_FIRST);
 	}
+	if (state->mask)
+		bpf_tail_call(ctx, &capture_chain, RW_CHAIN_LAST);
 	return capture_end(ctx, state);
 }
 

@@ -22,9 +22,10 @@ use crate::rings::grace;
 use crate::{Error, Result, program};
 
 /// Names of the maps: in packet/bpf, and as they are pinned.
-const MAPS: [(&str, &str); 6] = [
+const MAPS: [(&str, &str); 7] = [
     ("captures", "captures"),
     ("capture_counts", "counts"),
+    ("capture_linked", "linked"),
     ("capture_rings", "rings"),
     ("capture_state", "state"),
     ("capture_chain", "chain"),
@@ -43,6 +44,7 @@ const FILTER: &CStr = c"ringway_filter";
 pub(super) struct Shared {
     pub(super) captures: MapHandle,
     pub(super) counts: MapHandle,
+    linked: MapHandle,
     pub(super) rings: MapHandle,
     state: MapHandle,
     chain: MapHandle,
@@ -106,8 +108,8 @@ impl Shared {
     fn from_maps(maps: [MapHandle; MAPS.len()], pins: &Pins) -> Result<Self> {
         let live_slots = map::open_pinned(&pins.map("slots"), "slots")?;
         let live_slots = live_slots.ok_or_else(|| pins.not_loaded())?;
-        let [captures, counts, rings, state, chain, own_slots] = maps;
-        Ok(Self { captures, counts, rings, state, chain, own_slots, live_slots })
+        let [captures, counts, linked, rings, state, chain, own_slots] = maps;
+        Ok(Self { captures, counts, linked, rings, state, chain, own_slots, live_slots })
     }
 
     /// Loads and pins the filter of a capture.
@@ -139,6 +141,10 @@ impl Shared {
     /// Leads packets through the filters of these captures, which are in order. From the end on,
     /// so that there is a way at any time: each leads to one behind it, or past all.
     pub(super) fn link(&self, place: &Place, numbers: &[u32]) -> Result<()> {
+        // One too many has packets meet the filters once more than they need to; one too few, not at all.
+        let bits = numbers.iter().fold(0u32, |bits, number| bits | 1 << number);
+        let before: u32 = map::get(&self.linked, 0)?;
+        map::put(&self.linked, &0u32, &(before | bits))?;
         let last = open(place, LAST)?;
         map::put_fd(&self.chain, RW_CHAIN_LAST, last.as_fd())?;
         let mut next = last;
@@ -147,7 +153,8 @@ impl Shared {
             let path = place.filter(*number);
             next = program::open(&path).map_err(pin_error("open", &path))?;
         }
-        map::put_fd(&self.chain, RW_CHAIN_FIRST, next.as_fd())
+        map::put_fd(&self.chain, RW_CHAIN_FIRST, next.as_fd())?;
+        map::put(&self.linked, &0u32, &bits)
     }
 
     /// Lets packets in. What stood in the shield's slot comes behind the filters.
