@@ -21,7 +21,8 @@ pub enum Error {
     },
     /// No packet can match it.
     #[error(
-        "no packet can ever match the filter {expression:?}: what it asks for excludes each other"
+        "no packet can ever match the filter {expression:?}: what it asks for excludes each other, or no packet is so long or so \
+         short, and no field so large"
     )]
     NeverMatches {
         /// The expression.

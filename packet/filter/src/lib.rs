@@ -42,6 +42,7 @@ mod insn;
 mod libpcap;
 mod names;
 mod position;
+mod range;
 mod translate;
 
 use std::ffi::CString;
@@ -87,7 +88,7 @@ impl Filter {
     /// other interpreters run it: how many bytes to keep; it does not limit what is looked at.
     ///
     /// # Errors
-    /// [`Error::Syntax`], with the place; [`Error::NeverMatches`], as far as libpcap finds out; too long.
+    /// [`Error::Syntax`], with the place; [`Error::NeverMatches`], as far as that can be told; too long.
     pub fn compile(expression: &str, snaplen: u32) -> Result<Self> {
         if expression.len() > MOST_TEXT {
             return Err(Error::TooMuchText { bytes: expression.len(), limit: MOST_TEXT });
@@ -113,14 +114,14 @@ impl Filter {
                 return Err(syntax(expression, &message, at));
             }
         };
-        let filter = Self { expression: expression.to_owned(), ..Self::from_classic(&classic)? };
-        let Self { expression, .. } = filter;
-        match filter.operations[0] {
-            _ if filter.classic.iter().any(Classic::is_ancillary) => {
-                Err(Error::NotInPackets { expression })
-            }
-            Operation::Return(false) => Err(Error::NeverMatches { expression }),
-            _ => Ok(Self { expression, ..filter }),
+        let filter = Self::from_classic(&classic)?;
+        let expression = expression.to_owned();
+        if filter.classic.iter().any(Classic::is_ancillary) {
+            return Err(Error::NotInPackets { expression });
+        }
+        match filter.can_match() {
+            true => Ok(Self { expression, ..filter }),
+            false => Err(Error::NeverMatches { expression }),
         }
     }
 
@@ -148,6 +149,11 @@ impl Filter {
     /// `wire_len`: how long it was, in bytes.
     pub fn matches(&self, frame: &[u8], wire_len: u32) -> bool {
         libpcap::run(&self.classic, frame, wire_len) != 0
+    }
+
+    /// Whether a frame may match, as far as can be told: false is certain, for frames with a whole Ethernet header.
+    pub fn can_match(&self) -> bool {
+        range::can_match(&self.operations)
     }
 
     /// A program of type XDP (to be loaded with the frags flag) that sets the capture's bit in the mask if the packet

@@ -46,6 +46,43 @@ fn the_place_is_found() {
     }
 }
 
+/// What libpcap takes for possible: it does not know how long frames are.
+#[test]
+fn what_no_frame_can_be_is_refused() {
+    for never in [
+        "less 0",
+        "less 13",
+        "greater 65536",
+        "less 60 and udp[100] = 1",
+        "greater 100 and less 50",
+        "len > 70000",
+        "tcp[13] & 1 = 2",
+        "ip[0] > 255",
+        "ip[2:2] >= 65536",
+        "tcp[13] & 0x100 != 0",
+        "ip[8] >> 4 = 16",
+        "tcp and less 20",
+        "ip[65530] = 1",
+    ] {
+        assert!(matches!(error(never), Error::NeverMatches { .. }), "{never}: {}", error(never));
+    }
+    for possible in [
+        "less 14",
+        "greater 65535",
+        "tcp[999:4] = 1",
+        "less 60 and udp[8] = 1",
+        "greater 50 and less 100",
+        "ip[0] >= 255",
+        "tcp[13] & 0x80 != 0",
+        "ip[8] >> 4 = 15",
+        "not less 0",
+        "len - 14 > 65000",
+        "ip6 and ip6[40] + ip6[41] = 510",
+    ] {
+        assert!(Filter::compile(possible, 65_535).is_ok(), "{possible}");
+    }
+}
+
 #[test]
 fn it_is_told_in_libpcaps_words_with_a_mark_below() {
     assert_eq!(

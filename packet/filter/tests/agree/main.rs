@@ -64,6 +64,8 @@ proptest! {
         let filter = Filter::from_classic(&program).unwrap();
         for (frame, linear) in &frames {
             check(&filter, frame, *linear);
+            let matches = filter.matches(frame, frame.len() as u32);
+            prop_assert!(!matches || frame.len() < 14 || filter.can_match(), "{program:?}");
         }
     }
 }
