@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringway_config::Identity;
-use ringway_host::Mac;
+use ringway_host::{Mac, links};
 use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, Pins, ServiceState, View, bpffs_is_hidden};
 
 use crate::api::client;
@@ -313,6 +313,23 @@ fn not_loaded(
     }
 }
 
+/// A node's interfaces. For a VLAN device nothing is pinned, and what is pinned for one whose program was taken off
+/// no longer says which it is: these have the name that the system has for them here.
+pub(crate) fn interfaces(view: &View) -> ringway_kernel::Result<Vec<InterfaceState>> {
+    let named = |mut state: InterfaceState| {
+        state.name = state.name.or_else(|| system_name(state.ifindex, state.mac));
+        state
+    };
+    Ok(view.interfaces()?.into_iter().map(named).collect())
+}
+
+/// Another network namespace may have the number for another device.
+fn system_name(ifindex: u32, mac: [u8; 6]) -> Option<String> {
+    let link = links::by_index(ifindex).ok()?;
+    // Without an Ethernet header there is none, and the packet path has zeroes.
+    (link.mac.unwrap_or(Mac([0; 6])) == Mac(mac)).then_some(link.name)
+}
+
 /// What the pins tell, when no daemon does. `late`: one listens, and did not answer in time.
 fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
     let view = view(node)?;
@@ -326,7 +343,7 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
             daemon: last_daemon(&view)?,
             ..Status::default()
         };
-        let states = view.interfaces()?;
+        let states = interfaces(&view)?;
         status.interfaces = states.iter().map(interface).collect();
         for (place, state) in states.iter().enumerate() {
             board::count(&mut status, place, &state.ledger);
@@ -336,6 +353,7 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         status.services = view.services()?.iter().map(shown).collect();
         status.flow_table = Some(table);
         status.tracked = Some(board::tracked(&view)?);
+        status.captures = board::captures(&view);
         if !view.counts_losses()? {
             let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();
             status.findings.push(board::losses_uncounted(None, &names));

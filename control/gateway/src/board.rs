@@ -18,7 +18,7 @@ use crate::rates::{Meter, Sample};
 use crate::ready::Readiness;
 use crate::started;
 use crate::status::{
-    Backend, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
+    Backend, Capture, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
 };
 use crate::trouble::Trouble;
 
@@ -189,6 +189,7 @@ impl Board {
                     fill(&mut status, view)
                 })
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+            status.captures = captures(view);
             let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
             meter.fill(&mut status, Instant::now());
         }
@@ -241,6 +242,29 @@ pub(crate) fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
             .collect(),
         age_ms: 0,
     })
+}
+
+/// The captures under way; a status without them is better than none.
+pub(crate) fn captures(view: &View) -> Vec<Capture> {
+    let Some(pins) = view.pins() else { return Vec::new() };
+    let running = ringway_kernel::capture::running(pins).unwrap_or_else(|error| {
+        tracing::debug!(%error, "captures not listed");
+        Vec::new()
+    });
+    let shown = running.into_iter().map(|one| Capture {
+        pid: one.pid,
+        command: command(one.pid),
+        since: clock::rfc3339(one.since),
+        matched_packets: one.counts.matched,
+        lost_packets: one.counts.lost,
+    });
+    shown.collect()
+}
+
+fn command(pid: u32) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
+    words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
 }
 
 /// Records of tracked flows as they are now.

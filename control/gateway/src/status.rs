@@ -68,6 +68,24 @@ pub struct Status {
     /// Records of the flows of dsr services; absent where they could not be read.
     #[serde(default)]
     pub tracked: Option<Tracked>,
+    /// Captures under way.
+    #[serde(default)]
+    pub captures: Vec<Capture>,
+}
+
+/// A `ringway capture` under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Capture {
+    /// Its process.
+    pub pid: u32,
+    /// What the process was started as, with the filter; empty: it cannot be seen from here.
+    pub command: String,
+    /// When it began, RFC 3339.
+    pub since: String,
+    /// Packets that fitted.
+    pub matched_packets: u64,
+    /// Of these, lost, because they were read too slowly.
+    pub lost_packets: u64,
 }
 
 /// What a reload came to.

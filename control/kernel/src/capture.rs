@@ -13,7 +13,7 @@ mod shared;
 
 use std::os::fd::AsFd as _;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use libbpf_rs::{MapHandle, MapType, RingBuffer, RingBufferBuilder, libbpf_sys as sys};
 use ringway_abi::raw::{
@@ -25,7 +25,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::map::{self, map_error};
 use crate::pins::Pins;
-use crate::{Error, Result, View, log};
+use crate::{Error, Result, View, log, program};
 use place::{Held, Place};
 use shared::Shared;
 
@@ -243,12 +243,16 @@ impl Session {
     }
 
     fn read_counts(&self) -> Result<Counts> {
-        let all: Vec<rw_capture_counts> = map::get_percpu(&self.counts, self.held.number)?;
-        Ok(Counts {
-            matched: all.iter().map(|counts| counts.matched).sum(),
-            lost: all.iter().map(|counts| counts.lost).sum(),
-        })
+        read_counts(&self.counts, self.held.number)
     }
+}
+
+fn read_counts(counts: &MapHandle, number: u32) -> Result<Counts> {
+    let all: Vec<rw_capture_counts> = map::get_percpu(counts, number)?;
+    Ok(Counts {
+        matched: all.iter().map(|counts| counts.matched).sum(),
+        lost: all.iter().map(|counts| counts.lost).sum(),
+    })
 }
 
 impl Drop for Session {
@@ -263,6 +267,42 @@ impl Drop for Session {
 fn not_pinned() -> Error {
     let source = std::io::ErrorKind::Unsupported.into();
     Error::System { action: "capture on a gateway that is not pinned", source }
+}
+
+/// A capture of some process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Running {
+    /// The process.
+    pub pid: u32,
+    /// When it began.
+    pub since: SystemTime,
+    /// What it has met.
+    pub counts: Counts,
+}
+
+/// The captures of a node that are under way. While one just begins or ends, none is told.
+pub fn running(pins: &Pins) -> Result<Vec<Running>> {
+    let Some(place) = Place::find_idle(pins)? else { return Ok(Vec::new()) };
+    let Some(shared) = Shared::open(pins, &place)? else { return Ok(Vec::new()) };
+    let each = |number: u32| {
+        Ok(Running {
+            pid: map::get::<rw_capture>(&shared.captures, number)?.pid,
+            since: place.since(number)?,
+            counts: read_counts(&shared.counts, number)?,
+        })
+    };
+    place.numbers().into_iter().map(each).collect()
+}
+
+/// Id of the program that knows all maps of a node's captures, while there are any.
+pub(crate) fn program_id(pins: &Pins) -> Option<u32> {
+    let program = program::open(&shared::last(pins)).ok()?;
+    program::info(&program).ok().map(|info| info.id)
+}
+
+/// Keeps captures from beginning or ending while a node is taken away: what one just loads would be left behind.
+pub(crate) fn hold(pins: &Pins) -> Result<Option<impl Sized + use<>>> {
+    Place::find(pins)
 }
 
 /// Ends the captures of processes that have ended without it: what the daemon does once a second.

@@ -9,7 +9,7 @@ use ringway_abi::Slot;
 use crate::link::XdpLink;
 use crate::map::{self, Maps};
 use crate::pins::{Pins, pin_error};
-use crate::{Error, Result, log, open};
+use crate::{Error, Result, capture, log, open};
 
 /// What [`detach`] took away.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
     let Some(_lock) = pins.lock()? else {
         return Err(Error::Busy { node: node.to_owned(), pid: open::daemon_pid(&pins) });
     };
+    let _captures = capture::hold(&pins)?;
     let mut detached = Detached::default();
     for iface in pins.iface_names()? {
         let path = pins.link(&iface);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use ringway_abi::raw::{RW_INDEX_ENTRIES, rw_iface};
+use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES, rw_iface};
 use ringway_abi::{FromBytes, IntoBytes, Slot, track_capacity};
 
 use crate::link::XdpLink;
@@ -102,6 +102,7 @@ impl View {
             }
         }
         let Some(pins) = self.pins() else { return Ok(ids) };
+        ids.extend(crate::capture::program_id(pins));
         let links = pins.iface_names()?.into_iter().map(|name| pins.link(&name));
         let losses = pins.loss_names()?.into_iter().map(|name| pins.loss(&name));
         for path in links.chain(losses).filter(|path| path.exists()) {
@@ -130,8 +131,8 @@ impl View {
                 pinned: false,
                 max_entries: map.max_entries().into(),
                 used_entries: None,
-                bytes: memlock(&map),
-                name,
+                bytes: memlock(&map).map(|bytes| bytes + capture_rings_inside(&name, &map)),
+                name: told(&name),
             }
         });
         Ok(shown.collect())
@@ -219,6 +220,20 @@ fn private_text(name: &str) -> Option<(&'static str, &'static str)> {
     PRIVATE.iter().find(|(part, ..)| known(part)).map(|(_, purpose, full)| (*purpose, *full))
 }
 
+/// The rings of captures, of which each has its own size.
+fn capture_rings_inside(name: &str, map: &MapHandle) -> u64 {
+    let rings = (0..RW_CAPTURES).filter(|_| name == "capture_rings");
+    rings.filter_map(|number| memlock(&inner(map, number)?)).sum()
+}
+
+/// libbpf puts a part of the object's name, or its address, before that of a section.
+fn told(name: &str) -> String {
+    match name.split_once('.') {
+        Some((_, section)) => format!(".{section}"),
+        None => name.to_owned(),
+    }
+}
+
 /// Bytes that the kernel accounts for a map (kernel/bpf/syscall.c, bpf_map_show_fdinfo).
 fn memlock(map: &MapHandle) -> Option<u64> {
     let path = format!("/proc/self/fdinfo/{}", map.as_fd().as_raw_fd());
@@ -235,8 +250,9 @@ mod tests {
     #[test]
     fn every_map_has_its_words() {
         let objects = crate::objects();
-        for (object, bytes) in
-            objects.into_iter().filter(|(name, _)| ["root", "gateway", "losses"].contains(name))
+        for (object, bytes) in objects
+            .into_iter()
+            .filter(|(name, _)| ["root", "gateway", "losses", "capture"].contains(name))
         {
             let open = ObjectBuilder::default().open_memory(bytes).expect("the object opens");
             for map in open.maps() {
@@ -251,5 +267,9 @@ mod tests {
         }
         assert_eq!(Maps::TEXTS.len(), Maps::NAMES.len());
         assert_eq!(private_text("sockets"), None);
+        assert_eq!(
+            (told("292b68_2.rodata"), told("icmp_rooms")),
+            (".rodata".into(), "icmp_rooms".into())
+        );
     }
 }

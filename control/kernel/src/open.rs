@@ -49,7 +49,7 @@ pub struct Orphan {
 /// What became of an interface whose pins were found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrphanCause {
-    /// The device is gone.
+    /// The device is gone, or the program was taken off it.
     Vanished,
     /// Another device has the name now, or the device has another name; it was detached.
     Renamed,

@@ -4,8 +4,9 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use ringway_gateway::ask::Whom;
-use ringway_gateway::capture::{self, Form, Limits, Options, Selection, Summary, Target};
+use ringway_gateway::capture::{self, Ended, Form, Limits, Options, Selection, Summary, Target};
 use ringway_gateway::problem::Error;
+use ringway_gateway::words::counted;
 
 use crate::cli::{CaptureArgs, Output};
 use crate::exit::{self, Exit};
@@ -70,8 +71,51 @@ fn options(args: &CaptureArgs) -> Result<Options, Error> {
 }
 
 fn told(summary: &Summary) -> String {
-    let Summary { captured_packets, lost_packets, matched_packets, .. } = summary;
-    format!(
-        "{captured_packets} packets captured, {lost_packets} lost (ring full), of {matched_packets} that matched"
-    )
+    let Summary { captured_packets, lost_packets, matched_packets, sample, .. } = summary;
+    let captured = counted(*captured_packets, "packet");
+    let mut text = format!(
+        "{captured} captured, {lost_packets} lost (ring full), of {matched_packets} that matched"
+    );
+    if *sample > 1 {
+        text += &format!(" and were samples, one in {sample}");
+    }
+    let later = matched_packets.saturating_sub(captured_packets + lost_packets);
+    if later > 0 && matches!(summary.ended, Ended::Count | Ended::Size) {
+        text += &format!("; {later} of them came after the last one, before the capture had ended");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_counted_is_told() {
+        let summary = |captured_packets, matched_packets, sample, ended| Summary {
+            schema: capture::SCHEMA,
+            node: "gw1".into(),
+            filter: String::new(),
+            captured_packets,
+            lost_packets: 0,
+            matched_packets,
+            sample,
+            written_bytes: 0,
+            duration_ms: 0,
+            ended,
+        };
+        for (summary, words) in [
+            (
+                summary(1, 1, 1, Ended::Signal),
+                "1 packet captured, 0 lost (ring full), of 1 that matched",
+            ),
+            (
+                summary(2, 9, 10, Ended::Count),
+                "2 packets captured, 0 lost (ring full), of 9 that matched and were samples, one in 10; 7 of them \
+                 came after the last one, before the capture had ended",
+            ),
+        ] {
+            assert_eq!(told(&summary), words);
+        }
+    }
 }

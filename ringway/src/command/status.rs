@@ -8,7 +8,8 @@ use ringway_gateway::health::Health;
 use ringway_gateway::problem::Error;
 use ringway_gateway::ready;
 use ringway_gateway::status::{
-    Backend, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service, Status, Tracked,
+    Backend, Capture, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service, Status,
+    Tracked,
 };
 use ringway_gateway::trouble::Trouble;
 
@@ -90,6 +91,7 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
     }
     text += &section("packets", &counters(status), colour);
     text += &section("lost after our verdict", &losses(&status.losses), colour);
+    text += &section("captures under way", &captures(&status.captures), colour);
     if ledger {
         text += &section("ledger", &books(status), colour);
         let (sent, lost) = status.sent_and_lost();
@@ -103,6 +105,20 @@ fn render(status: &Status, ledger: bool, colour: bool) -> String {
         let _ = writeln!(text, "  {}", paint(&finding.error, Tone::Dim, colour));
     }
     text
+}
+
+fn captures(all: &[Capture]) -> Table {
+    let mut table = Table::new(&["process", "since", "matched", "lost", "command"]);
+    for one in all {
+        table.row(vec![
+            Cell::number(one.pid),
+            Cell::new(one.since.as_str()),
+            Cell::number(one.matched_packets),
+            Cell::number(one.lost_packets),
+            Cell::new(one.command.as_str()),
+        ]);
+    }
+    table
 }
 
 fn section(title: &str, table: &Table, colour: bool) -> String {

@@ -88,7 +88,7 @@ impl Printer {
             time_of_day(packet.unix_ns),
             before.interface,
             before.words(),
-            packet.fate(),
+            packet.fate.words,
         );
         out.extend(line.as_bytes());
     }
@@ -98,10 +98,10 @@ impl Printer {
         let document = Document {
             schema: SCHEMA,
             unix_ns: packet.unix_ns,
-            verdict: packet.verdict.name(),
-            reason: packet.reason.name(),
-            service: packet.service.as_deref(),
-            backend: packet.backend.as_deref(),
+            verdict: packet.fate.verdict.name(),
+            reason: packet.fate.reason.name(),
+            service: packet.fate.service.as_deref(),
+            backend: packet.fate.backend.as_deref(),
             flow: seen.map(|seen| seen.number),
             since_last_ns: seen.and_then(|seen| seen.since_last_ns),
             before: Side::of(&packet.before),
@@ -127,7 +127,8 @@ impl<'a> Side<'a> {
 fn lines(out: &mut Vec<u8>, packet: &Packet<'_>) {
     let time = time_of_day(packet.unix_ns);
     let Packet { before, after, .. } = packet;
-    let line = format!("{time} {} in  {}  {}\n", before.interface, before.words(), packet.fate());
+    let line =
+        format!("{time} {} in  {}  {}\n", before.interface, before.words(), packet.fate.words);
     out.extend(line.as_bytes());
     if let Some(after) = after {
         out.extend(format!("{time} {} out {}\n", after.interface, after.words()).as_bytes());
@@ -203,6 +204,7 @@ mod tests {
     use etherparse::PacketBuilder;
     use ringway_abi::{Reason, Verdict};
 
+    use super::super::packet::Fate;
     use super::*;
 
     type End = ([u8; 4], u16);
@@ -235,12 +237,11 @@ mod tests {
         for (unix_ns, reason, from, to, after) in packets {
             let before = frame(*from, *to);
             let after = after.map(|(from, to)| frame(from, to));
+            let verdict = if after.is_some() { Verdict::Redirect } else { Verdict::Drop };
+            let backend = after.is_some().then_some("10.0.0.2:80".into());
             let packet = Packet {
                 unix_ns: *unix_ns,
-                verdict: if after.is_some() { Verdict::Redirect } else { Verdict::Drop },
-                reason: *reason,
-                service: Some("web".into()),
-                backend: after.is_some().then_some("10.0.0.2:80".into()),
+                fate: &Fate::new(verdict, *reason, Some("web".into()), backend),
                 before: on("eth0", &before),
                 after: after.as_ref().map(|bytes| on("eth1", bytes)),
             };
@@ -299,18 +300,12 @@ mod tests {
     #[test]
     fn flows_are_bounded() {
         let mut flows = Flows::default();
+        let fate = Fate::new(Verdict::Drop, Reason::NoBackend, None, None);
         for n in 0..3 * FLOWS as u64 {
             let client = ([10, 9, (n >> 8) as u8, n as u8], 1 + (n >> 16) as u16);
             let bytes = frame(client, SERVICE);
-            let packet = Packet {
-                unix_ns: n,
-                verdict: Verdict::Drop,
-                reason: Reason::NoBackend,
-                service: None,
-                backend: None,
-                before: on("eth0", &bytes),
-                after: None,
-            };
+            let packet =
+                Packet { unix_ns: n, fate: &fate, before: on("eth0", &bytes), after: None };
             let seen = flows.seen(&packet).expect("a flow");
             assert_eq!(seen, Seen { number: n + 1, since_last_ns: None });
             assert!(flows.last.len() <= FLOWS && flows.numbers.len() <= FLOWS + 1);

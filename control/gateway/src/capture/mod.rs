@@ -11,5 +11,5 @@ mod sink;
 mod wanted;
 
 pub use lines::Form;
-pub use run::{Ended, Limits, Options, Outcome, Summary, Target, run};
+pub use run::{Ended, Limits, Options, Outcome, SCHEMA, Summary, Target, run};
 pub use wanted::Selection;

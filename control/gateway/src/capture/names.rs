@@ -1,15 +1,14 @@
 //! What the packet path's numbers are called.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use ringway_abi::Verdict;
-use ringway_host::{Mac, links};
+use ringway_abi::{BackendRef, Verdict};
 use ringway_kernel::capture::Record;
 use ringway_kernel::{ServiceState, View};
 
-use super::packet::{Frame, Packet};
+use super::packet::{Fate, Frame, Packet};
+use crate::ask;
 
 /// How often an unknown number has the names read again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
@@ -41,9 +40,8 @@ pub struct Interface {
 /// # Errors
 /// Its tables cannot be read.
 pub fn interfaces(view: &View) -> ringway_kernel::Result<Vec<Interface>> {
-    let all = view.interfaces()?.into_iter().map(|one| {
-        // Nothing is pinned for a VLAN device: its name is the system's, here.
-        let known = one.name.or_else(|| vlan_name(one.ifindex, one.mac, !one.tags.is_empty()));
+    let all = ask::interfaces(view)?.into_iter().map(|one| {
+        let known = one.name;
         Interface {
             slot: one.slot,
             attached: one.mode.is_some() || (!one.tags.is_empty() && known.is_some()),
@@ -55,12 +53,6 @@ pub fn interfaces(view: &View) -> ringway_kernel::Result<Vec<Interface>> {
         }
     });
     Ok(all.collect())
-}
-
-/// Another network namespace may have the number for another device.
-fn vlan_name(ifindex: u32, mac: [u8; 6], tagged: bool) -> Option<String> {
-    let link = links::by_index(ifindex).ok().filter(|_| tagged)?;
-    (link.mac == Some(Mac(mac))).then_some(link.name)
 }
 
 /// Bytes of a packet's begin that are the packet path's own, where one of these has no Ethernet header.
@@ -77,6 +69,9 @@ pub struct Names {
     services: HashMap<u16, String>,
     /// By reference: an index that gets another owner is another backend.
     backends: HashMap<u32, String>,
+    /// What packets met, as far as it has been put into words: where that is, by what was decided.
+    fates: Vec<Fate>,
+    told: HashMap<u64, usize>,
     /// Bytes of a frame that are wanted.
     snaplen: usize,
     read: Instant,
@@ -95,6 +90,8 @@ impl Names {
             interfaces,
             services: HashMap::new(),
             backends: HashMap::new(),
+            fates: Vec::new(),
+            told: HashMap::new(),
             snaplen: snaplen as usize,
             read: Instant::now(),
         };
@@ -110,14 +107,13 @@ impl Names {
                 self.backends.insert(backend.reference(), backend.address.to_string());
             }
         }
+        // Put into words anew: an id may have got another name.
+        self.told.clear();
     }
 
-    /// Reads the names again when a record has numbers without.
-    pub fn learn(&mut self, record: &Record<'_>) {
-        let known = self.interfaces.iter().any(|one| one.slot == record.iface)
-            && record.service.is_none_or(|id| self.services.contains_key(&id))
-            && record.backend.is_none_or(|of| self.backends.contains_key(&of.pack()));
-        if known || self.read.elapsed() < READ_AGAIN {
+    /// Reads the names again, unless that was just done.
+    fn learn(&mut self) {
+        if self.read.elapsed() < READ_AGAIN {
             return;
         }
         self.read = Instant::now();
@@ -128,27 +124,49 @@ impl Names {
     }
 
     /// A record with names; what has none is shown by its number.
-    pub fn packet<'a>(&'a self, record: &Record<'a>) -> Packet<'a> {
-        let number = |number: u64| Cow::Owned(format!("number {number}"));
-        let service = record.service.map(|id| {
-            self.services
-                .get(&id)
-                .map_or_else(|| number(id.into()), |name| Cow::from(name.as_str()))
-        });
-        let backend = record.backend.map(|of| {
-            let name = self.backends.get(&of.pack());
-            name.map_or_else(|| number(of.index.into()), |name| Cow::from(name.as_str()))
-        });
-        let raw = self.interfaces.iter().any(|one| one.slot == record.iface && one.layer3);
+    pub fn packet<'a>(&'a mut self, record: &Record<'a>) -> Packet<'a> {
+        if !self.interfaces.iter().any(|one| one.slot == record.iface) {
+            self.learn();
+        }
+        let place = match self.told.get(&decision(record)) {
+            Some(place) => *place,
+            None => self.tell(record),
+        };
+        let names: &'a Names = self;
+        let raw = names.interfaces.iter().any(|one| one.slot == record.iface && one.layer3);
         Packet {
             unix_ns: record.unix_ns,
-            verdict: record.verdict,
-            reason: record.reason,
-            service,
-            backend,
-            before: self.frame(record.iface, (record.before, record.before_len), raw),
-            after: record.after.map(|after| self.after(record, after, raw)),
+            fate: &names.fates[place],
+            before: names.frame(record.iface, (record.before, record.before_len), raw),
+            after: record.after.map(|after| names.after(record, after, raw)),
         }
+    }
+
+    /// Puts into words what became of a packet, and keeps that if all of it has names.
+    fn tell(&mut self, record: &Record<'_>) -> usize {
+        let named = |names: &Names| {
+            record.service.is_none_or(|id| names.services.contains_key(&id))
+                && record.backend.is_none_or(|of| names.backends.contains_key(&of.pack()))
+        };
+        if !named(self) {
+            self.learn();
+        }
+        let number = |number: u64| format!("number {number}");
+        let service = record
+            .service
+            .map(|id| self.services.get(&id).cloned().unwrap_or_else(|| number(id.into())));
+        let backend = record.backend.map(|of| {
+            self.backends.get(&of.pack()).cloned().unwrap_or_else(|| number(of.index.into()))
+        });
+        let fate = Fate::new(record.verdict, record.reason, service, backend);
+        // One without a name is written over by the next of its kind.
+        let place = self.told.len();
+        self.fates.truncate(place);
+        self.fates.push(fate);
+        if named(self) {
+            self.told.insert(decision(record), place);
+        }
+        place
     }
 
     /// What such a device sends back or passes on is like what came; a redirect leads to an Ethernet
@@ -180,6 +198,16 @@ impl Names {
         let found = self.interfaces.iter().find(|one| one.slot == slot);
         found.map_or("?", |one| one.name.as_str())
     }
+}
+
+/// What was decided about a packet, as one number.
+fn decision(record: &Record<'_>) -> u64 {
+    let service = record.service.unwrap_or(u16::MAX);
+    let backend = record.backend.map_or(0, BackendRef::pack);
+    (record.verdict as u64) << 56
+        | (record.reason as u64) << 48
+        | u64::from(service) << 32
+        | u64::from(backend)
 }
 
 /// The interface that a redirected frame leaves by: its address is the frame's source, and its tags

@@ -1,10 +1,10 @@
 //! Where a capture is written: a file, or a pipe or terminal that may keep us waiting or go away.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub struct Outlet {
     file: File,
     name: String,
     regular: bool,
+    /// Where the file is; standard output has no place.
+    path: Option<PathBuf>,
     /// It may keep us waiting, or go away.
     waits: bool,
     /// Bytes and packets written, of whole pieces alone.
@@ -69,7 +71,8 @@ impl Outlet {
     /// It cannot be created.
     pub fn create(path: &Path, overwrite: bool) -> Result<Outlet, Error> {
         let file = outfile::create(path, overwrite)?;
-        Ok(Outlet::of(file, path.display().to_string()))
+        let outlet = Outlet::of(file, path.display().to_string());
+        Ok(Outlet { path: Some(path.to_owned()), ..outlet })
     }
 
     /// Standard output.
@@ -87,7 +90,7 @@ impl Outlet {
         let kind = file.metadata().map(|about| about.file_type());
         let regular = kind.as_ref().is_ok_and(|kind| kind.is_file());
         let waits = kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) || file.is_terminal();
-        Outlet { file, name, regular, waits, whole: (0, 0) }
+        Outlet { file, name, regular, path: None, waits, whole: (0, 0) }
     }
 
     /// What to call it.
@@ -130,6 +133,10 @@ impl Outlet {
         if outcome.is_err() && self.regular {
             // Half a block at its end would make readers complain of the whole file.
             let _ = self.file.set_len(self.whole.0);
+            if let Some(path) = self.path.as_ref().filter(|_| self.whole.0 == 0) {
+                // And one without anything in it is no capture.
+                let _ = fs::remove_file(path);
+            }
         }
         outcome
     }
@@ -209,6 +216,22 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(outlet.written(), (0, 0));
+    }
+
+    /// RLIMIT_FSIZE of the process would be the tests' own: a file that is open for reading refuses as a full disk does.
+    #[test]
+    fn a_file_that_takes_nothing_is_not_left_behind() {
+        let place = tempfile::tempdir().expect("a directory");
+        let path = place.path().join("capture.pcapng");
+        for whole in [0, 7] {
+            fs::write(&path, b"earlier").expect("written");
+            let file = File::open(&path).expect("opened");
+            let outlet = Outlet::of(file, "a file".into());
+            let mut outlet = Outlet { path: Some(path.clone()), whole: (whole, 0), ..outlet };
+            let outcome = outlet.write(&mut pieces(&[b"one"]), &AtomicBool::new(false));
+            assert!(matches!(outcome, Err(Stopped::Refused(_))), "{outcome:?}");
+            assert_eq!(path.exists(), whole > 0);
+        }
     }
 
     #[test]

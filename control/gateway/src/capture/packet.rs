@@ -1,7 +1,5 @@
 //! A captured packet with the names of what was decided about it.
 
-use std::borrow::Cow;
-
 use ringway_abi::{Reason, Verdict};
 
 use crate::headers::Headers;
@@ -12,17 +10,26 @@ pub struct Packet<'a> {
     /// When, nanoseconds since 1970.
     pub unix_ns: u64,
     /// What became of it.
-    pub verdict: Verdict,
-    /// Why.
-    pub reason: Reason,
-    /// Its service.
-    pub service: Option<Cow<'a, str>>,
-    /// Address and port of its backend.
-    pub backend: Option<Cow<'a, str>>,
+    pub fate: &'a Fate,
     /// As it came.
     pub before: Frame<'a>,
     /// As it leaves; absent when it was dropped, or passed on as it came.
     pub after: Option<Frame<'a>>,
+}
+
+/// What becomes of a packet; many have the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// What was decided.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// Its service.
+    pub service: Option<String>,
+    /// Address and port of its backend.
+    pub backend: Option<String>,
+    /// All of it in words: `redirect nat-forward, service web, backend 10.0.0.2:80`.
+    pub words: String,
 }
 
 /// A frame on an interface.
@@ -40,16 +47,21 @@ pub struct Frame<'a> {
     pub wire_len: u32,
 }
 
-impl Packet<'_> {
-    /// What became of it in words: `redirect nat-forward, service web, backend 10.0.0.2:80`.
-    pub fn fate(&self) -> String {
-        let mut fate = format!("{} {}", self.verdict, self.reason);
-        for (what, name) in [("service", &self.service), ("backend", &self.backend)] {
+impl Fate {
+    /// One of these parts.
+    pub fn new(
+        verdict: Verdict,
+        reason: Reason,
+        service: Option<String>,
+        backend: Option<String>,
+    ) -> Fate {
+        let mut words = format!("{verdict} {reason}");
+        for (what, name) in [("service", &service), ("backend", &backend)] {
             if let Some(name) = name {
-                fate += &format!(", {what} {name}");
+                words += &format!(", {what} {name}");
             }
         }
-        fate
+        Fate { verdict, reason, service, backend, words }
     }
 }
 

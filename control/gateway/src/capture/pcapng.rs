@@ -17,6 +17,13 @@ const LINKTYPE_RAW: u16 = 101;
 
 /// An option of any block (section 3.5).
 const COMMENT: u16 = 1;
+/// Options of a packet's block (section 4.3).
+const EPB_FLAGS: u16 = 2;
+const EPB_DROPCOUNT: u16 = 4;
+const EPB_PACKETID: u16 = 5;
+const EPB_VERDICT: u16 = 7;
+/// Bytes of such a block beside the frame and the comment, at most.
+const EPB_ROOM: usize = 128;
 /// Nanoseconds: 10^-9 (section 4.2, if_tsresol).
 const NANOSECONDS: u8 = 9;
 /// An XDP action (section 4.3, epb_verdict).
@@ -88,22 +95,19 @@ impl Pcapng {
     /// A packet: a block as it came and, where it was rewritten, one as it leaves, with one packet id.
     /// `lost`: how many are missing before it.
     pub fn packet(&mut self, file: &mut Vec<u8>, packet: &Packet<'_>, lost: u64) {
-        let fate = packet.fate();
         let id = self.next_id;
         self.next_id += 1;
         self.frame(file, packet, &packet.before, |block| {
-            block.option(COMMENT, fate.as_bytes());
-            block.option(2, &INBOUND.to_le_bytes());
+            block.option(EPB_FLAGS, &INBOUND.to_le_bytes());
             if lost > 0 {
-                block.option(4, &lost.to_le_bytes());
+                block.option(EPB_DROPCOUNT, &lost.to_le_bytes());
             }
-            block.option(5, &id.to_le_bytes());
+            block.option(EPB_PACKETID, &id.to_le_bytes());
         });
         if let Some(after) = &packet.after {
             self.frame(file, packet, after, |block| {
-                block.option(COMMENT, fate.as_bytes());
-                block.option(2, &OUTBOUND.to_le_bytes());
-                block.option(5, &id.to_le_bytes());
+                block.option(EPB_FLAGS, &OUTBOUND.to_le_bytes());
+                block.option(EPB_PACKETID, &id.to_le_bytes());
             });
         }
     }
@@ -116,15 +120,20 @@ impl Pcapng {
         options: impl FnOnce(&mut Block<'_>),
     ) {
         let interface = self.interface(file, frame.slot, frame.raw, frame.interface);
+        let words = packet.fate.words.as_bytes();
+        // Once a block, and not with each of its parts.
+        file.reserve(frame.bytes.len() + words.len() + EPB_ROOM);
         let mut block = Block::begin(file, ENHANCED_PACKET);
         block.u32(interface);
         block.moment(packet.unix_ns);
         block.u32(frame.bytes.len() as u32);
         block.u32(frame.wire_len);
         block.padded(frame.bytes);
+        block.option(COMMENT, words);
         options(&mut block);
-        let action = (packet.verdict as u64).to_le_bytes();
-        block.option(7, &[&[LINUX_EBPF_XDP][..], &action].concat());
+        let mut verdict = [LINUX_EBPF_XDP; 9];
+        verdict[1..].copy_from_slice(&(packet.fate.verdict as u64).to_le_bytes());
+        block.option(EPB_VERDICT, &verdict);
         block.end();
     }
 
@@ -175,44 +184,44 @@ struct Block<'f> {
 impl<'f> Block<'f> {
     fn begin(file: &'f mut Vec<u8>, kind: u32) -> Block<'f> {
         let start = file.len();
-        file.extend(kind.to_le_bytes());
-        file.extend([0; 4]);
+        file.extend_from_slice(&kind.to_le_bytes());
+        file.extend_from_slice(&[0; 4]);
         Block { file, start, options: false }
     }
 
     fn u32(&mut self, value: u32) {
-        self.file.extend(value.to_le_bytes());
+        self.file.extend_from_slice(&value.to_le_bytes());
     }
 
     fn u64(&mut self, value: u64) {
-        self.file.extend(value.to_le_bytes());
+        self.file.extend_from_slice(&value.to_le_bytes());
     }
 
     fn moment(&mut self, unix_ns: u64) {
-        self.file.extend(halves(unix_ns));
+        self.file.extend_from_slice(&halves(unix_ns));
     }
 
     fn padded(&mut self, bytes: &[u8]) {
-        self.file.extend(bytes);
-        let end = self.start + (self.file.len() - self.start).next_multiple_of(4);
-        self.file.resize(end, 0);
+        self.file.extend_from_slice(bytes);
+        let padding = (self.start.wrapping_sub(self.file.len())) % 4;
+        self.file.extend_from_slice(&[0; 3][..padding]);
     }
 
     fn option(&mut self, code: u16, value: &[u8]) {
         // None of ours comes near the 65535 bytes there are; a longer one would break the file.
         let value = &value[..value.len().min(usize::from(u16::MAX))];
-        self.file.extend(code.to_le_bytes());
-        self.file.extend((value.len() as u16).to_le_bytes());
+        let [code, length] = [code, value.len() as u16].map(u16::to_le_bytes);
+        self.file.extend_from_slice(&[code[0], code[1], length[0], length[1]]);
         self.padded(value);
         self.options = true;
     }
 
     fn end(self) {
         if self.options {
-            self.file.extend([0; 4]);
+            self.file.extend_from_slice(&[0; 4]);
         }
         let length = (self.file.len() + 4 - self.start) as u32;
-        self.file.extend(length.to_le_bytes());
+        self.file.extend_from_slice(&length.to_le_bytes());
         self.file[self.start + 4..self.start + 8].copy_from_slice(&length.to_le_bytes());
     }
 }
@@ -233,11 +242,20 @@ mod tests {
     use pcap_file::pcapng::{Block, PcapNgReader};
     use ringway_abi::{Reason, Verdict};
 
+    use super::super::packet::Fate;
     use super::*;
 
     const MOMENT: u64 = 0x0123_4567_89ab_cdef;
 
-    fn packet<'a>(before: &'a [u8], after: Option<&'a [u8]>) -> Packet<'a> {
+    fn fate(rewritten: bool) -> Fate {
+        let (verdict, reason) = match rewritten {
+            true => (Verdict::Redirect, Reason::NatForward),
+            false => (Verdict::Drop, Reason::NoBackend),
+        };
+        Fate::new(verdict, reason, Some("web".into()), rewritten.then(|| "10.0.0.2:80".into()))
+    }
+
+    fn packet<'a>(fate: &'a Fate, before: &'a [u8], after: Option<&'a [u8]>) -> Packet<'a> {
         let frame = |slot, bytes: &'a [u8]| Frame {
             slot,
             raw: false,
@@ -247,10 +265,7 @@ mod tests {
         };
         Packet {
             unix_ns: MOMENT,
-            verdict: if after.is_some() { Verdict::Redirect } else { Verdict::Drop },
-            reason: if after.is_some() { Reason::NatForward } else { Reason::NoBackend },
-            service: Some("web".into()),
-            backend: after.map(|_| "10.0.0.2:80".into()),
+            fate,
             before: frame(0, before),
             after: after.map(|bytes| frame(1, bytes)),
         }
@@ -262,8 +277,8 @@ mod tests {
         let mut file = Vec::new();
         let mut pcapng = Pcapng::begin(&mut file, "tcp", 64);
         pcapng.interface(&mut file, 0, false, "eth0");
-        pcapng.packet(&mut file, &packet(&[1; 61], Some(&[2; 64])), 0);
-        pcapng.packet(&mut file, &packet(&[3; 7], None), 5);
+        pcapng.packet(&mut file, &packet(&fate(true), &[1; 61], Some(&[2; 64])), 0);
+        pcapng.packet(&mut file, &packet(&fate(false), &[3; 7], None), 5);
         let all = Totals { matched: 9, captured: 2, lost: 5, span_unix_ns: (MOMENT, MOMENT + 1) };
         pcapng.statistics(&mut file, |slot| (slot == 0).then_some(30), &all);
 

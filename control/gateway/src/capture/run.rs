@@ -110,8 +110,11 @@ pub struct Summary {
     pub captured_packets: u64,
     /// Packets for which there was no room, because they were read too slowly.
     pub lost_packets: u64,
-    /// Packets that fitted.
+    /// Packets that fitted from the capture's begin to its end, of which only the samples count: more than were
+    /// captured where some were lost, or came after the last that was wanted.
     pub matched_packets: u64,
+    /// One in so many packets that the filter matches was taken; 1: all.
+    pub sample: u32,
     /// Bytes written.
     pub written_bytes: u64,
     /// How long it took.
@@ -251,6 +254,7 @@ impl Capture<'_> {
             captured_packets: first.map_or(self.taken, Sink::packets_written),
             lost_packets: self.totals().lost,
             matched_packets: self.totals().matched,
+            sample: self.options.sample.max(1),
             written_bytes: first.map_or(0, Sink::bytes_written),
             duration_ms: self.begun.0.elapsed().as_millis() as u64,
             ended,
@@ -290,7 +294,6 @@ impl Capture<'_> {
             if end.is_some() {
                 return;
             }
-            names.learn(&record);
             let packet = names.packet(&record);
             *taken += 1;
             for sink in sinks.iter_mut() {
@@ -396,7 +399,10 @@ fn because(stopped: Stopped, sink: &Sink) -> End {
         Stopped::Waiting => (Ended::Signal, None),
         Stopped::Refused(error) => {
             let (name, packets) = (sink.name(), sink.packets_written());
-            let what = format!("{name}: {error}; it holds the first {packets} packets, whole");
+            let what = match sink.bytes_written() {
+                0 => format!("{name}: {error}; nothing was written"),
+                _ => format!("{name}: {error}; it holds the first {packets} packets, whole"),
+            };
             let remedy = "free some space, or keep less: -s, --sample, --size, or a filter";
             (Ended::Full, Some(Error::failed(what, remedy)))
         }

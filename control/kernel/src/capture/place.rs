@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt as _, lchown};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
@@ -109,6 +109,12 @@ impl Place {
     /// The filter program of a capture.
     pub(super) fn filter(&self, number: u32) -> PathBuf {
         self.of(number).join("filter")
+    }
+
+    /// When a capture took its place.
+    pub(super) fn since(&self, number: u32) -> Result<SystemTime> {
+        let dir = self.of(number);
+        fs::metadata(&dir).and_then(|about| about.modified()).map_err(pin_error("read", &dir))
     }
 
     fn of(&self, number: u32) -> PathBuf {

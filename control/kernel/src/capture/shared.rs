@@ -4,6 +4,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
@@ -223,6 +224,11 @@ impl Shared {
             .map(|number| Ok(map::get::<rw_capture>(&self.captures, *number)?.pid))
             .collect()
     }
+}
+
+/// Where the program is that all filters lead to.
+pub(super) fn last(pins: &Pins) -> PathBuf {
+    pins.capture().join(LAST)
 }
 
 /// What a first capture left unfinished is taken away.
