@@ -11,6 +11,7 @@ use ringway_host::counters::Drops;
 
 use crate::status::{FlowTable, Problem, Tracked};
 use crate::trouble::Trouble;
+use crate::words::counted;
 
 /// How often the counters are to be noted.
 pub const PERIOD: Duration = Duration::from_millis(500);
@@ -84,6 +85,8 @@ const FULL: [Full; 5] = [
 #[derive(Debug, Default)]
 pub struct Alarm {
     interfaces: BTreeMap<String, Memory>,
+    /// When counters were noted last.
+    noted: Option<Instant>,
     tables: Vec<Problem>,
 }
 
@@ -91,7 +94,7 @@ pub struct Alarm {
 struct Memory {
     noted: VecDeque<(Instant, Counts)>,
     pace: Pace,
-    /// What was told, by what it is about, and until when it stays.
+    /// What was told, by what it is about, and when it was seen last.
     told: BTreeMap<&'static str, (Instant, Problem)>,
 }
 
@@ -120,6 +123,7 @@ struct Stopped {
 impl Alarm {
     /// Takes the counters as they are now. Interfaces that are missing are forgotten.
     pub fn note(&mut self, now: Instant, sample: Sample) {
+        self.noted = Some(now);
         self.interfaces.retain(|name, _| sample.contains_key(name));
         for (name, counts) in sample {
             self.interfaces.entry(name.clone()).or_default().note(now, &name, counts);
@@ -145,7 +149,7 @@ impl Alarm {
         let told = |(name, memory): (&String, &Memory)| {
             let stopped =
                 memory.pace.stopped.filter(|_| !but(name)).map(|since| stopped(name, since));
-            let told = memory.told.values().map(|(_, problem)| problem.clone());
+            let told = memory.told.values().map(|(at, problem)| aged(problem, *at, self.noted));
             stopped.into_iter().chain(told).collect::<Vec<_>>()
         };
         self.interfaces.iter().flat_map(told).chain(self.tables.iter().cloned()).collect()
@@ -165,11 +169,10 @@ impl Memory {
         if let Some((at, last)) = self.noted.back() {
             self.pace.note(*at, now, counts.books.seen - last.books.seen);
         }
-        self.told.retain(|_, (until, _)| now < *until);
+        self.told.retain(|_, (at, _)| now < *at + HOLD);
         if let Some((_, first)) = self.noted.front() {
-            let until = now + HOLD;
             for (about, problem) in jumps(name, first, &counts) {
-                self.told.insert(about, (until, problem));
+                self.told.insert(about, (now, problem));
             }
         }
         self.noted.push_back((now, counts));
@@ -218,6 +221,18 @@ impl Pace {
     }
 }
 
+/// What was seen last at this moment, and is only held: with how long ago it ended.
+fn aged(problem: &Problem, seen: Instant, now: Option<Instant>) -> Problem {
+    let mut problem = problem.clone();
+    let ago = now.unwrap_or(seen).saturating_duration_since(seen);
+    if ago > PERIOD {
+        // Seen last when the drops were about to leave the window.
+        let seconds = (ago + WINDOW).as_secs();
+        problem.error += &format!("; none in the last {seconds} s");
+    }
+    problem
+}
+
 fn stopped(name: &str, Stopped { since, usual_pps }: Stopped) -> Problem {
     let seconds = since.elapsed().as_secs();
     Trouble::TrafficStopped.problem(
@@ -245,7 +260,8 @@ fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem
         let packets = dropped(*reason);
         if packets > 0 {
             let error = format!(
-                "{name}: {packets} packets dropped in the last {} s: {what} ({})",
+                "{name}: {} dropped within {} s: {what} ({})",
+                counted(packets, "packet"),
                 WINDOW.as_secs(),
                 reason.name()
             );
@@ -257,7 +273,7 @@ fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem
         let packets = new.lost[loss as usize].saturating_sub(old.lost[loss as usize]);
         if matters(packets, sent) {
             let error = format!(
-                "{name}: of {sent} packets sent on in the last {} s the kernel dropped {packets} ({})",
+                "{name}: of {sent} packets sent on within {} s the kernel dropped {packets} ({})",
                 WINDOW.as_secs(),
                 loss.name()
             );
@@ -284,7 +300,7 @@ fn device(
     let unsent = after.tx_dropped.saturating_sub(before.tx_dropped);
     let tell = |packets: u64, counter: &str, remedy: &str| {
         let error = format!(
-            "{name}: the device's counter {counter} rose by {packets} in the last {} s",
+            "{name}: the device's counter {counter} rose by {packets} within {} s",
             WINDOW.as_secs()
         );
         Trouble::DeviceDrops.problem(error, remedy.replace("IFACE", name))
@@ -414,7 +430,9 @@ mod tests {
         let told = player.play(1, lose(1000));
         assert_eq!(kinds(&told), ["packets-lost"]);
         assert!(told[0].error.contains("dropped 1000 (lost-no-receiver)"), "{told:?}");
-        assert_eq!(player.play(120, lose(0)).len(), 1, "held for a minute");
+        let held = player.play(120, lose(0));
+        assert_eq!(held.len(), 1, "held for a minute");
+        assert!(held[0].error.ends_with("; none in the last 60 s"), "{held:?}");
         assert!(player.play(30, lose(0)).is_empty());
     }
 
@@ -441,6 +459,7 @@ mod tests {
             });
             assert_eq!(kinds(&told), ["table-full"]);
             assert!(told[0].error.contains(full.reason.name()), "{told:?}");
+            assert!(told[0].error.contains("1 packet dropped within 10 s: "), "{told:?}");
         }
         let mut alarm = Alarm::default();
         let flows = |current_flows| FlowTable {

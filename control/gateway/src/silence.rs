@@ -18,6 +18,9 @@ const WINDOW: Duration = Duration::from_secs(10);
 const FLOWS: u64 = 3;
 /// A silence stays a problem this long after the last flow that met it.
 const HOLD: Duration = Duration::from_secs(60);
+/// One good checksum in 65536 looks like an unfinished one: so many, and one connection in so many, are none by chance.
+const UNFINISHED: u64 = 3;
+const ONE_IN: u64 = 1000;
 
 /// What one TCP service has done since it was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +66,15 @@ struct Memory {
     name: String,
     noted: VecDeque<(Instant, Traffic)>,
     silent: Option<Silent>,
-    partial_checksums: u64,
+    unfinished: Option<Unfinished>,
+}
+
+/// Connections that began with an unfinished checksum.
+#[derive(Clone, Copy, Debug)]
+struct Unfinished {
+    seen: Instant,
+    connections: u64,
+    of: u64,
 }
 
 /// A silence that was noticed.
@@ -106,17 +117,26 @@ impl Silence {
 
     /// Senders that leave checksums to their network card; only native XDP cannot repair them.
     pub fn findings(&self) -> Vec<Problem> {
-        let lately: u64 = self.services.values().map(|memory| memory.partial_checksums).sum();
-        let finding = Trouble::UnfinishedChecksum.problem(
+        let met: Vec<_> = self
+            .services
+            .values()
+            .filter_map(|memory| Some((memory.name.as_str(), memory.unfinished?)))
+            .collect();
+        let Some((_, last)) = met.iter().max_by_key(|(_, one)| one.seen) else { return Vec::new() };
+        let mut names: Vec<&str> = met.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        let Unfinished { connections, of, .. } = last;
+        vec![Trouble::UnfinishedChecksum.problem(
             format!(
-                "{lately} connections began with an unfinished checksum in the last {} s: native XDP \
-                 cannot repair it, the backends drop such packets",
-                WINDOW.as_secs()
+                "unfinished checksums: of {of} connections within {} s {connections} began with one (service {}): \
+                 native XDP cannot repair it, the backends drop such packets",
+                WINDOW.as_secs(),
+                names.join(", ")
             ),
             "at the far end of the veth pair they come from (inside the container or \
              namespace): ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]",
-        );
-        if lately > 0 { vec![finding] } else { Vec::new() }
+        )]
     }
 }
 
@@ -137,7 +157,12 @@ impl Memory {
         let (Some((_, first)), Some((_, last))) = (self.noted.front(), self.noted.back()) else {
             return;
         };
-        self.partial_checksums = traffic.partial_checksums.saturating_sub(first.partial_checksums);
+        self.unfinished = self.unfinished.filter(|one| now - one.seen <= HOLD);
+        let connections = traffic.partial_checksums.saturating_sub(first.partial_checksums);
+        let of = traffic.flows.saturating_sub(first.flows);
+        if connections >= UNFINISHED && connections * ONE_IN >= of {
+            self.unfinished = Some(Unfinished { seen: now, connections, of });
+        }
         // Flows of the last moment may get their replies yet: those up to the note before count.
         let flows = last.flows.saturating_sub(first.flows);
         if traffic.replies.is_none() || traffic.replies != last.replies {
@@ -214,6 +239,33 @@ mod tests {
             let silent = play(&mut Silence::default(), Instant::now(), &steps);
             assert_eq!(silent, [false; 4], "{steps:?}");
         }
+    }
+
+    /// Notes (flows, of these with an unfinished checksum) of one service every two seconds.
+    fn unfinished(steps: &[(u64, u64)]) -> Vec<Problem> {
+        let address = "203.0.113.9".parse().expect("address");
+        let key = ServiceKey::new(address, 80, Protocol::Tcp);
+        let (mut silence, mut now) = (Silence::default(), Instant::now());
+        for (flows, partial_checksums) in steps.iter().copied() {
+            let traffic = Traffic { flows, partial_checksums, ..Traffic::default() };
+            silence.note(now, HashMap::from([(key, ("web".to_owned(), traffic))]));
+            now += PERIOD;
+        }
+        silence.findings()
+    }
+
+    #[test]
+    fn unfinished_checksums_are_told_when_they_are_none_by_chance() {
+        assert!(unfinished(&[(0, 0), (5, 2)]).is_empty(), "two");
+        assert!(unfinished(&[(0, 0), (9000, 8)]).is_empty(), "chance");
+        let told = unfinished(&[(0, 0), (5, 3)]);
+        assert!(told[0].error.contains("of 5 connections within 10 s 3 began"), "{told:?}");
+        assert!(told[0].error.contains("(service web)"), "{told:?}");
+        let mut steps = vec![(0, 0)];
+        steps.resize(32, (5, 5));
+        assert_eq!(unfinished(&steps).len(), 1, "held for a minute");
+        steps.resize(40, (5, 5));
+        assert!(unfinished(&steps).is_empty(), "and no longer");
     }
 
     #[test]
