@@ -11,7 +11,11 @@ use crate::words::counted;
 impl Daemon {
     /// Puts up what is known now.
     pub(super) fn post(&mut self) {
-        let (problems, unready) = (self.problems(), self.unready());
+        let (problems, findings) = (self.problems(), self.findings());
+        if self.attached {
+            self.log(problems.iter().chain(&findings));
+        }
+        let unready = self.unready();
         let ready = self.attached && self.apply_error.is_none();
         let (up, all) = self.roster.serving();
         let services = counted(self.config.services.len(), "service");
@@ -27,7 +31,7 @@ impl Daemon {
             node: self.config.node.name.to_string(),
             problems,
             unready,
-            findings: self.findings(),
+            findings,
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
             services: self.roster.shown(),
             overrides: self.overrides.shown(&self.file),
@@ -35,6 +39,16 @@ impl Daemon {
             reloads: self.reloads,
             ..Status::default()
         });
+    }
+
+    fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
+        let (begun, over) = self.told.note(now);
+        for problem in begun {
+            tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+        }
+        for line in over {
+            tracing::info!("over: {line}");
+        }
     }
 
     fn shown(&self, interface: &Interface) -> status::Interface {

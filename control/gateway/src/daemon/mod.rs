@@ -8,6 +8,7 @@ mod load;
 mod looks;
 mod path;
 mod start;
+mod told;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ use change::Change;
 use load::Loaded;
 use looks::{Looks, Seen};
 use path::{Order, Path, Report};
+use told::Told;
 use watch::{News, Watch};
 
 /// Changes that come together are applied together.
@@ -58,6 +60,8 @@ const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
 const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
 const FIRST_RESULTS: Duration = Duration::from_secs(3);
+/// A tick this late means that the process did not run: stopped, or without a processor.
+const AWAY: Duration = Duration::from_secs(3);
 
 /// So many ticks.
 const fn every(period: Duration) -> u64 {
@@ -188,7 +192,10 @@ struct Daemon {
     beat_error: Option<Error>,
     apply_error: Option<Error>,
     told_ready: bool,
+    /// What the log knows of problems.
+    told: Told,
     ticks: u64,
+    ticked: Instant,
     /// Apply what has changed then.
     due: Option<Instant>,
 }
@@ -242,6 +249,14 @@ impl Daemon {
 
     fn tick(&mut self) {
         self.ticks += 1;
+        let since = std::mem::replace(&mut self.ticked, Instant::now()).elapsed();
+        if since > AWAY {
+            tracing::warn!(
+                "was away for {} s: this process was stopped, or got no processor; meanwhile nobody checked \
+                 the backends, and traffic went on as before",
+                since.as_secs()
+            );
+        }
         self.path.order(Order::Beat);
         if self.attached {
             self.looks.at_books(self.seen_interfaces());

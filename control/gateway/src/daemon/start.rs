@@ -67,7 +67,9 @@ pub fn preflight(config: &Config) -> Result<(), Error> {
 /// Says what was found in the kernel.
 pub fn tell(opened: &Opened) {
     for orphan in &opened.orphans {
+        let there = || ringway_host::links::by_name(&orphan.iface).is_ok();
         let what = match orphan.cause {
+            OrphanCause::Vanished if there() => "the program had been taken off the interface",
             OrphanCause::Vanished => "the interface is gone",
             OrphanCause::Renamed => "the name belongs to another interface now",
             OrphanCause::NeverAttached => "it was never attached",
@@ -245,7 +247,9 @@ impl Parts {
             beat_error: None,
             apply_error: None,
             told_ready: false,
+            told: super::told::Told::default(),
             ticks: 0,
+            ticked: Instant::now(),
             due: None,
         };
         daemon.ways(self.found);
