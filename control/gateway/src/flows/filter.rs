@@ -81,6 +81,16 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Whether no address and port are in both.
+    fn excludes(&self, other: &Host) -> bool {
+        let ports = self.port.zip(other.port).is_some_and(|(a, b)| a != b);
+        let length = self.length.min(other.length);
+        let apart = mask(self.address, length) != mask(other.address, length);
+        ports || apart || self.address.is_ipv4() != other.address.is_ipv4()
+    }
+}
+
 /// An address without the bits beyond a prefix; `None`: it has no prefix so long.
 fn mask(address: IpAddr, length: u8) -> Option<IpAddr> {
     match address {
@@ -134,6 +144,9 @@ impl Filter {
                 return Some(why.to_owned());
             }
         }
+        if wanted.contains(&&Test::IdleBelow(0)) {
+            return Some("no flow is idle for less than nothing".to_owned());
+        }
         let denied = self.terms.iter().find(|t| t.not && wanted.contains(&&t.test))?;
         Some(format!("it asks for something and for its opposite ({:?})", denied.test))
     }
@@ -172,6 +185,11 @@ impl Test {
                 if *below <= above.saturating_add(1) =>
             {
                 Some("nothing lies between the two times")
+            }
+            (Test::Client(a), Test::Client(b)) if a.excludes(b) => Some("a flow has one client"),
+            (Test::Backend(a), Test::Backend(b)) if a.excludes(b) => Some("a flow has one backend"),
+            (Test::V6(v6), Test::Client(client)) if client.address.is_ipv6() != *v6 => {
+                Some("the client's address is of the other family")
             }
             (Test::Dsr, Test::Client(_) | Test::Port(_) | Test::V6(_)) => {
                 Some("records of dsr flows hold no client")
@@ -581,13 +599,22 @@ mod tests {
             "tcp and not tcp",
             "dsr and client 192.0.2.7",
             "port 80 and port 81",
+            "client 192.0.2.7 and client 192.0.2.8",
+            "client 192.0.2.0/24 and client 198.51.100.0/25",
+            "client 192.0.2.7:1 and client 192.0.2.7:2",
+            "backend 10.0.0.2 and backend fd00::2",
+            "ipv6 and client 192.0.2.7",
+            "idle < 0s",
         ] {
             let error = Filter::parse(text, &names()).expect_err(text);
             assert!(error.what.contains("can never fit"), "{text}: {error}");
         }
-        for text in
-            ["idle > 30s and idle < 32s", "service web and not service dns", "not tcp and not udp"]
-        {
+        for text in [
+            "client 192.0.2.0/24 and client 192.0.2.7:1",
+            "idle > 30s and idle < 32s",
+            "service web and not service dns",
+            "not tcp and not udp",
+        ] {
             assert!(Filter::parse(text, &names()).is_ok(), "{text}");
         }
     }
