@@ -180,6 +180,11 @@ impl Screen<'_> {
             }
             self.line += 1;
         }
+        if rows.is_empty() {
+            for line in model.instead() {
+                self.put(&line, self.tone(Tone::Dim));
+            }
+        }
     }
 }
 

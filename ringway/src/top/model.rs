@@ -84,7 +84,13 @@ impl Model {
                 self.look = look;
                 self.trouble = None;
             }
-            Err(error) => self.trouble = Some(error.what),
+            Err(error) => {
+                // What is shown fitted another filter.
+                if self.view == TopView::Flows {
+                    self.look.flows = None;
+                }
+                self.trouble = Some(error.what);
+            }
         }
         self.scroll = self.scroll.min(self.rows().len().saturating_sub(1));
     }
@@ -129,7 +135,9 @@ impl Model {
         // That no daemon runs is said already.
         let known = |error: &&str| !error.starts_with("daemon not running");
         let problem = status.problems.iter().map(|p| p.error.as_str()).find(known);
-        let note = self.trouble.as_deref().or(problem).unwrap_or_default();
+        // A wrong filter is told in several lines, where the rows would be.
+        let first = |text: &'_ str| text.lines().next().unwrap_or_default().to_owned();
+        let note = self.trouble.as_deref().or(problem).map(first).unwrap_or_default();
         let paused = if self.paused { " [paused]" } else { "" };
         vec![
             format!("ringway {}: {health}{paused} {note}", status.node).trim_end().to_owned(),
@@ -141,6 +149,16 @@ impl Model {
                 units::count(status.flow_table.as_ref().map(|table| table.current_flows)),
             ),
         ]
+    }
+
+    /// What is said where there are no rows.
+    pub fn instead(&self) -> Vec<String> {
+        match &self.trouble {
+            Some(trouble) => trouble.lines().map(str::to_owned).collect(),
+            None if self.look.status.node.is_empty() => Vec::new(),
+            None if !self.filter.is_empty() => vec![format!("nothing matches {:?}", self.filter)],
+            None => vec!["nothing yet".to_owned()],
+        }
     }
 
     /// How many flows the filter lets through, where not all are shown.

@@ -162,6 +162,22 @@ fn first(model: &Model) -> String {
 }
 
 #[test]
+fn no_rows_are_explained() {
+    let mut model = model(TopView::Flows);
+    model.take(Ok(Look { flows: Some(Flows::default()), ..look() }));
+    assert!(screen(&model, 80, 24).contains("nothing yet"));
+    model.filter = "port 1".into();
+    assert!(screen(&model, 80, 24).contains("nothing matches \"port 1\""));
+    let wrong = "the filter, column 5: \"udp\" where and belongs\n  tcp udp\n      ^";
+    model.take(Err(Error::configuration(wrong, "")));
+    let shown = screen(&model, 80, 24);
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[0].ends_with("\"udp\" where and belongs"), "{shown}");
+    let at = lines.iter().position(|line| *line == "  tcp udp").expect("the filter");
+    assert_eq!(lines[at + 1], "      ^");
+}
+
+#[test]
 fn keys_sort_filter_scroll_and_pause() {
     let mut model = model(TopView::Backends);
     assert_eq!(first(&model), "10.0.0.4:80", "the busiest first");
