@@ -114,6 +114,28 @@ fn a_program_that_somebody_detached() -> Result<()> {
     Ok(())
 }
 
+/// Nobody mends it then; commands still know which interface that is, and the next daemon what happened.
+#[test]
+fn a_program_that_somebody_detached_while_no_daemon_ran() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    gateway.terminate()?;
+    detach_link(&gateway.pins().join("ifaces/eth0/link"))?;
+    let status = gateway.ringway(&["status"])?;
+    ensure!(status.code == 3, "{status:?}");
+    ensure!(status.out.contains("problem: eth0: our program is not attached"), "{status:?}");
+    let node = gateway.node().to_owned();
+    let capture = ["capture", "--node", node.as_str(), "-i", "eth0", "--seconds", "1"];
+    let ran = ringway_net_tests::ringway(gateway.namespace(), &capture)?;
+    ensure!(ran.code == 0 && ran.err.contains("eth0: our program is not attached"), "{ran:?}");
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    ensure!(gateway.log().contains("the program had been taken off the interface"), "not said");
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
 #[test]
 fn a_pin_that_somebody_removed() -> Result<()> {
     needs_root!();
@@ -175,6 +197,11 @@ fn an_interface_with_another_name() -> Result<()> {
     };
     gateway.wait_status("its name", back)?;
     get(site.client(), WEB)?;
+    for words in ["WARN", "over: interface eth1 is called wan0 now"] {
+        let said =
+            gateway.log().lines().any(|line| line.contains(words) && line.contains("wan0 now"));
+        ensure!(said, "no {words:?} in {}", gateway.log());
+    }
     Ok(())
 }
 

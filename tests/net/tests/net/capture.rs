@@ -47,8 +47,9 @@ pub(crate) fn ended(mut capture: Child) -> Result<(i32, String)> {
 pub(crate) fn totals(log: &str) -> Result<[u64; 3]> {
     let line = log.lines().find(|line| line.contains(" lost (ring full), "));
     let line = line.with_context(|| format!("no totals in {log}"))?;
+    // What follows explains them.
     let words = line.split(|c: char| !c.is_ascii_digit());
-    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).collect();
+    let numbers: Vec<u64> = words.filter_map(|word| word.parse().ok()).take(3).collect();
     numbers.try_into().map_err(|_| anyhow::anyhow!("{line}"))
 }
 
@@ -312,6 +313,34 @@ fn a_closed_pipe_ends_it_quietly() -> Result<()> {
     wait_until_nothing_is_left(&gateway)
 }
 
+/// A node that is taken away while somebody just begins to capture: nothing of either stays.
+#[test]
+fn detaching_while_one_begins_leaves_nothing() -> Result<()> {
+    needs_root!();
+    let (site, mut gateway) = web(1)?;
+    gateway.terminate()?;
+    for round in 0..3 {
+        let ns = &site.net.gateway;
+        let mut command = ns.command(binary()?);
+        command.args(["capture", "--node", ns.name(), "-w", "/dev/null"]);
+        let mut capture = ns.spawn(command)?;
+        // Its place is there from the begin of its loading on.
+        if round > 0 {
+            let begun = || directory(&gateway).exists() || !capture.running();
+            wait_until("a capture that begins", SOON, begun)?;
+        }
+        let detached = gateway.ringway(&["detach", "--verify"])?;
+        ensure!(detached.code == 0 && detached.out.contains("verified"), "{detached:?}");
+        ensure!(!gateway.pins().exists(), "{} is left", gateway.pins().display());
+        let end = capture.wait(SOON)?;
+        ensure!(end.status.code() != Some(0), "{}", end.log);
+        gateway.start_again()?;
+        gateway.wait_healthy()?;
+        gateway.terminate()?;
+    }
+    Ok(())
+}
+
 /// Each with a filter of its own; one more is told who is there.
 #[test]
 fn twelve_at_once_and_no_more() -> Result<()> {
@@ -331,6 +360,26 @@ fn twelve_at_once_and_no_more() -> Result<()> {
     ensure!(get(site.client(), WEB)?.starts_with('b'));
     let packets = counted(&gateway, &NAT)?;
     ensure!(packets > 0, "no packets");
+    for status in [gateway.status()?, gateway.ringway(&["status", "-o", "json"])?.json()?] {
+        let listed = status["captures"].as_array().context("captures")?;
+        let matched = |n: usize| listed[n]["matched_packets"].as_u64();
+        ensure!(listed.len() == 12 && listed[11]["pid"].to_string() == pid, "{listed:?}");
+        ensure!(matched(0) > Some(0) && matched(1) == Some(0), "{listed:?}");
+        ensure!(
+            listed[0]["command"].to_string().ends_with("--service web tcp port 80\""),
+            "{listed:?}"
+        );
+    }
+    let memory = gateway.ringway(&["status", "--memory", "-o", "json"])?.json()?;
+    let maps = memory["maps"].as_array().context("maps")?;
+    let nameless = maps.iter().find(|map| {
+        map["purpose"] == ""
+            || map["name"].to_string().contains('_') && map["name"].to_string().contains(".rodata")
+    });
+    ensure!(nameless.is_none(), "{nameless:?}");
+    // Twelve of 16 MiB.
+    let rings = maps.iter().find(|map| map["name"] == "capture_rings").context("their rings")?;
+    ensure!(rings["bytes"].as_u64() > Some(12 << 24), "{rings}");
     for (n, capture) in captures.into_iter().enumerate() {
         let (code, log) = end(capture)?;
         let [captured, lost, _] = totals(&log)?;
