@@ -55,10 +55,11 @@ impl Sum {
 
     #[inline]
     fn fold(self) -> u16 {
-        let sum = (self.0 & 0xffff_ffff) + (self.0 >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-        let sum = (sum & 0xffff) + (sum >> 16);
-        ((sum & 0xffff) + (sum >> 16)) as u16
+        // Both halves added, in the upper one with the lower one's carry.
+        let sum = self.0.wrapping_add(self.0.rotate_right(32)) >> 32;
+        // As many bits as are left.
+        let sum = sum as u32;
+        (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16
     }
 }
 
