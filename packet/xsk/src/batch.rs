@@ -75,10 +75,34 @@ impl Batch {
         self.packets.push(packet);
     }
 
-    /// Forgets the first packets, whose frames are somebody else's now.
+    /// Adds packets that there is room for, which the caller has looked at. How many.
+    #[inline]
+    pub(crate) fn extend(&mut self, packets: impl ExactSizeIterator<Item = Packet>) -> usize {
+        debug_assert!(self.room() >= packets.len());
+        let before = self.packets.len();
+        self.packets.extend(packets);
+        self.packets.len() - before
+    }
+
+    /// As [`forget_first`].
     #[inline]
     pub(crate) fn forget_first(&mut self, count: usize) {
-        self.packets.drain(..count).for_each(std::mem::forget);
+        forget_first(&mut self.packets, count);
+    }
+}
+
+/// Forgets the first packets, whose frames are somebody else's now, without a look at each.
+#[inline]
+pub(crate) fn forget_first(packets: &mut Vec<Packet>, count: usize) {
+    let rest = packets.len().saturating_sub(count);
+    let all = packets.as_mut_ptr();
+    // SAFETY: the last `rest` packets are moved to the front, where nothing is dropped, and no more than these are left: each has
+    // one owner.
+    unsafe {
+        if rest > 0 {
+            all.copy_from(all.add(count), rest);
+        }
+        packets.set_len(rest);
     }
 }
 

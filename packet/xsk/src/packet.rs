@@ -329,8 +329,8 @@ impl Packet {
     }
 
     #[inline]
-    pub(crate) fn is_single_of(&self, pool: &Pool) -> bool {
-        self.rest == 0 && self.pool == pool.pointer()
+    pub(crate) fn is_single_of(&self, pool: &Inner) -> bool {
+        self.rest == 0 && std::ptr::eq(self.pool.as_ptr(), pool)
     }
 
     #[inline]

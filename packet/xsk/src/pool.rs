@@ -6,12 +6,11 @@
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::mem;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, forget_first};
 use crate::ledger::{Account, Counts, Ledger, Place, Record};
 use crate::packet::{Link, Packet};
 use crate::umem::{KERNEL_HEADROOM, Umem};
@@ -118,12 +117,10 @@ impl Pool {
         if inner.free.get() < count {
             inner.take_returned();
         }
-        let headroom = inner.headroom;
-        let taken = inner.take_burst(count, Place::Held, inner.stage.get(), |frame| {
-            into.extend_one(Packet::new(self.inner, frame, headroom, 0));
-        });
-        inner.ledger().allocated.add(taken.into());
-        taken as usize
+        let (headroom, stage) = (inner.headroom, inner.stage.get());
+        let taken = inner.take_burst(count, Place::Held, stage);
+        inner.ledger().allocated.add(taken.len() as u64);
+        into.extend(taken.map(|frame| Packet::new(self.inner, frame, headroom, 0)))
     }
 
     /// Frames that are free.
@@ -295,24 +292,22 @@ impl Inner {
         Some(frame)
     }
 
-    /// Takes up to `count` frames off the list, to be in `place` from now on. The caller counts them.
+    /// Takes up to `count` frames off the list, to be in `place` from now on. The caller counts them, and has to go through all.
     #[inline]
     pub(crate) fn take_burst(
         &self,
         count: u32,
         place: Place,
         stage: u8,
-        mut each: impl FnMut(u32),
-    ) -> u32 {
+    ) -> impl ExactSizeIterator<Item = u32> {
         let (free, record, records) = (self.free.get(), self.record(place, stage), self.records());
-        let count = count.min(free);
-        for taken in self.stack()[(free - count) as usize..free as usize].iter().rev() {
+        let left = free.saturating_sub(count);
+        self.free.set(left);
+        self.stack()[left as usize..free as usize].iter().rev().map(move |taken| {
             let frame = taken.load(Relaxed);
             records[frame as usize].store(record, Relaxed);
-            each(frame);
-        }
-        self.free.set(free - count);
-        count
+            frame
+        })
     }
 
     /// Puts a frame on the list. The caller counts it, and it was nowhere else.
@@ -322,6 +317,24 @@ impl Inner {
         self.note(frame, Place::Free, 0);
         self.stack()[top as usize].store(frame, Relaxed);
         self.free.set(top + 1);
+    }
+
+    /// Puts frames of packets on the list, up to one that has several or is of another pool. How many, whose packets are to be
+    /// forgotten and counted.
+    #[inline]
+    fn put_burst(&self, packets: &[Packet]) -> usize {
+        let (top, record, records) = (self.free.get(), self.record(Place::Free, 0), self.records());
+        let mut listed = 0;
+        for (place, packet) in self.stack()[top as usize..].iter().zip(packets) {
+            if !packet.is_single_of(self) {
+                break;
+            }
+            records[packet.frame() as usize].store(record, Relaxed);
+            place.store(packet.frame(), Relaxed);
+            listed += 1;
+        }
+        self.free.set(top + listed);
+        listed as usize
     }
 
     /// The frames on the list.
@@ -368,29 +381,15 @@ impl Inner {
     }
 }
 
-/// Frees packets of one pool with one look at its list; what else there is, one by one.
+/// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its list: nearly always all.
 pub(crate) fn free_all(packets: &mut Vec<Packet>) {
     let Some(first) = packets.first() else { return };
     let pool = first.handle();
-    let inner = pool.inner();
-    let (records, stack) = (inner.records(), inner.stack());
-    let (free_record, mut top, mut freed) = (inner.record(Place::Free, 0), inner.free.get(), 0);
-    for packet in packets.drain(..) {
-        if !packet.is_single_of(&pool) {
-            inner.free.set(top);
-            drop(packet);
-            top = inner.free.get();
-            continue;
-        }
-        let frame = packet.frame();
-        records[frame as usize].store(free_record, Relaxed);
-        stack[top as usize].store(frame, Relaxed);
-        (top, freed) = (top + 1, freed + 1);
-        // It is on the list.
-        mem::forget(packet);
-    }
-    inner.free.set(top);
-    inner.ledger().freed.add(freed);
+    let listed = pool.inner().put_burst(packets);
+    pool.inner().ledger().freed.add(listed as u64);
+    // They are on the list.
+    forget_first(packets, listed);
+    packets.clear();
 }
 
 impl Packet {

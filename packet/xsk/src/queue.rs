@@ -403,11 +403,11 @@ impl<K: Kernel> Queue<K> {
         let wanted = wanted as u32;
         let mut reserved =
             self.rings.fill.reserve(wanted.min(inner.free())).map_err(ring("FILL"))?;
-        let filled = inner.take_burst(reserved.remaining(), Place::Fill, stock.number, |frame| {
+        for frame in inner.take_burst(reserved.remaining(), Place::Fill, stock.number) {
             // No more are taken than were reserved.
             let _ = reserved.push(inner.address(frame));
-        });
-        reserved.submit();
+        }
+        let filled = reserved.submit();
         inner.ledger().filled.add(filled.into());
         stock.tally.filled_frames.add(filled.into());
         stock.tally.starved_times.add(u64::from(filled == 0 && inner.free() == 0));
