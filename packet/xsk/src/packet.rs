@@ -170,6 +170,7 @@ impl Packet {
     ///
     /// # Errors
     /// [`NoRoom`] where the frame has no such part.
+    #[inline]
     pub fn set_range(&mut self, range: Range<usize>) -> Result<(), NoRoom> {
         if range.start > range.end || range.end > self.chunk() {
             return Err(NoRoom { wanted: range.end.max(range.start), room: self.chunk() });
@@ -180,6 +181,7 @@ impl Packet {
     }
 
     /// Where in its first frame it is.
+    #[inline]
     pub fn range(&self) -> Range<usize> {
         self.offset.into()..usize::from(self.offset) + usize::from(self.len)
     }
@@ -191,6 +193,7 @@ impl Packet {
     }
 
     /// Bytes free behind it in its last frame.
+    #[inline]
     pub fn tailroom(&self) -> usize {
         let (offset, len) = self.last_place();
         self.chunk() - usize::from(offset) - usize::from(len)
@@ -225,7 +228,16 @@ impl Packet {
     ///
     /// # Errors
     /// [`NoRoom`] where the pool has too few, or more than [`MAX_FRAMES`] were needed; nothing has changed then.
+    #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
+        if bytes.len() > self.tailroom() {
+            return self.append_frames(bytes);
+        }
+        self.append_to_last(bytes);
+        Ok(())
+    }
+
+    fn append_frames(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         let in_frame = self.chunk() - usize::from(self.inner().headroom);
         let more = bytes.len().saturating_sub(self.tailroom()).div_ceil(in_frame);
         if more > self.inner().free() as usize {
@@ -283,6 +295,7 @@ impl Packet {
         std::mem::forget(other);
     }
 
+    #[inline]
     fn append_to_last(&mut self, bytes: &[u8]) {
         let (offset, len) = self.last_place();
         let place = self.at(self.last, offset + len);
@@ -298,6 +311,7 @@ impl Packet {
         }
     }
 
+    #[inline]
     fn last_place(&self) -> (u16, u16) {
         if self.rest == 0 {
             return (self.offset, self.len);
@@ -339,6 +353,7 @@ impl Packet {
         unsafe { self.inner().frame(frame).add(offset.into()) }
     }
 
+    #[inline]
     fn chunk(&self) -> usize {
         1 << self.inner().shift
     }

@@ -255,9 +255,12 @@ impl<T: Copy> Reserved<'_, T> {
     /// Produces what was pushed; slots that were not filled stay free. How many there were.
     #[inline]
     pub fn submit(self) -> u32 {
-        self.ring.next = self.ring.next.wrapping_add(self.written);
-        // Release: whoever sees the index sees the slots.
-        self.ring.shared.producer().store(self.ring.next, Release);
+        // The other side may be looking at the index: it is not written for nothing.
+        if self.written > 0 {
+            self.ring.next = self.ring.next.wrapping_add(self.written);
+            // Release: whoever sees the index sees the slots.
+            self.ring.shared.producer().store(self.ring.next, Release);
+        }
         self.written
     }
 }
@@ -342,9 +345,11 @@ impl<T: Copy> Peeked<'_, T> {
     #[inline]
     pub fn release_first(self, count: u32) -> u32 {
         let count = count.min(self.len);
-        self.ring.next = self.ring.next.wrapping_add(count);
-        // Release: our reads are over before the other side may write there.
-        self.ring.shared.consumer().store(self.ring.next, Release);
+        if count > 0 {
+            self.ring.next = self.ring.next.wrapping_add(count);
+            // Release: our reads are over before the other side may write there.
+            self.ring.shared.consumer().store(self.ring.next, Release);
+        }
         count
     }
 }
