@@ -55,6 +55,7 @@ mod engine;
 pub mod generate;
 pub mod inspect;
 mod leak;
+mod looking;
 mod port;
 pub mod ports;
 mod reason;

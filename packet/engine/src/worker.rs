@@ -1,5 +1,6 @@
 //! A worker: one thread's loop over its ports, run to completion.
 
+use std::mem;
 use std::time::Duration;
 
 use ringway_xsk::{Audit, Batch, Pool, Rings};
@@ -8,13 +9,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::app::{App, MADE, RECEIVED, own_stage};
 use crate::arch::{Cycles, prefetch};
 use crate::burst::{Burst, Ways};
+use crate::looking::Looking;
 use crate::port::{Port, PortError};
 use crate::status::{self, WorkerStatus};
 
 /// What a worker does while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Looks for 50 microseconds, then sleeps until a port has something.
+    /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a port has something. Where a port
+    /// cannot wake it, it looks for 50 microseconds and sleeps for a millisecond.
     #[default]
     Adaptive,
     /// Looks on: no packet waits for anybody to wake up, and the CPU is never free.
@@ -40,7 +43,7 @@ impl Default for Options {
     }
 }
 
-/// How long a worker looks before it sleeps.
+/// How long a worker looks before it sleeps where a port cannot wake it.
 const LOOKING: Duration = Duration::from_micros(50);
 /// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is to stop.
 const NAP: Duration = Duration::from_millis(1);
@@ -56,6 +59,7 @@ pub struct Worker<A> {
     last: Cycles,
     was_busy: bool,
     per_millisecond: u64,
+    looking: Looking,
     sleep_after: u64,
     checked: Cycles,
 }
@@ -129,6 +133,7 @@ impl<A: App> Worker<A> {
             was_busy: false,
             per_millisecond: (Cycles::per_second() / 1000).max(1),
             checked: Cycles::now(),
+            looking: Looking::new(Cycles::per_second()),
             sleep_after: (LOOKING.as_secs_f64() * Cycles::per_second() as f64) as u64,
         }
     }
@@ -190,19 +195,35 @@ impl<A: App> Worker<A> {
     /// # Errors
     /// As [`Worker::round`].
     pub fn run(&mut self, mut until: impl FnMut(&mut Self) -> bool) -> Result<(), PortError> {
-        let mut busy_until = Cycles::now();
+        let (mut busy_until, mut looks) = (Cycles::now(), false);
         while !until(self) && !self.is_finished() {
             if self.round()? {
+                if mem::take(&mut looks) {
+                    self.looking.paid();
+                }
                 busy_until = self.last;
-            } else if self.options.idle == Idle::Adaptive
-                && self.last.since(busy_until) > self.sleep_after
-            {
+            } else if self.may_sleep(self.last.since(busy_until)) {
+                looks = false;
+                self.looking.was_in_vain();
                 self.sleep();
             } else {
+                looks = true;
                 std::hint::spin_loop();
             }
         }
         Ok(())
+    }
+
+    fn may_sleep(&self, looked: u64) -> bool {
+        self.options.idle == Idle::Adaptive
+            && self.looking.is_over(looked)
+            && (looked > self.sleep_after || self.wakes())
+    }
+
+    /// Whether a sleep ends as soon as there is something to do.
+    fn wakes(&self) -> bool {
+        let waits = self.ways.waiting() > 0 || !self.ways.held.is_empty();
+        !waits && self.ways.outlets.iter().all(|outlet| outlet.port.readable().is_some())
     }
 
     /// Does not sleep any more: somebody is about to ask it to stop, and others wait for that.
@@ -220,12 +241,10 @@ impl<A: App> Worker<A> {
     /// Until a port has something, or long enough.
     fn sleep(&mut self) {
         self.ways.tally.sleeps += 1;
-        let ports = self.ways.outlets.iter().map(|outlet| &outlet.port);
-        let readable: Vec<_> = ports.clone().filter_map(|port| port.readable()).collect();
-        let waits = self.ways.waiting() > 0 || !self.ways.held.is_empty();
-        let time = if readable.len() < ports.len() || waits { NAP } else { SLEEP };
+        let time = if self.wakes() { SLEEP } else { NAP };
+        let readable = self.ways.outlets.iter().filter_map(|outlet| outlet.port.readable());
         let mut fds: Vec<_> =
-            readable.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
         // Woken by a signal or by anything else: it looks again in any case.
         let _ = poll(&mut fds, Some(&time));
