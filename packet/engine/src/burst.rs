@@ -89,6 +89,28 @@ impl<'a> Burst<'a> {
         true
     }
 
+    /// Makes up to `count` packets, each as [`Burst::originate`] does. How many: fewer where no frame is free, which is counted.
+    #[inline]
+    pub fn originate_burst(
+        &mut self,
+        count: usize,
+        mut build: impl FnMut(&mut Packet) -> Verdict,
+    ) -> usize {
+        // A batch for nothing has no memory of its own.
+        let mut made = mem::replace(&mut self.ways.made, Batch::new(0));
+        let count = count.min(made.room());
+        let taken = self.ways.pool.allocate_burst(&mut made, count);
+        self.ways.tally.originated += taken as u64;
+        self.ways.tally.no_frame += u64::from(taken < count);
+        for mut packet in made.drain() {
+            let verdict = build(&mut packet);
+            self.ways.carry_out(packet, verdict);
+        }
+        self.ways.made = made;
+        self.ways.dropped.clear();
+        taken
+    }
+
     /// How many packets wait to be sent by this port; what a source looks at before it makes more.
     pub fn waiting(&self, port: usize) -> usize {
         self.ways.outlets.get(port).map_or(0, |outlet| outlet.waiting.len())
@@ -102,6 +124,8 @@ pub(crate) struct Ways {
     pub held: Batch,
     /// Takes turns with `held`.
     spare: Batch,
+    /// To be filled together.
+    made: Batch,
     /// To be freed together, which costs less than one by one.
     dropped: Batch,
     pub tally: Tally,
@@ -123,6 +147,7 @@ impl Ways {
             outlets: ports.into_iter().map(outlet).collect(),
             held: Batch::new(held),
             spare: Batch::new(held),
+            made: Batch::new(waiting),
             dropped: Batch::new(waiting),
             tally: Tally::default(),
             failed: None,

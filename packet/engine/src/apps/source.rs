@@ -30,17 +30,13 @@ impl App for Source {
 
     fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
         // What waits already is not added to, so that nothing is dropped for want of room.
-        let room = self.burst.saturating_sub(burst.waiting(0)) as u64;
-        for _ in 0..room.min(self.left) {
-            let made = burst.originate(|packet| match packet.append(&self.frame) {
-                Ok(()) => Verdict::Forward(0),
-                Err(_) => Verdict::Drop(Reason::NoRoom),
-            });
-            if !made {
-                break;
-            }
-            self.left -= 1;
-        }
+        let room = self.burst.saturating_sub(burst.waiting(0));
+        let wanted = room.min(usize::try_from(self.left).unwrap_or(room));
+        let made = burst.originate_burst(wanted, |packet| match packet.append(&self.frame) {
+            Ok(()) => Verdict::Forward(0),
+            Err(_) => Verdict::Drop(Reason::NoRoom),
+        });
+        self.left -= made as u64;
     }
 
     fn is_finished(&self) -> bool {
