@@ -16,6 +16,8 @@
 #define LATE_NS 1000000ULL
 /* Microseconds that are told apart; the last stands for all that is longer. */
 #define TIMES 10001
+/* Of the first client. */
+#define FIRST_PORT 10000
 
 /* `load` counts in the first, `arrived` in the second. */
 struct {
@@ -36,10 +38,12 @@ struct {
 /* Written by user space before they are loaded. */
 const volatile __u32 towards;	  /* index of an interface */
 const volatile __u64 interval_ns; /* from packet to packet; 0: as fast as it goes */
-const volatile __u32 base_sum;	  /* UDP checksum's sum of all but the time */
+const volatile __u32 base_sum;	  /* UDP checksum's sum of all but the time and the source port */
+const volatile __u32 clients = 1; /* source ports, which take turns */
 const volatile __u32 timed;	  /* whether `arrived` looks at the time in a packet */
 
 __u64 next_ns;
+__u32 client;
 
 /* What all packets are; `bid` asks and answers with its number at this place. */
 struct packet {
@@ -60,9 +64,9 @@ static __always_inline void count(void *map, __u32 index)
 }
 
 /* RFC 768: 0 says that there is none. */
-static __always_inline __u16 checksum(__u64 added)
+static __always_inline __u16 checksum(__u64 added, __u16 source)
 {
-	__u32 sum = base_sum + (__u16)added + (__u16)(added >> 16) + (__u16)(added >> 32) +
+	__u32 sum = base_sum + source + (__u16)added + (__u16)(added >> 16) + (__u16)(added >> 32) +
 		    (__u16)(added >> 48);
 
 	sum = (sum & 0xffff) + (sum >> 16);
@@ -84,7 +88,9 @@ int load(struct xdp_md *ctx)
 		next_ns = (now - next_ns > LATE_NS ? now : next_ns) + interval_ns;
 	}
 	packet->sent_ns = now;
-	packet->udp.check = checksum(now);
+	client = client + 1 < clients ? client + 1 : 0;
+	packet->udp.source = bpf_htons(FIRST_PORT + client);
+	packet->udp.check = checksum(now, packet->udp.source);
 	count(&packets, 0);
 	return bpf_redirect(towards, 0);
 }

@@ -18,6 +18,10 @@ pub enum Case {
     Bid,
     /// Datagrams, sent back.
     UdpEcho,
+    /// [`Case::Bid`], where all is asked by one client.
+    BidOneClient,
+    /// [`Case::UdpEcho`], where all is sent by one client.
+    UdpEchoOneClient,
     /// Ethernet, IPv4 and UDP read.
     WireParse,
     /// Ethernet, IPv4 and UDP written in front of a payload.
@@ -35,13 +39,15 @@ pub(super) enum Side {
 
 impl Case {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::MemoryMacswap,
         Self::AfXdpReceive,
         Self::AfXdpTransmit,
         Self::AfXdpL2fwd,
         Self::Bid,
         Self::UdpEcho,
+        Self::BidOneClient,
+        Self::UdpEchoOneClient,
         Self::WireParse,
         Self::WireBuild,
         Self::FrameAllocFree,
@@ -56,6 +62,8 @@ impl Case {
             Self::AfXdpL2fwd => "af_xdp-l2fwd",
             Self::Bid => "bid",
             Self::UdpEcho => "udp-echo",
+            Self::BidOneClient => "bid-one-client",
+            Self::UdpEchoOneClient => "udp-echo-one-client",
             Self::WireParse => "wire-parse",
             Self::WireBuild => "wire-build",
             Self::FrameAllocFree => "frame-alloc-free",
@@ -69,7 +77,9 @@ impl Case {
             Self::AfXdpReceive => Some("dpdk-testpmd net_af_xdp rxonly"),
             Self::AfXdpTransmit => Some("dpdk-testpmd net_af_xdp txonly"),
             Self::AfXdpL2fwd => Some("dpdk-testpmd net_af_xdp io"),
-            Self::Bid | Self::UdpEcho => Some("recvmmsg, sendmmsg, UDP_GRO, UDP_SEGMENT"),
+            Self::Bid | Self::UdpEcho | Self::BidOneClient | Self::UdpEchoOneClient => {
+                Some("recvmmsg, sendmmsg, UDP_GRO, UDP_SEGMENT")
+            }
             Self::WireParse | Self::WireBuild | Self::FrameAllocFree => None,
         }
     }
@@ -81,7 +91,18 @@ impl Case {
 
     /// Whether packets are asked and answered, so that it counts how long that takes.
     pub(super) fn answers(self) -> bool {
-        matches!(self, Self::Bid | Self::UdpEcho)
+        self.is_bid() || matches!(self, Self::UdpEcho | Self::UdpEchoOneClient)
+    }
+
+    /// Whether what is asked is bids.
+    pub(super) fn is_bid(self) -> bool {
+        matches!(self, Self::Bid | Self::BidOneClient)
+    }
+
+    /// How many send, in turn. The kernel puts together what one sends (GRO), as it may where a wire brings as much of one; what
+    /// comes of many it cannot.
+    pub(super) fn clients(self) -> u16 {
+        if matches!(self, Self::BidOneClient | Self::UdpEchoOneClient) { 1 } else { 256 }
     }
 
     /// What is to be reached.
@@ -95,7 +116,9 @@ impl Case {
                 loss_ppm: (self != Self::AfXdpTransmit).then_some(1.0),
                 ..none
             },
-            Self::Bid | Self::UdpEcho => Goals { ratio: Some(1.0), p99: Some(1.0), ..none },
+            Self::Bid | Self::UdpEcho | Self::BidOneClient | Self::UdpEchoOneClient => {
+                Goals { ratio: Some(1.0), p99: Some(1.0), ..none }
+            }
             Self::WireParse | Self::WireBuild => Goals { ns: Some(5.0), ..none },
             Self::FrameAllocFree => Goals { ns: Some(2.0), ..none },
         }

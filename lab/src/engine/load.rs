@@ -29,10 +29,12 @@ const ARRIVED: u32 = 1;
 const TIMES: u32 = 10_001;
 
 /// Sends copies of a frame, with a time of its own in each, by an interface of the calling thread's network namespace, `rate` a second
-/// or as many as can be, until `over`, which is told for how long. How many were sent.
+/// or as many as can be, until `over`, which is told for how long. They are of so many clients in turn, by their source port, which
+/// is 0 in the frame. How many were sent.
 pub(super) fn send(
     by: &Link,
     frame: &[u8],
+    clients: u16,
     rate: Option<u64>,
     over: impl Fn(Duration) -> bool,
 ) -> Result<u64> {
@@ -40,9 +42,10 @@ pub(super) fn send(
     let mut open = skeleton::LoadSkelBuilder::default().open(&mut storage).map_err(Error::Load)?;
     let data = open.maps.rodata_data.as_mut().ok_or(Error::NoVariables)?;
     data.towards = by.ifindex;
+    data.clients = clients.into();
     data.interval_ns = rate.map_or(0, |rate| 1_000_000_000 / rate.max(1));
     let sum = frame.get(CHECKSUM..CHECKSUM + 2).and_then(|bytes| bytes.try_into().ok());
-    // Its time is 0, so that it adds nothing.
+    // Its time and source port are 0, so that they add nothing.
     data.base_sum = u32::from(!sum.map_or(0, u16::from_ne_bytes));
     let loaded = open.load().map_err(Error::Load)?;
     let began = Instant::now();

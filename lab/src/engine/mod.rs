@@ -144,7 +144,7 @@ impl Bench {
                 let peer = turn.peer.map(|peer| format!("  beside {:>10}", peer.pps));
                 let pps = turn.ringway.pps;
                 let peer = peer.unwrap_or_default();
-                progress(&format!("round {round}/{rounds}  {name:<16} {pps:>10} packets/s{peer}"));
+                progress(&format!("round {round}/{rounds}  {name:<19} {pps:>10} packets/s{peer}"));
                 self.found.entry(name).or_default().push(turn);
                 true
             }

@@ -168,7 +168,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  {:<16} {:>12} {:>12} {:>6} {:>9} {:>9} {:>9} {:>7} {:>9}",
+            "  {:<19} {:>12} {:>12} {:>6} {:>9} {:>9} {:>9} {:>7} {:>9}",
             "case",
             "packets/s",
             "peer's",
@@ -182,7 +182,7 @@ impl fmt::Display for Report {
         for row in &self.cases {
             writeln!(
                 f,
-                "  {:<16} {:>12} {:>12} {:>6} {:>9} {:>9} {:>9} {:>7} {:>9}",
+                "  {:<19} {:>12} {:>12} {:>6} {:>9} {:>9} {:>9} {:>7} {:>9}",
                 row.name,
                 row.ringway_pps,
                 or_none(row.peer_pps.map(|n| n as f64), 0),
@@ -198,7 +198,7 @@ impl fmt::Display for Report {
         for row in &self.cases {
             for Goal { what, figure, goal, met } in &row.goals {
                 let met = if *met { "met" } else { "MISSED" };
-                writeln!(f, "  {:<16} {what} {goal:.2}: {figure:.2}: {met}", row.name)?;
+                writeln!(f, "  {:<19} {what} {goal:.2}: {figure:.2}: {met}", row.name)?;
             }
         }
         for (what, list) in [("skipped", &self.skipped), ("FAILED", &self.failed)] {

@@ -116,8 +116,8 @@ impl<'s> Site<'s> {
                 let frame = self.frame();
                 Arc::new(move || Box::new(Source::new(frame.clone(), u64::MAX, 64)))
             }
-            Case::Bid => Arc::new(move || Box::new(bid(host.clone()))),
-            Case::UdpEcho => Arc::new(move || Box::new(UdpEcho::new(host.clone(), PORT))),
+            case if case.is_bid() => Arc::new(move || Box::new(bid(host.clone()))),
+            case if case.answers() => Arc::new(move || Box::new(UdpEcho::new(host.clone(), PORT))),
             _ => Arc::new(|| Box::new(Sink::default())),
         };
         let umem = UmemConfig { frames: 16384, pages: PageSize::Huge2M, ..UmemConfig::default() };
@@ -140,9 +140,9 @@ impl<'s> Site<'s> {
     }
 
     fn sockets(&self) -> Result<Sockets> {
-        let service = match self.case {
-            Case::Bid => Service::Bid(Box::new(bid(Host::new(Mac([0; 6]), [])))),
-            _ => Service::Echo,
+        let service = match self.case.is_bid() {
+            true => Service::Bid(Box::new(bid(Host::new(Mac([0; 6]), [])))),
+            false => Service::Echo,
         };
         let at = SocketAddrV4::new(US, PORT);
         Sockets::start(&self.near[0].namespace, self.cpus.measured, at, service)
@@ -169,7 +169,7 @@ impl<'s> Site<'s> {
         let mut buffer = [0; 256];
         let mut built = Builder::new(&mut buffer, 64).expect("there is room");
         let build = |built: &mut Builder<'_>| {
-            built.append(payload)?.udp(Udp::new(PORT, PORT), Some(ip.pseudo()))?.ipv4(ip, &[])?;
+            built.append(payload)?.udp(Udp::new(0, PORT), Some(ip.pseudo()))?.ipv4(ip, &[])?;
             built.ethernet(Ethernet::new(to, from, ethertype::IPV4)).map(drop)
         };
         build(&mut built).expect("there is room");
@@ -194,7 +194,7 @@ impl<'s> Site<'s> {
     fn send(&self, rate: Option<u64>, over: impl Fn(Duration) -> bool + Send) -> Result<u64> {
         let sent = self.source.namespace.run(|| {
             pin(self.cpus.load)?;
-            load::send(&self.source, &self.frame(), rate, over)
+            load::send(&self.source, &self.frame(), self.case.clients(), rate, over)
         });
         sent?
     }
