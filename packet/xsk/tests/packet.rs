@@ -76,3 +76,21 @@ fn batches_have_a_limit() {
     assert_eq!((pool.free(), other.free()), (9, 9));
     assert!(pool.audit(&[]).balanced() && other.audit(&[]).balanced());
 }
+
+#[test]
+fn cleared_with_all_their_frames() {
+    let (pool, other) = (pool(9, Chunk::Bytes2048, 0), pool(9, Chunk::Bytes2048, 0));
+    let mut batch = Batch::new(8);
+    for odd in [0, 1, 2] {
+        pool.allocate_burst(&mut batch, odd);
+        let mut long = pool.allocate().unwrap();
+        long.append(&[0; 5000]).unwrap();
+        batch.push(long).unwrap();
+        pool.allocate_burst(&mut batch, 1);
+        batch.push(other.allocate().unwrap()).unwrap();
+        pool.allocate_burst(&mut batch, 1);
+        batch.clear();
+        assert_eq!((pool.free(), other.free()), (9, 9), "{odd}");
+        assert!(pool.audit(&[]).balanced() && other.audit(&[]).balanced(), "{odd}");
+    }
+}
