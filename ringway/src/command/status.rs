@@ -309,7 +309,7 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
         Cell::new(""),
         Cell::new(format!("  {}", backend.shown())),
         Cell::new(backend.health_text()).tone(tone),
-        Cell::number(backend.weight.map_or_else(|| "?".to_owned(), |weight| weight.to_string())),
+        Cell::number(backend.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string())),
         Cell::number(units::count(backend.current_flows)),
     ];
     row.extend(rates(backend.rates.as_ref()));
