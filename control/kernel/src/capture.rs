@@ -300,9 +300,10 @@ pub(crate) fn program_id(pins: &Pins) -> Option<u32> {
     program::info(&program).ok().map(|info| info.id)
 }
 
-/// Keeps captures from beginning or ending while a node is taken away: what one just loads would be left behind.
-pub(crate) fn hold(pins: &Pins) -> Result<Option<impl Sized + use<>>> {
-    Place::find(pins)
+/// Keeps captures from beginning or ending while a node is taken away: one that just loads would hold what is to be
+/// gone. The place is made for it, so that none can take it meanwhile.
+pub(crate) fn hold(pins: &Pins) -> Result<impl Sized + use<>> {
+    Place::make(pins)
 }
 
 /// Ends the captures of processes that have ended without it: what the daemon does once a second.
