@@ -641,7 +641,9 @@ struct rw_steer_rule {
 };
 
 struct rw_steer {
-	__u32 rules; /* of these, the first so many */
+	__u32 rules; /* of these, the first so many; 0: all packets come to user space */
+	/* Queues, a bit each, whose packets are dropped when their socket is gone; those of others go to the kernel then. */
+	__u32 drop[RW_STEER_QUEUES / 32];
 	struct rw_steer_rule rule[RW_MAX_STEER_RULES];
 };
 

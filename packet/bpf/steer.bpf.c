@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * ringway engine --only: brings the packets that a rule names into AF_XDP
- * sockets; all others go to the kernel as if this were not there, and so does
- * what it cannot read. It stands on the interface by itself: the gateway's
+ * ringway engine --only: brings the packets that a rule names (all, where there
+ * is no rule) into AF_XDP sockets; all others go to the kernel as if this were
+ * not there, and so does what it cannot read. Where a socket is gone since its
+ * engine died, its packets go to the kernel, too, or are dropped and counted
+ * (--when-dead). It stands on the interface by itself: the gateway's
  * slot for steering (stage.bpf.h) belongs to whoever runs both.
  *
  * Tags (two at most), IPv4 options and IPv6 extension headers are stepped
@@ -21,6 +23,9 @@ RW_MAP(rules, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_steer, 0);
 
 /* writer: user space; reader: this program. By queue. */
 RW_MAP(sockets, BPF_MAP_TYPE_XSKMAP, RW_STEER_QUEUES, __u32, __u32, 0);
+
+/* writer: this program; reader: user space. Packets of queues whose socket is gone. */
+RW_MAP(dropped, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, __u64, 0);
 
 struct vlan_tag {
 	__be16 tag;
@@ -201,6 +206,24 @@ static __always_inline bool fits(const struct rw_steer_rule *rule, const struct 
 	return !differs;
 }
 
+/* Into the queue's socket. Where there is none the kernel's helper returns what it is given for that. */
+static __always_inline int bring(struct xdp_md *ctx, const struct rw_steer *steer)
+{
+	__u32 queue = ctx->rx_queue_index, drop = 0;
+	__u64 *packets;
+	int action;
+
+	if (queue < RW_STEER_QUEUES)
+		drop = steer->drop[queue / 32] >> (queue % 32) & 1;
+	action = bpf_redirect_map(&sockets, queue, drop ? XDP_DROP : XDP_PASS);
+	if (action != XDP_DROP)
+		return action;
+	packets = RW_ONLY(dropped);
+	if (packets)
+		(*packets)++;
+	return action;
+}
+
 SEC("xdp.frags")
 int ringway_steer(struct xdp_md *ctx)
 {
@@ -208,11 +231,15 @@ int ringway_steer(struct xdp_md *ctx)
 	struct sight s = { .port = RW_STEER_NO_PORT };
 	struct rw_steer *steer = RW_ONLY(rules);
 
-	if (!steer || !see(&walk, &s))
+	if (!steer)
+		return XDP_PASS;
+	if (!steer->rules)
+		return bring(ctx, steer);
+	if (!see(&walk, &s))
 		return XDP_PASS;
 	for (__u32 i = 0; i < RW_MAX_STEER_RULES && i < steer->rules; i++)
 		if (fits(&steer->rule[i], &s))
-			return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+			return bring(ctx, steer);
 	return XDP_PASS;
 }
 

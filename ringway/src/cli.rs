@@ -13,7 +13,8 @@ use std::path::PathBuf;
 pub use self::backend::{BackendAction, BackendArgs, OverridesAction, OverridesArgs};
 pub use self::capture::CaptureArgs;
 pub use self::engine::{
-    Cpus, EngineApp, EngineArgs, HostArgs, IcmpArgs, InspectArgs, L2fwdArgs, OnLoss, WorkArgs,
+    Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
+    OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::lab::{

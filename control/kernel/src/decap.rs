@@ -283,7 +283,7 @@ fn sum(ledger: &MapHandle) -> Result<rw_ledger> {
 }
 
 /// A map of a loaded program, by the end of its name.
-fn map_of(program: u32, name: &str) -> Result<Option<MapHandle>> {
+pub(crate) fn map_of(program: u32, name: &str) -> Result<Option<MapHandle>> {
     let failed = |source| Error::System { action: "look at a program's maps", source };
     let mut ids = [0u32; 16];
     let mut info = sys::bpf_prog_info {

@@ -39,6 +39,11 @@ impl XdpLink {
         owned(ret).map(|fd| Self { fd })
     }
 
+    /// One that somebody else has made.
+    pub(crate) fn of(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
     /// Pins the attachment, so that it outlives this process.
     pub(crate) fn pin(&self, path: &Path) -> io::Result<()> {
         let path = c_path(path)?;

@@ -1,4 +1,4 @@
-//! `ringway engine --only`: the program that brings some packets into AF_XDP sockets and leaves all others to the kernel. It
+//! `ringway engine --only` and `--when-dead`: the program that brings some packets into AF_XDP sockets and leaves all others to the kernel. It
 //! has an object and maps of its own and nothing to do with a gateway's.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,15 +22,16 @@ pub struct Steer {
 }
 
 impl Steer {
-    /// Loads it. `frags`: packets of several buffers, too.
+    /// Loads it. No rule: all packets come to user space. `drop`: queues whose packets are dropped and counted once their socket is gone;
+    /// those of others go to the kernel then. `frags`: packets of several buffers, too.
     ///
     /// # Errors
     /// Where there are more rules than it takes, or the kernel refuses.
-    pub fn load(only: &[Only], frags: bool) -> Result<Self> {
+    pub fn load(only: &[Only], drop: &[u32], frags: bool) -> Result<Self> {
         log::install();
         probe::probe(Path::new(crate::DEFAULT_BPFFS))?.require()?;
         let (program, [rules, sockets]) = load::load_steer(NAME, ["rules", "sockets"], frags)?;
-        map::put(&rules, &0_u32, &table(only)?)?;
+        map::put(&rules, &0_u32, &table(only, drop)?)?;
         let sockets = sockets
             .as_fd()
             .try_clone_to_owned()
@@ -39,7 +40,7 @@ impl Steer {
     }
 }
 
-fn table(only: &[Only]) -> Result<rw_steer> {
+fn table(only: &[Only], drop: &[u32]) -> Result<rw_steer> {
     let rules: Vec<rw_steer_rule> = only.iter().flat_map(Only::rules).collect();
     let limit = RW_MAX_STEER_RULES as usize;
     if rules.len() > limit {
@@ -47,5 +48,11 @@ fn table(only: &[Only]) -> Result<rw_steer> {
     }
     let mut table = rw_steer { rules: rules.len() as u32, ..rw_steer::default() };
     table.rule[..rules.len()].copy_from_slice(&rules);
+    for queue in drop {
+        // Those beyond are the kernel's in any case.
+        if let Some(word) = table.drop.get_mut(*queue as usize / 32) {
+            *word |= 1 << (queue % 32);
+        }
+    }
     Ok(table)
 }

@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::app::App;
 use crate::leak::{self, Detector, Leak};
 use crate::port::{Obtained, Port, PortError};
-use crate::ports::af_xdp::Loader;
+use crate::ports::af_xdp::{Keeper, Loader};
 use crate::spec::{Commons, PortSpec};
 use crate::status::{Status, WorkerStatus};
 use crate::succession::{LeftWorker, Predecessor, SuccessionError, Successor, now_ns};
@@ -31,6 +31,8 @@ pub struct EngineConfig {
     pub options: Options,
     /// What loads the XDP programs of AF_XDP ports, if not all packets are to come.
     pub loader: Option<Loader>,
+    /// What keeps XDP programs where they are when this process is killed; none: they go with it.
+    pub keeper: Option<Keeper>,
 }
 
 /// A worker that is wanted.
@@ -189,7 +191,9 @@ impl Engine {
         }
         let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
         let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
-        let commons = Commons::new(&umem).with_loader(config.loader.clone());
+        let commons = Commons::new(&umem)
+            .with_loader(config.loader.clone())
+            .with_keeper(config.keeper.clone());
         Self::start_in(umem, commons, config.options, workers)
     }
 
@@ -208,10 +212,18 @@ impl Engine {
             af_xdp.map(ToString::to_string).collect()
         };
         predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
+        predecessor.is_kept_alike(config.keeper.is_some())?;
         let predecessor = Arc::new(predecessor);
-        let commons = Commons::succeeding(predecessor.clone()).with_loader(config.loader.clone());
+        // Both for ports that are opened again.
+        let commons = Commons::succeeding(predecessor.clone())
+            .with_loader(config.loader.clone())
+            .with_keeper(config.keeper.clone());
         let engine = Self::start_in(predecessor.umem.clone(), commons, config.options, workers)?;
         let gap = predecessor.claim()?;
+        // Not before: the predecessor may have gone on.
+        if let Some(keeper) = &config.keeper {
+            predecessor.keep(keeper);
+        }
         Ok((engine, gap))
     }
 
@@ -255,6 +267,11 @@ impl Engine {
         let thread = thread.map_err(|source| EngineError::Thread { worker: n, source })?;
         self.workers.push(Running { thread, shared });
         Ok(())
+    }
+
+    /// The memory of all workers.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
     }
 
     /// The queues of all workers, as they were obtained.

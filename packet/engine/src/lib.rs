@@ -52,6 +52,7 @@ pub mod apps;
 pub mod arch;
 mod burst;
 mod engine;
+mod find;
 pub mod generate;
 pub mod inspect;
 mod leak;
@@ -71,6 +72,7 @@ pub use self::{
     arch::Cycles,
     burst::Burst,
     engine::{AppFactory, Engine, EngineConfig, EngineError, Report, WorkerConfig, allowed_cpus},
+    find::control_of,
     leak::Leak,
     port::{Obtained, Port, PortError, PortStatistics},
     reason::Reason,

@@ -10,7 +10,7 @@ use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem};
 
 use crate::port::{Port, PortError};
 use crate::ports::af_packet::{self, AfPacket};
-use crate::ports::af_xdp::{self, AfXdp, Loader, OnLoss};
+use crate::ports::af_xdp::{self, AfXdp, Keeper, Loader, OnLoss};
 use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
 use crate::succession::Predecessor;
@@ -173,8 +173,9 @@ impl<'a> Parser<'a> {
             return Err(self.wrong(why, "leave out `generic` or `zero-copy`"));
         }
         let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
-        let on_loss = OnLoss::default();
-        Ok(PortSpec::AfXdp(af_xdp::Config { interface, queue, mode, hook, force, on_loss }))
+        let (on_loss, busy_poll) = (OnLoss::default(), None);
+        let config = af_xdp::Config { interface, queue, mode, hook, force, busy_poll, on_loss };
+        Ok(PortSpec::AfXdp(config))
     }
 
     fn af_packet(&mut self) -> Result<PortSpec, SpecError> {
@@ -247,6 +248,7 @@ impl fmt::Display for PortSpec {
 pub struct Commons {
     umem: Umem,
     loader: Option<Loader>,
+    keeper: Option<Keeper>,
     /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
@@ -259,12 +261,18 @@ impl Commons {
     /// Of ports in this UMEM.
     pub fn new(umem: &Umem) -> Self {
         let (cables, redirects) = Default::default();
-        Self { umem: umem.clone(), loader: None, cables, redirects, predecessor: None }
+        let umem = umem.clone();
+        Self { umem, loader: None, keeper: None, cables, redirects, predecessor: None }
     }
 
     /// With programs that choose what comes to AF_XDP ports; none: all does.
     pub fn with_loader(self, loader: Option<Loader>) -> Self {
         Self { loader, ..self }
+    }
+
+    /// With programs that outlive this process if it is killed; none: they go with it.
+    pub fn with_keeper(self, keeper: Option<Keeper>) -> Self {
+        Self { keeper, ..self }
     }
 
     /// Of ports that a predecessor had.
@@ -277,6 +285,10 @@ impl Commons {
 
     pub(crate) fn loader(&self) -> Option<&Loader> {
         self.loader.as_ref()
+    }
+
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
     }
 
     pub(crate) fn predecessor(&self) -> Option<&Predecessor> {

@@ -227,7 +227,7 @@ impl WorkerStatus {
     }
 }
 
-const PORT_HEADING: [&str; 12] = [
+const PORT_HEADING: [&str; 13] = [
     "port",
     "received",
     "transmitted",
@@ -240,9 +240,10 @@ const PORT_HEADING: [&str; 12] = [
     "RxInvalidDescs",
     "TxInvalidDescs",
     "ring full/fill empty",
+    "lost",
 ];
 
-fn port_row(port: &PortStatus) -> [String; 12] {
+fn port_row(port: &PortStatus) -> [String; 13] {
     let s = &port.statistics;
     let known = |count: Option<u64>| count.map_or("-".into(), |count| count.to_string());
     let (full, empty) = (s.kernel_rx_ring_full_packets, s.kernel_fill_ring_empty_times);
@@ -259,6 +260,7 @@ fn port_row(port: &PortStatus) -> [String; 12] {
         known(s.kernel_rx_invalid_descs),
         known(s.kernel_tx_invalid_descs),
         format!("{}/{}", known(full), known(empty)),
+        if s.lost { format!("{} (now)", s.lost_times) } else { s.lost_times.to_string() },
     ]
 }
 

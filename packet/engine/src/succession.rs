@@ -35,6 +35,10 @@ use rustix::net::{
 };
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use tracing::warn;
+
+use crate::inspect::InspectError;
+use crate::ports::af_xdp::Keeper;
 
 /// How long either waits for the other while workers stand still ...
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -81,6 +85,22 @@ pub enum SuccessionError {
         /// As it is.
         theirs: Vec<String>,
     },
+    /// Its programs do something else when it dies.
+    #[error("the running engine was started with `--when-dead {0}`; start with the same")]
+    WhenDead(&'static str),
+    /// It cannot be looked at, or is none.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// Where an engine listens is not known.
+    #[error("process {pid}: {why}; {remedy}")]
+    Where {
+        /// Which process.
+        pid: u32,
+        /// What is in the way.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// See [`UmemError`].
     #[error(transparent)]
     Umem(#[from] UmemError),
@@ -119,6 +139,9 @@ struct Program {
     interface: String,
     generic: bool,
     several_frames: bool,
+    /// Whether it outlives an engine that is killed.
+    #[serde(default)]
+    kept: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -231,6 +254,7 @@ impl Successor {
             interface: (*interface).into(),
             generic: redirect.hook() == Hook::Generic,
             several_frames: redirect.several_frames(),
+            kept: redirect.is_kept(),
         };
         let socket = |(worker, port): (usize, &LeftPort)| SocketOf {
             worker,
@@ -258,6 +282,8 @@ pub struct Predecessor {
     pub(crate) umem: Umem,
     pub(crate) free: Vec<u32>,
     pub(crate) programs: Vec<(String, Arc<Redirect>)>,
+    /// Whether they outlive an engine that is killed.
+    kept: bool,
     sockets: Mutex<Vec<(SocketOf, OwnedFd)>>,
     paused_ns: u64,
     verdict: AtomicU8,
@@ -307,6 +333,7 @@ impl Predecessor {
         let mut fds = fds.into_iter();
         // As many as were just counted.
         let mut next = || fds.next().ok_or_else(|| odd("a descriptor is missing".into()));
+        let kept = programs.iter().any(|program| program.kept);
         let program = |program: Program| {
             let hook = if program.generic { Hook::Generic } else { Hook::Native };
             let redirect = Redirect::take_over(next()?, next()?, hook, program.several_frames)
@@ -317,7 +344,7 @@ impl Predecessor {
         let programs = programs?;
         let sockets = sockets.into_iter().zip(fds).collect();
         let (sockets, verdict) = (Mutex::new(sockets), AtomicU8::new(0));
-        Ok(Self { connection, umem, free, programs, sockets, paused_ns, verdict })
+        Ok(Self { connection, umem, free, programs, kept, sockets, paused_ns, verdict })
     }
 
     /// Whether these are its workers and ports, which are asked for by their names.
@@ -354,6 +381,25 @@ impl Predecessor {
         // It would find out by itself.
         let _ = send(&self.connection, TAKEN, SendFlags::NOSIGNAL);
         Ok(Duration::from_nanos(gap))
+    }
+
+    /// Whether its programs outlive an engine that is killed, if it has any, is part of them.
+    pub(crate) fn is_kept_alike(&self, kept: bool) -> Result<(), SuccessionError> {
+        let alike = self.programs.is_empty() || self.kept == kept;
+        alike.then_some(()).ok_or(SuccessionError::WhenDead(if self.kept {
+            "drop"
+        } else {
+            "pass"
+        }))
+    }
+
+    /// What the predecessor kept beyond its death is this one's to keep.
+    pub(crate) fn keep(&self, keeper: &Keeper) {
+        for (interface, redirect) in &self.programs {
+            if let Err(error) = keeper.keep(interface, redirect) {
+                warn!("{interface}: {error}: if this engine is killed, packets go to the kernel");
+            }
+        }
     }
 
     pub(crate) fn is_claimed(&self) -> bool {

@@ -5,8 +5,10 @@
 //!
 //! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
 
+use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use crate::bpf::{self, Instruction, LinkInfo};
 use crate::setup::{Cause, SetupError, Step};
@@ -89,6 +91,8 @@ pub struct Redirect {
     map: SocketMap,
     hook: Hook,
     several_frames: bool,
+    /// Dropped before the attachment is.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
     link: OwnedFd,
     attached: LinkInfo,
 }
@@ -130,7 +134,7 @@ impl Redirect {
             let link = attach(&program, ifindex, hook);
             let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
             let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
-            Ok(Self { map, hook, several_frames, link, attached })
+            Ok(Self { map, hook, several_frames, kept: OnceLock::new(), link, attached })
         };
         // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
         attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
@@ -150,12 +154,24 @@ impl Redirect {
         several_frames: bool,
     ) -> io::Result<Self> {
         let attached = bpf::link_info(link.as_fd())?;
-        Ok(Self { map: SocketMap(map), hook, several_frames, link, attached })
+        let (map, kept) = (SocketMap(map), OnceLock::new());
+        Ok(Self { map, hook, several_frames, kept, link, attached })
     }
 
     /// The attachment, to be handed to a successor.
     pub fn link(&self) -> BorrowedFd<'_> {
         self.link.as_fd()
+    }
+
+    /// With `by`, which is dropped before this is, the attachment outlives this process if it is killed: a pin ([`Redirect::link`]) that is
+    /// removed when it is dropped, say. The first holds.
+    pub fn keep(&self, by: Box<dyn Any + Send + Sync>) {
+        let _ = self.kept.set(by);
+    }
+
+    /// Whether something keeps it beyond this process.
+    pub fn is_kept(&self) -> bool {
+        self.kept.get().is_some()
     }
 
     /// Whether it still runs where it was attached: not if the interface is gone, or somebody has detached or replaced it.

@@ -23,6 +23,8 @@ pub enum Step {
     Load,
     /// Attaching it.
     Attach,
+    /// Having it outlive this process.
+    Keep,
 }
 
 impl fmt::Display for Step {
@@ -36,6 +38,7 @@ impl fmt::Display for Step {
             Step::Map => "putting the socket into the program's map",
             Step::Load => "loading the XDP program",
             Step::Attach => "attaching the XDP program",
+            Step::Keep => "keeping the XDP program beyond this process",
         })
     }
 }
@@ -139,7 +142,7 @@ fn cause(step: Step, error: i32) -> Cause {
         (Step::Bind | Step::Attach, libc::ENODEV) => Cause::NoInterface,
         (Step::Bind, libc::EOPNOTSUPP | ENOTSUPP) => Cause::NoZeroCopy,
         (Step::Option, libc::EPERM) => Cause::NoPermission("CAP_NET_ADMIN"),
-        (Step::Map | Step::Load | Step::Attach, libc::EPERM | libc::EACCES) => {
+        (Step::Map | Step::Load | Step::Attach | Step::Keep, libc::EPERM | libc::EACCES) => {
             Cause::NoPermission("CAP_BPF and CAP_NET_ADMIN")
         }
         (Step::Attach, libc::EBUSY | libc::EEXIST) => Cause::ProgramThere,

@@ -309,6 +309,12 @@ impl Umem {
         self.layout().chunk
     }
 
+    /// Bytes of a received packet that a frame has room for.
+    pub fn room(&self) -> u32 {
+        let Layout { chunk, headroom, .. } = self.0.layout;
+        chunk.bytes() - headroom - KERNEL_HEADROOM
+    }
+
     /// The books, to be read by any thread while workers go on.
     pub fn watch(&self) -> Watch {
         Watch::new(self.clone())

@@ -84,6 +84,13 @@ pub struct WorkArgs {
     /// What to do when an af_xdp port's link goes down, or its interface or XDP program goes away.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = OnLoss::Exit)]
     pub on_loss: OnLoss,
+    /// What becomes of the queues' packets when the engine is killed or crashes: they pass to the kernel, or are dropped.
+    ///
+    /// With drop the XDP program outlives the engine, pinned below /sys/fs/bpf/ringway-engine, until another engine is started on the
+    /// interface or the pin is removed. What --only does not name is the kernel's in either case; so are the packets of an engine that
+    /// ended by itself or was told to.
+    #[arg(long, value_name = "POLICY", value_enum, default_value_t = WhenDead::Pass)]
+    pub when_dead: WhenDead,
     /// Stay on this CPU; of several workers, each on one: 0,2 or 0-3.
     ///
     /// Default: one worker runs anywhere; several have a CPU each if there are enough.
@@ -95,16 +102,37 @@ pub struct WorkArgs {
     /// Packets asked of a port at once.
     #[arg(long, value_name = "PACKETS", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub burst: u16,
-    /// Frames of 2048 bytes for each worker's packets; each af_xdp port takes 2048 of them for reception.
+    /// Frames for each worker's packets; each af_xdp port takes 2048 of them for reception.
     #[arg(long, value_name = "N", default_value_t = 16384)]
     pub frames: u32,
+    /// Bytes of a frame; longer packets take several.
+    #[arg(long, value_name = "BYTES", value_enum, default_value_t = FrameSize::Bytes2048)]
+    pub frame_size: FrameSize,
+    /// Bytes left free in front of packets that arrive, beside the kernel's 256: for headers of your own.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3072))]
+    pub headroom: u32,
+    /// Pages that packet memory lies in. Where there are none, smaller ones are taken, and it says so.
+    ///
+    /// It lies on the NUMA node of the first port's interface, if that has one.
+    #[arg(long, value_name = "SIZE", value_enum, default_value_t = HugePages::None)]
+    pub huge_pages: HugePages,
+    /// Whether the driver puts packets into the program's memory itself: it must, it may, or the kernel copies. Of all af_xdp ports that do
+    /// not say `,copy` or `,zero-copy`.
+    #[arg(long, value_name = "CHOICE", value_enum, default_value_t = ZeroCopy::Prefer)]
+    pub zero_copy: ZeroCopy,
+    /// Let af_xdp ports' drivers work within the worker's calls, for so many microseconds at most, instead of in interrupts.
+    ///
+    /// The interface needs napi_defer_hard_irqs and gro_flush_timeout beside it (/sys/class/net/IFACE).
+    #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub busy_poll: Option<u32>,
     /// Listen there for a successor, which goes on with sockets, memory and programs of this one: --take-over.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Take over from the engine that listens there, and go on with its af_xdp ports: packets stay in their rings meanwhile. It takes the
-    /// same workers and af_xdp ports, any app, and memory as that one has. The other one ends; or goes on, where this does not work out.
-    #[arg(long, value_name = "PATH", conflicts_with = "frames")]
-    pub take_over: Option<PathBuf>,
+    /// Take over from the engine of this process, or that listens at this path, and go on with its af_xdp ports: packets stay in their
+    /// rings meanwhile. It takes the same workers and af_xdp ports, any app, and memory, program and sockets as they are. The other one
+    /// ends; or goes on, where this does not work out.
+    #[arg(long, value_name = "PID|PATH", conflicts_with_all = ["frames", "frame_size", "headroom", "huge_pages", "zero_copy", "busy_poll"])]
+    pub take_over: Option<TakeOver>,
     /// Answer Prometheus there: http://ADDRESS:PORT/metrics. Whoever reaches it may read.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
@@ -122,6 +150,70 @@ pub enum OnLoss {
     Exit,
     /// Wait for it to be back, and go on.
     Reopen,
+}
+
+/// What becomes of packets whose engine is dead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WhenDead {
+    /// They go to the kernel.
+    Pass,
+    /// They are dropped and counted.
+    Drop,
+}
+
+/// Bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FrameSize {
+    /// Enough for an MTU of 1 500.
+    #[value(name = "2048")]
+    Bytes2048,
+    /// For headroom, or longer packets.
+    #[value(name = "4096")]
+    Bytes4096,
+}
+
+/// Pages of packet memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum HugePages {
+    /// The system's own.
+    None,
+    /// Of 2 MiB.
+    #[value(name = "2MiB")]
+    Mib2,
+    /// Of 1 GiB.
+    #[value(name = "1GiB")]
+    Gib1,
+}
+
+/// Who puts packets into the program's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ZeroCopy {
+    /// The driver, or it is an error.
+    Require,
+    /// The driver if it can.
+    Prefer,
+    /// The kernel.
+    Never,
+}
+
+/// The engine that is taken over: what has digits alone is a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TakeOver {
+    Process(u32),
+    Path(PathBuf),
+}
+
+impl FromStr for TakeOver {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse() {
+            Ok(pid) if number => Ok(Self::Process(pid)),
+            _ if number => Err("a process has a smaller number; of a file write ./NAME".into()),
+            _ => Ok(Self::Path(text.into())),
+        }
+    }
 }
 
 /// Numbers of CPUs, in order of workers.
@@ -257,6 +349,9 @@ pub struct BidArgs {
     Example:\n  ringway engine sink --port af_xdp:eth1:0 -o json"
 )]
 pub struct SinkArgs {
+    /// Lose the frame of each Nth packet, as a program with a bug would: what finds leaks is tried out by this.
+    #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u64).range(1..))]
+    pub leak_every: Option<u64>,
     #[command(flatten)]
     pub work: WorkArgs,
 }
@@ -264,6 +359,15 @@ pub struct SinkArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_alone_are_a_process() {
+        let of = |text: &str| text.parse::<TakeOver>();
+        assert_eq!(of("4711"), Ok(TakeOver::Process(4711)));
+        assert_eq!(of("./4711"), Ok(TakeOver::Path("./4711".into())));
+        assert_eq!(of("/run/x"), Ok(TakeOver::Path("/run/x".into())));
+        assert!(of("99999999999").is_err_and(|e| e.contains("./NAME")));
+    }
 
     #[test]
     fn cpus_are_a_list() {

@@ -1,6 +1,9 @@
 //! `ringway engine`: a packet program in the foreground.
 
+mod dead;
+mod leaky;
 mod ping;
+mod wanted;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +15,6 @@ use anyhow::{Context as _, anyhow, bail};
 use ringway_config::{Log, LogFormat, LogLevel};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Offer, Sink, UdpEcho};
 use ringway_engine::inspect::Inspection;
-use ringway_engine::ports::af_xdp::{self, Loader};
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::{
     App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
@@ -20,14 +22,14 @@ use ringway_engine::{
 };
 use ringway_gateway::preflight::{self, Queue};
 use ringway_gateway::words::counted;
-use ringway_kernel::{Only, Steer};
 use ringway_wire::Mac;
-use ringway_xsk::{Cause, KERNEL_HEADROOM, Program, SetupError, Step, UmemConfig};
 use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::cli::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, OnLoss, Output, WorkArgs};
+use crate::cli::{
+    Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, TakeOver, WhenDead, WorkArgs,
+};
 use crate::command::engine_metrics::Metrics;
 use crate::command::inspect;
 use crate::exit::{self, Exit};
@@ -68,7 +70,9 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     let metrics = work.metrics.map(Metrics::listen).transpose()?;
     let engine = start(work, &app, work.latency)?;
     let control = work.control.as_deref();
-    let control = control.map(|path| Control::bind(path, work.take_over.is_some())).transpose()?;
+    let instead = work.take_over.is_some();
+    let control = control.map(|path| Control::bind(path, instead)).transpose();
+    let control = control.map_err(|error| anyhow!("{error}"))?;
     watch(&engine, signals, control.as_ref(), metrics.as_ref());
     finish(engine.stop(), work.output.output)
 }
@@ -84,45 +88,31 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
         idle: if latency { Idle::Latency } else { Idle::Adaptive },
         ..Options::default()
     };
-    let workers = spread::workers(&ports(work)?)?;
-    // Of all workers together it has to be counted.
-    let frames = work.frames.saturating_mul(u32::try_from(workers.len())?);
-    let umem = UmemConfig { frames, ..UmemConfig::default() };
-    let room_bytes = umem.chunk.bytes() - umem.headroom - KERNEL_HEADROOM;
+    let workers = spread::workers(&wanted::ports(work)?)?;
+    let umem = wanted::umem(work, workers.len())?;
     let cpus = cpus(work.cpu.as_ref(), workers.len())?;
+    let queues = dead::Queues::of(workers.iter().flatten());
+    let loader = wanted::loader(work, &queues);
+    let keeper = (work.when_dead == WhenDead::Drop).then(dead::keeper);
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
     let workers = workers.into_iter().zip(cpus).map(worker).collect();
-    let loader = (!work.only.is_empty()).then(|| loader(work.only.clone()));
-    let config = EngineConfig { umem, options, loader };
+    let config = EngineConfig { umem, options, loader, keeper };
     let engine = match &work.take_over {
-        Some(path) => take_over(path, &config, workers)?,
-        // Its text has that of its causes in it.
-        None => Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?,
+        Some(target) => take_over(target, &config, workers)?,
+        None => {
+            dead::clear(&queues)?;
+            // Its text has that of its causes in it.
+            Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?
+        }
     };
-    diagnose(engine.obtained(), room_bytes);
+    wanted::say(work, &engine);
+    diagnose(engine.obtained(), engine.umem().room());
     if work.memory_map {
         eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
     }
     let ports: Vec<_> = work.port.iter().map(ToString::to_string).collect();
     eprintln!("running on {}; SIGUSR1 shows how it goes, Ctrl-C ends it", ports.join(", "));
     Ok(engine)
-}
-
-/// Ports, with what is said of all of them.
-fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
-    let mut ports = work.port.clone();
-    let mut any = false;
-    for config in ports.iter_mut().filter_map(Spread::af_xdp) {
-        any = true;
-        config.on_loss = match work.on_loss {
-            OnLoss::Exit => af_xdp::OnLoss::Exit,
-            OnLoss::Reopen => af_xdp::OnLoss::Reopen,
-        };
-    }
-    if !any && !work.only.is_empty() {
-        bail!("--only chooses packets of af_xdp ports, and there is none; leave it out");
-    }
-    Ok(ports)
 }
 
 /// For each worker its CPU.
@@ -139,20 +129,6 @@ fn cpus(asked: Option<&Cpus>, workers: usize) -> anyhow::Result<Vec<Option<usize
     };
     let each = |n| if cpus.len() < workers { None } else { cpus.get(n).copied() };
     Ok((0..workers).map(each).collect())
-}
-
-/// Loads the program that takes only these packets from the kernel.
-fn loader(only: Vec<Only>) -> Loader {
-    Loader::new(move |interface, several_frames| {
-        let Steer { program, sockets } =
-            Steer::load(&only, several_frames).map_err(|e| SetupError {
-                step: Step::Load,
-                on: interface.into(),
-                cause: Cause::Other,
-                source: std::io::Error::other(e),
-            })?;
-        Ok(Program { program, map: sockets.into() })
-    })
 }
 
 /// What is known now of how well it will run.
@@ -223,14 +199,21 @@ fn watch(
 }
 
 fn take_over(
-    path: &Path,
+    target: &TakeOver,
     config: &EngineConfig,
     workers: Vec<WorkerConfig>,
 ) -> anyhow::Result<Engine> {
     // Measured now, and not while nobody looks at the rings.
     Cycles::per_second();
-    let predecessor = Predecessor::ask(path)?;
-    let (engine, gap) = Engine::succeed(config, workers, predecessor)?;
+    let begin = || {
+        let path = match target {
+            TakeOver::Path(path) => path.clone(),
+            TakeOver::Process(pid) => ringway_engine::control_of(*pid)?,
+        };
+        Engine::succeed(config, workers, Predecessor::ask(&path)?)
+    };
+    // Its text has that of its causes in it.
+    let (engine, gap) = begin().map_err(|error: EngineError| anyhow!("{error}"))?;
     eprintln!("took over; for {:.1} ms nobody looked at the rings", gap.as_secs_f64() * 1e3);
     Ok(engine)
 }
@@ -301,7 +284,10 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
             let bid = move || Bid::new(host.clone(), port, offers.clone(), clients);
             (&args.host.work, factory(bid))
         }
-        EngineApp::Sink(args) => (&args.work, factory(Sink::default)),
+        EngineApp::Sink(args) => match args.leak_every {
+            Some(every) => (&args.work, factory(move || leaky::Leaky::new(every))),
+            None => (&args.work, factory(Sink::default)),
+        },
         EngineApp::Inspect(_) => bail!("it is no program for packets"),
     })
 }

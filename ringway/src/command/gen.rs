@@ -223,7 +223,7 @@ fn config(args: &GenArgs, longest: usize) -> EngineConfig {
     EngineConfig {
         umem: UmemConfig { frames: args.frames, chunk, ..UmemConfig::default() },
         options,
-        loader: None,
+        ..EngineConfig::default()
     }
 }
 

@@ -51,6 +51,10 @@ pub struct Pinged {
     pub rtt: Times,
     /// Answers that nobody has looked at yet, as far as there is room.
     pub latest: VecDeque<Answered>,
+    /// Which answers have come.
+    sequence: Sequence,
+    /// By which all workers measure.
+    clock: Clock,
 }
 
 /// An answer.
@@ -114,6 +118,8 @@ impl Pinged {
             duplicates: 0,
             rtt: Times::default(),
             latest: VecDeque::with_capacity(LATEST),
+            sequence: Sequence::new(Some(0)),
+            clock: Clock::new(),
         }
     }
 
@@ -129,18 +135,21 @@ impl Default for Pinged {
     }
 }
 
-/// Pings an address by port 0, and is a host itself.
+/// Pings an address by port 0, and is a host itself. Of several workers one asks, and the others, where answers may arrive as well,
+/// have a [`Ping::that_listens`].
 pub struct Ping {
     host: Host,
     asked: Asked,
+    asks: bool,
     clock: Clock,
     pinged: Arc<Mutex<Pinged>>,
     template: Template,
     flow: Flow,
     identifier: u16,
-    sequence: Sequence,
     /// When something is to be sent again.
     next: u64,
+    /// Whether it was known where the address is.
+    knew: bool,
     /// When the last request was sent.
     last: u64,
 }
@@ -172,13 +181,18 @@ impl Ping {
         recipe.sizes.push(u16::try_from(shortest).unwrap_or(u16::MAX));
         let template = recipe.templates()?.remove(0);
         let flow = Flows::of(&recipe).next();
-        let (clock, sequence) = (Clock::new(), Sequence::new(Some(0)));
-        let (next, last) = (0, 0);
-        Ok(Self { host, asked, clock, pinged, template, flow, identifier, sequence, next, last })
+        let clock = pinged.lock().unwrap_or_else(PoisonError::into_inner).clock;
+        let (asks, next, knew, last) = (true, 0, false, 0);
+        Ok(Self { host, asked, asks, clock, pinged, template, flow, identifier, next, knew, last })
+    }
+
+    /// The same that asks nothing: it takes answers to what another worker asked.
+    pub fn that_listens(self) -> Self {
+        Self { asks: false, ..self }
     }
 
     /// Whether it was for us and no question.
-    fn take(&mut self, packet: &Packet, now: u64) -> Result<bool, Reason> {
+    fn take(&self, packet: &Packet, now: u64) -> Result<bool, Reason> {
         let frame = Frame::parse(packet.data())?;
         if frame.ethernet.destination != self.host.mac() {
             return Ok(false);
@@ -198,7 +212,7 @@ impl Ping {
         }
     }
 
-    fn take_ip(&mut self, ip: &Ip<&[u8]>, from: Mac, now: u64) -> Result<bool, Reason> {
+    fn take_ip(&self, ip: &Ip<&[u8]>, from: Mac, now: u64) -> Result<bool, Reason> {
         let payload = match (&ip.header, ip.protocol) {
             (IpHeader::V4(_), protocol::ICMP) => {
                 let icmp = Icmp::parse(ip.payload)?;
@@ -226,7 +240,7 @@ impl Ping {
         Ok(true)
     }
 
-    fn advertised(&mut self, payload: &[u8], from: Mac) -> Result<bool, Reason> {
+    fn advertised(&self, payload: &[u8], from: Mac) -> Result<bool, Reason> {
         let neighbour = nd::Neighbour::parse(payload)?;
         let mut mac = from;
         for option in nd::NdOptions::new(neighbour.payload) {
@@ -237,25 +251,24 @@ impl Ping {
         Ok(self.found(Ipv6Addr::from(neighbour.header.target).into(), mac))
     }
 
-    fn found(&mut self, address: IpAddr, mac: Mac) -> bool {
+    fn found(&self, address: IpAddr, mac: Mac) -> bool {
         let ours = address == self.asked.address && !mac.is_multicast();
         if ours {
-            self.next = if self.known().is_none() { 0 } else { self.next };
             self.pinged().mac = Some(mac);
         }
         ours
     }
 
-    fn answered(&mut self, stamp: &Stamp, ip: &Ip<&[u8]>, now: u64) {
+    fn answered(&self, stamp: &Stamp, ip: &Ip<&[u8]>, now: u64) {
+        let mut pinged = self.pinged();
         // Not ours, whatever it says.
-        if stamp.sequence() >= self.pinged().sent {
+        if stamp.sequence() >= pinged.sent {
             return;
         }
-        let arrival = self.sequence.arrive(stamp.sequence());
+        let arrival = pinged.sequence.arrive(stamp.sequence());
         let duplicate = matches!(arrival, Arrival::Duplicate | Arrival::TooLate);
         let rtt_ns = u64::try_from(stamp.age(now)).unwrap_or(0);
         let (bytes, sequence, ttl) = (ip.payload.len(), stamp.sequence(), ip.ttl());
-        let mut pinged = self.pinged();
         pinged.received += 1;
         pinged.duplicates += u64::from(duplicate);
         if !duplicate {
@@ -264,10 +277,6 @@ impl Ping {
         if pinged.latest.len() < LATEST {
             pinged.latest.push_back(Answered { bytes, sequence, ttl, rtt_ns, duplicate });
         }
-    }
-
-    fn known(&self) -> Option<Mac> {
-        self.pinged().mac
     }
 
     /// Counts that are whole, whoever panicked.
@@ -363,8 +372,17 @@ impl App for Ping {
     }
 
     fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        if !self.asks {
+            return;
+        }
         let now = self.clock.now();
-        let (mac, sent) = (self.known(), self.pinged().sent);
+        let (mac, sent) = {
+            let pinged = self.pinged();
+            (pinged.mac, pinged.sent)
+        };
+        if mac.is_some() && !self.knew {
+            (self.knew, self.next) = (true, 0);
+        }
         if now < self.next || self.all_sent(sent) {
             return;
         }
@@ -379,8 +397,11 @@ impl App for Ping {
                 }
             }
             Some(mac) => {
-                if burst.originate(|packet| self.request(packet, mac, sent, now)) {
-                    self.pinged().sent += 1;
+                // Counted first: its answer may be with another worker before this goes on.
+                self.pinged().sent += 1;
+                if !burst.originate(|packet| self.request(packet, mac, sent, now)) {
+                    self.pinged().sent -= 1;
+                } else {
                     self.last = now;
                     // From when it should have been, so that waking up late does not add up.
                     let interval = self.asked.interval.as_nanos() as u64;
@@ -392,6 +413,10 @@ impl App for Ping {
     }
 
     fn is_finished(&self) -> bool {
+        // Whoever asks knows when it is over.
+        if !self.asks {
+            return false;
+        }
         let (now, enough) = (self.clock.now(), self.has_asked_enough());
         let pinged = self.pinged();
         let nobody = pinged.mac.is_none() && enough && now >= self.next;

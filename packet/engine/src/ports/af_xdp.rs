@@ -7,15 +7,17 @@
 //! What a port loses while it runs (its link, its interface, its program) it notices when it is checked. By policy that is the worker's
 //! end, or the port closes, takes nothing to send, and opens itself again when all is back: the worker's other ports go on.
 
+use std::any::Any;
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_host::Host;
 use ringway_wire::Mac;
 use ringway_xsk::{
-    Batch, Error, Hook, LeftSocket, Mode, Pool, Program, Redirect, Rings, SetupError, Socket,
-    SocketConfig,
+    Batch, BusyPoll, Cause, Error, Hook, LeftSocket, Mode, Pool, Program, Redirect, Rings,
+    SetupError, Socket, SocketConfig, Step,
 };
 use tracing::{info, warn};
 
@@ -39,6 +41,8 @@ pub struct Config {
     pub hook: Option<Hook>,
     /// Even if the interface carries the default route.
     pub force: bool,
+    /// The driver works within the worker's calls, where the kernel has that.
+    pub busy_poll: Option<BusyPoll>,
     /// See [`OnLoss`].
     pub on_loss: OnLoss,
 }
@@ -72,6 +76,36 @@ impl Loader {
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Loader")
+    }
+}
+
+/// Has an interface's program outlive this process if it is killed, until what it returns is dropped. Called with the interface's name and
+/// its attachment.
+#[derive(Clone)]
+pub struct Keeper(Arc<Keep>);
+
+type Keep = dyn Fn(&str, BorrowedFd<'_>) -> io::Result<Box<dyn Any + Send + Sync>> + Send + Sync;
+
+impl Keeper {
+    /// Of a function, which is called on any thread.
+    pub fn new(
+        keep: impl Fn(&str, BorrowedFd<'_>) -> io::Result<Box<dyn Any + Send + Sync>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self(Arc::new(keep))
+    }
+
+    pub(crate) fn keep(&self, interface: &str, redirect: &Redirect) -> io::Result<()> {
+        redirect.keep((self.0)(interface, redirect.link())?);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Keeper")
     }
 }
 
@@ -178,28 +212,41 @@ fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<O
     let port = || name.to_owned();
     let interface = ringway_host::interface_by_name(&config.interface)
         .map_err(|source| PortError::Host { port: port(), source })?;
-    let refused = |why, remedy| Err(PortError::Refused { port: port(), why, remedy });
+    let refused = |(why, remedy)| PortError::Refused { port: port(), why, remedy };
     let first = || Host::live().first_network_namespace();
-    if interface.carries_default_route && !config.force && first() {
-        let why = "it carries the default route: all that it receives would end here".into();
-        return refused(
-            why,
-            "take another, or add `,force` if there is another way to this machine",
-        );
-    }
-    let wanted = SocketConfig { mode: config.mode, ..SocketConfig::default() };
-    if pool.free() <= wanted.fill {
-        let (free, fill) = (pool.free(), wanted.fill);
-        let why = format!("{free} frames of the pool are free, and reception takes {fill}");
-        return refused(why, "give each worker some thousands more for each of its ports");
-    }
+    guard(interface.carries_default_route, config.force, first).map_err(refused)?;
+    let (mode, busy_poll) = (config.mode, config.busy_poll);
+    let wanted = SocketConfig { mode, busy_poll, ..SocketConfig::default() };
+    enough(pool.free(), wanted.fill).map_err(refused)?;
     let setup = |source| PortError::Setup { port: port(), source };
-    let loader = commons.loader();
-    let redirect = commons.redirect(&config.interface, || attach(config, loader)).map_err(setup)?;
+    let redirect =
+        commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
     let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
     redirect.map().insert(config.queue, &socket).map_err(setup)?;
     let mac = interface.link.mac.map(|mac| Mac(mac.0));
     Ok(Open { socket, redirect, mac })
+}
+
+/// Why not, and what to do.
+type Refusal = (String, &'static str);
+
+/// Whoever has this machine at the far end of a connection should not lose it.
+fn guard(default_route: bool, force: bool, first: impl FnOnce() -> bool) -> Result<(), Refusal> {
+    if !default_route || force || !first() {
+        return Ok(());
+    }
+    let why = "it carries the default route: all that it receives would end here, ssh too";
+    let remedy = "take another, or add `,force` if there is another way to this machine, or if `--only` leaves that to the kernel";
+    Err((why.into(), remedy))
+}
+
+/// Reception takes its frames at once, and something has to be left.
+fn enough(free: u32, fill: u32) -> Result<(), Refusal> {
+    if free > fill {
+        return Ok(());
+    }
+    let why = format!("{free} frames of the pool are free, and reception takes {fill}");
+    Err((why, "give each worker some thousands more for each of its ports: `--frames 16384`"))
 }
 
 /// Goes on with a predecessor's socket and program.
@@ -211,23 +258,32 @@ fn take_over(
     (socket, left, mac): (OwnedFd, LeftSocket, Option<Mac>),
 ) -> Result<Open, PortError> {
     let setup = |source| PortError::Setup { port: name.to_owned(), source };
-    let loader = commons.loader();
-    let redirect = commons.redirect(&config.interface, || attach(config, loader)).map_err(setup)?;
+    let redirect =
+        commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
     let socket = Socket::take_over(socket, pool, &left).map_err(setup)?;
     Ok(Open { socket, redirect, mac })
 }
 
-fn attach(config: &Config, loader: Option<&Loader>) -> Result<Redirect, SetupError> {
+fn attach(config: &Config, commons: &Commons) -> Result<Redirect, SetupError> {
     let interface = &config.interface;
-    let attach = |hook| match loader {
+    let attach = |hook| match commons.loader() {
         Some(loader) => Redirect::attach_program(interface, hook, |f| (loader.0)(interface, f)),
         None => Redirect::attach(interface, hook, QUEUES),
     };
-    match config.hook {
+    let redirect = match config.hook {
         Some(hook) => attach(hook),
         None if config.mode == Mode::ZeroCopy => attach(Hook::Native),
         None => attach(Hook::Native).or_else(|_| attach(Hook::Generic)),
+    }?;
+    if let Some(keeper) = commons.keeper() {
+        keeper.keep(interface, &redirect).map_err(|source| SetupError {
+            step: Step::Keep,
+            on: interface.clone(),
+            cause: Cause::Other,
+            source,
+        })?;
     }
+    Ok(redirect)
 }
 
 impl Port for AfXdp {
@@ -322,5 +378,27 @@ impl Port for AfXdp {
             several_frames: granted.several_frames && open.redirect.several_frames(),
             refusals: granted.refusals.clone(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_to_this_machine_is_guarded() {
+        for (default_route, force, first, refused) in [
+            (true, false, true, true),
+            (false, false, true, false),
+            (true, true, true, false),
+            // Of a container, say.
+            (true, false, false, false),
+        ] {
+            let said = guard(default_route, force, || first);
+            assert_eq!(said.is_err(), refused, "{default_route} {force} {first}");
+            assert!(said.err().is_none_or(|(_, remedy)| remedy.contains("`,force`")));
+        }
+        assert!(enough(2049, 2048).is_ok());
+        assert!(enough(2048, 2048).is_err_and(|(_, remedy)| remedy.contains("`--frames 16384`")));
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringway_engine::apps::{Asked, Host, Icmp, Ping, Pinged};
 use ringway_engine::ports::Memory;
-use ringway_engine::{App, Burst, Cycles, Options, Reason, Verdict, Worker};
+use ringway_engine::{App, Burst, Cycles, Options, Port, Reason, Verdict, Worker};
 use ringway_wire::Mac;
 
 use crate::bench_of::pool;
@@ -51,6 +51,60 @@ impl App for Bad {
     }
 }
 
+/// Between port 0, who asks, and port 2, who answers: all answers go to port 1, where somebody else listens.
+struct Astray;
+
+impl App for Astray {
+    fn name(&self) -> &'static str {
+        "astray"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let to = if burst.from() == 2 { 1 } else { 2 };
+        burst.decide(|_packet| Verdict::Forward(to));
+    }
+}
+
+/// The NIC may bring an answer to another queue than the question left by.
+#[test]
+fn answers_arrive_at_another_worker() {
+    for address in ["10.0.0.2", "fd00::2"] {
+        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
+        let asked = Asked {
+            address: address.parse().unwrap(),
+            interval: Duration::from_millis(1),
+            count: Some(50),
+            size: 18,
+        };
+        let ping = || Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
+        let ends = |name| {
+            let (one, two) = Memory::pair(name, &pool, 64).unwrap();
+            (Box::new(one) as Box<dyn Port>, Box::new(two) as Box<dyn Port>)
+        };
+        let ((a, to_a), (b, to_b), (c, to_c)) = (ends("a"), ends("b"), ends("c"));
+        let worker = |port, ping| Worker::new(pool.clone(), vec![port], ping, Options::default());
+        let mut asks = worker(a, ping());
+        let mut listens = worker(b, ping().that_listens());
+        let mut answers =
+            Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), Options::default());
+        let between = vec![to_a, to_b, to_c];
+        let mut between = Worker::new(pool.clone(), between, Astray, Options::default());
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !asks.is_finished() {
+            assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
+            asks.round().unwrap();
+            between.round().unwrap();
+            answers.round().unwrap();
+            listens.round().unwrap();
+        }
+        assert!(!listens.is_finished(), "it waits for whoever asks");
+        assert_eq!(asks.status().packets.received_packets, 0);
+        assert_eq!(listens.status().packets.transmitted_packets, 0, "one asks, and no other");
+        let pinged = pinged.lock().unwrap();
+        assert_eq!((pinged.sent, pinged.answered(), pinged.duplicates), (50, 50, 0));
+    }
+}
+
 fn pinged(address: &str, count: u64) -> Pinged {
     let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
     let asked = Asked {
@@ -64,7 +118,7 @@ fn pinged(address: &str, count: u64) -> Pinged {
     let (three, four) = Memory::pair("b", &pool, 64).unwrap();
     let options = Options::default();
     let mut asks = Worker::new(pool.clone(), vec![Box::new(one)], ping, options);
-    let between: Vec<Box<dyn ringway_engine::Port>> = vec![Box::new(two), Box::new(three)];
+    let between: Vec<Box<dyn Port>> = vec![Box::new(two), Box::new(three)];
     let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
     let mut answers = Worker::new(pool.clone(), vec![Box::new(four)], Icmp::new(host(2)), options);
     let deadline = Instant::now() + Duration::from_secs(60);

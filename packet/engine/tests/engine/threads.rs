@@ -99,7 +99,7 @@ impl App for Slow {
 /// A source at full rate, a forwarder, a consumer that is too slow; all of them restarted again and again.
 #[test]
 fn soak() {
-    let seconds = std::env::var("RINGWAY_SOAK_SECONDS").ok().and_then(|s| s.parse().ok());
+    let seconds = std::env::var("RINGWAY_SOAK").ok().and_then(|s| s.parse().ok());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(3));
     let rounds = Arc::new(AtomicU64::new(0));
     let of_slow = rounds.clone();

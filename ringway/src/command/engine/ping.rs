@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -71,14 +73,18 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
     };
     // What could be wrong with it is wrong now.
     ping().map_err(|e| Error::configuration(e.to_string(), "see --size and --address"))?;
-    let app: AppFactory =
-        Arc::new(move || -> Box<dyn App> { Box::new(ping().expect("it could be made before")) });
+    // One worker asks; answers may come to any.
+    let asked = AtomicBool::new(false);
+    let app: AppFactory = Arc::new(move || -> Box<dyn App> {
+        let ping = ping().expect("it could be made before");
+        Box::new(if asked.swap(true, Relaxed) { ping.that_listens() } else { ping })
+    });
     let work = &args.host.work;
     let engine = super::start(work, &app, work.latency || interval < OFTEN)?;
     let start = Instant::now();
     watch(&engine, signals, &pinged, args, address);
     let seconds = start.elapsed().as_secs_f64();
-    let ended = engine.stop().pop().context("there was no worker")??;
+    let ended: Vec<_> = engine.stop().into_iter().collect::<Result<_, _>>()?;
     print_latest(&pinged, args, address);
     let report = Report::new(address, &lock(&pinged), seconds, &ended);
     match work.output.output {
@@ -124,7 +130,12 @@ fn lock(pinged: &Mutex<Pinged>) -> MutexGuard<'_, Pinged> {
 }
 
 impl Report {
-    fn new(address: IpAddr, pinged: &Pinged, seconds: f64, ended: &ringway_engine::Report) -> Self {
+    fn new(
+        address: IpAddr,
+        pinged: &Pinged,
+        seconds: f64,
+        ended: &[ringway_engine::Report],
+    ) -> Self {
         let (sent, answered) = (pinged.sent, pinged.answered());
         let rtt = pinged.rtt.milliseconds();
         Self {
@@ -143,8 +154,8 @@ impl Report {
                 max_ms,
                 mdev_ms,
             }),
-            balanced: ended.books.balanced(),
-            error: ended.error.as_ref().map(ToString::to_string),
+            balanced: ended.iter().all(|report| report.books.balanced()),
+            error: ended.iter().find_map(|report| report.error.as_ref()).map(ToString::to_string),
         }
     }
 }

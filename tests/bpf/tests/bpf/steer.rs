@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
-use ringway_abi::Verdict::{Pass, Redirect};
+use ringway_abi::Verdict::{Drop, Pass, Redirect};
 use ringway_abi::raw::RW_MAX_STEER_RULES;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
@@ -26,7 +26,7 @@ struct Steered {
 impl Steered {
     fn new(only: &[&str]) -> Self {
         let only: Vec<Only> = only.iter().map(|text| text.parse().unwrap()).collect();
-        let Steer { program, sockets } = Steer::load(&only, true).unwrap();
+        let Steer { program, sockets } = Steer::load(&only, &[], true).unwrap();
         // Not bound: nothing is sent there, and the verdict is the same.
         let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
         let map = SocketMap::from(sockets);
@@ -89,6 +89,32 @@ fn solicited_node(target: IpAddr) -> IpAddr {
     let IpAddr::V6(target) = target else { panic!("{target} is not IPv6") };
     let [.., a, b] = target.segments();
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | (a & 0xff), b).into()
+}
+
+/// Whose socket is gone: packets that rules name are dropped where that was asked for of their queue; frames of a test run come in by queue 0.
+#[test]
+fn queues_without_a_socket() {
+    needs_root!("queues_without_a_socket");
+    let (ours, other) = (udp(Family::V4, 7).bytes(), udp(Family::V4, 8).bytes());
+    let rule: [Only; 1] = ["udp:7".parse().unwrap()];
+    for (only, drop, of_ours, of_other) in [
+        (&rule[..], &[][..], Pass, Pass),
+        (&rule, &[0], Drop, Pass),
+        (&rule, &[1, 32, 255], Pass, Pass),
+        (&rule, &[0, 1000], Drop, Pass),
+        (&[], &[], Pass, Pass),
+        (&[], &[0], Drop, Drop),
+    ] {
+        let Steer { program, sockets } = Steer::load(only, drop, true).unwrap();
+        let program = Program::new(std::os::fd::AsFd::as_fd(&program));
+        let run = |frame: &[u8]| program.run(frame, &mut Vec::new()).unwrap();
+        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{only:?} {drop:?}");
+        let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
+        let map = SocketMap::from(sockets);
+        map.insert(0, &socket).unwrap();
+        let of_other = if only.is_empty() { Redirect } else { Pass };
+        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{only:?} {drop:?}");
+    }
 }
 
 /// A frame, and which of these rules takes it: each rule by itself, in a program of its own.
@@ -282,7 +308,7 @@ fn several_rules_and_too_many() {
     assert!(!steered.takes(&tcp(Family::V4, RW_MAX_STEER_RULES as u16 + 1).bytes()));
     let mut only: Vec<Only> = most.iter().map(|text| text.parse().unwrap()).collect();
     only.push("udp".parse().unwrap());
-    let error = Steer::load(&only, true).unwrap_err().to_string();
+    let error = Steer::load(&only, &[], true).unwrap_err().to_string();
     assert!(error.contains("33 rules are more than the 32"), "{error}");
 }
 
@@ -293,7 +319,7 @@ fn a_queue_without_a_socket() {
     let frame = Frame::new(TCP, at(Family::V4.client(), 1), at(Family::V4.vip(), 1)).bytes();
     for frags in [true, false] {
         let only: Vec<Only> = vec!["0.0.0.0/0".parse().unwrap()];
-        let steer = Steer::load(&only, frags).unwrap();
+        let steer = Steer::load(&only, &[], frags).unwrap();
         let program = Program::new(std::os::fd::AsFd::as_fd(&steer.program));
         assert_eq!(program.run(&frame, &mut Vec::new()).unwrap(), Pass);
     }

@@ -41,7 +41,7 @@ pub fn end(mut child: Child) -> Result<Value> {
     Ok(document)
 }
 
-fn pings(client: &Namespace, address: &str) -> bool {
+pub fn pings(client: &Namespace, address: &str) -> bool {
     let ping = client.command("ping").args(["-c1", "-W1", address]).output();
     ping.is_ok_and(|ping| ping.status.success())
 }

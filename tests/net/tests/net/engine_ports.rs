@@ -15,7 +15,7 @@ use crate::engine::{end, pair, start};
 const A_SECOND: Duration = Duration::from_secs(1);
 
 /// What comes back of a datagram, from any port.
-fn echo(client: &Namespace, to: &str) -> Result<bool> {
+pub fn echo(client: &Namespace, to: &str) -> Result<bool> {
     let answered = client.run(|| {
         let socket = UdpSocket::bind("10.8.0.2:0")?;
         socket.set_read_timeout(Some(A_SECOND))?;

@@ -16,6 +16,7 @@ mod devices;
 mod documents;
 mod dsr;
 mod engine;
+mod engine_dies;
 mod engine_ports;
 mod explain;
 mod flows;

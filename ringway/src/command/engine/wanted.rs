@@ -1,0 +1,115 @@
+//! What is wanted of memory, sockets and programs, from the command line; and what was obtained of it.
+
+use anyhow::bail;
+use ringway_engine::Engine;
+use ringway_engine::ports::af_xdp::{self, Loader};
+use ringway_engine::spread::Spread;
+use ringway_kernel::Steer;
+use ringway_xsk::{
+    BusyPoll, Cause, Chunk, Mode, PageSize, Program, SetupError, Step, UmemConfig,
+    node_of_interface,
+};
+
+use super::dead::Queues;
+use crate::cli::{FrameSize, HugePages, OnLoss, WhenDead, WorkArgs, ZeroCopy};
+use crate::exit;
+
+/// Packets that the driver takes at once where it is polled busily: as many as NAPI does.
+const BUDGET: u32 = 64;
+
+/// Ports, with what is said of all of them.
+pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
+    let mut ports = work.port.clone();
+    let mut any = false;
+    for port in &mut ports {
+        let name = port.to_string();
+        let Some(config) = port.af_xdp() else { continue };
+        any = true;
+        config.on_loss = match work.on_loss {
+            OnLoss::Exit => af_xdp::OnLoss::Exit,
+            OnLoss::Reopen => af_xdp::OnLoss::Reopen,
+        };
+        config.busy_poll = work.busy_poll.map(|micros| BusyPoll { micros, budget: BUDGET });
+        config.mode = match (work.zero_copy, config.mode) {
+            (ZeroCopy::Require, Mode::Copy) | (ZeroCopy::Never, Mode::ZeroCopy) => {
+                bail!("--zero-copy and the option of {name} contradict each other; leave one out")
+            }
+            (ZeroCopy::Require, _) if config.hook == Some(ringway_xsk::Hook::Generic) => {
+                bail!(
+                    "{name}: behind the driver there is no zero-copy; leave out `generic` or --zero-copy"
+                )
+            }
+            (ZeroCopy::Require, _) => Mode::ZeroCopy,
+            (ZeroCopy::Never, _) => Mode::Copy,
+            (ZeroCopy::Prefer, mode) => mode,
+        };
+    }
+    let of_af_xdp = [
+        ("--only", !work.only.is_empty()),
+        ("--when-dead drop", work.when_dead == WhenDead::Drop),
+        ("--zero-copy", work.zero_copy != ZeroCopy::Prefer),
+        ("--busy-poll", work.busy_poll.is_some()),
+    ];
+    match of_af_xdp.iter().find(|(_, wanted)| *wanted && !any) {
+        Some((flag, _)) => bail!("{flag} is for af_xdp ports, and there is none; leave it out"),
+        None => Ok(ports),
+    }
+}
+
+/// Memory for so many workers.
+pub fn umem(work: &WorkArgs, workers: usize) -> anyhow::Result<UmemConfig> {
+    Ok(UmemConfig {
+        // Of all workers together it has to be counted.
+        frames: work.frames.saturating_mul(u32::try_from(workers)?),
+        chunk: match work.frame_size {
+            FrameSize::Bytes2048 => Chunk::Bytes2048,
+            FrameSize::Bytes4096 => Chunk::Bytes4096,
+        },
+        headroom: work.headroom,
+        pages: match work.huge_pages {
+            HugePages::None => PageSize::Base,
+            HugePages::Mib2 => PageSize::Huge2M,
+            HugePages::Gib1 => PageSize::Huge1G,
+        },
+        node: work.port.iter().find_map(Spread::interface).and_then(node_of_interface),
+        ..UmemConfig::default()
+    })
+}
+
+/// Loads the program that takes only some packets from the kernel, or drops some when the engine is dead; none: the one that brings all.
+pub fn loader(work: &WorkArgs, queues: &Queues) -> Option<Loader> {
+    let drops = work.when_dead == WhenDead::Drop;
+    if work.only.is_empty() && !drops {
+        return None;
+    }
+    let (only, queues) = (work.only.clone(), queues.clone());
+    Some(Loader::new(move |interface, several_frames| {
+        let drop = if drops { queues.of_interface(interface) } else { &[] };
+        let Steer { program, sockets } =
+            Steer::load(&only, drop, several_frames).map_err(|e| SetupError {
+                step: Step::Load,
+                on: interface.into(),
+                cause: Cause::Other,
+                source: std::io::Error::other(e),
+            })?;
+        Ok(Program { program, map: sockets.into() })
+    }))
+}
+
+/// What was obtained of what was asked for.
+pub fn say(work: &WorkArgs, engine: &Engine) {
+    let (umem, obtained) = (engine.umem(), engine.umem().obtained());
+    let state = if obtained.as_asked() { "ok" } else { "warn" };
+    let (frames, bytes, room) = (umem.frames(), umem.chunk().bytes(), umem.room());
+    exit::say(format_args!(
+        "{state}: memory: {frames} frames of {bytes} bytes, of which a packet that arrives may have {room}: {obtained}"
+    ));
+    if let Some(micros) = work.busy_poll {
+        exit::say(format_args!("ok: busy-poll: up to {micros} µs and {BUDGET} packets a call"));
+    }
+    if work.when_dead == WhenDead::Drop {
+        exit::say(
+            "ok: when-dead: if this engine is killed, its packets are dropped until another is started",
+        );
+    }
+}

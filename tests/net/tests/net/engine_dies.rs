@@ -1,0 +1,369 @@
+//! `ringway engine` that is killed, or whose successor is; and that loses frames.
+
+use std::fs;
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use ringway_net_tests::{SOON, binary, needs_root, ringway};
+use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketType, connect, recvmsg, send, socket,
+};
+
+use crate::engine::{end, pair, pings, start};
+use crate::engine_ports::echo;
+
+const DROPS: [&str; 11] = [
+    "udp-echo",
+    "--port",
+    "af_xdp:eth0:0",
+    "--address",
+    "10.8.0.1",
+    "--only",
+    "udp:7",
+    "--when-dead",
+    "drop",
+    "--control",
+    "CONTROL",
+];
+
+fn killed(mut engine: Child) -> Result<()> {
+    engine.kill()?;
+    Ok(())
+}
+
+/// The kernel's own socket where the engine's packets go when it is dead.
+fn beneath(ours: &Namespace) -> Result<UdpSocket> {
+    ours.ip("address add 10.8.0.1/24 dev eth0")?;
+    let socket = ours.run(|| UdpSocket::bind("10.8.0.1:7"))??;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn has_got(socket: &UdpSocket) -> Result<bool> {
+    match socket.recv(&mut [0; 100]) {
+        Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(false),
+        other => Ok(other.map(|_| true)?),
+    }
+}
+
+fn tell(client: &Namespace) -> Result<()> {
+    let sent = client.run(|| UdpSocket::bind("10.8.0.2:0")?.send_to(b"hello", "10.8.0.1:7"))?;
+    ensure!(sent? == 5);
+    Ok(())
+}
+
+#[test]
+fn a_dead_engines_packets_pass() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let socket = beneath(&ours)?;
+    let engine = start(&ours, &DROPS[..7])?;
+    wait_until("an echo", SOON, || echo(&client, "10.8.0.1:7").is_ok_and(|back| back))?;
+    ensure!(!has_got(&socket)?, "the kernel had it beside the engine");
+    killed(engine)?;
+    wait_until("what the engine would have got", SOON, || {
+        tell(&client).is_ok() && has_got(&socket).is_ok_and(|got| got)
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_dead_engines_packets_are_dropped() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let socket = beneath(&ours)?;
+    let directory = tempfile::tempdir()?;
+    let control = directory.path().join("control").display().to_string();
+    let words = [&DROPS[..10], &[&*control]].concat();
+    let echoes = || echo(&client, "10.8.0.1:7").is_ok_and(|back| back);
+    let mut first = start(&ours, &words)?;
+    ensure!(first.log().contains("packets are dropped until another"), "{}", first.log());
+    wait_until("an echo", SOON, echoes)?;
+
+    // A successor does the same, or it is none.
+    let pid = first.pid().to_string();
+    let other = [&["engine"], &DROPS[..7], &["--take-over", &*control]].concat();
+    let ran = ringway(&ours, &other)?;
+    ensure!(
+        ran.code == 1 && ran.err.contains("`--when-dead drop`; start with the same"),
+        "{ran:?}"
+    );
+    let second = start(&ours, &[&words[..], &["--take-over", &*pid]].concat())?;
+    ensure!(first.wait(SOON)?.status.success(), "{}", first.log());
+    wait_until("an echo of the successor", SOON, echoes)?;
+    killed(second)?;
+
+    for _ in 0..5 {
+        tell(&client)?;
+    }
+    // Behind them on the same queue, and not the engine's: all else is the kernel's.
+    wait_until("the kernel's answer to a ping", SOON, || pings(&client, "10.8.0.1"))?;
+    ensure!(!has_got(&socket)?, "the kernel has got what was to be dropped");
+
+    let third = start(&ours, &words)?;
+    ensure!(third.log().contains("has dropped 5 packets since"), "{}", third.log());
+    wait_until("an echo of the next one", SOON, echoes)?;
+    end(third)?;
+    // It was told to end, and is not dead.
+    wait_until("what no engine wants", SOON, || {
+        tell(&client).is_ok() && has_got(&socket).is_ok_and(|got| got)
+    })?;
+    Ok(())
+}
+
+/// Without rules all of a queue is the engine's, and stays so.
+#[test]
+fn a_dead_engines_queue_is_dropped() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    ours.ip("address add 10.8.0.1/24 dev eth0")?;
+    let words = ["icmp", "--port", "af_xdp:eth0:0", "--address", "10.8.0.9", "--when-dead", "drop"];
+    let engine = start(&ours, &words)?;
+    wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
+    // Whoever lives is not in the way of anybody, and keeps what it has.
+    let ran = ringway(&ours, &[&["engine"], &words[..]].concat())?;
+    ensure!(ran.code == 1 && ran.err.contains("another XDP program is attached"), "{ran:?}");
+    ensure!(pings(&client, "10.8.0.9"), "{}", engine.log());
+    killed(engine)?;
+    ensure!(!pings(&client, "10.8.0.1"), "the kernel answers");
+    end(start(&ours, &["sink", "--port", "af_xdp:eth0:0"])?)?;
+    wait_until("the kernel's answer to a ping", SOON, || pings(&client, "10.8.0.1"))?;
+    Ok(())
+}
+
+/// How far a successor comes before it is killed: what the kernel does for a process that is, it does for a descriptor that is closed.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+enum Step {
+    Connected,
+    Asked,
+    HasMemory,
+    SaidSo,
+    HasSockets,
+}
+
+fn successor(control: &str, until: Step) -> Result<(OwnedFd, Vec<OwnedFd>)> {
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None)?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(SOON))?;
+    connect(&socket, &SocketAddrUnix::new(control)?)?;
+    let mut fds = Vec::new();
+    if until >= Step::Asked {
+        send(&socket, b"ringway.take-over/1", SendFlags::empty())?;
+    }
+    if until >= Step::HasMemory {
+        fds.extend(receive(&socket)?);
+        ensure!(fds.len() == 1, "{fds:?}");
+    }
+    if until >= Step::SaidSo {
+        send(&socket, b"mapped", SendFlags::empty())?;
+    }
+    if until >= Step::HasSockets {
+        fds.extend(receive(&socket)?);
+        // A map, an attachment and a socket beside the memory.
+        ensure!(fds.len() == 4, "{fds:?}");
+    }
+    Ok((socket, fds))
+}
+
+fn receive(socket: &OwnedFd) -> Result<Vec<OwnedFd>> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut letter = vec![0; 64 << 10];
+    let letter = &mut [IoSliceMut::new(&mut letter)];
+    recvmsg(socket, letter, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let rights = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    Ok(rights.flatten().collect())
+}
+
+/// What a namespace's kernel has counted of ICMP.
+fn icmp(namespace: &Namespace, name: &str) -> Result<usize> {
+    let snmp = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp"))??;
+    let lines: Vec<_> = snmp.lines().filter_map(|line| line.strip_prefix("Icmp: ")).collect();
+    let [names, counts] = lines[..] else { bail!("{snmp}") };
+    let at = names.split(' ').position(|found| found == name).context("a counter of ICMP")?;
+    Ok(counts.split(' ').nth(at).context("a counter of ICMP")?.parse()?)
+}
+
+#[test]
+fn a_successor_is_killed_halfway() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let directory = tempfile::tempdir()?;
+    let control = directory.path().join("control").display().to_string();
+    let words = ["icmp", "--port", "af_xdp:eth0:0", "--address", "10.8.0.9", "--control"];
+    let engine = start(&ours, &[&words[..], &[&*control]].concat())?;
+    wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
+    let mut flood = client.command("ping");
+    flood.args(["-i", "0.01", "-w", "90", "10.8.0.9"]);
+    let mut flood = client.spawn(flood)?;
+    let goes_on = |times: usize| {
+        wait_until(format!("the engine going on, {times} times"), SOON, || {
+            engine.log().matches("this engine goes on").count() >= times
+        })
+    };
+    // The last one does not even go, and is waited for no longer than workers may stand still.
+    let mut times = 0;
+    for (step, hangs) in [
+        (Step::Connected, false),
+        (Step::Asked, false),
+        (Step::HasMemory, false),
+        (Step::SaidSo, false),
+        (Step::HasSockets, false),
+        (Step::HasSockets, true),
+    ] {
+        let dead = successor(&control, step).with_context(|| format!("{step:?}"))?;
+        let hanging = hangs.then_some(dead);
+        times += usize::from(step > Step::Connected);
+        goes_on(times).with_context(|| format!("{step:?}: {}", engine.log()))?;
+        drop(hanging);
+        ensure!(pings(&client, "10.8.0.9"), "{step:?}: {}", engine.log());
+    }
+    flood.signal(Signal::INT)?;
+    flood.wait(SOON)?;
+    // What waited in rings meanwhile was answered; what is not read at once by `ping` itself is not the engine's fault.
+    let sent = icmp(&client, "OutEchos")?;
+    ensure!(sent > 100, "{sent} requests");
+    let answered = || icmp(&client, "InEchoReps").is_ok_and(|answered| answered == sent);
+    wait_until(format!("{sent} answers"), SOON, answered)?;
+    end(engine)?;
+    Ok(())
+}
+
+/// A frame of each thousand packets is lost at full rate: whose fault it is is known before the oldest is ten seconds old.
+#[test]
+fn frames_that_are_lost_are_told() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let mut sink = start(&ours, &["sink", "--port", "af_xdp:eth0:0", "--leak-every", "1000"])?;
+    let mut source = client.command(binary()?);
+    source.args(["gen", "--port", "xdp:eth0", "--destination", "10.8.0.9", "--seconds", "15"]);
+    source.args(["--destination-mac", "02:00:00:00:00:09"]);
+    let mut source = client.spawn(source)?;
+    const NAMED: &str = "leak: worker 0 has lost ";
+    sink.wait_for_log(NAMED, SOON)?;
+    let log = sink.log();
+    let line = log.lines().find(|line| line.starts_with(NAMED)).context("a leak")?;
+    ensure!(line.contains("frames of stage `leaky sink: received`"), "{line}");
+    let age = line.split(") for ").nth(1).and_then(|rest| rest.split(' ').next());
+    ensure!(age.context("an age")?.parse::<f64>()? < 10.0, "{line}");
+    source.signal(Signal::TERM)?;
+    source.wait(SOON)?;
+    sink.signal(Signal::TERM)?;
+    let ended = sink.wait(SOON)?;
+    ensure!(ended.status.code() == Some(3), "{}", ended.log);
+    ensure!(ended.log.contains("\"stage\": \"leaky sink: received\""), "{}", ended.log);
+    ensure!(ended.log.contains("\"balanced\": false"), "{}", ended.log);
+    Ok(())
+}
+
+/// By number or by path; and whoever cannot be taken over says why.
+#[test]
+fn whom_to_take_over() -> Result<()> {
+    needs_root!();
+    let (_client, ours) = pair()?;
+    let sink = ["sink", "--port", "af_xdp:eth0:0"];
+    let engine = start(&ours, &sink)?;
+    let (silent, own) = (engine.pid().to_string(), std::process::id().to_string());
+    for (pid, said) in [
+        (&*silent, "it listens for no successor; start it with `--control PATH`"),
+        (&own, "is no engine: it has no packet memory"),
+        ("2147483647", "there is no process 2147483647; `pgrep"),
+        ("/nowhere", "/nowhere: No such file or directory (os error 2); give the path"),
+    ] {
+        let ran = ringway(&ours, &[&["engine"], &sink[..], &["--take-over", pid]].concat())?;
+        ensure!(ran.code == 1 && ran.err.contains(said), "{pid}: {ran:?}");
+        ensure!(ran.err.matches("No such file").count() < 2, "{ran:?}");
+    }
+    end(engine)?;
+
+    let directory = tempfile::tempdir()?;
+    // Relative to where it was started.
+    let mut command = ours.command(binary()?);
+    command.current_dir(directory.path()).arg("engine").args(sink).args(["--control", "socket"]);
+    let mut first = ours.spawn(command)?;
+    first.wait_for_log("running on", SOON)?;
+    let pid = first.pid().to_string();
+    let second = start(&ours, &[&sink[..], &["--take-over", &pid]].concat())?;
+    let ended = first.wait(SOON)?;
+    ensure!(ended.status.success() && ended.log.contains("has taken over"), "{}", ended.log);
+    end(second)?;
+    Ok(())
+}
+
+/// What is asked for is had, or it is said why not.
+#[test]
+fn memory_and_modes() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let port = "af_xdp:eth0:0";
+    for (words, code, said) in [
+        (&["--port", port, "--frames", "2048"][..], 1, "`--frames 16384`"),
+        (&["--port", "af_xdp:eth0:7"], 1, "it has no such queue; `ethtool -l`"),
+        (&["--port", port, "--headroom", "1800"], 1, "take larger frames"),
+        (&["--port", port, "--frame-size", "3000"], 2, "2048, 4096"),
+        (&["--port", port, "--busy-poll", "0"], 2, "1..=100000"),
+        (
+            &["--port", port, "--zero-copy", "require"],
+            1,
+            "no zero-copy for this queue; ask for copy",
+        ),
+        (&["--port", "af_xdp:eth0:0,copy", "--zero-copy", "require"], 1, "contradict each other"),
+        (&["--port", "af_xdp:eth0:0,generic", "--zero-copy", "require"], 1, "leave out `generic`"),
+        (&["--port", "null:64", "--zero-copy", "never"], 1, "there is none; leave it out"),
+        (&["--port", "null:64", "--when-dead", "drop"], 1, "there is none; leave it out"),
+        (&["--port", port, "--take-over", "1", "--huge-pages", "2MiB"], 2, "cannot be used with"),
+    ] {
+        let ran = ringway(&ours, &[&["engine", "sink"], words].concat())?;
+        ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
+    }
+    let words = [
+        ["udp-echo", "--port", port, "--address", "10.8.0.9", "--frame-size", "4096"],
+        ["--headroom", "128", "--busy-poll", "50", "--zero-copy", "never", "--frames=4096"],
+    ];
+    let words = [&words.concat()[..], &["--huge-pages", "1GiB"]].concat();
+    let engine = start(&ours, &words)?;
+    let log = engine.log();
+    ensure!(
+        log.contains("4096 frames of 4096 bytes, of which a packet that arrives may have 3712")
+    );
+    let free = fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-1048576kB/free_hugepages");
+    let had = if free.is_ok_and(|free| free.trim() != "0") {
+        "in pages of 1 GiB"
+    } else {
+        "warn: memory"
+    };
+    ensure!(log.contains(had), "{log}");
+    ensure!(log.contains("busy-poll: up to 50 µs"), "{log}");
+    wait_until("an echo", SOON, || echo(&client, "10.8.0.9:7").is_ok_and(|back| back))?;
+    end(engine)?;
+    Ok(())
+}
+
+/// With several workers one asks, and whoever gets the answer counts it.
+#[test]
+fn several_workers_ping() -> Result<()> {
+    needs_root!();
+    let (client, ours) = (Namespace::new("client")?, Namespace::new("engine")?);
+    let options = VethOptions { queues: 2, ..VethOptions::default() };
+    veth(&End::new(&client, "eth0").address("10.8.0.2/24"), &End::new(&ours, "eth0"), &options)?;
+    // Which queue an answer comes by depends on the addresses.
+    for (n, address) in ["10.8.0.9", "10.8.0.10", "10.8.0.11", "10.8.0.12"].iter().enumerate() {
+        let words = ["engine", "icmp", "--port", "af_xdp:eth0:all", "--address", address];
+        let asks = ["--ping", "10.8.0.2", "--interval", "0.05", "--count", "5", "-o", "json"];
+        let ran = ringway(&ours, &[&words[..], &asks[..]].concat())?;
+        let document = ran.json()?;
+        ensure!(ran.code == 0 && document["balanced"] == true, "{}", ran.said());
+        ensure!(document["sent_packets"] == 5 && document["received_packets"] == 5, "{document}");
+        let echos = icmp(&client, "InEchos")?;
+        ensure!(echos == 5 * (n + 1), "{echos} requests after {n} runs of five");
+    }
+    Ok(())
+}
