@@ -354,16 +354,16 @@ fn twelve_at_once_and_no_more() -> Result<()> {
         captures.push(begin(&site.net.gateway, &["--service", "web", &filter])?);
     }
     let refused = ringway(&site.net.gateway, &["capture", "--node", gateway.node()])?;
-    let pid = captures[11].pid().to_string();
+    let pid = captures[11].pid();
     ensure!(refused.code == 1 && refused.err.contains("12 captures"), "{refused:?}");
-    ensure!(refused.err.contains(&pid), "{pid} is not among {refused:?}");
+    ensure!(refused.err.contains(&pid.to_string()), "{pid} is not among {refused:?}");
     ensure!(get(site.client(), WEB)?.starts_with('b'));
     let packets = counted(&gateway, &NAT)?;
     ensure!(packets > 0, "no packets");
     for status in [gateway.status()?, gateway.ringway(&["status", "-o", "json"])?.json()?] {
         let listed = status["captures"].as_array().context("captures")?;
         let matched = |n: usize| listed[n]["matched_packets"].as_u64();
-        ensure!(listed.len() == 12 && listed[11]["pid"].to_string() == pid, "{listed:?}");
+        ensure!(listed.len() == 12 && listed[11]["pid"] == pid, "{listed:?}");
         ensure!(matched(0) > Some(0) && matched(1) == Some(0), "{listed:?}");
         ensure!(
             listed[0]["command"].to_string().ends_with("--service web tcp port 80\""),
