@@ -10,7 +10,7 @@ const SECOND: u128 = 1_000_000_000;
 
 /// A rate, kept evenly. Units are packets or bits, as the caller likes.
 ///
-/// Never more is spent than the rate allows until then; after a stall, no more than [`CATCH_UP`]'s worth, or one packet, comes at once.
+/// Never more is spent than the rate allows until then; after a stall, no more than [`CATCH_UP`]'s worth and the packet that had begun comes at once.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Units a second.
@@ -26,7 +26,7 @@ impl Pace {
     /// Of `rate` units a second, at least 1, of which a packet takes `most` at most.
     pub fn new(rate: u64, most: u64) -> Self {
         let rate = rate.max(1);
-        let limit = (u128::from(rate) * CATCH_UP.as_nanos()).max(u128::from(most) * SECOND);
+        let limit = u128::from(rate) * CATCH_UP.as_nanos() + u128::from(most) * SECOND;
         Self { rate, credit: 0, limit, elapsed: 0 }
     }
 
@@ -128,13 +128,26 @@ mod tests {
         ) {
             let mut pace = Pace::new(rate, units);
             pace.advance(stall);
-            let most = (u128::from(rate) * CATCH_UP.as_nanos() / SECOND).max(units.into());
+            let most = u128::from(rate) * CATCH_UP.as_nanos() / SECOND + u128::from(units);
             prop_assert!(u128::from(spent(&mut pace, units)) <= most);
             let wait = pace.wait(units);
             pace.advance(stall + wait.as_nanos() as u64);
             prop_assert!(pace.allows(units), "after {:?}", wait);
             prop_assert!(wait > Duration::ZERO);
         }
+    }
+
+    /// What is left over by a step of almost a burst is not lost.
+    #[test]
+    fn fractions_add_up() {
+        let mut pace = Pace::new(61, 1);
+        let spent: u64 = (1..=100)
+            .map(|n| {
+                pace.advance(n * 9_900_000);
+                spent(&mut pace, 1)
+            })
+            .sum();
+        assert_eq!((spent, pace.intended()), (60, 60));
     }
 
     #[test]
