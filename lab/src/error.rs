@@ -16,6 +16,38 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+    /// A file of the kernel's could not be read.
+    #[error(
+        "reading {path}: {source}; mount what it belongs to, or measure on a kernel that has it"
+    )]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// There is too little of something for so many connections.
+    #[error(
+        "too little {short} for {asked} connections: {possible} are possible; write `--connections {possible}`"
+    )]
+    TooMany {
+        /// Connections asked for.
+        asked: u64,
+        /// Connections that there can be.
+        possible: u64,
+        /// What there is too little of, and where it is set.
+        short: String,
+    },
+    /// Sockets could not be had or brought where they were to be.
+    #[error(
+        "sockets for \"{what}\": {source}; run as root, and with fewer of them where memory or files are short"
+    )]
+    Socket {
+        /// What they were for.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// A program could not be run at all.
     #[error("cannot run {program}: {source}")]
     Run {

@@ -6,6 +6,7 @@
 //! [`engine`] is `ringway bench engine`: packet programs in user space, beside DPDK's and the kernel's sockets.
 //! [`live`] is `ringway gen --port xdp:IFACE`: frames out of the kernel itself.
 //! [`packet`] is `ringway bench packet`: nanoseconds that a packet costs in the gateway's programs.
+//! [`tcp`] is `ringway bench tcp-memory`: what TCP costs this machine.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
@@ -19,6 +20,8 @@ mod machine;
 mod median;
 mod named;
 pub mod packet;
+mod plot;
+pub mod tcp;
 mod wrk;
 
 pub use error::Error;

@@ -1,7 +1,10 @@
 //! `ringway demo` and `ringway bench`: what shows Ringway at work, and measures it.
 
+use std::path::PathBuf;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use ringway_lab::tcp::memory;
 use ringway_lab::{demo, engine as engine_bench, lb, packet};
 
 use super::OutputArgs;
@@ -61,6 +64,8 @@ pub enum Bench {
     Engine(BenchEngineArgs),
     /// What it costs to capture every packet, and to be able to.
     Capture(BenchCaptureArgs),
+    /// Bytes that a TCP socket takes of the kernel's memory, state by state.
+    TcpMemory(BenchTcpMemoryArgs),
 }
 
 /// `ringway bench lb`
@@ -175,6 +180,41 @@ pub struct BenchCaptureArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub seconds: u64,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A page beside what is printed.
+#[derive(Debug, Args)]
+pub struct HtmlArgs {
+    /// Also write a self-contained page with plots to this file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+}
+
+/// `ringway bench tcp-memory`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes a minute; runs in network namespaces of its own. Both ends of each connection are \
+    here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches.\n\n\
+    Examples:\n  ringway bench tcp-memory\n  ringway bench tcp-memory --only established,time-wait --rounds 1 -o json\n  \
+    ringway bench tcp-memory --html tcp-memory.html"
+)]
+pub struct BenchTcpMemoryArgs {
+    /// Only these states.
+    #[arg(long, value_name = "STATE", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(memory::State::ALL.map(memory::State::name))
+            .try_map(|name| name.parse::<memory::State>()))]
+    pub only: Vec<memory::State>,
+    /// Connections in each state [default: 8000, or as many as open files and memory allow].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub connections: Option<u32>,
+    /// How often each state is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    #[command(flatten)]
+    pub html: HtmlArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -1,11 +1,17 @@
 //! `ringway bench`: measurements.
 
+use std::fmt::Display;
+use std::fs;
 use std::time::Duration;
 
+use anyhow::Context as _;
+use ringway_lab::tcp::memory;
 use ringway_lab::{capture, engine, lb, packet};
+use serde::Serialize;
 
 use crate::cli::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs, Output,
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs,
+    BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
 };
 use crate::exit::{self, Exit};
 use crate::table;
@@ -17,6 +23,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
         Bench::Packet(args) => packets(args),
         Bench::Engine(args) => engines(args),
         Bench::Capture(args) => captures(args),
+        Bench::TcpMemory(args) => tcp_memory(args),
     }
 }
 
@@ -79,4 +86,36 @@ fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
         Output::Json => table::json(&report)?,
     }
     Ok(Exit::Done)
+}
+
+fn tcp_memory(args: &BenchTcpMemoryArgs) -> anyhow::Result<Exit> {
+    let options = memory::Options {
+        connections: args.connections,
+        rounds: args.rounds,
+        only: args.only.clone(),
+        ..memory::Options::default()
+    };
+    let report = memory::run_guarded(&options, |line| exit::say(line))?;
+    show(&report, &args.output, &args.html, || report.html())?;
+    Ok(Exit::Done)
+}
+
+/// Prints a report as asked for, and writes its page.
+fn show(
+    report: &(impl Display + Serialize),
+    output: &OutputArgs,
+    html: &HtmlArgs,
+    page: impl FnOnce() -> String,
+) -> anyhow::Result<()> {
+    if let Some(path) = &html.html {
+        let wrong =
+            || format!("writing {}: see that its directory is there and yours", path.display());
+        fs::write(path, page()).with_context(wrong)?;
+        exit::say(format_args!("plots in {}", path.display()));
+    }
+    match output.output {
+        Output::Table => table::print(&report.to_string())?,
+        Output::Json => table::json(report)?,
+    }
+    Ok(())
 }

@@ -46,6 +46,7 @@ mod restart;
 mod ring;
 mod road;
 mod stumbles;
+mod tcp_lab;
 mod top;
 mod two_nodes;
 mod udp;

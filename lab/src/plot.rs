@@ -1,0 +1,337 @@
+//! One self-contained page of HTML: headings, tables, and plots as inline SVG. No script, nothing loaded.
+
+use std::fmt::Write as _;
+
+use crate::machine::Machine;
+
+/// Width of a plot, in pixels of the page.
+const WIDTH: f64 = 860.0;
+/// Room for the labels of bars.
+const LABELS: f64 = 240.0;
+const BAR: f64 = 20.0;
+const PITCH: f64 = 28.0;
+/// Colours that colour-blind people tell apart (Okabe and Ito), then greys.
+const COLOURS: [&str; 10] = [
+    "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#888888",
+    "#bbbbbb", "#555555",
+];
+const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
+    color:#222;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;\
+    border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}\
+    svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}";
+
+/// A horizontal bar.
+pub(crate) struct Bar {
+    pub label: String,
+    /// Names and lengths of its parts; what is below zero is left out.
+    pub parts: Vec<(String, f64)>,
+    /// Something to compare with.
+    pub mark: Option<f64>,
+}
+
+/// A line through points, which are in order of x.
+pub(crate) struct Line {
+    pub label: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+/// A page under construction.
+pub(crate) struct Page {
+    html: String,
+}
+
+impl Page {
+    pub(crate) fn new(title: &str, lede: &str) -> Self {
+        let (title, lede) = (escape(title), escape(lede));
+        let html = format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title>\n\
+             <style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n<p>{lede}</p>\n"
+        );
+        Self { html }
+    }
+
+    /// Rows under a heading. The first column is aligned left.
+    pub(crate) fn table(&mut self, heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+        let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
+            let cells: String =
+                cells.map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            format!("<tr>{cells}</tr>\n")
+        };
+        self.html.push_str("<table>\n");
+        self.html += &row("th", &mut heading.iter().copied());
+        for cells in rows {
+            self.html += &row("td", &mut cells.iter().map(String::as_str));
+        }
+        self.html.push_str("</table>\n");
+    }
+
+    /// A paragraph.
+    #[expect(dead_code)]
+    pub(crate) fn text(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<p>{}</p>", escape(text));
+    }
+
+    /// Horizontal bars of parts, with a legend.
+    pub(crate) fn bars(&mut self, title: &str, unit: &str, bars: &[Bar]) {
+        let total = |bar: &Bar| bar.parts.iter().map(|(_, n)| n.max(0.0)).sum::<f64>();
+        let longest =
+            bars.iter().map(|bar| total(bar).max(bar.mark.unwrap_or(0.0))).fold(0.0, f64::max);
+        let scale = Scale::new(longest, WIDTH - LABELS - 70.0);
+        let mut names: Vec<&str> = Vec::new();
+        for (name, _) in bars.iter().flat_map(|bar| &bar.parts) {
+            if !names.contains(&name.as_str()) {
+                names.push(name);
+            }
+        }
+        let height = PITCH * bars.len() as f64;
+        let mut svg = scale.grid_below(height, LABELS, unit);
+        for (n, bar) in bars.iter().enumerate() {
+            svg += &draw(bar, &names, &scale, PITCH * n as f64, total(bar));
+        }
+        let legend = legend(&names, height + 50.0);
+        self.figure(title, height + 50.0 + 20.0 * rows_of(names.len()), &(svg + &legend));
+    }
+
+    /// Lines over a common x axis; both axes begin at zero.
+    #[expect(dead_code)]
+    pub(crate) fn lines(&mut self, title: &str, (x_unit, y_unit): (&str, &str), lines: &[Line]) {
+        const HEIGHT: f64 = 280.0;
+        const LEFT: f64 = 90.0;
+        let most = |of: fn(&(f64, f64)) -> f64| {
+            lines.iter().flat_map(|line| &line.points).map(of).fold(0.0, f64::max)
+        };
+        let x = Scale::new(most(|p| p.0), WIDTH - LEFT - 30.0);
+        let y = Scale::new(most(|p| p.1), HEIGHT - 20.0);
+        let mut svg = x.grid_below(HEIGHT, LEFT, x_unit);
+        for value in y.ticks() {
+            let at = HEIGHT - y.at(value);
+            let _ = write!(
+                svg,
+                "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+                 <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                WIDTH - 30.0,
+                LEFT - 6.0,
+                at + 4.0,
+                short(value)
+            );
+        }
+        let _ = write!(svg, "<text x=\"0\" y=\"10\">{}</text>", escape(y_unit));
+        let names: Vec<&str> = lines.iter().map(|line| line.label.as_str()).collect();
+        for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
+            let points: String = line
+                .points
+                .iter()
+                .map(|(a, b)| format!("{:.1},{:.1} ", LEFT + x.at(*a), HEIGHT - y.at(*b)))
+                .collect();
+            let _ = write!(
+                svg,
+                "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+                points.trim_end()
+            );
+        }
+        svg += &legend(&names, HEIGHT + 50.0);
+        self.figure(title, HEIGHT + 50.0 + 20.0 * rows_of(names.len()), &svg);
+    }
+
+    fn figure(&mut self, title: &str, height: f64, svg: &str) {
+        let title = escape(title);
+        let _ = writeln!(
+            self.html,
+            "<h2>{title}</h2>\n<svg viewBox=\"0 -14 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{title}\">{svg}</svg>",
+            height + 14.0
+        );
+    }
+
+    /// The page as text, with what its figures must be read with.
+    pub(crate) fn finish(mut self, machine: &Machine) -> String {
+        let m = machine;
+        let line = format!("{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date);
+        let version = m.versions.get("ringway").map_or("", String::as_str);
+        let _ = writeln!(
+            self.html,
+            "<p class=\"note\">{}; ringway {}. Network namespaces on one machine: these figures say nothing about \
+             network hardware.</p>\n</body></html>",
+            escape(&line),
+            escape(version)
+        );
+        self.html
+    }
+}
+
+fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64, total: f64) -> String {
+    let middle = top + BAR * 0.7;
+    let mut svg = format!(
+        "<text x=\"{}\" y=\"{middle:.1}\" text-anchor=\"end\">{}</text>",
+        LABELS - 8.0,
+        escape(&bar.label)
+    );
+    let mut left = LABELS;
+    for (name, length) in bar.parts.iter().filter(|(_, length)| *length > 0.0) {
+        let width = scale.at(*length);
+        let _ = write!(
+            svg,
+            "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{BAR}\" fill=\"{}\">\
+             <title>{} {}</title></rect>",
+            colour(names, name),
+            escape(name),
+            short(*length)
+        );
+        left += width;
+    }
+    if let Some(mark) = bar.mark {
+        let x = LABELS + scale.at(mark);
+        let _ = write!(
+            svg,
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"#000\" stroke-width=\"3\"/>",
+            top - 3.0,
+            top + BAR + 3.0
+        );
+    }
+    let right = left.max(LABELS + scale.at(bar.mark.unwrap_or(0.0)));
+    let _ = write!(svg, "<text x=\"{:.1}\" y=\"{middle:.1}\">{}</text>", right + 6.0, short(total));
+    svg
+}
+
+fn colour(names: &[&str], name: &str) -> &'static str {
+    let n = names.iter().position(|one| *one == name).unwrap_or(0);
+    COLOURS[n % COLOURS.len()]
+}
+
+/// Entries of a legend stand in columns.
+const COLUMN: f64 = 215.0;
+const COLUMNS: usize = 4;
+
+fn rows_of(entries: usize) -> f64 {
+    entries.div_ceil(COLUMNS) as f64
+}
+
+fn legend(names: &[&str], top: f64) -> String {
+    let mut svg = String::new();
+    for (n, name) in names.iter().enumerate() {
+        let x = (n % COLUMNS) as f64 * COLUMN;
+        let y = top + (n / COLUMNS) as f64 * 20.0;
+        let _ = write!(
+            svg,
+            "<rect x=\"{x}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{y:.0}\">{}</text>",
+            y - 11.0,
+            colour(names, name),
+            x + 17.0,
+            escape(name)
+        );
+    }
+    svg
+}
+
+/// From zero to the most there is, in steps of 1, 2 or 5 times a power of ten.
+struct Scale {
+    most: f64,
+    step: f64,
+    pixels: f64,
+}
+
+impl Scale {
+    fn new(most: f64, pixels: f64) -> Self {
+        let most = if most > 0.0 { most } else { 1.0 };
+        let rough = most / 6.0;
+        let power = 10_f64.powf(rough.log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
+        let step = step.into_iter().find(|step| *step >= rough).unwrap_or(10.0 * power);
+        Self { most, step, pixels }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        value / self.most * self.pixels
+    }
+
+    fn ticks(&self) -> impl Iterator<Item = f64> + '_ {
+        (0..).map(|n| f64::from(n) * self.step).take_while(|value| *value <= self.most * 1.0001)
+    }
+
+    /// Vertical lines from the top to `height`, and their values below.
+    fn grid_below(&self, height: f64, left: f64, unit: &str) -> String {
+        let mut svg = String::new();
+        for value in self.ticks() {
+            let x = left + self.at(value);
+            let _ = write!(
+                svg,
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{height}\" stroke=\"#ddd\"/>\
+                 <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+                height + 16.0,
+                short(value)
+            );
+        }
+        let _ = write!(svg, "<text x=\"0\" y=\"{}\">{}</text>", height + 16.0, escape(unit));
+        svg
+    }
+}
+
+/// A number as short as it can be read.
+fn short(value: f64) -> String {
+    match value.abs() {
+        n if n >= 1e9 => {
+            format!("{:.4}", value / 1e9).trim_end_matches('0').trim_end_matches('.').to_owned()
+                + " G"
+        }
+        n if n >= 1e6 => {
+            format!("{:.3}", value / 1e6).trim_end_matches('0').trim_end_matches('.').to_owned()
+                + " M"
+        }
+        n if n >= 100.0 || n == n.round() => format!("{value:.0}"),
+        n if n >= 1.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_numbers() {
+        for (most, ticks) in [
+            (7.0, vec![0.0, 2.0, 4.0, 6.0]),
+            (1000.0, vec![0.0, 200.0, 400.0, 600.0, 800.0, 1000.0]),
+            (0.0, vec![0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        ] {
+            let found: Vec<f64> = Scale::new(most, 100.0).ticks().collect();
+            let same = found.iter().zip(&ticks).all(|(a, b)| (a - b).abs() < 1e-9);
+            assert!(same && found.len() == ticks.len(), "{most}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (value, text) in [
+            (0.0, "0"),
+            (0.25, "0.250"),
+            (2.5, "2.5"),
+            (1234.0, "1234"),
+            (2.5e6, "2.5 M"),
+            (8e9, "8 G"),
+        ] {
+            assert_eq!(short(value), text);
+        }
+    }
+
+    #[test]
+    fn nothing_gets_out_of_its_element() {
+        let mut page = Page::new("a<b", "c&d");
+        page.table(&["x"], [vec!["<script>".to_owned()]]);
+        let bar = Bar { label: "<i>".into(), parts: vec![("p\"q".into(), 2.0)], mark: Some(3.0) };
+        page.bars("t", "u", &[bar]);
+        let points = vec![(0.0, 0.0), (1.0, 2.0)];
+        page.lines("t", ("s", "bytes"), &[Line { label: "l".into(), points }]);
+        let html = page.finish(&Machine::with(&[]));
+        assert!(html.contains("a&lt;b") && html.contains("c&amp;d") && html.contains("p&quot;q"));
+        assert!(
+            !html.contains("<script>") && !html.contains("<i>") && !html.contains("NaN"),
+            "{html}"
+        );
+        assert_eq!(html.matches("<svg").count(), 2);
+        assert!(html.trim_end().ends_with("</html>"));
+    }
+}

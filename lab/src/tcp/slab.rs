@@ -1,0 +1,176 @@
+//! What the kernel's objects take: /proc/slabinfo (mm/slab_common.c), by cache.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::{Error, Result};
+
+const SLABINFO: &str = "/proc/slabinfo";
+const MEMINFO: &str = "/proc/meminfo";
+/// Where the kernel says which caches it has merged into one (links to the same directory).
+const MERGED: &str = "/sys/kernel/slab";
+/// What a TCP socket, its file and its data are made of begins with one of these.
+const OF_SOCKETS: [&str; 11] = [
+    "TCP",
+    "sock_inode_cache",
+    "dentry",
+    "filp",
+    "kmalloc-",
+    "tw_sock_TCP",
+    "tcp_bind",
+    "request_sock_TCP",
+    "skbuff_",
+    "eventpoll_",
+    "ep_head",
+];
+/// But not what is accounted to whoever runs: pipes, processes and file tables of strangers, while TCP's own buffers are not.
+const OF_STRANGERS: [&str; 2] = ["kmalloc-cg-", "kmalloc-rcl-"];
+/// The one cache where the kernel does not tell them apart.
+pub(super) const ALL: &str = "all slabs";
+
+/// A cache at one moment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Cache {
+    objects: u64,
+    /// Bytes of memory behind an object: the slab's pages, shared out.
+    each: f64,
+}
+
+/// All caches at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Slabs(BTreeMap<String, Cache>);
+
+impl Slabs {
+    /// Now. Where slabinfo cannot be read, the sum of all that /proc/meminfo has.
+    pub(super) fn read() -> Result<Self> {
+        let page = rustix::param::page_size() as u64;
+        match fs::read_to_string(SLABINFO) {
+            Ok(text) => Ok(Self(parse(&text, page))),
+            Err(_) => {
+                let text = fs::read_to_string(MEMINFO)
+                    .map_err(|source| Error::Read { path: MEMINFO.into(), source })?;
+                let bytes = kib_of(&text, "Slab").unwrap_or(0) * 1024;
+                Ok(Self([(ALL.to_owned(), Cache { objects: bytes, each: 1.0 })].into()))
+            }
+        }
+    }
+
+    /// Whether caches are told apart.
+    pub(super) fn by_cache(&self) -> bool {
+        !self.0.contains_key(ALL)
+    }
+
+    /// Objects of a cache.
+    pub(super) fn objects(&self, cache: &str) -> u64 {
+        self.0.get(cache).map_or(0, |cache| cache.objects)
+    }
+
+    /// Bytes that each cache has more than at an earlier moment, or fewer.
+    pub(super) fn since(&self, before: &Self) -> BTreeMap<String, f64> {
+        let more = |(name, now): (&String, &Cache)| {
+            let objects = now.objects as f64 - before.objects(name) as f64;
+            (name.clone(), objects * now.each)
+        };
+        self.0.iter().map(more).filter(|(_, bytes)| *bytes != 0.0).collect()
+    }
+}
+
+/// `name active_objs num_objs objsize objperslab pagesperslab : ...`, after two lines of heading.
+fn parse(text: &str, page: u64) -> BTreeMap<String, Cache> {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        let name = words.next()?.to_owned();
+        let mut number = || words.next()?.parse::<u64>().ok();
+        let (objects, _, _, per_slab, pages) =
+            (number()?, number()?, number()?, number()?, number()?);
+        Some((name, Cache { objects, each: (pages * page) as f64 / per_slab.max(1) as f64 }))
+    };
+    text.lines().skip(2).filter_map(line).collect()
+}
+
+/// A line of /proc/meminfo: `Slab:   123 kB`.
+pub(super) fn kib_of(meminfo: &str, what: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Which names one cache goes by.
+#[derive(Debug, Default)]
+pub(super) struct Names(BTreeMap<String, Vec<String>>);
+
+impl Names {
+    /// As the kernel has merged them. Where it does not say, each has its own alone.
+    pub(super) fn read() -> Self {
+        let mut by_directory: BTreeMap<_, Vec<String>> = BTreeMap::new();
+        for entry in fs::read_dir(Path::new(MERGED)).into_iter().flatten().flatten() {
+            if let Ok(directory) = fs::canonicalize(entry.path()) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if !name.starts_with(':') {
+                    by_directory.entry(directory).or_default().push(name);
+                }
+            }
+        }
+        let mut names = BTreeMap::new();
+        for mut group in by_directory.into_values() {
+            group.sort();
+            for name in &group {
+                names.insert(name.clone(), group.clone());
+            }
+        }
+        Self(names)
+    }
+
+    /// What a cache is called here: the first name of its group that sockets have, with how many others it holds;
+    /// none if there is none.
+    pub(super) fn of_sockets(&self, cache: &str) -> Option<String> {
+        if cache == ALL {
+            return Some(cache.to_owned());
+        }
+        let begins = |name: &str, with: &[&str]| with.iter().any(|prefix| name.starts_with(prefix));
+        let ours = |name: &&str| begins(name, &OF_SOCKETS) && !begins(name, &OF_STRANGERS);
+        let group = self.0.get(cache).map(|group| group.iter().map(String::as_str));
+        let found = match group {
+            Some(group) => group.filter(ours).collect::<Vec<_>>(),
+            None => [cache].into_iter().filter(ours).collect(),
+        };
+        (!found.is_empty()).then(|| found.join("|"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "slabinfo - version: 2.1\n# name <active_objs> ...\n\
+        TCP 26 26 2368 13 8 : tunables 0 0 0 : slabdata 2 2 0\n\
+        dentry 100 126 192 21 1 : tunables 0 0 0 : slabdata 6 6 0\n";
+
+    #[test]
+    fn what_a_cache_has_more() {
+        let before = Slabs(parse(TEXT, 4096));
+        assert_eq!((before.objects("TCP"), before.objects("gone")), (26, 0));
+        let now = Slabs(parse(&TEXT.replace("TCP 26", "TCP 126"), 4096));
+        let more = now.since(&before);
+        // 8 pages for 13 objects: more than the 2368 bytes that one is.
+        assert_eq!(more, [("TCP".to_owned(), 100.0 * 8.0 * 4096.0 / 13.0)].into());
+        assert_eq!(before.since(&now)["TCP"], -more["TCP"]);
+    }
+
+    #[test]
+    fn a_merged_cache_by_the_name_that_sockets_have() {
+        let group = vec!["eventpoll_pwq".to_owned(), "jbd2_x".to_owned(), "tcp_bind_bucket".into()];
+        let names = Names(group.iter().map(|name| (name.clone(), group.clone())).collect());
+        assert_eq!(names.of_sockets("jbd2_x").as_deref(), Some("eventpoll_pwq|tcp_bind_bucket"));
+        assert_eq!(names.of_sockets("kmalloc-512").as_deref(), Some("kmalloc-512"));
+        assert_eq!(names.of_sockets("vm_area_struct"), None);
+        assert_eq!(names.of_sockets("kmalloc-cg-512"), None);
+        assert_eq!(names.of_sockets(ALL).as_deref(), Some(ALL));
+    }
+
+    #[test]
+    fn a_line_of_meminfo() {
+        let text = "SlabX: 1 kB\nSlab:      123 kB\n";
+        assert_eq!((kib_of(text, "Slab"), kib_of(text, "Gone")), (Some(123), None));
+    }
+}

@@ -1,0 +1,52 @@
+//! `ringway bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Ran, binary, needs_root};
+use serde_json::Value;
+
+fn bench(arguments: &[&str]) -> Result<Ran> {
+    Ok(Command::new(binary()?).arg("bench").args(arguments).output()?.into())
+}
+
+#[test]
+fn memory_of_a_socket() -> Result<()> {
+    needs_root!();
+    let page = tempfile::NamedTempFile::new()?;
+    let path = page.path().to_str().context("no UTF-8")?;
+    let states = "established,client-sent-unread,time-wait";
+    let few = ["--connections", "1000", "--rounds", "1", "--only", states, "-o", "json"];
+    let ran = bench(&[&["tcp-memory", "--html", path], &few[..]].concat())?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.tcp-memory/1", "{report}");
+    let bytes = |state: &str, side: &str| -> Result<u64> {
+        let rows = report["states"].as_array().context("no states")?;
+        let is = |row: &&Value| row["state"] == state && row["side"] == side;
+        rows.iter().find(is).and_then(|row| row["bytes_per_socket"].as_u64()).context("no row")
+    };
+    for side in ["client", "server"] {
+        // A socket, its inode, its file and its directory entry: no kernel does it for less than 2 KB.
+        let idle = bytes("established", side)?;
+        ensure!((2000..16_000).contains(&idle), "{side}: {report}");
+    }
+    let queued = bytes("client-sent-unread", "server")? - bytes("established", "server")?;
+    ensure!((200..4000).contains(&queued), "what has not been read is somewhere: {report}");
+    ensure!((100..1500).contains(&bytes("time-wait", "client")?), "{report}");
+    ensure!(bytes("time-wait", "server")? < 400, "{report}");
+    ensure!(ran.err.contains("round 1/1  established"), "no progress: {ran:?}");
+    let html = fs::read_to_string(path)?;
+    ensure!(html.contains("<svg") && html.contains("time-wait, client"), "{html}");
+    Ok(())
+}
+
+#[test]
+fn more_sockets_than_there_can_be() -> Result<()> {
+    needs_root!();
+    let ran = bench(&["tcp-memory", "--connections", "1000000"])?;
+    ensure!(ran.code == 1, "{ran:?}");
+    ensure!(ran.err.contains("are possible; write `--connections "), "{ran:?}");
+    Ok(())
+}
