@@ -66,7 +66,6 @@ impl Page {
     }
 
     /// A paragraph.
-    #[expect(dead_code)]
     pub(crate) fn text(&mut self, text: &str) {
         let _ = writeln!(self.html, "<p>{}</p>", escape(text));
     }
@@ -93,7 +92,6 @@ impl Page {
     }
 
     /// Lines over a common x axis; both axes begin at zero.
-    #[expect(dead_code)]
     pub(crate) fn lines(&mut self, title: &str, (x_unit, y_unit): (&str, &str), lines: &[Line]) {
         const HEIGHT: f64 = 280.0;
         const LEFT: f64 = 90.0;

@@ -18,3 +18,18 @@ pub(crate) fn available() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     kib_of(&meminfo, "MemAvailable").map_or(u64::MAX, |kib| kib * 1024)
 }
+
+/// A number in a file of /proc/sys; of several the last.
+pub(crate) fn sysctl(key: &str) -> Option<u64> {
+    numbers(key)?.pop()
+}
+
+/// Of several the first.
+pub(crate) fn first_of_sysctl(key: &str) -> Option<u64> {
+    numbers(key)?.into_iter().next()
+}
+
+fn numbers(key: &str) -> Option<Vec<u64>> {
+    let text = fs::read_to_string(format!("/proc/sys/{key}")).ok()?;
+    text.split_whitespace().map(|word| word.parse().ok()).collect()
+}

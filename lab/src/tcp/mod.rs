@@ -1,7 +1,21 @@
 //! What TCP costs this machine: memory, connections by the million, the time to make one.
 
-pub mod memory;
+use std::io;
 
+pub mod memory;
+pub mod million;
+
+mod counters;
 mod limits;
 mod slab;
 mod socket;
+
+/// Helper processes of these benches, run by this binary itself as `ringway bench inner JOB`.
+///
+/// # Errors
+/// An unknown job, or it could not be done.
+pub fn inner(job: &str) -> io::Result<()> {
+    let fields: Vec<&str> = job.split(',').collect();
+    let unknown = || io::Error::new(io::ErrorKind::InvalidInput, format!("no such job: {job}"));
+    million::inner(&fields).unwrap_or_else(|| Err(unknown()))
+}

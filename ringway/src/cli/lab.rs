@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ringway_lab::tcp::memory;
+use ringway_lab::tcp::{memory, million};
 use ringway_lab::{demo, engine as engine_bench, lb, packet};
 
 use super::OutputArgs;
@@ -66,6 +66,14 @@ pub enum Bench {
     Capture(BenchCaptureArgs),
     /// Bytes that a TCP socket takes of the kernel's memory, state by state.
     TcpMemory(BenchTcpMemoryArgs),
+    /// A million TCP connections on this machine, and what they take.
+    Million(BenchMillionArgs),
+    /// A job for a bench's own helper processes.
+    #[command(hide = true)]
+    Inner {
+        /// Which.
+        job: String,
+    },
 }
 
 /// `ringway bench lb`
@@ -213,6 +221,37 @@ pub struct BenchTcpMemoryArgs {
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    #[command(flatten)]
+    pub html: HtmlArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench million`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. A million take about 9 GB and four minutes, both schemes together; runs in network \
+    namespaces of its own, by helper processes that end with it. Says how many are possible where there is too little \
+    memory or too few files. Exit code 1 when not all connections were there and carried data.\n\nExamples:\n  \
+    ringway bench million\n  ringway bench million --connections 100000 --scheme many-server-ports -o json\n  \
+    ringway bench million --connections 50000 --no-pace"
+)]
+pub struct BenchMillionArgs {
+    /// Connections, established at the same time.
+    #[arg(long, value_name = "N", default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub connections: u64,
+    /// What there are many of [default: one after the other].
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(million::Scheme::ALL.map(million::Scheme::name))
+            .try_map(|name| name.parse::<million::Scheme>()))]
+    pub scheme: Vec<million::Scheme>,
+    /// Connections a second [default: 5000 for each processor].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub rate: Option<u64>,
+    /// All at once and to queues of 128: shows what overflows.
+    #[arg(long, conflicts_with = "rate")]
+    pub no_pace: bool,
     #[command(flatten)]
     pub html: HtmlArgs,
     #[command(flatten)]

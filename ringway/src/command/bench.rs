@@ -5,13 +5,13 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use ringway_lab::tcp::memory;
+use ringway_lab::tcp::{self, memory, million};
 use ringway_lab::{capture, engine, lb, packet};
 use serde::Serialize;
 
 use crate::cli::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchPacketArgs,
-    BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchMillionArgs,
+    BenchPacketArgs, BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
 };
 use crate::exit::{self, Exit};
 use crate::table;
@@ -24,6 +24,11 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
         Bench::Engine(args) => engines(args),
         Bench::Capture(args) => captures(args),
         Bench::TcpMemory(args) => tcp_memory(args),
+        Bench::Million(args) => many_connections(args),
+        Bench::Inner { job } => {
+            tcp::inner(job)?;
+            Ok(Exit::Done)
+        }
     }
 }
 
@@ -98,6 +103,21 @@ fn tcp_memory(args: &BenchTcpMemoryArgs) -> anyhow::Result<Exit> {
     let report = memory::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
     Ok(Exit::Done)
+}
+
+fn many_connections(args: &BenchMillionArgs) -> anyhow::Result<Exit> {
+    let mut options = million::Options {
+        connections: args.connections,
+        rate: args.rate,
+        paced: !args.no_pace,
+        ..million::Options::default()
+    };
+    if !args.scheme.is_empty() {
+        options.schemes.clone_from(&args.scheme);
+    }
+    let report = million::run_guarded(&options, |line| exit::say(line))?;
+    show(&report, &args.output, &args.html, || report.html())?;
+    Ok(if report.ok() { Exit::Done } else { Exit::Failed })
 }
 
 /// Prints a report as asked for, and writes its page.

@@ -210,7 +210,7 @@ impl Moment {
             quiet = if moved <= 64 { quiet + 1 } else { 0 };
             last = now;
         }
-        let sockstat = fs::read_to_string("/proc/net/sockstat").unwrap_or_default();
+        let sockstat = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap_or_default();
         Ok(Self { slabs: last, charged: tcp_pages(&sockstat).unwrap_or(0) })
     }
 

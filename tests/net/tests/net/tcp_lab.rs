@@ -50,3 +50,33 @@ fn more_sockets_than_there_can_be() -> Result<()> {
     ensure!(ran.err.contains("are possible; write `--connections "), "{ran:?}");
     Ok(())
 }
+
+#[test]
+fn many_connections_by_both_schemes() -> Result<()> {
+    needs_root!();
+    let ran = bench(&["million", "--connections", "3000", "--rate", "20000", "-o", "json"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.million/1", "{report}");
+    let rounds = report["rounds"].as_array().context("no rounds")?;
+    let schemes: Vec<_> = rounds.iter().map(|round| round["scheme"].as_str()).collect();
+    ensure!(schemes == [Some("many-client-ips"), Some("many-server-ports")], "{report}");
+    for round in rounds {
+        ensure!(round["accepted"] == 3000 && round["sockets_by_diag"] == 6000, "{round}");
+        ensure!(round["echoed"] == 1000 && round["sampled"] == 1000, "{round}");
+        ensure!(
+            round["counters"]["ListenOverflows"].is_null(),
+            "paced, so nothing overflows: {round}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn more_connections_than_memory() -> Result<()> {
+    needs_root!();
+    let ran = bench(&["million", "--connections", "100000000"])?;
+    ensure!(ran.code == 1, "{ran:?}");
+    ensure!(ran.err.contains("GiB needed") && ran.err.contains("are possible"), "{ran:?}");
+    Ok(())
+}

@@ -1,0 +1,201 @@
+//! How many processes, addresses and ports many connections take, and whether this machine has what they need.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::named::named;
+use crate::{Error, Result};
+
+/// Ports of a client's address that connect to one server port.
+pub(super) const PORTS: u64 = 50_000;
+/// The first of them.
+const FIRST_PORT: u16 = 10_000;
+/// The server's, or the first of them.
+pub(super) const SERVER_PORT: u16 = 5000;
+/// Where servers listen.
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
+/// Both ends of an idle connection in the kernel, with its files and what slabs waste, and some to spare
+/// (`ringway bench tcp-memory` has it exactly).
+const BYTES: u64 = 9_000;
+/// A helper process.
+const PROCESS_BYTES: u64 = 8 << 20;
+/// Files that a helper has beside its connections.
+const OTHER_FILES: u64 = 100;
+/// SO_REUSEPORT shares connections out by their hash, so not evenly: servers have room for a twentieth more.
+const UNEVEN: u64 = 20;
+/// Addresses 127.1.0.1 to 127.1.250.1, or as many ports.
+const MOST_GROUPS: u64 = 250;
+
+/// Which part of the four that name a connection is many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// One server port, and an address of the client for each 50 000 connections.
+    ManyClientIps,
+    /// One address of the client, and a server port for each 50 000 connections.
+    ManyServerPorts,
+}
+
+impl Scheme {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::ManyClientIps, Self::ManyServerPorts];
+
+    /// Its name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ManyClientIps => "many-client-ips",
+            Self::ManyServerPorts => "many-server-ports",
+        }
+    }
+
+    /// From where to where the connection of this number goes; no two the same.
+    pub(super) fn addresses(self, number: u64) -> (SocketAddrV4, SocketAddrV4) {
+        let group = (number / PORTS) as u16;
+        let port = FIRST_PORT + (number % PORTS) as u16;
+        let (third, server) = match self {
+            Self::ManyClientIps => (group as u8, SERVER_PORT),
+            Self::ManyServerPorts => (0, SERVER_PORT + group),
+        };
+        let client = SocketAddrV4::new(Ipv4Addr::new(127, 1, third, 1), port);
+        (client, SocketAddrV4::new(SERVER, server))
+    }
+}
+
+named!(Scheme, Error::NoSuchCase);
+
+/// What the machine has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Open files of a process.
+    pub files: u64,
+    /// Open files that all processes together may still have (fs.file-max).
+    pub all_files: u64,
+    /// Processes that there may still be.
+    pub processes: u64,
+    /// Bytes that can be had without swapping.
+    pub memory: u64,
+}
+
+/// How it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub connections: u64,
+    pub servers: u64,
+    pub clients: u64,
+    /// Addresses of the client, or ports of the server.
+    pub groups: u64,
+    /// Memory that it takes.
+    pub bytes: u64,
+}
+
+impl Plan {
+    /// For so many connections, whatever the machine has but for files of a process.
+    fn of(connections: u64, files: u64) -> Self {
+        let each = files.saturating_sub(OTHER_FILES).max(1);
+        let servers = (connections + connections / UNEVEN).div_ceil(each);
+        let clients = connections.div_ceil(each);
+        let bytes = connections * BYTES + (servers + clients) * PROCESS_BYTES;
+        Self { connections, servers, clients, groups: connections.div_ceil(PORTS), bytes }
+    }
+
+    /// What is too little for it, and where that is set.
+    fn short_of(&self, limits: &Limits) -> Option<String> {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        // A fifth stays free.
+        let memory = limits.memory / 5 * 4;
+        let needs = |what: String| Some(what);
+        if self.bytes > memory {
+            let (need, have) = (gib(self.bytes), gib(memory));
+            return needs(format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)"));
+        }
+        if self.connections * 2 > limits.all_files {
+            return needs("files in all (`sysctl fs.file-max`)".into());
+        }
+        if self.servers + self.clients > limits.processes {
+            let need = self.servers + self.clients;
+            return needs(format!(
+                "processes ({need} needed by a limit of {} open files each: `ulimit -Hn`, `ulimit -u`)",
+                limits.files
+            ));
+        }
+        (self.groups > MOST_GROUPS).then(|| "addresses and ports".into())
+    }
+
+    /// For so many connections here.
+    pub(super) fn new(connections: u64, limits: &Limits) -> Result<Self> {
+        let plan = Self::of(connections, limits.files);
+        let Some(short) = plan.short_of(limits) else { return Ok(plan) };
+        // What is short for some is so for more.
+        let (mut fits, mut fails) = (0, connections);
+        while fails - fits > 1 {
+            let middle = fits + (fails - fits) / 2;
+            match Self::of(middle, limits.files).short_of(limits) {
+                None => fits = middle,
+                Some(_) => fails = middle,
+            }
+        }
+        // Round, and memory moves.
+        let possible = if fits >= 1000 { fits / 1000 * 1000 } else { fits };
+        Err(Error::TooMany { asked: connections, possible, short })
+    }
+
+    /// The numbers of the connections that a client process makes.
+    pub(super) fn of_client(&self, client: u64) -> std::ops::Range<u64> {
+        let at = |n: u64| self.connections * n / self.clients;
+        at(client)..at(client + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const LIMITS: Limits =
+        Limits { files: 20_000, all_files: 2_400_000, processes: 30_000, memory: 24 << 30 };
+
+    #[test]
+    fn a_million_by_processes_of_20_000_files() {
+        let plan = Plan::new(1_000_000, &LIMITS).unwrap();
+        assert_eq!((plan.clients, plan.servers, plan.groups), (51, 53, 20));
+        let mut next = 0;
+        for client in 0..plan.clients {
+            let numbers = plan.of_client(client);
+            assert_eq!(numbers.start, next);
+            assert!(numbers.end - next + OTHER_FILES <= LIMITS.files);
+            next = numbers.end;
+        }
+        assert_eq!(next, 1_000_000);
+    }
+
+    #[test]
+    fn what_is_possible_is() {
+        for (limits, short) in [
+            (Limits { memory: 4 << 30, ..LIMITS }, "memory (8."),
+            (Limits { all_files: 100_000, ..LIMITS }, "fs.file-max"),
+            (Limits { processes: 20, ..LIMITS }, "ulimit"),
+        ] {
+            let Err(Error::TooMany { possible, short: said, .. }) = Plan::new(1_000_000, &limits)
+            else {
+                panic!("{limits:?}")
+            };
+            assert!(said.contains(short), "{said}");
+            assert!(possible > 10_000 && Plan::new(possible, &limits).is_ok(), "{possible}");
+            assert!(Plan::new(possible + 2000, &limits).is_err(), "{possible}");
+        }
+        let message = Plan::new(100_000_000, &LIMITS).unwrap_err().to_string();
+        assert!(message.contains("write `--connections "), "{message}");
+    }
+
+    #[test]
+    fn no_two_connections_are_the_same() {
+        for scheme in Scheme::ALL {
+            let numbers = [0, 1, PORTS - 1, PORTS, PORTS + 1, 2 * PORTS, MOST_GROUPS * PORTS - 1];
+            let all: HashSet<_> = numbers.map(|n| scheme.addresses(n)).into();
+            assert_eq!(all.len(), numbers.len());
+        }
+        let (client, server) = Scheme::ManyClientIps.addresses(PORTS + 2);
+        assert_eq!((client.to_string(), server.port()), ("127.1.1.1:10002".into(), 5000));
+        let (client, server) = Scheme::ManyServerPorts.addresses(PORTS + 2);
+        assert_eq!((client.to_string(), server.port()), ("127.1.0.1:10002".into(), 5001));
+    }
+}

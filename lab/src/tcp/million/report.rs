@@ -1,0 +1,273 @@
+//! The result: JSON by serde, a table, a page.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+use ringway_testnet::Namespace;
+use serde::Serialize;
+
+use super::Scheme;
+use crate::machine::Machine;
+use crate::plot::{Line, Page};
+use crate::tcp::counters::{Counters, in_words};
+use crate::tcp::slab::kib_of;
+use crate::{Error, Result};
+
+/// Name and version of the JSON form.
+pub const SCHEMA: &str = "ringway.bench.million/1";
+
+/// What came of it. [`fmt::Display`] is for people.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// Connections asked for.
+    pub connections: u64,
+    /// Whether connecting was paced.
+    pub paced: bool,
+    /// Processes that share listeners.
+    pub server_processes: u64,
+    /// Processes that connect.
+    pub client_processes: u64,
+    /// Memory that it was taken to need beforehand.
+    pub needed_bytes: u64,
+    /// Each scheme.
+    pub rounds: Vec<Round>,
+    /// Where this was done.
+    pub machine: Machine,
+}
+
+/// One scheme.
+#[derive(Debug, Clone, Serialize)]
+pub struct Round {
+    /// Which.
+    pub scheme: Scheme,
+    /// Addresses of the client, or ports of the server.
+    pub groups: u64,
+    /// Connections a second at most; none: not paced.
+    pub rate_per_s: Option<u64>,
+    /// Connections that clients have.
+    pub connected: u64,
+    /// Connections that servers have.
+    pub accepted: u64,
+    /// Established sockets by inet_diag (`ss`): two for each connection.
+    pub sockets_by_diag: u64,
+    /// Connections that a token was sent over.
+    pub sampled: u64,
+    /// Tokens that came back.
+    pub echoed: u64,
+    /// Seconds that connecting took.
+    pub connect_s: f64,
+    /// The longest that a connection took, in milliseconds.
+    pub slowest_connect_ms: f64,
+    /// Seconds until all was gone again.
+    pub teardown_s: f64,
+    /// Counters of trouble that moved.
+    pub counters: BTreeMap<&'static str, u64>,
+    /// The memory curve.
+    pub samples: Vec<Sample>,
+}
+
+/// One moment.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Sample {
+    /// Seconds since the first connection.
+    pub at_s: f64,
+    /// Established sockets in the namespace, both ends of each connection.
+    pub established: u64,
+    /// The kernel's objects, of everybody.
+    pub slab_bytes: u64,
+    /// Memory that could still be had.
+    pub available_bytes: u64,
+}
+
+impl Sample {
+    pub(super) fn now(namespace: &Namespace, at: Duration) -> Result<Self> {
+        let established = namespace.run(Counters::read)??.get("CurrEstab");
+        let path = "/proc/meminfo";
+        let text =
+            fs::read_to_string(path).map_err(|source| Error::Read { path: path.into(), source })?;
+        let bytes = |what| kib_of(&text, what).unwrap_or(0) * 1024;
+        Ok(Self {
+            at_s: (at.as_secs_f64() * 1000.0).round() / 1000.0,
+            established,
+            slab_bytes: bytes("Slab"),
+            available_bytes: bytes("MemAvailable"),
+        })
+    }
+}
+
+impl Round {
+    /// Bytes of slabs for a connection, both ends.
+    pub fn slab_bytes_per_connection(&self) -> Option<u64> {
+        let (first, last) = (self.samples.first()?, self.samples.last()?);
+        last.slab_bytes.checked_sub(first.slab_bytes)?.checked_div(self.accepted)
+    }
+
+    fn ok(&self, connections: u64) -> bool {
+        self.connected == connections
+            && self.accepted == connections
+            && self.sockets_by_diag == 2 * connections
+            && self.echoed == self.sampled
+    }
+}
+
+impl Report {
+    /// Whether all connections were there and carried data. Nothing is promised where nobody paces.
+    pub fn ok(&self) -> bool {
+        !self.paced || self.rounds.iter().all(|round| round.ok(self.connections))
+    }
+
+    /// One self-contained page with the memory curve.
+    pub fn html(&self) -> String {
+        let title = format!("{} connections on one machine", self.connections);
+        let lede = format!(
+            "{} server processes share listeners, {} client processes connect; both ends are here.",
+            self.server_processes, self.client_processes
+        );
+        let mut page = Page::new(&title, &lede);
+        let lines = |of: fn(&Round, &Sample) -> (f64, f64)| -> Vec<Line> {
+            let line = |round: &Round| Line {
+                label: round.scheme.to_string(),
+                points: round.samples.iter().map(|sample| of(round, sample)).collect(),
+            };
+            self.rounds.iter().map(line).collect()
+        };
+        page.lines(
+            "The kernel's objects",
+            ("connections", "bytes of slabs"),
+            &lines(|round, sample| {
+                let start = round.samples.first().map_or(0, |first| first.slab_bytes);
+                let grown = sample.slab_bytes.saturating_sub(start);
+                ((sample.established / 2) as f64, grown as f64)
+            }),
+        );
+        page.lines(
+            "Connections",
+            ("seconds", "connections"),
+            &lines(|_, sample| (sample.at_s, (sample.established / 2) as f64)),
+        );
+        page.text(&self.to_string());
+        page.finish(&self.machine)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        for round in &self.rounds {
+            let many = match round.scheme {
+                Scheme::ManyClientIps => "addresses of the client",
+                Scheme::ManyServerPorts => "ports of the server",
+            };
+            let pace =
+                round.rate_per_s.map_or("not paced".into(), |rate| format!("at most {rate}/s"));
+            let slab = round.slab_bytes_per_connection();
+            writeln!(f, "{} ({} {many}), {pace}", round.scheme, round.groups)?;
+            writeln!(
+                f,
+                "  {:>10}  connected, slowest in {:.1} ms",
+                round.connected, round.slowest_connect_ms
+            )?;
+            writeln!(f, "  {:>10}  accepted", round.accepted)?;
+            writeln!(
+                f,
+                "  {:>10}  established sockets by inet_diag, two for each",
+                round.sockets_by_diag
+            )?;
+            writeln!(
+                f,
+                "  {:>10}  of {} sampled carried data there and back",
+                round.echoed, round.sampled
+            )?;
+            let slab = slab.map_or_else(|| "-".into(), |bytes| bytes.to_string());
+            writeln!(f, "  {slab:>10}  bytes of slabs for a connection, both ends")?;
+            writeln!(
+                f,
+                "  {:>10.1}  s to connect, {:.1} s to take down",
+                round.connect_s, round.teardown_s
+            )?;
+            writeln!(f, "  {}", in_words(&round.counters))?;
+        }
+        writeln!(
+            f,
+            "\n{} server and {} client processes; {:.1} GiB were to be needed",
+            self.server_processes,
+            self.client_processes,
+            gib(self.needed_bytes)
+        )?;
+        let m = &self.machine;
+        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let sample = |at_s, established, slab_bytes| Sample {
+            at_s,
+            established,
+            slab_bytes,
+            available_bytes: 1,
+        };
+        let round = Round {
+            scheme: Scheme::ManyClientIps,
+            groups: 1,
+            rate_per_s: Some(10),
+            connected: 100,
+            accepted: 100,
+            sockets_by_diag: 200,
+            sampled: 10,
+            echoed: 10,
+            connect_s: 1.0,
+            slowest_connect_ms: 0.1,
+            teardown_s: 0.1,
+            counters: BTreeMap::new(),
+            samples: vec![sample(0.0, 0, 1000), sample(1.0, 200, 801_000)],
+        };
+        Report {
+            schema: SCHEMA,
+            connections: 100,
+            paced: true,
+            server_processes: 1,
+            client_processes: 1,
+            needed_bytes: 1 << 30,
+            rounds: vec![round],
+            machine: Machine::with(&[]),
+        }
+    }
+
+    #[test]
+    fn all_or_not_ok() {
+        assert!(report().ok());
+        let broken: [fn(&mut Round); 4] = [
+            |round| round.connected -= 1,
+            |round| round.accepted -= 1,
+            |round| round.sockets_by_diag -= 1,
+            |round| round.echoed -= 1,
+        ];
+        for break_it in broken {
+            let mut report = report();
+            break_it(&mut report.rounds[0]);
+            assert!(!report.ok(), "{report:?}");
+        }
+    }
+
+    #[test]
+    fn what_it_says() {
+        let report = report();
+        assert_eq!(report.rounds[0].slab_bytes_per_connection(), Some(8000));
+        let text = report.to_string();
+        assert!(
+            text.contains("8000  bytes of slabs") && text.contains("no counter of trouble"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["rounds"][0]["scheme"], "many-client-ips");
+        assert!(report.html().contains("<polyline"));
+    }
+}
