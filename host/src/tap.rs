@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::netlink::{Netlink, Request};
 use crate::{Error, Result, links};
@@ -18,7 +18,7 @@ const RTA_TABLE: u16 = 15;
 /// long as this value.
 #[derive(Debug)]
 pub struct Tap {
-    _file: OwnedFd,
+    file: OwnedFd,
     name: String,
     ifindex: u32,
 }
@@ -35,7 +35,7 @@ impl Tap {
         let (file, name) = open(pattern).map_err(failed)?;
         let ifindex = links::by_name(&name)?.ifindex;
         set_up(ifindex, mtu)?;
-        Ok(Self { _file: file, name, ifindex })
+        Ok(Self { file, name, ifindex })
     }
 
     /// Its name.
@@ -64,6 +64,13 @@ impl Tap {
         let family = if v6 { "IPv6" } else { "IPv4" };
         let what = format!("routing table {table} of {family} into {}", self.name);
         Netlink::open()?.execute(&what, request)
+    }
+}
+
+/// What is read from it are frames that were sent to the device, one each; what is written it has received.
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

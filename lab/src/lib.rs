@@ -6,7 +6,7 @@
 //! [`engine`] is `ringway bench engine`: packet programs in user space, beside DPDK's and the kernel's sockets.
 //! [`live`] is `ringway gen --port xdp:IFACE`: frames out of the kernel itself.
 //! [`packet`] is `ringway bench packet`: nanoseconds that a packet costs in the gateway's programs.
-//! [`tcp`] is `ringway bench tcp-memory` and `million`: what TCP costs this machine.
+//! [`tcp`] is `ringway bench tcp-memory`, `million` and `tcp-connect`: what TCP costs this machine.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

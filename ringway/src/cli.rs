@@ -19,7 +19,7 @@ pub use self::engine::{
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::lab::{
     Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchMillionArgs,
-    BenchPacketArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
+    BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
 };
 pub use self::size::SizeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};

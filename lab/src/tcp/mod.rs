@@ -2,6 +2,7 @@
 
 use std::io;
 
+pub mod connect;
 pub mod memory;
 pub mod million;
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ringway_lab::tcp::{memory, million};
+use ringway_lab::tcp::{connect, memory, million};
 use ringway_lab::{demo, engine as engine_bench, lb, packet};
 
 use super::OutputArgs;
@@ -68,6 +68,8 @@ pub enum Bench {
     TcpMemory(BenchTcpMemoryArgs),
     /// A million TCP connections on this machine, and what they take.
     Million(BenchMillionArgs),
+    /// How long connecting takes, and what makes it a second longer.
+    TcpConnect(BenchTcpConnectArgs),
     /// A job for a bench's own helper processes.
     #[command(hide = true)]
     Inner {
@@ -252,6 +254,33 @@ pub struct BenchMillionArgs {
     /// All at once and to queues of 128: shows what overflows.
     #[arg(long, conflicts_with = "rate")]
     pub no_pace: bool,
+    #[command(flatten)]
+    pub html: HtmlArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench tcp-connect`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by two TAP devices \
+    with this process between them. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
+    ringway bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway bench tcp-connect --html connect.html"
+)]
+pub struct BenchTcpConnectArgs {
+    /// Only these experiments.
+    #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(connect::Experiment::ALL.map(connect::Experiment::name))
+            .try_map(|name| name.parse::<connect::Experiment>()))]
+    pub only: Vec<connect::Experiment>,
+    /// Connections that are made, one by one and all at once.
+    #[arg(long, value_name = "N", default_value_t = 500,
+        value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub connections: u32,
+    /// Sockets in TIME_WAIT that make ports scarce.
+    #[arg(long, value_name = "N", default_value_t = 30_000,
+        value_parser = clap::value_parser!(u32).range(100..=40_000))]
+    pub time_wait: u32,
     #[command(flatten)]
     pub html: HtmlArgs,
     #[command(flatten)]

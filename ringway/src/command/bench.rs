@@ -5,13 +5,13 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use ringway_lab::tcp::{self, memory, million};
+use ringway_lab::tcp::{self, connect, memory, million};
 use ringway_lab::{capture, engine, lb, packet};
 use serde::Serialize;
 
 use crate::cli::{
     Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchMillionArgs,
-    BenchPacketArgs, BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
+    BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
 };
 use crate::exit::{self, Exit};
 use crate::table;
@@ -25,6 +25,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
         Bench::Capture(args) => captures(args),
         Bench::TcpMemory(args) => tcp_memory(args),
         Bench::Million(args) => many_connections(args),
+        Bench::TcpConnect(args) => tcp_connect(args),
         Bench::Inner { job } => {
             tcp::inner(job)?;
             Ok(Exit::Done)
@@ -116,6 +117,18 @@ fn many_connections(args: &BenchMillionArgs) -> anyhow::Result<Exit> {
         options.schemes.clone_from(&args.scheme);
     }
     let report = million::run_guarded(&options, |line| exit::say(line))?;
+    show(&report, &args.output, &args.html, || report.html())?;
+    Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn tcp_connect(args: &BenchTcpConnectArgs) -> anyhow::Result<Exit> {
+    let options = connect::Options {
+        connections: args.connections,
+        time_wait: args.time_wait,
+        only: args.only.clone(),
+        ..connect::Options::default()
+    };
+    let report = connect::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use ringway_testnet::{Namespace, wait_until};
 
 pub use plan::Scheme;
+use report::bytes_in_words;
 pub use report::{Report, Round, SCHEMA, Sample};
 
 use self::fleet::Helper;
@@ -79,10 +80,10 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     needs_root("bench million")?;
     let plan = Plan::new(options.connections, &limits_here())?;
     progress(&format!(
-        "{} connections need about {:.1} GiB of {:.1} GiB, {} server and {} client processes",
+        "{} connections need about {} of {}, {} server and {} client processes",
         plan.connections,
-        plan.bytes as f64 / f64::from(1 << 30),
-        limits::available() as f64 / f64::from(1 << 30),
+        bytes_in_words(plan.bytes),
+        bytes_in_words(limits::available()),
         plan.servers,
         plan.clients
     ));
@@ -203,10 +204,10 @@ fn tell(scheme: Scheme, plan: &Plan, samples: &[Sample]) -> Option<String> {
     let every = (TELL.as_millis() / LOOK.as_millis()) as usize;
     samples.len().is_multiple_of(every).then(|| {
         format!(
-            "{scheme}: {:>8} of {} connections, slabs {:.2} GiB",
+            "{scheme}: {:>8} of {} connections, slabs {}",
             now.established / 2,
             plan.connections,
-            now.slab_bytes as f64 / f64::from(1 << 30)
+            bytes_in_words(now.slab_bytes)
         )
     })
 }

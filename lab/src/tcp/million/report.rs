@@ -156,7 +156,6 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         for round in &self.rounds {
             let many = match round.scheme {
                 Scheme::ManyClientIps => "addresses of the client",
@@ -193,14 +192,20 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{} server and {} client processes; {:.1} GiB were to be needed",
+            "\n{} server and {} client processes; {} were to be needed",
             self.server_processes,
             self.client_processes,
-            gib(self.needed_bytes)
+            bytes_in_words(self.needed_bytes)
         )?;
         let m = &self.machine;
         writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
     }
+}
+
+/// `80 MiB`, `9.2 GiB`.
+pub(super) fn bytes_in_words(bytes: u64) -> String {
+    let mib = bytes as f64 / f64::from(1 << 20);
+    if mib < 1000.0 { format!("{mib:.0} MiB") } else { format!("{:.1} GiB", mib / 1024.0) }
 }
 
 #[cfg(test)]

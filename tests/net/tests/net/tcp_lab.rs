@@ -80,3 +80,40 @@ fn more_connections_than_memory() -> Result<()> {
     ensure!(ran.err.contains("GiB needed") && ran.err.contains("are possible"), "{ran:?}");
     Ok(())
 }
+
+/// Overflows are there with the second that they cost and the counter that tells; and not where queues are long.
+#[test]
+fn connecting_and_what_delays_it() -> Result<()> {
+    needs_root!();
+    let few = ["--connections", "20", "--time-wait", "500", "-o", "json"];
+    let ran = bench(&[&["tcp-connect"], &few[..]].concat())?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.tcp-connect/1", "{report}");
+    let row = |experiment: &str, case: &str| -> Result<Value> {
+        let is = |row: &&Value| row["experiment"] == experiment && row["case"] == case;
+        let row = report["rows"].as_array().and_then(|rows| rows.iter().find(is));
+        row.cloned().with_context(|| format!("no {experiment}, {case}: {report}"))
+    };
+    let count = |row: &Value, what: &str| row["counters"][what].as_u64().unwrap_or(0);
+    for way in ["loopback", "veth"] {
+        ensure!(row(way, "one by one")?["connections"] == 20, "{report}");
+        ensure!(row(way, "all at once")?["connections"] == 20, "{report}");
+    }
+    let far = row("delayed", "40 ms, one by one")?;
+    ensure!(far["connect_p50_us"].as_f64() >= Some(40_000.0), "less than its round trip: {far}");
+    let short = row("accept-queue", "backlog of 16")?;
+    ensure!(short["a_second_late"].as_u64() > Some(10), "{short}");
+    ensure!(
+        count(&short, "ListenOverflows") > 10 && count(&short, "TCPSynRetrans") > 10,
+        "{short}"
+    );
+    let long = row("accept-queue", "backlog of 4096")?;
+    ensure!(long["a_second_late"] == 0 && count(&long, "ListenOverflows") == 0, "{long}");
+    let syns = row("syn-queue", "backlog of 16, no cookies")?;
+    ensure!(syns["a_second_late"].as_u64() > Some(10), "{syns}");
+    ensure!(count(&syns, "TCPReqQFullDrop") > 10, "{syns}");
+    ensure!(row("syn-queue", "backlog of 16, cookies")?["a_second_late"] == 0, "{report}");
+    ensure!(row("ports", "500 TIME_WAIT, 100 free")?["connections"] == 50, "{report}");
+    Ok(())
+}
