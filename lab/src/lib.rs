@@ -4,6 +4,7 @@
 //! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
 //! [`capture`] is `ringway bench capture`: what it costs to look at every packet, and to look at none.
 //! [`engine`] is `ringway bench engine`: packet programs in user space, beside DPDK's and the kernel's sockets.
+//! [`kernel_path`] is `ringway bench kernel-path`: what a packet, a request and a copy cost in the kernel.
 //! [`live`] is `ringway gen --port xdp:IFACE`: frames out of the kernel itself.
 //! [`packet`] is `ringway bench packet`: nanoseconds that a packet costs in the gateway's programs.
 //! [`tcp`] is `ringway bench tcp-memory`, `million` and `tcp-connect`: what TCP costs this machine.
@@ -14,6 +15,7 @@ pub mod capture;
 pub mod demo;
 pub mod engine;
 mod error;
+pub mod kernel_path;
 pub mod lb;
 pub mod live;
 mod machine;

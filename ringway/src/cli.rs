@@ -18,8 +18,8 @@ pub use self::engine::{
 };
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::lab::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchMillionArgs,
-    BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchKernelPathArgs, BenchLbArgs,
+    BenchMillionArgs, BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
 };
 pub use self::size::SizeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};

@@ -9,7 +9,7 @@ pub mod million;
 mod counters;
 mod limits;
 mod slab;
-mod socket;
+pub(crate) mod socket;
 
 /// Helper processes of these benches, run by this binary itself as `ringway bench inner JOB`.
 ///

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use ringway_lab::tcp::{connect, memory, million};
-use ringway_lab::{demo, engine as engine_bench, lb, packet};
+use ringway_lab::{demo, engine as engine_bench, kernel_path, lb, packet};
 
 use super::OutputArgs;
 
@@ -70,6 +70,8 @@ pub enum Bench {
     Million(BenchMillionArgs),
     /// How long connecting takes, and what makes it a second longer.
     TcpConnect(BenchTcpConnectArgs),
+    /// What a packet, a request and a copy cost in the kernel, and where the time goes.
+    KernelPath(BenchKernelPathArgs),
     /// A job for a bench's own helper processes.
     #[command(hide = true)]
     Inner {
@@ -281,6 +283,34 @@ pub struct BenchTcpConnectArgs {
     #[arg(long, value_name = "N", default_value_t = 30_000,
         value_parser = clap::value_parser!(u32).range(100..=40_000))]
     pub time_wait: u32,
+    #[command(flatten)]
+    pub html: HtmlArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// `ringway bench kernel-path`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Needs root. Takes a minute; runs in network namespaces of its own. What this kernel does not allow is skipped, \
+    with the reason. Keep the machine quiet: softirq time is that of all processors.\n\nExamples:\n  \
+    ringway bench kernel-path\n  ringway bench kernel-path --only receive --rate 50000 --seconds 5 -o json\n  \
+    ringway bench kernel-path --html kernel-path.html"
+)]
+pub struct BenchKernelPathArgs {
+    /// Only these.
+    #[arg(long, value_name = "GROUP", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(kernel_path::Group::ALL.map(kernel_path::Group::name))
+            .try_map(|name| name.parse::<kernel_path::Group>()))]
+    pub only: Vec<kernel_path::Group>,
+    /// Packets a second that come in.
+    #[arg(long, value_name = "N", default_value_t = 20_000,
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub rate: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 2,
+        value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: u64,
     #[command(flatten)]
     pub html: HtmlArgs,
     #[command(flatten)]

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ringway_lab::tcp::{self, connect, memory, million};
-use ringway_lab::{capture, engine, lb, packet};
+use ringway_lab::{capture, engine, kernel_path, lb, packet};
 use serde::Serialize;
 
 use crate::cli::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchLbArgs, BenchMillionArgs,
-    BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, HtmlArgs, Output, OutputArgs,
+    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchKernelPathArgs, BenchLbArgs,
+    BenchMillionArgs, BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, HtmlArgs, Output,
+    OutputArgs,
 };
 use crate::exit::{self, Exit};
 use crate::table;
@@ -26,6 +27,7 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
         Bench::TcpMemory(args) => tcp_memory(args),
         Bench::Million(args) => many_connections(args),
         Bench::TcpConnect(args) => tcp_connect(args),
+        Bench::KernelPath(args) => kernel(args),
         Bench::Inner { job } => {
             tcp::inner(job)?;
             Ok(Exit::Done)
@@ -131,6 +133,18 @@ fn tcp_connect(args: &BenchTcpConnectArgs) -> anyhow::Result<Exit> {
     let report = connect::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
     Ok(if report.ok() { Exit::Done } else { Exit::Failed })
+}
+
+fn kernel(args: &BenchKernelPathArgs) -> anyhow::Result<Exit> {
+    let options = kernel_path::Options {
+        rate: args.rate,
+        duration: Duration::from_secs(args.seconds),
+        only: args.only.clone(),
+        ..kernel_path::Options::default()
+    };
+    let report = kernel_path::run_guarded(&options, |line| exit::say(line))?;
+    show(&report, &args.output, &args.html, || report.html())?;
+    Ok(Exit::Done)
 }
 
 /// Prints a report as asked for, and writes its page.

@@ -117,3 +117,38 @@ fn connecting_and_what_delays_it() -> Result<()> {
     ensure!(row("ports", "500 TIME_WAIT, 100 free")?["connections"] == 50, "{report}");
     Ok(())
 }
+
+/// Every way of receiving takes packets; what differs is what it does for one.
+#[test]
+fn ways_through_the_kernel() -> Result<()> {
+    needs_root!();
+    let page = tempfile::NamedTempFile::new()?;
+    let path = page.path().to_str().context("no UTF-8")?;
+    let few = ["--rate", "2000", "--seconds", "1", "--html", path, "-o", "json"];
+    let ran = bench(&[&["kernel-path"], &few[..]].concat())?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let report = ran.json()?;
+    ensure!(report["schema"] == "ringway.bench.kernel-path/1", "{report}");
+    let row = |group: &str, case: &str| -> Result<Value> {
+        let is = |row: &&Value| row["group"] == group && row["case"] == case;
+        let row = report["rows"].as_array().and_then(|rows| rows.iter().find(is));
+        row.cloned().with_context(|| format!("no {group}, {case}: {report}"))
+    };
+    for style in
+        ["recvfrom", "epoll", "recvmmsg", "SO_BUSY_POLL", "AF_PACKET", "AF_XDP", "XDP drop"]
+    {
+        let row = row("receive", style)?;
+        ensure!(row["per_second"].as_f64() > Some(100.0), "{row}");
+    }
+    // One call for a packet, and now and then one in vain.
+    let calls = row("receive", "recvfrom")?["system_calls"].as_f64();
+    ensure!(calls >= Some(1.0) && calls < Some(1.5), "{report}");
+    ensure!(row("receive", "XDP drop")?["system_calls"] == 0.0, "{report}");
+    ensure!(row("request", "recvfrom")?["rtt_p50_us"].as_f64() > Some(1.0), "{report}");
+    for way in ["send", "MSG_ZEROCOPY", "read+write", "mmap+write", "sendfile", "splice"] {
+        ensure!(row("copy", way)?["per_second"].as_f64() > Some(10.0), "{report}");
+    }
+    ensure!(row("rules", "500 rules")?["per_second"].as_f64() > Some(10.0), "{report}");
+    ensure!(fs::read_to_string(path)?.contains("Answering a request"), "no plots");
+    Ok(())
+}

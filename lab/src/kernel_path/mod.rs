@@ -1,0 +1,211 @@
+//! What a packet, a request and a copy cost on the kernel's way, and where the time goes: `ringway bench kernel-path`.
+
+mod bypass;
+mod copies;
+mod cost;
+mod receive;
+mod report;
+mod site;
+mod uring;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use report::{NotRun, Report, Row, SCHEMA};
+
+use self::copies::Way;
+use self::site::{Ran, Site};
+use crate::demo::clean::{Guard, end_on_signals};
+use crate::machine::Machine;
+use crate::named::named;
+use crate::{Error, Result, needs_root};
+
+/// Rules of nftables that a packet goes through.
+const RULES: [u32; 3] = [0, 50, 500];
+
+/// How packets are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // Their names say it.
+pub enum Style {
+    Blocking,
+    Epoll,
+    Recvmmsg,
+    IoUring,
+    BusyPoll,
+    Spin,
+    AfPacket,
+    AfXdp,
+    Xdp,
+}
+
+impl Style {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 9] = [
+        Self::Blocking,
+        Self::Epoll,
+        Self::Recvmmsg,
+        Self::IoUring,
+        Self::BusyPoll,
+        Self::Spin,
+        Self::AfPacket,
+        Self::AfXdp,
+        Self::Xdp,
+    ];
+    /// Those that answer requests.
+    const ANSWER: [Self; 4] = [Self::Blocking, Self::Epoll, Self::BusyPoll, Self::Spin];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Blocking => "recvfrom",
+            Self::Epoll => "epoll",
+            Self::Recvmmsg => "recvmmsg",
+            Self::IoUring => "io_uring",
+            Self::BusyPoll => "SO_BUSY_POLL",
+            Self::Spin => "spinning",
+            Self::AfPacket => "AF_PACKET",
+            Self::AfXdp => "AF_XDP",
+            Self::Xdp => "XDP drop",
+        }
+    }
+}
+
+named!(Style, Error::NoSuchCase);
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// A stream of packets, in each style.
+    Receive,
+    /// Requests that are answered one by one.
+    Request,
+    /// Bytes to a TCP socket.
+    Copy,
+    /// Requests through rules of nftables.
+    Rules,
+}
+
+impl Group {
+    /// All, in the order of reports.
+    pub const ALL: [Self; 4] = [Self::Receive, Self::Request, Self::Copy, Self::Rules];
+
+    /// Its name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Receive => "receive",
+            Self::Request => "request",
+            Self::Copy => "copy",
+            Self::Rules => "rules",
+        }
+    }
+}
+
+named!(Group, Error::NoSuchCase);
+
+/// How much to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Packets a second of a stream: fewer than any style can take, so that all have the same work.
+    pub rate: u32,
+    /// Length of one measurement.
+    pub duration: Duration,
+    /// Only these groups; empty: all.
+    pub only: Vec<Group>,
+    /// The `ringway` binary, for the guard.
+    pub ringway: PathBuf,
+}
+
+impl Default for Options {
+    /// All groups, 20 000 packets a second, two seconds each, the running binary.
+    fn default() -> Self {
+        Self {
+            rate: 20_000,
+            duration: Duration::from_secs(2),
+            only: Vec::new(),
+            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
+        }
+    }
+}
+
+/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this
+/// one be killed. What this machine cannot do is in [`Report::skipped`] with the reason. Needs root.
+///
+/// # Errors
+/// Nothing can be measured here.
+pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
+    needs_root("bench kernel-path")?;
+    let guard = Guard::start(&options.ringway)?;
+    end_on_signals()?;
+    let report = run(options, &mut progress);
+    guard.dismiss();
+    report
+}
+
+fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
+    let site = Site::new(options)?;
+    let mut report = Report::new(options, Machine::with(&[("nft", "--version")]));
+    for group in Group::ALL {
+        if !options.only.is_empty() && !options.only.contains(&group) {
+            continue;
+        }
+        for case in cases(group) {
+            match measure(&site, options, &case) {
+                Ok(ran) => {
+                    let row = Row::new(group, case.name(), &ran);
+                    progress(&row.in_words());
+                    report.rows.push(row);
+                }
+                Err(error) => {
+                    let (case, reason) = (case.name(), error.to_string());
+                    progress(&format!("{group} {case}: SKIPPED: {reason}"));
+                    report.skipped.push(NotRun { group, case, reason });
+                }
+            }
+        }
+    }
+    Ok(report)
+}
+
+enum Case {
+    Stream(Style),
+    Requests(Style),
+    Copy(Way),
+    Rules(u32),
+}
+
+impl Case {
+    fn name(&self) -> String {
+        match self {
+            Self::Stream(style) | Self::Requests(style) => style.to_string(),
+            Self::Copy(way) => way.to_string(),
+            Self::Rules(count) => format!("{count} rules"),
+        }
+    }
+}
+
+fn cases(group: Group) -> Vec<Case> {
+    match group {
+        Group::Receive => Style::ALL.map(Case::Stream).into(),
+        Group::Request => Style::ANSWER.map(Case::Requests).into(),
+        Group::Copy => Way::ALL.map(Case::Copy).into(),
+        Group::Rules => RULES.map(Case::Rules).into(),
+    }
+}
+
+fn measure(site: &Site, options: &Options, case: &Case) -> Result<Ran> {
+    match case {
+        Case::Stream(style) => site.stream(*style),
+        Case::Requests(style) => site.requests(*style),
+        Case::Rules(count) => {
+            site.rules(*count)?;
+            let ran = site.requests(Style::Blocking);
+            site.rules(0)?;
+            ran
+        }
+        Case::Copy(way) => {
+            let sent = site.run(|| copies::run(*way, site.directory(), options.duration))??;
+            let (units, spent, seconds) = (sent.chunks, sent.spent, sent.seconds);
+            Ok(Ran { sent: units, units, calls: Some(sent.calls), spent, seconds, rtt: Vec::new() })
+        }
+    }
+}
