@@ -170,7 +170,7 @@ mod tests {
             let Ok(()) = prepare(style, &socket) else { continue };
             let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
             sender.connect(socket.local_addr().unwrap()).unwrap();
-            (0..100).for_each(|_| drop(sender.send(&[1; 64]).unwrap()));
+            (0..100).for_each(|_| assert_eq!(sender.send(&[1; 64]).unwrap(), 64));
             let stop = AtomicBool::new(false);
             let tally = thread::scope(|scope| {
                 let receiver = scope.spawn(|| receive(style, &socket, &stop));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringway_testnet::{End, Link, Namespace, VethOptions, enable_napi, veth};
+use ringway_testnet::{End, Link, Namespace, VethOptions, enable_napi, veth, wait_for};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::bypass::{ByEngine, Ended};
@@ -20,6 +20,8 @@ use crate::{Error, Result};
 const SERVER: &str = "192.0.2.2:4000";
 /// What a packet carries.
 const PAYLOAD: [u8; 64] = [7; 64];
+/// For a port to be free.
+const FREE: Duration = Duration::from_secs(5);
 /// For the last packets to be taken.
 const LAST: Duration = Duration::from_millis(200);
 
@@ -175,12 +177,10 @@ impl Site {
         load: impl FnOnce() -> Result<u64>,
         work: fn(Style, &UdpSocket, &AtomicBool) -> io::Result<Tally>,
     ) -> Result<Ran> {
-        let open = || {
-            let socket = UdpSocket::bind(SERVER)?;
-            receive::prepare(style, &socket)?;
-            Ok(socket)
-        };
-        let socket = self.server.namespace.run(open)?.map_err(failed)?;
+        // What io_uring still holds of the socket before goes by itself.
+        let bind = || wait_for(format!("{SERVER} to be free"), FREE, || UdpSocket::bind(SERVER));
+        let socket = self.server.namespace.run(bind)??;
+        receive::prepare(style, &socket).map_err(failed)?;
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let receiver = scope.spawn(|| -> Result<(Tally, Spent)> {

@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd as _;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use io_uring::types::{Fd, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
 
 use super::receive::{BYTES, Tally};
@@ -52,5 +52,7 @@ pub(super) fn receive(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally
             start(&mut ring, slot)?;
         }
     }
+    // Else they hold the socket for a while after all is closed. Kernels before 6.0 cannot.
+    let _ = ring.submitter().register_sync_cancel(None, CancelBuilder::any());
     Ok(tally)
 }
