@@ -28,7 +28,7 @@ pub enum Error {
     },
     /// There is too little of something for so many connections.
     #[error(
-        "too little {short} for {asked} connections: {possible} are possible; write `--connections {possible}`"
+        "not enough {short} for {asked} connections: {possible} are possible; write `--connections {possible}`"
     )]
     TooMany {
         /// Connections asked for.

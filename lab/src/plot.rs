@@ -11,9 +11,9 @@ const LABELS: f64 = 240.0;
 const BAR: f64 = 20.0;
 const PITCH: f64 = 28.0;
 /// Colours that colour-blind people tell apart (Okabe and Ito), then greys.
-const COLOURS: [&str; 10] = [
+const COLOURS: [&str; 16] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#888888",
-    "#bbbbbb", "#555555",
+    "#bbbbbb", "#555555", "#99c7e0", "#f5d999", "#99d8c7", "#ebc9dc", "#eebf99", "#dddddd",
 ];
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
     color:#222;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;\
@@ -87,8 +87,8 @@ impl Page {
         for (n, bar) in bars.iter().enumerate() {
             svg += &draw(bar, &names, &scale, PITCH * n as f64, total(bar));
         }
-        let legend = legend(&names, height + 50.0);
-        self.figure(title, height + 50.0 + 20.0 * rows_of(names.len()), &(svg + &legend));
+        let legend = legend(&names, height + 62.0);
+        self.figure(title, height + 62.0 + 20.0 * rows_of(names.len()), &(svg + &legend));
     }
 
     /// Lines over a common x axis; both axes begin at zero.
@@ -127,8 +127,8 @@ impl Page {
                 points.trim_end()
             );
         }
-        svg += &legend(&names, HEIGHT + 50.0);
-        self.figure(title, HEIGHT + 50.0 + 20.0 * rows_of(names.len()), &svg);
+        svg += &legend(&names, HEIGHT + 62.0);
+        self.figure(title, HEIGHT + 62.0 + 20.0 * rows_of(names.len()), &svg);
     }
 
     fn figure(&mut self, title: &str, height: f64, svg: &str) {
@@ -196,11 +196,18 @@ fn colour(names: &[&str], name: &str) -> &'static str {
 }
 
 /// Entries of a legend stand in columns.
-const COLUMN: f64 = 215.0;
-const COLUMNS: usize = 4;
+const COLUMN: f64 = 285.0;
+const COLUMNS: usize = 3;
+/// Letters that fit into one.
+const LETTERS: usize = 38;
 
 fn rows_of(entries: usize) -> f64 {
     entries.div_ceil(COLUMNS) as f64
+}
+
+fn cut(name: &str) -> String {
+    let fits = name.chars().count() <= LETTERS;
+    if fits { name.to_owned() } else { name.chars().take(LETTERS - 1).chain(['…']).collect() }
 }
 
 fn legend(names: &[&str], top: f64) -> String {
@@ -214,7 +221,7 @@ fn legend(names: &[&str], top: f64) -> String {
             y - 11.0,
             colour(names, name),
             x + 17.0,
-            escape(name)
+            escape(&cut(name))
         );
     }
     svg
@@ -258,13 +265,15 @@ impl Scale {
                 short(value)
             );
         }
-        let _ = write!(svg, "<text x=\"0\" y=\"{}\">{}</text>", height + 16.0, escape(unit));
+        let _ = write!(svg, "<text x=\"{left}\" y=\"{}\">{}</text>", height + 32.0, escape(unit));
         svg
     }
 }
 
 /// A number as short as it can be read.
 fn short(value: f64) -> String {
+    // A sum of nothing is -0.0.
+    let value = value + 0.0;
     match value.abs() {
         n if n >= 1e9 => {
             format!("{:.4}", value / 1e9).trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -304,7 +313,7 @@ mod tests {
     #[test]
     fn numbers_are_short() {
         for (value, text) in [
-            (0.0, "0"),
+            (-0.0, "0"),
             (0.25, "0.250"),
             (2.5, "2.5"),
             (1234.0, "1234"),

@@ -81,10 +81,11 @@ impl Report {
                 self.rounds, self.connections
             ),
         );
-        let bar = |row: &Row| Bar {
-            label: format!("{}, {}", row.state, side(row.side)),
-            parts: row.caches.iter().map(|(name, bytes)| (name.clone(), *bytes)).collect(),
-            mark: row.source_bytes.map(|bytes| bytes as f64),
+        let bar = |row: &Row| {
+            let mut parts: Vec<_> = row.caches.clone().into_iter().collect();
+            parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let label = format!("{}, {}", row.state, side(row.side));
+            Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
         };
         let bars: Vec<Bar> = self.states.iter().map(bar).collect();
         page.bars("Bytes a socket, by the kernel's cache", "bytes", &bars);
