@@ -19,7 +19,7 @@ use crate::tcp::socket::{listener, stream, vanish};
 const TOKEN: usize = 8;
 /// Connections that a client who does not pace begins at once.
 const BURST: usize = 1000;
-/// For a token, and for a connection that was begun, at most.
+/// For all tokens, and for a burst of connections, at most.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn wrong(what: impl ToString) -> io::Error {
@@ -174,7 +174,9 @@ fn unpaced(work: &Work, held: &mut Vec<OwnedFd>) -> io::Result<Duration> {
             }
         }
         for socket in waiting {
-            if writable(&socket)? && sockopt::socket_error(&socket)?.is_ok() {
+            if ready(&socket, PollFlags::OUT, asked + PATIENCE)?
+                && sockopt::socket_error(&socket)?.is_ok()
+            {
                 slowest = slowest.max(asked.elapsed());
                 held.push(socket);
             }
@@ -183,9 +185,11 @@ fn unpaced(work: &Work, held: &mut Vec<OwnedFd>) -> io::Result<Duration> {
     Ok(slowest)
 }
 
-fn writable(socket: &OwnedFd) -> io::Result<bool> {
-    let time = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    Ok(poll(&mut [PollFd::new(socket, PollFlags::OUT)], Some(&time))? > 0)
+/// Whether it is, or gets so in time.
+fn ready(socket: &OwnedFd, what: PollFlags, deadline: Instant) -> io::Result<bool> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+    Ok(poll(&mut [PollFd::new(socket, what)], Some(&time))? > 0)
 }
 
 /// What goes over a connection, different for each.
@@ -205,11 +209,11 @@ fn sample(held: &[OwnedFd], each: u64, seed: u64) -> io::Result<Vec<usize>> {
 
 fn check(held: &[OwnedFd], sampled: &[usize], seed: u64) -> io::Result<usize> {
     let mut good = 0;
+    let deadline = Instant::now() + PATIENCE;
     for &place in sampled {
         let socket = &held[place];
         // Those of an unpaced client do not block.
-        let time = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-        poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&time))?;
+        ready(socket, PollFlags::IN, deadline)?;
         let mut bytes = [0; TOKEN];
         let got = recv(socket, &mut bytes, RecvFlags::DONTWAIT).map_or(0, |(got, _)| got);
         good += usize::from(got == TOKEN && bytes == token(place, seed));
