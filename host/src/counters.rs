@@ -1,12 +1,15 @@
 //! What a device counts of packets that it or its driver dropped, by RTM_GETLINK.
 
-use serde::Serialize;
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
 use crate::links::get_link;
-use crate::netlink::{Message, attributes};
+use crate::netlink::{Message, Netlink, Request, attributes, string, u64_of};
 
 // linux/if_link.h; the places are those of struct rtnl_link_stats64.
+const IFLA_IFNAME: u16 = 3;
 const IFLA_STATS64: u16 = 23;
 const RX_DROPPED: usize = 6;
 const TX_DROPPED: usize = 7;
@@ -40,6 +43,62 @@ fn read(message: Message) -> Option<Drops> {
         rx_dropped: at(RX_DROPPED)?,
         rx_missed: at(RX_MISSED)?,
         tx_dropped: at(TX_DROPPED)?,
+    })
+}
+
+/// All counters of a device (struct rtnl_link_stats64). Packets, but for the bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Stats {
+    pub rx_packets: u64,
+    pub tx_packets: u64,
+    pub rx_bytes: u64,
+    pub tx_bytes: u64,
+    pub rx_errors: u64,
+    pub tx_errors: u64,
+    pub rx_dropped: u64,
+    pub tx_dropped: u64,
+    pub multicast: u64,
+    pub collisions: u64,
+    pub rx_length_errors: u64,
+    pub rx_over_errors: u64,
+    pub rx_crc_errors: u64,
+    pub rx_frame_errors: u64,
+    pub rx_fifo_errors: u64,
+    pub rx_missed_errors: u64,
+}
+
+/// Of all interfaces of the calling thread's network namespace, by name.
+pub fn stats() -> Result<BTreeMap<String, Stats>> {
+    let request =
+        || Request::new(libc::RTM_GETLINK, libc::NLM_F_REQUEST | libc::NLM_F_DUMP, &[0; 16]);
+    let found = Netlink::open()?.dump("reading counters", request, |message| {
+        let name = attributes(message.body.get(16..)?).find(|a| a.kind == IFLA_IFNAME)?;
+        Some((string(name.data), read_stats(message)?))
+    });
+    Ok(found?.into_iter().collect())
+}
+
+fn read_stats(message: Message) -> Option<Stats> {
+    let stats = attributes(message.body.get(16..)?).find(|a| a.kind == IFLA_STATS64)?;
+    let at = |place: usize| u64_of(stats.data.get(place * 8..)?);
+    Some(Stats {
+        rx_packets: at(0)?,
+        tx_packets: at(1)?,
+        rx_bytes: at(2)?,
+        tx_bytes: at(3)?,
+        rx_errors: at(4)?,
+        tx_errors: at(5)?,
+        rx_dropped: at(RX_DROPPED)?,
+        tx_dropped: at(TX_DROPPED)?,
+        multicast: at(8)?,
+        collisions: at(9)?,
+        rx_length_errors: at(10)?,
+        rx_over_errors: at(11)?,
+        rx_crc_errors: at(12)?,
+        rx_frame_errors: at(13)?,
+        rx_fifo_errors: at(14)?,
+        rx_missed_errors: at(RX_MISSED)?,
     })
 }
 
@@ -112,5 +171,7 @@ mod tests {
         let lo = crate::links::by_name("lo").expect("lo");
         let drops = drops(lo.ifindex).expect("counters");
         assert_eq!((drops.rx_missed, drops.tx_dropped), (0, 0));
+        let stats = super::stats().expect("counters")["lo"];
+        assert_eq!(stats.rx_packets, stats.tx_packets, "{stats:?}");
     }
 }

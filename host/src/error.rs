@@ -5,20 +5,10 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file of /proc or /sys, or of a captured tree, could not be read.
+    /// A file of /proc or /sys, or of a captured machine, could not be read.
     #[error("cannot read {path}: {source}; check that it exists and that this process may read it")]
     Read {
         /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// A captured tree could not be written.
-    #[error(
-        "cannot write the captured tree {path}: {source}; check the directory's rights and free space"
-    )]
-    Write {
-        /// The tree.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -77,13 +67,11 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
-    /// The captured tree lacks this fact.
+    /// What was captured of a machine lacks this fact.
     #[error(
-        "the captured tree {tree} does not hold {fact}; capture it again with this version of Ringway"
+        "what was collected does not hold {fact}; collect it again with this version of Ringway"
     )]
     NotCaptured {
-        /// The tree.
-        tree: PathBuf,
         /// The missing fact.
         fact: &'static str,
     },

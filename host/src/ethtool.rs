@@ -1,7 +1,10 @@
 //! Driver, queues and offloads of one interface, by the SIOCETHTOOL ioctl
 //! (linux/ethtool.h). The legacy commands are enough here and answer on every kernel.
 
-use std::ffi::c_char;
+mod settings;
+mod statistics;
+
+use std::ffi::{c_char, c_void};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -9,6 +12,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
+
+pub use settings::{Coalescing, Indirection, LinkMode, Pause, Rings};
 
 const SIOCETHTOOL: u64 = 0x8946;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
@@ -261,6 +266,13 @@ impl Ethtool {
     }
 
     fn raw_call<T: Request>(&self, interface: &str, request: &mut T) -> io::Result<()> {
+        // SAFETY: `Request` promises that the struct has the layout of its command.
+        unsafe { self.pointer_call(interface, std::ptr::from_mut(request).cast()) }
+    }
+
+    /// # Safety
+    /// `request` points to a struct of the command stored in it, with all the room that the kernel fills.
+    unsafe fn pointer_call(&self, interface: &str, request: *mut c_void) -> io::Result<()> {
         // SAFETY: ifreq is plain old data for which all zeroes is valid.
         let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
         // One byte stays zero: the kernel wants a terminated name.
@@ -270,9 +282,9 @@ impl Ethtool {
         for (to, from) in ifreq.ifr_name.iter_mut().zip(interface.bytes()) {
             *to = from as c_char;
         }
-        ifreq.ifr_ifru.ifru_data = std::ptr::from_mut(request).cast();
-        // SAFETY: the socket is open, ifreq lives through the call, and `Request` promises that the
-        // struct behind ifru_data has the layout of its command.
+        ifreq.ifr_ifru.ifru_data = request.cast();
+        // SAFETY: the socket is open, ifreq lives through the call, and the caller vouches for what is
+        // behind ifru_data.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL as _, &mut ifreq) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

@@ -1,4 +1,4 @@
-//! Facts about this machine, live or from a captured tree.
+//! Facts about this machine, live or as captured.
 //!
 //! Everything here is synchronous and acts in the **calling thread's** network namespace: netlink and
 //! ioctl sockets are opened per call, and `/proc` is read through `/proc/thread-self` where it matters.
@@ -20,23 +20,27 @@ mod monitor;
 pub mod neighbours;
 mod netlink;
 mod network;
+pub mod qdiscs;
 pub mod routes;
 pub mod rules;
 mod socket;
+pub mod sockets;
 mod source;
 pub mod sysctl;
 pub mod system;
 mod tap;
 mod who_has;
+pub mod xdp_features;
+pub mod xdp_sockets;
 
 pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
-pub use host::Host;
+pub use host::{Host, NETWORK};
 pub use mac::{Mac, ParseMacError};
 pub use monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
 pub use socket::{bind_late, set_mark};
-pub use source::Source;
+pub use source::{Files, Source};
 pub use tap::Tap;
 pub use who_has::who_has;
 

@@ -1,35 +1,40 @@
-//! Where files of /proc and /sys are read: on this machine, or from a captured tree.
+//! Where files of /proc and /sys are read: on this machine, or from what was captured of one.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::{Error, Result};
+
+/// Files of a captured machine by absolute path: `/proc/...` and `/sys/...` as they were, and what netlink and
+/// ethtool said as JSON.
+pub type Files = BTreeMap<String, String>;
 
 /// A machine's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// This machine, now.
+    /// This machine, now; `/proc/net` is that of the calling thread's network namespace.
     Live,
-    /// A directory that holds `proc/...` and `sys/...` as they were.
-    Tree(PathBuf),
+    /// One that was captured.
+    Captured(Arc<Files>),
 }
 
 impl Source {
-    /// Where the file of this absolute path really is.
-    pub fn path(&self, path: &str) -> PathBuf {
-        match self {
-            Self::Live => PathBuf::from(path),
-            Self::Tree(root) => root.join(path.trim_start_matches('/')),
-        }
-    }
-
     /// The whole file, trimmed at its end.
     pub fn read(&self, path: &str) -> Result<String> {
-        let at = self.path(path);
-        match fs::read(&at) {
+        let content = match self {
+            Self::Live => fs::read(live(path).as_ref()),
+            Self::Captured(files) => match files.get(path) {
+                Some(text) => return Ok(text.trim_end().to_owned()),
+                None => Err(io::ErrorKind::NotFound.into()),
+            },
+        };
+        match content {
             Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned()),
-            Err(source) => Err(Error::Read { path: at, source }),
+            Err(source) => Err(Error::Read { path: path.into(), source }),
         }
     }
 
@@ -43,15 +48,20 @@ impl Source {
 
     /// Whether there is such a file or directory.
     pub fn exists(&self, path: &str) -> bool {
-        self.path(path).exists()
+        match self {
+            Self::Live => PathBuf::from(live(path).as_ref()).exists(),
+            Self::Captured(files) => files.contains_key(path) || !children(files, path).is_empty(),
+        }
     }
 
     /// Names in a directory, sorted; none if there is no such directory.
     pub fn list(&self, path: &str) -> Result<Vec<String>> {
-        let at = self.path(path);
-        let entries = match fs::read_dir(&at) {
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            other => other.map_err(|source| Error::Read { path: at, source })?,
+        let entries = match self {
+            Self::Captured(files) => return Ok(children(files, path)),
+            Self::Live => match fs::read_dir(live(path).as_ref()) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+                other => other.map_err(|source| Error::Read { path: path.into(), source })?,
+            },
         };
         let mut names: Vec<String> =
             entries.flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
@@ -68,19 +78,26 @@ impl Source {
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> Result<T> {
         parse(content).ok_or_else(|| Error::Content {
-            path: self.path(path),
+            path: path.into(),
             content: content.chars().take(80).collect(),
             expected,
         })
     }
 }
 
-/// Copies one file into a tree, creating directories; what cannot be read here is left out.
-pub(crate) fn capture_file(root: &Path, path: &str) -> io::Result<()> {
-    let Ok(content) = fs::read(path) else { return Ok(()) };
-    let to = root.join(path.trim_start_matches('/'));
-    if let Some(parent) = to.parent() {
-        fs::create_dir_all(parent)?;
+/// `/proc/net` leads to the namespace of the process's first thread.
+fn live(path: &str) -> Cow<'_, str> {
+    match path.strip_prefix("/proc/net/") {
+        Some(rest) => format!("/proc/thread-self/net/{rest}").into(),
+        None => path.into(),
     }
-    fs::write(to, content)
+}
+
+fn children(files: &Files, directory: &str) -> Vec<String> {
+    let prefix = format!("{}/", directory.trim_end_matches('/'));
+    let below = files.range(prefix.clone()..).map_while(|(path, _)| path.strip_prefix(&prefix));
+    let mut names: Vec<String> =
+        below.filter_map(|rest| rest.split('/').next()).map(str::to_owned).collect();
+    names.dedup();
+    names
 }

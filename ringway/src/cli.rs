@@ -2,6 +2,7 @@
 
 mod backend;
 mod capture;
+mod doctor;
 mod engine;
 mod r#gen;
 mod lab;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 
 pub use self::backend::{BackendAction, BackendArgs, OverridesAction, OverridesArgs};
 pub use self::capture::CaptureArgs;
+pub use self::doctor::DoctorArgs;
 pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
@@ -71,6 +73,8 @@ pub enum Command {
     Detach(DetachArgs),
     /// Open the tunnels of dsr-ipip and dsr-gue on a backend that has no tunnel devices.
     Decap(DecapArgs),
+    /// Find what is wrong with this machine's network settings: evidence, reason, fix and undo.
+    Doctor(DoctorArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
     Engine(EngineArgs),
     /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it took.

@@ -6,5 +6,5 @@ mod wire;
 
 pub(crate) use socket::Netlink;
 pub(crate) use wire::{
-    Attribute, Message, Request, address, attributes, messages, string, u16_of, u32_of,
+    Attribute, Message, Request, address, attributes, messages, string, u16_of, u32_of, u64_of,
 };

@@ -1,4 +1,4 @@
-//! A blocking NETLINK_ROUTE socket in the calling thread's network namespace.
+//! A blocking netlink socket in the calling thread's network namespace.
 
 use std::io;
 use std::time::Duration;
@@ -35,15 +35,20 @@ impl Netlink {
 
     /// With membership in multicast groups.
     pub fn listening(groups: Groups) -> Result<Self> {
-        Self::try_open(groups).map_err(|source| Error::Netlink {
+        Self::of(NETLINK_ROUTE, groups)
+    }
+
+    /// Of another protocol than routes, such as NETLINK_SOCK_DIAG.
+    pub fn of(protocol: isize, groups: Groups) -> Result<Self> {
+        Self::try_open(protocol, groups).map_err(|source| Error::Netlink {
             what: "opening a netlink socket".into(),
             source,
             detail: String::new(),
         })
     }
 
-    fn try_open(groups: Groups) -> io::Result<Self> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
+    fn try_open(protocol: isize, groups: Groups) -> io::Result<Self> {
+        let mut socket = Socket::new(protocol)?;
         socket.bind_auto()?;
         socket.connect(&SocketAddr::new(0, 0))?;
         socket.set_ext_ack(true)?;

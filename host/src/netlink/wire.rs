@@ -115,6 +115,11 @@ pub(crate) fn u32_of(data: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(data.get(..4)?.try_into().ok()?))
 }
 
+/// The first eight bytes, host order.
+pub(crate) fn u64_of(data: &[u8]) -> Option<u64> {
+    Some(u64::from_ne_bytes(data.get(..8)?.try_into().ok()?))
+}
+
 /// A terminated string.
 pub(crate) fn string(data: &[u8]) -> String {
     let end = data.iter().position(|b| *b == 0).unwrap_or(data.len());

@@ -10,6 +10,7 @@ pub mod confirm;
 pub mod decap;
 pub mod demo;
 pub mod detach;
+pub mod doctor;
 pub mod engine;
 pub mod engine_metrics;
 pub mod explain;

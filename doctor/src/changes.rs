@@ -1,0 +1,97 @@
+//! What became of the findings of an earlier run.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Finding, Report, State};
+
+/// As much of an earlier run's JSON as is compared.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Earlier {
+    /// Its schema.
+    pub schema: String,
+    /// What it found.
+    pub findings: Vec<Finding>,
+}
+
+/// A finding by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Named {
+    /// The check's name.
+    pub check: String,
+    /// What was looked at.
+    pub subject: String,
+}
+
+/// What changed since.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Changes {
+    /// Were there, and are gone.
+    pub fixed: Vec<Named>,
+    /// Were not there.
+    pub new: Vec<Named>,
+    /// Were there, and are.
+    pub still: Vec<Named>,
+    /// Were there; whether they are cannot be told now.
+    pub unknown: Vec<Named>,
+}
+
+impl Changes {
+    /// Between an earlier run and this one.
+    pub fn between(earlier: &[Finding], now: &Report) -> Self {
+        let mut changes = Self::default();
+        for was in earlier.iter().filter(|finding| finding.severity > State::Unknown) {
+            let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
+            let is = same_check().find(|finding| finding.subject == was.subject);
+            let whole = || same_check().all(|finding| finding.severity != State::Unknown);
+            let to = match is.map(|finding| finding.severity) {
+                Some(State::Unknown) => &mut changes.unknown,
+                Some(State::Ok) => &mut changes.fixed,
+                Some(_) => &mut changes.still,
+                // Its subject is there no more, or nothing to find fault with.
+                None if same_check().next().is_some() && whole() => &mut changes.fixed,
+                None => &mut changes.unknown,
+            };
+            to.push(named(was));
+        }
+        let bad = |finding: &&Finding| finding.severity > State::Unknown;
+        let was = |now: &Finding| {
+            earlier
+                .iter()
+                .filter(bad)
+                .any(|was| (&was.check, &was.subject) == (&now.check, &now.subject))
+        };
+        changes.new = now.symptoms().filter(|finding| !was(finding)).map(named).collect();
+        changes
+    }
+}
+
+fn named(finding: &Finding) -> Named {
+    Named { check: finding.check.clone(), subject: finding.subject.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules;
+    use crate::testing::Machine;
+
+    #[test]
+    fn fixed_new_still_and_unknown() {
+        let somaxconn = "/proc/sys/net/core/somaxconn";
+        let cookies = "/proc/sys/net/ipv4/tcp_syncookies";
+        let (bad, well) = (Machine::healthy().put(cookies, "0"), Machine::healthy());
+        let names = |named: &[Named]| named.iter().map(|one| one.check.clone()).collect::<Vec<_>>();
+        let between = |was: &Machine, now: &Machine| {
+            Changes::between(&was.report(rules::ALL).findings, &now.report(rules::ALL))
+        };
+        let changes = between(&bad, &well);
+        assert_eq!(names(&changes.fixed), ["tcp-syncookies"]);
+        assert!(changes.new.is_empty() && changes.still.is_empty() && changes.unknown.is_empty());
+        assert_eq!(names(&between(&bad, &bad).still), ["tcp-syncookies"]);
+        assert_eq!(names(&between(&well, &bad).new), ["tcp-syncookies"]);
+        let blind = Machine::healthy().put(somaxconn, "16").remove(cookies);
+        let changes = between(&bad, &blind);
+        assert_eq!(names(&changes.unknown), ["tcp-syncookies"]);
+        assert_eq!(names(&changes.new), ["far-below-default"]);
+    }
+}

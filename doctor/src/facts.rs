@@ -1,0 +1,123 @@
+//! What rules read: two samples of one machine.
+
+mod counters;
+mod devices;
+mod processors;
+mod sysctls;
+
+use ringway_host::{Host, Network};
+use serde::de::DeserializeOwned;
+
+pub use counters::{Counter, Softnet};
+pub use processors::{Busy, Irq, cpu_list};
+
+use crate::{Collection, Profile, Sample, Unknown};
+
+/// Two samples of one machine, and what it is to be good at.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    before: Sample,
+    after: Sample,
+    /// Between the two.
+    pub seconds: f64,
+    /// What the machine is to be good at.
+    pub profile: Option<Profile>,
+    host: Host,
+    network: Result<Network, Unknown>,
+}
+
+impl Facts {
+    /// Of what was collected.
+    pub fn new(collection: &Collection, profile: Option<Profile>) -> Self {
+        let Collection { before, after, seconds, .. } = collection.clone();
+        let host = after.host();
+        let network =
+            host.network().map_err(|error| missing(&after, ringway_host::NETWORK, &error));
+        Self { before, after, seconds, profile, host, network }
+    }
+
+    /// To ask what `host` reads of files.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Interfaces, addresses, routes, neighbours.
+    pub fn network(&self) -> Result<&Network, Unknown> {
+        self.network.as_ref().map_err(Clone::clone)
+    }
+
+    /// A whole file.
+    pub fn text(&self, path: &str) -> Result<&str, Unknown> {
+        text(&self.after, path)
+    }
+
+    /// A file that holds a number.
+    pub fn number(&self, path: &str) -> Result<i64, Unknown> {
+        number(path, self.text(path)?)
+    }
+
+    /// A file of numbers.
+    pub fn numbers<const N: usize>(&self, path: &str) -> Result<[i64; N], Unknown> {
+        let found = self.text(path)?;
+        let numbers: Result<Vec<i64>, _> =
+            found.split_ascii_whitespace().map(|one| number(path, one)).collect();
+        numbers?.try_into().map_err(|_| strange(path, found))
+    }
+
+    /// Names in a directory; none if there is no such directory, and nobody says why.
+    pub fn list(&self, path: &str) -> Result<Vec<String>, Unknown> {
+        match self.after.why_not(path) {
+            Some(why) => Err(Unknown(format!("{path}: {why}"))),
+            None => Ok(self.host.source().list(path).unwrap_or_default()),
+        }
+    }
+
+    /// What netlink, ethtool or a tool said.
+    pub fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unknown> {
+        json(&self.after, path)
+    }
+
+    /// The same of both samples.
+    pub fn pair<T: DeserializeOwned>(&self, path: &str) -> Result<(T, T), Unknown> {
+        Ok((json(&self.before, path)?, json(&self.after, path)?))
+    }
+
+    /// A number of both samples.
+    pub fn counted(&self, path: &str) -> Result<Counter, Unknown> {
+        let (before, after) = self.texts(path)?;
+        let (before, total) = (number(path, before)? as u64, number(path, after)? as u64);
+        Ok(Counter { total, delta: total.saturating_sub(before) })
+    }
+
+    /// A whole file of both samples.
+    pub fn texts(&self, path: &str) -> Result<(&str, &str), Unknown> {
+        Ok((text(&self.before, path)?, text(&self.after, path)?))
+    }
+}
+
+fn text<'a>(sample: &'a Sample, path: &str) -> Result<&'a str, Unknown> {
+    let absent =
+        || missing(sample, path, "not there: this kernel, or what was collected, lacks it");
+    sample.files().get(path).map(|text| text.trim_end()).ok_or_else(absent)
+}
+
+fn json<T: DeserializeOwned>(sample: &Sample, path: &str) -> Result<T, Unknown> {
+    let text = text(sample, path)?;
+    serde_json::from_str(text)
+        .map_err(|error| Unknown(format!("{path} is not understood: {error}")))
+}
+
+fn missing(sample: &Sample, path: &str, otherwise: impl ToString) -> Unknown {
+    let why = sample.why_not(path).map_or_else(|| otherwise.to_string(), str::to_owned);
+    Unknown(format!("{path}: {why}"))
+}
+
+fn number(path: &str, text: &str) -> Result<i64, Unknown> {
+    text.trim().parse().map_err(|_| strange(path, text))
+}
+
+/// What a file holds that it should not.
+pub(crate) fn strange(path: &str, text: &str) -> Unknown {
+    let shown: String = text.chars().take(60).collect();
+    Unknown(format!("{path} holds {shown:?}, which is not understood"))
+}

@@ -1,0 +1,53 @@
+//! Interfaces, and what their drivers say.
+
+use ringway_host::Interface;
+use ringway_host::counters::Stats;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+
+use super::{Counter, Facts};
+use crate::Unknown;
+
+impl Facts {
+    /// Cards: what is no device made of software.
+    pub fn cards(&self) -> Result<Vec<&Interface>, Unknown> {
+        let card = |one: &&Interface| one.link.kind.is_none() && !one.link.loopback;
+        Ok(self.network()?.interfaces.iter().filter(card).collect())
+    }
+
+    /// All but loopback that are up.
+    pub fn interfaces(&self) -> Result<Vec<&Interface>, Unknown> {
+        let wanted = |one: &&Interface| one.link.up && !one.link.loopback;
+        Ok(self.network()?.interfaces.iter().filter(wanted).collect())
+    }
+
+    /// Interfaces of a kind, such as `veth`.
+    pub fn of_kind(&self, kind: &str) -> Result<Vec<&Interface>, Unknown> {
+        let wanted = |one: &&Interface| one.link.kind.as_deref() == Some(kind);
+        Ok(self.network()?.interfaces.iter().filter(wanted).collect())
+    }
+
+    /// What ethtool said of an interface: `ethtool::<Rings>("eth0", "rings")`.
+    pub fn ethtool<T: DeserializeOwned>(&self, name: &str, what: &str) -> Result<T, Unknown> {
+        self.json(&format!("/ethtool/{name}/{what}.json"))
+    }
+
+    /// A device's counters at both moments.
+    pub fn device(&self, name: &str) -> Result<(Stats, Stats), Unknown> {
+        let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
+            self.pair("/netlink/stats.json")?;
+        let absent = || Unknown(format!("{name} has gone or came meanwhile"));
+        Ok((*before.get(name).ok_or_else(absent)?, *after.get(name).ok_or_else(absent)?))
+    }
+
+    /// One of a device's counters.
+    pub fn device_counter(
+        &self,
+        name: &str,
+        of: impl Fn(&Stats) -> u64,
+    ) -> Result<Counter, Unknown> {
+        let (before, after) = self.device(name)?;
+        let total = of(&after);
+        Ok(Counter { total, delta: total.saturating_sub(of(&before)) })
+    }
+}

@@ -1,0 +1,144 @@
+//! Takes samples of this machine, in the calling thread's network namespace. Changes nothing.
+
+mod devices;
+mod processes;
+mod tools;
+
+use std::fs;
+
+use ringway_host::{Host, Source, counters, qdiscs, sockets, xdp_features, xdp_sockets};
+
+use crate::Sample;
+
+/// What counts, and so is read twice.
+const COUNTERS: [&str; 10] = [
+    "/proc/stat",
+    "/proc/softirqs",
+    "/proc/interrupts",
+    "/proc/net/softnet_stat",
+    "/proc/net/snmp",
+    "/proc/net/snmp6",
+    "/proc/net/netstat",
+    "/proc/net/stat/nf_conntrack",
+    "/proc/net/stat/arp_cache",
+    "/proc/net/stat/ndisc_cache",
+];
+
+/// What is read once.
+const FILES: [&str; 17] = [
+    "/proc/cmdline",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/net/ip_tables_names",
+    "/proc/net/ip6_tables_names",
+    "/proc/net/sockstat",
+    "/proc/net/sockstat6",
+    "/proc/self/mountinfo",
+    "/proc/sys/fs/file-nr",
+    "/proc/sys/fs/nr_open",
+    "/proc/sys/kernel/hostname",
+    "/proc/sys/kernel/numa_balancing",
+    "/proc/sys/kernel/osrelease",
+    "/proc/version",
+    "/sys/devices/system/cpu/isolated",
+    "/sys/devices/system/cpu/online",
+    "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+];
+
+/// Directories of settings. What is below them is left out, but for what `NAMED` names.
+const SETTINGS: [&str; 6] = [
+    "/proc/sys/net/core",
+    "/proc/sys/net/ipv4",
+    "/proc/sys/net/ipv6",
+    "/proc/sys/net/netfilter",
+    "/proc/sys/net/bridge",
+    "/proc/sys/net/ipv4/neigh/default",
+];
+/// Keys are nobody's business.
+const SECRETS: [&str; 3] = ["tcp_fastopen_key", "netdev_rss_key", "stable_secret"];
+/// Settings of each interface.
+const NAMED: [&str; 5] = ["rp_filter", "forwarding", "arp_ignore", "arp_announce", "accept_local"];
+
+/// Counters alone: the first of two samples.
+pub fn gather_counters() -> Sample {
+    let mut sample = Sample::default();
+    counted(&mut sample);
+    sample
+}
+
+/// Everything: the second.
+pub fn gather() -> Sample {
+    let mut sample = Sample::default();
+    counted(&mut sample);
+    FILES.iter().for_each(|path| file(&mut sample, path));
+    SETTINGS.iter().for_each(|directory| settings(&mut sample, directory));
+    let host = Host::live();
+    let network = host.network();
+    let names: Vec<String> = network
+        .iter()
+        .flat_map(|network| &network.interfaces)
+        .map(|interface| interface.link.name.clone())
+        .collect();
+    for name in names.iter().map(String::as_str).chain(["all", "default"]) {
+        for key in NAMED {
+            file(&mut sample, &format!("/proc/sys/net/ipv4/conf/{name}/{key}"));
+        }
+    }
+    devices::of_namespace(&mut sample, &names);
+    devices::of_machine(&mut sample);
+    processes::list(&mut sample);
+    tools::rules(&mut sample);
+    let local = host.local_ports();
+    sample.put_json("/netlink/sockets.json", local.and_then(sockets::tcp));
+    match xdp_features::all() {
+        Ok(None) => sample.miss("/netlink/xdp_features.json", "this kernel does not tell"),
+        told => sample.put_json("/netlink/xdp_features.json", told),
+    }
+    sample.put_json(ringway_host::NETWORK, network);
+    sample
+}
+
+fn counted(sample: &mut Sample) {
+    COUNTERS.iter().for_each(|path| file(sample, path));
+    sample.put_json("/netlink/stats.json", counters::stats());
+    sample.put_json("/netlink/qdiscs.json", qdiscs::all());
+    sample.put_json("/netlink/xdp_sockets.json", xdp_sockets::all());
+    devices::statistics(sample);
+}
+
+/// One file. That there is none is said by its absence.
+fn file(sample: &mut Sample, path: &str) {
+    match Source::Live.read_if_there(path) {
+        Ok(Some(text)) => sample.put(path, text),
+        Ok(None) => {}
+        Err(ringway_host::Error::Read { source, .. }) => sample.miss(path, source.to_string()),
+        Err(error) => sample.miss(path, error.to_string()),
+    }
+}
+
+fn settings(sample: &mut Sample, directory: &str) {
+    for name in Source::Live.list(directory).unwrap_or_default() {
+        let path = format!("{directory}/{name}");
+        let is_file = fs::metadata(&path).is_ok_and(|about| about.is_file());
+        if is_file && !SECRETS.contains(&name.as_str()) {
+            file(sample, &path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_can_be_gathered_without_secrets() {
+        let sample = gather();
+        let host = sample.host();
+        assert_eq!(host.kernel_release().unwrap(), Host::live().kernel_release().unwrap());
+        assert_eq!(host.local_ports().unwrap(), Host::live().local_ports().unwrap());
+        assert!(host.network().unwrap().interface("lo").is_some());
+        let secret = |path: &&String| SECRETS.iter().any(|secret| path.ends_with(secret));
+        assert_eq!(sample.files().keys().find(secret), None);
+        assert!(gather_counters().files().len() < sample.files().len());
+    }
+}

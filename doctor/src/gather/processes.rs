@@ -1,0 +1,65 @@
+//! Which processes have nearly as many open files as they may, and which of those run that rules ask for.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Sample;
+
+/// Where the list is in a sample.
+pub const PROCESSES: &str = "/tools/processes.json";
+/// Programs that rules ask for, by the start of their names.
+const ASKED_FOR: [&str; 2] = ["irqbalance", "napi/"];
+
+/// A process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Its id.
+    pub pid: u32,
+    /// Its name, 15 bytes of it.
+    pub name: String,
+    /// Open files; absent where this process may not look.
+    pub files: Option<u64>,
+    /// How many it may have open.
+    pub limit: Option<u64>,
+    /// Processors that it may run on.
+    pub cpus: Option<String>,
+}
+
+/// Adds those worth knowing.
+pub fn list(sample: &mut Sample) {
+    let entries = match fs::read_dir("/proc") {
+        Ok(entries) => entries,
+        Err(error) => return sample.miss(PROCESSES, error.to_string()),
+    };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let all: Vec<Process> = pids.filter_map(process).collect();
+    if !all.iter().any(|process| process.files.is_some()) {
+        return sample.miss(PROCESSES, "open files of others are for root to see");
+    }
+    let wanted = |process: &&Process| {
+        let full = process.files.zip(process.limit).is_some_and(|(files, limit)| files * 2 > limit);
+        full || ASKED_FOR.iter().any(|name| process.name.starts_with(name))
+    };
+    let all: Vec<&Process> = all.iter().filter(wanted).collect();
+    sample.put_json::<_, String>(PROCESSES, Ok(all));
+}
+
+fn process(pid: u32) -> Option<Process> {
+    let path = format!("/proc/{pid}");
+    let path = Path::new(&path);
+    let name = fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
+    let status = fs::read_to_string(path.join("status")).unwrap_or_default();
+    let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let limits = fs::read_to_string(path.join("limits")).unwrap_or_default();
+    // "Max open files            1024                 524288               files"
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    Some(Process {
+        pid,
+        name,
+        files: fs::read_dir(path.join("fd")).ok().map(|files| files.count() as u64),
+        limit: limit.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()),
+        cpus: cpus.map(|list| list.trim().to_owned()),
+    })
+}

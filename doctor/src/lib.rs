@@ -1,0 +1,47 @@
+//! What is wrong with this machine's network settings: facts, rules, findings.
+//!
+//! ```text
+//! gather (live)  ─┐
+//!                 ├─> Collection: two samples ──> Facts ──> Check::look ──> Report ──> script, changes
+//! Collection::read┘   of files, by path                     (pure)
+//! ```
+//! A [`Sample`] is files by path: those of `/proc` and `/sys` as they were, what netlink and ethtool said as JSON
+//! under `/netlink` and `/ethtool`, what tools said under `/tools`; and why what is missing could not be read. A live
+//! machine is gathered into the same samples as an archive is read into, so that a rule cannot tell them apart.
+//! The first sample holds counters only; the second, taken seconds later, everything.
+//!
+//! # How to write a rule
+//! One file `rules/NAME.rs` with `pub const CHECK: Check` (what it asks, where the threshold comes from, why it
+//! matters), a function `look(&Facts) -> Looked`, and a table test; then a line in [`rules::ALL`].
+//! - Read through [`Facts`] alone, and end with `?`: what is missing comes out as [`Unknown`] with the reason,
+//!   and so never as well.
+//! - One [`Outcome`] for each thing looked at (an interface, a socket), or one for the machine; [`each`] does that for
+//!   a list, where one unknown leaves the others alone. Nothing to look at (no bond here) is an empty list.
+//! - What counts is compared between the two samples ([`Facts::counter`], [`Facts::pair`]).
+//! - A fix is a command that can be pasted, and comes with its undo, which holds the value that was read
+//!   ([`Facts::set`] makes both for a sysctl). What no command can do is `.advice(...)`.
+//! - Tests start from [`testing::healthy`], a captured machine on which every rule is content, and change one file.
+//!   `rules::tests` runs every rule on it and on a machine of which nothing is known: there all are unknown.
+#![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod changes;
+mod check;
+mod collection;
+mod facts;
+mod gather;
+mod report;
+pub mod rules;
+mod sample;
+mod script;
+#[cfg(test)]
+mod testing;
+
+pub use changes::{Changes, Earlier};
+pub use check::{Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each};
+pub use collection::{Collection, Error};
+pub use facts::Facts;
+pub use gather::{gather, gather_counters};
+pub use report::{Finding, Report, judge};
+pub use sample::Sample;
+pub use script::{Scripts, scripts};

@@ -1,0 +1,74 @@
+//! UDP datagrams that found a socket's buffer full.
+
+use crate::facts::Counter;
+use crate::{Check, Facts, Looked, Outcome, State, Unknown};
+
+/// Programs get no more buffer than rmem_max and wmem_max allow.
+pub const CHECK: Check = Check {
+    number: 45,
+    name: "udp-buffers",
+    rule: "fewer than 10 datagrams are lost for want of buffer",
+    source: "netdata, alarms udp_receive_buffer_errors and udp_send_buffer_errors",
+    why: "What finds a socket's buffer full is dropped, and nobody tells the sender.",
+    profiles: &[],
+    look,
+};
+
+const ENOUGH: i64 = 4 << 20;
+
+fn look(facts: &Facts) -> Looked {
+    let receive = facts.counter("Udp", "RcvbufErrors")?;
+    let send = facts.counter("Udp", "SndbufErrors")?;
+    Ok(vec![
+        one(facts, "receiving", receive, "RcvbufErrors", "net/core/rmem_max", "SO_RCVBUF"),
+        one(facts, "sending", send, "SndbufErrors", "net/core/wmem_max", "SO_SNDBUF"),
+    ])
+}
+
+fn one(
+    facts: &Facts,
+    subject: &str,
+    lost: Counter,
+    name: &str,
+    key: &str,
+    option: &str,
+) -> Outcome {
+    if lost.delta == 0 {
+        return Outcome::ok(subject, "no datagram found a buffer full");
+    }
+    let state = if lost.delta > 10 { State::Warn } else { State::Info };
+    let said = format!("{} datagrams found a socket's buffer full in {:.0} s", lost.delta, facts.seconds);
+    let outcome = Outcome::new(state, subject, said)
+        .saw(format!("/proc/net/snmp Udp {name}"), lost.delta)
+        .advice(format!("have the program ask for more ({option}), and read faster: {key} is but the limit"));
+    raise(facts, outcome, key).unwrap_or_else(|why| Outcome::unknown(subject, why))
+}
+
+fn raise(facts: &Facts, outcome: Outcome, key: &str) -> Result<Outcome, Unknown> {
+    // Before Linux 6.13 it was to be seen in the first network namespace alone.
+    let Ok(now) = facts.sysctl(key) else { return Ok(outcome) };
+    let outcome = outcome.saw(format!("/proc/sys/{key}"), now);
+    if now >= ENOUGH { Ok(outcome) } else { Ok(outcome.change(facts.set(key, ENOUGH)?)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    #[test]
+    fn both_ways() {
+        for (machine, wanted) in [
+            (Machine::healthy(), State::Ok),
+            (Machine::healthy().counts("Udp", "RcvbufErrors", 10), State::Info),
+            (Machine::healthy().counts("Udp", "RcvbufErrors", 11), State::Warn),
+            (Machine::healthy().counts("Udp", "SndbufErrors", 11), State::Warn),
+            (Machine::healthy().remove("/proc/net/snmp"), State::Unknown),
+        ] {
+            assert_eq!(machine.worst(&CHECK), wanted, "{:?}", machine.outcomes(&CHECK));
+        }
+        let machine = Machine::healthy().counts("Udp", "RcvbufErrors", 11);
+        let machine = machine.put("/proc/sys/net/core/rmem_max", "212992");
+        assert_eq!(machine.fixes(&CHECK), ["sysctl -w net.core.rmem_max=4194304"]);
+    }
+}

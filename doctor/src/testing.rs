@@ -1,0 +1,166 @@
+//! Machines for tests of rules.
+
+use std::collections::BTreeMap;
+
+use ringway_host::Network;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Check, Collection, Facts, Outcome, Profile, Report, State, judge};
+
+/// A captured machine: one veth pair and a card with four queues, on which every rule is content.
+const HEALTHY: &str = include_str!("../testdata/healthy.txt");
+
+/// A machine to break.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    pub collection: Collection,
+    pub profile: Option<Profile>,
+}
+
+impl Machine {
+    /// Of which nothing is known.
+    pub fn unknown() -> Self {
+        Self { collection: Collection { seconds: 2.0, ..Collection::default() }, profile: None }
+    }
+
+    /// With which nothing is wrong.
+    pub fn healthy() -> Self {
+        let mut machine = Self::unknown();
+        for file in HEALTHY.split("==> ").skip(1) {
+            let (path, text) = file.split_once(" <==\n").unwrap();
+            machine = match path.strip_prefix("after ") {
+                Some(path) => machine.then(path, text),
+                None => machine.put(path, text),
+            };
+        }
+        machine
+    }
+
+    /// The file in both samples.
+    pub fn put(mut self, path: &str, text: &str) -> Self {
+        self.collection.before.put(path, text);
+        self.then(path, text)
+    }
+
+    /// The file in the second sample alone.
+    pub fn then(mut self, path: &str, text: &str) -> Self {
+        self.collection.after.put(path, text);
+        self
+    }
+
+    /// Takes a file away.
+    pub fn remove(mut self, path: &str) -> Self {
+        self.collection.before.remove(path);
+        self.collection.after.remove(path);
+        self
+    }
+
+    /// Says why it could not be read.
+    pub fn miss(mut self, path: &str, why: &str) -> Self {
+        self = self.remove(path);
+        self.collection.after.miss(path, why);
+        self
+    }
+
+    pub fn profile(mut self, profile: Profile) -> Self {
+        self.profile = Some(profile);
+        self
+    }
+
+    /// Something that netlink, ethtool or a tool said.
+    pub fn json(self, path: &str, value: impl Serialize) -> Self {
+        self.put(path, &serde_json::to_string(&value).unwrap())
+    }
+
+    /// Changes in the second sample what was said.
+    pub fn edit<T: Serialize + DeserializeOwned>(
+        self,
+        path: &str,
+        change: impl FnOnce(&mut T),
+    ) -> Self {
+        let mut value: T = serde_json::from_str(&self.collection.after.files()[path]).unwrap();
+        change(&mut value);
+        self.then(path, &serde_json::to_string(&value).unwrap())
+    }
+
+    pub fn network(self, change: impl FnOnce(&mut Network)) -> Self {
+        self.edit(ringway_host::NETWORK, change)
+    }
+
+    /// Counters of a device.
+    pub fn stats(
+        self,
+        name: &str,
+        change: impl FnOnce(&mut ringway_host::counters::Stats),
+    ) -> Self {
+        self.edit("/netlink/stats.json", |all: &mut BTreeMap<String, _>| {
+            change(all.get_mut(name).unwrap());
+        })
+    }
+
+    /// Counts between the samples: `counts("TcpExt", "ListenOverflows", 7)`.
+    pub fn counts(self, group: &str, name: &str, by: u64) -> Self {
+        let ext = ["TcpExt", "IpExt"].contains(&group);
+        let path = if ext { "/proc/net/netstat" } else { "/proc/net/snmp" };
+        let text = self.collection.after.files()[path].clone();
+        let prefix = format!("{group}:");
+        let names = text.lines().find(|line| line.starts_with(&prefix)).unwrap();
+        let at = names.split(' ').position(|one| one == name).unwrap();
+        let mut seen = false;
+        let line = |line: &str| {
+            if !line.starts_with(&prefix)
+                || !std::mem::replace(&mut seen, line.starts_with(&prefix))
+            {
+                return line.to_owned();
+            }
+            let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            words[at] = (words[at].parse::<u64>().unwrap() + by).to_string();
+            words.join(" ")
+        };
+        let lines: Vec<String> = text.lines().map(line).collect();
+        self.then(path, &lines.join("\n"))
+    }
+
+    pub fn facts(&self) -> Facts {
+        Facts::new(&self.collection, self.profile)
+    }
+
+    pub fn report<'a>(&self, checks: impl IntoIterator<Item = &'a Check>) -> Report {
+        judge(checks, &self.facts())
+    }
+
+    /// What a rule says of each thing; nothing to look at is an empty list.
+    pub fn outcomes(&self, check: &Check) -> Vec<Outcome> {
+        match (check.look)(&self.facts()) {
+            Ok(outcomes) => outcomes,
+            Err(why) => vec![Outcome::unknown("", why)],
+        }
+    }
+
+    /// The worst that a rule says.
+    pub fn worst(&self, check: &Check) -> State {
+        self.outcomes(check).iter().map(|outcome| outcome.state).max().unwrap_or(State::Ok)
+    }
+
+    /// The commands that it proposes.
+    pub fn fixes(&self, check: &Check) -> Vec<String> {
+        let outcomes = self.outcomes(check);
+        outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
+    }
+
+    /// And those that take them back.
+    pub fn undos(&self, check: &Check) -> Vec<String> {
+        let outcomes = self.outcomes(check);
+        outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.undo).collect()
+    }
+}
+
+/// Each machine comes out so; a healthy one is well, and one of which nothing is known is unknown.
+pub fn table(check: &Check, rows: impl IntoIterator<Item = (Machine, State)>) {
+    let own = [(Machine::healthy(), State::Ok), (Machine::unknown(), State::Unknown)];
+    for (row, (machine, wanted)) in own.into_iter().chain(rows).enumerate() {
+        let outcomes = machine.outcomes(check);
+        assert_eq!(machine.worst(check), wanted, "row {row}: {outcomes:#?}");
+    }
+}

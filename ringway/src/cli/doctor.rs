@@ -1,0 +1,92 @@
+//! `ringway doctor`: what is wrong with this machine's network settings.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ringway_doctor::{Check, Profile, rules};
+
+use super::OutputArgs;
+
+/// `ringway doctor`
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Looks at the network namespace that it runs in, twice, since much shows in counters alone, and changes \
+    nothing. What cannot be read is unknown, never ok; as root more is known. Exit code 3 when something is crit: packets \
+    or connections are lost, or about to be.\n\nA collection holds addresses, routes, neighbours and names of \
+    interfaces. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
+    ringway doctor --explain listen-overflows\n  ringway doctor --only listen-overflows,79 --interval 10\n  \
+    ringway doctor --fix-script fix.sh -o json > before.json; sh fix.sh; ringway doctor --since before.json\n  \
+    ringway doctor --collect host.tar; ringway doctor --from host.tar"
+)]
+pub struct DoctorArgs {
+    /// Seconds between the two looks: 0.1 to 3600.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval,
+        conflicts_with_all = ["from", "explain"])]
+    pub interval: Duration,
+    /// Only these checks, by name or number.
+    #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = check)]
+    pub only: Vec<&'static Check>,
+    /// What the machine is to be good at; left out: ending connections.
+    #[arg(long, value_enum, value_name = "PROFILE")]
+    pub profile: Option<DoctorProfile>,
+    /// Also show what is as it should be, and why what is unknown is.
+    #[arg(long)]
+    pub all: bool,
+    /// Tell what a check asks, where its rule comes from and why it matters; `all`: of every check.
+    #[arg(long, value_name = "CHECK", conflicts_with_all = ["only", "collect", "from", "fix_script", "since"])]
+    pub explain: Option<String>,
+    /// Write what the checks would look at into an archive instead, for `--from` elsewhere.
+    #[arg(long, value_name = "FILE.tar", conflicts_with_all = ["from", "fix_script", "since", "only"])]
+    pub collect: Option<PathBuf>,
+    /// Look at an archive that `--collect` wrote, on whichever machine.
+    #[arg(long, value_name = "FILE.tar")]
+    pub from: Option<PathBuf>,
+    /// Write the fixes as a shell script, and beside it FILE.undo; run nothing.
+    #[arg(long, value_name = "FILE")]
+    pub fix_script: Option<PathBuf>,
+    /// Say what changed since an earlier run, of which this is the JSON.
+    #[arg(long, value_name = "FILE.json")]
+    pub since: Option<PathBuf>,
+    /// Replace files that are there; without, that is refused.
+    #[arg(long)]
+    pub overwrite: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// What a machine is to be good at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DoctorProfile {
+    /// Bytes per second.
+    Throughput,
+    /// Short and even delays.
+    Latency,
+    /// Passing on what others send.
+    Balancer,
+    /// Programs that fetch packets past the kernel: AF_XDP, DPDK.
+    Bypass,
+}
+
+impl From<DoctorProfile> for Profile {
+    fn from(profile: DoctorProfile) -> Profile {
+        match profile {
+            DoctorProfile::Throughput => Profile::Throughput,
+            DoctorProfile::Latency => Profile::Latency,
+            DoctorProfile::Balancer => Profile::Balancer,
+            DoctorProfile::Bypass => Profile::Bypass,
+        }
+    }
+}
+
+fn check(text: &str) -> Result<&'static Check, String> {
+    let unknown = || "no such check; `ringway doctor --explain all` lists them".to_owned();
+    rules::find(text).ok_or_else(unknown)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err("seconds, 0.1 to 3600".to_owned()),
+    }
+}

@@ -1,0 +1,159 @@
+//! `ringway doctor`: collects, asks the rules, prints what they find.
+
+mod explain;
+mod render;
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use ringway_doctor::{
+    Changes, Check, Collection, Earlier, Facts, Finding, Profile, Report, State, judge, rules,
+    scripts,
+};
+use ringway_gateway::outfile;
+use ringway_gateway::problem::Error;
+use serde::Serialize;
+
+use crate::cli::{DoctorArgs, Output};
+use crate::exit::{self, Exit};
+use crate::table;
+
+const SCHEMA: &str = "ringway.doctor/1";
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    /// The archive; absent: this machine.
+    from: Option<String>,
+    kernel: Option<String>,
+    profile: Option<Profile>,
+    /// Between the two samples.
+    interval_seconds: f64,
+    ok: usize,
+    unknown: usize,
+    info: usize,
+    warn: usize,
+    crit: usize,
+    findings: &'a [Finding],
+    /// Only with --since.
+    changes: Option<&'a Changes>,
+}
+
+/// Looks, and prints.
+pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
+    if let Some(wanted) = &args.explain {
+        return explain::main(wanted, args.output.output);
+    }
+    // What is wrong with it is said before anybody waits.
+    let earlier = args.since.as_deref().map(earlier).transpose()?;
+    let collection = collection(args)?;
+    if let Some(path) = &args.collect {
+        return collect(&collection, path, args.overwrite);
+    }
+    let facts = Facts::new(&collection, args.profile.map(Profile::from));
+    let report = judge(asked(args), &facts);
+    let changes = earlier.map(|earlier| Changes::between(&earlier.findings, &report));
+    if let Some(path) = &args.fix_script {
+        write_scripts(&report, path, args.overwrite)?;
+    }
+    match args.output.output {
+        Output::Json => table::json(&document(args, &facts, &report, changes.as_ref()))?,
+        Output::Table => {
+            let text = render::report(&report, changes.as_ref(), args.all, table::colour());
+            table::print(&text)?;
+        }
+    }
+    Ok(if report.count(State::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
+}
+
+fn asked(args: &DoctorArgs) -> Vec<&'static Check> {
+    let wanted = |check: &&Check| {
+        args.only.is_empty() || args.only.iter().any(|only| only.number == check.number)
+    };
+    rules::ALL.iter().filter(wanted).collect()
+}
+
+fn collection(args: &DoctorArgs) -> anyhow::Result<Collection> {
+    let Some(path) = &args.from else {
+        if io::stderr().is_terminal() {
+            exit::say(format_args!("looking for {:.1} s ...", args.interval.as_secs_f64()));
+        }
+        return Ok(Collection::live(args.interval));
+    };
+    let shown = path.display();
+    let file = File::open(path).map_err(|error| {
+        Error::configuration(format!("{shown}: {error}"), "name a file that --collect wrote")
+    })?;
+    let read = Collection::read(BufReader::new(file));
+    Ok(read.map_err(|error| Error::configuration(format!("{shown}: {error}"), ""))?)
+}
+
+fn collect(collection: &Collection, path: &Path, overwrite: bool) -> anyhow::Result<Exit> {
+    let file = outfile::create(path, overwrite)?;
+    if let Err(error) = collection.write(BufWriter::new(file)) {
+        // Half an archive helps nobody.
+        let _ = fs::remove_file(path);
+        let failed = format!("{} was not written: {error}", path.display());
+        return Err(Error::failed(failed, "make room, or write it elsewhere").into());
+    }
+    let (files, unread) = (collection.after.files().len(), collection.after.unread().len());
+    table::print(&format!(
+        "{0}: {files} files, {unread} that could not be read. Read it before you send it, then: \
+         ringway doctor --from {0}\n",
+        path.display()
+    ))?;
+    Ok(Exit::Done)
+}
+
+fn earlier(path: &Path) -> anyhow::Result<Earlier> {
+    let fix = "name the JSON of an earlier run: `ringway doctor -o json > before.json`";
+    let wrong = |why: String| Error::configuration(format!("{}: {why}", path.display()), fix);
+    let text = fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let earlier: Earlier = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("it is no report of ringway doctor: {error}")))?;
+    if earlier.schema != SCHEMA {
+        return Err(wrong(format!("its schema is {:?}, not {SCHEMA:?}", earlier.schema)).into());
+    }
+    Ok(earlier)
+}
+
+fn write_scripts(report: &Report, path: &Path, overwrite: bool) -> anyhow::Result<()> {
+    let mut undo = path.as_os_str().to_owned();
+    undo.push(".undo");
+    let undo = PathBuf::from(undo);
+    let scripts = scripts(report);
+    // The undo first: there is never a fix without.
+    for (path, text) in [(undo.as_path(), &scripts.undo), (path, &scripts.fix)] {
+        outfile::create(path, overwrite)?.write_all(text.as_bytes())?;
+    }
+    exit::say(format_args!(
+        "{0}: {1} commands; read it, run it: sh {0}; to take them back: sh {2}",
+        path.display(),
+        scripts.commands,
+        undo.display()
+    ));
+    Ok(())
+}
+
+fn document<'a>(
+    args: &DoctorArgs,
+    facts: &Facts,
+    report: &'a Report,
+    changes: Option<&'a Changes>,
+) -> Document<'a> {
+    Document {
+        schema: SCHEMA,
+        from: args.from.as_ref().map(|path| path.display().to_string()),
+        kernel: facts.host().kernel_release().ok().map(|release| release.text),
+        profile: facts.profile,
+        interval_seconds: facts.seconds,
+        ok: report.count(State::Ok),
+        unknown: report.count(State::Unknown),
+        info: report.count(State::Info),
+        warn: report.count(State::Warn),
+        crit: report.count(State::Crit),
+        findings: &report.findings,
+        changes,
+    }
+}

@@ -1,0 +1,68 @@
+//! `ringway doctor --explain`: what a check asks, and why.
+
+use ringway_doctor::{Check, Profile, rules};
+use ringway_gateway::problem::Error;
+use serde::Serialize;
+
+use crate::cli::Output;
+use crate::exit::Exit;
+use crate::table::{self, Cell, Table};
+
+#[derive(Serialize)]
+struct Document {
+    schema: &'static str,
+    checks: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    number: u8,
+    check: &'static str,
+    rule: &'static str,
+    source: &'static str,
+    why: &'static str,
+    /// Empty: all.
+    profiles: &'static [Profile],
+}
+
+/// One check in full, or all in a table.
+pub fn main(wanted: &str, output: Output) -> anyhow::Result<Exit> {
+    let checks: Vec<&Check> = match wanted {
+        "all" => rules::ALL.iter().collect(),
+        name => vec![rules::find(name).ok_or_else(|| {
+            Error::configuration(
+                format!("there is no check {name:?}"),
+                "`ringway doctor --explain all` lists them",
+            )
+        })?],
+    };
+    match (output, checks.as_slice()) {
+        (Output::Json, _) => {
+            let checks = checks.iter().map(|check| entry(check)).collect();
+            table::json(&Document { schema: "ringway.doctor-checks/1", checks })?;
+        }
+        (Output::Table, [check]) => table::print(&in_full(check))?,
+        (Output::Table, _) => {
+            let mut rows = Table::new(&["number", "check", "rule"]);
+            for check in checks {
+                rows.row(vec![
+                    Cell::number(check.number),
+                    Cell::new(check.name),
+                    Cell::new(check.rule),
+                ]);
+            }
+            table::print(&rows.render(table::colour()))?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+fn entry(check: &Check) -> Entry {
+    let Check { number, name, rule, source, why, profiles, .. } = *check;
+    Entry { number, check: name, rule, source, why, profiles }
+}
+
+fn in_full(check: &Check) -> String {
+    let Check { number, name, rule, source, why, .. } = check;
+    format!("{name} (number {number})\n\n  rule    {rule}\n  source  {source}\n  why     {why}\n")
+}

@@ -1,0 +1,96 @@
+//! Findings for people.
+
+use std::fmt::Write as _;
+
+use ringway_doctor::{Changes, Finding, Report, State};
+
+use crate::table::{Cell, Table, Tone, paint};
+
+/// What was found, the worst first; then the counts.
+pub fn report(report: &Report, changes: Option<&Changes>, all: bool, colour: bool) -> String {
+    let mut text = String::new();
+    for finding in report.symptoms() {
+        text += &symptom(finding, colour);
+    }
+    if all {
+        text += &others(report, colour);
+    }
+    text += &summary(report, all);
+    if let Some(changes) = changes {
+        text += &since(changes, colour);
+    }
+    text
+}
+
+fn symptom(finding: &Finding, colour: bool) -> String {
+    let state = paint(finding.severity.as_str(), tone(finding.severity), colour);
+    let mut text = format!("{state}: {} {}: {}\n", finding.check, finding.subject, finding.found);
+    let mut line = |name: &str, words: &str| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {name:<6} {words}");
+    };
+    for evidence in &finding.evidence {
+        line("read", &format!("{} = {}", evidence.source, evidence.value.replace('\t', " ")));
+    }
+    line("rule", &format!("{} ({})", finding.rule, finding.source));
+    line("why", &finding.why);
+    for change in &finding.changes {
+        line("fix", &change.fix);
+        line("undo", &change.undo);
+    }
+    if let Some(advice) = &finding.advice {
+        line("to do", advice);
+    }
+    text + "\n"
+}
+
+fn others(report: &Report, colour: bool) -> String {
+    let mut table = Table::new(&["check", "subject", "state", "found"]);
+    let rest = |finding: &&Finding| finding.severity <= State::Unknown;
+    for finding in report.findings.iter().filter(rest) {
+        table.row(vec![
+            Cell::new(&finding.check),
+            Cell::new(&finding.subject),
+            Cell::new(finding.severity.as_str()).tone(tone(finding.severity)),
+            Cell::new(&finding.found),
+        ]);
+    }
+    if table.is_empty() { String::new() } else { table.render(colour) + "\n" }
+}
+
+fn summary(report: &Report, all: bool) -> String {
+    let count = |state: State| format!("{} {}", report.count(state), state.as_str());
+    let states = [State::Crit, State::Warn, State::Info, State::Unknown, State::Ok];
+    let counts: Vec<String> = states.into_iter().map(count).collect();
+    let more = if all { "" } else { " (--all shows these, too)" };
+    format!("{}{more}\n", counts.join(", "))
+}
+
+fn since(changes: &Changes, colour: bool) -> String {
+    let groups = [
+        ("fixed", &changes.fixed, Tone::Good),
+        ("new", &changes.new, Tone::Bad),
+        ("still", &changes.still, Tone::Warn),
+        ("unknown now", &changes.unknown, Tone::Dim),
+    ];
+    let mut text = String::from("\nsince the earlier run:\n");
+    for (name, found, tone) in groups {
+        for one in found {
+            let name = paint(name, tone, colour);
+            let _ = writeln!(text, "  {name}: {} {}", one.check, one.subject);
+        }
+    }
+    if groups.iter().all(|(_, found, _)| found.is_empty()) {
+        text += "  nothing was wrong, and nothing is\n";
+    }
+    text
+}
+
+fn tone(state: State) -> Tone {
+    match state {
+        State::Ok => Tone::Good,
+        State::Unknown | State::Info => Tone::Dim,
+        State::Warn => Tone::Warn,
+        State::Crit => Tone::Bad,
+    }
+}
