@@ -31,16 +31,16 @@ pub struct Check {
     pub source: &'static str,
     /// Why it matters, in one sentence.
     pub why: &'static str,
-    /// Profiles that it is about; empty: all, and none.
+    /// Profiles that it is about; empty: it is always asked.
     pub profiles: &'static [Profile],
     /// Looks at the facts.
     pub look: fn(&Facts) -> Looked,
 }
 
 impl Check {
-    /// Whether it is asked under this profile. Without a profile, all are.
+    /// Whether it is asked under this profile, unless it is asked for by name.
     pub fn applies(&self, profile: Option<Profile>) -> bool {
-        self.profiles.is_empty() || profile.is_none_or(|profile| self.profiles.contains(&profile))
+        self.profiles.is_empty() || profile.is_some_and(|profile| self.profiles.contains(&profile))
     }
 }
 

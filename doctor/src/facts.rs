@@ -9,7 +9,7 @@ use ringway_host::{Host, Network};
 use serde::de::DeserializeOwned;
 
 pub use counters::{Counter, Softnet};
-pub use processors::{Busy, Irq, cpu_list};
+pub use processors::{Irq, cpu_list};
 
 use crate::{Collection, Profile, Sample, Unknown};
 

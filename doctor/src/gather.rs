@@ -10,6 +10,8 @@ use ringway_host::{Host, Source, counters, qdiscs, sockets, xdp_features, xdp_so
 
 use crate::Sample;
 
+pub use processes::{PROCESSES, Process};
+
 /// What counts, and so is read twice.
 const COUNTERS: [&str; 10] = [
     "/proc/stat",

@@ -68,8 +68,10 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
 }
 
 fn asked(args: &DoctorArgs) -> Vec<&'static Check> {
-    let wanted = |check: &&Check| {
-        args.only.is_empty() || args.only.iter().any(|only| only.number == check.number)
+    let profile = args.profile.map(Profile::from);
+    let wanted = |check: &&Check| match args.only.as_slice() {
+        [] => check.applies(profile),
+        only => only.iter().any(|only| only.number == check.number),
     };
     rules::ALL.iter().filter(wanted).collect()
 }

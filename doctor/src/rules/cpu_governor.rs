@@ -1,0 +1,47 @@
+//! Processors that slow down when there is little to do.
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome, Profile};
+
+/// They take their time to be fast again.
+pub const CHECK: Check = Check {
+    number: 32,
+    name: "cpu-governor",
+    rule: "the governor of every processor is performance",
+    source: "TuneD, profiles network-latency and throughput-performance",
+    why: "The first packets of a burst meet a slow processor.",
+    profiles: &[Profile::Throughput, Profile::Latency, Profile::Balancer, Profile::Bypass],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    let mut outcome = Outcome::warn(MACHINE, "processors slow down when there is little to do");
+    for cpu in facts.cpus()? {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
+        // In a virtual machine the host decides.
+        let governor = facts.text(&path)?;
+        if governor != "performance" {
+            let set = |to: &str| format!("echo {to} > {path}");
+            outcome = outcome.saw(&path, governor).fix(set("performance"), set(governor));
+        }
+    }
+    if outcome.changes.is_empty() {
+        return Outcome::ok(MACHINE, "performance everywhere").into();
+    }
+    outcome.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn one_that_saves_power() {
+        let path = "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
+        let saves = Machine::healthy().put(path, "powersave");
+        assert_eq!(saves.undos(&CHECK), [format!("echo powersave > {path}")]);
+        table(&CHECK, [(saves, State::Warn), (Machine::healthy().remove(path), State::Unknown)]);
+    }
+}

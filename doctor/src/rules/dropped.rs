@@ -1,0 +1,62 @@
+//! Packets that an interface received or should send, and dropped.
+
+use crate::{Check, Facts, Looked, Outcome, each};
+
+/// Some are dropped on purpose: by XDP programs, for protocols that nobody speaks here.
+pub const CHECK: Check = Check {
+    number: 3,
+    name: "dropped",
+    rule: "fewer than 2 % of more than 10 000 packets are dropped",
+    source: "netdata, alarms inbound_packets_dropped_ratio and outbound_packets_dropped_ratio",
+    why: "Somebody's packets do not arrive, though they came as far as this host.",
+    profiles: &[],
+    look,
+};
+
+const MANY: u64 = 10_000;
+
+fn look(facts: &Facts) -> Looked {
+    let interfaces = facts.interfaces()?;
+    let found = each(interfaces, |one| one.link.name.clone(), |one| {
+        let name = &one.link.name;
+        let (before, after) = facts.device(name)?;
+        let rx = (after.rx_packets - before.rx_packets, after.rx_dropped - before.rx_dropped);
+        let tx = (after.tx_packets - before.tx_packets, after.tx_dropped - before.tx_dropped);
+        let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
+        for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
+            let all = packets + dropped;
+            if all > MANY && dropped * 50 >= all {
+                outcome = outcome.saw(format!("ip -s link show {name}, dropped, {way}"), format!("{dropped} of {all}"));
+            }
+        }
+        if outcome.evidence.is_empty() {
+            return Ok(Outcome::ok(name, format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0)));
+        }
+        Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn two_in_a_hundred_of_many() {
+        let dropped = |packets, dropped| {
+            Machine::healthy().stats("veth0", |stats| {
+                (stats.tx_packets, stats.tx_dropped) = (packets, dropped);
+            })
+        };
+        table(
+            &CHECK,
+            [
+                (dropped(19_600, 400), State::Warn),
+                (dropped(19_700, 300), State::Ok),
+                (dropped(5000, 4000), State::Ok),
+            ],
+        );
+    }
+}

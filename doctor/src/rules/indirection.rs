@@ -1,0 +1,57 @@
+//! Queues that no packet is led to.
+
+use ringway_host::ethtool::Indirection;
+
+use crate::{Check, Facts, Looked, Outcome, each};
+
+/// The indirection table names a queue for each hash.
+pub const CHECK: Check = Check {
+    number: 16,
+    name: "indirection",
+    rule: "the indirection table names every receive queue",
+    source: "kernel documentation, networking/scaling, RSS",
+    why: "Queues that it leaves out get nothing, and their processors neither. AF_XDP may want that.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    let cards = facts.cards()?;
+    let found = each(cards, |card| card.link.name.clone(), |card| {
+        let name = &card.link.name;
+        let Some(channels) = card.channels.filter(|channels| channels.rx > 1) else {
+            return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
+        };
+        let table: Indirection = facts.ethtool(name, "indirection")?;
+        let count = |queue: u32| table.queues.iter().filter(|one| **one == queue).count();
+        let counts: Vec<usize> = (0..channels.rx).map(count).collect();
+        let left_out = counts.iter().filter(|count| **count == 0).count();
+        if left_out == 0 {
+            return Ok(Outcome::ok(name, format!("all of {} queues", channels.rx)));
+        }
+        let weights: Vec<String> = counts.iter().map(usize::to_string).collect();
+        let said = format!("{left_out} of {} queues get no packet", channels.rx);
+        Ok(Outcome::info(name, said)
+            .saw(format!("ethtool -x {name}, entries by queue"), weights.join(" "))
+            .fix(
+                format!("ethtool -X {name} equal {}", channels.rx),
+                format!("ethtool -X {name} weight {}", weights.join(" ")),
+            ))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn queues_left_out() {
+        let path = "/ethtool/eth0/indirection.json";
+        let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
+        assert_eq!(two.undos(&CHECK), ["ethtool -X eth0 weight 2 2 0 0"]);
+        table(&CHECK, [(two, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
+    }
+}

@@ -1,0 +1,46 @@
+//! SYNs and connections that a listening socket dropped for other reasons than a full accept queue.
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome};
+
+/// Every overflow is a drop, too; what is more has another cause.
+pub const CHECK: Check = Check {
+    number: 35,
+    name: "listen-drops",
+    rule: "ListenDrops grows no faster than ListenOverflows",
+    source: "Linux, net/ipv4/tcp_ipv4.c and tcp_input.c: who counts LINUX_MIB_LISTENDROPS",
+    why: "Connections are refused though the accept queue has room: for want of memory, ports or a route.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    let drops = facts.counter("TcpExt", "ListenDrops")?;
+    let overflows = facts.counter("TcpExt", "ListenOverflows")?;
+    let others = drops.delta.saturating_sub(overflows.delta);
+    if others == 0 {
+        return Outcome::ok(MACHINE, "no drop but those of full accept queues").into();
+    }
+    let said = format!("{others} connections were dropped by listening sockets that had room");
+    Outcome::warn(MACHINE, said)
+        .saw("/proc/net/netstat TcpExt ListenDrops", drops.delta)
+        .saw("/proc/net/netstat TcpExt ListenOverflows", overflows.delta)
+        .advice("look at memory (checks tcp-memory and abort-on-memory), and at SYN queues (syn-queue)")
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn what_is_more_than_overflows() {
+        let machine = |drops, overflows| {
+            let machine = Machine::healthy().counts("TcpExt", "ListenDrops", drops);
+            machine.counts("TcpExt", "ListenOverflows", overflows)
+        };
+        table(&CHECK, [(machine(5, 5), State::Ok), (machine(6, 5), State::Warn)]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Large receive offload where packets are passed on.
+
+use crate::{Check, Facts, Looked, Outcome, each};
+
+/// LRO glues segments together and forgets what they were.
+pub const CHECK: Check = Check {
+    number: 30,
+    name: "lro",
+    rule: "LRO is off where packets are forwarded or an XDP program is attached",
+    source: "kernel documentation, networking/segmentation-offloads; drivers refuse XDP while LRO is on",
+    why: "What it glued together cannot be sent on as it came: too large, with wrong acknowledgements.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    let interfaces = facts.interfaces()?;
+    let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
+    let found = each(interfaces, |one| one.link.name.clone(), |one| {
+        let name = &one.link.name;
+        let passes_on = forwards || !one.link.xdp.is_empty() || one.link.master.is_some();
+        if !one.offloads.lro || !passes_on {
+            return Ok(Outcome::ok(name, if one.offloads.lro { "on, on an end" } else { "off" }));
+        }
+        Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
+            .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
+            .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
+            .fix(format!("ethtool -K {name} lro off"), format!("ethtool -K {name} lro on")))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn where_packets_are_passed_on() {
+        let end = Machine::healthy().network(|network| network.interfaces[1].offloads.lro = true);
+        let router = end.clone().put("/proc/sys/net/ipv4/ip_forward", "1");
+        assert_eq!(router.fixes(&CHECK), ["ethtool -K eth0 lro off"]);
+        table(&CHECK, [(end, State::Ok), (router, State::Warn)]);
+    }
+}

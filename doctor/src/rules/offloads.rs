@@ -1,0 +1,68 @@
+//! Offloads that are off on a host that ends connections.
+
+use crate::{Check, Facts, Looked, Outcome, Profile, each};
+
+/// GRO, GSO and TSO let the stack handle 64 KiB at a time.
+pub const CHECK: Check = Check {
+    number: 29,
+    name: "offloads",
+    rule: "GSO and TSO are on, and on cards GRO",
+    source: "kernel documentation, networking/segmentation-offloads",
+    why: "Without them each packet of 1500 bytes walks through the stack by itself, up to forty times as many.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    // Who passes packets on wants them as they came.
+    if matches!(facts.profile, Some(Profile::Balancer | Profile::Bypass)) {
+        return Ok(Vec::new());
+    }
+    let interfaces = facts.interfaces()?;
+    let found = each(interfaces, |one| one.link.name.clone(), |one| {
+        let name = &one.link.name;
+        let card = one.link.kind.is_none();
+        let veth = one.link.kind.as_deref() == Some("veth");
+        if !card && !veth {
+            return Ok(Outcome::ok(name, "made of software"));
+        }
+        let offloads = &one.offloads;
+        let mut off = vec![("gso", offloads.gso), ("tso", offloads.tso)];
+        // On veth it is off until somebody wants NAPI there.
+        off.extend(card.then_some(("gro", offloads.gro)));
+        off.retain(|(_, on)| !on);
+        // A card that cannot segment has GSO for it.
+        off.retain(|(what, _)| *what != "tso" || !offloads.gso || veth);
+        // With an XDP program on a veth pair they must be off.
+        if off.is_empty() || !one.link.xdp.is_empty() {
+            return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
+        }
+        let names: Vec<&str> = off.iter().map(|(what, _)| *what).collect();
+        let all = |on: &str| names.iter().map(|what| format!("{what} {on}")).collect::<Vec<_>>().join(" ");
+        Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
+            .saw(format!("ethtool -k {name}"), all("off"))
+            .fix(format!("ethtool -K {name} {}", all("on")), format!("ethtool -K {name} {}", all("off"))))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn what_is_off() {
+        let off = |index: usize| {
+            Machine::healthy().network(|network| {
+                let offloads = &mut network.interfaces[index].offloads;
+                (offloads.gso, offloads.tso, offloads.gro) = (false, false, false);
+            })
+        };
+        assert_eq!(off(1).fixes(&CHECK), ["ethtool -K eth0 gso on tso on gro on"]);
+        assert_eq!(off(2).undos(&CHECK), ["ethtool -K veth0 gso off tso off"]);
+        let balancer = off(1).profile(Profile::Balancer);
+        table(&CHECK, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
+    }
+}

@@ -1,0 +1,100 @@
+//! Queues of which one gets most of the packets.
+
+use std::collections::BTreeMap;
+
+use ringway_host::ethtool::Indirection;
+
+use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+
+/// The card chooses by a hash of addresses and ports.
+pub const CHECK: Check = Check {
+    number: 15,
+    name: "queue-balance",
+    rule: "no queue gets more than twice the mean",
+    source: "heuristic of Ringway; kernel documentation, networking/scaling, RSS",
+    why: "One processor is worn out while others wait. Few flows, or UDP that is hashed by addresses alone, cause it.",
+    profiles: &[],
+    look,
+};
+
+type Counters = BTreeMap<String, u64>;
+
+fn look(facts: &Facts) -> Looked {
+    let interfaces = facts.cards()?;
+    let found = each(interfaces, |one| one.link.name.clone(), |one| {
+        let name = &one.link.name;
+        let (before, after): (Counters, Counters) = facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
+        let delta = |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
+        let queues: Vec<u64> = after.keys().filter(|name| of_queue(name)).filter_map(delta).collect();
+        let (sum, most) = (queues.iter().sum::<u64>(), queues.iter().copied().max().unwrap_or(0));
+        let mean = sum as f64 / queues.len().max(1) as f64;
+        if sum < 1000 || most as f64 <= mean * 2.0 {
+            return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
+        }
+        let seen = Outcome::warn(name, format!("one of {} queues got {most} of {sum} packets", queues.len()))
+            .saw(format!("ethtool -S {name}, packets by queue"), format!("{queues:?}"));
+        with_fix(facts, name, queues.len(), seen)
+    });
+    Ok(found)
+}
+
+/// `rx_queue_0_packets` (ixgbe, virtio, ena), `rx0_packets` (mlx5), `rx-0.packets` (i40e), `[0]: rx_ucast_packets` (bnxt).
+fn of_queue(counter: &str) -> bool {
+    let digit = counter.chars().any(|c| c.is_ascii_digit());
+    let receives = counter.contains("rx") && !counter.contains("xdp") && !counter.contains("xsk");
+    digit && receives && counter.ends_with("packets")
+}
+
+fn with_fix(facts: &Facts, name: &str, queues: usize, outcome: Outcome) -> Result<Outcome, Unknown> {
+    let advice = format!("if the traffic is UDP with many ports: ethtool -N {name} rx-flow-hash udp4 sdfn; one flow alone stays \
+                          on one queue whatever is set");
+    let outcome = outcome.advice(advice);
+    let Ok(Indirection { queues: table }) = facts.ethtool::<Indirection>(name, "indirection") else {
+        return Ok(outcome);
+    };
+    let counts: Vec<usize> =
+        (0..queues as u32).map(|queue| table.iter().filter(|one| **one == queue).count()).collect();
+    let even = counts.iter().max().zip(counts.iter().min()).is_some_and(|(most, least)| most - least <= 1);
+    if even {
+        return Ok(outcome);
+    }
+    let weights: Vec<String> = counts.iter().map(usize::to_string).collect();
+    Ok(outcome.fix(
+        format!("ethtool -X {name} equal {queues}"),
+        format!("ethtool -X {name} weight {}", weights.join(" ")),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn twice_the_mean() {
+        let machine = |first: u64, rest: u64| {
+            let path = "/ethtool/eth0/statistics.json";
+            let counters = |first: u64, rest: u64| {
+                let names = ["rx0_packets", "rx1_packets", "rx2_packets", "rx3_packets"];
+                let value = |(n, name): (usize, &str)| (name.to_owned(), if n == 0 { first } else { rest });
+                let all: Counters = names.into_iter().enumerate().map(value).collect();
+                serde_json::to_string(&all).unwrap()
+            };
+            Machine::healthy().put(path, &counters(0, 0)).then(path, &counters(first, rest))
+        };
+        let uneven = machine(10_000, 1000)
+            .json("/ethtool/eth0/indirection.json", Indirection { queues: vec![0, 0, 0, 1, 2, 3] });
+        assert_eq!(uneven.fixes(&CHECK), ["ethtool -X eth0 equal 4"]);
+        assert_eq!(uneven.undos(&CHECK), ["ethtool -X eth0 weight 3 1 1 1"]);
+        table(
+            &CHECK,
+            [
+                (uneven, State::Warn),
+                (machine(1900, 1000), State::Ok),
+                (machine(100, 0), State::Ok),
+                (machine(10_000, 0), State::Warn),
+            ],
+        );
+    }
+}

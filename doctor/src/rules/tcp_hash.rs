@@ -1,0 +1,41 @@
+//! Whose table TCP connections are in.
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome};
+
+/// A network namespace may have a table of its own.
+pub const CHECK: Check = Check {
+    number: 48,
+    name: "tcp-hash",
+    rule: "tcp_ehash_entries is not negative",
+    source: "kernel documentation, networking/ip-sysctl, tcp_ehash_entries",
+    why: "The table is shared with the machine's first network namespace: what is measured here depends on what runs there.",
+    profiles: &[],
+    look,
+};
+
+const KEY: &str = "net/ipv4/tcp_ehash_entries";
+
+fn look(facts: &Facts) -> Looked {
+    let entries = facts.sysctl(KEY)?;
+    if entries >= 0 {
+        return Outcome::ok(MACHINE, format!("a table of {entries} entries")).into();
+    }
+    Outcome::info(MACHINE, "connections are in the table of the first network namespace")
+        .saw(format!("/proc/sys/{KEY}"), entries)
+        .advice("for a lab, before the namespace is made: sysctl -w net.ipv4.tcp_child_ehash_entries=65536")
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn shared_is_negative() {
+        let shared = Machine::healthy().put(&format!("/proc/sys/{KEY}"), "-262144");
+        table(&CHECK, [(shared, State::Info)]);
+    }
+}

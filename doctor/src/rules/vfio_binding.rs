@@ -1,0 +1,55 @@
+//! Cards that are expected on one driver and are on another.
+
+use crate::{Check, Facts, Looked, Outcome, each};
+
+/// A kernel update, or a new module, can change who comes first.
+pub const CHECK: Check = Check {
+    number: 67,
+    name: "vfio-binding",
+    rule: "a card with a driver_override is on that driver",
+    source: "Linux, Documentation/ABI/testing/sysfs-bus-pci, driver_override",
+    why: "The program that bypasses the kernel finds no card when it is started next.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    facts.network()?;
+    let devices = facts.list("/sys/bus/pci/devices")?;
+    let found = each(devices, Clone::clone, |device| {
+        let directory = format!("/sys/bus/pci/devices/{device}");
+        let driver = facts.text(&format!("{directory}/driver"))?;
+        let wanted = facts.text(&format!("{directory}/driver_override"))?;
+        if matches!(wanted, "(null)" | "") || wanted == driver {
+            return Ok(Outcome::ok(device, format!("on {driver}")));
+        }
+        let now = if driver.is_empty() { "no driver" } else { driver };
+        let seen = Outcome::crit(device, format!("it is on {now}, and {wanted} is wanted"))
+            .saw(format!("{directory}/driver_override"), wanted)
+            .saw(format!("{directory}/driver"), now)
+            .advice("so that it stays: driverctl set-override, and the module in /etc/modules-load.d");
+        let bind = |from: &str, to: &str| {
+            let leave = if from.is_empty() { String::new() } else { format!("echo {device} > {directory}/driver/unbind; ") };
+            format!("{leave}echo {device} > /sys/bus/pci/drivers/{to}/bind")
+        };
+        let undo = if driver.is_empty() { format!("echo {device} > {directory}/driver/unbind") } else { bind(wanted, driver) };
+        Ok(seen.fix(bind(driver, wanted), undo))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn wanted_elsewhere() {
+        let path = "/sys/bus/pci/devices/0000:01:00.0/driver_override";
+        let wanted = Machine::healthy().put(path, "vfio-pci");
+        let fix = wanted.fixes(&CHECK);
+        assert!(fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"), "{fix:?}");
+        table(&CHECK, [(wanted, State::Crit), (Machine::healthy().put(path, "ixgbe"), State::Ok)]);
+    }
+}

@@ -1,0 +1,66 @@
+//! XDP programs in the kernel's generic path.
+
+use std::collections::BTreeMap;
+
+use ringway_host::links::XdpMode;
+use ringway_host::xdp_features::NATIVE;
+
+use crate::{Check, Facts, Looked, Outcome, each};
+
+/// There a packet has been copied into an skb before the program sees it.
+pub const CHECK: Check = Check {
+    number: 69,
+    name: "xdp-generic",
+    rule: "an XDP program is native where the driver can",
+    source: "kernel documentation, networking/xdp; netlink family netdev, xdp-features",
+    why: "Generic XDP comes after the cost that XDP is there to save.",
+    profiles: &[],
+    look,
+};
+
+fn look(facts: &Facts) -> Looked {
+    let interfaces = &facts.network()?.interfaces;
+    let generic = interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
+    let found = each(generic, |one| one.link.name.clone(), |one| {
+        let name = &one.link.name;
+        let features: BTreeMap<u32, u64> = facts.json("/netlink/xdp_features.json")?;
+        if features.get(&one.link.ifindex).copied().unwrap_or(0) & NATIVE == 0 {
+            return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
+        }
+        let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);
+        Ok(Outcome::warn(name, format!("program {program} is generic, and the driver has native XDP"))
+            .saw(format!("ip link show {name}"), "xdpgeneric")
+            .advice("attach it in native mode (xdpdrv; of Ringway: xdp_mode = \"native\"), and look why that was refused: LRO, \
+                     a large MTU, too few queues"))
+    });
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_host::links::Xdp;
+
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn where_native_is_there() {
+        let attached = |mode| {
+            Machine::healthy().network(|network| {
+                network.interfaces[2].link.xdp = vec![Xdp { program: 5, mode }];
+            })
+        };
+        let cannot = attached(XdpMode::Generic).json("/netlink/xdp_features.json", BTreeMap::from([(3, 0)]));
+        let unknown = attached(XdpMode::Generic).remove("/netlink/xdp_features.json");
+        table(
+            &CHECK,
+            [
+                (attached(XdpMode::Generic), State::Warn),
+                (attached(XdpMode::Native), State::Ok),
+                (cannot, State::Ok),
+                (unknown, State::Unknown),
+            ],
+        );
+    }
+}
