@@ -35,7 +35,7 @@ fn look(facts: &Facts) -> Looked {
             Outcome::new(State::Crit, format!("process {name}"), said)
                 .saw(format!("/proc/{pid}/fd, entries"), files)
                 .saw(format!("/proc/{pid}/limits, Max open files"), limit)
-                .fix(format!("prlimit --pid {pid} --nofile={0}:{0}", limit * 2), format!("prlimit --pid {pid} --nofile={limit}:{limit}"))
+                .fix(format!("prlimit --pid {pid} --nofile={}:", limit * 2), format!("prlimit --pid {pid} --nofile={limit}:"))
                 .advice("for good: LimitNOFILE= in its unit, up to fs.nr_open"),
         );
     }
@@ -53,7 +53,7 @@ mod tests {
             let one = Process { pid: 7, name: "web".into(), files: Some(files), limit: Some(1000), cpus: None };
             Machine::healthy().json(crate::gather::PROCESSES, [one])
         };
-        assert_eq!(process(951).undos(&CHECK), ["prlimit --pid 7 --nofile=1000:1000"]);
+        assert_eq!(process(951).undos(&CHECK), ["prlimit --pid 7 --nofile=1000:"]);
         let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
         table(&CHECK, [(process(950), State::Ok), (process(951), State::Crit), (machine, State::Crit)]);
     }

@@ -13,6 +13,8 @@ mod clients;
 mod decap;
 mod demo;
 mod devices;
+mod doctor;
+mod doctor_load;
 mod documents;
 mod dsr;
 mod engine;

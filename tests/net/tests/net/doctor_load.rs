@@ -1,0 +1,221 @@
+//! `ringway doctor` while something goes wrong: what the kernel counts between two looks.
+
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::needs_root;
+use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
+
+use crate::doctor::Patient;
+
+const LOOK: &str = "0.6";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A patient with a neighbour, 10.9.0.1 and .2.
+fn pair(hint: &str) -> Result<(Patient, Namespace)> {
+    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
+    let ends = (
+        End::new(&patient.ns, "va").address("10.9.0.1/24"),
+        End::new(&far, "vb").address("10.9.0.2/24"),
+    );
+    veth(&ends.0, &ends.1, &VethOptions::default())?;
+    Ok((patient, far))
+}
+
+fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
+    let mut command = from.command("ping");
+    command.args(["-i", "0.05", "-w", "60"]).args(arguments);
+    Ok(from.spawn(command)?)
+}
+
+/// A socket that listens with this backlog, which std does not let one choose.
+fn listen(backlog: i32) -> Result<TcpListener> {
+    let socket = TcpListener::bind("10.9.0.1:8080")?;
+    // SAFETY: the socket is open; listen(2) on a listening socket sets its backlog.
+    let rc = unsafe { libc::listen(socket.as_raw_fd(), backlog) };
+    ensure!(rc == 0, "{}", std::io::Error::last_os_error());
+    Ok(socket)
+}
+
+/// Connections that begin, whether they are answered or not.
+fn begin(count: usize) -> Result<Vec<TcpStream>> {
+    let one = |_| {
+        let flags = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: takes no pointer.
+        let fd = unsafe { libc::socket(libc::AF_INET, flags, 0) };
+        ensure!(fd >= 0, "{}", std::io::Error::last_os_error());
+        // SAFETY: the descriptor is fresh and nobody else's.
+        let stream = unsafe { TcpStream::from_raw_fd(fd) };
+        let address = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: 8080_u16.to_be(),
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([10, 9, 0, 1]) },
+            sin_zero: [0; 8],
+        };
+        let size = size_of_val(&address) as u32;
+        // SAFETY: the address is a sockaddr_in of that size. That it is still under way is what is wanted.
+        unsafe { libc::connect(fd, (&raw const address).cast(), size) };
+        Ok(stream)
+    };
+    (0..count).map(one).collect()
+}
+
+#[test]
+fn an_accept_queue_that_overflows() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("accept")?;
+    patient.ns.sysctl("net/core/somaxconn", "16")?;
+    let slow = patient.ns.run(|| listen(4096))??;
+    let _clients = far.run(|| begin(40))??;
+    let full = || -> Result<bool> {
+        let found = patient.symptoms("listen-overflows", LOOK)?;
+        Ok(found.iter().any(|one| one["subject"] == "10.9.0.1 port 8080"))
+    };
+    wait_until("a full accept queue", PATIENCE, || full().unwrap_or(false))?;
+    let script = patient.ns.directory().join("fix.sh");
+    let path = script.to_str().context("a path")?;
+    patient.doctor(&["--only", "listen-overflows", "--interval", LOOK, "--fix-script", path])?;
+    patient.sh(&format!("sh {path}"))?;
+    // The limit counts when a program begins to listen.
+    drop((slow, _clients));
+    let _again = patient.ns.run(|| listen(4096))??;
+    let _clients = far.run(|| begin(40))??;
+    let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
+    wait_until("an accept queue with room", PATIENCE, || gone().unwrap_or(false))?;
+    Ok(())
+}
+
+#[test]
+fn time_wait_without_room() -> Result<()> {
+    needs_root!();
+    let (patient, _far) = pair("wait")?;
+    patient.ns.sysctl("net/ipv4/tcp_max_tw_buckets", "10")?;
+    patient.ns.run(|| -> Result<()> {
+        let server = TcpListener::bind("10.9.0.1:8080")?;
+        for _ in 0..12 {
+            let client = TcpStream::connect("10.9.0.1:8080")?;
+            // Who closes first waits.
+            client.shutdown(std::net::Shutdown::Both)?;
+            drop(server.accept()?);
+        }
+        Ok(())
+    })??;
+    patient.cure("time-wait", "this machine", "0.1")
+}
+
+#[test]
+fn ports_that_are_used_up() -> Result<()> {
+    needs_root!();
+    let (patient, _far) = pair("ports")?;
+    patient.ns.sysctl("net/ipv4/ip_local_port_range", "40000 40019")?;
+    let _server = patient.ns.run(|| listen(100))??;
+    let connect =
+        || (0..20).map(|_| TcpStream::connect("10.9.0.1:8080")).collect::<Result<Vec<_>, _>>();
+    let _clients = patient.ns.run(connect)??;
+    patient.cure("local-ports", "10.9.0.1 to 10.9.0.1 port 8080", "0.1")
+}
+
+#[test]
+fn senders_that_live_elsewhere() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("reverse")?;
+    patient.ns.ip("link add other type veth peer name rest\nlink set other up\nlink set rest up\nroute add 10.99.0.0/24 dev other\n")?;
+    patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
+    far.ip("address add 10.99.0.1/32 dev vb\n")?;
+    let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
+    patient.cure("reverse-path", "this machine", LOOK)
+}
+
+#[test]
+fn packets_for_somebody_else() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("route")?;
+    patient.ns.ip("link add other type veth peer name rest\nlink set other up\nlink set rest up\nroute add 10.77.0.0/24 dev other\n")?;
+    patient.ns.sysctl("net/ipv4/ip_forward", "0")?;
+    far.ip("route add 10.77.0.0/24 via 10.9.0.1\n")?;
+    let _ping = ping(&far, &["10.77.0.1"])?;
+    patient.cure("no-route", "this machine", LOOK)
+}
+
+#[test]
+fn a_process_out_of_files() -> Result<()> {
+    needs_root!();
+    let patient = Patient::new("files")?;
+    let mut command = patient.ns.command("sh");
+    // Its standard files, and nine more.
+    command.args([
+        "-c",
+        "ulimit -S -n 12; exec 3<&0 4<&0 5<&0 6<&0 7<&0 8<&0 9<&0; exec cat /proc/self/fd/0 - < /dev/zero > /dev/null",
+    ]);
+    let child = patient.ns.spawn(command)?;
+    let crowd = || -> Result<bool> {
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.pid()))?;
+        Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 12 ")))
+    };
+    wait_until("a process with few files", PATIENCE, || crowd().unwrap_or(false))?;
+    patient.cure("open-files", "process cat", "0.1")
+}
+
+#[test]
+fn datagrams_that_nobody_reads() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("udp")?;
+    let slow = patient.ns.run(|| UdpSocket::bind("10.9.0.1:5353"))??;
+    let sender = far.run(|| UdpSocket::bind("10.9.0.2:0"))??;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = sender.send_to(&[0; 1000], "10.9.0.1:5353");
+                std::thread::yield_now();
+            }
+        });
+        let found = patient.symptoms("udp-buffers", LOOK);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        found
+    })?;
+    ensure!(found.len() == 1 && found[0]["subject"] == "receiving", "{found:?}");
+    drop(slow);
+    ensure!(patient.symptoms("udp-buffers", "0.1")?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn segments_that_are_lost() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("lost")?;
+    let drop_all = "nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
+                    nft add rule ip t c tcp dport 8080 drop";
+    patient.sh(drop_all)?;
+    // Seen from where they are sent.
+    let sender = Patient { ns: far };
+    let _clients = sender.ns.run(|| begin(20))??;
+    let found =
+        || Ok::<bool, anyhow::Error>(!sender.symptoms("retransmissions", "1.5")?.is_empty());
+    wait_until("retransmissions", PATIENCE, || found().unwrap_or(false))?;
+    drop(_clients);
+    ensure!(sender.symptoms("retransmissions", LOOK)?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn a_link_that_flaps() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("flaps")?;
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = far.ip("link set vb down\nlink set vb up\n");
+            }
+        });
+        let found = patient.symptoms("link-flaps", LOOK);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        found
+    })?;
+    ensure!(found.len() == 1 && found[0]["subject"] == "va", "{found:?}");
+    ensure!(patient.symptoms("link-flaps", "0.1")?.is_empty());
+    Ok(())
+}
