@@ -82,7 +82,12 @@ impl Collection {
     /// Reads an archive.
     pub fn read(from: impl Read) -> Result<Self, Error> {
         let mut archive = tar::Archive::new(from);
-        let damaged = |error: io::Error| Error::Damaged(error.to_string());
+        // What it quotes may be anything.
+        let damaged = |error: io::Error| {
+            let said = error.to_string();
+            let said: String = said.chars().take_while(|c| !c.is_control()).take(80).collect();
+            Error::Damaged(said)
+        };
         let (mut head, mut files) = (None, BTreeMap::<String, Files>::new());
         let mut room = MOST;
         for entry in archive.entries().map_err(damaged)? {

@@ -75,7 +75,11 @@ impl Facts {
             let cpus = cpu_list(list).ok_or_else(|| strange("smp_affinity_list", list))?;
             Ok(Irq { number, name: name.to_owned(), delta, cpus })
         });
-        found.collect()
+        let none = || Unknown(format!("/proc/interrupts: no line is known to be of {interface}"));
+        match found.collect::<Result<Vec<Irq>, Unknown>>()? {
+            irqs if irqs.is_empty() => Err(none()),
+            irqs => Ok(irqs),
+        }
     }
 }
 
@@ -127,7 +131,7 @@ mod tests {
         let irqs = facts.irqs("eth0").unwrap();
         assert_eq!(irqs.len(), 4);
         assert_eq!((irqs[2].number, irqs[2].delta, irqs[2].cpus.as_slice()), (42, 2000, &[2][..]));
-        assert!(facts.irqs("eth").unwrap().is_empty());
+        assert!(facts.irqs("eth").is_err());
         assert_eq!(facts.busy().unwrap().len(), 4);
     }
 }

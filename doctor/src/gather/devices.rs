@@ -60,8 +60,14 @@ fn sysfs(sample: &mut Sample, name: &str) {
             file(sample, &format!("{NET}/{name}/queues/{queue}/{key}"));
         }
     }
-    for irq in Source::Live.list(&format!("{NET}/{name}/device/msi_irqs")).unwrap_or_default() {
-        file(sample, &format!("{NET}/{name}/device/msi_irqs/{irq}"));
+    // Those of a virtio device are its PCI device's, one above.
+    let own = format!("{NET}/{name}/device/msi_irqs");
+    let above = format!("{NET}/{name}/device/../msi_irqs");
+    let is_virtio = fs::read_link(format!("{NET}/{name}/device"))
+        .is_ok_and(|to| to.file_name().is_some_and(|n| n.to_string_lossy().starts_with("virtio")));
+    let irqs = if is_virtio { above } else { own.clone() };
+    for irq in Source::Live.list(&irqs).unwrap_or_default() {
+        sample.put(format!("{own}/{irq}"), "");
     }
 }
 

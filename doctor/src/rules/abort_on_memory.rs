@@ -19,10 +19,13 @@ fn look(facts: &Facts) -> Looked {
     if aborted.delta == 0 {
         return Outcome::ok(MACHINE, "none was broken off").into();
     }
-    Outcome::crit(MACHINE, format!("{} connections were broken off for want of memory", aborted.delta))
-        .saw("/proc/net/netstat TcpExt TCPAbortOnMemory", aborted.delta)
-        .advice("see the checks tcp-memory and orphans, which have the commands")
-        .into()
+    Outcome::crit(
+        MACHINE,
+        format!("{} connections were broken off for want of memory", aborted.delta),
+    )
+    .saw("/proc/net/netstat TcpExt TCPAbortOnMemory", aborted.delta)
+    .advice("see the checks tcp-memory and orphans, which have the commands")
+    .into()
 }
 
 #[cfg(test)]

@@ -26,11 +26,21 @@ fn look(facts: &Facts) -> Looked {
         let own = VENDORS.iter().any(|(_, drivers)| drivers.contains(&driver));
         if own && wanted == "vfio-pci" {
             let set = |to: &str| format!("echo {to} > {directory}/driver_override");
-            return Ok(Outcome::crit(device, format!("{driver} serves DPDK as it is, and the next boot binds vfio-pci"))
-                .saw(format!("{directory}/driver_override"), wanted)
-                .fix(set("\"\""), set("vfio-pci")));
+            return Ok(Outcome::crit(
+                device,
+                format!("{driver} serves DPDK as it is, and the next boot binds vfio-pci"),
+            )
+            .saw(format!("{directory}/driver_override"), wanted)
+            .fix(set("\"\""), set("vfio-pci")));
         }
-        Ok(Outcome::ok(device, if own { "its driver stays in the kernel: never unbind it" } else { "of another driver" }))
+        Ok(Outcome::ok(
+            device,
+            if own {
+                "its driver stays in the kernel: never unbind it"
+            } else {
+                "of another driver"
+            },
+        ))
     });
     Ok(found)
 }

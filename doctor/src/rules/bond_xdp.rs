@@ -16,17 +16,31 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let bonds = facts.of_kind("bond")?;
     let network = facts.network()?;
-    let found = each(bonds, |bond| bond.link.name.clone(), |bond| {
-        let name = &bond.link.name;
-        let parts: Vec<_> = network.interfaces.iter().filter(|one| one.link.master == Some(bond.link.ifindex)).collect();
-        let with = parts.iter().filter(|part| !part.link.xdp.is_empty()).count();
-        if with == 0 || !bond.link.xdp.is_empty() || with == parts.len() {
-            return Ok(Outcome::ok(name, format!("{with} of {} parts have a program", parts.len())));
-        }
-        Ok(Outcome::warn(name, format!("{with} of its {} parts have an XDP program, others none", parts.len()))
+    let found = each(
+        bonds,
+        |bond| bond.link.name.clone(),
+        |bond| {
+            let name = &bond.link.name;
+            let parts: Vec<_> = network
+                .interfaces
+                .iter()
+                .filter(|one| one.link.master == Some(bond.link.ifindex))
+                .collect();
+            let with = parts.iter().filter(|part| !part.link.xdp.is_empty()).count();
+            if with == 0 || !bond.link.xdp.is_empty() || with == parts.len() {
+                return Ok(Outcome::ok(
+                    name,
+                    format!("{with} of {} parts have a program", parts.len()),
+                ));
+            }
+            Ok(Outcome::warn(
+                name,
+                format!("{with} of its {} parts have an XDP program, others none", parts.len()),
+            )
             .saw(format!("ip link show master {name}, with xdp"), with)
             .advice("attach it to the bond; in generic mode, if the bond refuses"))
-    });
+        },
+    );
     Ok(found)
 }
 
@@ -44,7 +58,8 @@ mod tests {
             Machine::healthy().network(|network| {
                 let program = vec![Xdp { program: 1, mode: XdpMode::Native }];
                 let mut bond = network.interfaces[1].clone();
-                (bond.link.ifindex, bond.link.name, bond.link.kind) = (9, "bond0".into(), Some("bond".into()));
+                (bond.link.ifindex, bond.link.name, bond.link.kind) =
+                    (9, "bond0".into(), Some("bond".into()));
                 if on_bond {
                     bond.link.xdp = program.clone();
                 }

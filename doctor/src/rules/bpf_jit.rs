@@ -22,13 +22,15 @@ fn look(facts: &Facts) -> Looked {
     // Seen in the first network namespace alone.
     let enable = facts.sysctl(ENABLE)?;
     if enable == 0 {
-        let seen = Outcome::warn(MACHINE, "BPF programs are interpreted").saw(format!("/proc/sys/{ENABLE}"), 0);
+        let seen = Outcome::warn(MACHINE, "BPF programs are interpreted")
+            .saw(format!("/proc/sys/{ENABLE}"), 0);
         return seen.change(facts.set(ENABLE, 1)?).into();
     }
     // Readable for root alone.
     let harden = facts.sysctl(HARDEN)?;
     if harden == 2 {
-        let seen = Outcome::info(MACHINE, "programs of root are hardened, too").saw(format!("/proc/sys/{HARDEN}"), 2);
+        let seen = Outcome::info(MACHINE, "programs of root are hardened, too")
+            .saw(format!("/proc/sys/{HARDEN}"), 2);
         return seen.change(facts.set(HARDEN, 1)?).into();
     }
     Outcome::ok(MACHINE, "compiled").into()
@@ -42,7 +44,8 @@ mod tests {
 
     #[test]
     fn off_and_hardened() {
-        let put = |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
+        let put =
+            |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
         table(&CHECK, [(put(ENABLE, "0"), State::Warn), (put(HARDEN, "2"), State::Info)]);
     }
 }

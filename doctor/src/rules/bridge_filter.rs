@@ -21,15 +21,24 @@ fn look(facts: &Facts) -> Looked {
     let keys = ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
     // Without the module there is nothing to turn off.
     let there = keys.into_iter().filter(|key| facts.text(&format!("/proc/sys/{key}")).is_ok());
-    let found = each(there, |key| (*key).to_owned(), |key| {
-        if facts.sysctl(key)? == 0 {
-            return Ok(Outcome::ok(*key, "bridges are left alone"));
-        }
-        let names: Vec<&str> = bridges.iter().map(|bridge| bridge.link.name.as_str()).collect();
-        let seen = Outcome::info(*key, format!("what {} forwards passes through iptables", names.join(", ")));
-        let seen = seen.saw(format!("/proc/sys/{key}"), 1).advice("not where Docker or Kubernetes run");
-        Ok(seen.change(facts.set(key, 0)?))
-    });
+    let found = each(
+        there,
+        |key| (*key).to_owned(),
+        |key| {
+            if facts.sysctl(key)? == 0 {
+                return Ok(Outcome::ok(*key, "bridges are left alone"));
+            }
+            let names: Vec<&str> = bridges.iter().map(|bridge| bridge.link.name.as_str()).collect();
+            let seen = Outcome::info(
+                *key,
+                format!("what {} forwards passes through iptables", names.join(", ")),
+            );
+            let seen = seen
+                .saw(format!("/proc/sys/{key}"), 1)
+                .advice("not where Docker or Kubernetes run");
+            Ok(seen.change(facts.set(key, 0)?))
+        },
+    );
     Ok(found)
 }
 
@@ -46,8 +55,15 @@ mod tests {
         let bridge = |machine: Machine| {
             machine.network(|network| network.interfaces[2].link.kind = Some("bridge".into()))
         };
-        assert_eq!(bridge(on.clone()).fixes(&CHECK), ["sysctl -w net.bridge.bridge-nf-call-iptables=0"]);
-        let off = on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
-        table(&CHECK, [(on.clone(), State::Ok), (bridge(on), State::Info), (bridge(off), State::Ok)]);
+        assert_eq!(
+            bridge(on.clone()).fixes(&CHECK),
+            ["sysctl -w net.bridge.bridge-nf-call-iptables=0"]
+        );
+        let off =
+            on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
+        table(
+            &CHECK,
+            [(on.clone(), State::Ok), (bridge(on), State::Info), (bridge(off), State::Ok)],
+        );
     }
 }

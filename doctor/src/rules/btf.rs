@@ -23,7 +23,9 @@ fn look(facts: &Facts) -> Looked {
     Outcome::warn(MACHINE, "the kernel does not describe its types")
         .saw("/sys/kernel/btf/vmlinux", "not there")
         .saw("/proc/sys/kernel/osrelease", release)
-        .advice("take a kernel built with CONFIG_DEBUG_INFO_BTF=y, as those of the distributions are")
+        .advice(
+            "take a kernel built with CONFIG_DEBUG_INFO_BTF=y, as those of the distributions are",
+        )
         .into()
 }
 

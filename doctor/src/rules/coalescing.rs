@@ -17,29 +17,41 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(cards, |card| card.link.name.clone(), |card| {
-        let name = &card.link.name;
-        let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
-        let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64 / facts.seconds.max(0.001);
-        let latency = facts.profile == Some(Profile::Latency);
-        let Coalescing { rx_usecs, adaptive_rx, .. } = coalescing;
-        let outcome = match latency {
-            true if rx_usecs > 3 || adaptive_rx => Outcome::info(name, format!("it waits up to {rx_usecs} us")),
-            false if rx_usecs <= 3 && !adaptive_rx && rate > 20_000.0 => {
-                Outcome::warn(name, format!("it interrupts {rate:.0} times a second"))
-            }
-            _ => return Ok(Outcome::ok(name, format!("it waits {rx_usecs} us, {rate:.0} interrupts a second"))),
-        };
-        let adaptive = if adaptive_rx { "on" } else { "off" };
-        let wanted = if latency { 0 } else { 30 };
-        Ok(outcome
-            .saw(format!("ethtool -c {name}, rx-usecs"), rx_usecs)
-            .saw(format!("ethtool -c {name}, adaptive-rx"), adaptive)
-            .fix(
-                format!("ethtool -C {name} adaptive-rx off rx-usecs {wanted}"),
-                format!("ethtool -C {name} adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
-            ))
-    });
+    let found = each(
+        cards,
+        |card| card.link.name.clone(),
+        |card| {
+            let name = &card.link.name;
+            let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
+            let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64
+                / facts.seconds.max(0.001);
+            let latency = facts.profile == Some(Profile::Latency);
+            let Coalescing { rx_usecs, adaptive_rx, .. } = coalescing;
+            let outcome = match latency {
+                true if rx_usecs > 3 || adaptive_rx => {
+                    Outcome::info(name, format!("it waits up to {rx_usecs} us"))
+                }
+                false if rx_usecs <= 3 && !adaptive_rx && rate > 20_000.0 => {
+                    Outcome::warn(name, format!("it interrupts {rate:.0} times a second"))
+                }
+                _ => {
+                    return Ok(Outcome::ok(
+                        name,
+                        format!("it waits {rx_usecs} us, {rate:.0} interrupts a second"),
+                    ));
+                }
+            };
+            let adaptive = if adaptive_rx { "on" } else { "off" };
+            let wanted = if latency { 0 } else { 30 };
+            Ok(outcome
+                .saw(format!("ethtool -c {name}, rx-usecs"), rx_usecs)
+                .saw(format!("ethtool -c {name}, adaptive-rx"), adaptive)
+                .fix(
+                    format!("ethtool -C {name} adaptive-rx off rx-usecs {wanted}"),
+                    format!("ethtool -C {name} adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
+                ))
+        },
+    );
     Ok(found)
 }
 
@@ -52,14 +64,19 @@ mod tests {
     #[test]
     fn many_interrupts_or_long_waits() {
         let machine = |rx_usecs, count: u32| {
-            let line = |count: u32| format!("  CPU0\n 40: {count} PCI-MSIX-0000:01:00.0 0-edge eth0-TxRx-0");
+            let line = |count: u32| {
+                format!("  CPU0\n 40: {count} PCI-MSIX-0000:01:00.0 0-edge eth0-TxRx-0")
+            };
             let coalescing = Coalescing { rx_usecs, rx_frames: 0, adaptive_rx: false };
             Machine::healthy()
                 .json("/ethtool/eth0/coalescing.json", coalescing)
                 .put("/proc/interrupts", &line(0))
                 .then("/proc/interrupts", &line(count))
         };
-        assert_eq!(machine(1, 90_000).undos(&CHECK), ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]);
+        assert_eq!(
+            machine(1, 90_000).undos(&CHECK),
+            ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]
+        );
         let slow = machine(30, 10).profile(Profile::Latency);
         assert_eq!(slow.fixes(&CHECK), ["ethtool -C eth0 adaptive-rx off rx-usecs 0"]);
         table(

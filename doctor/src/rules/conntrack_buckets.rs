@@ -44,7 +44,10 @@ mod tests {
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{BUCKETS}"), "1024")
         };
-        assert_eq!(count(1025).fixes(&CHECK), ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]);
+        assert_eq!(
+            count(1025).fixes(&CHECK),
+            ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]
+        );
         table(&CHECK, [(count(1024), State::Ok), (count(1025), State::Warn)]);
     }
 }

@@ -25,10 +25,11 @@ fn look(facts: &Facts) -> Looked {
         share if most > 0 && share > 0.9 => State::Warn,
         _ => return Outcome::ok(MACHINE, format!("{count} of {most} connections")).into(),
     };
-    let outcome = Outcome::new(state, MACHINE, format!("{count} of {most} connections are tracked"))
-        .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
-        .saw(format!("/proc/sys/{MAX}"), most)
-        .advice("about 320 bytes each; check conntrack-buckets afterwards");
+    let outcome =
+        Outcome::new(state, MACHINE, format!("{count} of {most} connections are tracked"))
+            .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+            .saw(format!("/proc/sys/{MAX}"), most)
+            .advice("about 320 bytes each; check conntrack-buckets afterwards");
     outcome.change(facts.set(MAX, (most * 2).max(262_144))?).into()
 }
 
@@ -45,6 +46,9 @@ mod tests {
                 .put(&format!("/proc/sys/{MAX}"), "1000")
         };
         assert_eq!(count(951).undos(&CHECK), ["sysctl -w net.netfilter.nf_conntrack_max=1000"]);
-        table(&CHECK, [(count(900), State::Ok), (count(901), State::Warn), (count(951), State::Crit)]);
+        table(
+            &CHECK,
+            [(count(900), State::Ok), (count(901), State::Warn), (count(951), State::Crit)],
+        );
     }
 }

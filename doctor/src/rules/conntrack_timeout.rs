@@ -21,9 +21,11 @@ fn look(facts: &Facts) -> Looked {
     let most = facts.sysctl("net/netfilter/nf_conntrack_max")?;
     let timeout = facts.sysctl(TIMEOUT)?;
     if timeout <= 86_400 || most == 0 || count * 2 < most {
-        return Outcome::ok(MACHINE, format!("{timeout} s, and {count} of {most} connections")).into();
+        return Outcome::ok(MACHINE, format!("{timeout} s, and {count} of {most} connections"))
+            .into();
     }
-    let said = format!("{count} of {most} connections are tracked, and idle ones stay for {timeout} s");
+    let said =
+        format!("{count} of {most} connections are tracked, and idle ones stay for {timeout} s");
     Outcome::warn(MACHINE, said)
         .saw(format!("/proc/sys/{TIMEOUT}"), timeout)
         .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)

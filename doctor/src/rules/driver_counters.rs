@@ -15,46 +15,56 @@ pub const CHECK: Check = Check {
     look,
 };
 
-const WORDS: [&str; 9] = [
-    "drop", "miss", "nobuf", "no_buf", "out_of_buf", "no_dma", "discard", "err", "exceeded",
-];
+const WORDS: [&str; 9] =
+    ["drop", "miss", "nobuf", "no_buf", "out_of_buf", "no_dma", "discard", "err", "exceeded"];
 /// What some names mean.
 const MEANINGS: [(&str, &str); 7] = [
-    ("rx_out_of_buffer", "the queue had no descriptor (mlx5): larger rings, or a processor that fetches faster"),
+    (
+        "rx_out_of_buffer",
+        "the queue had no descriptor (mlx5): larger rings, or a processor that fetches faster",
+    ),
     ("rx_no_dma_resources", "the queue had no descriptor (ixgbe): larger rings"),
     ("rx_discards_phy", "the card's own buffer was full (mlx5): pause frames, or less traffic"),
     ("bw_in_allowance_exceeded", "the cloud's limit for this machine (ena)"),
     ("pps_allowance_exceeded", "the cloud's limit for this machine (ena)"),
     ("xdp_tx_errors", "XDP_TX found no room; on veth its peer does not poll (see veth-peer)"),
-    ("xdp_xmit_errors", "redirected frames found no room; on veth its peer does not poll (see veth-peer)"),
+    (
+        "xdp_xmit_errors",
+        "redirected frames found no room; on veth its peer does not poll (see veth-peer)",
+    ),
 ];
 
 type Counters = BTreeMap<String, u64>;
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let path = format!("/ethtool/{name}/statistics.json");
-        let (before, after): (Counters, Counters) = facts.pair(&path)?;
-        let mut outcome = Outcome::warn(name, "its driver counts losses");
-        let lossy = |name: &str| WORDS.iter().any(|word| name.to_ascii_lowercase().contains(word));
-        let grown = after.iter().filter_map(|(counter, now)| {
-            let was = before.get(counter).filter(|was| now > *was)?;
-            lossy(counter).then_some((counter, now - was))
-        });
-        for (counter, by) in grown {
-            outcome = outcome.saw(format!("ethtool -S {name}, {counter}"), by);
-            let meaning = MEANINGS.iter().find(|(part, _)| counter.contains(part));
-            if let Some((_, meaning)) = meaning {
-                outcome = outcome.advice(*meaning);
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let path = format!("/ethtool/{name}/statistics.json");
+            let (before, after): (Counters, Counters) = facts.pair(&path)?;
+            let mut outcome = Outcome::warn(name, "its driver counts losses");
+            let lossy =
+                |name: &str| WORDS.iter().any(|word| name.to_ascii_lowercase().contains(word));
+            let grown = after.iter().filter_map(|(counter, now)| {
+                let was = before.get(counter).filter(|was| now > *was)?;
+                lossy(counter).then_some((counter, now - was))
+            });
+            for (counter, by) in grown {
+                outcome = outcome.saw(format!("ethtool -S {name}, {counter}"), by);
+                let meaning = MEANINGS.iter().find(|(part, _)| counter.contains(part));
+                if let Some((_, meaning)) = meaning {
+                    outcome = outcome.advice(*meaning);
+                }
             }
-        }
-        if outcome.evidence.is_empty() {
-            return Ok(Outcome::ok(name, format!("{} counters, no loss", after.len())));
-        }
-        Ok(outcome)
-    });
+            if outcome.evidence.is_empty() {
+                return Ok(Outcome::ok(name, format!("{} counters, no loss", after.len())));
+            }
+            Ok(outcome)
+        },
+    );
     Ok(found)
 }
 
@@ -68,7 +78,9 @@ mod tests {
     fn names_that_speak_of_loss() {
         let grows = |counter: &str| {
             let path = "/ethtool/veth0/statistics.json";
-            Machine::healthy().put(path, &format!("{{\"{counter}\": 1}}")).then(path, &format!("{{\"{counter}\": 3}}"))
+            Machine::healthy()
+                .put(path, &format!("{{\"{counter}\": 1}}"))
+                .then(path, &format!("{{\"{counter}\": 3}}"))
         };
         let rows = [
             (grows("rx_queue_0_drops"), State::Warn),
@@ -77,6 +89,9 @@ mod tests {
         ];
         table(&CHECK, rows);
         let told = grows("rx_queue_0_xdp_tx_errors").outcomes(&CHECK);
-        assert!(told.iter().any(|one| one.advice.as_ref().is_some_and(|text| text.contains("veth-peer"))));
+        assert!(
+            told.iter()
+                .any(|one| one.advice.as_ref().is_some_and(|text| text.contains("veth-peer")))
+        );
     }
 }

@@ -17,23 +17,33 @@ const MANY: u64 = 10_000;
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let (before, after) = facts.device(name)?;
-        let rx = (after.rx_packets - before.rx_packets, after.rx_dropped - before.rx_dropped);
-        let tx = (after.tx_packets - before.tx_packets, after.tx_dropped - before.tx_dropped);
-        let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
-        for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
-            let all = packets + dropped;
-            if all > MANY && dropped * 50 >= all {
-                outcome = outcome.saw(format!("ip -s link show {name}, dropped, {way}"), format!("{dropped} of {all}"));
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let (before, after) = facts.device(name)?;
+            let rx = (after.rx_packets - before.rx_packets, after.rx_dropped - before.rx_dropped);
+            let tx = (after.tx_packets - before.tx_packets, after.tx_dropped - before.tx_dropped);
+            let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
+            for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
+                let all = packets + dropped;
+                if all > MANY && dropped * 50 >= all {
+                    outcome = outcome.saw(
+                        format!("ip -s link show {name}, dropped, {way}"),
+                        format!("{dropped} of {all}"),
+                    );
+                }
             }
-        }
-        if outcome.evidence.is_empty() {
-            return Ok(Outcome::ok(name, format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0)));
-        }
-        Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
-    });
+            if outcome.evidence.is_empty() {
+                return Ok(Outcome::ok(
+                    name,
+                    format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0),
+                ));
+            }
+            Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
+        },
+    );
     Ok(found)
 }
 

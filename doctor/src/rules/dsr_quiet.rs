@@ -17,11 +17,13 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let network = facts.network()?;
-    let lo = network.interfaces.iter().find(|one| one.link.loopback).map_or(0, |lo| lo.link.ifindex);
+    let lo =
+        network.interfaces.iter().find(|one| one.link.loopback).map_or(0, |lo| lo.link.ifindex);
     let service = |address: &IpAddr| matches!(address, IpAddr::V4(v4) if !v4.is_loopback());
     let services = network.addresses_of(lo).map(|one| one.address).filter(service);
     let found = each(services, IpAddr::to_string, |address| {
-        let mut outcome = Outcome::warn(address.to_string(), "this host answers ARP for it, though it is on lo");
+        let mut outcome =
+            Outcome::warn(address.to_string(), "this host answers ARP for it, though it is on lo");
         for (key, wanted) in [("arp_ignore", 1), ("arp_announce", 2)] {
             // The greater of an interface's own and that of "all" counts.
             let key = format!("net/ipv4/conf/all/{key}");
@@ -32,13 +34,15 @@ fn look(facts: &Facts) -> Looked {
             };
             let quiet = now >= wanted || facts.interfaces()?.iter().all(|one| own(one));
             if !quiet {
-                outcome = outcome.saw(format!("/proc/sys/{key}"), now).change(facts.set(&key, wanted)?);
+                outcome =
+                    outcome.saw(format!("/proc/sys/{key}"), now).change(facts.set(&key, wanted)?);
             }
         }
         if outcome.changes.is_empty() {
             return Ok(Outcome::ok(address.to_string(), "on lo, and quiet"));
         }
-        Ok(outcome.advice("if the address is no service of a balancer but this host's own, all is well"))
+        Ok(outcome
+            .advice("if the address is no service of a balancer but this host's own, all is well"))
     });
     Ok(found)
 }
@@ -63,7 +67,10 @@ mod tests {
                 deprecated: false,
             });
         });
-        let fixes = ["sysctl -w net.ipv4.conf.all.arp_ignore=1", "sysctl -w net.ipv4.conf.all.arp_announce=2"];
+        let fixes = [
+            "sysctl -w net.ipv4.conf.all.arp_ignore=1",
+            "sysctl -w net.ipv4.conf.all.arp_announce=2",
+        ];
         assert_eq!(service.fixes(&CHECK), fixes);
         let quiet = service.clone().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "1");
         let quiet = quiet.put("/proc/sys/net/ipv4/conf/all/arp_announce", "2");

@@ -60,8 +60,10 @@ fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
     if ports >= 3500 {
         return Ok(Outcome::ok(MACHINE, format!("{ports} local ports")));
     }
-    let said = format!("connections of this host have {ports} ports, and the kernel starts with 28232");
-    let seen = Outcome::warn(PORTS, said).saw(format!("/proc/sys/{PORTS}"), format!("{first} {last}"));
+    let said =
+        format!("connections of this host have {ports} ports, and the kernel starts with 28232");
+    let seen =
+        Outcome::warn(PORTS, said).saw(format!("/proc/sys/{PORTS}"), format!("{first} {last}"));
     Ok(seen.change(facts.set(PORTS, "32768 60999")?))
 }
 
@@ -76,7 +78,12 @@ mod tests {
         assert_eq!(Machine::healthy().worst(&CHECK), State::Ok);
         for (key, text, fix, undo) in [
             ("core/somaxconn", "16", "core.somaxconn=4096", "core.somaxconn=16"),
-            ("ipv4/tcp_max_tw_buckets", "10", "ipv4.tcp_max_tw_buckets=131072", "ipv4.tcp_max_tw_buckets=10"),
+            (
+                "ipv4/tcp_max_tw_buckets",
+                "10",
+                "ipv4.tcp_max_tw_buckets=131072",
+                "ipv4.tcp_max_tw_buckets=10",
+            ),
             (
                 "ipv4/ip_local_port_range",
                 "40000\t40099",

@@ -31,7 +31,10 @@ fn look(facts: &Facts) -> Looked {
         if !vfio || bound.peek().is_none() {
             continue;
         }
-        let mut outcome = Outcome::warn(format!("group {group}"), "some of its devices are the kernel's, some are vfio's");
+        let mut outcome = Outcome::warn(
+            format!("group {group}"),
+            "some of its devices are the kernel's, some are vfio's",
+        );
         for (device, driver) in bound {
             outcome = outcome
                 .saw(format!("/sys/bus/pci/devices/{device}/driver"), driver)
@@ -50,7 +53,8 @@ mod tests {
 
     #[test]
     fn a_group_of_two() {
-        let mixed = Machine::healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
+        let mixed =
+            Machine::healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
         table(&CHECK, [(mixed, State::Warn)]);
     }
 }

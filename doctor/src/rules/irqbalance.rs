@@ -23,7 +23,9 @@ fn look(facts: &Facts) -> Looked {
     Outcome::info(MACHINE, "irqbalance runs, and moves interrupts")
         .saw("process irqbalance, pid", found.pid)
         .fix("systemctl stop irqbalance", "systemctl start irqbalance")
-        .advice("or have it leave some alone: IRQBALANCE_ARGS=--banirq=N in /etc/default/irqbalance")
+        .advice(
+            "or have it leave some alone: IRQBALANCE_ARGS=--banirq=N in /etc/default/irqbalance",
+        )
         .into()
 }
 
@@ -35,7 +37,8 @@ mod tests {
 
     #[test]
     fn while_it_runs() {
-        let process = Process { pid: 7, name: "irqbalance".into(), files: Some(1), limit: None, cpus: None };
+        let process =
+            Process { pid: 7, name: "irqbalance".into(), files: Some(1), limit: None, cpus: None };
         let runs = Machine::healthy().json(crate::gather::PROCESSES, [process]);
         table(&CHECK, [(runs, State::Info)]);
     }

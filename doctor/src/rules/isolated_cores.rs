@@ -25,19 +25,28 @@ fn look(facts: &Facts) -> Looked {
             .advice("isolcpus=managed_irq,domain,LIST nohz_full=LIST rcu_nocbs=LIST on the kernel's command line")
             .into();
     }
-    let mut outcome = Outcome::warn(MACHINE, "interrupts of cards come to isolated processors").saw(path, text);
+    let mut outcome =
+        Outcome::warn(MACHINE, "interrupts of cards come to isolated processors").saw(path, text);
     for card in facts.cards()? {
         for irq in facts.irqs(&card.link.name)? {
             if irq.cpus.iter().any(|cpu| isolated.contains(cpu)) {
-                let others: Vec<String> = facts.cpus()?.iter().filter(|cpu| !isolated.contains(cpu)).map(u32::to_string).collect();
+                let others: Vec<String> = facts
+                    .cpus()?
+                    .iter()
+                    .filter(|cpu| !isolated.contains(cpu))
+                    .map(u32::to_string)
+                    .collect();
                 let at = format!("/proc/irq/{}/smp_affinity_list", irq.number);
                 let now = facts.text(&at)?;
-                outcome = outcome.saw(&at, now).fix(format!("echo {} > {at}", others.join(",")), format!("echo {now} > {at}"));
+                outcome = outcome
+                    .saw(&at, now)
+                    .fix(format!("echo {} > {at}", others.join(",")), format!("echo {now} > {at}"));
             }
         }
     }
     if outcome.changes.is_empty() {
-        return Outcome::ok(MACHINE, format!("{text}, and no interrupt of a card comes there")).into();
+        return Outcome::ok(MACHINE, format!("{text}, and no interrupt of a card comes there"))
+            .into();
     }
     outcome.into()
 }

@@ -15,25 +15,35 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let directory = format!("/sys/class/net/{name}");
-        let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
-        let queues = facts.list(&format!("{directory}/queues"))?;
-        let queues = queues.iter().filter(|queue| queue.starts_with("tx-"));
-        let timeout = |queue: &String| {
-            Ok::<u64, Unknown>(facts.counted(&format!("{directory}/queues/{queue}/tx_timeout"))?.delta)
-        };
-        let timeouts = queues.map(timeout).sum::<Result<u64, Unknown>>()?;
-        if changes.delta + timeouts == 0 {
-            return Ok(Outcome::ok(name, "steady"));
-        }
-        let said = format!("its carrier changed {} times, and queues hung {timeouts} times", changes.delta);
-        Ok(Outcome::warn(name, said)
+    let found =
+        each(
+            interfaces,
+            |one| one.link.name.clone(),
+            |one| {
+                let name = &one.link.name;
+                let directory = format!("/sys/class/net/{name}");
+                let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
+                let queues = facts.list(&format!("{directory}/queues"))?;
+                let queues = queues.iter().filter(|queue| queue.starts_with("tx-"));
+                let timeout = |queue: &String| {
+                    Ok::<u64, Unknown>(
+                        facts.counted(&format!("{directory}/queues/{queue}/tx_timeout"))?.delta,
+                    )
+                };
+                let timeouts = queues.map(timeout).sum::<Result<u64, Unknown>>()?;
+                if changes.delta + timeouts == 0 {
+                    return Ok(Outcome::ok(name, "steady"));
+                }
+                let said = format!(
+                    "its carrier changed {} times, and queues hung {timeouts} times",
+                    changes.delta
+                );
+                Ok(Outcome::warn(name, said)
             .saw(format!("{directory}/carrier_changes"), changes.delta)
             .saw(format!("{directory}/queues/tx-*/tx_timeout"), timeouts)
             .advice("cable, transceiver, the switch's port; then the card's firmware and driver"))
-    });
+            },
+        );
     Ok(found)
 }
 
@@ -45,7 +55,9 @@ mod tests {
 
     #[test]
     fn carriers_and_queues() {
-        let then = |key: &str, text: &str| Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text);
+        let then = |key: &str, text: &str| {
+            Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text)
+        };
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
         let rows = [
             (then("carrier_changes", "4"), State::Warn),

@@ -25,7 +25,9 @@ fn look(facts: &Facts) -> Looked {
     Outcome::warn(MACHINE, said)
         .saw("/proc/net/netstat TcpExt ListenDrops", drops.delta)
         .saw("/proc/net/netstat TcpExt ListenOverflows", overflows.delta)
-        .advice("look at memory (checks tcp-memory and abort-on-memory), and at SYN queues (syn-queue)")
+        .advice(
+            "look at memory (checks tcp-memory and abort-on-memory), and at SYN queues (syn-queue)",
+        )
         .into()
 }
 

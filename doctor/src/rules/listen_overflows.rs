@@ -24,7 +24,10 @@ fn look(facts: &Facts) -> Looked {
     let mut found = Vec::new();
     if overflows.delta > 0 {
         let state = if overflows.delta > 5 { State::Crit } else { State::Warn };
-        let said = format!("{} connections found an accept queue full in {:.0} s", overflows.delta, facts.seconds);
+        let said = format!(
+            "{} connections found an accept queue full in {:.0} s",
+            overflows.delta, facts.seconds
+        );
         let seen = Outcome::new(state, MACHINE, said)
             .saw("/proc/net/netstat TcpExt ListenOverflows", overflows.delta);
         found.push(with_fix(facts, seen)?);
@@ -67,7 +70,8 @@ mod tests {
 
     fn queue(waiting: u32, limit: u32) -> Machine {
         Machine::healthy().edit("/netlink/sockets.json", |sockets: &mut Sockets| {
-            sockets.listeners = vec![Listener { address: [10, 0, 0, 1].into(), port: 80, waiting, limit }];
+            sockets.listeners =
+                vec![Listener { address: [10, 0, 0, 1].into(), port: 80, waiting, limit }];
         })
     }
 

@@ -27,7 +27,8 @@ fn look(facts: &Facts) -> Looked {
     let crowded: Vec<&Road> = sockets.roads.iter().filter(crowded).collect();
     if crowded.is_empty() {
         let most = sockets.roads.first().map_or(0, |road| road.connections);
-        return Outcome::ok(MACHINE, format!("at most {most} of {ports} ports lead to one place")).into();
+        return Outcome::ok(MACHINE, format!("at most {most} of {ports} ports lead to one place"))
+            .into();
     }
     Ok(each(crowded, |road| subject(road), |road| outcome(facts, road, ports)))
 }

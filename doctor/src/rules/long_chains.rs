@@ -33,8 +33,9 @@ fn look(facts: &Facts) -> Looked {
             return Outcome::ok(chain, format!("{count} rules"));
         }
         let seen = Outcome::warn(&chain, format!("a packet walks up to {count} rules here"));
-        seen.saw(format!("nft list chain {chain}, rules"), count)
-            .advice("put addresses and ports into a set, and actions by address or port into a verdict map")
+        seen.saw(format!("nft list chain {chain}, rules"), count).advice(
+            "put addresses and ports into a set, and actions by address or port into a verdict map",
+        )
     };
     Ok(rules.into_iter().map(outcome).collect())
 }

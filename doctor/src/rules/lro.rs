@@ -16,17 +16,24 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let passes_on = forwards || !one.link.xdp.is_empty() || one.link.master.is_some();
-        if !one.offloads.lro || !passes_on {
-            return Ok(Outcome::ok(name, if one.offloads.lro { "on, on an end" } else { "off" }));
-        }
-        Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
-            .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
-            .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
-            .fix(format!("ethtool -K {name} lro off"), format!("ethtool -K {name} lro on")))
-    });
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let passes_on = forwards || !one.link.xdp.is_empty() || one.link.master.is_some();
+            if !one.offloads.lro || !passes_on {
+                return Ok(Outcome::ok(
+                    name,
+                    if one.offloads.lro { "on, on an end" } else { "off" },
+                ));
+            }
+            Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
+                .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
+                .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
+                .fix(format!("ethtool -K {name} lro off"), format!("ethtool -K {name} lro on")))
+        },
+    );
     Ok(found)
 }
 

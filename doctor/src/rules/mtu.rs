@@ -22,12 +22,15 @@ fn look(facts: &Facts) -> Looked {
     let network = facts.network()?;
     let mut found = Vec::new();
     for interface in &network.interfaces {
-        if let Some(peer) = network.peer(interface).filter(|peer| peer.link.mtu > interface.link.mtu) {
+        if let Some(peer) =
+            network.peer(interface).filter(|peer| peer.link.mtu > interface.link.mtu)
+        {
             found.push(mismatch(interface, peer, "its veth peer"));
         }
         let bridge = interface.link.master.and_then(|index| network.interface_by_index(index));
         let bridge = bridge.filter(|one| one.link.kind.as_deref() == Some("bridge"));
-        let ports = || network.interfaces.iter().filter(|one| one.link.master == interface.link.master);
+        let ports =
+            || network.interfaces.iter().filter(|one| one.link.master == interface.link.master);
         let largest = bridge.and_then(|_| ports().max_by_key(|port| port.link.mtu));
         if let Some(port) = largest.filter(|port| port.link.mtu > interface.link.mtu) {
             found.push(mismatch(interface, port, "of the same bridge"));
@@ -38,7 +41,8 @@ fn look(facts: &Facts) -> Looked {
 }
 
 fn mismatch(small: &Interface, large: &Interface, what: &str) -> Outcome {
-    let (name, mtu, other, most) = (&small.link.name, small.link.mtu, &large.link.name, large.link.mtu);
+    let (name, mtu, other, most) =
+        (&small.link.name, small.link.mtu, &large.link.name, large.link.mtu);
     let said = format!("it takes {mtu} bytes, and {other}, {what}, takes {most}");
     let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
     Outcome::warn(name, said)
@@ -54,7 +58,8 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
         return Ok(Outcome::ok(MACHINE, "no connection had to shrink its packets"));
     }
     let said = format!("{} probes found packets too large for the road", failed.delta);
-    let outcome = Outcome::info(MACHINE, said).saw("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
+    let outcome =
+        Outcome::info(MACHINE, said).saw("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
     if facts.sysctl(PROBING)? == 0 {
         return Ok(outcome.change(facts.set(PROBING, 1)?));
     }

@@ -15,20 +15,28 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let flush = format!("/sys/class/net/{name}/gro_flush_timeout");
-        let defer = format!("/sys/class/net/{name}/napi_defer_hard_irqs");
-        let (timeout, count) = (facts.number(&flush)?, facts.number(&defer)?);
-        let outcome = Outcome::warn(name, "one of two settings that only work together is set")
-            .saw(&flush, timeout)
-            .saw(&defer, count);
-        match (timeout, count) {
-            (0, 1..) => Ok(outcome.fix(format!("echo 20000 > {flush}"), format!("echo 0 > {flush}"))),
-            (1.., 0) => Ok(outcome.fix(format!("echo 2 > {defer}"), format!("echo 0 > {defer}"))),
-            _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
-        }
-    });
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let flush = format!("/sys/class/net/{name}/gro_flush_timeout");
+            let defer = format!("/sys/class/net/{name}/napi_defer_hard_irqs");
+            let (timeout, count) = (facts.number(&flush)?, facts.number(&defer)?);
+            let outcome = Outcome::warn(name, "one of two settings that only work together is set")
+                .saw(&flush, timeout)
+                .saw(&defer, count);
+            match (timeout, count) {
+                (0, 1..) => {
+                    Ok(outcome.fix(format!("echo 20000 > {flush}"), format!("echo 0 > {flush}")))
+                }
+                (1.., 0) => {
+                    Ok(outcome.fix(format!("echo 2 > {defer}"), format!("echo 0 > {defer}")))
+                }
+                _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
+            }
+        },
+    );
     Ok(found)
 }
 

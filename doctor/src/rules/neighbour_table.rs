@@ -17,31 +17,45 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let neighbours = &facts.network()?.neighbours;
-    let count = |v4: bool| neighbours.iter().filter(|one| matches!(one.address, IpAddr::V4(_)) == v4).count();
+    let count = |v4: bool| {
+        neighbours.iter().filter(|one| matches!(one.address, IpAddr::V4(_)) == v4).count()
+    };
     let tables = [("ipv4", "arp_cache", count(true)), ("ipv6", "ndisc_cache", count(false))];
     // A machine without IPv6 has but one.
     let has_v6 = facts.text("/proc/sys/net/ipv6/neigh/default/gc_thresh3").is_ok();
     let tables = tables.into_iter().filter(|(family, ..)| *family == "ipv4" || has_v6);
-    let found = each(tables, |(family, ..)| (*family).to_owned(), |(family, cache, here)| {
-        let fulls = table_fulls(facts, cache)?;
-        let key = format!("net/{family}/neigh/default/gc_thresh3");
-        // Of the first network namespace alone.
-        let most = facts.sysctl(&key);
-        let near = most.as_ref().is_ok_and(|most| *here as f64 > *most as f64 * 0.8);
-        let state = match (fulls > 0, near) {
-            (true, _) => State::Crit,
-            (false, true) => State::Warn,
-            (false, false) => return most.map(|most| Outcome::ok(*family, format!("{here} of {most}"))),
-        };
-        let said = format!("{here} neighbours in this namespace, {fulls} refused for want of room");
-        let outcome = Outcome::new(state, *family, said)
-            .saw(format!("/proc/net/stat/{cache} table_fulls"), fulls)
-            .saw("ip neighbour, entries", here);
-        match most {
-            Ok(most) => Ok(outcome.saw(format!("/proc/sys/{key}"), most).change(facts.set(&key, most * 4)?)),
-            Err(_) => Ok(outcome.advice(format!("in the machine's first network namespace: raise {}", key.replace('/', ".")))),
-        }
-    });
+    let found = each(
+        tables,
+        |(family, ..)| (*family).to_owned(),
+        |(family, cache, here)| {
+            let fulls = table_fulls(facts, cache)?;
+            let key = format!("net/{family}/neigh/default/gc_thresh3");
+            // Of the first network namespace alone.
+            let most = facts.sysctl(&key);
+            let near = most.as_ref().is_ok_and(|most| *here as f64 > *most as f64 * 0.8);
+            let state = match (fulls > 0, near) {
+                (true, _) => State::Crit,
+                (false, true) => State::Warn,
+                (false, false) => {
+                    return most.map(|most| Outcome::ok(*family, format!("{here} of {most}")));
+                }
+            };
+            let said =
+                format!("{here} neighbours in this namespace, {fulls} refused for want of room");
+            let outcome = Outcome::new(state, *family, said)
+                .saw(format!("/proc/net/stat/{cache} table_fulls"), fulls)
+                .saw("ip neighbour, entries", here);
+            match most {
+                Ok(most) => Ok(outcome
+                    .saw(format!("/proc/sys/{key}"), most)
+                    .change(facts.set(&key, most * 4)?)),
+                Err(_) => Ok(outcome.advice(format!(
+                    "in the machine's first network namespace: raise {}",
+                    key.replace('/', ".")
+                ))),
+            }
+        },
+    );
     Ok(found)
 }
 
@@ -52,7 +66,8 @@ fn table_fulls(facts: &Facts, cache: &str) -> Result<u64, crate::Unknown> {
     let sum = |text: &str| {
         let mut lines = text.lines();
         let at = lines.next()?.split_ascii_whitespace().position(|name| name == "table_fulls")?;
-        let value = |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(at)?, 16).ok();
+        let value =
+            |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(at)?, 16).ok();
         Some(lines.filter_map(value).sum::<u64>())
     };
     let strange = || crate::facts::strange(&path, after);
@@ -74,9 +89,6 @@ mod tests {
         let path = "/proc/net/stat/arp_cache";
         let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
         let elsewhere = Machine::healthy().remove(key);
-        table(
-            &CHECK,
-            [(full, State::Warn), (refused, State::Crit), (elsewhere, State::Unknown)],
-        );
+        table(&CHECK, [(full, State::Warn), (refused, State::Crit), (elsewhere, State::Unknown)]);
     }
 }

@@ -17,24 +17,38 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(cards, |card| card.link.name.clone(), |card| {
-        let name = &card.link.name;
-        let lost = facts.device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)?;
-        let rings: Rings = match facts.ethtool(name, "rings") {
-            // Then it is no matter.
-            Err(_) if lost.delta == 0 => return Ok(Outcome::ok(name, "no packet was missed")),
-            rings => rings?,
-        };
-        let wanted = rings.rx.max(2048.min(rings.max_rx / 2));
-        if lost.delta == 0 || rings.rx >= rings.max_rx || wanted == rings.rx {
-            return Ok(Outcome::ok(name, format!("{} of {} descriptors, {} missed", rings.rx, rings.max_rx, lost.delta)));
-        }
-        let said = format!("{} packets were missed with {} of {} descriptors", lost.delta, rings.rx, rings.max_rx);
-        Ok(Outcome::warn(name, said)
-            .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
-            .saw(format!("ethtool -g {name}, RX"), rings.rx)
-            .fix(format!("ethtool -G {name} rx {wanted}"), format!("ethtool -G {name} rx {}", rings.rx)))
-    });
+    let found = each(
+        cards,
+        |card| card.link.name.clone(),
+        |card| {
+            let name = &card.link.name;
+            let lost = facts
+                .device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)?;
+            let rings: Rings = match facts.ethtool(name, "rings") {
+                // Then it is no matter.
+                Err(_) if lost.delta == 0 => return Ok(Outcome::ok(name, "no packet was missed")),
+                rings => rings?,
+            };
+            let wanted = rings.rx.max(2048.min(rings.max_rx / 2));
+            if lost.delta == 0 || rings.rx >= rings.max_rx || wanted == rings.rx {
+                return Ok(Outcome::ok(
+                    name,
+                    format!("{} of {} descriptors, {} missed", rings.rx, rings.max_rx, lost.delta),
+                ));
+            }
+            let said = format!(
+                "{} packets were missed with {} of {} descriptors",
+                lost.delta, rings.rx, rings.max_rx
+            );
+            Ok(Outcome::warn(name, said)
+                .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
+                .saw(format!("ethtool -g {name}, RX"), rings.rx)
+                .fix(
+                    format!("ethtool -G {name} rx {wanted}"),
+                    format!("ethtool -G {name} rx {}", rings.rx),
+                ))
+        },
+    );
     Ok(found)
 }
 
@@ -54,6 +68,9 @@ mod tests {
         assert_eq!(lossy(512).fixes(&CHECK), ["ethtool -G eth0 rx 2048"]);
         assert_eq!(lossy(512).undos(&CHECK), ["ethtool -G eth0 rx 512"]);
         let silent = lossy(512).remove("/ethtool/eth0/rings.json");
-        table(&CHECK, [(lossy(512), State::Warn), (lossy(2048), State::Ok), (silent, State::Unknown)]);
+        table(
+            &CHECK,
+            [(lossy(512), State::Warn), (lossy(2048), State::Ok), (silent, State::Unknown)],
+        );
     }
 }

@@ -24,12 +24,16 @@ fn look(facts: &Facts) -> Looked {
         return Outcome::ok(MACHINE, "no packet was without a way").into();
     }
     let forwards = facts.sysctl(FORWARD)?;
-    let outcome = Outcome::warn(MACHINE, format!("{lost} packets were dropped: no way leads where they want"))
-        .saw("/proc/net/snmp Ip InAddrErrors", address.delta)
-        .saw("/proc/net/netstat IpExt InNoRoutes", route.delta)
-        .saw(format!("/proc/sys/{FORWARD}"), forwards);
+    let outcome = Outcome::warn(
+        MACHINE,
+        format!("{lost} packets were dropped: no way leads where they want"),
+    )
+    .saw("/proc/net/snmp Ip InAddrErrors", address.delta)
+    .saw("/proc/net/netstat IpExt InNoRoutes", route.delta)
+    .saw(format!("/proc/sys/{FORWARD}"), forwards);
     if forwards == 0 {
-        let outcome = outcome.advice("if this host shall not pass packets on, find out who sends them here");
+        let outcome =
+            outcome.advice("if this host shall not pass packets on, find out who sends them here");
         return outcome.change(facts.set(FORWARD, 1)?).into();
     }
     outcome.advice("`ip route get ADDRESS` says which is missing; then: ip route add ...").into()

@@ -19,30 +19,39 @@ fn look(facts: &Facts) -> Looked {
         return Ok(Vec::new());
     }
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let card = one.link.kind.is_none();
-        let veth = one.link.kind.as_deref() == Some("veth");
-        if !card && !veth {
-            return Ok(Outcome::ok(name, "made of software"));
-        }
-        let offloads = &one.offloads;
-        let mut off = vec![("gso", offloads.gso), ("tso", offloads.tso)];
-        // On veth it is off until somebody wants NAPI there.
-        off.extend(card.then_some(("gro", offloads.gro)));
-        off.retain(|(_, on)| !on);
-        // A card that cannot segment has GSO for it.
-        off.retain(|(what, _)| *what != "tso" || !offloads.gso || veth);
-        // With an XDP program on a veth pair they must be off.
-        if off.is_empty() || !one.link.xdp.is_empty() {
-            return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
-        }
-        let names: Vec<&str> = off.iter().map(|(what, _)| *what).collect();
-        let all = |on: &str| names.iter().map(|what| format!("{what} {on}")).collect::<Vec<_>>().join(" ");
-        Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
-            .saw(format!("ethtool -k {name}"), all("off"))
-            .fix(format!("ethtool -K {name} {}", all("on")), format!("ethtool -K {name} {}", all("off"))))
-    });
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let card = one.link.kind.is_none();
+            let veth = one.link.kind.as_deref() == Some("veth");
+            if !card && !veth {
+                return Ok(Outcome::ok(name, "made of software"));
+            }
+            let offloads = &one.offloads;
+            let mut off = vec![("gso", offloads.gso), ("tso", offloads.tso)];
+            // On veth it is off until somebody wants NAPI there.
+            off.extend(card.then_some(("gro", offloads.gro)));
+            off.retain(|(_, on)| !on);
+            // A card that cannot segment has GSO for it.
+            off.retain(|(what, _)| *what != "tso" || !offloads.gso || veth);
+            // With an XDP program on a veth pair they must be off.
+            if off.is_empty() || !one.link.xdp.is_empty() {
+                return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
+            }
+            let names: Vec<&str> = off.iter().map(|(what, _)| *what).collect();
+            let all = |on: &str| {
+                names.iter().map(|what| format!("{what} {on}")).collect::<Vec<_>>().join(" ")
+            };
+            Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
+                .saw(format!("ethtool -k {name}"), all("off"))
+                .fix(
+                    format!("ethtool -K {name} {}", all("on")),
+                    format!("ethtool -K {name} {}", all("off")),
+                ))
+        },
+    );
     Ok(found)
 }
 

@@ -20,13 +20,16 @@ fn look(facts: &Facts) -> Looked {
     let [open, _, most] = facts.numbers(path)?;
     let mut found = vec![Outcome::ok(MACHINE, format!("{open} of {most} open files"))];
     if open as f64 > most as f64 * 0.9 {
-        let seen = Outcome::crit(MACHINE, format!("{open} of {most} files are open")).saw(path, open);
+        let seen =
+            Outcome::crit(MACHINE, format!("{open} of {most} files are open")).saw(path, open);
         let set = |to: i64| format!("sysctl -w fs.file-max={to}");
         found[0] = seen.fix(set(most * 2), set(most));
     }
     let processes: Vec<Process> = facts.json(crate::gather::PROCESSES)?;
     for process in processes {
-        let Process { pid, name, files: Some(files), limit: Some(limit), .. } = process else { continue };
+        let Process { pid, name, files: Some(files), limit: Some(limit), .. } = process else {
+            continue;
+        };
         if files as f64 <= limit as f64 * 0.95 {
             continue;
         }
@@ -35,7 +38,10 @@ fn look(facts: &Facts) -> Looked {
             Outcome::new(State::Crit, format!("process {name}"), said)
                 .saw(format!("/proc/{pid}/fd, entries"), files)
                 .saw(format!("/proc/{pid}/limits, Max open files"), limit)
-                .fix(format!("prlimit --pid {pid} --nofile={}:", limit * 2), format!("prlimit --pid {pid} --nofile={limit}:"))
+                .fix(
+                    format!("prlimit --pid {pid} --nofile={}:", limit * 2),
+                    format!("prlimit --pid {pid} --nofile={limit}:"),
+                )
                 .advice("for good: LimitNOFILE= in its unit, up to fs.nr_open"),
         );
     }
@@ -50,11 +56,20 @@ mod tests {
     #[test]
     fn machine_and_process() {
         let process = |files| {
-            let one = Process { pid: 7, name: "web".into(), files: Some(files), limit: Some(1000), cpus: None };
+            let one = Process {
+                pid: 7,
+                name: "web".into(),
+                files: Some(files),
+                limit: Some(1000),
+                cpus: None,
+            };
             Machine::healthy().json(crate::gather::PROCESSES, [one])
         };
         assert_eq!(process(951).undos(&CHECK), ["prlimit --pid 7 --nofile=1000:"]);
         let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
-        table(&CHECK, [(process(950), State::Ok), (process(951), State::Crit), (machine, State::Crit)]);
+        table(
+            &CHECK,
+            [(process(950), State::Ok), (process(951), State::Crit), (machine, State::Crit)],
+        );
     }
 }

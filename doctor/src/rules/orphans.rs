@@ -41,8 +41,13 @@ mod tests {
     fn a_quarter_and_a_half() {
         let orphans = |count: u32| {
             let text = format!("TCP: inuse 1 orphan {count} tw 0 alloc 4 mem 1");
-            Machine::healthy().put("/proc/net/sockstat", &text).put(&format!("/proc/sys/{KEY}"), "1000")
+            Machine::healthy()
+                .put("/proc/net/sockstat", &text)
+                .put(&format!("/proc/sys/{KEY}"), "1000")
         };
-        table(&CHECK, [(orphans(250), State::Ok), (orphans(251), State::Warn), (orphans(501), State::Crit)]);
+        table(
+            &CHECK,
+            [(orphans(250), State::Ok), (orphans(251), State::Warn), (orphans(501), State::Crit)],
+        );
     }
 }

@@ -15,21 +15,26 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let pci = |bus: &str| bus.matches(':').count() == 2;
-    let of_pci = |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
+    let of_pci =
+        |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
     let cards = facts.cards()?.into_iter().filter(of_pci);
-    let found = each(cards, |card| card.link.name.clone(), |card| {
-        let name = &card.link.name;
-        let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
-        let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
-        let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
-        if width == widest && speed == fastest {
-            return Ok(Outcome::ok(name, format!("{width} lanes at {speed}")));
-        }
-        Ok(Outcome::warn(name, format!("{width} lanes at {speed}; the card can {widest} at {fastest}"))
+    let found = each(
+        cards,
+        |card| card.link.name.clone(),
+        |card| {
+            let name = &card.link.name;
+            let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
+            let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
+            let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
+            if width == widest && speed == fastest {
+                return Ok(Outcome::ok(name, format!("{width} lanes at {speed}")));
+            }
+            Ok(Outcome::warn(name, format!("{width} lanes at {speed}; the card can {widest} at {fastest}"))
             .saw(format!("/sys/class/net/{name}/device/current_link_width"), width)
             .saw(format!("/sys/class/net/{name}/device/current_link_speed"), speed)
             .advice("take it out and put it in again, or into another slot; look at the firmware's settings"))
-    });
+        },
+    );
     Ok(found)
 }
 

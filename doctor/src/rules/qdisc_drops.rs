@@ -18,28 +18,41 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let sum = |all: &[Qdisc], of: fn(&Qdisc) -> u32| {
-            let own = all.iter().filter(|qdisc| qdisc.ifindex == one.link.ifindex);
-            own.map(|qdisc| u64::from(of(qdisc))).sum::<u64>()
-        };
-        let delta = |of: fn(&Qdisc) -> u32| sum(&after, of).saturating_sub(sum(&before, of));
-        let (drops, requeues) = (delta(|qdisc| qdisc.drops), delta(|qdisc| qdisc.requeues));
-        let kind = after.iter().find(|qdisc| qdisc.ifindex == one.link.ifindex).map_or("", |qdisc| qdisc.kind.as_str());
-        if drops + requeues <= 10 {
-            return Ok(Outcome::ok(name, format!("{kind}: {drops} drops, {requeues} requeues")));
-        }
-        let outcome = Outcome::warn(name, format!("{kind} dropped {drops} packets, the driver refused {requeues} at first"))
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let sum = |all: &[Qdisc], of: fn(&Qdisc) -> u32| {
+                let own = all.iter().filter(|qdisc| qdisc.ifindex == one.link.ifindex);
+                own.map(|qdisc| u64::from(of(qdisc))).sum::<u64>()
+            };
+            let delta = |of: fn(&Qdisc) -> u32| sum(&after, of).saturating_sub(sum(&before, of));
+            let (drops, requeues) = (delta(|qdisc| qdisc.drops), delta(|qdisc| qdisc.requeues));
+            let kind = after
+                .iter()
+                .find(|qdisc| qdisc.ifindex == one.link.ifindex)
+                .map_or("", |qdisc| qdisc.kind.as_str());
+            if drops + requeues <= 10 {
+                return Ok(Outcome::ok(
+                    name,
+                    format!("{kind}: {drops} drops, {requeues} requeues"),
+                ));
+            }
+            let outcome = Outcome::warn(
+                name,
+                format!("{kind} dropped {drops} packets, the driver refused {requeues} at first"),
+            )
             .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
             .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
             .advice("shape to what the road takes (cake, or tbf), or send less");
-        if kind == "pfifo_fast" {
-            let set = |kind: &str| format!("tc qdisc replace dev {name} root {kind}");
-            return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
-        }
-        Ok(outcome)
-    });
+            if kind == "pfifo_fast" {
+                let set = |kind: &str| format!("tc qdisc replace dev {name} root {kind}");
+                return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
+            }
+            Ok(outcome)
+        },
+    );
     Ok(found)
 }
 

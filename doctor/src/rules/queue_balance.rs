@@ -21,20 +21,35 @@ type Counters = BTreeMap<String, u64>;
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.cards()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let (before, after): (Counters, Counters) = facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
-        let delta = |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
-        let queues: Vec<u64> = after.keys().filter(|name| of_queue(name)).filter_map(delta).collect();
-        let (sum, most) = (queues.iter().sum::<u64>(), queues.iter().copied().max().unwrap_or(0));
-        let mean = sum as f64 / queues.len().max(1) as f64;
-        if sum < 1000 || most as f64 <= mean * 2.0 {
-            return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
-        }
-        let seen = Outcome::warn(name, format!("one of {} queues got {most} of {sum} packets", queues.len()))
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let (before, after): (Counters, Counters) =
+                facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
+            let delta =
+                |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
+            let queues: Vec<u64> =
+                after.keys().filter(|name| of_queue(name)).filter_map(delta).collect();
+            if queues.is_empty() && one.channels.is_some_and(|channels| channels.rx > 1) {
+                let why = format!("ethtool -S {name}: the driver does not count packets by queue");
+                return Err(Unknown(why));
+            }
+            let (sum, most) =
+                (queues.iter().sum::<u64>(), queues.iter().copied().max().unwrap_or(0));
+            let mean = sum as f64 / queues.len().max(1) as f64;
+            if sum < 1000 || most as f64 <= mean * 2.0 {
+                return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
+            }
+            let seen = Outcome::warn(
+                name,
+                format!("one of {} queues got {most} of {sum} packets", queues.len()),
+            )
             .saw(format!("ethtool -S {name}, packets by queue"), format!("{queues:?}"));
-        with_fix(facts, name, queues.len(), seen)
-    });
+            with_fix(facts, name, queues.len(), seen)
+        },
+    );
     Ok(found)
 }
 
@@ -45,16 +60,25 @@ fn of_queue(counter: &str) -> bool {
     digit && receives && counter.ends_with("packets")
 }
 
-fn with_fix(facts: &Facts, name: &str, queues: usize, outcome: Outcome) -> Result<Outcome, Unknown> {
-    let advice = format!("if the traffic is UDP with many ports: ethtool -N {name} rx-flow-hash udp4 sdfn; one flow alone stays \
-                          on one queue whatever is set");
+fn with_fix(
+    facts: &Facts,
+    name: &str,
+    queues: usize,
+    outcome: Outcome,
+) -> Result<Outcome, Unknown> {
+    let advice = format!(
+        "if the traffic is UDP with many ports: ethtool -N {name} rx-flow-hash udp4 sdfn; one flow alone stays \
+                          on one queue whatever is set"
+    );
     let outcome = outcome.advice(advice);
-    let Ok(Indirection { queues: table }) = facts.ethtool::<Indirection>(name, "indirection") else {
+    let Ok(Indirection { queues: table }) = facts.ethtool::<Indirection>(name, "indirection")
+    else {
         return Ok(outcome);
     };
     let counts: Vec<usize> =
         (0..queues as u32).map(|queue| table.iter().filter(|one| **one == queue).count()).collect();
-    let even = counts.iter().max().zip(counts.iter().min()).is_some_and(|(most, least)| most - least <= 1);
+    let even =
+        counts.iter().max().zip(counts.iter().min()).is_some_and(|(most, least)| most - least <= 1);
     if even {
         return Ok(outcome);
     }
@@ -77,7 +101,8 @@ mod tests {
             let path = "/ethtool/eth0/statistics.json";
             let counters = |first: u64, rest: u64| {
                 let names = ["rx0_packets", "rx1_packets", "rx2_packets", "rx3_packets"];
-                let value = |(n, name): (usize, &str)| (name.to_owned(), if n == 0 { first } else { rest });
+                let value =
+                    |(n, name): (usize, &str)| (name.to_owned(), if n == 0 { first } else { rest });
                 let all: Counters = names.into_iter().enumerate().map(value).collect();
                 serde_json::to_string(&all).unwrap()
             };

@@ -19,7 +19,10 @@ fn look(facts: &Facts) -> Looked {
     if dropped.delta == 0 {
         return Outcome::ok(MACHINE, "no packet was dropped").into();
     }
-    let said = format!("{} packets came in where the way back to their sender does not lead", dropped.delta);
+    let said = format!(
+        "{} packets came in where the way back to their sender does not lead",
+        dropped.delta
+    );
     let mut outcome = Outcome::warn(MACHINE, said)
         .saw("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta)
         .advice("right if senders are forged; otherwise mend the route, or filter loosely (2)");

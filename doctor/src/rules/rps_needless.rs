@@ -17,21 +17,29 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?.len();
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let queues = rps::queues(facts, name)?;
-        let on: Vec<&Queue> = queues.iter().filter(|queue| queue.is_on()).collect();
-        if on.is_empty() || queues.len() < cpus || cpus < 2 {
-            return Ok(Outcome::ok(name, format!("{} of {} queues", on.len(), queues.len())));
-        }
-        let said = format!("{} queues for {cpus} processors, and RPS spreads them again", queues.len());
-        let change = |outcome: Outcome, queue: &&Queue| {
-            outcome
-                .saw(&queue.path, &queue.mask)
-                .fix(format!("echo 0 > {}", queue.path), format!("echo {} > {}", queue.mask, queue.path))
-        };
-        Ok(on.iter().fold(Outcome::info(name, said), change))
-    });
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let queues = rps::queues(facts, name)?;
+            let on: Vec<&Queue> = queues.iter().filter(|queue| queue.is_on()).collect();
+            if on.is_empty() || queues.len() < cpus || cpus < 2 {
+                return Ok(Outcome::ok(name, format!("{} of {} queues", on.len(), queues.len())));
+            }
+            let said = format!(
+                "{} queues for {cpus} processors, and RPS spreads them again",
+                queues.len()
+            );
+            let change = |outcome: Outcome, queue: &&Queue| {
+                outcome.saw(&queue.path, &queue.mask).fix(
+                    format!("echo 0 > {}", queue.path),
+                    format!("echo {} > {}", queue.mask, queue.path),
+                )
+            };
+            Ok(on.iter().fold(Outcome::info(name, said), change))
+        },
+    );
     Ok(found)
 }
 

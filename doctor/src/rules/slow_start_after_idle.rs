@@ -34,7 +34,11 @@ mod tests {
     fn on_and_off() {
         let on = Machine::healthy().put(&format!("/proc/sys/{KEY}"), "1");
         assert_eq!(on.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_slow_start_after_idle=0"]);
-        assert!(CHECK.applies(Some(Profile::Latency)) && !CHECK.applies(None) && !CHECK.applies(Some(Profile::Balancer)));
+        assert!(
+            CHECK.applies(Some(Profile::Latency))
+                && !CHECK.applies(None)
+                && !CHECK.applies(Some(Profile::Balancer))
+        );
         table(&CHECK, [(on, State::Info)]);
     }
 }

@@ -17,16 +17,20 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let load = facts.text("/proc/loadavg")?.split(' ').next().unwrap_or_default();
-    let found = each(busy, |one| format!("processor {}", one.cpu), |one| {
-        let subject = format!("processor {}", one.cpu);
-        if one.softirq <= 90.0 {
-            return Ok(Outcome::ok(subject, format!("{:.0} % in softirqs", one.softirq)));
-        }
-        Ok(Outcome::warn(subject, format!("{:.0} % in softirqs, while the load average is {load}", one.softirq))
+    let found = each(
+        busy,
+        |one| format!("processor {}", one.cpu),
+        |one| {
+            let subject = format!("processor {}", one.cpu);
+            if one.softirq <= 90.0 {
+                return Ok(Outcome::ok(subject, format!("{:.0} % in softirqs", one.softirq)));
+            }
+            Ok(Outcome::warn(subject, format!("{:.0} % in softirqs, while the load average is {load}", one.softirq))
             .saw("/proc/stat, softirq", format!("{:.0} %", one.softirq))
             .saw("/proc/loadavg", load)
             .advice("see the checks queue-count, irq-on-first and rps-missing; or do less for each packet"))
-    });
+        },
+    );
     Ok(found)
 }
 
@@ -40,11 +44,17 @@ mod tests {
     fn nine_tenths() {
         let spent = |idle: u32, softirq: u32| {
             let line = |idle, softirq| format!("cpu0 0 0 0 {idle} 0 0 {softirq} 0 0 0");
-            Machine::healthy().put("/proc/stat", &line(0, 0)).then("/proc/stat", &line(idle, softirq))
+            Machine::healthy()
+                .put("/proc/stat", &line(0, 0))
+                .then("/proc/stat", &line(idle, softirq))
         };
         table(
             &CHECK,
-            [(spent(10, 90), State::Ok), (spent(9, 91), State::Warn), (spent(0, 0), State::Unknown)],
+            [
+                (spent(10, 90), State::Ok),
+                (spent(9, 91), State::Warn),
+                (spent(0, 0), State::Unknown),
+            ],
         );
     }
 }

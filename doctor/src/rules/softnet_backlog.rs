@@ -28,13 +28,17 @@ fn look(facts: &Facts) -> Looked {
 
 fn outcome(facts: &Facts, cpu: &Softnet) -> Result<Outcome, Unknown> {
     let (dropped, of) = (cpu.dropped.delta, cpu.processed.delta + cpu.dropped.delta);
-    let said = format!("{dropped} of {of} packets found its backlog full in {:.0} s", facts.seconds);
+    let said =
+        format!("{dropped} of {of} packets found its backlog full in {:.0} s", facts.seconds);
     let outcome = Outcome::warn(format!("processor {}", cpu.cpu), said)
         .saw("/proc/net/softnet_stat, column 2", dropped);
     // Seen in the first network namespace alone.
     match facts.sysctl(KEY) {
-        Ok(now) => Ok(outcome.saw(format!("/proc/sys/{KEY}"), now).change(facts.set(KEY, now * 2)?)),
-        Err(_) => Ok(outcome.advice("in the machine's first network namespace: raise net.core.netdev_max_backlog")),
+        Ok(now) => {
+            Ok(outcome.saw(format!("/proc/sys/{KEY}"), now).change(facts.set(KEY, now * 2)?))
+        }
+        Err(_) => Ok(outcome
+            .advice("in the machine's first network namespace: raise net.core.netdev_max_backlog")),
     }
 }
 
@@ -44,18 +48,24 @@ mod tests {
     use crate::State;
     use crate::testing::Machine;
 
-    const LINE: &str = "00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000";
+    const LINE: &str =
+        "00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000 00000000";
 
     #[test]
     fn the_processor_is_named_by_its_own_column() {
         let machine = |was: &str, is: &str| {
             let line = |columns: &str| {
                 let (packets, dropped) = columns.split_once(' ').unwrap();
-                format!("{packets} {dropped} {} 00000000 00000000 00000000 00000003 00000000 00000000", &LINE[18..])
+                format!(
+                    "{packets} {dropped} {} 00000000 00000000 00000000 00000003 00000000 00000000",
+                    &LINE[18..]
+                )
             };
             let path = "/proc/net/softnet_stat";
-            Machine::healthy().put("/proc/sys/net/core/netdev_max_backlog", "1000")
-                .put(path, &line(was)).then(path, &line(is))
+            Machine::healthy()
+                .put("/proc/sys/net/core/netdev_max_backlog", "1000")
+                .put(path, &line(was))
+                .then(path, &line(is))
         };
         assert_eq!(machine("0000000a 00000001", "0000000b 00000001").worst(&CHECK), State::Ok);
         let lossy = machine("0000000a 00000001", "0000000c 00000005");
@@ -63,6 +73,9 @@ mod tests {
         assert!(outcome.found.starts_with("4 of 6 packets"), "{outcome:?}");
         assert_eq!((outcome.state, outcome.subject.as_str()), (State::Warn, "processor 3"));
         assert_eq!(lossy.fixes(&CHECK), ["sysctl -w net.core.netdev_max_backlog=2000"]);
-        assert_eq!(Machine::healthy().remove("/proc/net/softnet_stat").worst(&CHECK), State::Unknown);
+        assert_eq!(
+            Machine::healthy().remove("/proc/net/softnet_stat").worst(&CHECK),
+            State::Unknown
+        );
     }
 }

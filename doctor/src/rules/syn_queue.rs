@@ -29,7 +29,8 @@ fn look(facts: &Facts) -> Looked {
         cookies.delta
     );
     let now = facts.sysctl(KEY)?;
-    let outcome = if drops.delta > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
+    let outcome =
+        if drops.delta > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
     outcome
         .saw("/proc/net/netstat TcpExt TCPReqQFullDrop", drops.delta)
         .saw("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies.delta)

@@ -24,7 +24,8 @@ fn look(facts: &Facts) -> Looked {
         _ if used > pressure => State::Warn,
         _ => return Outcome::ok(MACHINE, format!("{used} of {limit} pages")).into(),
     };
-    let said = format!("TCP uses {used} pages: pressure begins at {pressure}, the limit is {limit}");
+    let said =
+        format!("TCP uses {used} pages: pressure begins at {pressure}, the limit is {limit}");
     Outcome::new(state, MACHINE, said)
         .saw("/proc/net/sockstat TCP mem", used)
         .saw(format!("/proc/sys/{KEY}"), format!("{low} {pressure} {limit}"))
@@ -46,7 +47,11 @@ mod tests {
         };
         table(
             &CHECK,
-            [(uses(150_000), State::Ok), (uses(150_001), State::Warn), (uses(180_001), State::Crit)],
+            [
+                (uses(150_000), State::Ok),
+                (uses(150_001), State::Warn),
+                (uses(180_001), State::Crit),
+            ],
         );
     }
 }

@@ -32,7 +32,8 @@ fn look(facts: &Facts) -> Looked {
         return seen.change(facts.set(KEY, 1)?).into();
     }
     if sent.delta > 1 {
-        let said = format!("{} SYN cookies in {:.0} s: the SYN queue is full", sent.delta, facts.seconds);
+        let said =
+            format!("{} SYN cookies in {:.0} s: the SYN queue is full", sent.delta, facts.seconds);
         return Outcome::warn(MACHINE, said)
             .saw("/proc/net/netstat TcpExt SyncookiesSent", sent.delta)
             .advice("under attack this is right; otherwise a larger listen(2) backlog, net.core.somaxconn and \

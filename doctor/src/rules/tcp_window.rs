@@ -17,21 +17,30 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let mut fastest = None;
     for card in facts.cards()? {
-        let mode: Result<ringway_host::ethtool::LinkMode, _> = facts.ethtool(&card.link.name, "link_mode");
+        let mode: Result<ringway_host::ethtool::LinkMode, _> =
+            facts.ethtool(&card.link.name, "link_mode");
         fastest = fastest.max(mode.ok().and_then(|mode| mode.speed_mbit));
     }
     let Some(mbit) = fastest else { return Ok(Vec::new()) };
     let wanted = i64::from(mbit) * 1_000_000 / 8 / 100;
     let keys = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
-    let found = each(keys, |key| (*key).to_owned(), |key| {
-        let [least, first, most] = facts.sysctls(key)?;
-        if most >= wanted {
-            return Ok(Outcome::ok(*key, format!("{most} bytes, enough for {mbit} Mbit/s over 10 ms")));
-        }
-        let said = format!("{most} bytes at most, and {mbit} Mbit/s over 10 ms are {wanted}");
-        let outcome = Outcome::info(*key, said).saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
-        Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
-    });
+    let found = each(
+        keys,
+        |key| (*key).to_owned(),
+        |key| {
+            let [least, first, most] = facts.sysctls(key)?;
+            if most >= wanted {
+                return Ok(Outcome::ok(
+                    *key,
+                    format!("{most} bytes, enough for {mbit} Mbit/s over 10 ms"),
+                ));
+            }
+            let said = format!("{most} bytes at most, and {mbit} Mbit/s over 10 ms are {wanted}");
+            let outcome = Outcome::info(*key, said)
+                .saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
+            Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
+        },
+    );
     Ok(found)
 }
 

@@ -25,8 +25,10 @@ fn look(facts: &Facts) -> Looked {
         return Outcome::ok(MACHINE, format!("{squeezed} rounds ended early")).into();
     }
     let state = if dropped > 0 { State::Warn } else { State::Info };
-    let said = format!("{squeezed} rounds ended with packets left over, {dropped} packets were dropped");
-    let mut outcome = Outcome::new(state, MACHINE, said).saw("/proc/net/softnet_stat, column 3", squeezed);
+    let said =
+        format!("{squeezed} rounds ended with packets left over, {dropped} packets were dropped");
+    let mut outcome =
+        Outcome::new(state, MACHINE, said).saw("/proc/net/softnet_stat, column 3", squeezed);
     // Seen in the first network namespace alone.
     for key in [BUDGET, MICROSECONDS] {
         if let Ok(now) = facts.sysctl(key) {
@@ -50,11 +52,16 @@ mod tests {
             let path = "/proc/net/softnet_stat";
             Machine::healthy().put(path, &line(0, 0)).then(path, &line(dropped, squeezed))
         };
-        let both = ["sysctl -w net.core.netdev_budget=600", "sysctl -w net.core.netdev_budget_usecs=4000"];
+        let both =
+            ["sysctl -w net.core.netdev_budget=600", "sysctl -w net.core.netdev_budget_usecs=4000"];
         assert_eq!(machine(1, 11).fixes(&CHECK), both);
         table(
             &CHECK,
-            [(machine(0, 10), State::Ok), (machine(0, 11), State::Info), (machine(1, 11), State::Warn)],
+            [
+                (machine(0, 10), State::Ok),
+                (machine(0, 11), State::Info),
+                (machine(1, 11), State::Warn),
+            ],
         );
     }
 }

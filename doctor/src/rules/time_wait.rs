@@ -25,7 +25,10 @@ fn look(facts: &Facts) -> Looked {
         let said = format!("{waiting} of {most} connections in TIME_WAIT, {} KiB", waiting / 2);
         return Outcome::ok(MACHINE, said).into();
     }
-    let said = format!("{waiting} connections in TIME_WAIT, {most} may be; {} found no room", overflow.delta);
+    let said = format!(
+        "{waiting} connections in TIME_WAIT, {most} may be; {} found no room",
+        overflow.delta
+    );
     Outcome::warn(MACHINE, said)
         .saw("/proc/net/sockstat TCP tw", waiting)
         .saw("/proc/net/netstat TcpExt TCPTimeWaitOverflow", overflow.delta)
@@ -44,7 +47,9 @@ mod tests {
     fn near_the_limit_or_over_it() {
         let waiting = |tw: u32| {
             let text = format!("sockets: used 3\nTCP: inuse 1 orphan 0 tw {tw} alloc 4 mem 97");
-            Machine::healthy().put("/proc/net/sockstat", &text).put(&format!("/proc/sys/{KEY}"), "100")
+            Machine::healthy()
+                .put("/proc/net/sockstat", &text)
+                .put(&format!("/proc/sys/{KEY}"), "100")
         };
         assert_eq!(waiting(90).fixes(&CHECK), ["sysctl -w net.ipv4.tcp_max_tw_buckets=131072"]);
         table(

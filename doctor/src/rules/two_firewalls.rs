@@ -17,20 +17,25 @@ pub const CHECK: Check = Check {
 };
 
 fn look(facts: &Facts) -> Looked {
-    let tables = |path| facts.text(path).map(|text| text.split_ascii_whitespace().collect::<Vec<_>>());
+    let tables =
+        |path| facts.text(path).map(|text| text.split_ascii_whitespace().collect::<Vec<_>>());
     // Where the modules are not loaded, or this is not root, the files are not there.
-    let legacy = [tables("/proc/net/ip_tables_names")?, tables("/proc/net/ip6_tables_names")?].concat();
+    let legacy =
+        [tables("/proc/net/ip_tables_names")?, tables("/proc/net/ip6_tables_names")?].concat();
     let document: Value = facts.json("/tools/nft.json")?;
     let objects = document["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
     let rules = objects.iter().filter(|object| object["rule"].is_object()).count();
     if legacy.is_empty() || rules == 0 {
         return Outcome::ok(MACHINE, "one of them at most").into();
     }
-    Outcome::warn(MACHINE, format!("nftables has {rules} rules, and iptables-legacy has tables, too"))
-        .saw("/proc/net/ip_tables_names", legacy.join(" "))
-        .saw("nft list ruleset, rules", rules)
-        .advice("iptables-legacy-save | iptables-nft-restore, then empty the old tables")
-        .into()
+    Outcome::warn(
+        MACHINE,
+        format!("nftables has {rules} rules, and iptables-legacy has tables, too"),
+    )
+    .saw("/proc/net/ip_tables_names", legacy.join(" "))
+    .saw("nft list ruleset, rules", rules)
+    .advice("iptables-legacy-save | iptables-nft-restore, then empty the old tables")
+    .into()
 }
 
 #[cfg(test)]

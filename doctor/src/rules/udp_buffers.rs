@@ -37,10 +37,13 @@ fn one(
         return Outcome::ok(subject, "no datagram found a buffer full");
     }
     let state = if lost.delta > 10 { State::Warn } else { State::Info };
-    let said = format!("{} datagrams found a socket's buffer full in {:.0} s", lost.delta, facts.seconds);
+    let said =
+        format!("{} datagrams found a socket's buffer full in {:.0} s", lost.delta, facts.seconds);
     let outcome = Outcome::new(state, subject, said)
         .saw(format!("/proc/net/snmp Udp {name}"), lost.delta)
-        .advice(format!("have the program ask for more ({option}), and read faster: {key} is but the limit"));
+        .advice(format!(
+            "have the program ask for more ({option}), and read faster: {key} is but the limit"
+        ));
     raise(facts, outcome, key).unwrap_or_else(|why| Outcome::unknown(subject, why))
 }
 

@@ -20,28 +20,35 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let network = facts.network()?;
     let native = |one: &Interface| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Native);
-    let with: Vec<&Interface> = facts.of_kind("veth")?.into_iter().filter(|one| native(one)).collect();
-    let found = each(with, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let Some(peer) = network.peer(one) else {
-            let why = format!("{name}: its peer is in another network namespace; run it there, too");
-            return Err(crate::Unknown(why));
-        };
-        let mut outcome = Outcome::warn(&peer.link.name, format!("its peer {name} has native XDP"));
-        let set = |what: &str, to: &str| format!("ethtool -K {} {what} {to}", peer.link.name);
-        if peer.offloads.tx_checksum {
-            let seen = format!("ethtool -k {}, tx-checksumming", peer.link.name);
-            outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
-        }
-        if !peer.offloads.gro && !native(peer) {
-            let seen = format!("ethtool -k {}, generic-receive-offload", peer.link.name);
-            outcome = outcome.saw(seen, "off").fix(set("gro", "on"), set("gro", "off"));
-        }
-        if outcome.changes.is_empty() {
-            return Ok(Outcome::ok(&peer.link.name, "it finishes checksums, and polls"));
-        }
-        Ok(outcome)
-    });
+    let with: Vec<&Interface> =
+        facts.of_kind("veth")?.into_iter().filter(|one| native(one)).collect();
+    let found = each(
+        with,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let Some(peer) = network.peer(one) else {
+                let why =
+                    format!("{name}: its peer is in another network namespace; run it there, too");
+                return Err(crate::Unknown(why));
+            };
+            let mut outcome =
+                Outcome::warn(&peer.link.name, format!("its peer {name} has native XDP"));
+            let set = |what: &str, to: &str| format!("ethtool -K {} {what} {to}", peer.link.name);
+            if peer.offloads.tx_checksum {
+                let seen = format!("ethtool -k {}, tx-checksumming", peer.link.name);
+                outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
+            }
+            if !peer.offloads.gro && !native(peer) {
+                let seen = format!("ethtool -k {}, generic-receive-offload", peer.link.name);
+                outcome = outcome.saw(seen, "off").fix(set("gro", "on"), set("gro", "off"));
+            }
+            if outcome.changes.is_empty() {
+                return Ok(Outcome::ok(&peer.link.name, "it finishes checksums, and polls"));
+            }
+            Ok(outcome)
+        },
+    );
     Ok(found)
 }
 

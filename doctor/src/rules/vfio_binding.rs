@@ -27,12 +27,22 @@ fn look(facts: &Facts) -> Looked {
         let seen = Outcome::crit(device, format!("it is on {now}, and {wanted} is wanted"))
             .saw(format!("{directory}/driver_override"), wanted)
             .saw(format!("{directory}/driver"), now)
-            .advice("so that it stays: driverctl set-override, and the module in /etc/modules-load.d");
+            .advice(
+                "so that it stays: driverctl set-override, and the module in /etc/modules-load.d",
+            );
         let bind = |from: &str, to: &str| {
-            let leave = if from.is_empty() { String::new() } else { format!("echo {device} > {directory}/driver/unbind; ") };
+            let leave = if from.is_empty() {
+                String::new()
+            } else {
+                format!("echo {device} > {directory}/driver/unbind; ")
+            };
             format!("{leave}echo {device} > /sys/bus/pci/drivers/{to}/bind")
         };
-        let undo = if driver.is_empty() { format!("echo {device} > {directory}/driver/unbind") } else { bind(wanted, driver) };
+        let undo = if driver.is_empty() {
+            format!("echo {device} > {directory}/driver/unbind")
+        } else {
+            bind(wanted, driver)
+        };
         Ok(seen.fix(bind(driver, wanted), undo))
     });
     Ok(found)
@@ -49,7 +59,10 @@ mod tests {
         let path = "/sys/bus/pci/devices/0000:01:00.0/driver_override";
         let wanted = Machine::healthy().put(path, "vfio-pci");
         let fix = wanted.fixes(&CHECK);
-        assert!(fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"), "{fix:?}");
+        assert!(
+            fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"),
+            "{fix:?}"
+        );
         table(&CHECK, [(wanted, State::Crit), (Machine::healthy().put(path, "ixgbe"), State::Ok)]);
     }
 }

@@ -20,19 +20,24 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = &facts.network()?.interfaces;
-    let generic = interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
-    let found = each(generic, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let features: BTreeMap<u32, u64> = facts.json("/netlink/xdp_features.json")?;
-        if features.get(&one.link.ifindex).copied().unwrap_or(0) & NATIVE == 0 {
-            return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
-        }
-        let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);
-        Ok(Outcome::warn(name, format!("program {program} is generic, and the driver has native XDP"))
+    let generic =
+        interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
+    let found = each(
+        generic,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let features: BTreeMap<u32, u64> = facts.json("/netlink/xdp_features.json")?;
+            if features.get(&one.link.ifindex).copied().unwrap_or(0) & NATIVE == 0 {
+                return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
+            }
+            let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);
+            Ok(Outcome::warn(name, format!("program {program} is generic, and the driver has native XDP"))
             .saw(format!("ip link show {name}"), "xdpgeneric")
             .advice("attach it in native mode (xdpdrv; of Ringway: xdp_mode = \"native\"), and look why that was refused: LRO, \
                      a large MTU, too few queues"))
-    });
+        },
+    );
     Ok(found)
 }
 
@@ -51,7 +56,8 @@ mod tests {
                 network.interfaces[2].link.xdp = vec![Xdp { program: 5, mode }];
             })
         };
-        let cannot = attached(XdpMode::Generic).json("/netlink/xdp_features.json", BTreeMap::from([(3, 0)]));
+        let cannot =
+            attached(XdpMode::Generic).json("/netlink/xdp_features.json", BTreeMap::from([(3, 0)]));
         let unknown = attached(XdpMode::Generic).remove("/netlink/xdp_features.json");
         table(
             &CHECK,

@@ -17,17 +17,21 @@ const MOST: u32 = 3498;
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let (name, mtu) = (&one.link.name, one.link.mtu);
-        if mtu <= MOST {
-            return Ok(Outcome::ok(name, format!("{mtu} bytes")));
-        }
-        let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
-        Ok(Outcome::info(name, format!("{mtu} bytes are more than XDP without frags takes"))
-            .saw(format!("ip link show {name}, mtu"), mtu)
-            .fix(set(MOST), set(mtu))
-            .advice("only for programs without frags: those of Ringway have them"))
-    });
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let (name, mtu) = (&one.link.name, one.link.mtu);
+            if mtu <= MOST {
+                return Ok(Outcome::ok(name, format!("{mtu} bytes")));
+            }
+            let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
+            Ok(Outcome::info(name, format!("{mtu} bytes are more than XDP without frags takes"))
+                .saw(format!("ip link show {name}, mtu"), mtu)
+                .fix(set(MOST), set(mtu))
+                .advice("only for programs without frags: those of Ringway have them"))
+        },
+    );
     Ok(found)
 }
 

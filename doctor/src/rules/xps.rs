@@ -16,32 +16,42 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?;
-    let found = each(interfaces, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let directory = format!("/sys/class/net/{name}/queues");
-        let mut queues = facts.list(&directory)?;
-        queues.retain(|queue| queue.starts_with("tx-"));
-        // In order of their numbers; there may be more than are in use.
-        queues.sort_by_key(|queue| queue[3..].parse::<u32>().unwrap_or(u32::MAX));
-        queues.truncate(one.channels.map_or(queues.len(), |channels| channels.tx as usize));
-        if queues.len() < 2 || one.link.kind.is_some() {
-            return Ok(Outcome::ok(name, "one transmit queue, or made of software"));
-        }
-        let mut outcome = Outcome::info(name, "transmit queues have no processors of their own");
-        for (number, queue) in queues.iter().enumerate() {
-            let path = format!("{directory}/{queue}/xps_cpus");
-            let mask = facts.text(&path)?;
-            if mask.chars().any(|c| !matches!(c, '0' | ',')) {
-                continue;
+    let found = each(
+        interfaces,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let directory = format!("/sys/class/net/{name}/queues");
+            let mut queues = facts.list(&directory)?;
+            queues.retain(|queue| queue.starts_with("tx-"));
+            // In order of their numbers; there may be more than are in use.
+            queues.sort_by_key(|queue| queue[3..].parse::<u32>().unwrap_or(u32::MAX));
+            queues.truncate(one.channels.map_or(queues.len(), |channels| channels.tx as usize));
+            if queues.len() < 2 || one.link.kind.is_some() {
+                return Ok(Outcome::ok(name, "one transmit queue, or made of software"));
             }
-            let own: Vec<u32> = cpus.iter().copied().skip(number).step_by(queues.len()).collect();
-            if !own.is_empty() {
-                let fix = format!("echo {} > {path}", super::rps::mask(&own));
-                outcome = outcome.saw(&path, mask).fix(fix, format!("echo {mask} > {path}"));
+            let mut outcome =
+                Outcome::info(name, "transmit queues have no processors of their own");
+            for (number, queue) in queues.iter().enumerate() {
+                let path = format!("{directory}/{queue}/xps_cpus");
+                let mask = facts.text(&path)?;
+                if mask.chars().any(|c| !matches!(c, '0' | ',')) {
+                    continue;
+                }
+                let own: Vec<u32> =
+                    cpus.iter().copied().skip(number).step_by(queues.len()).collect();
+                if !own.is_empty() {
+                    let fix = format!("echo {} > {path}", super::rps::mask(&own));
+                    outcome = outcome.saw(&path, mask).fix(fix, format!("echo {mask} > {path}"));
+                }
             }
-        }
-        Ok(if outcome.changes.is_empty() { Outcome::ok(name, "each has its processors") } else { outcome })
-    });
+            Ok(if outcome.changes.is_empty() {
+                Outcome::ok(name, "each has its processors")
+            } else {
+                outcome
+            })
+        },
+    );
     Ok(found)
 }
 

@@ -18,26 +18,35 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let sockets: Vec<XdpSocket> = facts.json("/netlink/xdp_sockets.json")?;
     let interfaces = facts.network()?.interfaces.iter();
-    let bound = interfaces.filter(|one| sockets.iter().any(|socket| socket.ifindex == one.link.ifindex));
-    let found = each(bound, |one| one.link.name.clone(), |one| {
-        let name = &one.link.name;
-        let queues = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
-        let mut with: Vec<u32> = sockets.iter().filter(|socket| socket.ifindex == one.link.ifindex).map(|socket| socket.queue).collect();
-        with.sort_unstable();
-        with.dedup();
-        if with.len() >= queues as usize {
-            return Ok(Outcome::ok(name, format!("all of {queues} queues")));
-        }
-        let outcome = Outcome::warn(name, format!("{} of {queues} queues have a socket", with.len()))
+    let bound =
+        interfaces.filter(|one| sockets.iter().any(|socket| socket.ifindex == one.link.ifindex));
+    let found = each(
+        bound,
+        |one| one.link.name.clone(),
+        |one| {
+            let name = &one.link.name;
+            let queues = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
+            let mut with: Vec<u32> = sockets
+                .iter()
+                .filter(|socket| socket.ifindex == one.link.ifindex)
+                .map(|socket| socket.queue)
+                .collect();
+            with.sort_unstable();
+            with.dedup();
+            if with.len() >= queues as usize {
+                return Ok(Outcome::ok(name, format!("all of {queues} queues")));
+            }
+            let outcome = Outcome::warn(name, format!("{} of {queues} queues have a socket", with.len()))
             .saw("ss --xdp, queues", format!("{with:?}"))
             .saw(format!("ethtool -l {name}"), queues)
             .advice(format!("steer the flows wanted: ethtool -N {name} flow-type udp4 dst-port PORT action QUEUE"));
-        if one.channels.is_some() && with == [0] {
-            let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
-            return Ok(outcome.fix(set(1), set(queues)));
-        }
-        Ok(outcome)
-    });
+            if one.channels.is_some() && with == [0] {
+                let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
+                return Ok(outcome.fix(set(1), set(queues)));
+            }
+            Ok(outcome)
+        },
+    );
     Ok(found)
 }
 
@@ -50,12 +59,16 @@ mod tests {
     #[test]
     fn one_of_four() {
         let on = |queues: &[u32]| {
-            let socket = |queue: &u32| XdpSocket { ifindex: 2, queue: *queue, ..XdpSocket::default() };
+            let socket =
+                |queue: &u32| XdpSocket { ifindex: 2, queue: *queue, ..XdpSocket::default() };
             let sockets: Vec<XdpSocket> = queues.iter().map(socket).collect();
             Machine::healthy().json("/netlink/xdp_sockets.json", sockets)
         };
         assert_eq!(on(&[0]).fixes(&CHECK), ["ethtool -L eth0 combined 1"]);
         assert_eq!(on(&[0]).undos(&CHECK), ["ethtool -L eth0 combined 4"]);
-        table(&CHECK, [(on(&[0]), State::Warn), (on(&[1]), State::Warn), (on(&[0, 1, 2, 3]), State::Ok)]);
+        table(
+            &CHECK,
+            [(on(&[0]), State::Warn), (on(&[1]), State::Warn), (on(&[0, 1, 2, 3]), State::Ok)],
+        );
     }
 }

@@ -16,7 +16,8 @@ pub const CHECK: Check = Check {
 };
 
 fn look(facts: &Facts) -> Looked {
-    let (before, after): (Vec<XdpSocket>, Vec<XdpSocket>) = facts.pair("/netlink/xdp_sockets.json")?;
+    let (before, after): (Vec<XdpSocket>, Vec<XdpSocket>) =
+        facts.pair("/netlink/xdp_sockets.json")?;
     let network = facts.network()?;
     let subject = |socket: &&XdpSocket| {
         let interface = network.interface_by_index(socket.ifindex);
@@ -25,7 +26,8 @@ fn look(facts: &Facts) -> Looked {
     };
     let found = each(&after, subject, |socket| {
         let was = before.iter().find(|was| was.inode == socket.inode);
-        let delta = |of: fn(&XdpSocket) -> u64| of(socket).saturating_sub(was.map_or(of(socket), of));
+        let delta =
+            |of: fn(&XdpSocket) -> u64| of(socket).saturating_sub(was.map_or(of(socket), of));
         let mut outcome = Outcome::warn(subject(socket), "its socket loses frames");
         for (name, count) in [
             ("rx_dropped", delta(|one| one.rx_dropped)),
@@ -70,6 +72,13 @@ mod tests {
             machine.then(path, &serde_json::to_string(&[socket(full, empty)]).unwrap())
         };
         assert_eq!(machine(1, 0).outcomes(&CHECK)[0].subject, "veth0 queue 0");
-        table(&CHECK, [(machine(0, 0), State::Ok), (machine(1, 0), State::Warn), (machine(0, 1), State::Warn)]);
+        table(
+            &CHECK,
+            [
+                (machine(0, 0), State::Ok),
+                (machine(1, 0), State::Warn),
+                (machine(0, 1), State::Warn),
+            ],
+        );
     }
 }
