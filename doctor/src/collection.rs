@@ -46,6 +46,9 @@ struct Head {
     schema: String,
     version: String,
     seconds: f64,
+    /// Files of each sample: an archive that was cut off between two files looks whole.
+    files_before: usize,
+    files_after: usize,
     /// Why files could not be read, by path, of each sample.
     unread_before: BTreeMap<String, String>,
     unread_after: BTreeMap<String, String>,
@@ -67,6 +70,8 @@ impl Collection {
             schema: SCHEMA.into(),
             version: env!("CARGO_PKG_VERSION").into(),
             seconds: self.seconds,
+            files_before: self.before.files().len(),
+            files_after: self.after.files().len(),
             unread_before: self.before.unread().clone(),
             unread_after: self.after.unread().clone(),
         };
@@ -121,15 +126,18 @@ impl Collection {
             let why = format!("its schema is {:?}, and this version reads {SCHEMA:?}", head.schema);
             return Err(Error::Foreign(why));
         }
-        let mut sample = |name: &str, unread| {
-            let files = files.remove(name);
-            let files =
-                files.ok_or_else(|| Error::Damaged(format!("the sample {name} is not in it")))?;
+        let mut sample = |name: &str, count: usize, unread| {
+            let files = files.remove(name).unwrap_or_default();
+            if files.len() != count {
+                let why =
+                    format!("{} of {count} files of the sample {name} are in it", files.len());
+                return Err(Error::Damaged(why));
+            }
             Ok(Sample::new(files, unread))
         };
         Ok(Self {
-            before: sample("before", head.unread_before)?,
-            after: sample("after", head.unread_after)?,
+            before: sample("before", head.files_before, head.unread_before)?,
+            after: sample("after", head.files_after, head.unread_after)?,
             seconds: head.seconds,
         })
     }
@@ -166,14 +174,18 @@ mod tests {
     fn what_is_no_collection_says_so() {
         let (_, bytes) = written();
         let said = |bytes: &[u8]| Collection::read(bytes).unwrap_err().to_string();
-        assert!(said(&bytes[..bytes.len() / 2]).contains("damaged"), "{}", said(&bytes[..5000]));
+        // Between two files, too, and but for the two empty blocks at the end.
+        for blocks in 1..bytes.len() / 512 - 2 {
+            let said = said(&bytes[..blocks * 512]);
+            assert!(said.contains("damaged"), "{blocks}: {said}");
+        }
         assert!(said(b"hello, this is no archive at all").contains("damaged"));
         assert!(said(&[]).contains("no collection"));
         let mut other = tar::Builder::new(Vec::new());
         append(&mut other, "letter.txt", "hello").unwrap();
         assert!(said(&other.into_inner().unwrap()).contains("no collection"));
         let mut newer = tar::Builder::new(Vec::new());
-        let head = r#"{"schema":"ringway.collection/9","version":"","seconds":1,"unread_before":{},
+        let head = r#"{"schema":"ringway.collection/9","version":"","seconds":1,"files_before":0,"files_after":0,"unread_before":{},
             "unread_after":{}}"#;
         append(&mut newer, HEAD, head).unwrap();
         assert!(said(&newer.into_inner().unwrap()).contains("collection/9"));

@@ -30,12 +30,12 @@ fn look(facts: &Facts) -> Looked {
                 return Ok(Outcome::ok(name, "made of software"));
             }
             let offloads = &one.offloads;
-            let mut off = vec![("gso", offloads.gso), ("tso", offloads.tso)];
+            // TSO needs the device's checksums; a device that cannot do it has GSO.
+            let no_tso = !offloads.tso && !offloads.gso && offloads.tx_checksum;
+            let mut off = vec![("gso", offloads.gso), ("tso", !no_tso)];
             // On veth it is off until somebody wants NAPI there.
             off.extend(card.then_some(("gro", offloads.gro)));
             off.retain(|(_, on)| !on);
-            // A card that cannot segment has GSO for it.
-            off.retain(|(what, _)| *what != "tso" || !offloads.gso || veth);
             // With an XDP program on a veth pair they must be off.
             if off.is_empty() || !one.link.xdp.is_empty() {
                 return Ok(Outcome::ok(name, "on, or off for XDP's sake"));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Ran, binary, needs_root, ringway};
-use ringway_testnet::{End, Namespace, VethOptions, attach_pass, veth};
+use ringway_testnet::{End, Namespace, VethOptions, attach_pass, veth, wait_until};
 use serde_json::Value;
 
 /// A namespace to make ill.
@@ -122,7 +122,7 @@ fn settings_of_tcp() -> Result<()> {
 fn a_backend_that_is_not_quiet() -> Result<()> {
     needs_root!();
     let patient = Patient::new("dsr")?;
-    patient.ns.ip("link add a type veth peer name b\nlink set a up\nlink set b up\naddress add 203.0.113.10/32 dev lo\n")?;
+    patient.ns.ip("link add va type veth peer name vb\nlink set va up\nlink set vb up\naddress add 203.0.113.10/32 dev lo\n")?;
     patient.cure("dsr-quiet", "203.0.113.10", SOON)
 }
 
@@ -167,7 +167,7 @@ fn queues_in_sysfs() -> Result<()> {
 fn a_bridge_behind_iptables() -> Result<()> {
     needs_root!();
     let patient = Patient::new("bridge")?;
-    patient.ns.ip("link add br type bridge\nlink set br up\n")?;
+    patient.ns.ip("link add bridge0 type bridge\nlink set bridge0 up\n")?;
     let key = "net/bridge/bridge-nf-call-iptables";
     if patient.ns.sysctl(key, "1").is_err() {
         ringway_net_tests::not_tested("bridge-filter: br_netfilter is not loaded");
@@ -192,13 +192,13 @@ fn what_no_command_fixes() -> Result<()> {
     ensure!(patient.symptoms("long-chains", SOON)?.is_empty());
 
     veth(&End::new(ns, "va").address("10.9.0.1/24"), &End::new(ns, "vb"), &VethOptions::default())?;
-    let decap = ["decap", "-i", "va", "--mode", "generic", "--pin"];
-    let ran = ringway(ns, &decap)?;
-    ensure!(ran.code == 0, "{ran:?}");
-    let found = patient.symptoms("xdp-generic", SOON)?;
-    ensure!(found.len() == 1 && found[0]["subject"] == "va", "{found:?}");
-    let ran = ringway(ns, &["decap", "-i", "va", "--detach"])?;
-    ensure!(ran.code == 0, "{ran:?}");
+    let mut command = ns.command(binary()?);
+    command.args(["decap", "-i", "va", "--mode", "generic"]);
+    let decap = ns.spawn(command)?;
+    let found = || patient.symptoms("xdp-generic", SOON).is_ok_and(|found| found.len() == 1);
+    wait_until("generic XDP to be found", std::time::Duration::from_secs(60), found)?;
+    // Detaches.
+    drop(decap);
     ensure!(patient.symptoms("xdp-generic", SOON)?.is_empty());
     Ok(())
 }

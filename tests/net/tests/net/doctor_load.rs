@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::needs_root;
-use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
+use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
 
 use crate::doctor::Patient;
 
@@ -80,7 +80,8 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     patient.sh(&format!("sh {path}"))?;
     // The limit counts when a program begins to listen.
     drop((slow, _clients));
-    let _again = patient.ns.run(|| listen(4096))??;
+    let listening = || patient.ns.run(|| listen(4096))?;
+    let _again = wait_for("the port to be free", PATIENCE, listening)?;
     let _clients = far.run(|| begin(40))??;
     let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
     wait_until("an accept queue with room", PATIENCE, || gone().unwrap_or(false))?;
@@ -124,6 +125,9 @@ fn senders_that_live_elsewhere() -> Result<()> {
     patient.ns.ip("link add other type veth peer name rest\nlink set other up\nlink set rest up\nroute add 10.99.0.0/24 dev other\n")?;
     patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
     far.ip("address add 10.99.0.1/32 dev vb\n")?;
+    // Later the filter would keep ARP from being answered, too.
+    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    ensure!(known.success(), "{known}");
     let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
     patient.cure("reverse-path", "this machine", LOOK)
 }
@@ -143,19 +147,19 @@ fn packets_for_somebody_else() -> Result<()> {
 fn a_process_out_of_files() -> Result<()> {
     needs_root!();
     let patient = Patient::new("files")?;
+    let pipe = patient.ns.directory().join("pipe");
+    patient.sh(&format!("mkfifo {}", pipe.display()))?;
     let mut command = patient.ns.command("sh");
-    // Its standard files, and nine more.
-    command.args([
-        "-c",
-        "ulimit -S -n 12; exec 3<&0 4<&0 5<&0 6<&0 7<&0 8<&0 9<&0; exec cat /proc/self/fd/0 - < /dev/zero > /dev/null",
-    ]);
+    // Its standard files and seven more; then it waits for a line that never comes.
+    let script = "exec 0<>PIPE 3<&0 4<&0 5<&0 6<&0 7<&0 8<&0 9<&0; ulimit -S -n 10; read line";
+    command.args(["-c", &script.replace("PIPE", &pipe.to_string_lossy())]);
     let child = patient.ns.spawn(command)?;
     let crowd = || -> Result<bool> {
         let limits = std::fs::read_to_string(format!("/proc/{}/limits", child.pid()))?;
-        Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 12 ")))
+        Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 10 ")))
     };
     wait_until("a process with few files", PATIENCE, || crowd().unwrap_or(false))?;
-    patient.cure("open-files", "process cat", "0.1")
+    patient.cure("open-files", "process sh", "0.1")
 }
 
 #[test]
