@@ -32,7 +32,7 @@ fn look(facts: &Facts) -> Looked {
                 let key = key.replace("/all/", &format!("/{}/", one.link.name));
                 facts.sysctl(&key).is_ok_and(|own| own >= wanted)
             };
-            let quiet = now >= wanted || facts.interfaces()?.iter().all(|one| own(one));
+            let quiet = now >= wanted || facts.interfaces()?.iter().all(own);
             if !quiet {
                 outcome =
                     outcome.saw(format!("/proc/sys/{key}"), now).change(facts.set(&key, wanted)?);
