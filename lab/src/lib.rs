@@ -2,6 +2,7 @@
 //!
 //! [`demo`] is `ringway demo`: real traffic through the gateway, and what becomes of it when things die.
 //! [`lb`] is `ringway bench lb`: HTTP through several load balancers, in turn, on this machine.
+//! [`calibrate`] is `ringway size --calibrate`: what packets, messages and sockets cost on this machine.
 //! [`capture`] is `ringway bench capture`: what it costs to look at every packet, and to look at none.
 //! [`engine`] is `ringway bench engine`: packet programs in user space, beside DPDK's and the kernel's sockets.
 //! [`kernel_path`] is `ringway bench kernel-path`: what a packet, a request and a copy cost in the kernel.
@@ -11,6 +12,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod calibrate;
 pub mod capture;
 pub mod demo;
 pub mod engine;

@@ -94,7 +94,8 @@ pub fn size(workload: &Workload, costs: &Costs) -> Result<Answer, Error> {
     })
 }
 
-/// The simplest road that one machine's share of cores is enough for; if none is, the one of fewest machines.
+/// The simplest road that one machine's share of cores is enough for, rather one that was measured here; if none is, the one of
+/// fewest machines.
 pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String), Error> {
     let budget = f64::from(workload.machine.cores) * workload.share;
     let cores = |demand: &Demand| demand.cores + demand.attack_cores;
@@ -102,7 +103,10 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String
         .into_iter()
         .filter_map(|road| Some((road, demand(workload, costs, road)?)))
         .collect();
-    if let Some((road, demand)) = all.iter().find(|(_, demand)| cores(demand) <= budget) {
+    let here = |road: Road| costs.of(workload.work, road).is_some_and(|cost| !cost.elsewhere);
+    let fits = |(_, demand): &&(Road, Demand)| cores(demand) <= budget;
+    let first = all.iter().filter(|(road, _)| here(*road)).find(fits);
+    if let Some((road, demand)) = first.or_else(|| all.iter().find(fits)) {
         let why = format!(
             "the simplest road on which packets take no more than {budget:.1} cores of a machine: {:.1}",
             cores(demand)
@@ -133,6 +137,9 @@ fn row(workload: &Workload, costs: &Costs, road: Road, chosen: Road, why: &str) 
     });
     let why = match (&demand, most) {
         _ if road == chosen => why.to_owned(),
+        _ if costs.of(workload.work, road).is_some_and(|cost| cost.elsewhere) => {
+            "measured elsewhere: taken where no other is enough".to_owned()
+        }
         (Some(_), Some(_)) if road > chosen => {
             format!("{} is simpler and does", chosen.name())
         }
@@ -164,7 +171,7 @@ fn lines(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
             what: "cores in softirq",
             value: demand.softirq_cores,
             how,
-            from: cost.from.clone(),
+            from: "the same".to_owned(),
         });
     }
     if let Some((at, cost)) = demand::shield(costs).filter(|_| workload.attack_pps > 0.0) {

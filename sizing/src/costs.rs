@@ -50,6 +50,9 @@ pub struct NsCost {
     /// Those of them in softirq, which the load average does not count.
     #[serde(default)]
     pub softirq_ns: f64,
+    /// Whether that was another machine: such a road is taken only where no measured one is enough.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elsewhere: bool,
     /// What measured it.
     pub from: String,
 }
@@ -120,6 +123,15 @@ impl Costs {
             true => Ok(costs),
             false => Err(Error::Costs("a figure is missing or not positive".to_owned())),
         }
+    }
+
+    /// As TOML that [`Costs::parse`] reads.
+    ///
+    /// # Errors
+    ///
+    /// None for costs that were read or measured.
+    pub fn to_toml(&self) -> Result<String, Error> {
+        toml::to_string_pretty(self).map_err(|error| Error::Costs(error.to_string()))
     }
 
     /// What one packet or message of such work costs on a road; none where it cannot go there or nobody measured it.

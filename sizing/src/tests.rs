@@ -11,7 +11,7 @@ kernel = { ns = 10000, softirq_ns = 4000, from = "a" }
 kernel = { ns = 3000, softirq_ns = 1200, from = "b" }
 tuned-kernel = { ns = 1500, softirq_ns = 900, from = "b" }
 af-xdp = { ns = 1000, from = "b" }
-dpdk = { ns = 800, from = "b" }
+dpdk = { ns = 800, elsewhere = true, from = "b" }
 [forward]
 kernel = { ns = 2000, softirq_ns = 2000, from = "c" }
 xdp = { ns = 500, softirq_ns = 500, from = "c" }

@@ -17,7 +17,8 @@ use super::quantity::{bytes, number};
     ringway size --packets 1.5M --packet-size 50\n  \
     ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB\n  \
     ringway size --work forward --packets 3M --connections 10M --attack 5M --cores 32 --link 25Gbit -o json\n  \
-    ringway size --time-wait 30000 --destinations 1"
+    ringway size --time-wait 30000 --destinations 1\n  \
+    ringway size --calibrate costs.toml"
 )]
 pub struct SizeArgs {
     /// What is done with packets [default: connections with --connections or --time-wait, else answer].
@@ -60,7 +61,7 @@ pub struct SizeArgs {
     #[arg(long, value_name = "RATE", default_value = "10Gbit", value_parser = link)]
     pub link: u64,
     /// Part of a machine's cores that packets may take; the program needs the others.
-    #[arg(long, value_name = "PART", default_value_t = 0.25)]
+    #[arg(long, value_name = "PART", default_value_t = 0.5)]
     pub share: f64,
     /// How busy a core may be on average, so that bursts find room.
     #[arg(long, value_name = "PART", default_value_t = 0.6)]
@@ -68,6 +69,9 @@ pub struct SizeArgs {
     /// Work from the costs in this file.
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
+    /// Measure what things cost on this machine, for two minutes, and write it to this file; nothing is sized. Needs root.
+    #[arg(long, value_name = "FILE", exclusive = true)]
+    pub calibrate: Option<PathBuf>,
     #[command(flatten)]
     pub output: OutputArgs,
 }

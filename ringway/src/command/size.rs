@@ -6,15 +6,19 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use ringway_gateway::problem::Error as Problem;
+use ringway_lab::calibrate;
 use ringway_sizing::{Answer, Costs, size};
 
 use crate::cli::{Output, SizeArgs};
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone};
 use crate::units;
 
 /// Sizes a workload.
 pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
+    if let Some(file) = &args.calibrate {
+        return calibrate(file);
+    }
     let costs = costs(args.costs.as_deref())?;
     let answer = size(&args.workload(), &costs).map_err(|error| match error {
         ringway_sizing::Error::Workload { what, remedy } => {
@@ -26,6 +30,16 @@ pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
         Output::Table => table::print(&text(&answer, table::colour()))?,
         Output::Json => table::json(&answer)?,
     }
+    Ok(Exit::Done)
+}
+
+fn calibrate(file: &Path) -> anyhow::Result<Exit> {
+    // Known before two minutes are spent.
+    let refused = || format!("cannot write {}", file.display());
+    fs::OpenOptions::new().create(true).append(true).open(file).with_context(refused)?;
+    let costs = calibrate::run_guarded(Costs::reference()?, |line| exit::say(line))?;
+    fs::write(file, costs.to_toml()?).with_context(refused)?;
+    exit::say(format!("wrote {0}; use it by `ringway size --costs {0}`", file.display()));
     Ok(Exit::Done)
 }
 
@@ -117,4 +131,68 @@ fn changes(answer: &Answer) -> Vec<String> {
         format!("{}: {}, {} machines", change.what, change.road.name(), change.machines)
     };
     answer.changes.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use ringway_sizing::Road;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    fn sized(command: &str) -> Answer {
+        let Command::Size(args) = Cli::parse_from(command.split(' ')).command else {
+            panic!("{command}");
+        };
+        size(&args.workload(), &Costs::reference().expect("the reference")).expect(command)
+    }
+
+    /// The questions of docs/sizing.md, and what it says of them.
+    #[test]
+    fn worked_questions() {
+        let document = include_str!("../../../docs/sizing.md");
+        let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
+        for (command, road, machines, kernel, cores) in [
+            ("ringway size --time-wait 30000 --destinations 1", Road::Kernel, 2, "15.4 MiB", 0.0),
+            (
+                "ringway size --connections 6000 --messages-per-hour 3600 --destinations 1",
+                Road::Kernel,
+                2,
+                "21.5 MiB",
+                0.12,
+            ),
+            (
+                "ringway size --connections 20k --messages-per-hour 3600 --destinations 1",
+                Road::Kernel,
+                2,
+                "71.7 MiB",
+                0.40,
+            ),
+            ("ringway size --packets 200k --packet-size 50", Road::Kernel, 2, "0 B", 3.39),
+            (
+                "ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
+                Road::Kernel,
+                20,
+                "350.3 GiB",
+                3.31,
+            ),
+        ] {
+            let answer = sized(command);
+            assert_eq!((answer.road, answer.machines), (road, machines), "{command}");
+            assert_eq!(units::bytes(answer.demand.kernel_bytes as u64), kernel, "{command}");
+            assert!(
+                (answer.demand.cores - cores).abs() < 0.005,
+                "{command}: {}",
+                answer.demand.cores
+            );
+            told(command);
+        }
+        let answer = sized("ringway size --packets 200k --packet-size 50");
+        assert!(
+            answer.notes.iter().any(|note| note.contains("which the load average does not count"))
+        );
+        let answer = sized("ringway size --time-wait 30000 --destinations 1");
+        assert!(answer.notes.iter().any(|note| note.contains("EADDRNOTAVAIL")));
+    }
 }
