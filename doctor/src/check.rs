@@ -1,5 +1,6 @@
 //! What a rule is, and what it says.
 
+use ringway_host::Interface;
 use serde::{Deserialize, Serialize};
 
 use crate::Facts;
@@ -179,6 +180,14 @@ impl From<Outcome> for Looked {
     fn from(outcome: Outcome) -> Self {
         Ok(vec![outcome])
     }
+}
+
+/// Looks at each card; what is unknown of one is no matter of the others.
+pub fn each_card<'a>(
+    cards: impl IntoIterator<Item = &'a Interface>,
+    look: impl Fn(&&'a Interface) -> Result<Outcome, Unknown>,
+) -> Vec<Outcome> {
+    each(cards, |card| card.link.name.clone(), look)
 }
 
 /// Looks at each thing of a list; what is unknown of one is no matter of the others.

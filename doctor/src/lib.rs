@@ -38,7 +38,9 @@ mod script;
 mod testing;
 
 pub use changes::{Changes, Earlier};
-pub use check::{Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each};
+pub use check::{
+    Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each, each_card,
+};
 pub use collection::{Collection, Error};
 pub use facts::Facts;
 pub use gather::{gather, gather_counters};

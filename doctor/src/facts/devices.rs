@@ -50,4 +50,9 @@ impl Facts {
         let total = of(&after);
         Ok(Counter { total, delta: total.saturating_sub(of(&before)) })
     }
+
+    /// Packets that a card had no room for.
+    pub fn missed(&self, name: &str) -> Result<Counter, Unknown> {
+        self.device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)
+    }
 }

@@ -1,7 +1,7 @@
 //! Processors: how busy they are, and which interrupts they get.
 
 use super::{Facts, strange};
-use crate::Unknown;
+use crate::{Outcome, Unknown};
 
 /// How a processor spent the time between the samples, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -80,6 +80,18 @@ impl Facts {
             irqs if irqs.is_empty() => Err(none()),
             irqs => Ok(irqs),
         }
+    }
+
+    /// The outcome, with moving an interrupt to these processors (`2`, `0-3,8`) as its fix.
+    pub fn moved(&self, outcome: Outcome, irq: u32, to: &str) -> Result<Outcome, Unknown> {
+        let path = format!("/proc/irq/{irq}/smp_affinity_list");
+        let now = self.text(&path)?;
+        let fixed = outcome
+            .saw(&path, now)
+            .fix(format!("echo {to} > {path}"), format!("echo {now} > {path}"));
+        Ok(fixed.advice(
+            "read it back afterwards: some drivers refuse in silence, irqbalance changes it again",
+        ))
     }
 }
 

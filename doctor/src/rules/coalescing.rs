@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Coalescing;
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each};
+use crate::{Check, Facts, Looked, Outcome, Profile, each_card};
 
 /// Waiting gathers packets; it also delays them.
 pub const CHECK: Check = Check {
@@ -17,41 +17,37 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
-            let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64
-                / facts.seconds.max(0.001);
-            let latency = facts.profile == Some(Profile::Latency);
-            let Coalescing { rx_usecs, adaptive_rx, .. } = coalescing;
-            let outcome = match latency {
-                true if rx_usecs > 3 || adaptive_rx => {
-                    Outcome::info(name, format!("it waits up to {rx_usecs} us"))
-                }
-                false if rx_usecs <= 3 && !adaptive_rx && rate > 20_000.0 => {
-                    Outcome::warn(name, format!("it interrupts {rate:.0} times a second"))
-                }
-                _ => {
-                    return Ok(Outcome::ok(
-                        name,
-                        format!("it waits {rx_usecs} us, {rate:.0} interrupts a second"),
-                    ));
-                }
-            };
-            let adaptive = if adaptive_rx { "on" } else { "off" };
-            let wanted = if latency { 0 } else { 30 };
-            Ok(outcome
-                .saw(format!("ethtool -c {name}, rx-usecs"), rx_usecs)
-                .saw(format!("ethtool -c {name}, adaptive-rx"), adaptive)
-                .fix(
-                    format!("ethtool -C {name} adaptive-rx off rx-usecs {wanted}"),
-                    format!("ethtool -C {name} adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
-                ))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
+        let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64
+            / facts.seconds.max(0.001);
+        let latency = facts.profile == Some(Profile::Latency);
+        let Coalescing { rx_usecs, adaptive_rx, .. } = coalescing;
+        let outcome = match latency {
+            true if rx_usecs > 3 || adaptive_rx => {
+                Outcome::info(name, format!("it waits up to {rx_usecs} us"))
+            }
+            false if rx_usecs <= 3 && !adaptive_rx && rate > 20_000.0 => {
+                Outcome::warn(name, format!("it interrupts {rate:.0} times a second"))
+            }
+            _ => {
+                return Ok(Outcome::ok(
+                    name,
+                    format!("it waits {rx_usecs} us, {rate:.0} interrupts a second"),
+                ));
+            }
+        };
+        let adaptive = if adaptive_rx { "on" } else { "off" };
+        let wanted = if latency { 0 } else { 30 };
+        Ok(outcome
+            .saw(format!("ethtool -c {name}, rx-usecs"), rx_usecs)
+            .saw(format!("ethtool -c {name}, adaptive-rx"), adaptive)
+            .fix(
+                format!("ethtool -C {name} adaptive-rx off rx-usecs {wanted}"),
+                format!("ethtool -C {name} adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
+            ))
+    });
     Ok(found)
 }
 

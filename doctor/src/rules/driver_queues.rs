@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Channels;
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each};
+use crate::{Check, Facts, Looked, Outcome, Profile, each_card};
 
 /// XDP sends by queues of its own.
 pub const CHECK: Check = Check {
@@ -18,42 +18,33 @@ pub const CHECK: Check = Check {
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?.len() as u32;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let driver = card.driver.as_ref().map_or("", |driver| driver.name.as_str());
-            let Some(Channels { rx, max_tx, .. }) = card.channels else {
-                return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
-            };
-            let most = match driver {
-                "ena" => max_tx / 2,
-                "virtio_net" => max_tx.saturating_sub(cpus),
-                _ => {
-                    return Ok(Outcome::ok(
-                        name,
-                        format!("driver {driver} is not known to be choosy"),
-                    ));
-                }
-            };
-            if rx <= most {
-                return Ok(Outcome::ok(name, format!("{rx} of {max_tx} queues are in use")));
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let driver = card.driver.as_ref().map_or("", |driver| driver.name.as_str());
+        let Some(Channels { rx, max_tx, .. }) = card.channels else {
+            return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
+        };
+        let most = match driver {
+            "ena" => max_tx / 2,
+            "virtio_net" => max_tx.saturating_sub(cpus),
+            _ => {
+                return Ok(Outcome::ok(name, format!("driver {driver} is not known to be choosy")));
             }
-            let seen = Outcome::warn(
-                name,
-                format!("{rx} of {max_tx} queues are in use: too few are left for XDP"),
-            )
-            .saw(format!("ethtool -l {name}"), format!("{rx} of {max_tx}"));
-            let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
-            if most == 0 {
-                return Ok(
-                    seen.advice("give the machine more queues (virtio: twice its processors)")
-                );
-            }
-            Ok(seen.fix(set(most), set(rx)))
-        },
-    );
+        };
+        if rx <= most {
+            return Ok(Outcome::ok(name, format!("{rx} of {max_tx} queues are in use")));
+        }
+        let seen = Outcome::warn(
+            name,
+            format!("{rx} of {max_tx} queues are in use: too few are left for XDP"),
+        )
+        .saw(format!("ethtool -l {name}"), format!("{rx} of {max_tx}"));
+        let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
+        if most == 0 {
+            return Ok(seen.advice("give the machine more queues (virtio: twice its processors)"));
+        }
+        Ok(seen.fix(set(most), set(rx)))
+    });
     Ok(found)
 }
 

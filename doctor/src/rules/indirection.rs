@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Indirection;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// The indirection table names a queue for each hash.
 pub const CHECK: Check = Check {
@@ -17,31 +17,27 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let Some(channels) = card.channels.filter(|channels| channels.rx > 1) else {
-                return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
-            };
-            let table: Indirection = facts.ethtool(name, "indirection")?;
-            let count = |queue: u32| table.queues.iter().filter(|one| **one == queue).count();
-            let counts: Vec<usize> = (0..channels.rx).map(count).collect();
-            let left_out = counts.iter().filter(|count| **count == 0).count();
-            if left_out == 0 {
-                return Ok(Outcome::ok(name, format!("all of {} queues", channels.rx)));
-            }
-            let weights: Vec<String> = counts.iter().map(usize::to_string).collect();
-            let said = format!("{left_out} of {} queues get no packet", channels.rx);
-            Ok(Outcome::info(name, said)
-                .saw(format!("ethtool -x {name}, entries by queue"), weights.join(" "))
-                .fix(
-                    format!("ethtool -X {name} equal {}", channels.rx),
-                    format!("ethtool -X {name} weight {}", weights.join(" ")),
-                ))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let Some(channels) = card.channels.filter(|channels| channels.rx > 1) else {
+            return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
+        };
+        let table: Indirection = facts.ethtool(name, "indirection")?;
+        let count = |queue: u32| table.queues.iter().filter(|one| **one == queue).count();
+        let counts: Vec<usize> = (0..channels.rx).map(count).collect();
+        let left_out = counts.iter().filter(|count| **count == 0).count();
+        if left_out == 0 {
+            return Ok(Outcome::ok(name, format!("all of {} queues", channels.rx)));
+        }
+        let weights: Vec<String> = counts.iter().map(usize::to_string).collect();
+        let said = format!("{left_out} of {} queues get no packet", channels.rx);
+        Ok(Outcome::info(name, said)
+            .saw(format!("ethtool -x {name}, entries by queue"), weights.join(" "))
+            .fix(
+                format!("ethtool -X {name} equal {}", channels.rx),
+                format!("ethtool -X {name} weight {}", weights.join(" ")),
+            ))
+    });
     Ok(found)
 }
 

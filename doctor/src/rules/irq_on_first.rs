@@ -1,6 +1,6 @@
 //! All queues of a card on processor 0.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// Where everything else is, too.
 pub const CHECK: Check = Check {
@@ -17,27 +17,19 @@ fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let irqs = facts.irqs(name)?;
-            if cpus.len() < 2 || irqs.iter().any(|irq| irq.cpus != [0]) {
-                return Ok(Outcome::ok(name, format!("{} queues interrupt", irqs.len())));
-            }
-            let mut outcome =
-                Outcome::warn(name, format!("all {} queues interrupt processor 0", irqs.len()));
-            for (irq, cpu) in irqs.iter().zip(cpus.iter().cycle().skip(1)) {
-                let path = format!("/proc/irq/{}/smp_affinity_list", irq.number);
-                let now = facts.text(&path)?;
-                outcome = outcome
-                    .saw(&path, now)
-                    .fix(format!("echo {cpu} > {path}"), format!("echo {now} > {path}"));
-            }
-            Ok(outcome.advice("read it back afterwards: some drivers refuse in silence, irqbalance changes it again"))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let irqs = facts.irqs(name)?;
+        if cpus.len() < 2 || irqs.iter().any(|irq| irq.cpus != [0]) {
+            return Ok(Outcome::ok(name, format!("{} queues interrupt", irqs.len())));
+        }
+        let mut outcome =
+            Outcome::warn(name, format!("all {} queues interrupt processor 0", irqs.len()));
+        for (irq, cpu) in irqs.iter().zip(cpus.iter().cycle().skip(1)) {
+            outcome = facts.moved(outcome, irq.number, &cpu.to_string())?;
+        }
+        Ok(outcome)
+    });
     Ok(found)
 }
 

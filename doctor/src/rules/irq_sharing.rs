@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// While another has none.
 pub const CHECK: Check = Check {
@@ -19,38 +19,30 @@ fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let irqs = facts.irqs(name)?;
-            let mut by_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-            for irq in irqs.iter().filter(|irq| irq.cpus.len() == 1) {
-                by_cpu.entry(irq.cpus[0]).or_default().push(irq.number);
-            }
-            let idle: Vec<&u32> = cpus.iter().filter(|cpu| !by_cpu.contains_key(cpu)).collect();
-            let shared = by_cpu.iter().find(|(_, numbers)| numbers.len() > 1);
-            // One RX and one TX interrupt of the same queue (virtio) belong together.
-            let paired = irqs.iter().any(|irq| irq.name.contains("output"));
-            let (Some((cpu, numbers)), false, false) = (shared, idle.is_empty(), paired) else {
-                return Ok(Outcome::ok(name, format!("{} queues interrupt", irqs.len())));
-            };
-            let said = format!(
-                "{} of its queues interrupt processor {cpu}, others interrupt none",
-                numbers.len()
-            );
-            let mut outcome = Outcome::warn(name, said);
-            for (number, cpu) in numbers.iter().skip(1).zip(idle) {
-                let path = format!("/proc/irq/{number}/smp_affinity_list");
-                let now = facts.text(&path)?;
-                outcome = outcome
-                    .saw(&path, now)
-                    .fix(format!("echo {cpu} > {path}"), format!("echo {now} > {path}"));
-            }
-            Ok(outcome.advice("read it back afterwards: some drivers refuse in silence, irqbalance changes it again"))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let irqs = facts.irqs(name)?;
+        let mut by_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for irq in irqs.iter().filter(|irq| irq.cpus.len() == 1) {
+            by_cpu.entry(irq.cpus[0]).or_default().push(irq.number);
+        }
+        let idle: Vec<&u32> = cpus.iter().filter(|cpu| !by_cpu.contains_key(cpu)).collect();
+        let shared = by_cpu.iter().find(|(_, numbers)| numbers.len() > 1);
+        // One RX and one TX interrupt of the same queue (virtio) belong together.
+        let paired = irqs.iter().any(|irq| irq.name.contains("output"));
+        let (Some((cpu, numbers)), false, false) = (shared, idle.is_empty(), paired) else {
+            return Ok(Outcome::ok(name, format!("{} queues interrupt", irqs.len())));
+        };
+        let said = format!(
+            "{} of its queues interrupt processor {cpu}, others interrupt none",
+            numbers.len()
+        );
+        let mut outcome = Outcome::warn(name, said);
+        for (number, cpu) in numbers.iter().skip(1).zip(idle) {
+            outcome = facts.moved(outcome, *number, &cpu.to_string())?;
+        }
+        Ok(outcome)
+    });
     Ok(found)
 }
 

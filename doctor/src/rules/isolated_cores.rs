@@ -36,11 +36,7 @@ fn look(facts: &Facts) -> Looked {
                     .filter(|cpu| !isolated.contains(cpu))
                     .map(u32::to_string)
                     .collect();
-                let at = format!("/proc/irq/{}/smp_affinity_list", irq.number);
-                let now = facts.text(&at)?;
-                outcome = outcome
-                    .saw(&at, now)
-                    .fix(format!("echo {} > {at}", others.join(",")), format!("echo {now} > {at}"));
+                outcome = facts.moved(outcome, irq.number, &others.join(","))?;
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::LinkMode;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// What the two ends have agreed on.
 pub const CHECK: Check = Check {
@@ -17,41 +17,36 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?.into_iter().filter(|card| card.link.up && card.link.carrier);
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let mode: LinkMode = facts.ethtool(name, "link_mode")?;
-            if mode.speed_mbit.is_none() && mode.full_duplex.is_none() {
-                return Err(crate::Unknown(format!(
-                    "ethtool {name}: the driver does not know its speed"
-                )));
-            }
-            let slow =
-                mode.speed_mbit.zip(mode.best_mbit).is_some_and(|(speed, best)| speed < best);
-            let half = mode.full_duplex == Some(false);
-            if !slow && !half {
-                let speed =
-                    mode.speed_mbit.map_or("unknown".into(), |mbit| format!("{mbit} Mbit/s"));
-                return Ok(Outcome::ok(name, format!("speed {speed}")));
-            }
-            let mbit = mode.speed_mbit.unwrap_or_default();
-            let duplex = if half { "half" } else { "full" };
-            let outcome = Outcome::warn(
-                name,
-                format!("{mbit} Mbit/s at {duplex} duplex, and both ends can do better"),
-            )
-            .saw(format!("ethtool {name}, speed and duplex"), format!("{mbit} {duplex}"))
-            .saw(format!("ethtool {name}, best common mode"), mode.best_mbit.unwrap_or_default());
-            if mode.autoneg {
-                return Ok(outcome
-                    .advice("they negotiated that: change the cable, look at the switch's port"));
-            }
-            let undo = format!("ethtool -s {name} autoneg off speed {mbit} duplex {duplex}");
-            Ok(outcome.fix(format!("ethtool -s {name} autoneg on"), undo))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let mode: LinkMode = facts.ethtool(name, "link_mode")?;
+        if mode.speed_mbit.is_none() && mode.full_duplex.is_none() {
+            return Err(crate::Unknown(format!(
+                "ethtool {name}: the driver does not know its speed"
+            )));
+        }
+        let slow = mode.speed_mbit.zip(mode.best_mbit).is_some_and(|(speed, best)| speed < best);
+        let half = mode.full_duplex == Some(false);
+        if !slow && !half {
+            let speed = mode.speed_mbit.map_or("unknown".into(), |mbit| format!("{mbit} Mbit/s"));
+            return Ok(Outcome::ok(name, format!("speed {speed}")));
+        }
+        let mbit = mode.speed_mbit.unwrap_or_default();
+        let duplex = if half { "half" } else { "full" };
+        let outcome = Outcome::warn(
+            name,
+            format!("{mbit} Mbit/s at {duplex} duplex, and both ends can do better"),
+        )
+        .saw(format!("ethtool {name}, speed and duplex"), format!("{mbit} {duplex}"))
+        .saw(format!("ethtool {name}, best common mode"), mode.best_mbit.unwrap_or_default());
+        if mode.autoneg {
+            return Ok(
+                outcome.advice("they negotiated that: change the cable, look at the switch's port")
+            );
+        }
+        let undo = format!("ethtool -s {name} autoneg off speed {mbit} duplex {duplex}");
+        Ok(outcome.fix(format!("ethtool -s {name} autoneg on"), undo))
+    });
     Ok(found)
 }
 

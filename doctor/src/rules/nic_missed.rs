@@ -1,6 +1,6 @@
 //! Packets that a card had no room for.
 
-use crate::{Check, Facts, Looked, Outcome, State, each};
+use crate::{Check, Facts, Looked, Outcome, State, each_card};
 
 /// They never reach the kernel.
 pub const CHECK: Check = Check {
@@ -15,25 +15,20 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let lost = facts
-                .device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)?;
-            let packets = facts.device_counter(name, |stats| stats.rx_packets)?;
-            if lost.delta == 0 {
-                return Ok(Outcome::ok(name, format!("none missed of {}", packets.delta)));
-            }
-            let of = packets.delta + lost.delta;
-            // One in a thousand is felt.
-            let state = if lost.delta * 1000 > of { State::Crit } else { State::Warn };
-            Ok(Outcome::new(state, name, format!("{} of {of} packets were missed", lost.delta))
-                .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
-                .advice("see the checks nic-rings (larger rings) and queue-count (more queues)"))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let lost = facts.missed(name)?;
+        let packets = facts.device_counter(name, |stats| stats.rx_packets)?;
+        if lost.delta == 0 {
+            return Ok(Outcome::ok(name, format!("none missed of {}", packets.delta)));
+        }
+        let of = packets.delta + lost.delta;
+        // One in a thousand is felt.
+        let state = if lost.delta * 1000 > of { State::Crit } else { State::Warn };
+        Ok(Outcome::new(state, name, format!("{} of {of} packets were missed", lost.delta))
+            .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
+            .advice("see the checks nic-rings (larger rings) and queue-count (more queues)"))
+    });
     Ok(found)
 }
 

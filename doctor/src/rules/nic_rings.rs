@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Rings;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// A ring holds what comes while the processor is elsewhere.
 pub const CHECK: Check = Check {
@@ -17,38 +17,33 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let lost = facts
-                .device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)?;
-            let rings: Rings = match facts.ethtool(name, "rings") {
-                // Then it is no matter.
-                Err(_) if lost.delta == 0 => return Ok(Outcome::ok(name, "no packet was missed")),
-                rings => rings?,
-            };
-            let wanted = rings.rx.max(2048.min(rings.max_rx / 2));
-            if lost.delta == 0 || rings.rx >= rings.max_rx || wanted == rings.rx {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{} of {} descriptors, {} missed", rings.rx, rings.max_rx, lost.delta),
-                ));
-            }
-            let said = format!(
-                "{} packets were missed with {} of {} descriptors",
-                lost.delta, rings.rx, rings.max_rx
-            );
-            Ok(Outcome::warn(name, said)
-                .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
-                .saw(format!("ethtool -g {name}, RX"), rings.rx)
-                .fix(
-                    format!("ethtool -G {name} rx {wanted}"),
-                    format!("ethtool -G {name} rx {}", rings.rx),
-                ))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let lost = facts.missed(name)?;
+        let rings: Rings = match facts.ethtool(name, "rings") {
+            // Then it is no matter.
+            Err(_) if lost.delta == 0 => return Ok(Outcome::ok(name, "no packet was missed")),
+            rings => rings?,
+        };
+        let wanted = rings.rx.max(2048.min(rings.max_rx / 2));
+        if lost.delta == 0 || rings.rx >= rings.max_rx || wanted == rings.rx {
+            return Ok(Outcome::ok(
+                name,
+                format!("{} of {} descriptors, {} missed", rings.rx, rings.max_rx, lost.delta),
+            ));
+        }
+        let said = format!(
+            "{} packets were missed with {} of {} descriptors",
+            lost.delta, rings.rx, rings.max_rx
+        );
+        Ok(Outcome::warn(name, said)
+            .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
+            .saw(format!("ethtool -g {name}, RX"), rings.rx)
+            .fix(
+                format!("ethtool -G {name} rx {wanted}"),
+                format!("ethtool -G {name} rx {}", rings.rx),
+            ))
+    });
     Ok(found)
 }
 

@@ -1,6 +1,6 @@
 //! Which memory a card is near to.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// On machines with several sockets.
 pub const CHECK: Check = Check {
@@ -21,43 +21,34 @@ fn look(facts: &Facts) -> Looked {
     if nodes <= 1 {
         return Ok(Vec::new());
     }
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let path = format!("/sys/class/net/{name}/device/numa_node");
-            let node = facts.number(&path)?;
-            if node < 0 {
-                let seen =
-                    Outcome::info(name, "the firmware does not say which node it is near to");
-                return Ok(seen
-                    .saw(path, node)
-                    .advice("look for a newer firmware; measure on both sockets"));
-            }
-            let list = facts.text(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
-            let near = crate::facts::cpu_list(list)
-                .ok_or_else(|| crate::facts::strange("cpulist", list))?;
-            let irqs = facts.irqs(name)?;
-            let far = irqs.iter().filter(|irq| irq.cpus.iter().all(|cpu| !near.contains(cpu)));
-            let far: Vec<&crate::facts::Irq> = far.collect();
-            if far.is_empty() {
-                return Ok(Outcome::ok(name, format!("node {node}, and its interrupts, too")));
-            }
-            let mut outcome = Outcome::warn(
-                name,
-                format!("it is near node {node}, and {} interrupts are far", far.len()),
-            );
-            for irq in far {
-                let at = format!("/proc/irq/{}/smp_affinity_list", irq.number);
-                let now = facts.text(&at)?;
-                outcome = outcome
-                    .saw(&at, now)
-                    .fix(format!("echo {list} > {at}"), format!("echo {now} > {at}"));
-            }
-            Ok(outcome)
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let path = format!("/sys/class/net/{name}/device/numa_node");
+        let node = facts.number(&path)?;
+        if node < 0 {
+            let seen = Outcome::info(name, "the firmware does not say which node it is near to");
+            return Ok(seen
+                .saw(path, node)
+                .advice("look for a newer firmware; measure on both sockets"));
+        }
+        let list = facts.text(&format!("/sys/devices/system/node/node{node}/cpulist"))?;
+        let near =
+            crate::facts::cpu_list(list).ok_or_else(|| crate::facts::strange("cpulist", list))?;
+        let irqs = facts.irqs(name)?;
+        let far = irqs.iter().filter(|irq| irq.cpus.iter().all(|cpu| !near.contains(cpu)));
+        let far: Vec<&crate::facts::Irq> = far.collect();
+        if far.is_empty() {
+            return Ok(Outcome::ok(name, format!("node {node}, and its interrupts, too")));
+        }
+        let mut outcome = Outcome::warn(
+            name,
+            format!("it is near node {node}, and {} interrupts are far", far.len()),
+        );
+        for irq in far {
+            outcome = facts.moved(outcome, irq.number, list)?;
+        }
+        Ok(outcome)
+    });
     Ok(found)
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringway_host::ethtool::Pause;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// Drivers count them under names of their own.
 pub const CHECK: Check = Check {
@@ -21,34 +21,30 @@ type Counters = BTreeMap<String, u64>;
 
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let (before, after): (Counters, Counters) =
-                facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
-            let of_pause = |name: &str| name.contains("pause") || name.contains("flow_control");
-            let sum = |all: &Counters| {
-                all.iter().filter(|(name, _)| of_pause(name)).map(|(_, n)| n).sum::<u64>()
-            };
-            let frames = sum(&after).saturating_sub(sum(&before));
-            if frames == 0 {
-                return Ok(Outcome::ok(name, "no pause frames"));
-            }
-            let outcome = Outcome::warn(name, format!("{frames} pause frames"))
-                .saw(format!("ethtool -S {name}, pause or flow_control"), frames)
-                .advice("only if losing packets is better than waiting: then turn it off");
-            let word = |on: bool| if on { "on" } else { "off" };
-            match facts.ethtool::<Pause>(name, "pause") {
-                Ok(Pause { rx, tx }) if rx || tx => Ok(outcome.fix(
-                    format!("ethtool -A {name} rx off tx off"),
-                    format!("ethtool -A {name} rx {} tx {}", word(rx), word(tx)),
-                )),
-                _ => Ok(outcome),
-            }
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let (before, after): (Counters, Counters) =
+            facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
+        let of_pause = |name: &str| name.contains("pause") || name.contains("flow_control");
+        let sum = |all: &Counters| {
+            all.iter().filter(|(name, _)| of_pause(name)).map(|(_, n)| n).sum::<u64>()
+        };
+        let frames = sum(&after).saturating_sub(sum(&before));
+        if frames == 0 {
+            return Ok(Outcome::ok(name, "no pause frames"));
+        }
+        let outcome = Outcome::warn(name, format!("{frames} pause frames"))
+            .saw(format!("ethtool -S {name}, pause or flow_control"), frames)
+            .advice("only if losing packets is better than waiting: then turn it off");
+        let word = |on: bool| if on { "on" } else { "off" };
+        match facts.ethtool::<Pause>(name, "pause") {
+            Ok(Pause { rx, tx }) if rx || tx => Ok(outcome.fix(
+                format!("ethtool -A {name} rx off tx off"),
+                format!("ethtool -A {name} rx {} tx {}", word(rx), word(tx)),
+            )),
+            _ => Ok(outcome),
+        }
+    });
     Ok(found)
 }
 

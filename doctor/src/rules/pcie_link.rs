@@ -1,6 +1,6 @@
 //! The slot that a card is in.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// A slot with fewer lanes than the card, or an older one.
 pub const CHECK: Check = Check {
@@ -18,23 +18,19 @@ fn look(facts: &Facts) -> Looked {
     let of_pci =
         |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
     let cards = facts.cards()?.into_iter().filter(of_pci);
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
-            let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
-            let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
-            if width == widest && speed == fastest {
-                return Ok(Outcome::ok(name, format!("{width} lanes at {speed}")));
-            }
-            Ok(Outcome::warn(name, format!("{width} lanes at {speed}; the card can {widest} at {fastest}"))
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
+        let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
+        let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
+        if width == widest && speed == fastest {
+            return Ok(Outcome::ok(name, format!("{width} lanes at {speed}")));
+        }
+        Ok(Outcome::warn(name, format!("{width} lanes at {speed}; the card can {widest} at {fastest}"))
             .saw(format!("/sys/class/net/{name}/device/current_link_width"), width)
             .saw(format!("/sys/class/net/{name}/device/current_link_speed"), speed)
             .advice("take it out and put it in again, or into another slot; look at the firmware's settings"))
-        },
-    );
+    });
     Ok(found)
 }
 

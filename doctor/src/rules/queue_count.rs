@@ -1,7 +1,7 @@
 //! A queue whose processor is worn out, while there could be more queues.
 
 use crate::facts::Irq;
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// The smallest number of queues that does not overflow is the best.
 pub const CHECK: Check = Check {
@@ -19,43 +19,35 @@ fn look(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let cpus = facts.cpus()?.len() as u32;
     let worn: Vec<u32> = busy.iter().filter(|one| one.softirq > 90.0).map(|one| one.cpu).collect();
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let Some(channels) = card.channels else {
-                return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
-            };
-            let irqs = facts.irqs(name)?;
-            let on_worn =
-                |irq: &&Irq| irq.delta > 0 && irq.cpus.iter().any(|cpu| worn.contains(cpu));
-            let queues: Vec<&Irq> = irqs.iter().filter(on_worn).collect();
-            let most = channels.max_rx.min(cpus);
-            if queues.is_empty() || channels.rx >= most {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{} of {} queues", channels.rx, channels.max_rx),
-                ));
-            }
-            let wanted = (channels.rx * 2).min(most);
-            let said = format!(
-                "{} of its {} queues have worn out their processors",
-                queues.len(),
-                channels.rx
-            );
-            Ok(Outcome::warn(name, said)
-                .saw("/proc/stat, softirq above 90 % on processors", format!("{worn:?}"))
-                .saw(
-                    format!("ethtool -l {name}, in use of"),
-                    format!("{} of {}", channels.rx, channels.max_rx),
-                )
-                .fix(
-                    format!("ethtool -L {name} combined {wanted}"),
-                    format!("ethtool -L {name} combined {}", channels.rx),
-                ))
-        },
-    );
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let Some(channels) = card.channels else {
+            return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
+        };
+        let irqs = facts.irqs(name)?;
+        let on_worn = |irq: &&Irq| irq.delta > 0 && irq.cpus.iter().any(|cpu| worn.contains(cpu));
+        let queues: Vec<&Irq> = irqs.iter().filter(on_worn).collect();
+        let most = channels.max_rx.min(cpus);
+        if queues.is_empty() || channels.rx >= most {
+            return Ok(Outcome::ok(name, format!("{} of {} queues", channels.rx, channels.max_rx)));
+        }
+        let wanted = (channels.rx * 2).min(most);
+        let said = format!(
+            "{} of its {} queues have worn out their processors",
+            queues.len(),
+            channels.rx
+        );
+        Ok(Outcome::warn(name, said)
+            .saw("/proc/stat, softirq above 90 % on processors", format!("{worn:?}"))
+            .saw(
+                format!("ethtool -l {name}, in use of"),
+                format!("{} of {}", channels.rx, channels.max_rx),
+            )
+            .fix(
+                format!("ethtool -L {name} combined {wanted}"),
+                format!("ethtool -L {name} combined {}", channels.rx),
+            ))
+    });
     Ok(found)
 }
 

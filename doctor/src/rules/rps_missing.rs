@@ -1,7 +1,7 @@
 //! Cards with fewer queues than processors, that spread nothing in software.
 
 use super::rps::{self, Queue};
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, each_card};
 
 /// RPS hands packets of one queue to several processors.
 pub const CHECK: Check = Check {
@@ -18,37 +18,30 @@ fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     let worn = facts.busy()?.iter().any(|one| one.softirq > 90.0);
-    let found = each(
-        cards,
-        |card| card.link.name.clone(),
-        |card| {
-            let name = &card.link.name;
-            let queues = rps::queues(facts, name)?;
-            let spread = queues.iter().any(Queue::is_on);
-            if spread || !worn || queues.len() >= cpus.len() {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{} queues, {} processors", queues.len(), cpus.len()),
-                ));
-            }
-            let seen = Outcome::warn(
+    let found = each_card(cards, |card| {
+        let name = &card.link.name;
+        let queues = rps::queues(facts, name)?;
+        let spread = queues.iter().any(Queue::is_on);
+        if spread || !worn || queues.len() >= cpus.len() {
+            return Ok(Outcome::ok(
                 name,
-                format!("{} queues feed {} processors", queues.len(), cpus.len()),
-            );
-            // Not those that the interrupts come to: they have enough to do.
-            let taken: Vec<u32> =
-                facts.irqs(name)?.iter().flat_map(|irq| irq.cpus.clone()).collect();
-            let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
-            let mask = rps::mask(if free.is_empty() { &cpus } else { &free });
-            let change = |outcome: Outcome, queue: &Queue| {
-                outcome.saw(&queue.path, &queue.mask).fix(
-                    format!("echo {mask} > {}", queue.path),
-                    format!("echo {} > {}", queue.mask, queue.path),
-                )
-            };
-            Ok(queues.iter().fold(seen, change))
-        },
-    );
+                format!("{} queues, {} processors", queues.len(), cpus.len()),
+            ));
+        }
+        let seen =
+            Outcome::warn(name, format!("{} queues feed {} processors", queues.len(), cpus.len()));
+        // Not those that the interrupts come to: they have enough to do.
+        let taken: Vec<u32> = facts.irqs(name)?.iter().flat_map(|irq| irq.cpus.clone()).collect();
+        let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
+        let mask = rps::mask(if free.is_empty() { &cpus } else { &free });
+        let change = |outcome: Outcome, queue: &Queue| {
+            outcome.saw(&queue.path, &queue.mask).fix(
+                format!("echo {mask} > {}", queue.path),
+                format!("echo {} > {}", queue.mask, queue.path),
+            )
+        };
+        Ok(queues.iter().fold(seen, change))
+    });
     Ok(found)
 }
 

@@ -80,6 +80,19 @@ pub enum Bench {
     },
 }
 
+/// How often and how long is measured.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct RepeatedArgs {
+    /// How often everything is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+}
+
 /// `ringway bench lb`
 #[derive(Debug, Args)]
 #[command(
@@ -163,14 +176,8 @@ pub struct BenchEngineArgs {
         value_parser = PossibleValuesParser::new(engine_bench::Case::ALL.map(engine_bench::Case::name))
             .try_map(|name| name.parse::<engine_bench::Case>()))]
     pub only: Vec<engine_bench::Case>,
-    /// How often each case is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    #[command(flatten)]
+    pub repeated: RepeatedArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -184,14 +191,8 @@ pub struct BenchEngineArgs {
     ringway bench capture\n  ringway bench capture --rounds 3 --seconds 2 -o json")
 )]
 pub struct BenchCaptureArgs {
-    /// How often everything is measured; the medians count.
-    #[arg(long, value_name = "N", default_value_t = 5,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub rounds: u32,
-    /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 5,
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub seconds: u64,
+    #[command(flatten)]
+    pub repeated: RepeatedArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -69,8 +69,8 @@ fn packets(args: &BenchPacketArgs) -> anyhow::Result<Exit> {
 
 fn engines(args: &BenchEngineArgs) -> anyhow::Result<Exit> {
     let options = engine::Options {
-        rounds: args.rounds,
-        duration: Duration::from_secs(args.seconds),
+        rounds: args.repeated.rounds,
+        duration: Duration::from_secs(args.repeated.seconds),
         only: args.only.clone(),
         ..engine::Options::default()
     };
@@ -84,8 +84,8 @@ fn engines(args: &BenchEngineArgs) -> anyhow::Result<Exit> {
 
 fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
     let options = capture::Options {
-        rounds: args.rounds,
-        duration: Duration::from_secs(args.seconds),
+        rounds: args.repeated.rounds,
+        duration: Duration::from_secs(args.repeated.seconds),
         ..capture::Options::default()
     };
     let report = capture::run_guarded(&options, |line| exit::say(line))?;
