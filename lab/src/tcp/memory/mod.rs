@@ -268,10 +268,19 @@ mod tests {
             return;
         }
         limits::open_files();
-        let [client, server] = measure(State::Idle, 400, &Names::read()).unwrap();
-        for share in [client, server] {
-            let sock = share.caches["sock_inode_cache"] / 400.0;
-            assert!((700.0..1100.0).contains(&sock), "{share:?}");
+        // The kernel counts for everyone, and tests beside this one open sockets too: many, and again if disturbed.
+        const CONNECTIONS: u32 = 3000;
+        let one_object = |share: &Share| {
+            let sock = share.caches["sock_inode_cache"] / f64::from(CONNECTIONS);
+            (700.0..1100.0).contains(&sock)
+        };
+        let mut shares = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
+        for _ in 0..10 {
+            if shares.iter().all(one_object) {
+                return;
+            }
+            shares = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
         }
+        panic!("{shares:?}");
     }
 }
