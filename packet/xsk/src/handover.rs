@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use crate::batch::Batch;
 use crate::ledger::Place;
-use crate::packet::Packet;
-use crate::parcel::{Parcel, Parts};
+use crate::packet::{Packet, Parts};
+use crate::parcel::Parcel;
 use crate::pool::Pool;
 use crate::ring::{self, Consumer, Corrupt, Producer};
 use crate::umem::Umem;

@@ -4,10 +4,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::ledger::Place;
-use crate::parcel::Parts;
 use crate::pool::{Inner, Pool, end_if_last};
 
 /// The most frames of a packet that the kernel sends: those of an skb (`MAX_SKB_FRAGS`, net/xdp/xsk.c).
@@ -41,17 +41,21 @@ pub const MAX_FRAMES: usize = 17;
 /// std::thread::spawn(move || drop(packet));
 /// # }
 /// ```
+///
+/// Two words, since bursts of them are written and read again all the time.
 pub struct Packet {
     pool: NonNull<Inner>,
-    first: u32,
-    /// Of several frames, the last; else the first.
-    last: u32,
-    offset: u16,
-    len: u16,
-    /// Frames behind the first.
-    rest: u16,
+    parts: Parts,
     _of_one_thread: PhantomData<*const Inner>,
 }
+
+/// What of a packet is not its pool: the number of its first frame, with [`MANY`] where that has a [`Chain`], and where in it the
+/// packet begins and how long it is there. One word, written at once: a burst of stores is what a frame's price is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Parts(u64);
+
+/// More frames follow; no UMEM has so many that their numbers needed this bit ([`crate::Umem`] sees to it).
+const MANY: u32 = 1 << 31;
 
 /// There is no room for so many bytes: in the frame, or in the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -63,10 +67,30 @@ pub struct NoRoom {
     pub room: usize,
 }
 
-/// What a frame behind the first holds, and the number of the next: a word of the books.
+/// Which frames follow the first of several: its word of the books.
+#[derive(Clone, Copy)]
+struct Chain {
+    /// The number of the second and one more.
+    next: u32,
+    /// The number of the last.
+    last: u32,
+}
+
+impl Chain {
+    fn pack(self) -> u64 {
+        u64::from(self.next) | u64::from(self.last) << 32
+    }
+
+    fn unpack(word: u64) -> Self {
+        // Cut into its two parts.
+        Self { next: word as u32, last: (word >> 32) as u32 }
+    }
+}
+
+/// What a frame behind the first holds, and the number of the next: its word of the books.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
-    /// Its number and one more; 0: none.
+    /// Its number and one more; 0: none. It is where a [`Chain`] has it.
     pub(crate) next: u32,
     pub(crate) offset: u16,
     pub(crate) len: u16,
@@ -87,19 +111,17 @@ impl Packet {
     /// Of a frame that is held and has no other owner; offset and length are within it.
     #[inline]
     pub(crate) fn new(pool: NonNull<Inner>, frame: u32, offset: u16, len: u16) -> Self {
-        let (first, last) = (frame, frame);
-        Self { pool, first, last, offset, len, rest: 0, _of_one_thread: PhantomData }
+        Self::of_parts(pool, Parts::new(frame, offset, len))
     }
 
     /// Of frames that are held and have no other owner.
+    #[inline]
     pub(crate) fn of_parts(pool: NonNull<Inner>, parts: Parts) -> Self {
-        let Parts { first, last, offset, len, rest } = parts;
-        Self { pool, first, last, offset, len, rest, _of_one_thread: PhantomData }
+        Self { pool, parts, _of_one_thread: PhantomData }
     }
 
     pub(crate) fn parts(&self) -> Parts {
-        let Self { first, last, offset, len, rest, .. } = *self;
-        Parts { first, last, offset, len, rest }
+        self.parts
     }
 
     #[inline]
@@ -116,13 +138,19 @@ impl Packet {
     /// The number of its first frame.
     #[inline]
     pub fn frame(&self) -> u32 {
-        self.first
+        self.parts.frame()
     }
 
     /// How many frames it has.
     #[inline]
     pub fn frames(&self) -> usize {
-        usize::from(self.rest) + 1
+        if self.is_single() { 1 } else { self.places().count() }
+    }
+
+    /// Whether it is in one frame, as nearly all are.
+    #[inline]
+    pub(crate) fn is_single(&self) -> bool {
+        self.parts.is_single()
     }
 
     /// Bytes of the packet, in all its frames.
@@ -139,7 +167,12 @@ impl Packet {
     #[inline]
     pub fn data(&self) -> &[u8] {
         // SAFETY: the frame is this packet's alone, which is borrowed; offset and length are within it.
-        unsafe { slice::from_raw_parts(self.at(self.first, self.offset).as_ptr(), self.len.into()) }
+        unsafe {
+            slice::from_raw_parts(
+                self.at(self.frame(), self.parts.offset()).as_ptr(),
+                self.parts.len().into(),
+            )
+        }
     }
 
     /// Its bytes in the first frame, to be changed where they lie.
@@ -147,7 +180,10 @@ impl Packet {
     pub fn data_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and it is borrowed mutably.
         unsafe {
-            slice::from_raw_parts_mut(self.at(self.first, self.offset).as_ptr(), self.len.into())
+            slice::from_raw_parts_mut(
+                self.at(self.frame(), self.parts.offset()).as_ptr(),
+                self.parts.len().into(),
+            )
         }
     }
 
@@ -163,7 +199,7 @@ impl Packet {
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         // SAFETY: the frame is this packet's alone, which is borrowed mutably.
-        unsafe { slice::from_raw_parts_mut(self.at(self.first, 0).as_ptr(), self.chunk()) }
+        unsafe { slice::from_raw_parts_mut(self.at(self.frame(), 0).as_ptr(), self.chunk()) }
     }
 
     /// Which part of [`Packet::buffer_mut`] the packet is.
@@ -176,20 +212,20 @@ impl Packet {
             return Err(NoRoom { wanted: range.end.max(range.start), room: self.chunk() });
         }
         // Within a frame of 4 096 bytes at most.
-        (self.offset, self.len) = (range.start as u16, range.len() as u16);
+        self.parts.set_place(range.start as u16, range.len() as u16);
         Ok(())
     }
 
     /// Where in its first frame it is.
     #[inline]
     pub fn range(&self) -> Range<usize> {
-        self.offset.into()..usize::from(self.offset) + usize::from(self.len)
+        self.parts.offset().into()..usize::from(self.parts.offset()) + usize::from(self.parts.len())
     }
 
     /// Bytes free in front of it.
     #[inline]
     pub fn headroom(&self) -> usize {
-        self.offset.into()
+        self.parts.offset().into()
     }
 
     /// Bytes free behind it in its last frame.
@@ -280,71 +316,81 @@ impl Packet {
     /// Another packet's frames follow its own.
     pub(crate) fn attach(&mut self, other: Packet) {
         let links = self.inner().links();
-        let of_last =
-            Link { next: other.first + 1, ..Link::unpack(links[self.last as usize].load(Relaxed)) };
-        let of_other = Link {
-            offset: other.offset,
-            len: other.len,
-            ..Link::unpack(links[other.first as usize].load(Relaxed))
-        };
-        links[self.last as usize].store(of_last.pack(), Relaxed);
-        links[other.first as usize].store(of_other.pack(), Relaxed);
-        self.last = other.last;
-        self.rest += other.rest + 1;
+        let link = |frame: u32| &links[frame as usize];
+        let (first, last, other_first) = (self.frame(), self.last(), other.frame());
+        let chain = Chain { next: other_first + 1, last: other.last() };
+        let behind =
+            if other.is_single() { 0 } else { Chain::unpack(link(other_first).load(Relaxed)).next };
+        let (offset, len) = (other.parts.offset(), other.parts.len());
+        link(other_first).store(Link { next: behind, offset, len }.pack(), Relaxed);
+        if self.is_single() {
+            link(first).store(chain.pack(), Relaxed);
+        } else {
+            let of_first = Chain::unpack(link(first).load(Relaxed));
+            link(first).store(Chain { last: chain.last, ..of_first }.pack(), Relaxed);
+            let of_last = Link::unpack(link(last).load(Relaxed));
+            link(last).store(Link { next: chain.next, ..of_last }.pack(), Relaxed);
+        }
+        self.parts.set_many();
         // Its frames have this owner now.
         std::mem::forget(other);
     }
 
+    /// The number of its last frame.
+    #[inline]
+    fn last(&self) -> u32 {
+        self.parts.last(self.inner().links())
+    }
+
     #[inline]
     fn append_to_last(&mut self, bytes: &[u8]) {
-        let (offset, len) = self.last_place();
-        let place = self.at(self.last, offset + len);
+        let (last, (offset, len)) = (self.last(), self.last_place());
+        let place = self.at(last, offset + len);
         // SAFETY: not more than the tailroom, so within the last frame, which is this packet's alone.
         unsafe { slice::from_raw_parts_mut(place.as_ptr(), bytes.len()) }.copy_from_slice(bytes);
         // A frame has 4 096 bytes at most.
         let len = len + bytes.len() as u16;
-        if self.rest == 0 {
-            self.len = len;
+        if self.is_single() {
+            self.parts.set_place(offset, len);
         } else {
-            let link = &self.inner().links()[self.last as usize];
+            let link = &self.inner().links()[last as usize];
             link.store(Link { len, ..Link::unpack(link.load(Relaxed)) }.pack(), Relaxed);
         }
     }
 
     #[inline]
     fn last_place(&self) -> (u16, u16) {
-        if self.rest == 0 {
-            return (self.offset, self.len);
+        if self.is_single() {
+            return (self.parts.offset(), self.parts.len());
         }
-        let link = Link::unpack(self.inner().links()[self.last as usize].load(Relaxed));
+        let link = Link::unpack(self.inner().links()[self.last() as usize].load(Relaxed));
         (link.offset, link.len)
     }
 
-    /// Frame, offset and length of each segment.
+    /// Frame, offset and length of the first segment.
     #[inline]
+    pub(crate) fn place(&self) -> (u32, u16, u16) {
+        (self.frame(), self.parts.offset(), self.parts.len())
+    }
+
+    /// Frame, offset and length of each segment.
     pub(crate) fn places(&self) -> impl Iterator<Item = (u32, u16, u16)> + use<'_> {
-        let inner = self.inner();
-        let follow = move |(frame, ..): (u32, u16, u16)| {
-            // A packet that has more frames has a link to them.
-            let next = Link::unpack(inner.links()[frame as usize].load(Relaxed)).next - 1;
-            let link = Link::unpack(inner.links()[next as usize].load(Relaxed));
-            (next, link.offset, link.len)
-        };
-        let mut next = Some((self.first, self.offset, self.len));
-        let mut rest = self.rest;
-        std::iter::from_fn(move || {
-            let this = next.take()?;
-            if rest > 0 {
-                rest -= 1;
-                next = Some(follow(this));
-            }
-            Some(this)
-        })
+        let links = self.inner().links();
+        let link = |frame: u32| links[frame as usize].load(Relaxed);
+        let second = if self.is_single() { 0 } else { Chain::unpack(link(self.frame())).next };
+        let mut next = second.checked_sub(1);
+        let rest = std::iter::from_fn(move || {
+            let frame = next?;
+            let Link { next: behind, offset, len } = Link::unpack(link(frame));
+            next = behind.checked_sub(1);
+            Some((frame, offset, len))
+        });
+        std::iter::once(self.place()).chain(rest)
     }
 
     #[inline]
     pub(crate) fn is_single_of(&self, pool: &Inner) -> bool {
-        self.rest == 0 && std::ptr::eq(self.pool.as_ptr(), pool)
+        self.is_single() && std::ptr::eq(self.pool.as_ptr(), pool)
     }
 
     #[inline]
@@ -359,16 +405,67 @@ impl Packet {
     }
 }
 
+impl Parts {
+    #[inline]
+    fn new(frame: u32, offset: u16, len: u16) -> Self {
+        Self(u64::from(frame) | u64::from(offset) << 32 | u64::from(len) << 48)
+    }
+
+    #[inline]
+    fn set_place(&mut self, offset: u16, len: u16) {
+        *self = Self::new(self.0 as u32, offset, len);
+    }
+
+    #[inline]
+    fn set_many(&mut self) {
+        self.0 |= u64::from(MANY);
+    }
+
+    #[inline]
+    fn is_single(self) -> bool {
+        self.0 as u32 & MANY == 0
+    }
+
+    #[inline]
+    pub(crate) fn frame(self) -> u32 {
+        self.0 as u32 & !MANY
+    }
+
+    #[inline]
+    fn offset(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    #[inline]
+    fn len(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    /// The number of its last frame, by the books of its UMEM.
+    #[inline]
+    pub(crate) fn last(self, links: &[AtomicU64]) -> u32 {
+        let frame = self.frame();
+        if self.is_single() {
+            frame
+        } else {
+            Chain::unpack(links[frame as usize].load(Relaxed)).last
+        }
+    }
+}
+
 impl Drop for Packet {
     #[inline]
     fn drop(&mut self) {
         let inner = self.inner();
-        if self.rest == 0 {
-            inner.put(self.first);
+        if self.is_single() {
+            inner.put(self.frame());
+            inner.ledger().freed.add(1);
         } else {
-            self.places().for_each(|(frame, ..)| inner.put(frame));
+            self.places().for_each(|(frame, ..)| {
+                inner.put(frame);
+                inner.ledger().freed.add(1);
+            });
         }
-        inner.ledger().freed.add(u64::from(self.rest) + 1);
         // SAFETY: it has not ended, since this packet was held; nothing refers to it here any more.
         unsafe { end_if_last(self.pool) };
     }
@@ -376,7 +473,7 @@ impl Drop for Packet {
 
 impl std::fmt::Debug for Packet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (frame, frames, bytes) = (self.first, self.frames(), self.len());
+        let (frame, frames, bytes) = (self.frame(), self.frames(), self.len());
         f.debug_struct("Packet")
             .field("frame", &frame)
             .field("frames", &frames)

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::ledger::Place;
-use crate::packet::{Link, Packet};
+use crate::packet::{Link, Packet, Parts};
 use crate::pool::{Pool, end_if_last};
 use crate::umem::Umem;
 
@@ -20,18 +20,6 @@ pub struct Parcel {
     umem: Option<Umem>,
     home: u8,
     pub(crate) parts: Parts,
-}
-
-/// What of a packet is not its pool.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Parts {
-    pub(crate) first: u32,
-    /// Of several frames, the last; else the first.
-    pub(crate) last: u32,
-    pub(crate) offset: u16,
-    pub(crate) len: u16,
-    /// Frames behind the first.
-    pub(crate) rest: u16,
 }
 
 impl Packet {
@@ -78,8 +66,9 @@ impl Parcel {
 impl Drop for Parcel {
     fn drop(&mut self) {
         let Some(umem) = self.umem.take() else { return };
-        let link = &umem.links()[self.parts.last as usize];
-        umem.account(self.home).returns.add(self.parts.first, |next| {
+        let links = umem.links();
+        let link = &links[self.parts.last(links) as usize];
+        umem.account(self.home).returns.add(self.parts.frame(), |next| {
             let next = next.map_or(0, |frame| frame + 1);
             link.store(Link { next, ..Link::unpack(link.load(Relaxed)) }.pack(), Relaxed);
         });

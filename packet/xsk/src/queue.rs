@@ -516,15 +516,22 @@ impl Stock {
     /// Held to tx. The packet is to be forgotten.
     #[inline]
     fn hand_over(&self, packet: &Packet, mut push: impl FnMut(Descriptor)) {
-        let inner = self.pool.inner();
-        let mut left = packet.frames();
-        for (frame, offset, len) in packet.places() {
-            left -= 1;
-            inner.note(frame, Place::Tx, self.number);
-            let address = inner.address(frame) + u64::from(offset);
-            let options = if left > 0 { Descriptor::CONTINUED } else { 0 };
-            push(Descriptor { address, len: len.into(), options });
+        if packet.is_single() {
+            return push(self.to_be_sent(packet.place(), 0));
         }
+        let mut left = packet.frames();
+        for place in packet.places() {
+            left -= 1;
+            push(self.to_be_sent(place, if left > 0 { Descriptor::CONTINUED } else { 0 }));
+        }
+    }
+
+    /// A frame, held to tx.
+    #[inline]
+    fn to_be_sent(&self, (frame, offset, len): (u32, u16, u16), options: u32) -> Descriptor {
+        let inner = self.pool.inner();
+        inner.note(frame, Place::Tx, self.number);
+        Descriptor { address: inner.address(frame) + u64::from(offset), len: len.into(), options }
     }
 
     #[inline]

@@ -86,9 +86,9 @@ impl Default for UmemConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UmemError {
-    /// Less than one frame for each pool, or no pool.
+    /// Less than one frame for each pool, no pool, or more than can be numbered.
     #[error(
-        "{frames} frames for {pools} pools: give each pool at least one, better some thousands"
+        "{frames} frames for {pools} pools: give each pool at least one, better some thousands, and at most 2147483647 in all"
     )]
     Frames {
         /// As asked.
@@ -173,11 +173,12 @@ struct Header {
 }
 
 /// "RW-UMEM" and the layout's version.
-const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x02");
+const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x03");
 
 impl Layout {
     fn new(frames: u32, chunk: Chunk, headroom: u32, pools: u8) -> Result<Self, UmemError> {
-        if pools == 0 || frames < u32::from(pools) {
+        // A bit of a frame's number is a packet's to mark itself with.
+        if pools == 0 || frames < u32::from(pools) || frames > i32::MAX as u32 {
             return Err(UmemError::Frames { frames, pools });
         }
         if headroom >= chunk.bytes() - KERNEL_HEADROOM {
