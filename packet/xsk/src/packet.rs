@@ -313,16 +313,15 @@ impl Packet {
         self.places().for_each(|(frame, ..)| inner.note(frame, Place::Held, stage));
     }
 
-    /// Another packet's frames follow its own.
+    /// The frame of another packet, which has no more than one, follows its own.
     pub(crate) fn attach(&mut self, other: Packet) {
+        debug_assert!(other.is_single());
         let links = self.inner().links();
         let link = |frame: u32| &links[frame as usize];
-        let (first, last, other_first) = (self.frame(), self.last(), other.frame());
-        let chain = Chain { next: other_first + 1, last: other.last() };
-        let behind =
-            if other.is_single() { 0 } else { Chain::unpack(link(other_first).load(Relaxed)).next };
-        let (offset, len) = (other.parts.offset(), other.parts.len());
-        link(other_first).store(Link { next: behind, offset, len }.pack(), Relaxed);
+        let (first, last) = (self.frame(), self.last());
+        let (added, offset, len) = other.place();
+        let chain = Chain { next: added + 1, last: added };
+        link(added).store(Link { next: 0, offset, len }.pack(), Relaxed);
         if self.is_single() {
             link(first).store(chain.pack(), Relaxed);
         } else {
@@ -332,7 +331,7 @@ impl Packet {
             link(last).store(Link { next: chain.next, ..of_last }.pack(), Relaxed);
         }
         self.parts.set_many();
-        // Its frames have this owner now.
+        // It has this owner now.
         std::mem::forget(other);
     }
 
