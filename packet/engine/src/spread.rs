@@ -156,10 +156,14 @@ mod tests {
         assert_eq!(one, ["af_xdp:a:3 pcap:x:"]);
         let two = names(&["af_xdp:a:2-3,copy", "af_xdp:b:0-1", "null:64"]).unwrap();
         assert_eq!(two, ["af_xdp:a:2 af_xdp:b:0 null:64", "af_xdp:a:3 af_xdp:b:1 null:64"]);
-        // Loopback has no channels.
-        assert_eq!(names(&["af_xdp:lo:all"]).unwrap(), ["af_xdp:lo:0"]);
         let shown = "af_xdp:a:0-3,copy".parse::<Spread>().unwrap().to_string();
         assert_eq!(shown, "af_xdp:a:0-3");
+    }
+
+    #[test]
+    fn as_many_as_the_interface_has() {
+        // Loopback has no channels.
+        assert_eq!(names(&["af_xdp:lo:all"]).unwrap(), ["af_xdp:lo:0"]);
     }
 
     #[test]
