@@ -321,10 +321,10 @@ pub struct ExplainArgs {
 /// `ringway reasons`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour\n  ringway reasons drop"
+    after_help = "Examples:\n  ringway reasons\n  ringway reasons no-neighbour\n  ringway reasons drop\n  ringway reasons engine"
 )]
 pub struct ReasonsArgs {
-    /// Only this reason, in full; or the reasons of this verdict: pass, drop, tx, redirect, aborted.
+    /// Only this reason, in full; or the reasons of this verdict: pass, drop, tx, redirect, aborted; or those of `ringway engine`: engine.
     #[arg(value_name = "NAME")]
     pub name: Option<String>,
     #[command(flatten)]

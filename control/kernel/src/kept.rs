@@ -17,7 +17,7 @@ use crate::decap::map_of;
 use crate::link::XdpLink;
 use crate::map;
 use crate::pins::pin_error;
-use crate::{DEFAULT_BPFFS, Error, Result, probe};
+use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, probe};
 
 /// Several engines in PID namespaces of their own may have the same number.
 const SAME_NUMBER: u32 = 16;
@@ -32,10 +32,16 @@ pub struct Kept {
 /// Has the attachment of an interface of the calling thread's network namespace outlive this process.
 ///
 /// # Errors
-/// Where there is no bpffs, or it may not be written.
+/// Where there is no bpffs, it may not be written, or it would go with the engine.
 pub fn keep(ifindex: u32, link: BorrowedFd<'_>) -> Result<Kept> {
     let directory = directory();
-    probe::ensure_bpffs(Path::new(DEFAULT_BPFFS))?;
+    // Whoever mounts it among mounts of its own takes it with it, and the pin too.
+    if let Bpffs::JustMounted { private: true } = probe::ensure_bpffs(Path::new(DEFAULT_BPFFS))? {
+        return Err(pin_error("keep", &directory)(std::io::Error::other(
+            "this process has mounts of its own, as by `ip netns exec`, which end with it, and with them what is pinned; \
+             start it by `nsenter --net=/run/netns/NAME ringway engine ...`",
+        )));
+    }
     fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;
     let first = format!("{}{}", of_interface(ifindex)?, std::process::id());
     let (name, _alive) = (0..SAME_NUMBER)

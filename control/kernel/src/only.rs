@@ -1,6 +1,7 @@
 //! Which packets come to user space, as it is written: `udp:4242@10.0.0.9`, `tcp:8000-8099`, `icmp`, `arp@10.0.0.9`,
 //! `10.0.0.0/8`.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
@@ -49,6 +50,28 @@ impl FromStr for Only {
     fn from_str(text: &str) -> Result<Self, OnlyError> {
         let parsed = parse(text).map_err(|why| OnlyError { text: text.into(), why })?;
         Ok(parsed)
+    }
+}
+
+impl fmt::Display for Only {
+    /// In one way, however it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of_ip = self.kinds == [RW_STEER_IP];
+        match NAMES.iter().find(|(_, kinds)| *kinds == self.kinds) {
+            Some((name, _)) => f.write_str(name)?,
+            None if of_ip => (),
+            None => self.kinds.iter().try_for_each(|kind| write!(f, "{kind}"))?,
+        }
+        match self.ports {
+            Some((first, last)) if first == last => write!(f, ":{first}")?,
+            Some((first, last)) => write!(f, ":{first}-{last}")?,
+            None => (),
+        }
+        match self.address {
+            Some((address, length)) if of_ip => write!(f, "{address}/{length}"),
+            Some((address, length)) => write!(f, "@{address}/{length}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -159,6 +182,23 @@ mod tests {
             let rules = text.parse::<Only>().unwrap();
             assert_eq!(rules.rules().map(|rule| rule.kind).collect::<Vec<_>>(), kinds, "{text}");
             assert!(rules.rules().all(|rule| rule.last_port == RW_STEER_NO_PORT), "{text}");
+        }
+    }
+
+    #[test]
+    fn written_in_one_way() {
+        for (text, shown) in [
+            ("udp:4242-4242@10.0.0.9", "udp:4242@10.0.0.9/32"),
+            ("17:1-2", "udp:1-2"),
+            ("icmp", "icmp"),
+            ("89@fd00::/8", "89@fd00::/8"),
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("nd@fd00::9", "nd@fd00::9/128"),
+            ("arp", "arp"),
+        ] {
+            let only: Only = text.parse().unwrap();
+            assert_eq!(only.to_string(), shown);
+            assert_eq!(shown.parse(), Ok(only));
         }
     }
 

@@ -213,6 +213,7 @@ impl Engine {
         };
         predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
         predecessor.is_kept_alike(config.keeper.is_some())?;
+        predecessor.chooses_alike(config.loader.as_ref())?;
         let predecessor = Arc::new(predecessor);
         // Both for ports that are opened again.
         let commons = Commons::succeeding(predecessor.clone())

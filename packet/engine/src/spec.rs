@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem};
 
+use crate::arch::Cycles;
 use crate::port::{Port, PortError};
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp, Keeper, Loader, OnLoss};
@@ -297,7 +298,9 @@ impl Commons {
 
     /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
     pub(crate) fn pool(&self, worker: usize) -> Option<Pool> {
-        let Some(predecessor) = &self.predecessor else { return self.umem.pool() };
+        let Some(predecessor) = &self.predecessor else {
+            return self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));
+        };
         let free = *predecessor.free.get(worker)?;
         self.umem.take_over_pool(u8::try_from(worker).ok()?, free)
     }

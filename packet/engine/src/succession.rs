@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::inspect::InspectError;
-use crate::ports::af_xdp::Keeper;
+use crate::ports::af_xdp::{Keeper, Loader};
 
 /// How long either waits for the other while workers stand still ...
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -85,6 +85,16 @@ pub enum SuccessionError {
         /// As it is.
         theirs: Vec<String>,
     },
+    /// Its programs choose other packets.
+    #[error(
+        "the running engine takes {theirs}, and here it is {ours}; start with the same `--only`, or start anew"
+    )]
+    Chooses {
+        /// As asked for.
+        ours: String,
+        /// As it is.
+        theirs: String,
+    },
     /// Its programs do something else when it dies.
     #[error("the running engine was started with `--when-dead {0}`; start with the same")]
     WhenDead(&'static str),
@@ -116,6 +126,8 @@ pub struct LeftPort {
     pub(crate) socket: OwnedFd,
     pub(crate) left: LeftSocket,
     pub(crate) redirect: Arc<Redirect>,
+    /// What that chooses, in words; all, where it is empty.
+    pub(crate) chooses: String,
     pub(crate) mac: Option<Mac>,
 }
 
@@ -142,6 +154,9 @@ struct Program {
     /// Whether it outlives an engine that is killed.
     #[serde(default)]
     kept: bool,
+    /// What it chooses, in words; all, where it is empty.
+    #[serde(default)]
+    chooses: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -183,7 +198,11 @@ impl Control {
             // What a killed engine left.
             fs::remove_file(path).map_err(failed("remove it"))?;
         }
-        let remedy = "choose a path in a directory that may be written";
+        let remedy = if path.exists() {
+            "something else lies there: remove it, or choose another path"
+        } else {
+            "choose a path in a directory that may be written"
+        };
         let listening = || {
             let socket = self::socket()?;
             bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -243,18 +262,19 @@ impl Successor {
 
     /// Tells it all, and waits until it has taken it or is gone.
     pub(crate) fn offer(&self, workers: &[LeftWorker], paused_ns: u64) -> io::Result<()> {
-        let mut programs = Vec::<(&str, &Redirect)>::new();
+        let mut programs = Vec::<&LeftPort>::new();
         for port in workers.iter().flat_map(|worker| &worker.ports) {
-            if !programs.iter().any(|(interface, _)| *interface == port.interface) {
-                programs.push((&port.interface, &port.redirect));
+            if !programs.iter().any(|other| other.interface == port.interface) {
+                programs.push(port);
             }
         }
         let ports = || workers.iter().flat_map(|w| w.ports.iter().map(|port| (w.worker, port)));
-        let program = |(interface, redirect): &(&str, &Redirect)| Program {
-            interface: (*interface).into(),
-            generic: redirect.hook() == Hook::Generic,
-            several_frames: redirect.several_frames(),
-            kept: redirect.is_kept(),
+        let program = |port: &&LeftPort| Program {
+            interface: port.interface.clone(),
+            generic: port.redirect.hook() == Hook::Generic,
+            several_frames: port.redirect.several_frames(),
+            kept: port.redirect.is_kept(),
+            chooses: port.chooses.clone(),
         };
         let socket = |(worker, port): (usize, &LeftPort)| SocketOf {
             worker,
@@ -268,7 +288,8 @@ impl Successor {
             programs: programs.iter().map(program).collect(),
             sockets: ports().map(socket).collect(),
         })?;
-        let of_programs = programs.iter().flat_map(|(_, r)| [r.map().as_fd(), r.link()]);
+        let of_programs =
+            programs.iter().flat_map(|p| [p.redirect.map().as_fd(), p.redirect.link()]);
         let of_sockets = ports().map(|(_, port)| port.socket.as_fd());
         let fds: Vec<_> = of_programs.chain(of_sockets).collect();
         send_with(self.0.as_fd(), &letter, &fds)?;
@@ -284,6 +305,8 @@ pub struct Predecessor {
     pub(crate) programs: Vec<(String, Arc<Redirect>)>,
     /// Whether they outlive an engine that is killed.
     kept: bool,
+    /// What they choose; none where there are none.
+    chooses: Option<String>,
     sockets: Mutex<Vec<(SocketOf, OwnedFd)>>,
     paused_ns: u64,
     verdict: AtomicU8,
@@ -301,7 +324,7 @@ impl Predecessor {
         let failed = |source: io::Error| SuccessionError::Socket {
             path: path.into(),
             source,
-            remedy: "give the path that the running engine was started with: --control PATH",
+            remedy: "give the path that the running engine was started with (--control PATH) where this is not it; where it is, that engine is stopped, hangs or is dead: end it, and start anew",
         };
         let connection = connected(path).map_err(failed)?;
         let patience = set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE));
@@ -334,6 +357,7 @@ impl Predecessor {
         // As many as were just counted.
         let mut next = || fds.next().ok_or_else(|| odd("a descriptor is missing".into()));
         let kept = programs.iter().any(|program| program.kept);
+        let chooses = programs.first().map(|program| program.chooses.clone());
         let program = |program: Program| {
             let hook = if program.generic { Hook::Generic } else { Hook::Native };
             let redirect = Redirect::take_over(next()?, next()?, hook, program.several_frames)
@@ -344,7 +368,7 @@ impl Predecessor {
         let programs = programs?;
         let sockets = sockets.into_iter().zip(fds).collect();
         let (sockets, verdict) = (Mutex::new(sockets), AtomicU8::new(0));
-        Ok(Self { connection, umem, free, programs, kept, sockets, paused_ns, verdict })
+        Ok(Self { connection, umem, free, programs, kept, chooses, sockets, paused_ns, verdict })
     }
 
     /// Whether these are its workers and ports, which are asked for by their names.
@@ -391,6 +415,16 @@ impl Predecessor {
         } else {
             "pass"
         }))
+    }
+
+    /// Whether its programs, if it has any, choose what those of `ours` would.
+    pub(crate) fn chooses_alike(&self, ours: Option<&Loader>) -> Result<(), SuccessionError> {
+        let ours = ours.map_or("", Loader::chooses);
+        let Some(theirs) = self.chooses.as_deref().filter(|theirs| *theirs != ours) else {
+            return Ok(());
+        };
+        let words = |chooses: &str| if chooses.is_empty() { "all packets" } else { chooses }.into();
+        Err(SuccessionError::Chooses { ours: words(ours), theirs: words(theirs) })
     }
 
     /// What the predecessor kept beyond its death is this one's to keep.

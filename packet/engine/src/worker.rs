@@ -131,7 +131,7 @@ impl<A: App> Worker<A> {
             options,
             last: Cycles::now(),
             was_busy: false,
-            per_millisecond: (Cycles::per_second() / 1000).max(1),
+            per_millisecond: Cycles::per_millisecond(),
             checked: Cycles::now(),
             looking: Looking::new(Cycles::per_second()),
             sleep_after: (LOOKING.as_secs_f64() * Cycles::per_second() as f64) as u64,
@@ -185,8 +185,7 @@ impl<A: App> Worker<A> {
         *if self.was_busy { &mut tally.busy_cycles } else { &mut tally.idle_cycles } += passed;
         tally.rounds += 1;
         self.last = now;
-        // Milliseconds that overflow are what the pool expects.
-        self.ways.pool.set_now((now.0 / self.per_millisecond) as u32);
+        self.ways.pool.set_now(now.milliseconds(self.per_millisecond));
         now
     }
 

@@ -52,9 +52,10 @@ pub(crate) struct Inner {
 }
 
 impl Pool {
-    pub(crate) fn open(umem: Umem, number: u8) -> Self {
+    pub(crate) fn open(umem: Umem, number: u8, now: u32) -> Self {
         let share = umem.share(number);
         let pool = Self::taken_over(umem, number, 0);
+        pool.set_now(now);
         let inner = pool.inner();
         inner.ledger().given.add(share.len() as u64);
         // The lowest on top, where the first packets come from.

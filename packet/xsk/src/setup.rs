@@ -83,10 +83,10 @@ impl fmt::Display for Cause {
             Cause::NoInterface => "there is no such interface in this network namespace; `ip link` lists those there are",
             Cause::NoQueue => "it has no such queue; `ethtool -l` shows how many it has",
             Cause::QueueTaken => {
-                "another AF_XDP socket has this queue; `ss --xdp --processes` shows whose: end that program, or take another queue"
+                "another AF_XDP socket has this queue, of another program or the same; `ss --xdp --processes` shows whose, where this kernel tells: end that program, or take another queue"
             }
             Cause::ProgramThere => {
-                "another XDP program is attached; `ip link` shows its id: detach it, or have it redirect into a map of yours"
+                "another XDP program is attached; `ip link` shows its id: `ip link set dev IFACE xdp off` takes it off, if nobody needs it and no link holds it (`bpftool link`), or have it redirect into a map of yours"
             }
             Cause::NoPermission(capability) => {
                 return write!(f, "not permitted; it takes {capability}");
@@ -94,7 +94,7 @@ impl fmt::Display for Cause {
             Cause::MemoryLocked => {
                 "more memory than may be locked; grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK (`ulimit -l`), or ask for fewer frames"
             }
-            Cause::NoZeroCopy => "its driver has no zero-copy for this queue; ask for copy mode, or leave the choice to the kernel",
+            Cause::NoZeroCopy => "its driver has no zero-copy for this queue; leave the choice to the kernel, or ask for copies",
             Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
             Cause::NoKernelSupport => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
             Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",

@@ -274,12 +274,17 @@ impl Umem {
 
     /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use.
     pub fn pool(&self) -> Option<Pool> {
+        self.pool_at(0)
+    }
+
+    /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since then.
+    pub fn pool_at(&self, now: u32) -> Option<Pool> {
         let next = &self.header().next_pool;
         let number = next
             .fetch_update(Relaxed, Relaxed, |n| (n < self.layout().pools.into()).then_some(n + 1))
             .ok()?;
         // Below `pools`, a u8.
-        Some(Pool::open(self.clone(), number as u8))
+        Some(Pool::open(self.clone(), number as u8, now))
     }
 
     /// The frames a pool begins with: an even share.

@@ -39,7 +39,7 @@ pub enum EngineApp {
 /// `ringway engine inspect`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Takes root, or the user that the engine runs as. Its memory is mapped for reading: it does not notice. Ages are by the     worker's clock. What is shown of a frame is what lies where received packets begin; how long it is only its owner knows.\n\n\
+    after_help = "Takes root, or the user that the engine runs as. Its memory is mapped for reading: it does not notice. Ages are by the worker's clock. What is shown of a frame is what lies where received packets begin; how long it is only its owner knows.\n\n\
     Examples:\n  ringway engine inspect 4711\n  ringway engine inspect 4711 --interval 10 --hex\n  ringway engine inspect 4711 --memory-map"
 )]
 pub struct InspectArgs {

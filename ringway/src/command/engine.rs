@@ -24,7 +24,7 @@ use ringway_gateway::preflight::{self, Queue};
 use ringway_gateway::words::counted;
 use ringway_wire::Mac;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{
@@ -66,13 +66,21 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     }
     let (work, app) = app(&args.app)?;
     // Before there are threads, so that all hear of them.
-    let signals = Signals::new([SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
+    let signals =
+        Signals::new([SIGHUP, SIGINT, SIGTERM, SIGUSR1]).context("signals are not heard")?;
     let metrics = work.metrics.map(Metrics::listen).transpose()?;
-    let engine = start(work, &app, work.latency)?;
-    let control = work.control.as_deref();
     let instead = work.take_over.is_some();
-    let control = control.map(|path| Control::bind(path, instead)).transpose();
-    let control = control.map_err(|error| anyhow!("{error}"))?;
+    let control = || {
+        let control = work.control.as_deref().map(|path| Control::bind(path, instead)).transpose();
+        control.map_err(|error| anyhow!("{error}"))
+    };
+    // Before anything is attached; a successor's path is free once it has taken over.
+    let mut bound = if instead { None } else { control()? };
+    let engine = start(work, &app, work.latency)?;
+    if instead {
+        bound = control()?;
+    }
+    let control = bound;
     watch(&engine, signals, control.as_ref(), metrics.as_ref());
     finish(engine.stop(), work.output.output)
 }
@@ -101,8 +109,7 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
         Some(target) => take_over(target, &config, workers)?,
         None => {
             dead::clear(&queues)?;
-            // Its text has that of its causes in it.
-            Engine::start(&config, workers).map_err(|error| anyhow!("{error}"))?
+            Engine::start(&config, workers).map_err(|error| wanted::refused(&error))?
         }
     };
     wanted::say(work, &engine);
@@ -118,11 +125,11 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
 /// For each worker its CPU.
 fn cpus(asked: Option<&Cpus>, workers: usize) -> anyhow::Result<Vec<Option<usize>>> {
     let cpus = match asked {
-        Some(Cpus(cpus)) if cpus.len() != workers => bail!(
+        Some(Cpus(cpus)) if cpus.len() != workers => bail!(wanted::usage(format!(
             "--cpu names {} for {}; name one for each",
             counted(cpus.len(), "CPU"),
             counted(workers, "worker")
-        ),
+        ))),
         Some(Cpus(cpus)) => cpus.clone(),
         None if workers > 1 => ringway_engine::allowed_cpus(),
         None => Vec::new(),
@@ -212,8 +219,7 @@ fn take_over(
         };
         Engine::succeed(config, workers, Predecessor::ask(&path)?)
     };
-    // Its text has that of its causes in it.
-    let (engine, gap) = begin().map_err(|error: EngineError| anyhow!("{error}"))?;
+    let (engine, gap) = begin().map_err(|error: EngineError| wanted::refused(&error))?;
     eprintln!("took over; for {:.1} ms nobody looked at the rings", gap.as_secs_f64() * 1e3);
     Ok(engine)
 }

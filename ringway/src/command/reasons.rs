@@ -10,6 +10,9 @@ use crate::cli::{Output, ReasonsArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone};
 
+/// What reasons of packet programs in user space are listed under, as those of the gateway are under their verdicts.
+const ENGINE: &str = "engine";
+
 #[derive(Serialize)]
 struct Document {
     schema: &'static str,
@@ -28,7 +31,7 @@ struct Entry {
 /// Prints all reasons, those of a verdict, or one in full.
 pub fn main(args: &ReasonsArgs) -> anyhow::Result<Exit> {
     let entries = select(args.name.as_deref())?;
-    let name = args.name.as_deref().filter(|name| verdict(name).is_none());
+    let name = args.name.as_deref().filter(|name| verdict(name).is_none() && *name != ENGINE);
     match (args.output.output, name) {
         (Output::Json, _) => {
             table::json(&Document { schema: "ringway.reasons/1", reasons: entries })?;
@@ -45,19 +48,36 @@ fn select(name: Option<&str>) -> anyhow::Result<Vec<Entry>> {
     let Some(name) = name else {
         return Ok(all().collect());
     };
+    if name == ENGINE {
+        return Ok(of_engine().collect());
+    }
     if let Some(verdict) = verdict(name) {
         return Ok(all().filter(|entry| entry.verdicts.contains(&verdict.name())).collect());
     }
-    let found = all().find(|entry| entry.name == name).ok_or_else(|| {
-        let verdicts = Verdict::all().map(Verdict::name);
-        let known: Vec<&str> = all().map(|entry| entry.name).chain(verdicts).collect();
+    // Some are the gateway's and the engine's.
+    let found: Vec<_> = all().chain(of_engine()).filter(|entry| entry.name == name).collect();
+    if found.is_empty() {
+        let groups = Verdict::all().map(Verdict::name).chain([ENGINE]);
+        let known: Vec<&str> =
+            all().chain(of_engine()).map(|entry| entry.name).chain(groups).collect();
         let remedy = match ringway_config::nearest(name, &known) {
             Some(near) => format!("did you mean {near:?}? `ringway reasons` lists them all"),
             None => "`ringway reasons` lists them all".to_owned(),
         };
-        Error::configuration(format!("there is no reason {name:?}"), remedy)
-    })?;
-    Ok(vec![found])
+        return Err(Error::configuration(format!("there is no reason {name:?}"), remedy).into());
+    }
+    Ok(found)
+}
+
+/// Why `ringway engine` drops a packet.
+fn of_engine() -> impl Iterator<Item = Entry> {
+    ringway_engine::Reason::ALL.iter().map(|reason| Entry {
+        name: reason.name(),
+        verdicts: vec![ENGINE],
+        meaning: reason.explanation(),
+        cause: "",
+        next: None,
+    })
 }
 
 fn verdict(name: &str) -> Option<Verdict> {
@@ -99,7 +119,8 @@ fn list(entries: &[Entry], colour: bool) -> String {
             Cell::new(entry.meaning),
         ]);
     }
-    table.render(colour) + "\n`ringway reasons NAME` tells why it happens and what to do.\n"
+    table.render(colour)
+        + "\n`ringway reasons NAME` tells why it happens and what to do; `ringway reasons engine` lists those of packet programs in user space.\n"
 }
 
 fn tone(verdicts: &[&str]) -> Tone {
@@ -114,8 +135,11 @@ fn in_full(entry: &Entry) -> String {
     let mut text = format!("{} ({})\n", entry.name, entry.verdicts.join(", "));
     // Writing to a String cannot fail.
     let _ = writeln!(text, "  meaning  {}", entry.meaning);
-    let _ = writeln!(text, "  cause    {}", entry.cause);
-    let _ = writeln!(text, "  next     {}", entry.next.unwrap_or("nothing to do"));
+    // Of the engine's the meaning says it all.
+    if !entry.cause.is_empty() {
+        let _ = writeln!(text, "  cause    {}", entry.cause);
+        let _ = writeln!(text, "  next     {}", entry.next.unwrap_or("nothing to do"));
+    }
     text
 }
 
@@ -147,5 +171,11 @@ mod tests {
         assert!(dropped.len() > 10 && dropped.len() < all.len());
         assert!(dropped.iter().all(|entry| entry.verdicts.contains(&"drop")));
         assert!(!dropped.iter().any(|entry| entry.name == "nat-forward"));
+        assert!(select(Some("engine")).is_ok_and(|all| all.len() > 20));
+        let odd = select(Some("other-address")).expect("other-address");
+        assert_eq!(
+            in_full(&odd[0]),
+            "other-address (engine)\n  meaning  It was sent to another IP address, or looks for one.\n"
+        );
     }
 }

@@ -38,6 +38,17 @@ impl Cycles {
         *RATE.get_or_init(|| cpu::cycles_per_second().max(1000))
     }
 
+    /// How many pass in a millisecond; at least one.
+    pub fn per_millisecond() -> u64 {
+        (Self::per_second() / 1000).max(1)
+    }
+
+    /// Milliseconds, given how many cycles one has; they overflow after 49 days.
+    #[inline]
+    pub fn milliseconds(self, per_millisecond: u64) -> u32 {
+        (self.0 / per_millisecond) as u32
+    }
+
     /// Counts from `earlier` to here; 0 where it was not earlier.
     #[inline]
     pub fn since(self, earlier: Cycles) -> u64 {

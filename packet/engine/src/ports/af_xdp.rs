@@ -60,22 +60,30 @@ pub enum OnLoss {
 /// Loads the program of an interface, in the place of the one that brings all packets: one that chooses. Called with the interface's
 /// name, and as [`Redirect::attach_program`] says.
 #[derive(Clone)]
-pub struct Loader(Arc<Load>);
+pub struct Loader {
+    chooses: String,
+    load: Arc<Load>,
+}
 
 type Load = dyn Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync;
 
 impl Loader {
-    /// Of a function, which is called on workers' threads.
+    /// Of a function, which is called on workers' threads, and of what its programs choose, in words: a successor has to choose the same.
     pub fn new(
+        chooses: impl Into<String>,
         load: impl Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync + 'static,
     ) -> Self {
-        Self(Arc::new(load))
+        Self { chooses: chooses.into(), load: Arc::new(load) }
+    }
+
+    pub(crate) fn chooses(&self) -> &str {
+        &self.chooses
     }
 }
 
 impl fmt::Debug for Loader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Loader")
+        write!(f, "Loader({})", self.chooses)
     }
 }
 
@@ -143,7 +151,13 @@ impl AfXdp {
     ) -> Result<Self, PortError> {
         let open = match commons.predecessor().and_then(|old| old.socket(&name)) {
             Some(left) => take_over(&name, pool, config, commons, left)?,
-            None => open(&name, pool, config, commons)?,
+            None => {
+                // One that waits for it finds out that it is down, and waits.
+                if config.on_loss == OnLoss::Exit {
+                    up(&name, config)?;
+                }
+                open(&name, pool, config, commons)?
+            }
         };
         let (config, pool, commons) = (config.clone(), pool.clone(), commons.clone());
         let (before, said) = (PortStatistics::default(), String::new());
@@ -191,7 +205,9 @@ impl AfXdp {
     }
 
     fn reopen(&mut self) {
-        match open(&self.name, &self.pool, &self.config, &self.commons) {
+        let (name, config) = (&self.name, &self.config);
+        let opened = up(name, config).and_then(|()| open(name, &self.pool, config, &self.commons));
+        match opened {
             Ok(open) => {
                 info!("{} is back", self.name);
                 self.open = Some(open);
@@ -225,6 +241,19 @@ fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<O
     redirect.map().insert(config.queue, &socket).map_err(setup)?;
     let mac = interface.link.mac.map(|mac| Mac(mac.0));
     Ok(Open { socket, redirect, mac })
+}
+
+/// The kernel opens sockets on an interface that is down, and nothing comes or goes then.
+fn up(name: &str, config: &Config) -> Result<(), PortError> {
+    let host = |source| PortError::Host { port: name.to_owned(), source };
+    if ringway_host::links::by_name(&config.interface).map_err(host)?.up {
+        return Ok(());
+    }
+    let (why, remedy) = (
+        format!("{} is down", config.interface),
+        "`ip link set dev IFACE up`, or have it waited for (`--on-loss reopen`)",
+    );
+    Err(PortError::Refused { port: name.to_owned(), why, remedy })
 }
 
 /// Why not, and what to do.
@@ -261,13 +290,32 @@ fn take_over(
     let redirect =
         commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
     let socket = Socket::take_over(socket, pool, &left).map_err(setup)?;
-    Ok(Open { socket, redirect, mac })
+    let other = other_mode(config, redirect.hook(), socket.granted().zero_copy);
+    match other {
+        Some(option) => Err(PortError::Refused {
+            port: name.to_owned(),
+            why: format!("the running engine has it as `{option}`"),
+            remedy: "it is taken over as it is: write that, or leave it out",
+        }),
+        None => Ok(Open { socket, redirect, mac }),
+    }
+}
+
+/// What a socket is, where another is asked for.
+fn other_mode(config: &Config, hook: Hook, zero_copy: bool) -> Option<&'static str> {
+    match (config.hook, config.mode) {
+        (Some(Hook::Native), _) if hook == Hook::Generic => Some("generic"),
+        (Some(Hook::Generic), _) if hook == Hook::Native => Some("native"),
+        (_, Mode::Copy) if zero_copy => Some("zero-copy"),
+        (_, Mode::ZeroCopy) if !zero_copy => Some("copy"),
+        _ => None,
+    }
 }
 
 fn attach(config: &Config, commons: &Commons) -> Result<Redirect, SetupError> {
     let interface = &config.interface;
     let attach = |hook| match commons.loader() {
-        Some(loader) => Redirect::attach_program(interface, hook, |f| (loader.0)(interface, f)),
+        Some(loader) => Redirect::attach_program(interface, hook, |f| (loader.load)(interface, f)),
         None => Redirect::attach(interface, hook, QUEUES),
     };
     let redirect = match config.hook {
@@ -359,6 +407,7 @@ impl Port for AfXdp {
             socket: open.socket.as_fd().try_clone_to_owned().ok()?,
             left: open.socket.leave(),
             redirect: open.redirect.clone(),
+            chooses: self.commons.loader().map_or("", Loader::chooses).to_owned(),
             mac: open.mac,
         })
     }
@@ -384,6 +433,31 @@ impl Port for AfXdp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_successor_has_the_mode_that_is_there() {
+        let (native, generic) = (Some(Hook::Native), Some(Hook::Generic));
+        for (hook, mode, is, zero_copy, other) in [
+            (None, Mode::Auto, Hook::Native, false, None),
+            (None, Mode::Auto, Hook::Generic, false, None),
+            (native, Mode::Copy, Hook::Native, false, None),
+            (native, Mode::Auto, Hook::Generic, false, Some("generic")),
+            (generic, Mode::Auto, Hook::Native, true, Some("native")),
+            (None, Mode::Copy, Hook::Native, true, Some("zero-copy")),
+            (native, Mode::ZeroCopy, Hook::Native, false, Some("copy")),
+        ] {
+            let config = Config {
+                interface: "eth0".into(),
+                queue: 0,
+                mode,
+                hook,
+                force: false,
+                busy_poll: None,
+                on_loss: OnLoss::Exit,
+            };
+            assert_eq!(other_mode(&config, is, zero_copy), other, "{hook:?} {mode:?}");
+        }
+    }
 
     #[test]
     fn the_way_to_this_machine_is_guarded() {

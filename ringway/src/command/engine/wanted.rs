@@ -1,12 +1,15 @@
 //! What is wanted of memory, sockets and programs, from the command line; and what was obtained of it.
 
-use anyhow::bail;
-use ringway_engine::Engine;
+use std::path::Path;
+
+use anyhow::{anyhow, bail};
 use ringway_engine::ports::af_xdp::{self, Loader};
 use ringway_engine::spread::Spread;
-use ringway_kernel::Steer;
+use ringway_engine::{Engine, EngineError, PortError};
+use ringway_gateway::problem::Error;
+use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
-    BusyPoll, Cause, Chunk, Mode, PageSize, Program, SetupError, Step, UmemConfig,
+    BusyPoll, Cause, Chunk, Mode, PageSize, Program, SetupError, Step, UmemConfig, UmemError,
     node_of_interface,
 };
 
@@ -32,12 +35,14 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
         config.busy_poll = work.busy_poll.map(|micros| BusyPoll { micros, budget: BUDGET });
         config.mode = match (work.zero_copy, config.mode) {
             (ZeroCopy::Require, Mode::Copy) | (ZeroCopy::Never, Mode::ZeroCopy) => {
-                bail!("--zero-copy and the option of {name} contradict each other; leave one out")
+                bail!(usage(format!(
+                    "--zero-copy and the option of {name} contradict each other; leave one out"
+                )))
             }
             (ZeroCopy::Require, _) if config.hook == Some(ringway_xsk::Hook::Generic) => {
-                bail!(
+                bail!(usage(format!(
                     "{name}: behind the driver there is no zero-copy; leave out `generic` or --zero-copy"
-                )
+                )))
             }
             (ZeroCopy::Require, _) => Mode::ZeroCopy,
             (ZeroCopy::Never, _) => Mode::Copy,
@@ -51,7 +56,9 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
         ("--busy-poll", work.busy_poll.is_some()),
     ];
     match of_af_xdp.iter().find(|(_, wanted)| *wanted && !any) {
-        Some((flag, _)) => bail!("{flag} is for af_xdp ports, and there is none; leave it out"),
+        Some((flag, _)) => {
+            bail!(usage(format!("{flag} is for af_xdp ports, and there is none; leave it out")))
+        }
         None => Ok(ports),
     }
 }
@@ -83,7 +90,9 @@ pub fn loader(work: &WorkArgs, queues: &Queues) -> Option<Loader> {
         return None;
     }
     let (only, queues) = (work.only.clone(), queues.clone());
-    Some(Loader::new(move |interface, several_frames| {
+    let mut chooses: Vec<_> = only.iter().map(ToString::to_string).collect();
+    chooses.sort();
+    Some(Loader::new(chooses.join(", "), move |interface, several_frames| {
         let drop = if drops { queues.of_interface(interface) } else { &[] };
         let Steer { program, sockets } =
             Steer::load(&only, drop, several_frames).map_err(|e| SetupError {
@@ -94,6 +103,33 @@ pub fn loader(work: &WorkArgs, queues: &Queues) -> Option<Loader> {
             })?;
         Ok(Program { program, map: sockets.into() })
     }))
+}
+
+/// Something that was asked for and can never be, wherever it is asked.
+pub fn usage(what: impl Into<String>) -> Error {
+    Error::configuration(what, "")
+}
+
+/// Why there is no engine. Its text has that of its causes in it.
+pub fn refused(error: &EngineError) -> anyhow::Error {
+    let never = matches!(
+        error,
+        EngineError::Umem(UmemError::Frames { .. } | UmemError::Headroom { .. })
+            | EngineError::Loose(_)
+            | EngineError::NoPort(_)
+            | EngineError::TooMany(_)
+            | EngineError::Cpu { .. }
+    );
+    let taken = matches!(
+        error,
+        EngineError::Port { source: PortError::Setup { source, .. }, .. } if source.cause == Cause::ProgramThere
+    );
+    let mut text = error.to_string();
+    if taken && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
+        text += "; if an engine was killed here (`--when-dead drop`), its program is seen and taken off where /sys/fs/bpf is the system's own: \
+                 `nsenter --net=/run/netns/NAME ringway engine ...` in the place of `ip netns exec`";
+    }
+    if never { usage(text).into() } else { anyhow!(text) }
 }
 
 /// What was obtained of what was asked for.

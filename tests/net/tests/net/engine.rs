@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use ringway_net_tests::{SOON, binary, needs_root, ringway};
@@ -161,6 +161,7 @@ fn an_engine_is_inspected() -> Result<()> {
         ["10.8.0.9", "--memory-map", "--metrics", "127.0.0.1:9811"],
     ]
     .concat();
+    let began = Instant::now();
     let icmp = start(&ours, &words)?;
     wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
     let pid = icmp.pid().to_string();
@@ -171,6 +172,9 @@ fn an_engine_is_inspected() -> Result<()> {
     let owners = look["owners"].as_array().context("owners")?;
     let frames: u64 = owners.iter().filter_map(|owner| owner["frames"].as_u64()).sum();
     ensure!(frames == 16_384 && look["schema"] == "ringway.inspect/1", "{look}");
+    // Frames that were never used are there since it began.
+    let ages = owners.iter().filter_map(|owner| owner["oldest_ms"].as_u64());
+    ensure!(ages.max().map(u128::from) <= Some(began.elapsed().as_millis() + 100), "{look}");
     let fill = owners.iter().find(|owner| owner["place"] == "fill").context("fill")?;
     ensure!(fill["frames"] == 2048 && fill["whose"] == "eth0, queue 0", "{look}");
     let interface = &look["interfaces"][0];
@@ -249,6 +253,19 @@ fn one_engine_takes_over_from_another() -> Result<()> {
         let ran = ringway(&ours, &other)?;
         ensure!(ran.code == 1 && ran.err.contains("start with the same"), "{ran:?}");
         running.wait_for_log("this engine goes on", SOON)?;
+    }
+    for (word, only, said) in [
+        ("af_xdp:eth0:0,generic", None, "the running engine has it as `native`"),
+        (
+            "af_xdp:eth0:0",
+            Some("udp:9"),
+            "takes all packets, and here it is udp:9; start with the same",
+        ),
+    ] {
+        let only = only.map_or(vec![], |only| vec!["--only", only]);
+        let other = [&["engine"], &icmp[..], &[word, "--take-over", &control], &only].concat();
+        let ran = ringway(&ours, &other)?;
+        ensure!(ran.code == 1 && ran.err.contains(said), "{ran:?}");
     }
     let next = [&first[..], &["--take-over", &control]].concat();
     for _ in 0..3 {

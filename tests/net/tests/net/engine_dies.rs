@@ -264,6 +264,30 @@ fn frames_that_are_lost_are_told() -> Result<()> {
     Ok(())
 }
 
+/// A pin that would vanish with the engine is no pin; what ends a terminal does not kill an engine.
+#[test]
+fn pins_that_would_vanish_are_refused() -> Result<()> {
+    needs_root!();
+    let (_client, ours) = pair()?;
+    let words = "engine udp-echo --port af_xdp:eth0:0 --address 10.8.0.1 --when-dead drop";
+    // As `ip netns exec` does it: mounts of its own, and no bpffs among them.
+    let script = format!(
+        "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {} {words}",
+        binary()?.display()
+    );
+    let mut command = ours.command("unshare");
+    command.args(["--mount", "sh", "-c", &script]);
+    let ran = command.output()?;
+    let said = String::from_utf8_lossy(&ran.stderr).into_owned();
+    ensure!(ran.status.code() == Some(1) && said.contains("nsenter --net="), "{said}");
+
+    let mut engine = start(&ours, &["sink", "--port", "af_xdp:eth0:0"])?;
+    engine.signal(Signal::HUP)?;
+    let ended = engine.wait(SOON)?;
+    ensure!(ended.status.success() && ended.log.contains("\"balanced\": true"), "{}", ended.log);
+    Ok(())
+}
+
 /// By number or by path; and whoever cannot be taken over says why.
 #[test]
 fn whom_to_take_over() -> Result<()> {
@@ -307,18 +331,18 @@ fn memory_and_modes() -> Result<()> {
     for (words, code, said) in [
         (&["--port", port, "--frames", "2048"][..], 1, "`--frames 16384`"),
         (&["--port", "af_xdp:eth0:7"], 1, "it has no such queue; `ethtool -l`"),
-        (&["--port", port, "--headroom", "1800"], 1, "take larger frames"),
+        (&["--port", port, "--headroom", "1800"], 2, "take larger frames"),
         (&["--port", port, "--frame-size", "3000"], 2, "2048, 4096"),
         (&["--port", port, "--busy-poll", "0"], 2, "1..=100000"),
         (
             &["--port", port, "--zero-copy", "require"],
             1,
-            "no zero-copy for this queue; ask for copy",
+            "no zero-copy for this queue; leave the choice",
         ),
-        (&["--port", "af_xdp:eth0:0,copy", "--zero-copy", "require"], 1, "contradict each other"),
-        (&["--port", "af_xdp:eth0:0,generic", "--zero-copy", "require"], 1, "leave out `generic`"),
-        (&["--port", "null:64", "--zero-copy", "never"], 1, "there is none; leave it out"),
-        (&["--port", "null:64", "--when-dead", "drop"], 1, "there is none; leave it out"),
+        (&["--port", "af_xdp:eth0:0,copy", "--zero-copy", "require"], 2, "contradict each other"),
+        (&["--port", "af_xdp:eth0:0,generic", "--zero-copy", "require"], 2, "leave out `generic`"),
+        (&["--port", "null:64", "--zero-copy", "never"], 2, "there is none; leave it out"),
+        (&["--port", "null:64", "--when-dead", "drop"], 2, "there is none; leave it out"),
         (&["--port", port, "--take-over", "1", "--huge-pages", "2MiB"], 2, "cannot be used with"),
     ] {
         let ran = ringway(&ours, &[&["engine", "sink"], words].concat())?;

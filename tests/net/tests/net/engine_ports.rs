@@ -144,6 +144,24 @@ fn what_is_lost_ends_it() -> Result<()> {
     Ok(())
 }
 
+/// Nothing comes or goes where the link is down, whatever the kernel lets one open.
+#[test]
+fn a_link_that_is_down_is_waited_for() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    ours.ip("link set eth0 down")?;
+    let ran = ringway(&ours, &[&["engine"], &ECHO[..]].concat())?;
+    ensure!(ran.code == 1 && ran.err.contains("eth0 is down; `ip link set"), "{ran:?}");
+    let mut engine = start(&ours, &[&ECHO[..], &["--on-loss", "reopen"]].concat())?;
+    engine.wait_for_log("not back yet: af_xdp:eth0:0: eth0 is down", SOON)?;
+    ours.ip("link set eth0 up")?;
+    wait_until("an echo", SOON, || echo(&client, "10.8.0.9:7").is_ok_and(|back| back))?;
+    let document = end(engine)?;
+    let port = &document["workers"][0]["ports"][0];
+    ensure!(port["lost_times"] == 1 && port["lost"] == false, "{document}");
+    Ok(())
+}
+
 #[test]
 fn what_is_lost_is_opened_again() -> Result<()> {
     needs_root!();
