@@ -320,9 +320,9 @@ fn files_and_words() -> Result<()> {
     for (words, code, said) in [
         (&["sink", "--port", "af_xdp:eth0"][..], 2, "it has no queue"),
         (&["sink", "--port", "af_packet:none"], 1, "none"),
-        (&["sink", "--port", "memory:a"], 1, "memory:a is named once"),
+        (&["sink", "--port", "memory:a"], 2, "memory:a is named once"),
         (&["icmp", "--port", "pcap:x:", "--address", "10.0.0.1"], 1, "say --mac MAC"),
-        (&["sink", "--port", "pcap:none:", "--cpu", "9999"], 1, "cannot run on CPU 9999"),
+        (&["sink", "--port", "pcap:none:", "--cpu", "9999"], 2, "cannot run on CPU 9999"),
     ] {
         let ran = ringway(&ours, &[&["engine"], words].concat())?;
         ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
