@@ -148,6 +148,8 @@ mod socket;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(not(loom))]
+mod tx_metadata;
+#[cfg(not(loom))]
 mod umem;
 
 #[cfg(not(loom))]
@@ -168,5 +170,6 @@ pub use self::{
     redirect::{Hook, Program, Redirect, SocketMap},
     setup::{Cause, SetupError, Step},
     socket::{BusyPoll, Granted, Handle, KernelCounts, LeftSocket, Mode, Socket, SocketConfig},
+    tx_metadata::{Checksum, ChecksumBy, Sent, TX_METADATA, TxMetadata, TxRequest},
     umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError},
 };

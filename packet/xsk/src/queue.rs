@@ -18,6 +18,7 @@ use crate::ledger::{Counter, Place, Record, counters};
 use crate::packet::{MAX_FRAMES, Packet};
 use crate::pool::Pool;
 use crate::ring::{Consumer, Corrupt, Producer};
+use crate::tx_metadata::{ChecksumBy, Sent, Stamps, TX_METADATA, TxRequest, fill_in};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A packet or part of one, in RX and TX (struct xdp_desc, linux/if_xdp.h).
@@ -28,13 +29,15 @@ pub struct Descriptor {
     pub address: u64,
     /// Bytes.
     pub len: u32,
-    /// [`Descriptor::CONTINUED`], or 0.
+    /// [`Descriptor::CONTINUED`], [`Descriptor::METADATA`], both, or 0.
     pub options: u32,
 }
 
 impl Descriptor {
     /// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
     pub const CONTINUED: u32 = 1;
+    /// In front of the packet lies what is asked of who sends it (`XDP_TX_METADATA`).
+    pub const METADATA: u32 = libc::XDP_TX_METADATA;
 }
 
 /// The shortest packet that is sent: an Ethernet header.
@@ -87,6 +90,12 @@ pub struct Use {
     pub busy_poll: bool,
     /// Packets of several frames can be sent (`XDP_USE_SG`).
     pub several_frames: bool,
+    /// The kernel looks in front of packets for what is asked of it, and packets need [`TX_METADATA`] bytes of headroom.
+    #[serde(default)]
+    pub tx_metadata: bool,
+    /// Who computes checksums that are asked for.
+    #[serde(default)]
+    pub checksum: ChecksumBy,
 }
 
 /// Why a queue can go on no longer. Close it, and open it again where its interface is there.
@@ -146,7 +155,8 @@ counters! {
         /// Packets handed back since TX was full.
         tx_full_packets,
         /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
-        /// than the socket or the kernel takes.
+        /// than the socket or the kernel takes; with less headroom than [`TX_METADATA`] where the UMEM has that, or a checksum asked
+        /// for that is not in their first frame.
         unsendable_packets,
         /// Times that FILL should have been topped up, and no frame was free.
         starved_times,
@@ -170,6 +180,7 @@ pub struct Queue<K: Kernel> {
     kernel: K,
     /// A packet whose last frame has not arrived.
     begun: Begun,
+    stamps: Stamps,
     stock: Stock,
 }
 
@@ -224,7 +235,8 @@ impl<K: Kernel> Queue<K> {
         let number = pool.inner().open_queue().ok_or(TooManyQueues)?;
         let usage = Use { fill: usage.fill.min(rings.fill.size()), ..usage };
         let stock = Stock { pool: pool.clone(), number, tally: Tally::default(), usage };
-        Ok(Self { rings, kernel, begun: Begun::Nothing, stock })
+        let stamps = stamps(pool, &rings, usage);
+        Ok(Self { rings, kernel, begun: Begun::Nothing, stamps, stock })
     }
 
     /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be sent, and whether a packet was begun.
@@ -244,7 +256,8 @@ impl<K: Kernel> Queue<K> {
         tally.sent_frames.add(left.unsent);
         let stock = Stock { pool: pool.clone(), number: left.number, tally, usage };
         let begun = if left.begun { Begun::Broken } else { Begun::Nothing };
-        Ok(Self { rings, kernel, begun, stock })
+        let stamps = stamps(pool, &rings, usage);
+        Ok(Self { rings, kernel, begun, stamps, stock })
     }
 
     /// What a successor has to know. A packet of which the end has not arrived is dropped.
@@ -292,21 +305,36 @@ impl<K: Kernel> Queue<K> {
     ///
     /// # Errors
     /// See [`Error`]; what was sent is not in the batch then either.
+    #[inline]
     pub fn send(&mut self, from: &mut Batch) -> Result<usize, Error> {
+        self.send_with(from, |_| TxRequest::default())
+    }
+
+    /// The same, and `request` says what is asked for each packet: a checksum, the time when it was sent. It may be asked twice about a
+    /// packet, and is about those that stay in the batch.
+    ///
+    /// # Errors
+    /// As [`Queue::send`].
+    pub fn send_with(
+        &mut self,
+        from: &mut Batch,
+        request: impl Fn(&Packet) -> TxRequest,
+    ) -> Result<usize, Error> {
         self.complete()?;
         let (stock, mut wanted) = (&self.stock, 0);
         from.retain(|packet| {
-            let sendable = stock.sendable(packet);
+            let sendable = stock.sendable(packet, &request);
             wanted += if sendable { packet.frames() as u32 } else { 0 };
             sendable
         });
         let mut reserved = self.rings.tx.reserve(wanted).map_err(ring("TX"))?;
         let mut sent = 0;
-        for packet in from.iter() {
+        for packet in from.iter_mut() {
             if packet.frames() > reserved.remaining() as usize {
                 break;
             }
-            stock.hand_over(packet, |descriptor| {
+            let asked = stock.ask(packet, request(packet), &mut self.stamps);
+            stock.hand_over(packet, asked, |descriptor| {
                 // There is room for all of its frames.
                 let _ = reserved.push(descriptor);
             });
@@ -338,6 +366,12 @@ impl<K: Kernel> Queue<K> {
     pub fn flush(&mut self) -> Result<(), Error> {
         self.wake_tx()?;
         self.complete()
+    }
+
+    /// Takes those whose time was asked for and that have come back, as far as was noticed ([`Queue::flush`]). As many are kept as TX has
+    /// slots; of more the latest.
+    pub fn sent(&mut self) -> impl Iterator<Item = Sent> {
+        self.stamps.take()
     }
 
     /// Frames that the kernel has to be sent, or has sent and we have not taken back.
@@ -425,6 +459,9 @@ impl<K: Kernel> Queue<K> {
         for address in done.iter() {
             match stock.believe(address, Place::Tx) {
                 Some(frame) => {
+                    if self.stamps.asked(frame) {
+                        stock.with_front(address, frame, |front| self.stamps.told(front));
+                    }
                     inner.put(frame);
                     completed += 1;
                 }
@@ -502,27 +539,58 @@ impl Stock {
     }
 
     #[inline]
-    fn sendable(&self, packet: &Packet) -> bool {
+    fn sendable(&self, packet: &Packet, request: impl Fn(&Packet) -> TxRequest) -> bool {
         let frames = packet.frames();
         let sendable = packet.pool() == self.pool.pointer()
             && packet.data().len() >= SHORTEST
-            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES);
+            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES)
+            && (!self.usage.tx_metadata || has_front(packet))
+            && request(packet).fits(packet);
         if !sendable {
             self.tally.unsendable_packets.add(1);
         }
         sendable
     }
 
+    /// Does what is asked for a packet, or says it to the kernel: options of its first descriptor.
+    #[inline]
+    fn ask(&self, packet: &mut Packet, mut request: TxRequest, stamps: &mut Stamps) -> u32 {
+        if self.usage.checksum == ChecksumBy::Us
+            && let Some(checksum) = request.checksum.take()
+        {
+            fill_in(packet, checksum);
+        }
+        if request.is_empty() || !self.usage.tx_metadata {
+            return 0;
+        }
+        request.write(packet);
+        if request.stamp.is_some() {
+            stamps.ask(packet.frame());
+        }
+        Descriptor::METADATA
+    }
+
+    /// Looks at what lies in front of a packet that has come back: its frame is not on the list yet, and nobody else's.
+    fn with_front(&self, address: u64, frame: u32, look: impl FnOnce(&[u8])) {
+        // Below 4 096.
+        let offset = (address & ((1 << self.pool.inner().shift) - 1)) as u16;
+        let mut packet = Packet::new(self.pool.pointer(), frame, offset, 0);
+        look(&packet.buffer_mut()[..usize::from(offset)]);
+        std::mem::forget(packet);
+    }
+
     /// Held to tx. The packet is to be forgotten.
     #[inline]
-    fn hand_over(&self, packet: &Packet, mut push: impl FnMut(Descriptor)) {
+    fn hand_over(&self, packet: &Packet, mut asked: u32, mut push: impl FnMut(Descriptor)) {
         if packet.is_single() {
-            return push(self.to_be_sent(packet.place(), 0));
+            return push(self.to_be_sent(packet.place(), asked));
         }
         let mut left = packet.frames();
         for place in packet.places() {
             left -= 1;
-            push(self.to_be_sent(place, if left > 0 { Descriptor::CONTINUED } else { 0 }));
+            let continued = if left > 0 { Descriptor::CONTINUED } else { 0 };
+            // What is asked is said with the first frame.
+            push(self.to_be_sent(place, std::mem::take(&mut asked) | continued));
         }
     }
 
@@ -540,6 +608,18 @@ impl Stock {
         self.tally.sent_frames.add(frames);
         self.tally.sent_packets.add(packets);
         self.tally.tx_full_packets.add(handed_back);
+    }
+}
+
+/// The kernel takes a descriptor only if the metadata, used or not, would be in the frame (xp_aligned_validate_desc).
+fn has_front(packet: &Packet) -> bool {
+    packet.places().all(|(_, offset, _)| usize::from(offset) >= TX_METADATA)
+}
+
+fn stamps(pool: &Pool, rings: &Rings, usage: Use) -> Stamps {
+    match usage.tx_metadata {
+        true => Stamps::new(pool.umem().frames(), rings.tx.size()),
+        false => Stamps::none(),
     }
 }
 

@@ -20,6 +20,8 @@ use crate::pool::Pool;
 use crate::queue::{Error, Kernel, Left, Queue, Use, Wake};
 use crate::setup::{Cause, SetupError, Step};
 use crate::sys;
+use crate::tx_metadata::{ChecksumBy, TxMetadata};
+use crate::umem::Registered;
 
 /// Whether the driver puts packets into the UMEM itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -65,6 +67,9 @@ pub struct SocketConfig {
     pub busy_poll: Option<BusyPoll>,
     /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17); otherwise it is 32.
     pub tx_budget: Option<u32>,
+    /// The driver computes checksums of packets that it sends in zero-copy: `tx-checksum` of its xsk-features (netlink family netdev).
+    /// A driver without does not say so when it is asked to.
+    pub driver_checksums: bool,
 }
 
 impl Default for SocketConfig {
@@ -79,6 +84,7 @@ impl Default for SocketConfig {
             several_frames: true,
             busy_poll: None,
             tx_budget: None,
+            driver_checksums: false,
         }
     }
 }
@@ -93,6 +99,13 @@ pub struct Granted {
     pub several_frames: bool,
     /// Whether another socket's registration of the UMEM is used (`XDP_SHARED_UMEM`).
     pub shared_umem: bool,
+    /// Whether the kernel or the driver can be asked for something as a packet is sent ([`TxMetadata`]). In copy mode the kernel tells
+    /// when it was sent, in zero-copy the driver if it can.
+    #[serde(default)]
+    pub tx_metadata: bool,
+    /// Who computes checksums that are asked for.
+    #[serde(default)]
+    pub checksum: ChecksumBy,
     /// A sentence for each thing that was wished for and not granted.
     pub refusals: Vec<String>,
 }
@@ -216,14 +229,17 @@ impl Socket {
         if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
             return Err(SetupError::of(Step::Bind, on, Cause::NotGranted));
         }
+        granted.checksum = checksum(&granted, config);
         options(fd.as_fd(), config, &mut granted.refusals).map_err(failed(Step::Option))?;
         let usage = Use {
             fill: config.fill,
             need_wakeup: config.need_wakeup,
             busy_poll: config.busy_poll.is_some(),
             several_frames: granted.several_frames,
+            tx_metadata: granted.tx_metadata,
+            checksum: granted.checksum,
         };
-        pool.umem().shared_with(&fd, granted.several_frames);
+        pool.umem().shared_with(&fd, registered(&granted));
         let handle = Handle { fd, on: on.clone(), granted, places };
         let mut socket = Queue::new(pool, rings, handle, usage)
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))?;
@@ -263,7 +279,7 @@ impl Socket {
         let fd = Arc::new(fd);
         let rings = mapped::rings(&fd, &config);
         let (rings, places) = rings.map_err(|e| SetupError::new(Step::Ring, &on, e))?;
-        pool.umem().shared_with(&fd, left.granted.several_frames);
+        pool.umem().shared_with(&fd, registered(&left.granted));
         let handle = Handle { fd, on: on.clone(), granted: left.granted.clone(), places };
         Queue::resume(pool, rings, handle, left.usage, &left.left)
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))
@@ -338,19 +354,24 @@ fn bind(
         zero_copy: false,
         several_frames: config.several_frames,
         shared_umem: true,
+        tx_metadata: false,
+        checksum: ChecksumBy::Us,
         refusals: Vec::new(),
     };
-    if let Some((other, several_frames)) = umem.shared_by() {
+    if let Some((other, Registered { several_frames, tx_metadata })) = umem.shared_by() {
         let shared = Some(other.as_fd());
         match patiently(|| sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_SHARED_UMEM, shared)) {
-            Ok(()) => return Ok(Granted { several_frames, ..granted }),
+            Ok(()) => return Ok(Granted { several_frames, tx_metadata, ..granted }),
             Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
             // Another driver, which cannot do what the first can: it gets a registration of its own.
             Err(_) => {}
         }
     }
     granted.shared_umem = false;
-    umem.register(fd.as_fd()).map_err(|e| (Step::Register, e))?;
+    granted.tx_metadata = umem.register(fd.as_fd()).map_err(|e| (Step::Register, e))?;
+    if umem.tx_metadata() != TxMetadata::None && !granted.tx_metadata {
+        granted.refusals.push("TX metadata refused: it takes Linux 6.11".into());
+    }
     let mode = match config.mode {
         Mode::Auto => 0,
         Mode::Copy => libc::XDP_COPY,
@@ -391,6 +412,21 @@ fn worth_another_try(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EBUSY | libc::ENODEV | libc::EPERM | libc::ENETDOWN | libc::ENOMEM)
     )
+}
+
+fn registered(granted: &Granted) -> Registered {
+    let Granted { several_frames, tx_metadata, .. } = *granted;
+    Registered { several_frames, tx_metadata }
+}
+
+/// In copy mode the kernel fills them in where the driver cannot (validate_xmit_skb, net/core/dev.c).
+fn checksum(granted: &Granted, config: &SocketConfig) -> ChecksumBy {
+    match granted.zero_copy {
+        _ if !granted.tx_metadata => ChecksumBy::Us,
+        false => ChecksumBy::Kernel,
+        true if config.driver_checksums => ChecksumBy::Driver,
+        true => ChecksumBy::Us,
+    }
 }
 
 fn zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {

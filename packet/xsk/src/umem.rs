@@ -19,6 +19,7 @@ use crate::ledger::{Account, Watch};
 use crate::memory::{Memory, Obtained, PageSize};
 use crate::pool::Pool;
 use crate::sys;
+use crate::tx_metadata::TxMetadata;
 
 /// Bytes of a frame, of which the kernel keeps [`KERNEL_HEADROOM`] on reception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -67,6 +68,8 @@ pub struct UmemConfig {
     pub node: Option<u32>,
     /// Pools it is divided into, one for each worker.
     pub pools: u8,
+    /// Whether something can be asked of who sends a packet, in its headroom: see [`TxMetadata`].
+    pub tx_metadata: TxMetadata,
 }
 
 impl Default for UmemConfig {
@@ -78,6 +81,7 @@ impl Default for UmemConfig {
             pages: PageSize::default(),
             node: None,
             pools: 1,
+            tx_metadata: TxMetadata::default(),
         }
     }
 }
@@ -139,8 +143,17 @@ struct Inner {
     layout: Layout,
     /// Whether its frames are this process's to use.
     ours: AtomicBool,
-    /// Sockets that the kernel knows to have this memory, and whether their packets may have several frames.
-    sockets: Mutex<Vec<(Weak<OwnedFd>, bool)>>,
+    /// Sockets that the kernel knows to have this memory.
+    sockets: Mutex<Vec<(Weak<OwnedFd>, Registered)>>,
+}
+
+/// What sockets that share a registration have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Registered {
+    /// Their packets may have several frames.
+    pub(crate) several_frames: bool,
+    /// The kernel looks in front of packets that are sent.
+    pub(crate) tx_metadata: bool,
 }
 
 /// What is where, in bytes from the beginning.
@@ -170,6 +183,8 @@ struct Header {
     next_pool: AtomicU32,
     /// 1 while whoever claims it first has it: a successor, or who offered it.
     offered: AtomicU32,
+    /// [`TxMetadata`].
+    tx_metadata: AtomicU32,
 }
 
 /// "RW-UMEM" and the layout's version.
@@ -213,6 +228,7 @@ impl Umem {
         header.chunk.store(layout.chunk.bytes(), Relaxed);
         header.headroom.store(layout.headroom, Relaxed);
         header.pools.store(layout.pools.into(), Relaxed);
+        header.tx_metadata.store(config.tx_metadata.to_word(), Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(umem)
     }
@@ -332,30 +348,48 @@ impl Umem {
         (begin, books, self.layout().end - books)
     }
 
-    /// Tells the kernel of this memory, by a socket that is new.
-    pub(crate) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let registration = libc::xdp_umem_reg {
-            addr: self.base().as_ptr() as u64,
-            len: self.frame_bytes() as u64,
-            chunk_size: self.layout().chunk.bytes(),
-            headroom: self.layout().headroom,
-            flags: 0,
-            tx_metadata_len: 0,
-        };
-        sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+    /// Whether something can be asked of who sends a packet, where the kernel knows that: [`Granted`](crate::Granted).
+    pub fn tx_metadata(&self) -> TxMetadata {
+        TxMetadata::of_word(self.header().tx_metadata.load(Relaxed))
     }
 
-    /// A socket whose registration another can share, and whether its packets may have several frames.
-    pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, bool)> {
+    /// Tells the kernel of this memory, by a socket that is new. Whether it looks in front of packets that are sent; older ones do not,
+    /// and refuse to be asked.
+    pub(crate) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
+        let register = |tx_metadata: TxMetadata| {
+            let (flags, tx_metadata_len) = tx_metadata.registration();
+            let registration = libc::xdp_umem_reg {
+                addr: self.base().as_ptr() as u64,
+                len: self.frame_bytes() as u64,
+                chunk_size: self.layout().chunk.bytes(),
+                headroom: self.layout().headroom,
+                flags,
+                tx_metadata_len,
+            };
+            sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+        };
+        match self.tx_metadata() {
+            TxMetadata::None => register(TxMetadata::None).map(|()| false),
+            wanted => match register(wanted) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                    register(TxMetadata::None).map(|()| false)
+                }
+                other => other.map(|()| true),
+            },
+        }
+    }
+
+    /// A socket whose registration another can share.
+    pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, Registered)> {
         let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.retain(|(socket, _)| socket.strong_count() > 0);
-        sockets.iter().find_map(|(socket, several)| Some((socket.upgrade()?, *several)))
+        sockets.iter().find_map(|(socket, registered)| Some((socket.upgrade()?, *registered)))
     }
 
     /// This socket's registration can be shared while it is open.
-    pub(crate) fn shared_with(&self, socket: &Arc<OwnedFd>, several_frames: bool) {
+    pub(crate) fn shared_with(&self, socket: &Arc<OwnedFd>, registered: Registered) {
         let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.push((Arc::downgrade(socket), several_frames));
+        sockets.push((Arc::downgrade(socket), registered));
     }
 
     /// Bytes of the frames, all of which are registered with the kernel.

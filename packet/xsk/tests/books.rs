@@ -11,11 +11,18 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use ringway_xsk::fake::{self, Arrival, Fake};
-use ringway_xsk::{Batch, Descriptor, Packet, Parcel, Pool, Umem, UmemConfig, Use};
+use ringway_xsk::{Batch, ChecksumBy, Descriptor, Packet, Parcel, Pool, Umem, UmemConfig, Use};
 
 const FRAMES: u32 = 24;
 const SLOTS: u32 = 8;
-const USE: Use = Use { fill: 6, need_wakeup: false, busy_poll: false, several_frames: true };
+const USE: Use = Use {
+    fill: 6,
+    need_wakeup: false,
+    busy_poll: false,
+    several_frames: true,
+    tx_metadata: false,
+    checksum: ChecksumBy::Us,
+};
 
 fn pool() -> Pool {
     Umem::new(&UmemConfig { frames: FRAMES, ..UmemConfig::default() }).unwrap().pool().unwrap()

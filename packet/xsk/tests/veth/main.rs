@@ -2,6 +2,8 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 
+mod tx_metadata;
+
 use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
