@@ -10,9 +10,10 @@ use ringway_host::neighbours::NeighbourState;
 use ringway_host::routes::RouteKind;
 use ringway_host::{
     Change, Error, Host, Mac, Monitor, Network, addresses, announce, links, neighbours, routes,
+    xdp_features,
 };
 use ringway_testnet::{
-    End, Families, Link, Namespace, VethOptions, root_or_skip, two_armed, veth, wait_for,
+    End, Families, Link, Namespace, VethOptions, root_or_skip, skip, two_armed, veth, wait_for,
     wait_until,
 };
 
@@ -257,4 +258,21 @@ fn a_peer_in_the_same_namespace_is_found() {
     let network = ns.run(|| Host::live().network().unwrap()).unwrap();
     let peer = network.peer(network.interface("left").unwrap()).unwrap();
     assert_eq!(peer.link.name, "right");
+}
+
+/// veth tells programs the hash of what comes from a stack, and does nothing as it sends.
+#[test]
+fn what_drivers_can_do() {
+    if !root_or_skip("what_drivers_can_do") {
+        return;
+    }
+    let (a, _b, link, _) = pair();
+    let Some(devices) = a.run(xdp_features::devices).unwrap().unwrap() else {
+        return skip("what_drivers_can_do", "this kernel does not tell");
+    };
+    let veth = devices[&link.ifindex];
+    assert_ne!(veth.xdp & xdp_features::NATIVE, 0, "{veth:?}");
+    assert_eq!(veth.zero_copy_frames, None);
+    assert!(veth.rx_hints.is_none_or(|bits| xdp_features::rx_hints(bits).contains(&"hash")));
+    assert!(veth.tx_metadata.is_none_or(|bits| xdp_features::tx_metadata(bits).is_empty()));
 }

@@ -15,6 +15,8 @@ const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
 /// The program takes packets of several buffers.
 pub(crate) const XDP_HAS_FRAGS: u32 = 1 << 5;
+/// The program may ask one interface's driver, and runs there alone.
+const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
 /// An instruction: opcode, destination and source register, offset, immediate.
 pub(crate) type Instruction = (u8, u8, i16, i32);
@@ -93,8 +95,12 @@ pub(crate) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
     unsafe { bpf(MAP_DELETE, &Element::new(map, &key, None)) }.map(drop)
 }
 
-/// Loads an XDP program; what the verifier said is in the error.
-pub(crate) fn load(instructions: &[Instruction], flags: u32) -> io::Result<OwnedFd> {
+/// Loads an XDP program; `driver`: the interface whose driver it asks.
+pub(crate) fn load(
+    instructions: &[Instruction],
+    flags: u32,
+    driver: Option<u32>,
+) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         prog_type: u32,
@@ -122,9 +128,9 @@ pub(crate) fn load(instructions: &[Instruction], flags: u32) -> io::Result<Owned
         log_size: log.len() as u32,
         log_buf: log.as_mut_ptr() as u64,
         kern_version: 0,
-        prog_flags: flags,
+        prog_flags: flags | driver.map_or(0, |_| XDP_DEV_BOUND_ONLY),
         prog_name: name(b"rw_redirect"),
-        prog_ifindex: 0,
+        prog_ifindex: driver.unwrap_or(0),
         expected_attach_type: ATTACH_XDP,
     };
     // SAFETY: laid out as the kernel's, without padding; code, licence and log are there, and as long as said.

@@ -14,12 +14,13 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::Batch;
-use crate::ledger::{Counter, Place, Record, counters};
-use crate::packet::{MAX_FRAMES, Packet};
+use crate::begun::Begun;
+use crate::ledger::{Counter, Place, counters};
+use crate::packet::Packet;
 use crate::pool::Pool;
 use crate::ring::{Consumer, Corrupt, Producer};
-use crate::tx_metadata::{ChecksumBy, Sent, Stamps, TX_METADATA, TxRequest, fill_in};
-use std::sync::atomic::Ordering::Relaxed;
+use crate::stock::Stock;
+use crate::tx_metadata::{ChecksumBy, Sent, Stamps, TxRequest};
 
 /// A packet or part of one, in RX and TX (struct xdp_desc, linux/if_xdp.h).
 #[repr(C)]
@@ -90,7 +91,7 @@ pub struct Use {
     pub busy_poll: bool,
     /// Packets of several frames can be sent (`XDP_USE_SG`).
     pub several_frames: bool,
-    /// The kernel looks in front of packets for what is asked of it, and packets need [`TX_METADATA`] bytes of headroom.
+    /// The kernel looks in front of packets for what is asked of it, and packets need [`crate::TX_METADATA`] bytes of headroom.
     #[serde(default)]
     pub tx_metadata: bool,
     /// Who computes checksums that are asked for.
@@ -155,7 +156,7 @@ counters! {
         /// Packets handed back since TX was full.
         tx_full_packets,
         /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
-        /// than the socket or the kernel takes; with less headroom than [`TX_METADATA`] where the UMEM has that, or a checksum asked
+        /// than the socket or the kernel takes; with less headroom than [`crate::TX_METADATA`] where the UMEM has that, or a checksum asked
         /// for that is not in their first frame.
         unsendable_packets,
         /// Times that FILL should have been topped up, and no frame was free.
@@ -184,14 +185,6 @@ pub struct Queue<K: Kernel> {
     stock: Stock,
 }
 
-/// What a queue has of its pool.
-struct Stock {
-    pool: Pool,
-    number: u8,
-    tally: Tally,
-    usage: Use,
-}
-
 /// How a queue was left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Left {
@@ -202,23 +195,6 @@ pub(crate) struct Left {
     unsent: u64,
     /// The first frames of a packet were dropped, and the rest is to come.
     begun: bool,
-}
-
-/// A packet of several frames on its way in.
-enum Begun {
-    Nothing,
-    Packet(Packet),
-    /// It cannot be had; the rest of it is dropped.
-    Broken,
-}
-
-impl Drop for Stock {
-    fn drop(&mut self) {
-        // A successor has the queue otherwise, with all its frames.
-        if self.pool.umem().is_ours() {
-            self.pool.inner().close_queue(self.number);
-        }
-    }
 }
 
 /// A pool has 64 queues open.
@@ -505,148 +481,9 @@ impl<K: Kernel> Queue<K> {
     }
 }
 
-impl Stock {
-    /// The frame at an address, if it can be that the kernel gives it back.
-    #[inline]
-    fn believe(&self, address: u64, place: Place) -> Option<u32> {
-        let inner = self.pool.inner();
-        let frame = address >> inner.shift;
-        let word = inner.records().get(usize::try_from(frame).ok()?)?.load(Relaxed);
-        // There is such a record, so the number is below the number of frames.
-        Record::is(word, place, inner.number).then_some(frame as u32)
-    }
-
-    /// Fill to held.
-    #[inline]
-    fn accept(&self, descriptor: Descriptor) -> Option<Packet> {
-        let inner = self.pool.inner();
-        let (chunk, offset) = (1_u64 << inner.shift, descriptor.address & ((1 << inner.shift) - 1));
-        let fits = offset + u64::from(descriptor.len) <= chunk;
-        let Some(frame) = self.believe(descriptor.address, Place::Fill).filter(|_| fits) else {
-            self.tally.rx_unbelievable.add(1);
-            return None;
-        };
-        inner.note(frame, Place::Held, inner.stage());
-        // Neither is above 4 096.
-        Some(Packet::new(self.pool.pointer(), frame, offset as u16, descriptor.len as u16))
-    }
-
-    #[inline]
-    fn count_received(&self, frames: u64, packets: u64) {
-        self.pool.inner().ledger().received.add(frames);
-        self.tally.received_frames.add(frames);
-        self.tally.received_packets.add(packets);
-    }
-
-    #[inline]
-    fn sendable(&self, packet: &Packet, request: impl Fn(&Packet) -> TxRequest) -> bool {
-        let frames = packet.frames();
-        let sendable = packet.pool() == self.pool.pointer()
-            && packet.data().len() >= SHORTEST
-            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES)
-            && (!self.usage.tx_metadata || has_front(packet))
-            && request(packet).fits(packet);
-        if !sendable {
-            self.tally.unsendable_packets.add(1);
-        }
-        sendable
-    }
-
-    /// Does what is asked for a packet, or says it to the kernel: options of its first descriptor.
-    #[inline]
-    fn ask(&self, packet: &mut Packet, mut request: TxRequest, stamps: &mut Stamps) -> u32 {
-        if self.usage.checksum == ChecksumBy::Us
-            && let Some(checksum) = request.checksum.take()
-        {
-            fill_in(packet, checksum);
-        }
-        if request.is_empty() || !self.usage.tx_metadata {
-            return 0;
-        }
-        request.write(packet);
-        if request.stamp.is_some() {
-            stamps.ask(packet.frame());
-        }
-        Descriptor::METADATA
-    }
-
-    /// Looks at what lies in front of a packet that has come back: its frame is not on the list yet, and nobody else's.
-    fn with_front(&self, address: u64, frame: u32, look: impl FnOnce(&[u8])) {
-        // Below 4 096.
-        let offset = (address & ((1 << self.pool.inner().shift) - 1)) as u16;
-        let mut packet = Packet::new(self.pool.pointer(), frame, offset, 0);
-        look(&packet.buffer_mut()[..usize::from(offset)]);
-        std::mem::forget(packet);
-    }
-
-    /// Held to tx. The packet is to be forgotten.
-    #[inline]
-    fn hand_over(&self, packet: &Packet, mut asked: u32, mut push: impl FnMut(Descriptor)) {
-        if packet.is_single() {
-            return push(self.to_be_sent(packet.place(), asked));
-        }
-        let mut left = packet.frames();
-        for place in packet.places() {
-            left -= 1;
-            let continued = if left > 0 { Descriptor::CONTINUED } else { 0 };
-            // What is asked is said with the first frame.
-            push(self.to_be_sent(place, std::mem::take(&mut asked) | continued));
-        }
-    }
-
-    /// A frame, held to tx.
-    #[inline]
-    fn to_be_sent(&self, (frame, offset, len): (u32, u16, u16), options: u32) -> Descriptor {
-        let inner = self.pool.inner();
-        inner.note(frame, Place::Tx, self.number);
-        Descriptor { address: inner.address(frame) + u64::from(offset), len: len.into(), options }
-    }
-
-    #[inline]
-    fn count_sent(&self, frames: u64, packets: u64, handed_back: u64) {
-        self.pool.inner().ledger().sent.add(frames);
-        self.tally.sent_frames.add(frames);
-        self.tally.sent_packets.add(packets);
-        self.tally.tx_full_packets.add(handed_back);
-    }
-}
-
-/// The kernel takes a descriptor only if the metadata, used or not, would be in the frame (xp_aligned_validate_desc).
-fn has_front(packet: &Packet) -> bool {
-    packet.places().all(|(_, offset, _)| usize::from(offset) >= TX_METADATA)
-}
-
 fn stamps(pool: &Pool, rings: &Rings, usage: Use) -> Stamps {
     match usage.tx_metadata {
         true => Stamps::new(pool.umem().frames(), rings.tx.size()),
         false => Stamps::none(),
-    }
-}
-
-impl Begun {
-    /// The next frame of a packet; the packet, if it was the last.
-    #[inline]
-    fn join(&mut self, frame: Option<Packet>, continued: bool, tally: &Tally) -> Option<Packet> {
-        match (&mut *self, frame) {
-            // Nearly always.
-            (Begun::Nothing, Some(packet)) if !continued => return Some(packet),
-            (Begun::Nothing, Some(packet)) => *self = Begun::Packet(packet),
-            (Begun::Packet(begun), Some(frame)) if begun.frames() < MAX_FRAMES => {
-                begun.attach(frame)
-            }
-            // A frame that was not to be believed, too many of them, or what follows one of these.
-            (_, _) => *self = Begun::Broken,
-        }
-        if continued {
-            return None;
-        }
-        match std::mem::replace(self, Begun::Nothing) {
-            Begun::Packet(packet) => Some(packet),
-            Begun::Nothing => None,
-            Begun::Broken => {
-                tally.broken_packets.add(1);
-                None
-            }
-        }
     }
 }

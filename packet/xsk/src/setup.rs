@@ -63,6 +63,8 @@ pub enum Cause {
     NoZeroCopy,
     /// The driver has no native XDP.
     NoNative,
+    /// The kernel or the driver tells nothing about packets that arrive.
+    NoHints,
     /// The kernel was built without.
     NoKernelSupport,
     /// A number of slots that cannot be.
@@ -96,6 +98,7 @@ impl fmt::Display for Cause {
             }
             Cause::NoZeroCopy => "its driver has no zero-copy for this queue; leave the choice to the kernel, or ask for copies",
             Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
+            Cause::NoHints => "drivers tell programs nothing about packets on this kernel; it takes Linux 6.3 with BTF (6.8 for VLAN tags), or attach without hints",
             Cause::NoKernelSupport => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
             Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",
             Cause::Down => "the interface is down; `ip link set IFACE up`",

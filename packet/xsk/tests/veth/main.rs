@@ -2,6 +2,7 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 
+mod rx_hints;
 mod tx_metadata;
 
 use std::net::UdpSocket;
