@@ -415,7 +415,6 @@ impl Seat {
                 thread::sleep(Duration::from_micros(50));
             }
         }
-        let (watch, pool_number) = (self.umem.watch(), pool.number());
         let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
         loop {
             let ran = worker.run(|worker| {
@@ -438,7 +437,11 @@ impl Seat {
             if error.is_some() || taken || !again || !books.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
                 let lost = books.lost_frames > 0;
-                let leaks = if lost { leak::left_behind(watch, pool_number) } else { Vec::new() };
+                let leaks = if lost {
+                    leak::left_behind(self.umem.watch(), &pool)
+                } else {
+                    Vec::new()
+                };
                 return Some(Report { worker: self.n, status, books, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);

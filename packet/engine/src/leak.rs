@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ringway_xsk::{Aged, Watch};
+use ringway_xsk::{Aged, Pool, Watch};
 use serde::Serialize;
 
 use crate::status::WorkerStatus;
@@ -108,8 +108,36 @@ fn of(aged: &Aged, watch: &Watch, lost: bool) -> Leak {
 }
 
 /// Whatever is held in a pool whose worker has ended and freed all it knew of.
-pub(crate) fn left_behind(mut watch: Watch, pool: u8) -> Vec<Leak> {
-    let mut aged = Vec::new();
+pub(crate) fn left_behind(mut watch: Watch, pool: &Pool) -> Vec<Leak> {
+    // What was lost just now has an age, too: nothing is younger than this.
+    pool.set_now(watch.now(pool.number()).wrapping_add(1));
+    let (pool, mut aged) = (pool.number(), Vec::new());
     watch.aged(u32::MAX, 0, &mut aged);
     aged.iter().filter(|aged| aged.pool == pool).map(|aged| of(aged, &watch, true)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem;
+
+    use ringway_xsk::{Umem, UmemConfig};
+
+    use super::*;
+
+    /// However late it was lost, and of this pool alone.
+    #[test]
+    fn what_is_lost_last_is_named() {
+        let config = UmemConfig { frames: 8, pools: 2, ..UmemConfig::default() };
+        let umem = Umem::new(&config).unwrap();
+        let (pool, other) = (umem.pool().unwrap(), umem.pool().unwrap());
+        pool.name_stage(3, "leaky: received");
+        for now in [u32::MAX - 1, u32::MAX] {
+            pool.set_now(now);
+            pool.set_stage(3);
+            mem::forget(pool.allocate());
+            mem::forget(other.allocate());
+        }
+        let [leak] = &*left_behind(umem.watch(), &pool) else { panic!() };
+        assert_eq!((&*leak.stage, leak.frames, leak.lost), ("leaky: received", 2, true));
+    }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
+use ringway_host::xdp_features::Features;
 use ringway_wire::Mac;
 use ringway_xsk::{Batch, Rings};
 use serde::Serialize;
@@ -83,6 +84,8 @@ pub struct Obtained {
     pub zero_copy: bool,
     /// Whether packets may be longer than a frame.
     pub several_frames: bool,
+    /// What the driver can do; none where the kernel does not tell.
+    pub driver: Option<Features>,
     /// A sentence for each thing that was wished for and not granted.
     pub refusals: Vec<String>,
 }

@@ -22,6 +22,7 @@ use ringway_engine::{
 };
 use ringway_gateway::preflight::{self, Queue};
 use ringway_gateway::words::counted;
+use ringway_host::xdp_features;
 use ringway_wire::Mac;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -47,10 +48,42 @@ const LOOKS: Duration = Duration::from_millis(50);
 struct Document {
     #[serde(flatten)]
     status: Status,
+    /// Of af_xdp ports, as they were obtained.
+    queues: Vec<QueueDocument>,
     /// Whether every packet and every frame is accounted for.
     balanced: bool,
     /// Why it ended, unless it was told to or was done.
     error: Option<String>,
+}
+
+/// An AF_XDP socket's queue.
+#[derive(Serialize)]
+struct QueueDocument {
+    interface: String,
+    queue: u32,
+    /// The program that brings packets runs in the driver.
+    native: bool,
+    zero_copy: bool,
+    several_frames: bool,
+    /// What the driver tells programs of packets that arrive; null where the kernel does not say.
+    rx_hints: Option<Vec<&'static str>>,
+    /// What it does as it sends a packet; null where the kernel does not say.
+    tx_metadata: Option<Vec<&'static str>>,
+}
+
+impl QueueDocument {
+    fn new(obtained: &Obtained) -> Self {
+        let driver = obtained.driver.unwrap_or_default();
+        Self {
+            interface: obtained.interface.clone(),
+            queue: obtained.queue,
+            native: obtained.native,
+            zero_copy: obtained.zero_copy,
+            several_frames: obtained.several_frames,
+            rx_hints: driver.rx_hints.map(xdp_features::rx_hints),
+            tx_metadata: driver.tx_metadata.map(xdp_features::tx_metadata),
+        }
+    }
 }
 
 /// Runs until told to stop, or until there is nothing left to do.
@@ -82,7 +115,8 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
     }
     let control = bound;
     watch(&engine, signals, control.as_ref(), metrics.as_ref());
-    finish(engine.stop(), work.output.output)
+    let queues = engine.obtained().iter().map(QueueDocument::new).collect();
+    finish(engine.stop(), queues, work.output.output)
 }
 
 /// Its workers, one for each queue; and says what it has got.
@@ -150,6 +184,7 @@ fn diagnose(obtained: &[Obtained], room_bytes: u32) {
         zero_copy: obtained.zero_copy,
         several_frames: obtained.several_frames,
         room_bytes,
+        driver: obtained.driver,
     };
     let report = preflight::of_queues(&obtained.iter().map(queue).collect::<Vec<_>>());
     for finding in &report.findings {
@@ -237,7 +272,11 @@ fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
     }
 }
 
-fn finish(ended: Vec<Result<Report, EngineError>>, output: Output) -> anyhow::Result<Exit> {
+fn finish(
+    ended: Vec<Result<Report, EngineError>>,
+    queues: Vec<QueueDocument>,
+    output: Output,
+) -> anyhow::Result<Exit> {
     let reports: Vec<Report> = ended.into_iter().collect::<Result<_, _>>()?;
     let unbalanced: Vec<_> = reports.iter().filter(|report| !report.books.balanced()).collect();
     let balanced = unbalanced.is_empty();
@@ -257,7 +296,7 @@ fn finish(ended: Vec<Result<Report, EngineError>>, output: Output) -> anyhow::Re
         Output::Table => table::print(&status.to_string())?,
         Output::Json => {
             let error = error.as_ref().map(ToString::to_string);
-            table::json(&Document { status, balanced, error })?;
+            table::json(&Document { status, queues, balanced, error })?;
         }
     }
     if !balanced {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringway_host::links::Link;
+use ringway_host::xdp_features::{self, Features};
 
 use super::facts::Facts;
 use super::interfaces::{checksums, far_end_polls};
@@ -23,6 +24,8 @@ pub struct Queue {
     pub several_frames: bool,
     /// Bytes of a packet that a frame has room for.
     pub room_bytes: u32,
+    /// What its driver can do; none where the kernel does not tell.
+    pub driver: Option<Features>,
 }
 
 /// Ethernet's header, and a tag.
@@ -40,6 +43,7 @@ pub fn look(queues: &[Queue], facts: &Facts, report: &mut Report) {
         unread(&of_link().map(|queue| queue.number).collect(), facts, link, report);
         merged(first, facts, link, report);
         mtu(first, link, report);
+        metadata(first, link, report);
         if link.kind.as_deref() == Some("veth") {
             far_end(facts, link, report);
             checksums(facts, link, "", report);
@@ -140,6 +144,21 @@ fn mtu(queue: &Queue, link: &Link, report: &mut Report) {
     report.ok("mtu", &link.name, reason);
 }
 
+/// What a program could have from the driver beside packets.
+fn metadata(queue: &Queue, link: &Link, report: &mut Report) {
+    let driver = queue.driver.unwrap_or_default();
+    let rx = driver.rx_hints.map(xdp_features::rx_hints);
+    let tx = driver.tx_metadata.map(xdp_features::tx_metadata);
+    let told = |names: &Option<Vec<&str>>, since| match names.as_deref() {
+        None => format!("unknown, kernel too old (it takes {since})"),
+        Some([]) => "none".to_owned(),
+        Some(names) => names.join(", "),
+    };
+    let state = if rx.is_some() && tx.is_some() { State::Ok } else { State::Unknown };
+    let reason = format!("RX hints: {}; TX metadata: {}", told(&rx, "6.7"), told(&tx, "6.8"));
+    report.push("metadata", &link.name, state, reason, "");
+}
+
 /// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog.
 fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
     let name = &link.name;
@@ -181,6 +200,11 @@ mod tests {
             zero_copy: true,
             several_frames: false,
             room_bytes: 1792,
+            driver: Some(Features {
+                rx_hints: Some(0),
+                tx_metadata: Some(0),
+                ..Features::default()
+            }),
         }
     }
 
@@ -234,6 +258,24 @@ mod tests {
             let found = found(&machine(change), &[queue]);
             let [(which, text)] = found.as_slice() else { panic!("{check}: {found:?}") };
             assert!(*which == check && text.contains(fix), "{check}: {text}");
+        }
+        for (driver, said) in [
+            (queue(0).driver, "RX hints: none; TX metadata: none"),
+            (
+                Some(Features { rx_hints: Some(7), tx_metadata: Some(3), ..Features::default() }),
+                "RX hints: timestamp, hash, vlan-tag; TX metadata: tx-timestamp, tx-checksum",
+            ),
+            (
+                Some(Features { rx_hints: Some(2), ..Features::default() }),
+                "RX hints: hash; TX metadata: unknown, kernel too old (it takes 6.8)",
+            ),
+            (None, "RX hints: unknown, kernel too old (it takes 6.7); TX metadata: unknown"),
+        ] {
+            let mut report = Report::default();
+            look(&[Queue { driver, ..queue(0) }], &machine(|_, _| ()), &mut report);
+            let finding = report.findings.iter().find(|f| f.check == "metadata").unwrap();
+            assert!(finding.to_string().contains(said), "{finding}");
+            assert_eq!(finding.state == State::Unknown, said.contains("unknown"));
         }
         // Behind GRO, and nothing else to choose.
         let facts = machine(|facts, _| {

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_host::Host;
+use ringway_host::xdp_features::{self, Features};
 use ringway_wire::Mac;
 use ringway_xsk::{
     Batch, BusyPoll, Cause, Error, Hook, LeftSocket, Mode, Pool, Program, Redirect, Rings,
@@ -334,6 +335,16 @@ fn attach(config: &Config, commons: &Commons) -> Result<Redirect, SetupError> {
     Ok(redirect)
 }
 
+/// What the driver can do; not knowing is no reason to do without packets.
+fn driver(interface: &str) -> Option<Features> {
+    let ifindex = ringway_host::links::by_name(interface).ok()?.ifindex;
+    let devices = xdp_features::devices().unwrap_or_else(|error| {
+        warn!("{interface}: {error}");
+        None
+    });
+    devices?.remove(&ifindex)
+}
+
 impl Port for AfXdp {
     fn name(&self) -> &str {
         &self.name
@@ -425,6 +436,7 @@ impl Port for AfXdp {
             native: open.redirect.hook() == Hook::Native,
             zero_copy: granted.zero_copy,
             several_frames: granted.several_frames && open.redirect.several_frames(),
+            driver: driver(&self.config.interface),
             refusals: granted.refusals.clone(),
         })
     }

@@ -60,9 +60,31 @@ fn pings_are_answered() -> Result<()> {
         }
         icmp.signal(Signal::USR1)?;
         icmp.wait_for_log("worker 0: icmp, idle ", SOON)?;
+        let log = icmp.log();
         let document = end(icmp)?;
         ensure!(document["workers"][0]["ports"][0]["port"] == port, "{document}");
+        driver_is_told(port, &log, &document)?;
     }
+    Ok(())
+}
+
+/// What veth's driver could do beside is said at the start and at the end; or that this kernel does not tell.
+fn driver_is_told(port: &str, log: &str, document: &Value) -> Result<()> {
+    let queues = document["queues"].as_array().context("queues")?;
+    if !port.starts_with("af_xdp") {
+        ensure!(queues.is_empty() && !log.contains("RX hints"), "{log}");
+        return Ok(());
+    }
+    let hints = match &queues[0]["rx_hints"] {
+        Value::Null => "RX hints: unknown, kernel too old",
+        told => {
+            ensure!(told.as_array().is_some_and(|told| told.contains(&"hash".into())), "{told}");
+            "ok: metadata: eth0: RX hints: timestamp, hash"
+        }
+    };
+    ensure!(log.contains(hints), "{log}");
+    let sends = &queues[0]["tx_metadata"];
+    ensure!(sends.is_null() || sends.as_array().is_some_and(Vec::is_empty), "{sends}");
     Ok(())
 }
 
