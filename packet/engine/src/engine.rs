@@ -437,11 +437,8 @@ impl Seat {
             if error.is_some() || taken || !again || !books.balanced() {
                 (status.worker, status.cpu) = (self.n, config.cpu);
                 let lost = books.lost_frames > 0;
-                let leaks = if lost {
-                    leak::left_behind(self.umem.watch(), &pool)
-                } else {
-                    Vec::new()
-                };
+                let leaks =
+                    if lost { leak::left_behind(self.umem.watch(), &pool) } else { Vec::new() };
                 return Some(Report { worker: self.n, status, books, leaks, error });
             }
             worker = Worker::new(pool, ports, (config.app)(), self.options);
