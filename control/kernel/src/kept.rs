@@ -8,10 +8,12 @@
 //! belongs to the network namespace as the interface does.
 
 use std::fs;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
+
+use libbpf_rs::MapHandle;
 
 use crate::decap::map_of;
 use crate::link::XdpLink;
@@ -46,6 +48,8 @@ pub fn keep(ifindex: u32, link: BorrowedFd<'_>) -> Result<Kept> {
     let first = format!("{}{}", of_interface(ifindex)?, std::process::id());
     let (name, _alive) = (0..SAME_NUMBER)
         .map(|n| if n == 0 { first.clone() } else { format!("{first}-{n}") })
+        // A dead engine may have had our number, and its pin may still be of use.
+        .filter(|name| !directory.join(name).exists())
         .find_map(|name| alone(&name).map(|alive| (name, alive)))
         .ok_or_else(|| pin_error("take", &directory.join(&first))(busy()))?;
     let path = directory.join(name);
@@ -68,6 +72,8 @@ impl Drop for Kept {
 pub struct DeadEngine {
     path: PathBuf,
     link: XdpLink,
+    /// Packets that it would have got; none where its program is gone, or counts none.
+    dropped: Option<MapHandle>,
 }
 
 /// Those of an interface of the calling thread's network namespace.
@@ -84,7 +90,8 @@ pub fn dead_engines(ifindex: u32) -> Result<Vec<DeadEngine>> {
         if name.starts_with(&prefix) && alone(&name).is_some() {
             let path = entry.path();
             let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            dead.push(DeadEngine { path, link });
+            let dropped = dropped(&link)?;
+            dead.push(DeadEngine { path, link, dropped });
         }
     }
     Ok(dead)
@@ -96,31 +103,49 @@ impl DeadEngine {
         &self.path
     }
 
-    /// Packets that it would have got, and that were dropped.
+    /// Packets that it would have got, and that were dropped; also once another program has taken its program's place.
     ///
     /// # Errors
     /// Where the kernel does not tell.
     pub fn dropped_packets(&self) -> Result<u64> {
-        let failed = |source| Error::System {
-            action: "look at an attachment",
-            source: std::io::Error::other(source),
-        };
-        let (_, program) = self.link.info().map_err(failed)?;
-        let Some(dropped) = map_of(program, "dropped")? else { return Ok(0) };
-        Ok(map::get_percpu::<u64>(&dropped, 0)?.into_iter().sum())
+        let Some(dropped) = &self.dropped else { return Ok(0) };
+        Ok(map::get_percpu::<u64>(dropped, 0)?.into_iter().sum())
+    }
+
+    /// Its attachment, so that another program can take its program's place; none where its interface is gone.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn attachment(&self) -> Result<Option<OwnedFd>> {
+        let (ifindex, _) = self.link.info().map_err(look_failed)?;
+        let link = (ifindex != 0).then(|| self.link.try_clone());
+        link.transpose().map_err(pin_error("duplicate", &self.path))
     }
 
     /// Takes its program off: packets go to the kernel.
+    pub fn detach(&self) {
+        // Gone already where its interface is.
+        let _ = self.link.detach();
+    }
+
+    /// Removes what keeps its attachment where it is.
     ///
     /// # Errors
     /// Where the kernel refuses.
     pub fn remove(self) -> Result<()> {
-        // Gone already where its interface is.
-        let _ = self.link.detach();
         fs::remove_file(&self.path).map_err(pin_error("remove", &self.path))?;
         let _ = fs::remove_dir(directory());
         Ok(())
     }
+}
+
+fn dropped(link: &XdpLink) -> Result<Option<MapHandle>> {
+    let (_, program) = link.info().map_err(look_failed)?;
+    map_of(program, "dropped")
+}
+
+fn look_failed(source: libbpf_rs::Error) -> Error {
+    Error::System { action: "look at an attachment", source: std::io::Error::other(source) }
 }
 
 fn directory() -> PathBuf {

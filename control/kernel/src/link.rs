@@ -44,6 +44,11 @@ impl XdpLink {
         Self { fd }
     }
 
+    /// Another descriptor of it.
+    pub(crate) fn try_clone(&self) -> io::Result<OwnedFd> {
+        self.fd.try_clone()
+    }
+
     /// Pins the attachment, so that it outlives this process.
     pub(crate) fn pin(&self, path: &Path) -> io::Result<()> {
         let path = c_path(path)?;

@@ -13,7 +13,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use crate::app::App;
 use crate::leak::{self, Detector, Leak};
 use crate::port::{Obtained, Port, PortError};
-use crate::ports::af_xdp::{Keeper, Loader};
+use crate::ports::af_xdp::{Keeper, Legacy, Loader};
 use crate::spec::{Commons, PortSpec};
 use crate::status::{Status, WorkerStatus};
 use crate::succession::{LeftWorker, Predecessor, SuccessionError, Successor, now_ns};
@@ -33,6 +33,8 @@ pub struct EngineConfig {
     pub loader: Option<Loader>,
     /// What keeps XDP programs where they are when this process is killed; none: they go with it.
     pub keeper: Option<Keeper>,
+    /// What dead engines have left on interfaces, whose places programs take; none: nothing.
+    pub legacy: Option<Legacy>,
 }
 
 /// A worker that is wanted.
@@ -193,7 +195,8 @@ impl Engine {
         let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
         let commons = Commons::new(&umem)
             .with_loader(config.loader.clone())
-            .with_keeper(config.keeper.clone());
+            .with_keeper(config.keeper.clone())
+            .with_legacy(config.legacy.clone());
         Self::start_in(umem, commons, config.options, workers)
     }
 

@@ -11,7 +11,7 @@ use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem};
 use crate::arch::Cycles;
 use crate::port::{Port, PortError};
 use crate::ports::af_packet::{self, AfPacket};
-use crate::ports::af_xdp::{self, AfXdp, Keeper, Loader, OnLoss};
+use crate::ports::af_xdp::{self, AfXdp, Keeper, Legacy, Loader, OnLoss};
 use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
 use crate::succession::Predecessor;
@@ -250,6 +250,7 @@ pub struct Commons {
     umem: Umem,
     loader: Option<Loader>,
     keeper: Option<Keeper>,
+    legacy: Option<Legacy>,
     /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
@@ -263,7 +264,8 @@ impl Commons {
     pub fn new(umem: &Umem) -> Self {
         let (cables, redirects) = Default::default();
         let umem = umem.clone();
-        Self { umem, loader: None, keeper: None, cables, redirects, predecessor: None }
+        let (loader, keeper, legacy, predecessor) = (None, None, None, None);
+        Self { umem, loader, keeper, legacy, cables, redirects, predecessor }
     }
 
     /// With programs that choose what comes to AF_XDP ports; none: all does.
@@ -274,6 +276,11 @@ impl Commons {
     /// With programs that outlive this process if it is killed; none: they go with it.
     pub fn with_keeper(self, keeper: Option<Keeper>) -> Self {
         Self { keeper, ..self }
+    }
+
+    /// With programs that take the place of those that dead engines have left.
+    pub fn with_legacy(self, legacy: Option<Legacy>) -> Self {
+        Self { legacy, ..self }
     }
 
     /// Of ports that a predecessor had.
@@ -290,6 +297,10 @@ impl Commons {
 
     pub(crate) fn keeper(&self) -> Option<&Keeper> {
         self.keeper.as_ref()
+    }
+
+    pub(crate) fn legacy(&self) -> Option<&Legacy> {
+        self.legacy.as_ref()
     }
 
     pub(crate) fn predecessor(&self) -> Option<&Predecessor> {

@@ -9,6 +9,7 @@ const MAP_DELETE: libc::c_int = 3;
 const PROG_LOAD: libc::c_int = 5;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
@@ -159,6 +160,22 @@ pub(crate) fn link(program: BorrowedFd<'_>, ifindex: u32, flags: u32) -> io::Res
         Attributes { prog_fd, target_ifindex: ifindex, attach_type: ATTACH_XDP, flags };
     // SAFETY: laid out as the kernel's; it points to nothing.
     descriptor(unsafe { bpf(LINK_CREATE, &attributes) })
+}
+
+/// Puts a program in the place of the one that a link has: every packet meets either of them.
+pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    #[repr(C)]
+    struct Attributes {
+        link_fd: u32,
+        new_prog_fd: u32,
+        flags: u32,
+        old_prog_fd: u32,
+    }
+    // Descriptors are not negative.
+    let (link_fd, new_prog_fd) = (link.as_raw_fd() as u32, program.as_raw_fd() as u32);
+    let attributes = Attributes { link_fd, new_prog_fd, flags: 0, old_prog_fd: 0 };
+    // SAFETY: laid out as the kernel's; it points to nothing.
+    unsafe { bpf(LINK_UPDATE, &attributes) }.map(drop)
 }
 
 /// How a link to an interface is (struct bpf_link_info).

@@ -107,12 +107,37 @@ impl Redirect {
     /// # Errors
     /// [`SetupError`].
     pub fn attach(interface: &str, hook: Hook, queues: u32) -> Result<Self, SetupError> {
-        Self::attach_program(interface, hook, |several_frames| {
-            let map = SocketMap::new(queues)?;
-            let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
-            let program = bpf::load(&program(&map), flags, None);
-            let program = program.map_err(|e| SetupError::new(Step::Load, interface, e))?;
-            Ok(Program { program, map })
+        Self::attach_program(interface, hook, |frames| load(interface, queues, frames))
+    }
+
+    /// The same in the place of a program that somebody has left there, whose attachment and hook these are: every packet meets either
+    /// of the two.
+    ///
+    /// # Errors
+    /// [`SetupError`]; the other program is still there then.
+    pub fn replace(
+        interface: &str,
+        link: OwnedFd,
+        hook: Hook,
+        queues: u32,
+    ) -> Result<Self, SetupError> {
+        Self::replace_program(interface, link, hook, |frames| load(interface, queues, frames))
+    }
+
+    /// The same with a program of yours, as [`Redirect::attach_program`] says.
+    ///
+    /// # Errors
+    /// As [`Redirect::replace`].
+    pub fn replace_program(
+        interface: &str,
+        link: OwnedFd,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+    ) -> Result<Self, SetupError> {
+        Self::put(interface, hook, load, |program| {
+            let link = link.try_clone()?;
+            bpf::replace(link.as_fd(), program)?;
+            Ok(link)
         })
     }
 
@@ -172,9 +197,19 @@ impl Redirect {
             cause: Cause::NoInterface,
             source,
         })?;
+        Self::put(interface, hook, load, |program| attach(program, ifindex, hook))
+    }
+
+    /// Loads a program and has it put where it belongs, by what returns its attachment.
+    fn put(
+        interface: &str,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+        attach: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+    ) -> Result<Self, SetupError> {
         let attach = |several_frames| {
             let Program { program, map } = load(several_frames)?;
-            let link = attach(&program, ifindex, hook);
+            let link = attach(program.as_fd());
             let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
             let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
             let (kept, hints) = (OnceLock::new(), None);
@@ -247,13 +282,22 @@ impl Redirect {
     }
 }
 
-fn attach(program: &OwnedFd, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
+/// The program that brings all packets of queues below `queues`.
+fn load(interface: &str, queues: u32, several_frames: bool) -> Result<Program, SetupError> {
+    let map = SocketMap::new(queues)?;
+    let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
+    let program = bpf::load(&program(&map), flags, None);
+    let program = program.map_err(|e| SetupError::new(Step::Load, interface, e))?;
+    Ok(Program { program, map })
+}
+
+fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
     // XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE (linux/if_link.h).
     let flags = match hook {
         Hook::Native => 1 << 2,
         Hook::Generic => 1 << 1,
     };
-    bpf::link(program.as_fd(), ifindex, flags)
+    bpf::link(program, ifindex, flags)
 }
 
 /// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);`

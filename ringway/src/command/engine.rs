@@ -138,14 +138,16 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
     let keeper = (work.when_dead == WhenDead::Drop).then(dead::keeper);
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
     let workers = workers.into_iter().zip(cpus).map(worker).collect();
-    let config = EngineConfig { umem, options, loader, keeper };
+    let dead = match work.take_over {
+        Some(_) => dead::Dead::default(),
+        None => dead::Dead::find(&queues)?,
+    };
+    let config = EngineConfig { umem, options, loader, keeper, legacy: Some(dead.legacy()) };
     let engine = match &work.take_over {
         Some(target) => take_over(target, &config, workers)?,
-        None => {
-            dead::clear(&queues)?;
-            Engine::start(&config, workers).map_err(|error| wanted::refused(&error))?
-        }
+        None => Engine::start(&config, workers).map_err(|error| wanted::refused(&error))?,
     };
+    dead.bury()?;
     wanted::say(work, &engine);
     diagnose(engine.obtained(), engine.umem().room());
     if work.memory_map {

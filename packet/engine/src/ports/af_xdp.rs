@@ -118,6 +118,29 @@ impl fmt::Debug for Keeper {
     }
 }
 
+/// Gives the attachments that engines have left which were killed, so that a program can take the place of theirs and there is one at any
+/// time. Called with the interface's name and the hook that is wanted (none: any), before a program is attached there.
+#[derive(Clone)]
+pub struct Legacy(Arc<Inherit>);
+
+type Inherit = dyn Fn(&str, Option<Hook>) -> Option<(OwnedFd, Hook)> + Send + Sync;
+
+impl Legacy {
+    /// Of a function, which is called on workers' threads. It gives each attachment once, with its hook, and sees to it that none is left in
+    /// the way which it does not give.
+    pub fn new(
+        inherit: impl Fn(&str, Option<Hook>) -> Option<(OwnedFd, Hook)> + Send + Sync + 'static,
+    ) -> Self {
+        Self(Arc::new(inherit))
+    }
+}
+
+impl fmt::Debug for Legacy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Legacy")
+    }
+}
+
 /// A queue of an interface.
 pub struct AfXdp {
     name: String,
@@ -315,14 +338,21 @@ fn other_mode(config: &Config, hook: Hook, zero_copy: bool) -> Option<&'static s
 
 fn attach(config: &Config, commons: &Commons) -> Result<Redirect, SetupError> {
     let interface = &config.interface;
+    let load = |loader: &Loader, frames| (loader.load)(interface, frames);
     let attach = |hook| match commons.loader() {
-        Some(loader) => Redirect::attach_program(interface, hook, |f| (loader.load)(interface, f)),
+        Some(loader) => Redirect::attach_program(interface, hook, |frames| load(loader, frames)),
         None => Redirect::attach(interface, hook, QUEUES),
     };
-    let redirect = match config.hook {
-        Some(hook) => attach(hook),
-        None if config.mode == Mode::ZeroCopy => attach(Hook::Native),
-        None => attach(Hook::Native).or_else(|_| attach(Hook::Generic)),
+    let replace = |(link, hook)| match commons.loader() {
+        Some(l) => Redirect::replace_program(interface, link, hook, |frames| load(l, frames)),
+        None => Redirect::replace(interface, link, hook, QUEUES),
+    };
+    let hook = config.hook.or((config.mode == Mode::ZeroCopy).then_some(Hook::Native));
+    let left = commons.legacy().and_then(|legacy| (legacy.0)(interface, hook));
+    let redirect = match (left, hook) {
+        (Some(left), _) => replace(left),
+        (None, Some(hook)) => attach(hook),
+        (None, None) => attach(Hook::Native).or_else(|_| attach(Hook::Generic)),
     }?;
     if let Some(keeper) = commons.keeper() {
         keeper.keep(interface, &redirect).map_err(|source| SetupError {

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringway_engine::PortSpec;
-use ringway_engine::ports::af_xdp::Keeper;
+use ringway_engine::ports::af_xdp::{Keeper, Legacy};
 use ringway_gateway::words::counted;
-use ringway_kernel::dead_engines;
+use ringway_host::links::{self, XdpMode};
+use ringway_kernel::{DeadEngine, dead_engines};
+use ringway_xsk::Hook;
 
 use crate::exit;
 
@@ -33,23 +36,82 @@ impl Queues {
 /// Has programs outlive the engine if it is killed.
 pub fn keeper() -> Keeper {
     Keeper::new(|interface, link| {
-        let index = ringway_host::links::by_name(interface).map_err(io::Error::other)?.ifindex;
+        let index = links::by_name(interface).map_err(io::Error::other)?.ifindex;
         Ok(Box::new(ringway_kernel::keep(index, link).map_err(io::Error::other)?))
     })
 }
 
-/// Takes off what dead engines have left, so that there is room for ours.
-pub fn clear(queues: &Queues) -> anyhow::Result<()> {
-    for interface in queues.0.keys() {
-        // Whoever opens it says that it is not there.
-        let Ok(link) = ringway_host::links::by_name(interface) else { continue };
-        for dead in dead_engines(link.ifindex)? {
-            let dropped = counted(usize::try_from(dead.dropped_packets()?)?, "packet");
-            exit::say(format_args!(
-                "warn: {interface}: an engine was killed here, and its program has dropped {dropped} since: it is taken off now"
-            ));
-            dead.remove()?;
+/// What dead engines have left, by interface.
+#[derive(Clone, Default)]
+pub struct Dead(Arc<Mutex<BTreeMap<String, Vec<Left>>>>);
+
+struct Left {
+    engine: DeadEngine,
+    /// A program of ours has taken the place of its program.
+    inherited: bool,
+}
+
+impl Dead {
+    /// Looks for them.
+    pub fn find(queues: &Queues) -> anyhow::Result<Self> {
+        let mut found = BTreeMap::new();
+        for interface in queues.0.keys() {
+            // Whoever opens it says that it is not there.
+            let Ok(link) = links::by_name(interface) else { continue };
+            let engines = dead_engines(link.ifindex)?.into_iter();
+            let left = engines.map(|engine| Left { engine, inherited: false }).collect();
+            found.insert(interface.clone(), left);
         }
+        Ok(Self(Arc::new(Mutex::new(found))))
     }
-    Ok(())
+
+    /// Has programs take the places of theirs where they run at the same hook, and takes them off where not.
+    pub fn legacy(&self) -> Legacy {
+        let dead = self.clone();
+        Legacy::new(move |interface, wanted| {
+            let mut dead = dead.lock();
+            let left = dead.get_mut(interface)?;
+            let found = hook(interface).filter(|hook| wanted.is_none_or(|wanted| wanted == *hook));
+            let fits = found.and_then(|hook| {
+                let one = left.iter_mut().find(|one| !one.inherited)?;
+                let link = one.engine.attachment().ok()??;
+                one.inherited = true;
+                Some((link, hook))
+            });
+            let others = left.iter().filter(|one| !one.inherited);
+            others.for_each(|one| one.engine.detach());
+            fits
+        })
+    }
+
+    /// Says what they have dropped, and forgets them.
+    pub fn bury(&self) -> anyhow::Result<()> {
+        for (interface, left) in std::mem::take(&mut *self.lock()) {
+            for Left { engine, inherited } in left {
+                if !inherited {
+                    engine.detach();
+                }
+                let dropped = counted(usize::try_from(engine.dropped_packets()?)?, "packet");
+                exit::say(format_args!(
+                    "warn: {interface}: an engine was killed here, and its program has dropped {dropped} since; this one has taken its place"
+                ));
+                engine.remove()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Left>>> {
+        // Whoever panicked left a map behind that is whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Where a program runs on an interface, if one does.
+fn hook(interface: &str) -> Option<Hook> {
+    match links::by_name(interface).ok()?.xdp.first()?.mode {
+        XdpMode::Native => Some(Hook::Native),
+        XdpMode::Generic => Some(Hook::Generic),
+        XdpMode::Hardware => None,
+    }
 }

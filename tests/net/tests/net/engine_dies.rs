@@ -5,6 +5,10 @@ use std::io::{ErrorKind, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::UdpSocket;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use ringway_net_tests::{SOON, binary, needs_root, ringway};
@@ -114,6 +118,78 @@ fn a_dead_engines_packets_are_dropped() -> Result<()> {
     wait_until("what no engine wants", SOON, || {
         tell(&client).is_ok() && has_got(&socket).is_ok_and(|got| got)
     })?;
+    Ok(())
+}
+
+/// Numbers its datagrams, one each hundred microseconds, until it is told to stop. How many were sent.
+fn flood(client: &Namespace, stop: &AtomicBool) -> Result<u64> {
+    client.run(|| {
+        let socket = UdpSocket::bind("10.8.0.2:0")?;
+        socket.connect("10.8.0.1:7")?;
+        let mut number = 0_u64;
+        while !stop.load(Relaxed) {
+            socket.send(&number.to_be_bytes())?;
+            number += 1;
+            thread::sleep(Duration::from_micros(100));
+        }
+        Ok(number)
+    })?
+}
+
+/// The first and the last of those that the kernel has got, and how many, until it is told to stop.
+fn passed(socket: &UdpSocket, stop: &AtomicBool) -> (Vec<u64>, usize) {
+    let (mut ends, mut count, mut number) = (Vec::new(), 0, [0; 8]);
+    loop {
+        let told = stop.load(Relaxed);
+        while let Ok(8) = socket.recv(&mut number) {
+            count += 1;
+            ends.truncate(1);
+            ends.push(u64::from_be_bytes(number));
+        }
+        if told {
+            return (ends, count);
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a dead engine's program drops, the next engine's answers, or drops until it can: between the two nothing goes to the kernel.
+#[test]
+fn nothing_passes_while_the_next_engine_starts() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let socket = beneath(&ours)?;
+    let echoes = || echo(&client, "10.8.0.1:7").is_ok_and(|back| back);
+    // The rules that make a difference to which program it is.
+    let all = [&DROPS[..5], &DROPS[7..9]].concat();
+    let some = DROPS[..9].to_vec();
+    for (dead, next) in [(&some, &some), (&some, &all), (&all, &some)] {
+        let dead = start(&ours, dead)?;
+        wait_until("an echo", SOON, echoes)?;
+        killed(dead)?;
+        let stop = AtomicBool::new(false);
+        let (next, sent, (ends, count)) = thread::scope(|scope| {
+            let flood = scope.spawn(|| flood(&client, &stop));
+            let passed = scope.spawn(|| passed(&socket, &stop));
+            let next = start(&ours, next).and_then(|next| {
+                wait_until("an echo of the next one", SOON, echoes)?;
+                Ok(next)
+            });
+            stop.store(true, Relaxed);
+            (next, flood.join(), passed.join().unwrap_or_default())
+        });
+        let (next, sent) = (next?, sent.unwrap_or(Ok(0))?);
+        ensure!(
+            sent > 0 && count == 0,
+            "{count} of {sent} went to the kernel: {ends:?}\n{}",
+            next.log()
+        );
+        ensure!(next.log().contains("and its program has dropped"), "{}", next.log());
+        end(next)?;
+        wait_until("what no engine wants", SOON, || {
+            tell(&client).is_ok() && has_got(&socket).is_ok_and(|got| got)
+        })?;
+    }
     Ok(())
 }
 
