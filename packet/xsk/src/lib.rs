@@ -128,7 +128,7 @@
 //! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
 //!
 //! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), drivers tell what they know of a packet (6.3), something can be
-//! asked as it is sent (6.11), and a system call sends more (6.17).
+//! asked as it is sent (6.11), a successor takes sockets over (6.4), and a system call sends more (6.17).
 //!
 //! # Rings alone
 //!

@@ -73,6 +73,8 @@ pub enum Cause {
     Down,
     /// 64 queues of the pool are open.
     TooManyQueues,
+    /// The socket is bound already, and the kernel maps its rings no more.
+    Bound,
     /// What was asked for was granted, but not as asked.
     NotGranted,
     /// None of these.
@@ -103,6 +105,7 @@ impl fmt::Display for Cause {
             Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",
             Cause::Down => "the interface is down; `ip link set IFACE up`",
             Cause::TooManyQueues => "64 queues of this pool are open already; close one, or use another pool",
+            Cause::Bound => "the socket is bound, and this kernel maps its rings only before (it takes Linux 6.4): end the other program, and start anew",
             Cause::NotGranted => "the kernel granted another mode than was asked for: another socket of this UMEM is open already; open those that ask first",
             Cause::Other => "see the error of the kernel",
         })
@@ -140,6 +143,7 @@ fn cause(step: Step, error: i32) -> Cause {
         (Step::Open, libc::EPERM) => Cause::NoPermission("CAP_NET_RAW"),
         (Step::Open, libc::EAFNOSUPPORT) => Cause::NoKernelSupport,
         (Step::Register, libc::ENOBUFS) => Cause::MemoryLocked,
+        (Step::Ring, libc::EBUSY) => Cause::Bound,
         (Step::Bind, libc::EBUSY) => Cause::QueueTaken,
         (Step::Bind, libc::EINVAL) => Cause::NoQueue,
         (Step::Bind | Step::Attach, libc::ENODEV) => Cause::NoInterface,

@@ -222,9 +222,10 @@ impl Socket {
             move |e| SetupError::new(step, on, e)
         };
         mapped::make(fd.as_fd(), config).map_err(failed(Step::Ring))?;
+        // Before it is bound: afterwards it takes Linux 6.4 (xsk_mmap, net/xdp/xsk.c).
+        let (rings, places) = mapped::rings(&fd, config).map_err(failed(Step::Ring))?;
         let mut granted = bind(&fd, pool, ifindex, queue, config)
             .map_err(|(step, e)| SetupError::new(step, &on, e))?;
-        let (rings, places) = mapped::rings(&fd, config).map_err(failed(Step::Ring))?;
         granted.zero_copy = zero_copy(fd.as_fd()).map_err(failed(Step::Option))?;
         if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
             return Err(SetupError::of(Step::Bind, on, Cause::NotGranted));
@@ -268,7 +269,7 @@ impl Socket {
         LeftSocket { on, slots, usage: self.usage(), granted, left: Queue::leave_queue(self) }
     }
 
-    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability. To be used once the memory is claimed.
+    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability, and Linux 6.4. To be used once the memory is claimed.
     ///
     /// # Errors
     /// See [`SetupError`].

@@ -54,10 +54,12 @@ fn what_the_driver_knows() {
         drop((socket, redirect));
         pair.right.enter().unwrap();
         for asks in [false, true] {
-            let redirect = match asks {
-                true => Redirect::attach_with_hints("eth0", 4, HintKinds::ALL).unwrap(),
-                false => Redirect::attach("eth0", Hook::Native, 4).unwrap(),
-            };
+            // Other tests' children have the former attachment open until they are programs of their own.
+            let redirect = wait_for("the former program's end", SOON, || match asks {
+                true => Redirect::attach_with_hints("eth0", 4, HintKinds::ALL),
+                false => Redirect::attach("eth0", Hook::Native, 4),
+            })
+            .unwrap();
             assert_eq!(redirect.hints().is_some(), asks);
             let mut socket = Socket::open(&pool, "eth0", 0, &SocketConfig::default()).unwrap();
             redirect.map().insert(0, &socket).unwrap();
