@@ -15,7 +15,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
-    for name in ["root", "gateway", "capture", "losses", "decap", "probe", "rings", "steer"] {
+    for name in
+        ["root", "gateway", "capture", "losses", "decap", "probe", "rings", "steer", "drops"]
+    {
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(PathBuf::from(clang));

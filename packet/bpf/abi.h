@@ -647,6 +647,31 @@ struct rw_steer {
 	struct rw_steer_rule rule[RW_MAX_STEER_RULES];
 };
 
+/* What drops.bpf.c counts, of one network namespace. */
+enum rw_seen {
+	RW_SEEN_RECEIVED,  /* handed to the stack by this device, after GRO */
+	RW_SEEN_PASSED_ON, /* came in by this device, and is put before another's queue */
+	RW_SEEN_QUEUED,	   /* put before this device's queue */
+	RW_SEEN_LOST,	   /* came in by this device, and freed for a reason */
+	RW_SEEN_LOST_NEAR, /* freed at this device: before the stack knew of it, or of this host's own */
+};
+
+struct rw_seen_key {
+	__u64 location; /* of what was lost: the address in the kernel that freed it */
+	__u32 ifindex;
+	__u32 reason;	/* enum skb_drop_reason of the running kernel */
+	__u32 protocol; /* EtherType */
+	__u32 seen;	/* enum rw_seen */
+};
+
+#define RW_MAX_SEEN 4096 /* reasons by location, protocol and device */
+
+/* By CPU. */
+struct rw_seen_count {
+	__u64 packets;
+	__u64 segments; /* as GRO or the sender joined them: at least one a packet */
+};
+
 /* Written once a second by the daemon: who looks after this node. */
 struct rw_daemon {
 	__u64 pid;
@@ -666,6 +691,7 @@ _Static_assert(RW_MAX_BACKENDS == 1 << RW_BACKEND_BITS, "backend index");
 _Static_assert(sizeof(struct rw_ring) == 131076, "layout");
 _Static_assert(sizeof(struct rw_track_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_capture_record) == 40, "layout");
+_Static_assert(sizeof(struct rw_seen_key) == 24, "no padding: it is a key");
 _Static_assert(RW_REASONS <= 64, "rw_capture has a bit for each");
 _Static_assert((RW_CAPTURE_BYTES & (RW_CAPTURE_BYTES - 1)) == 0, "a power of two");
 

@@ -32,12 +32,14 @@ static DECAP_OBJECT: &Embedded<[u8]> =
 static RINGS_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/rings.bpf.o")) };
 
+static DROPS_OBJECT: &Embedded<[u8]> =
+    &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/drops.bpf.o")) };
 static STEER_OBJECT: &Embedded<[u8]> =
     &Embedded { bytes: *include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o")) };
 
 /// Every object file of the packet path, by the name of its source in packet/bpf: for checks
 /// that load them all, say on another kernel.
-pub fn objects() -> [(&'static str, &'static [u8]); 8] {
+pub fn objects() -> [(&'static str, &'static [u8]); 9] {
     [
         ("root", &ROOT_OBJECT.bytes),
         ("gateway", &GATEWAY_OBJECT.bytes),
@@ -47,6 +49,7 @@ pub fn objects() -> [(&'static str, &'static [u8]); 8] {
         ("probe", &PROBE_OBJECT.bytes),
         ("rings", &RINGS_OBJECT.bytes),
         ("steer", &STEER_OBJECT.bytes),
+        ("drops", &DROPS_OBJECT.bytes),
     ]
 }
 
@@ -59,6 +62,7 @@ const TRACE: &str = ".data.trace";
 const BUDGET: &str = "icmp_budget";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
+const DROPS: &str = "ringway_seen_*";
 const COPY_RING: &str = "ringway_copy_ring";
 
 /// The gateway's programs, each for the slot of its name.
@@ -254,6 +258,21 @@ pub(crate) fn load_probe<const N: usize>(
         ObjectBuilder::default().open_memory(&PROBE_OBJECT.bytes).map_err(load_error(name))?;
     let object = load(name, open)?;
     Ok((program(&object, name)?, maps_of(&object, maps)?))
+}
+
+/// Loads the programs that tell what becomes of packets in a network namespace, by its inode; with these of their maps.
+pub(crate) fn load_drops<const N: usize>(
+    netns: u32,
+    maps: [&str; N],
+) -> Result<(Object, [MapHandle; N])> {
+    let failed = load_error(DROPS);
+    let mut open = ObjectBuilder::default().open_memory(&DROPS_OBJECT.bytes).map_err(&failed)?;
+    let mut constants =
+        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
+    constants.set_initial_value(&netns.to_ne_bytes()).map_err(&failed)?;
+    let object = load(DROPS, open)?;
+    let maps = maps_of(&object, maps)?;
+    Ok((object, maps))
 }
 
 /// Loads the program that brings packets into sockets, with these of its maps. `frags`: for packets of several buffers,
