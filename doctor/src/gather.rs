@@ -6,14 +6,19 @@ mod tools;
 
 use std::fs;
 
-use ringway_host::{Host, Source, counters, qdiscs, sockets, xdp_features, xdp_sockets};
+use ringway_host::{Host, Source, counters, qdiscs, queues, sockets, xdp_features, xdp_sockets};
 
 use crate::Sample;
 
 pub use processes::{PROCESSES, Process};
 
+/// Queues for received packets, and who polls them.
+pub const QUEUES: &str = "/netlink/queues.json";
+/// What they counted.
+pub const QUEUE_COUNTS: &str = "/netlink/queue_counts.json";
+
 /// What counts, and so is read twice.
-const COUNTERS: [&str; 10] = [
+const COUNTERS: [&str; 12] = [
     "/proc/stat",
     "/proc/softirqs",
     "/proc/interrupts",
@@ -21,6 +26,8 @@ const COUNTERS: [&str; 10] = [
     "/proc/net/snmp",
     "/proc/net/snmp6",
     "/proc/net/netstat",
+    "/proc/net/udp",
+    "/proc/net/udp6",
     "/proc/net/stat/nf_conntrack",
     "/proc/net/stat/arp_cache",
     "/proc/net/stat/ndisc_cache",
@@ -70,8 +77,11 @@ pub fn gather_counters() -> Sample {
 
 /// Everything: the second.
 pub fn gather() -> Sample {
-    let mut sample = Sample::default();
-    counted(&mut sample);
+    complete(gather_counters())
+}
+
+/// Everything, with counters that were read just now.
+pub fn complete(mut sample: Sample) -> Sample {
     FILES.iter().for_each(|path| file(&mut sample, path));
     SETTINGS.iter().for_each(|directory| settings(&mut sample, directory));
     let host = Host::live();
@@ -92,10 +102,8 @@ pub fn gather() -> Sample {
     tools::rules(&mut sample);
     let local = host.local_ports();
     sample.put_json("/netlink/sockets.json", local.and_then(sockets::tcp));
-    match xdp_features::all() {
-        Ok(None) => sample.miss("/netlink/xdp_features.json", "this kernel does not tell"),
-        told => sample.put_json("/netlink/xdp_features.json", told),
-    }
+    told(&mut sample, "/netlink/xdp_features.json", xdp_features::all());
+    told(&mut sample, QUEUES, queues::all());
     sample.put_json(ringway_host::NETWORK, network);
     sample
 }
@@ -106,6 +114,19 @@ fn counted(sample: &mut Sample) {
     sample.put_json("/netlink/qdiscs.json", qdiscs::all());
     sample.put_json("/netlink/xdp_sockets.json", xdp_sockets::all());
     devices::statistics(sample);
+    told(sample, QUEUE_COUNTS, queues::counts());
+}
+
+/// What some kernels do not tell.
+fn told<T: serde::Serialize, E: ToString>(
+    sample: &mut Sample,
+    path: &str,
+    answer: Result<Option<T>, E>,
+) {
+    match answer {
+        Ok(None) => sample.miss(path, "this kernel does not tell"),
+        answer => sample.put_json(path, answer),
+    }
 }
 
 /// One file. That there is none is said by its absence.

@@ -30,6 +30,7 @@ mod check;
 mod collection;
 mod facts;
 mod gather;
+pub mod path;
 mod report;
 pub mod rules;
 mod sample;
@@ -43,7 +44,7 @@ pub use check::{
 };
 pub use collection::{Collection, Error};
 pub use facts::Facts;
-pub use gather::{gather, gather_counters};
+pub use gather::{complete, gather, gather_counters};
 pub use report::{Finding, Report, judge};
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

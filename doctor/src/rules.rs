@@ -82,6 +82,8 @@ mod xsk_rings;
 
 use crate::Check;
 
+pub(crate) use queue_balance::of_queue as counts_a_queue;
+
 /// All of them, by number. 25 is no check: that a line of softnet_stat is not its processor is seen to by `Facts`.
 pub const ALL: &[Check] = &[
     nic_rings::CHECK,

@@ -2,25 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use netlink_sys::protocols::NETLINK_GENERIC;
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::{Message, Netlink, Request, attributes, u16_of, u32_of, u64_of};
-use crate::{Error, Result};
+use crate::Result;
+use crate::netdev::{HEADER, Netdev};
+use crate::netlink::{Message, attributes, u32_of, u64_of};
 
-// linux/genetlink.h, linux/netdev.h
-const GENL_ID_CTRL: u16 = 16;
-const CTRL_CMD_GETFAMILY: u8 = 3;
-const CTRL_ATTR_FAMILY_ID: u16 = 1;
-const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+// linux/netdev.h
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
-/// Length of struct genlmsghdr: command, version, reserved.
-const HEADER: usize = 4;
 /// NETDEV_XDP_ACT_BASIC: a program runs in the driver.
 pub const NATIVE: u64 = 1;
 
@@ -63,24 +57,10 @@ pub fn all() -> Result<Option<BTreeMap<u32, u64>>> {
 
 /// By interface index; `None` where this kernel does not tell (before 6.3).
 pub fn devices() -> Result<Option<BTreeMap<u32, Features>>> {
-    let mut netlink = Netlink::of(NETLINK_GENERIC, &[])?;
-    let request = Request::new(GENL_ID_CTRL, libc::NLM_F_REQUEST, &[CTRL_CMD_GETFAMILY, 1, 0, 0])
-        .attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
-    let family = match netlink.get("looking for the netlink family netdev", request, family) {
-        Err(Error::Netlink { source, .. }) if source.raw_os_error() == Some(libc::ENOENT) => {
-            return Ok(None);
-        }
-        found => found?,
-    };
-    let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
-    let request = || Request::new(family, flags, &[NETDEV_CMD_DEV_GET, 1, 0, 0]);
-    let devices = netlink.dump("listing what drivers can do with XDP", request, device)?;
+    let Some(mut netdev) = Netdev::open()? else { return Ok(None) };
+    let what = "listing what drivers can do with XDP";
+    let devices = netdev.dump(what, NETDEV_CMD_DEV_GET, None, device)?;
     Ok(Some(devices.into_iter().collect()))
-}
-
-fn family(message: Message) -> Option<u16> {
-    let mut found = attributes(message.body.get(HEADER..)?);
-    u16_of(found.find(|a| a.kind == CTRL_ATTR_FAMILY_ID)?.data)
 }
 
 fn device(message: Message) -> Option<(u32, Features)> {
@@ -100,6 +80,7 @@ fn device(message: Message) -> Option<(u32, Features)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netlink::Request;
 
     #[test]
     fn loopback_has_no_native_xdp() {

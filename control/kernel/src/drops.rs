@@ -27,6 +27,10 @@ pub struct Drops {
     _object: Object,
 }
 
+/// What was counted up to a moment.
+#[derive(Debug, Default)]
+pub struct Counted(BTreeMap<Vec<u8>, Vec<(u64, u64)>>);
+
 /// Where a packet was seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum At {
@@ -78,13 +82,22 @@ impl Drops {
         Ok(Self { links, seen, unseen, _object: object })
     }
 
-    /// Stops, and tells what was seen, and how many packets there was no room to count.
+    /// What has been counted so far, for [`Drops::stop`] to begin from.
     ///
     /// # Errors
     /// Where the kernel does not tell.
-    pub fn stop(mut self) -> Result<(Vec<Seen>, u64)> {
+    pub fn counted(&self) -> Result<Counted> {
+        let keys = self.seen.keys().map(|key| Ok((key.clone(), self.at(&key)?)));
+        Ok(Counted(keys.collect::<Result<_>>()?))
+    }
+
+    /// Stops, and tells what was seen since, and how many packets there was no room to count.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn stop(mut self, since: &Counted) -> Result<(Vec<Seen>, u64)> {
         self.links.clear();
-        let counted = self.counted()?;
+        let counted = self.since(since)?;
         let reasons = reasons()?;
         let locations = counted.iter().map(|(key, ..)| key.location).filter(|at| *at != 0);
         let functions = functions(&locations.collect::<Vec<_>>());
@@ -105,23 +118,34 @@ impl Drops {
         Ok((counted.into_iter().filter_map(one).collect(), unseen.iter().sum()))
     }
 
-    fn counted(&self) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
+    fn since(&self, since: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
         let mut all = Vec::new();
-        for bytes in self.seen.keys() {
-            let values = self.seen.lookup_percpu(&bytes, MapFlags::ANY);
-            let values = values.map_err(map_error("read", "seen"))?.unwrap_or_default();
-            let values: Vec<rw_seen_count> = values
-                .iter()
-                .filter_map(|value| rw_seen_count::read_from_bytes(value).ok())
-                .collect();
+        for (bytes, now) in self.counted()?.0 {
             let key = rw_seen_key::read_from_bytes(&bytes).map_err(|_| Error::Content {
                 map: "seen".into(),
                 detail: format!("a key of {} bytes", bytes.len()),
             })?;
-            let packets = values.iter().map(|value| value.packets).collect();
-            all.push((key, packets, values.iter().map(|value| value.segments).sum()));
+            let before = since.0.get(&bytes);
+            let was = |cpu: usize| before.and_then(|before| before.get(cpu)).copied();
+            let by_cpu = now.iter().enumerate().map(|(cpu, (packets, segments))| {
+                let was = was(cpu).unwrap_or_default();
+                (packets - was.0, segments - was.1)
+            });
+            let (packets, segments): (Vec<u64>, Vec<u64>) = by_cpu.unzip();
+            if packets.iter().any(|packets| *packets > 0) {
+                all.push((key, packets, segments.iter().sum()));
+            }
         }
         Ok(all)
+    }
+
+    /// Packets and segments by processor.
+    fn at(&self, key: &[u8]) -> Result<Vec<(u64, u64)>> {
+        let values = self.seen.lookup_percpu(key, MapFlags::ANY);
+        let values = values.map_err(map_error("read", "seen"))?.unwrap_or_default();
+        let value = |bytes: &Vec<u8>| rw_seen_count::read_from_bytes(bytes).ok();
+        let values = values.iter().filter_map(value);
+        Ok(values.map(|count| (count.packets, count.segments)).collect())
     }
 }
 

@@ -48,7 +48,7 @@ mod upgrade;
 pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
 pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use detach::{Detached, detach};
-pub use drops::{At, Drops, Seen};
+pub use drops::{At, Counted, Drops, Seen};
 pub use error::{Error, Result};
 pub use explain::{Entry, Explained, Explainer, FlowFound, RingAsked};
 pub use flows::{BackendFlows, FlowCounts, NatFlow, NatFlows, Place, is_udp};

@@ -23,6 +23,8 @@ pub struct Softnet {
     pub dropped: Counter,
     /// Times that work was left over when the budget was spent.
     pub squeezed: Counter,
+    /// Times that another processor asked it to take packets (RPS).
+    pub asked_by_rps: Counter,
     /// Packets that flow limits dropped.
     pub flow_limited: Counter,
     /// Packets waiting.
@@ -71,6 +73,7 @@ impl Facts {
                 processed: at(0),
                 dropped: at(1),
                 squeezed: at(2),
+                asked_by_rps: at(9),
                 flow_limited: at(10),
                 backlog: now[11],
             }

@@ -54,7 +54,7 @@ fn look(facts: &Facts) -> Looked {
 }
 
 /// `rx_queue_0_packets` (ixgbe, virtio, ena), `rx0_packets` (mlx5), `rx-0.packets` (i40e), `[0]: rx_ucast_packets` (bnxt).
-fn of_queue(counter: &str) -> bool {
+pub fn of_queue(counter: &str) -> bool {
     let digit = counter.chars().any(|c| c.is_ascii_digit());
     let receives = counter.contains("rx") && !counter.contains("xdp") && !counter.contains("xsk");
     digit && receives && counter.ends_with("packets")

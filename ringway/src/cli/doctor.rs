@@ -17,7 +17,8 @@ use super::OutputArgs;
     interfaces. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
     ringway doctor --explain listen-overflows\n  ringway doctor --only listen-overflows,79 --interval 10\n  \
     ringway doctor --fix-script fix.sh -o json > before.json; sh fix.sh; ringway doctor --since before.json\n  \
-    ringway doctor --collect host.tar; ringway doctor --from host.tar"
+    ringway doctor --collect host.tar; ringway doctor --from host.tar\n  \
+    ringway doctor --path eth0 --interval 10"
 )]
 pub struct DoctorArgs {
     /// Seconds between the two looks: 0.1 to 3600.
@@ -48,6 +49,11 @@ pub struct DoctorArgs {
     /// Say what changed since an earlier run, of which this is the JSON.
     #[arg(long, value_name = "FILE.json")]
     pub since: Option<PathBuf>,
+    /// Draw the road of packets that an interface receives instead: queues, processors, steps, and where how many are lost. As
+    /// root the kernel's reasons are counted meanwhile.
+    #[arg(long, value_name = "INTERFACE",
+        conflicts_with_all = ["only", "profile", "all", "explain", "collect", "fix_script", "since"])]
+    pub path: Option<String>,
     /// Replace files that are there; without, that is refused.
     #[arg(long)]
     pub overwrite: bool,

@@ -1,6 +1,8 @@
 //! `ringway doctor`: collects, asks the rules, prints what they find.
 
 mod explain;
+mod path;
+mod picture;
 mod render;
 
 use std::fs::{self, File};
@@ -45,6 +47,9 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     if let Some(wanted) = &args.explain {
         return explain::main(wanted, args.output.output);
     }
+    if let Some(interface) = &args.path {
+        return path::main(interface, args);
+    }
     // What is wrong with it is said before anybody waits.
     let earlier = args.since.as_deref().map(earlier).transpose()?;
     let collection = collection(args)?;
@@ -78,11 +83,19 @@ fn asked(args: &DoctorArgs) -> Vec<&'static Check> {
 
 fn collection(args: &DoctorArgs) -> anyhow::Result<Collection> {
     let Some(path) = &args.from else {
-        if io::stderr().is_terminal() {
-            exit::say(format_args!("looking for {:.1} s ...", args.interval.as_secs_f64()));
-        }
+        say_how_long(args);
         return Ok(Collection::live(args.interval));
     };
+    read(path)
+}
+
+fn say_how_long(args: &DoctorArgs) {
+    if io::stderr().is_terminal() {
+        exit::say(format_args!("looking for {:.1} s ...", args.interval.as_secs_f64()));
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<Collection> {
     let shown = path.display();
     let file = File::open(path).map_err(|error| {
         Error::configuration(format!("{shown}: {error}"), "name a file that --collect wrote")

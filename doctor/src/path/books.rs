@@ -1,0 +1,375 @@
+//! What came in, what became of it, and what does not add up.
+
+use std::collections::BTreeMap;
+
+use ringway_host::counters::Stats;
+use ringway_host::links::XdpMode;
+use serde::Serialize;
+
+use super::steps::after_queue;
+use super::{Look, Loss, Reached, Scope, SeenAt, Step, counters};
+use crate::Unknown;
+
+/// EtherTypes of IP.
+const IP: [u16; 2] = [0x0800, 0x86dd];
+
+/// Received packets, and what became of them: what came in is the sum of all but `others`, which came in by other interfaces
+/// and is in these sums.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Books {
+    /// Came in, lost in the ring or not.
+    pub received: u64,
+    /// Received by other interfaces, and counted below; absent where they were told apart.
+    pub others: Option<u64>,
+    /// Lost, at all steps.
+    pub lost: u64,
+    /// An XDP program dropped, sent back or redirected them.
+    pub taken_by_xdp: u64,
+    /// Went on as part of another packet (GRO).
+    pub joined: u64,
+    /// Put before another interface's queue.
+    pub passed_on: Option<u64>,
+    /// Handed up to the bridge or bond that it is a port of.
+    pub handed_up: Option<u64>,
+    /// Reached a socket, or what in the kernel answers without one.
+    pub delivered: Option<u64>,
+    /// What is left; negative: more became of packets than came in. Absent where one of these is not known.
+    pub rest: Option<i64>,
+    /// The same of what came in, in percent.
+    pub rest_percent: Option<f64>,
+}
+
+/// Steps with what reached them and what was lost.
+pub(super) fn steps(look: &Look) -> Vec<Reached> {
+    let (before, after) = (&look.before, &look.after);
+    let mut lost: BTreeMap<Step, Vec<Loss>> = BTreeMap::new();
+    lost.insert(Step::Ring, counters::of_ring(before, after));
+    match &look.trace {
+        Some(_) => {
+            for (step, loss) in traced(look, look.interface.link.ifindex) {
+                lost.entry(step).or_default().push(loss);
+            }
+        }
+        None => untraced(look, &mut lost),
+    }
+    let taken = driver_xdp(look);
+    if !taken.is_empty() {
+        // What the driver counts, the trace may have seen as well.
+        let seen = lost.remove(&Step::Xdp).unwrap_or_default().into_iter().map(Loss::uncounted);
+        lost.insert(Step::Xdp, taken.into_iter().chain(seen).collect());
+    }
+    let sockets = counters::sockets(look.facts).into_iter().map(Loss::uncounted);
+    lost.entry(Step::Socket).or_default().extend(sockets);
+    let order =
+        [Step::Ring, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
+    let one = |step: Step| {
+        let mut losses = lost.remove(&step).unwrap_or_default();
+        losses.retain(|loss| loss.packets > 0);
+        losses.sort_by_key(|loss| (!loss.counted, std::cmp::Reverse(loss.packets)));
+        let counted = losses.iter().filter(|loss| loss.counted).map(|loss| loss.packets);
+        let (packets, scope) = reached(look, step);
+        Reached { step, packets, scope, lost: counted.sum(), losses }
+    };
+    let steps = order.into_iter().map(one);
+    steps.filter(|one| one.step != Step::Copy || !one.losses.is_empty()).collect()
+}
+
+/// Losses on the receive road that were seen at tracepoints.
+fn traced(look: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
+    let Some(trace) = &look.trace else { return Vec::new() };
+    let mut found = Vec::new();
+    for at in [SeenAt::Lost, SeenAt::LostNear] {
+        for seen in trace.at(at, ifindex) {
+            let step = match at {
+                SeenAt::LostNear => Step::of_near(&seen.reason, &seen.function),
+                _ => match Step::of(&seen.reason, &seen.function) {
+                    // It was to be passed on.
+                    Step::Out => Step::Ip,
+                    step => step,
+                },
+            };
+            if step == Step::Out {
+                continue;
+            }
+            let function = Some(seen.function.clone()).filter(|name| !name.is_empty());
+            let loss = Loss::new(&seen.reason, seen.all(), Scope::Interface);
+            let counted = step != Step::Copy;
+            found.push((step, Loss { function, counted, ..loss }));
+        }
+    }
+    found
+}
+
+/// This host's own packets that were lost on their way out of the interface.
+pub(super) fn lost_out(look: &Look) -> Vec<Loss> {
+    let Some(trace) = &look.trace else { return Vec::new() };
+    let near = trace.at(SeenAt::LostNear, look.interface.link.ifindex);
+    let out = near.filter(|seen| Step::of_near(&seen.reason, &seen.function) == Step::Out);
+    let loss = |seen: &super::Seen| Loss {
+        function: Some(seen.function.clone()),
+        ..Loss::new(&seen.reason, seen.all(), Scope::Interface)
+    };
+    out.map(loss).collect()
+}
+
+fn untraced(look: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
+    let dropped = look.after.rx_dropped.saturating_sub(look.before.rx_dropped);
+    // A full backlog is in here, and so are protocols that nobody speaks; some drivers count what XDP dropped.
+    lost.entry(Step::Stack).or_default().push(Loss::new("rx_dropped", dropped, Scope::Interface));
+    if let Ok(all) = look.facts.softnet() {
+        let sum = |of: fn(&crate::facts::Softnet) -> u64| all.iter().map(of).sum::<u64>();
+        let rows = [
+            ("backlog full (softnet_stat)", sum(|one| one.dropped.delta)),
+            ("flow limit (softnet_stat)", sum(|one| one.flow_limited.delta)),
+        ];
+        let rows = rows.map(|(what, n)| Loss::new(what, n, Scope::Machine).uncounted());
+        lost.entry(Step::Stack).or_default().extend(rows);
+    }
+    for (step, loss) in counters::losses(look.facts) {
+        lost.entry(step).or_default().push(loss);
+    }
+}
+
+/// What the driver counts of an XDP program's verdicts, but for those that let packets pass.
+fn driver_xdp(look: &Look) -> Vec<Loss> {
+    const TAKEN: [&str; 7] = [
+        "xdp_drop",
+        "xdp_drops",
+        "xdp_redirect",
+        "xdp_redirects",
+        "xdp_tx",
+        "xdp_tx_xmit",
+        "xdp_aborted",
+    ];
+    let path = format!("/ethtool/{}/statistics.json", look.interface.link.name);
+    let Ok((before, after)) = look.facts.pair::<BTreeMap<String, u64>>(&path) else {
+        return Vec::new();
+    };
+    let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
+    for (name, now) in &after {
+        let Some(what) = TAKEN.iter().find(|what| name.ends_with(*what)) else { continue };
+        let by = now.saturating_sub(before.get(name).copied().unwrap_or(*now));
+        let sum = sums.entry(what).or_default();
+        // mlx5 has both: rx_xdp_drop, and rx0_xdp_drop of each queue.
+        let of_queue = name.chars().any(|c| c.is_ascii_digit());
+        if of_queue { sum.0 += by } else { sum.1 += by }
+    }
+    let loss = |(what, (queues, all)): (&str, (u64, u64))| {
+        Loss::new(what, if all > 0 { all } else { queues }, Scope::Interface)
+    };
+    sums.into_iter().map(loss).filter(|loss| loss.packets > 0).collect()
+}
+
+fn reached(look: &Look, step: Step) -> (Option<u64>, Scope) {
+    let ip = counters::ip(look.facts).ok();
+    let ifindex = look.interface.link.ifindex;
+    let received = look.after.rx_packets - look.before.rx_packets;
+    let trace = look.trace.as_ref();
+    let of_trace = |wanted: &dyn Fn(u16) -> bool| {
+        let all = trace?.at(SeenAt::Received, ifindex);
+        Some(all.filter(|seen| wanted(seen.protocol)).map(super::Seen::all).sum())
+    };
+    match step {
+        Step::Ring => (Some(offered(look)), Scope::Interface),
+        Step::Xdp => (Some(received), Scope::Interface),
+        Step::Stack => (of_trace(&|_| true), Scope::Interface),
+        Step::Ip if trace.is_some() => (of_trace(&|one| IP.contains(&one)), Scope::Interface),
+        Step::Ip => (ip.map(|ip| ip.received), Scope::Namespace),
+        Step::Protocol => (ip.map(|ip| ip.delivered), Scope::Namespace),
+        _ => (None, Scope::Namespace),
+    }
+}
+
+/// What came in, with what the device lost.
+fn offered(look: &Look) -> u64 {
+    let ring: u64 = counters::of_ring(&look.before, &look.after).iter().map(|l| l.packets).sum();
+    // A veth counts as received what the other end has sent, and that is not what its backlog had no room for
+    // (drivers/net/veth.c, veth_xmit).
+    let backlog: u64 = match look.interface.link.kind.as_deref() {
+        Some("veth") => traced(look, look.interface.link.ifindex)
+            .iter()
+            .filter(|(_, loss)| loss.what == "CPU_BACKLOG")
+            .map(|(_, loss)| loss.packets)
+            .sum(),
+        _ => 0,
+    };
+    look.after.rx_packets - look.before.rx_packets + ring + backlog
+}
+
+/// What it comes to.
+pub(super) fn books(look: &Look, steps: &[Reached]) -> Books {
+    let received = offered(look);
+    let sum = |wanted: &dyn Fn(Step) -> bool| {
+        steps.iter().filter(|one| wanted(one.step)).map(|one| one.lost).sum::<u64>()
+    };
+    let taken_by_xdp = sum(&|step| step == Step::Xdp);
+    let lost = sum(&|step| step != Step::Xdp);
+    let mut books = Books {
+        received,
+        others: None,
+        lost,
+        taken_by_xdp,
+        joined: 0,
+        passed_on: None,
+        handed_up: None,
+        delivered: None,
+        rest: None,
+        rest_percent: None,
+    };
+    let filled = match &look.trace {
+        Some(_) => of_trace(look, steps, &mut books),
+        None => of_counters(look, steps, &mut books),
+    };
+    if filled.is_ok() {
+        close(&mut books);
+    }
+    books
+}
+
+fn close(books: &mut Books) {
+    let came = books.received + books.others.unwrap_or(0);
+    let became = [Some(books.lost), Some(books.taken_by_xdp), Some(books.joined), books.passed_on];
+    let became: u64 = became.into_iter().chain([books.handed_up, books.delivered]).flatten().sum();
+    let rest = came as i64 - became as i64;
+    books.rest = Some(rest);
+    books.rest_percent = Some(rest as f64 * 100.0 / came.max(1) as f64);
+}
+
+/// Of one interface of a trace, by skb: what the stack got.
+struct Own {
+    packets: u64,
+    segments: u64,
+    not_ip: u64,
+    /// Lost before a protocol had it.
+    early: u64,
+    /// Lost after.
+    late: u64,
+    /// Put before another's queue, and not lost there.
+    passed_on: u64,
+}
+
+fn own(look: &Look, ifindex: u32) -> Own {
+    let mut own = Own { packets: 0, segments: 0, not_ip: 0, early: 0, late: 0, passed_on: 0 };
+    let Some(trace) = &look.trace else { return own };
+    for seen in trace.at(SeenAt::Received, ifindex) {
+        own.packets += seen.all();
+        own.segments += seen.segments;
+        own.not_ip += if IP.contains(&seen.protocol) { 0 } else { seen.all() };
+    }
+    let mut behind = 0;
+    for seen in trace.at(SeenAt::Lost, ifindex) {
+        match Step::of(&seen.reason, &seen.function) {
+            Step::Copy => continue,
+            Step::Protocol | Step::Socket if IP.contains(&seen.protocol) => own.late += seen.all(),
+            Step::Out if after_queue(&seen.reason, &seen.function) => {
+                own.early += seen.all();
+                behind += seen.all();
+            }
+            _ => own.early += seen.all(),
+        }
+        if !IP.contains(&seen.protocol) {
+            own.not_ip = own.not_ip.saturating_sub(seen.all());
+        }
+    }
+    own.passed_on = trace.sum(SeenAt::PassedOn, ifindex).saturating_sub(behind);
+    own
+}
+
+fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+    let link = &look.interface.link;
+    let mine = own(look, link.ifindex);
+    let before: u64 = steps.iter().filter(|one| one.step == Step::Ring).map(|one| one.lost).sum();
+    let near: u64 = traced_near(look);
+    // GRO joined at most what the segments show, and no more than what is missing.
+    let missing = books.received.saturating_sub(before + near + books.taken_by_xdp + mine.packets);
+    books.joined = missing.min(mine.segments.saturating_sub(mine.packets));
+    books.passed_on = Some(mine.passed_on);
+    if link.master.is_some() {
+        books.handed_up =
+            Some(mine.packets.saturating_sub(mine.early + mine.late + mine.passed_on));
+        return Ok(());
+    }
+    let ip = counters::ip(look.facts)?;
+    let network = look.facts.network()?;
+    // Each packet that IP delivered came in by one of these.
+    let others = network.interfaces.iter().filter(|one| one.link.ifindex != link.ifindex);
+    let others = others.filter(|one| one.link.master.is_none()).map(|one| {
+        let one = own(look, one.link.ifindex);
+        (one.packets - one.not_ip.min(one.packets)).saturating_sub(one.early + one.passed_on)
+    });
+    let to_protocols = ip.delivered.saturating_sub(others.sum());
+    books.delivered = Some((to_protocols + mine.not_ip).saturating_sub(mine.late));
+    Ok(())
+}
+
+/// Lost before the stack knew of them, XDP's apart.
+fn traced_near(look: &Look) -> u64 {
+    let Some(trace) = &look.trace else { return 0 };
+    let near = trace.at(SeenAt::LostNear, look.interface.link.ifindex);
+    let early = |seen: &&super::Seen| Step::of_near(&seen.reason, &seen.function) == Step::Stack;
+    near.filter(early).map(super::Seen::all).sum()
+}
+
+fn of_counters(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+    let name = &look.interface.link.name;
+    let network = look.facts.network()?;
+    let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
+        look.facts.pair("/netlink/stats.json")?;
+    let of_other = |other: &String| {
+        let received =
+            |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
+        let port = network.interface(other).is_some_and(|one| one.link.master.is_some());
+        if other == name || port { 0 } else { received(&after).saturating_sub(received(&before)) }
+    };
+    books.others = Some(after.keys().map(of_other).sum());
+    let ip = counters::ip(look.facts)?;
+    let late = steps.iter().filter(|one| matches!(one.step, Step::Protocol | Step::Socket));
+    let late: u64 = late.map(|one| one.lost).sum();
+    books.joined = ip.segments.saturating_sub(ip.received);
+    books.passed_on = Some(ip.forwarded);
+    books.delivered = Some(ip.delivered.saturating_sub(late));
+    let became = books.lost + books.taken_by_xdp + ip.forwarded + ip.delivered - late;
+    let came = books.received + books.others.unwrap_or(0);
+    // A sender's own large packets look joined, too.
+    books.joined = books.joined.min(came.saturating_sub(became));
+    Ok(())
+}
+
+/// What to mind about the sums.
+pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
+    let link = &look.interface.link;
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    if let Some(xdp) = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic) {
+        if books.taken_by_xdp == 0 {
+            note(format!(
+                "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted for here; of Ringway's: `ringway status --ledger`",
+                xdp.program
+            ));
+        }
+    }
+    if let Some(master) =
+        link.master.and_then(|index| look.facts.network().ok()?.interface_by_index(index))
+    {
+        note(format!("it is a port of {}: what is handed up goes on there", master.link.name));
+    }
+    if let Some(uncounted) = look.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0) {
+        note(format!(
+            "{uncounted} packets were of more kinds than there is room to count, and are not accounted for"
+        ));
+    }
+    if books.others.is_some_and(|others| others > 0) {
+        note("packets of other interfaces are in counters marked *, and so in the sum".into());
+    }
+    if books.rest.is_some_and(|rest| rest != 0) {
+        let unnamed = if look.trace.is_none() {
+            "rules of nftables and tc drop without a counter; ARP is none of IP's; "
+        } else {
+            ""
+        };
+        note(format!(
+            "not accounted for: {unnamed}counters are read one after the other while packets come; fragments become one packet, broadcasts several"
+        ));
+    }
+    notes
+}

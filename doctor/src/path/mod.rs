@@ -1,0 +1,233 @@
+//! The road of received packets, for one interface: by which queues and processors they come, how many reach each step, and
+//! where they are lost. All of it from two samples, and so of an archive as of this machine.
+//!
+//! ```text
+//! device ─> ring ─> XDP ─> (GRO) ─> stack ─> IP ─> protocol ─> socket
+//! ```
+//! With a [`Trace`] what is lost is known by interface, reason and function. Without, the network namespace's own counters
+//! tell, which hold all of its interfaces together. Either way [`Books`] says what does not add up.
+
+mod books;
+mod counters;
+mod queues;
+mod steps;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+use ringway_host::Interface;
+use ringway_host::counters::Stats;
+use ringway_host::qdiscs::Qdisc;
+use serde::Serialize;
+
+use crate::{Facts, Unknown};
+
+pub use books::Books;
+pub use queues::{Processor, Queue};
+pub use steps::{RECEIVE, SEND, Shown, Step};
+pub use trace::{Seen, SeenAt, TRACE, Trace};
+
+/// What a number is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// The interface.
+    Interface,
+    /// Every interface of the network namespace.
+    Namespace,
+    /// Every interface of the machine.
+    Machine,
+}
+
+/// Packets that were lost, of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Loss {
+    /// The kernel's reason, or its counter.
+    pub what: String,
+    /// The kernel's function that freed them.
+    pub function: Option<String>,
+    /// How many, between the samples.
+    pub packets: u64,
+    /// Of what.
+    pub scope: Scope,
+    /// Whether it is in the sum; false: another line has the same packets.
+    pub counted: bool,
+}
+
+impl Loss {
+    fn new(what: impl Into<String>, packets: u64, scope: Scope) -> Self {
+        Self { what: what.into(), function: None, packets, scope, counted: true }
+    }
+
+    fn uncounted(self) -> Self {
+        Self { counted: false, ..self }
+    }
+}
+
+/// A step of the road.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Reached {
+    /// Which.
+    pub step: Step,
+    /// Packets that reached it; absent where that is not known.
+    pub packets: Option<u64>,
+    /// Of what these are.
+    pub scope: Scope,
+    /// Lost at it: the sum of what is counted below.
+    pub lost: u64,
+    /// What was lost.
+    pub losses: Vec<Loss>,
+}
+
+/// Packets on their way out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Sent {
+    /// Sent by the device.
+    pub packets: u64,
+    /// Put before its queue; absent without a trace.
+    pub queued: Option<u64>,
+    /// Its queueing discipline; absent where it has none.
+    pub qdisc: Option<String>,
+    /// Packets waiting in it.
+    pub waiting: u32,
+    /// Lost on their way.
+    pub losses: Vec<Loss>,
+}
+
+/// The picture.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Path {
+    /// The interface.
+    pub interface: String,
+    /// Between the samples.
+    pub interval_seconds: f64,
+    /// Whether losses were counted by interface and reason.
+    pub traced: bool,
+    /// Its queues for received packets.
+    pub queues: Vec<Queue>,
+    /// Processors.
+    pub processors: Vec<Processor>,
+    /// Steps, in order.
+    pub steps: Vec<Reached>,
+    /// What it comes to.
+    pub books: Books,
+    /// The other direction.
+    pub sent: Sent,
+    /// What to mind.
+    pub notes: Vec<String>,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum Error {
+    /// There is no such interface.
+    #[error("there is no interface {wanted}; there are: {}", known.join(", "))]
+    NoInterface {
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// It was not the same device all the time.
+    #[error("{0} went away while it was looked at, or was made anew")]
+    Vanished(String),
+    /// What everything is reckoned from is not known.
+    #[error("{0}")]
+    Unknown(String),
+}
+
+impl From<Unknown> for Error {
+    fn from(why: Unknown) -> Self {
+        Self::Unknown(why.0)
+    }
+}
+
+/// What the pieces are made from.
+struct Look<'a> {
+    facts: &'a Facts,
+    interface: &'a Interface,
+    before: Stats,
+    after: Stats,
+    trace: Option<Trace>,
+}
+
+/// Draws it.
+///
+/// # Errors
+/// Where there is no such interface, or it went away between the samples.
+pub fn path(facts: &Facts, name: &str) -> Result<Path, Error> {
+    let (before, after) = facts.device(name).map_err(|why| gone(facts, name, why))?;
+    let interface = facts.network()?.interface(name);
+    let interface = interface.ok_or_else(|| Error::Vanished(name.into()))?;
+    if after.rx_packets < before.rx_packets || after.tx_packets < before.tx_packets {
+        return Err(Error::Vanished(name.into()));
+    }
+    let (trace, why_not) = match facts.json::<Trace>(TRACE) {
+        Ok(trace) => (Some(trace), None),
+        Err(why) => (None, Some(why.0)),
+    };
+    let look = Look { facts, interface, before, after, trace };
+    let steps = books::steps(&look);
+    let books = books::books(&look, &steps);
+    let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
+    notes.extend(books::notes(&look, &books));
+    Ok(Path {
+        interface: name.into(),
+        interval_seconds: facts.seconds,
+        traced: look.trace.is_some(),
+        queues: queues::queues(&look),
+        processors: queues::processors(&look),
+        sent: sent(&look),
+        steps,
+        books,
+        notes,
+    })
+}
+
+fn without_trace(why: &str) -> String {
+    let why = why.trim_start_matches(TRACE).trim_start_matches(": ");
+    format!(
+        "losses by reason are not known ({why}): counters marked * are of all interfaces of the namespace"
+    )
+}
+
+fn gone(facts: &Facts, name: &str, why: Unknown) -> Error {
+    let known: Vec<String> = facts
+        .network()
+        .map(|network| network.interfaces.iter().map(|one| one.link.name.clone()).collect())
+        .unwrap_or_default();
+    let there = |stats: &str| facts.pair::<serde_json::Value>(stats).ok();
+    match there("/netlink/stats.json") {
+        None => why.into(),
+        Some((before, after)) if before.get(name).is_none() && after.get(name).is_none() => {
+            Error::NoInterface { wanted: name.into(), known }
+        }
+        Some(_) => Error::Vanished(name.into()),
+    }
+}
+
+fn sent(look: &Look) -> Sent {
+    let (before, after, ifindex) = (&look.before, &look.after, look.interface.link.ifindex);
+    let mut losses = counters::losses_out(look.facts);
+    let root = |qdiscs: &[Qdisc]| qdiscs.iter().find(|one| one.ifindex == ifindex).cloned();
+    let qdiscs = look.facts.pair::<Vec<Qdisc>>("/netlink/qdiscs.json").ok();
+    // The first of an interface is its root, which sums up those below.
+    let (was, now) = qdiscs.map_or((None, None), |(was, now)| (root(&was), root(&now)));
+    if let (Some(was), Some(now)) = (&was, &now) {
+        let drops = u64::from(now.drops.wrapping_sub(was.drops));
+        losses.push(Loss::new(format!("qdisc {} drops", now.kind), drops, Scope::Interface));
+    }
+    let of_device = after.tx_dropped.saturating_sub(before.tx_dropped);
+    losses.push(Loss::new("tx_dropped", of_device, Scope::Interface));
+    let of_device = after.tx_errors.saturating_sub(before.tx_errors);
+    losses.push(Loss::new("tx_errors", of_device, Scope::Interface));
+    losses.extend(books::lost_out(look));
+    losses.retain(|loss| loss.packets > 0);
+    Sent {
+        packets: after.tx_packets - before.tx_packets,
+        queued: look.trace.as_ref().map(|trace| trace.sum(SeenAt::Queued, ifindex)),
+        waiting: now.as_ref().map_or(0, |now| now.queued),
+        qdisc: now.map(|now| now.kind),
+        losses,
+    }
+}

@@ -1,0 +1,101 @@
+//! `ringway doctor --path`: the road of packets that an interface receives.
+
+use std::time::Instant;
+
+use ringway_doctor::path::{self, Path, Seen, SeenAt, TRACE, Trace};
+use ringway_doctor::{Collection, Facts, complete, gather_counters};
+use ringway_gateway::problem::Error;
+use ringway_host::links;
+use ringway_kernel::{At, Drops};
+use serde::Serialize;
+
+use super::{picture, read, say_how_long};
+use crate::cli::{DoctorArgs, Output};
+use crate::exit::Exit;
+use crate::table;
+
+#[derive(Serialize)]
+struct Document<'a> {
+    schema: &'static str,
+    /// The archive; absent: this machine.
+    from: Option<String>,
+    #[serde(flatten)]
+    path: &'a Path,
+}
+
+/// Looks, and draws.
+pub fn main(interface: &str, args: &DoctorArgs) -> anyhow::Result<Exit> {
+    let collection = match &args.from {
+        Some(archive) => read(archive)?,
+        None => {
+            is_there(interface)?;
+            say_how_long(args);
+            live(args)
+        }
+    };
+    let facts = Facts::new(&collection, None);
+    let path = path::path(&facts, interface).map_err(error)?;
+    match args.output.output {
+        Output::Json => {
+            let from = args.from.as_ref().map(|from| from.display().to_string());
+            table::json(&Document { schema: "ringway.path/1", from, path: &path })?;
+        }
+        Output::Table => table::print(&picture::draw(&path, table::colour()))?,
+    }
+    Ok(Exit::Done)
+}
+
+/// Said before anybody waits.
+fn is_there(interface: &str) -> anyhow::Result<()> {
+    let known: Vec<String> = links::all()?.into_iter().map(|link| link.name).collect();
+    if known.iter().any(|name| name == interface) {
+        return Ok(());
+    }
+    Err(error(path::Error::NoInterface { wanted: interface.into(), known }))
+}
+
+fn error(error: path::Error) -> anyhow::Error {
+    let what = error.to_string();
+    match error {
+        path::Error::NoInterface { .. } => {
+            Error::configuration(what, "name one of these: `ringway doctor --path lo`").into()
+        }
+        path::Error::Vanished(_) => {
+            Error::failed(what, "look again when it is there: `ip link` shows it").into()
+        }
+        path::Error::Unknown(_) => Error::failed(what, "").into(),
+    }
+}
+
+/// As [`Collection::live`] does, with what the kernel's tracepoints tell between the counters.
+fn live(args: &DoctorArgs) -> Collection {
+    let drops = Drops::start();
+    let (start, before) = (Instant::now(), gather_counters());
+    let first = drops.as_ref().ok().map(Drops::counted);
+    std::thread::sleep(args.interval);
+    let seconds = start.elapsed().as_secs_f64();
+    let after = gather_counters();
+    let trace = drops.and_then(|drops| match first.transpose()? {
+        Some(first) => drops.stop(&first),
+        None => drops.stop(&Default::default()),
+    });
+    let mut after = complete(after);
+    let trace = trace.map(|(seen, uncounted)| Trace {
+        seen: seen.into_iter().map(seen_by_kernel).collect(),
+        uncounted,
+    });
+    after.put_json(TRACE, trace);
+    Collection { before, after, seconds }
+}
+
+fn seen_by_kernel(seen: ringway_kernel::Seen) -> Seen {
+    let at = match seen.at {
+        At::Received => SeenAt::Received,
+        At::PassedOn => SeenAt::PassedOn,
+        At::Queued => SeenAt::Queued,
+        At::Lost => SeenAt::Lost,
+        At::LostNear => SeenAt::LostNear,
+    };
+    let ringway_kernel::Seen { ifindex, protocol, reason, function, packets, segments, .. } = seen;
+    Seen { at, ifindex, protocol, reason, function, packets, segments }
+}
