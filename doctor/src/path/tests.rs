@@ -1,1 +1,210 @@
-#![allow(unused)]
+//! Pictures of machines with known traffic.
+
+use ringway_host::links::{Xdp, XdpMode};
+
+use super::*;
+use crate::testing::Machine;
+
+const LO: u32 = 1;
+const ETH0: u32 = 2;
+const V4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+
+fn seen(at: SeenAt, ifindex: u32, protocol: u16, packets: u64) -> Seen {
+    let (reason, function) = (String::new(), String::new());
+    // Of two processors.
+    let by_cpu = vec![packets - packets / 4, packets / 4];
+    Seen { at, ifindex, protocol, reason, function, packets: by_cpu, segments: packets }
+}
+
+fn lost(ifindex: u32, protocol: u16, packets: u64, reason: &str, function: &str) -> Seen {
+    Seen {
+        reason: reason.into(),
+        function: function.into(),
+        ..seen(SeenAt::Lost, ifindex, protocol, packets)
+    }
+}
+
+/// A card that received a thousand packets, of which IP got none yet.
+fn quiet() -> Machine {
+    let machine = Machine::healthy().stats("veth0", |stats| {
+        (stats.rx_packets, stats.tx_packets) = (0, 0);
+    });
+    machine.stats("eth0", |stats| stats.rx_packets = 1000)
+}
+
+/// A thousand packets and ten that the ring had no room for: 980 of IP and five of ARP reach the stack, fifteen were joined.
+fn traffic() -> Vec<Seen> {
+    vec![
+        Seen { segments: 995, ..seen(SeenAt::Received, ETH0, V4, 980) },
+        seen(SeenAt::Received, ETH0, ARP, 5),
+        seen(SeenAt::PassedOn, ETH0, V4, 200),
+        lost(ETH0, V4, 30, "NETFILTER_DROP", "nft_do_chain"),
+        lost(ETH0, V4, 100, "NO_SOCKET", "__udp4_lib_rcv"),
+        lost(ETH0, V4, 50, "SOCKET_RCVBUFF", "udp_queue_rcv_one_skb"),
+        lost(ETH0, V4, 7, "PACKET_SOCK_ERROR", "packet_rcv"),
+    ]
+}
+
+fn traced(seen: Vec<Seen>, delivered: u64) -> Machine {
+    let machine = quiet().stats("eth0", |stats| stats.rx_missed_errors = 10);
+    machine.counts("Ip", "InDelivers", delivered).json(TRACE, Trace { seen, uncounted: 0 })
+}
+
+fn picture(machine: &Machine) -> Path {
+    path(&machine.facts(), "eth0").unwrap()
+}
+
+fn lost_at(path: &Path, step: Step) -> u64 {
+    path.steps.iter().find(|one| one.step == step).map_or(0, |one| one.lost)
+}
+
+#[test]
+fn everything_is_accounted_for() {
+    let path = picture(&traced(traffic(), 750));
+    let Books { received, lost, taken_by_xdp, joined, passed_on, delivered, rest, .. } = path.books;
+    assert_eq!((received, lost, taken_by_xdp, joined), (1010, 190, 0, 15), "{path:#?}");
+    assert_eq!((passed_on, delivered, rest), (Some(200), Some(605), Some(0)), "{path:#?}");
+    let by_step = [Step::Ring, Step::Ip, Step::Protocol, Step::Socket].map(|s| lost_at(&path, s));
+    assert_eq!(by_step, [10, 30, 100, 50]);
+    // A copy for a tap is told, and no packet.
+    assert_eq!(lost_at(&path, Step::Copy), 0);
+    assert!(path.steps.iter().any(|one| one.step == Step::Copy && one.losses[0].packets == 7));
+}
+
+#[test]
+fn what_is_missing_is_told() {
+    // A hundred packets that no step knows of.
+    let path = picture(&traced(traffic(), 650));
+    assert_eq!(path.books.rest, Some(100));
+    assert!(path.notes.iter().any(|note| note.starts_with("not accounted for")));
+}
+
+#[test]
+fn other_interfaces_are_told_apart() {
+    let mut all = traffic();
+    all.push(seen(SeenAt::Received, LO, V4, 40));
+    all.push(lost(LO, V4, 4, "NETFILTER_DROP", "nft_do_chain"));
+    all.push(lost(LO, V4, 6, "NO_SOCKET", "__udp4_lib_rcv"));
+    let path = picture(&traced(all, 750 + 36));
+    assert_eq!((path.books.lost, path.books.rest), (190, Some(0)), "{path:#?}");
+}
+
+#[test]
+fn lost_on_the_way_on() {
+    // Twenty of those passed on found the other queue full; five had no neighbour and never came so far.
+    let mut all = traffic();
+    all.push(lost(ETH0, V4, 20, "QDISC_DROP", "__dev_queue_xmit"));
+    all.push(lost(ETH0, V4, 5, "NEIGH_FAILED", "neigh_invalidate"));
+    let path = picture(&traced(all, 745));
+    assert_eq!((path.books.passed_on, path.books.rest), (Some(180), Some(0)), "{path:#?}");
+    assert_eq!(lost_at(&path, Step::Ip), 55);
+}
+
+#[test]
+fn early_losses_and_own_packets() {
+    let mut all = traffic();
+    let near = |reason: &str, function: &str| Seen {
+        at: SeenAt::LostNear,
+        ..lost(ETH0, V4, 3, reason, function)
+    };
+    all.push(near("CPU_BACKLOG", "enqueue_to_backlog"));
+    all.push(near("QDISC_DROP", "__dev_queue_xmit"));
+    let path = picture(&traced(all, 750));
+    // Of those that seemed joined three were lost.
+    assert_eq!((path.books.lost, path.books.joined, path.books.rest), (193, 12, Some(0)));
+    assert_eq!(lost_at(&path, Step::Stack), 3);
+    assert_eq!(path.sent.losses.iter().find(|l| l.what == "QDISC_DROP").unwrap().packets, 3);
+}
+
+#[test]
+fn verdicts_of_xdp() {
+    let counters = |n: u64| {
+        format!(
+            r#"{{"rx_queue_0_xdp_drops": {n}, "rx_queue_1_xdp_drops": {n}, "rx_queue_0_xdp_tx_errors": 9}}"#
+        )
+    };
+    let path = "/ethtool/eth0/statistics.json";
+    let machine = traced(Vec::new(), 0).put(path, &counters(0)).then(path, &counters(250));
+    let found = picture(&machine);
+    assert_eq!((found.books.taken_by_xdp, found.books.lost), (500, 10));
+    // mlx5 counts them once more, of all queues.
+    let both = r#"{"rx_xdp_drop": 500, "rx0_xdp_drop": 250, "rx1_xdp_drop": 250}"#;
+    let machine = machine.put(path, r#"{"rx_xdp_drop": 0, "rx0_xdp_drop": 0, "rx1_xdp_drop": 0}"#);
+    assert_eq!(picture(&machine.then(path, both)).books.taken_by_xdp, 500);
+    let silent = traced(Vec::new(), 0).network(|network| {
+        network.interfaces[1].link.xdp = vec![Xdp { program: 5, mode: XdpMode::Native }];
+    });
+    assert!(picture(&silent).notes[0].contains("XDP program 5"));
+}
+
+#[test]
+fn counters_alone() {
+    let machine = quiet()
+        .stats("veth0", |stats| stats.rx_packets = 60)
+        .counts("Ip", "InReceives", 1060)
+        .counts("Ip", "ForwDatagrams", 200)
+        .counts("Ip", "InDelivers", 800)
+        .counts("Udp", "NoPorts", 100)
+        .counts("Udp", "RcvbufErrors", 50)
+        .counts("Ip", "InHdrErrors", 10);
+    let found = picture(&machine);
+    assert!(!found.traced && found.notes[0].contains("losses by reason are not known"));
+    let Books { received, others, lost, passed_on, delivered, rest, .. } = found.books;
+    assert_eq!((received, others, lost), (1000, Some(60), 160));
+    assert_eq!((passed_on, delivered, rest), (Some(200), Some(650), Some(50)));
+    let protocol = found.steps.iter().find(|one| one.step == Step::Protocol).unwrap();
+    assert_eq!((protocol.packets, protocol.scope), (Some(800), Scope::Namespace));
+}
+
+/// Unknown is never 0.
+#[test]
+fn what_cannot_be_known_is_not_reckoned() {
+    for machine in [quiet(), traced(traffic(), 750)] {
+        let found = picture(&machine.remove("/proc/net/snmp"));
+        assert_eq!((found.books.rest, found.books.delivered), (None, None));
+    }
+}
+
+#[test]
+fn a_port_hands_up() {
+    let machine = traced(traffic(), 0).network(|network| {
+        network.interfaces[1].link.master = Some(3);
+    });
+    let found = picture(&machine);
+    assert_eq!((found.books.handed_up, found.books.delivered), (Some(605), None));
+    assert_eq!(found.books.rest, Some(0));
+    assert!(found.notes[0].contains("port of veth0"));
+}
+
+#[test]
+fn queues_and_processors() {
+    let found = picture(&traced(traffic(), 750));
+    let queues: Vec<_> = found.queues.iter().map(|q| (q.queue, q.packets, q.irq)).collect();
+    assert_eq!(queues[2], (2, Some(49_000), Some(42)), "{queues:?}");
+    assert_eq!((queues.len(), found.queues[1].interrupts[&1]), (4, 2000));
+    let received: Vec<_> = found.processors.iter().map(|cpu| cpu.received).collect();
+    assert_eq!(received, [Some(739), Some(246), Some(0), Some(0)]);
+    assert!(found.processors.iter().all(|cpu| cpu.polled > 0 && cpu.interrupts == 2000));
+}
+
+#[test]
+fn interfaces_that_are_not_there() {
+    let error = |machine: Machine, name| path(&machine.facts(), name).unwrap_err();
+    let none = error(Machine::healthy(), "eth9").to_string();
+    assert!(none.contains("eth9") && none.contains("lo, eth0, veth0"), "{none}");
+    let gone = Machine::healthy()
+        .network(|network| network.interfaces.retain(|one| one.link.name != "eth0"));
+    assert_eq!(error(gone, "eth0"), Error::Vanished("eth0".into()));
+    // As many packets as before are not fewer.
+    let anew = Machine::healthy().put(
+        "/netlink/stats.json",
+        &Machine::healthy().collection.after.files()["/netlink/stats.json"],
+    );
+    assert!(path(&anew.facts(), "eth0").is_ok());
+    assert_eq!(
+        error(anew.stats("eth0", |s| s.rx_packets = 5), "eth0"),
+        Error::Vanished("eth0".into())
+    );
+    assert!(matches!(error(Machine::unknown(), "eth0"), Error::Unknown(_)));
+}

@@ -15,6 +15,7 @@ mod demo;
 mod devices;
 mod doctor;
 mod doctor_load;
+mod doctor_path;
 mod documents;
 mod dsr;
 mod engine;

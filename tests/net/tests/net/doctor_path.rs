@@ -1,0 +1,240 @@
+//! `ringway doctor --path`: what is sent is found again, each packet at the step where it ended.
+
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{binary, needs_root, not_tested, ringway};
+use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
+use serde_json::Value;
+
+use crate::doctor::Patient;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Seconds: what is sent meanwhile takes a small part of it.
+const LOOK: &str = "5";
+
+fn pair(hint: &str) -> Result<(Patient, Namespace)> {
+    let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
+    let ends = (
+        End::new(&patient.ns, "va").address("10.9.0.1/24"),
+        End::new(&far, "vb").address("10.9.0.2/24"),
+    );
+    veth(&ends.0, &ends.1, &VethOptions::default())?;
+    Ok((patient, far))
+}
+
+/// A look that is under way: it has read its first sample and sleeps until the second.
+fn look(patient: &Patient, before: &[&str], interface: &str) -> Result<Child> {
+    let mut words = before.to_vec();
+    let ringway = binary()?;
+    words.push(ringway.to_str().context("a path")?);
+    words.extend(["doctor", "--path", interface, "--interval", LOOK, "-o", "json"]);
+    let mut command = patient.ns.command(words[0]);
+    command.args(&words[1..]);
+    let child = patient.ns.spawn(command)?;
+    let wchan = format!("/proc/{}/wchan", child.pid());
+    let asleep = || std::fs::read_to_string(&wchan).is_ok_and(|at| at.contains("nanosleep"));
+    wait_until("the second look to be waited for", PATIENCE, asleep)?;
+    Ok(child)
+}
+
+fn seen(mut child: Child) -> Result<Value> {
+    let end = child.wait(PATIENCE)?;
+    ensure!(end.status.success(), "{}", end.log);
+    serde_json::from_str(&end.log).with_context(|| end.log.clone())
+}
+
+/// A socket that has room for hardly more than one datagram.
+fn tiny(address: &str) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind(address)?;
+    let size: libc::c_int = 1;
+    // SAFETY: an open socket, and an integer that outlives the call with its length.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUF,
+            (&raw const size).cast(),
+            size_of_val(&size) as libc::socklen_t,
+        )
+    };
+    ensure!(rc == 0, "{}", std::io::Error::last_os_error());
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// UDP to a closed port of 10.9.0.1, with a checksum that is wrong.
+fn wrong_checksums(count: usize) -> Result<()> {
+    // SAFETY: takes no pointer.
+    let fd = unsafe {
+        libc::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_UDP)
+    };
+    ensure!(fd >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is fresh and nobody else's.
+    let socket: std::net::UdpSocket = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
+    let mut datagram = vec![0x12, 0x34, 0x13, 0x8a, 0, 28, 0xde, 0xad];
+    datagram.extend([7; 20]);
+    for _ in 0..count {
+        socket.send_to(&datagram, "10.9.0.1:0")?;
+    }
+    Ok(())
+}
+
+fn send(socket: &UdpSocket, count: usize, port: u16) -> Result<()> {
+    for _ in 0..count {
+        // An ICMP error about an earlier one may be told here: it was sent all the same.
+        while socket.send_to(&[0; 1000], ("10.9.0.1", port)).is_err() {}
+    }
+    Ok(())
+}
+
+const FULL: usize = 500;
+const CLOSED: usize = 300;
+const WRONG: usize = 100;
+const RULED_OUT: usize = 200;
+const GOOD: usize = 50;
+
+/// Sends all kinds; returns how many of the first fitted into the tiny socket.
+fn traffic(patient: &Patient, far: &Namespace) -> Result<usize> {
+    let (tiny, good) = patient.ns.run(|| {
+        Ok::<_, anyhow::Error>((tiny("10.9.0.1:5000")?, UdpSocket::bind("10.9.0.1:5004")?))
+    })??;
+    far.run(|| -> Result<()> {
+        let sender = UdpSocket::bind("10.9.0.2:0")?;
+        for (count, port) in [(FULL, 5000), (CLOSED, 5001), (RULED_OUT, 5003), (GOOD, 5004)] {
+            send(&sender, count, port)?;
+        }
+        wrong_checksums(WRONG)
+    })??;
+    drop(good);
+    Ok(std::iter::from_fn(|| tiny.recv(&mut [0; 2000]).ok()).count())
+}
+
+/// Lost at a step for a reason, or by a counter.
+fn lost(picture: &Value, step: &str, what: &str) -> u64 {
+    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let steps = all(&picture["steps"]);
+    let of_step = steps.iter().filter(|one| one["step"] == step);
+    let losses: Vec<Value> = of_step.flat_map(|one| all(&one["losses"])).collect();
+    let wanted =
+        losses.iter().filter(|loss| loss["what"].as_str().is_some_and(|w| w.starts_with(what)));
+    wanted.filter_map(|loss| loss["packets"].as_u64()).sum()
+}
+
+fn rule_out(patient: &Patient) -> Result<()> {
+    patient
+        .sh("nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
+         nft add rule ip t c udp dport 5003 drop")
+}
+
+#[test]
+fn every_packet_ends_at_a_step() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("path")?;
+    rule_out(&patient)?;
+    let child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
+    let fitted = traffic(&patient, &far)?;
+    let picture = seen(child)?;
+    if picture["traced"] != true {
+        not_tested(format!("reasons of lost packets: {}", picture["notes"]));
+        return Ok(());
+    }
+    for (step, what, wanted) in [
+        ("socket", "SOCKET_RCVBUFF", FULL - fitted),
+        ("socket", "socket udp port 5000", FULL - fitted),
+        ("protocol", "NO_SOCKET", CLOSED),
+        ("protocol", "UDP_CSUM", WRONG),
+        ("ip", "NETFILTER_DROP", RULED_OUT),
+    ] {
+        ensure!(lost(&picture, step, what) == wanted as u64, "{what} {wanted}: {picture:#}");
+    }
+    let books = &picture["books"];
+    let all = (FULL + CLOSED + WRONG + RULED_OUT + GOOD) as u64;
+    let received = books["received"].as_u64().context("no sum")?;
+    // Beside them there are ARP and neighbour discovery.
+    ensure!((all..all + 30).contains(&received), "{received}: {picture:#}");
+    let rest = books["rest"].as_i64().context("no rest")?;
+    ensure!(rest.abs() <= 3, "{picture:#}");
+    let delivered = books["delivered"].as_u64().context("not delivered")?;
+    ensure!(
+        delivered >= (GOOD + fitted) as u64 && delivered < (GOOD + fitted + 30) as u64,
+        "{picture:#}"
+    );
+    Ok(())
+}
+
+#[test]
+fn without_permission_counters_tell() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("plain")?;
+    rule_out(&patient)?;
+    let plain = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"];
+    if patient.ns.command(plain[0]).arg("--version").output().is_err() {
+        not_tested("the path without permission: no setpriv here");
+        return Ok(());
+    }
+    let child = look(&patient, &plain, "va")?;
+    let fitted = traffic(&patient, &far)?;
+    let picture = seen(child)?;
+    ensure!(picture["traced"] == false, "{picture:#}");
+    ensure!(picture["notes"].to_string().contains("not permitted"), "{picture:#}");
+    for (step, what, wanted) in [
+        ("socket", "Udp RcvbufErrors", FULL - fitted),
+        ("protocol", "Udp NoPorts", CLOSED),
+        ("protocol", "Udp InCsumErrors", WRONG),
+    ] {
+        ensure!(lost(&picture, step, what) == wanted as u64, "{what} {wanted}: {picture:#}");
+    }
+    // Rules drop without a counter: these are what is left, beside ARP.
+    let rest = picture["books"]["rest"].as_u64().context("no rest")?;
+    ensure!((RULED_OUT as u64..RULED_OUT as u64 + 30).contains(&rest), "{picture:#}");
+    Ok(())
+}
+
+#[test]
+fn what_is_passed_on_is_not_lost() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("passed")?;
+    let other = Namespace::new("other")?;
+    let ends = (
+        End::new(&patient.ns, "vc").address("10.8.0.1/24"),
+        End::new(&other, "vd").address("10.8.0.2/24"),
+    );
+    veth(&ends.0, &ends.1, &VethOptions::default())?;
+    patient.ns.sysctl("net/ipv4/ip_forward", "1")?;
+    far.ip("route add 10.8.0.0/24 via 10.9.0.1\n")?;
+    other.ip("route add 10.9.0.0/24 via 10.8.0.1\n")?;
+    let child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
+    let ping = far.command("ping").args(["-c", "40", "-i", "0.01", "10.8.0.2"]).output()?;
+    ensure!(ping.status.success(), "{ping:?}");
+    let picture = seen(child)?;
+    if picture["traced"] == true {
+        ensure!(picture["books"]["passed_on"] == 40, "{picture:#}");
+    }
+    ensure!(picture["books"]["rest"].as_i64().is_some_and(|rest| rest.abs() <= 8), "{picture:#}");
+    Ok(())
+}
+
+#[test]
+fn interfaces_that_are_not_there() -> Result<()> {
+    needs_root!();
+    let (patient, _far) = pair("gone")?;
+    let ran = ringway(&patient.ns, &["doctor", "--path", "nosuch0"])?;
+    ensure!(ran.code == 2 && ran.err.contains("nosuch0") && ran.err.contains("lo, va"), "{ran:?}");
+    let mut child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
+    patient.ns.ip("link delete va\n")?;
+    let end = child.wait(PATIENCE)?;
+    ensure!(end.status.code() == Some(1) && end.log.contains("va went away"), "{}", end.log);
+    // An archive knows the interfaces of where it was made.
+    let file = patient.ns.directory().join("host.tar");
+    let file = file.to_str().context("a path")?;
+    let ran = ringway(&patient.ns, &["doctor", "--collect", file, "--interval", "0.1"])?;
+    ensure!(ran.code == 0, "{ran:?}");
+    let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "va"])?;
+    ensure!(ran.code == 2 && ran.err.contains("there are: lo"), "{ran:?}");
+    let ran = ringway(&patient.ns, &["doctor", "--from", file, "--path", "lo"])?;
+    ensure!(ran.code == 0 && ran.out.contains("not accounted for"), "{ran:?}");
+    Ok(())
+}
