@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::{Look, SeenAt};
 use crate::gather::{QUEUE_COUNTS, QUEUES};
+use crate::rules::counts_a_queue;
 
 /// A queue for received packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -60,6 +61,8 @@ pub(super) fn queues(look: &Look) -> Vec<Queue> {
     let irqs = look.facts.irqs(&link.name).unwrap_or_default();
     let lines = interrupts(look);
     let used = look.interface.channels.map_or(link.rx_queues, |channels| channels.rx);
+    let received = look.after.rx_packets - look.before.rx_packets;
+    let alone = (used == 1).then_some(received);
     let one = |queue: u32| {
         let told = told.iter().find(|one| mine(one.ifindex) && one.queue == queue);
         let of = |counts: &[Counts]| {
@@ -75,7 +78,7 @@ pub(super) fn queues(look: &Look) -> Vec<Queue> {
         let rps = format!("/sys/class/net/{}/queues/rx-{queue}/rps_cpus", link.name);
         Queue {
             queue,
-            packets: packets.or_else(|| by_name.get(&queue).copied()),
+            packets: packets.or(alone).or_else(|| by_name.get(&queue).copied()),
             dropped: counts.and_then(dropped),
             napi: told.and_then(|told| told.napi),
             interrupts: irq.and_then(|irq| lines.get(&irq).cloned()).unwrap_or_default(),
@@ -92,19 +95,13 @@ fn by_name(look: &Look) -> BTreeMap<u32, u64> {
     let both = look.facts.pair::<BTreeMap<String, u64>>(&path);
     let (before, after) = both.unwrap_or_default();
     let mut found: BTreeMap<u32, u64> = BTreeMap::new();
-    for (name, now) in after.iter().filter(|(name, _)| of_queue(name)) {
+    for (name, now) in after.iter().filter(|(name, _)| counts_a_queue(name)) {
         let digits = name.split(|c: char| !c.is_ascii_digit()).find(|part| !part.is_empty());
         let Some(queue) = digits.and_then(|digits| digits.parse().ok()) else { continue };
         let by = now.saturating_sub(before.get(name).copied().unwrap_or(*now));
         *found.entry(queue).or_default() += by;
     }
     found
-}
-
-/// As the rule queue-balance takes them; of veth, which counts nothing else by queue, what XDP or GRO has polled.
-fn of_queue(name: &str) -> bool {
-    crate::rules::counts_a_queue(name)
-        || name.starts_with("rx_queue_") && name.ends_with("_xdp_packets")
 }
 
 /// How often each interrupt came between the samples, by processor.

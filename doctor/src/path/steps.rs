@@ -53,17 +53,19 @@ pub const RECEIVE: [Shown; 9] = [
         checks: &["listen-overflows", "listen-drops", "syn-queue"],
     },
     Shown { number: 8, name: "queue", checks: &["udp-buffers", "receive-pruned", "tcp-memory"] },
-    Shown { number: 9, name: "recv", checks: &["open-files"] },
+    Shown { number: 9, name: "recv", checks: &[] },
 ];
 
 /// Of sending.
-pub const SEND: [Shown; 6] = [
+pub const SEND: [Shown; 8] = [
     Shown { number: 1, name: "send", checks: &["udp-buffers"] },
+    Shown { number: 2, name: "copy", checks: &[] },
     Shown { number: 3, name: "TCP", checks: &["retransmissions", "tcp-window"] },
     Shown { number: 4, name: "IP", checks: &["long-chains", "no-route"] },
     Shown { number: 5, name: "neighbour", checks: &["neighbour-table"] },
     Shown { number: 6, name: "qdisc", checks: &["qdisc-drops", "xps"] },
     Shown { number: 7, name: "driver", checks: &["dropped", "offloads", "link-flaps"] },
+    Shown { number: 8, name: "wire", checks: &["softirq-load", "time-squeeze"] },
 ];
 
 /// Reasons by how their names begin; the first that fits. What is not here is told by the function that freed the packet.
@@ -205,6 +207,8 @@ mod tests {
         let text = include_str!("../../../docs/kernel-path.md");
         let (receive, send) = text.split_once("## Sending").unwrap();
         for (part, steps) in [(receive, RECEIVE.as_slice()), (send, SEND.as_slice())] {
+            let drawn = part.lines().filter(|line| line.trim_start().starts_with('[')).count();
+            assert_eq!(drawn, steps.len(), "steps in the drawing");
             for step in steps {
                 let line = part.lines().find(|line| {
                     let first = line.strip_prefix('|').and_then(|line| line.split('|').next());
@@ -220,8 +224,8 @@ mod tests {
                     assert!(rules::find(check).is_some(), "there is no check {check}");
                     assert!(line.contains(&format!("`{check}`")), "{check} is not in {line}");
                 }
-                let shown = line.trim_end_matches('|').rsplit('|').next().unwrap();
-                assert!(shown.contains("ringway"), "no command in {line}");
+                let shown = line.trim_end().trim_end_matches('|').rsplit('|').next().unwrap();
+                assert!(shown.contains("`ringway "), "no command in {line}");
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::path::{Loss, Path, Scope, Step};
+use ringway_doctor::path::{Loss, Path, Processor, Scope, Step};
 
 use crate::table::{Cell, Table, Tone, paint};
 use crate::units;
@@ -68,7 +68,8 @@ fn processors(path: &Path) -> Table {
         "softirq",
     ];
     let mut table = Table::new(&heading);
-    for one in &path.processors {
+    let at_work = |one: &&Processor| one.net_rx + one.interrupts + one.polled > 0;
+    for one in path.processors.iter().filter(at_work) {
         let bad = |n: u64| Cell::number(n).tone(if n > 0 { Tone::Bad } else { Tone::Plain });
         table.row(vec![
             Cell::number(one.cpu),
