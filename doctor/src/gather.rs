@@ -17,20 +17,20 @@ pub const QUEUES: &str = "/netlink/queues.json";
 /// What they counted.
 pub const QUEUE_COUNTS: &str = "/netlink/queue_counts.json";
 
-/// What counts, and so is read twice.
+/// What counts, and so is read twice; the protocols' counters close to those of the devices, which come next.
 const COUNTERS: [&str; 12] = [
+    "/proc/net/udp",
+    "/proc/net/udp6",
     "/proc/stat",
     "/proc/softirqs",
     "/proc/interrupts",
     "/proc/net/softnet_stat",
-    "/proc/net/snmp",
-    "/proc/net/snmp6",
-    "/proc/net/netstat",
-    "/proc/net/udp",
-    "/proc/net/udp6",
     "/proc/net/stat/nf_conntrack",
     "/proc/net/stat/arp_cache",
     "/proc/net/stat/ndisc_cache",
+    "/proc/net/netstat",
+    "/proc/net/snmp6",
+    "/proc/net/snmp",
 ];
 
 /// What is read once.
@@ -111,9 +111,9 @@ pub fn complete(mut sample: Sample) -> Sample {
 fn counted(sample: &mut Sample) {
     COUNTERS.iter().for_each(|path| file(sample, path));
     sample.put_json("/netlink/stats.json", counters::stats());
+    devices::statistics(sample);
     sample.put_json("/netlink/qdiscs.json", qdiscs::all());
     sample.put_json("/netlink/xdp_sockets.json", xdp_sockets::all());
-    devices::statistics(sample);
     told(sample, QUEUE_COUNTS, queues::counts());
 }
 

@@ -82,7 +82,7 @@ impl Drops {
         Ok(Self { links, seen, unseen, _object: object })
     }
 
-    /// What has been counted so far, for [`Drops::stop`] to begin from.
+    /// What has been counted so far, for [`Drops::stop`].
     ///
     /// # Errors
     /// Where the kernel does not tell.
@@ -91,13 +91,13 @@ impl Drops {
         Ok(Counted(keys.collect::<Result<_>>()?))
     }
 
-    /// Stops, and tells what was seen since, and how many packets there was no room to count.
+    /// Stops, and tells what was seen between two moments, and how many packets there was no room to count.
     ///
     /// # Errors
     /// Where the kernel does not tell.
-    pub fn stop(mut self, since: &Counted) -> Result<(Vec<Seen>, u64)> {
+    pub fn stop(mut self, first: &Counted, last: &Counted) -> Result<(Vec<Seen>, u64)> {
         self.links.clear();
-        let counted = self.since(since)?;
+        let counted = between(first, last)?;
         let reasons = reasons()?;
         let locations = counted.iter().map(|(key, ..)| key.location).filter(|at| *at != 0);
         let functions = functions(&locations.collect::<Vec<_>>());
@@ -118,27 +118,6 @@ impl Drops {
         Ok((counted.into_iter().filter_map(one).collect(), unseen.iter().sum()))
     }
 
-    fn since(&self, since: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
-        let mut all = Vec::new();
-        for (bytes, now) in self.counted()?.0 {
-            let key = rw_seen_key::read_from_bytes(&bytes).map_err(|_| Error::Content {
-                map: "seen".into(),
-                detail: format!("a key of {} bytes", bytes.len()),
-            })?;
-            let before = since.0.get(&bytes);
-            let was = |cpu: usize| before.and_then(|before| before.get(cpu)).copied();
-            let by_cpu = now.iter().enumerate().map(|(cpu, (packets, segments))| {
-                let was = was(cpu).unwrap_or_default();
-                (packets - was.0, segments - was.1)
-            });
-            let (packets, segments): (Vec<u64>, Vec<u64>) = by_cpu.unzip();
-            if packets.iter().any(|packets| *packets > 0) {
-                all.push((key, packets, segments.iter().sum()));
-            }
-        }
-        Ok(all)
-    }
-
     /// Packets and segments by processor.
     fn at(&self, key: &[u8]) -> Result<Vec<(u64, u64)>> {
         let values = self.seen.lookup_percpu(key, MapFlags::ANY);
@@ -147,6 +126,27 @@ impl Drops {
         let values = values.iter().filter_map(value);
         Ok(values.map(|count| (count.packets, count.segments)).collect())
     }
+}
+
+fn between(first: &Counted, last: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
+    let mut all = Vec::new();
+    for (bytes, now) in &last.0 {
+        let key = rw_seen_key::read_from_bytes(bytes).map_err(|_| Error::Content {
+            map: "seen".into(),
+            detail: format!("a key of {} bytes", bytes.len()),
+        })?;
+        let before = first.0.get(bytes);
+        let was = |cpu: usize| before.and_then(|before| before.get(cpu)).copied();
+        let by_cpu = now.iter().enumerate().map(|(cpu, (packets, segments))| {
+            let was = was(cpu).unwrap_or_default();
+            (packets.saturating_sub(was.0), segments.saturating_sub(was.1))
+        });
+        let (packets, segments): (Vec<u64>, Vec<u64>) = by_cpu.unzip();
+        if packets.iter().any(|packets| *packets > 0) {
+            all.push((key, packets, segments.iter().sum()));
+        }
+    }
+    Ok(all)
 }
 
 fn at(seen: u32) -> Option<At> {

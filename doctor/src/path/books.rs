@@ -52,7 +52,7 @@ pub(super) fn steps(look: &Look) -> Vec<Reached> {
         }
         None => untraced(look, &mut lost),
     }
-    let taken = driver_xdp(look);
+    let taken = driver_xdp(look).unwrap_or_default();
     if !taken.is_empty() {
         // What the driver counts, the trace may have seen as well.
         let seen = lost.remove(&Step::Xdp).unwrap_or_default().into_iter().map(Loss::uncounted);
@@ -130,8 +130,8 @@ fn untraced(look: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
     }
 }
 
-/// What the driver counts of an XDP program's verdicts, but for those that let packets pass.
-fn driver_xdp(look: &Look) -> Vec<Loss> {
+/// What the driver counts of an XDP program's verdicts, but for those that let packets pass; `None`: it counts none.
+fn driver_xdp(look: &Look) -> Option<Vec<Loss>> {
     const TAKEN: [&str; 7] = [
         "xdp_drop",
         "xdp_drops",
@@ -142,22 +142,22 @@ fn driver_xdp(look: &Look) -> Vec<Loss> {
         "xdp_aborted",
     ];
     let path = format!("/ethtool/{}/statistics.json", look.interface.link.name);
-    let Ok((before, after)) = look.facts.pair::<BTreeMap<String, u64>>(&path) else {
-        return Vec::new();
-    };
+    let (before, after) = look.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
-    for (name, now) in &after {
+    // What a queue for sending counts has been counted when it was received.
+    for (name, now) in after.iter().filter(|(name, _)| !name.starts_with("tx")) {
         let Some(what) = TAKEN.iter().find(|what| name.ends_with(*what)) else { continue };
         let by = now.saturating_sub(before.get(name).copied().unwrap_or(*now));
         let sum = sums.entry(what).or_default();
-        // mlx5 has both: rx_xdp_drop, and rx0_xdp_drop of each queue.
+        // Some have both: rx_xdp_drop, and rx0_xdp_drop of each queue.
         let of_queue = name.chars().any(|c| c.is_ascii_digit());
         if of_queue { sum.0 += by } else { sum.1 += by }
     }
     let loss = |(what, (queues, all)): (&str, (u64, u64))| {
         Loss::new(what, if all > 0 { all } else { queues }, Scope::Interface)
     };
-    sums.into_iter().map(loss).filter(|loss| loss.packets > 0).collect()
+    let counts = !sums.is_empty();
+    counts.then(|| sums.into_iter().map(loss).filter(|loss| loss.packets > 0).collect())
 }
 
 fn reached(look: &Look, step: Step) -> (Option<u64>, Scope) {
@@ -341,7 +341,7 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     if let Some(xdp) = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic) {
-        if books.taken_by_xdp == 0 {
+        if driver_xdp(look).is_none() {
             note(format!(
                 "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted for here; of Ringway's: `ringway status --ledger`",
                 xdp.program

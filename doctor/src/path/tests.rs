@@ -121,7 +121,7 @@ fn early_losses_and_own_packets() {
 fn verdicts_of_xdp() {
     let counters = |n: u64| {
         format!(
-            r#"{{"rx_queue_0_xdp_drops": {n}, "rx_queue_1_xdp_drops": {n}, "rx_queue_0_xdp_tx_errors": 9}}"#
+            r#"{{"rx_queue_0_xdp_drops": {n}, "rx_queue_1_xdp_drops": {n}, "rx_queue_0_xdp_tx_errors": {n}, "tx_queue_0_xdp_tx": {n}}}"#
         )
     };
     let path = "/ethtool/eth0/statistics.json";

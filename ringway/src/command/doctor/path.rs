@@ -6,7 +6,7 @@ use ringway_doctor::path::{self, Path, Seen, SeenAt, TRACE, Trace};
 use ringway_doctor::{Collection, Facts, complete, gather_counters};
 use ringway_gateway::problem::Error;
 use ringway_host::links;
-use ringway_kernel::{At, Drops};
+use ringway_kernel::{At, Counted, Drops};
 use serde::Serialize;
 
 use super::{picture, read, say_how_long};
@@ -67,25 +67,32 @@ fn error(error: path::Error) -> anyhow::Error {
     }
 }
 
-/// As [`Collection::live`] does, with what the kernel's tracepoints tell between the counters.
+/// As [`Collection::live`] does, with what the kernel's tracepoints tell beside the counters; read in the same order both
+/// times, so that what comes in between one and the other is as much at the end as at the beginning.
 fn live(args: &DoctorArgs) -> Collection {
     let drops = Drops::start();
-    let (start, before) = (Instant::now(), gather_counters());
-    let first = drops.as_ref().ok().map(Drops::counted);
+    let counted = || drops.as_ref().ok().map(Drops::counted).transpose();
+    let (first, start, before) = (counted(), Instant::now(), gather_counters());
     std::thread::sleep(args.interval);
+    let last = counted();
     let seconds = start.elapsed().as_secs_f64();
-    let after = gather_counters();
-    let trace = drops.and_then(|drops| match first.transpose()? {
-        Some(first) => drops.stop(&first),
-        None => drops.stop(&Default::default()),
-    });
-    let mut after = complete(after);
+    let mut after = complete(gather_counters());
+    let trace = match drops {
+        Ok(drops) => both(first, last).and_then(|(first, last)| drops.stop(&first, &last)),
+        Err(why) => Err(why),
+    };
     let trace = trace.map(|(seen, uncounted)| Trace {
         seen: seen.into_iter().map(seen_by_kernel).collect(),
         uncounted,
     });
     after.put_json(TRACE, trace);
     Collection { before, after, seconds }
+}
+
+type Read = ringway_kernel::Result<Option<Counted>>;
+
+fn both(first: Read, last: Read) -> ringway_kernel::Result<(Counted, Counted)> {
+    Ok((first?.unwrap_or_default(), last?.unwrap_or_default()))
 }
 
 fn seen_by_kernel(seen: ringway_kernel::Seen) -> Seen {
