@@ -340,13 +340,13 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
     let link = &look.interface.link;
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
-    if let Some(xdp) = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic) {
-        if driver_xdp(look).is_none() {
-            note(format!(
-                "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted for here; of Ringway's: `ringway status --ledger`",
-                xdp.program
-            ));
-        }
+    let native = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic);
+    if let Some(xdp) = native.filter(|_| driver_xdp(look).is_none()) {
+        note(format!(
+            "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted \
+             for here; of Ringway's: `ringway status --ledger`",
+            xdp.program
+        ));
     }
     if let Some(master) =
         link.master.and_then(|index| look.facts.network().ok()?.interface_by_index(index))
@@ -368,7 +368,8 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
             ""
         };
         note(format!(
-            "not accounted for: {unnamed}counters are read one after the other while packets come; fragments become one packet, broadcasts several"
+            "not accounted for: {unnamed}counters are read one after the other while packets come; fragments become one \
+             packet, broadcasts several"
         ));
     }
     notes

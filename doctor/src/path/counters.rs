@@ -120,18 +120,17 @@ pub(super) fn losses_out(facts: &Facts) -> Vec<Loss> {
 
 /// What the device itself says it lost before its driver had the packet.
 pub(super) fn of_ring(before: &Stats, after: &Stats) -> Vec<Loss> {
-    let rows: [(&str, fn(&Stats) -> u64); 6] = [
-        ("rx_missed_errors", |stats| stats.rx_missed_errors),
-        ("rx_fifo_errors", |stats| stats.rx_fifo_errors),
-        ("rx_over_errors", |stats| stats.rx_over_errors),
-        ("rx_crc_errors", |stats| stats.rx_crc_errors),
-        ("rx_frame_errors", |stats| stats.rx_frame_errors),
-        ("rx_length_errors", |stats| stats.rx_length_errors),
-    ];
-    let one = |(name, of): (&str, fn(&Stats) -> u64)| {
+    let one = |name: &str, of: fn(&Stats) -> u64| {
         Loss::new(name, of(after).saturating_sub(of(before)), Scope::Interface)
     };
-    rows.into_iter().map(one).filter(|loss| loss.packets > 0).collect()
+    let all = [
+        one("rx_missed_errors", |stats| stats.rx_missed_errors),
+        one("rx_fifo_errors", |stats| stats.rx_fifo_errors),
+        one("rx_crc_errors", |stats| stats.rx_crc_errors),
+        one("rx_frame_errors", |stats| stats.rx_frame_errors),
+        one("rx_length_errors", |stats| stats.rx_length_errors),
+    ];
+    all.into_iter().filter(|loss| loss.packets > 0).collect()
 }
 
 /// UDP sockets that lost datagrams, the worst first: `/proc/net/udp` and `udp6`.
