@@ -4,16 +4,16 @@ use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use ringway_net_tests::{binary, needs_root, not_tested, ringway};
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
 use serde_json::Value;
 
 use crate::doctor::Patient;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Seconds: what is sent meanwhile takes a small part of it.
-const LOOK: &str = "5";
+const PATIENCE: Duration = Duration::from_secs(180);
+/// Seconds to look: more, where the machine was too busy for all to be sent meanwhile.
+const LOOKS: [&str; 5] = ["4", "8", "16", "32", "64"];
 
 fn pair(hint: &str) -> Result<(Patient, Namespace)> {
     let (patient, far) = (Patient::new(hint)?, Namespace::new("far")?);
@@ -26,24 +26,38 @@ fn pair(hint: &str) -> Result<(Patient, Namespace)> {
 }
 
 /// A look that is under way: it has read its first sample and sleeps until the second.
-fn look(patient: &Patient, before: &[&str], interface: &str) -> Result<Child> {
+fn look(patient: &Patient, before: &[&str], seconds: &str) -> Result<Child> {
     let mut words = before.to_vec();
     let ringway = binary()?;
     words.push(ringway.to_str().context("a path")?);
-    words.extend(["doctor", "--path", interface, "--interval", LOOK, "-o", "json"]);
+    words.extend(["doctor", "--path", "va", "--interval", seconds, "-o", "json"]);
     let mut command = patient.ns.command(words[0]);
     command.args(&words[1..]);
-    let child = patient.ns.spawn(command)?;
-    let wchan = format!("/proc/{}/wchan", child.pid());
-    let asleep = || std::fs::read_to_string(&wchan).is_ok_and(|at| at.contains("nanosleep"));
-    wait_until("the second look to be waited for", PATIENCE, asleep)?;
+    let mut child = patient.ns.spawn(command)?;
+    let under_way = || asleep(&child) || !child.running();
+    wait_until("the second look to be waited for", PATIENCE, under_way)?;
     Ok(child)
 }
 
-fn seen(mut child: Child) -> Result<Value> {
-    let end = child.wait(PATIENCE)?;
-    ensure!(end.status.success(), "{}", end.log);
-    serde_json::from_str(&end.log).with_context(|| end.log.clone())
+fn asleep(child: &Child) -> bool {
+    let wchan = std::fs::read_to_string(format!("/proc/{}/wchan", child.pid()));
+    wchan.is_ok_and(|at| at.contains("nanosleep"))
+}
+
+/// What is seen of what is sent: all of it between the two looks.
+fn seen<T>(patient: &Patient, before: &[&str], send: impl Fn() -> Result<T>) -> Result<(Value, T)> {
+    for seconds in LOOKS {
+        let mut child = look(patient, before, seconds)?;
+        let sent = send()?;
+        let in_time = asleep(&child);
+        let end = child.wait(PATIENCE)?;
+        ensure!(end.status.success(), "{}", end.log);
+        if in_time {
+            let picture = serde_json::from_str(&end.log).with_context(|| end.log.clone())?;
+            return Ok((picture, sent));
+        }
+    }
+    bail!("too busy: not all could be sent within {} s", LOOKS[4])
 }
 
 /// A socket that has room for hardly more than one datagram.
@@ -147,9 +161,8 @@ fn every_packet_ends_at_a_step() -> Result<()> {
     let (patient, far) = pair("path")?;
     let (ruled_out, closed) =
         if rule_out(&patient)? { (RULED_OUT, CLOSED) } else { (0, CLOSED + RULED_OUT) };
-    let child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
-    let tiny = traffic(&patient, &far)?;
-    let picture = seen(child)?;
+    let inside = ["ip", "netns", "exec", patient.ns.name()];
+    let (picture, tiny) = seen(&patient, &inside, || traffic(&patient, &far))?;
     let fitted = fitted(&tiny);
     if picture["traced"] != true {
         not_tested(format!("reasons of lost packets: {}", picture["notes"]));
@@ -191,9 +204,7 @@ fn without_permission_counters_tell() -> Result<()> {
         not_tested("the path without permission: no setpriv here that can do it");
         return Ok(());
     }
-    let child = look(&patient, &plain, "va")?;
-    let tiny = traffic(&patient, &far)?;
-    let picture = seen(child)?;
+    let (picture, tiny) = seen(&patient, &plain, || traffic(&patient, &far))?;
     let fitted = fitted(&tiny);
     ensure!(picture["traced"] == false, "{picture:#}");
     ensure!(picture["notes"].to_string().contains("not permitted"), "{picture:#}");
@@ -223,10 +234,13 @@ fn what_is_passed_on_is_not_lost() -> Result<()> {
     patient.ns.sysctl("net/ipv4/ip_forward", "1")?;
     far.ip("route add 10.8.0.0/24 via 10.9.0.1\n")?;
     other.ip("route add 10.9.0.0/24 via 10.8.0.1\n")?;
-    let child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
-    let ping = far.command("ping").args(["-c", "40", "-i", "0.01", "10.8.0.2"]).output()?;
-    ensure!(ping.status.success(), "{ping:?}");
-    let picture = seen(child)?;
+    let ping = || -> Result<()> {
+        let ping = far.command("ping").args(["-c", "40", "-i", "0.01", "10.8.0.2"]).output()?;
+        ensure!(ping.status.success(), "{ping:?}");
+        Ok(())
+    };
+    let inside = ["ip", "netns", "exec", patient.ns.name()];
+    let (picture, ()) = seen(&patient, &inside, ping)?;
     if picture["traced"] == true {
         ensure!(picture["books"]["passed_on"] == 40, "{picture:#}");
     }
@@ -241,7 +255,7 @@ fn interfaces_that_are_not_there() -> Result<()> {
     let ran = ringway(&patient.ns, &["doctor", "--path", "nosuch0"])?;
     ensure!(ran.code == 2 && ran.err.contains("no interface nosuch0"), "{ran:?}");
     ensure!(ran.err.contains("lo, ") && ran.err.contains("va"), "{ran:?}");
-    let mut child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], "va")?;
+    let mut child = look(&patient, &["ip", "netns", "exec", patient.ns.name()], LOOKS[1])?;
     patient.ns.ip("link delete va\n")?;
     let end = child.wait(PATIENCE)?;
     ensure!(end.status.code() == Some(1) && end.log.contains("va went away"), "{}", end.log);
