@@ -3,6 +3,7 @@
 mod counters;
 mod devices;
 mod processors;
+mod program;
 mod sysctls;
 
 use ringway_host::{Host, Network};
@@ -10,6 +11,7 @@ use serde::de::DeserializeOwned;
 
 pub use counters::{Counter, Softnet};
 pub use processors::{Irq, cpu_list};
+pub use program::{FarEnd, Program};
 
 use crate::{Collection, Profile, Sample, Unknown};
 
@@ -22,6 +24,7 @@ pub struct Facts {
     pub seconds: f64,
     /// What the machine is to be good at.
     pub profile: Option<Profile>,
+    program: Option<Program>,
     host: Host,
     network: Result<Network, Unknown>,
 }
@@ -33,7 +36,7 @@ impl Facts {
         let host = after.host();
         let network =
             host.network().map_err(|error| missing(&after, ringway_host::NETWORK, &error));
-        Self { before, after, seconds, profile, host, network }
+        Self { before, after, seconds, profile, program: None, host, network }
     }
 
     /// To ask what `host` reads of files.

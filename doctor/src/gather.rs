@@ -54,6 +54,16 @@ const FILES: [&str; 17] = [
     "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
 ];
 
+/// What a start reads.
+const AT_ONCE: [&str; 6] = [
+    "/proc/self/mountinfo",
+    "/proc/sys/kernel/osrelease",
+    "/proc/sys/net/core/bpf_jit_enable",
+    "/proc/sys/net/core/bpf_jit_harden",
+    "/proc/sys/net/ipv4/ip_forward",
+    "/sys/devices/system/cpu/online",
+];
+
 /// Directories of settings. What is below them is left out, but for what `NAMED` names.
 const SETTINGS: [&str; 6] = [
     "/proc/sys/net/core",
@@ -72,6 +82,14 @@ const NAMED: [&str; 5] = ["rp_filter", "forwarding", "arp_ignore", "arp_announce
 pub fn gather_counters() -> Sample {
     let mut sample = Sample::default();
     counted(&mut sample);
+    sample
+}
+
+/// What the rules read that a start asks: a few files, at once. What netlink says is added by who has it already.
+pub fn gather_at_once() -> Sample {
+    let mut sample = Sample::default();
+    AT_ONCE.iter().for_each(|path| file(&mut sample, path));
+    devices::btf(&mut sample);
     sample
 }
 

@@ -43,8 +43,8 @@ pub use check::{
     Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each, each_card,
 };
 pub use collection::{Collection, Error};
-pub use facts::Facts;
-pub use gather::{complete, gather, gather_counters};
+pub use facts::{Facts, FarEnd, Program};
+pub use gather::{complete, gather, gather_at_once, gather_counters};
 pub use report::{Finding, Report, judge};
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

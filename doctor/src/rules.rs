@@ -4,6 +4,7 @@ mod abort_on_memory;
 mod bifurcated;
 mod bond_xdp;
 mod bpf_jit;
+mod bpffs;
 mod bridge_filter;
 mod btf;
 mod coalescing;
@@ -27,6 +28,7 @@ mod irq_on_first;
 mod irq_sharing;
 mod irqbalance;
 mod isolated_cores;
+mod kernel;
 mod link_flaps;
 mod link_mode;
 mod listen_drops;
@@ -164,6 +166,8 @@ pub const ALL: &[Check] = &[
     xdp_mtu::CHECK,
     dsr_quiet::CHECK,
     far_below_default::CHECK,
+    kernel::CHECK,
+    bpffs::CHECK,
 ];
 
 /// By name or number.

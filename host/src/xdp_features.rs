@@ -17,6 +17,8 @@ const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
 /// NETDEV_XDP_ACT_BASIC: a program runs in the driver.
 pub const NATIVE: u64 = 1;
+/// NETDEV_XDP_ACT_NDO_XMIT: what others redirect into it is sent.
+pub const TARGET: u64 = 4;
 
 /// What a driver can do with XDP and AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

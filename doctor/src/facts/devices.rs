@@ -11,19 +11,21 @@ use crate::Unknown;
 impl Facts {
     /// Cards: what is no device made of software.
     pub fn cards(&self) -> Result<Vec<&Interface>, Unknown> {
-        let card = |one: &&Interface| one.link.kind.is_none() && !one.link.loopback;
+        let card =
+            |one: &&Interface| one.link.kind.is_none() && !one.link.loopback && self.concerns(one);
         Ok(self.network()?.interfaces.iter().filter(card).collect())
     }
 
     /// All but loopback that are up.
     pub fn interfaces(&self) -> Result<Vec<&Interface>, Unknown> {
-        let wanted = |one: &&Interface| one.link.up && !one.link.loopback;
+        let wanted = |one: &&Interface| one.link.up && !one.link.loopback && self.concerns(one);
         Ok(self.network()?.interfaces.iter().filter(wanted).collect())
     }
 
     /// Interfaces of a kind, such as `veth`.
     pub fn of_kind(&self, kind: &str) -> Result<Vec<&Interface>, Unknown> {
-        let wanted = |one: &&Interface| one.link.kind.as_deref() == Some(kind);
+        let wanted =
+            |one: &&Interface| one.link.kind.as_deref() == Some(kind) && self.concerns(one);
         Ok(self.network()?.interfaces.iter().filter(wanted).collect())
     }
 

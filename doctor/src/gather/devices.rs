@@ -161,7 +161,11 @@ pub fn of_machine(sample: &mut Sample) {
             sample.put(format!("{at}/driver"), driver);
         }
     }
-    // Megabytes that nobody reads: that it is there is the fact.
+    btf(sample);
+}
+
+/// Megabytes that nobody reads: that it is there is the fact.
+pub fn btf(sample: &mut Sample) {
     if Source::Live.exists("/sys/kernel/btf/vmlinux") {
         sample.put("/sys/kernel/btf/vmlinux", "");
     }

@@ -1,6 +1,8 @@
 //! XDP programs on the parts of a bond.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use ringway_host::Interface;
+
+use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// Since Linux 5.15 a bond takes a program for all of its parts.
 pub const CHECK: Check = Check {
@@ -26,6 +28,9 @@ fn look(facts: &Facts) -> Looked {
                 .iter()
                 .filter(|one| one.link.master == Some(bond.link.ifindex))
                 .collect();
+            if facts.native(bond) && bond.link.xdp.is_empty() {
+                return whole(facts, bond, &parts);
+            }
             let with = parts.iter().filter(|part| !part.link.xdp.is_empty()).count();
             if with == 0 || !bond.link.xdp.is_empty() || with == parts.len() {
                 return Ok(Outcome::ok(
@@ -44,13 +49,42 @@ fn look(facts: &Facts) -> Looked {
     Ok(found)
 }
 
+/// A bond that is to get a native program takes it only if all of its parts do.
+fn whole(facts: &Facts, bond: &Interface, parts: &[&Interface]) -> Result<Outcome, Unknown> {
+    let name = &bond.link.name;
+    let driver = |part: &&Interface| match &part.driver {
+        Some(driver) => format!("{} ({})", part.link.name, driver.name),
+        None => part.link.name.clone(),
+    };
+    let of = match parts {
+        [] => "no device".into(),
+        parts => parts.iter().map(driver).collect::<Vec<_>>().join(", "),
+    };
+    match facts.native_xdp(bond) {
+        Some(true) => Ok(Outcome::ok(name, format!("of {of}: native on all"))),
+        None => Err(Unknown(format!("of {of}: whether all of them take native XDP is not told"))),
+        Some(false) => {
+            let why = "one of them, or the way it spreads packets, does not allow native XDP";
+            let modes = "native: balance-rr, active-backup, balance-xor and 802.3ad, but not with hash policy vlan+srcmac";
+            Ok(Outcome::warn(name, format!("of {of}: {why}"))
+                .saw(format!("netlink netdev, xdp-features of {name}, basic"), "off")
+                .advice(format!(
+                    "grep -E \"Bonding Mode|Hash Policy\" /proc/net/bonding/{name} ({modes}); or attach in generic mode \
+                     (of Ringway: xdp_mode = \"generic\")"
+                )))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ringway_host::links::{Xdp, XdpMode};
 
+    use std::collections::BTreeMap;
+
     use super::*;
-    use crate::State;
     use crate::testing::{Machine, table};
+    use crate::{Program, State};
 
     #[test]
     fn one_of_two_parts() {
@@ -70,5 +104,28 @@ mod tests {
             })
         };
         table(&CHECK, [(bond(false), State::Warn), (bond(true), State::Ok)]);
+    }
+
+    #[test]
+    fn a_bond_that_is_to_get_a_program() {
+        let machine = Machine::healthy().network(|network| {
+            let mut bond = network.interfaces[1].clone();
+            (bond.link.ifindex, bond.link.name, bond.link.kind) =
+                (9, "bond0".into(), Some("bond".into()));
+            network.interfaces[1].link.master = Some(9);
+            network.interfaces.push(bond);
+        });
+        let looked = |bits: Option<u64>| {
+            let bits = bits.map(|bits| (9, bits)).into_iter().collect();
+            let program =
+                Program { interfaces: vec!["bond0".into()], native: vec!["bond0".into()] };
+            let features: BTreeMap<u32, u64> = bits;
+            let machine = machine.clone().json("/netlink/xdp_features.json", features);
+            look(&machine.facts().with_program(program)).unwrap().remove(0)
+        };
+        let unknown = looked(None);
+        assert!(unknown.state == State::Unknown && unknown.found.contains("eth0 (ixgbe)"));
+        assert_eq!(looked(Some(0)).state, State::Warn);
+        assert_eq!(looked(Some(3)).state, State::Ok);
     }
 }

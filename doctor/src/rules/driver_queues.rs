@@ -24,6 +24,12 @@ fn look(facts: &Facts) -> Looked {
         let Some(Channels { rx, max_tx, .. }) = card.channels else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
         };
+        if !facts.gets_native(card) {
+            return Ok(Outcome::ok(
+                name,
+                "no program goes into the driver, or one is in it already",
+            ));
+        }
         let most = match driver {
             "ena" => max_tx / 2,
             "virtio_net" => max_tx.saturating_sub(cpus),

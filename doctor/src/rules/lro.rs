@@ -21,7 +21,10 @@ fn look(facts: &Facts) -> Looked {
         |one| one.link.name.clone(),
         |one| {
             let name = &one.link.name;
-            let passes_on = forwards || !one.link.xdp.is_empty() || one.link.master.is_some();
+            let passes_on = forwards
+                || facts.native(one)
+                || !one.link.xdp.is_empty()
+                || one.link.master.is_some();
             if !one.offloads.lro || !passes_on {
                 return Ok(Outcome::ok(
                     name,
@@ -40,14 +43,17 @@ fn look(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
     use crate::testing::{Machine, table};
+    use crate::{Program, State};
 
     #[test]
     fn where_packets_are_passed_on() {
         let end = Machine::healthy().network(|network| network.interfaces[1].offloads.lro = true);
         let router = end.clone().put("/proc/sys/net/ipv4/ip_forward", "1");
         assert_eq!(router.fixes(&CHECK), ["ethtool -K eth0 lro off"]);
+        let program = Program { interfaces: vec!["eth0".into()], native: vec!["eth0".into()] };
+        let looked = (CHECK.look)(&end.facts().with_program(program)).unwrap();
+        assert_eq!(looked[0].state, State::Warn, "{looked:?}");
         table(&CHECK, [(end, State::Ok), (router, State::Warn)]);
     }
 }

@@ -1,9 +1,9 @@
 //! veth pairs on which XDP meets unfinished checksums, or drops what it sends.
 
 use ringway_host::Interface;
-use ringway_host::links::XdpMode;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::facts::FarEnd;
+use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// A veth pair passes frames on as the stack made them: with checksums that a card would finish.
 pub const CHECK: Check = Check {
@@ -17,76 +17,113 @@ pub const CHECK: Check = Check {
     look,
 };
 
+const OR: &str = "or attach it in generic mode (of Ringway: xdp_mode = \"generic\"), which needs nothing of the far end";
+
 fn look(facts: &Facts) -> Looked {
-    let network = facts.network()?;
-    let native = |one: &Interface| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Native);
-    let with: Vec<&Interface> =
-        facts.of_kind("veth")?.into_iter().filter(|one| native(one)).collect();
-    let found = each(
-        with,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let Some(peer) = network.peer(one) else {
-                let why =
-                    format!("{name}: its peer is in another network namespace; run it there, too");
-                return Err(crate::Unknown(why));
-            };
-            let mut outcome =
-                Outcome::warn(&peer.link.name, format!("its peer {name} has native XDP"));
-            let set = |what: &str, to: &str| format!("ethtool -K {} {what} {to}", peer.link.name);
-            if peer.offloads.tx_checksum {
-                let seen = format!("ethtool -k {}, tx-checksumming", peer.link.name);
-                outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
-            }
-            if !peer.offloads.gro && !native(peer) {
-                let seen = format!("ethtool -k {}, generic-receive-offload", peer.link.name);
-                outcome = outcome.saw(seen, "off").fix(set("gro", "on"), set("gro", "off"));
-            }
-            if outcome.changes.is_empty() {
-                return Ok(Outcome::ok(&peer.link.name, "it finishes checksums, and polls"));
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+    let native: Vec<&Interface> =
+        facts.of_kind("veth")?.into_iter().filter(|one| facts.native(one)).collect();
+    Ok(each(native, |one| one.link.name.clone(), |one| pair(facts, one)))
+}
+
+fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
+    let (name, far) = (&one.link.name, facts.far_end(one)?);
+    let FarEnd { name: Some(peer), native, unfinished, .. } = &far else {
+        return elsewhere(name, &far);
+    };
+    let set = |what: &str, to: &str| format!("ethtool -K {peer} {what} {to}");
+    let mut outcome =
+        Outcome::warn(peer, format!("{name}, its other end, has native XDP")).advice(OR);
+    if *unfinished == Some(true) {
+        let seen = format!("ethtool -k {peer}, tx-checksumming");
+        outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
+    }
+    if far.polls == Some(false) {
+        let seen = format!("ethtool -k {peer}, generic-receive-offload");
+        outcome = outcome.saw(seen, "off").fix(set("gro", "on"), set("gro", "off"));
+    }
+    if outcome.changes.is_empty() {
+        let by = if *native == Some(true) { "native XDP" } else { "GRO" };
+        return Ok(Outcome::ok(peer, format!("it finishes checksums, and polls: it has {by}")));
+    }
+    Ok(outcome)
+}
+
+/// Of what is in another namespace, the kernel tells in this one only whether it polls.
+fn elsewhere(name: &str, far: &FarEnd) -> Result<Outcome, Unknown> {
+    let far_end = format!("the far end of {name}, in another network namespace,");
+    if far.polls == Some(false) {
+        let lost =
+            format!("{far_end} has neither GRO nor native XDP: what is sent into it is lost");
+        let there = format!("there: ethtool -K IFACE gro on, and tx off where a stack sends; {OR}");
+        return Ok(Outcome::warn(name, lost)
+            .saw(format!("netlink netdev, xdp-features of {name}, ndo-xmit"), "off")
+            .advice(there));
+    }
+    let polls = if far.polls.is_some() { "polls, but" } else { "may not poll, and" };
+    Err(Unknown(format!(
+        "{far_end} {polls} whether it leaves checksums unfinished cannot be seen; run it there, too (ethtool -k IFACE)"
+    )))
 }
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::links::Xdp;
+    use std::collections::BTreeMap;
+
+    use ringway_host::links::{Xdp, XdpMode};
 
     use super::*;
-    use crate::State;
     use crate::testing::{Machine, table};
+    use crate::{Program, State};
+
+    fn pair(tx_checksum: bool, gro: bool, native: bool) -> Machine {
+        Machine::healthy().network(|network| {
+            let mut peer = network.interfaces[2].clone();
+            (peer.link.ifindex, peer.link.name) = (4, "veth1".into());
+            (peer.link.lower, peer.link.lower_elsewhere) = (Some(3), false);
+            (peer.offloads.tx_checksum, peer.offloads.gro) = (tx_checksum, gro);
+            let own = &mut network.interfaces[2].link;
+            (own.lower, own.lower_elsewhere) = (Some(4), false);
+            if native {
+                own.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
+            }
+            network.interfaces.push(peer);
+        })
+    }
 
     #[test]
     fn the_far_end_of_native_xdp() {
-        let pair = |tx_checksum, gro| {
-            Machine::healthy().network(|network| {
-                let mut peer = network.interfaces[2].clone();
-                (peer.link.ifindex, peer.link.name) = (4, "veth1".into());
-                (peer.link.lower, peer.link.lower_elsewhere) = (Some(3), false);
-                (peer.offloads.tx_checksum, peer.offloads.gro) = (tx_checksum, gro);
-                let own = &mut network.interfaces[2].link;
-                (own.lower, own.lower_elsewhere) = (Some(4), false);
-                own.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
-                network.interfaces.push(peer);
-            })
-        };
         let fixes = ["ethtool -K veth1 tx off", "ethtool -K veth1 gro on"];
-        assert_eq!(pair(true, false).fixes(&CHECK), fixes);
+        assert_eq!(pair(true, false, true).fixes(&CHECK), fixes);
         let elsewhere = Machine::healthy().network(|network| {
             network.interfaces[2].link.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
         });
+        let polls = |bits: u64| {
+            elsewhere.clone().json("/netlink/xdp_features.json", BTreeMap::from([(3, bits)]))
+        };
         table(
             &CHECK,
             [
-                (pair(true, true), State::Warn),
-                (pair(false, false), State::Warn),
-                (pair(false, true), State::Ok),
-                (elsewhere, State::Unknown),
+                (pair(true, true, true), State::Warn),
+                (pair(false, false, true), State::Warn),
+                (pair(false, true, true), State::Ok),
+                (elsewhere.clone(), State::Unknown),
+                (polls(3), State::Warn),
+                (polls(7), State::Unknown),
             ],
         );
+    }
+
+    #[test]
+    fn before_a_program_is_attached() {
+        let worst = |native: &[&str]| {
+            let program = Program {
+                interfaces: vec!["veth0".into()],
+                native: native.iter().map(|name| (*name).into()).collect(),
+            };
+            let facts = pair(true, true, false).facts().with_program(program);
+            let found = look(&facts).unwrap();
+            found.iter().map(|one| one.state).max().unwrap_or(State::Ok)
+        };
+        assert_eq!((worst(&["veth0"]), worst(&[])), (State::Warn, State::Ok));
     }
 }

@@ -1,0 +1,48 @@
+//! Where programs are pinned.
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome, Profile, Unknown};
+
+/// What is pinned there outlives who pinned it.
+pub const CHECK: Check = Check {
+    number: 81,
+    name: "bpffs",
+    rule: "a BPF file system is mounted at /sys/fs/bpf",
+    source: "kernel documentation, bpf/index; libbpf's default place for pins",
+    why: "Pins keep traffic going while the daemon is away; in a mount namespace without it nobody finds them.",
+    profiles: &[Profile::Balancer],
+    look,
+};
+
+const AT: &str = "/sys/fs/bpf";
+
+fn look(facts: &Facts) -> Looked {
+    let path = "/proc/self/mountinfo";
+    facts.text(path)?;
+    let mounts = facts.host().bpffs_mounts().map_err(|error| Unknown(error.to_string()))?;
+    if mounts.iter().any(|mount| mount == AT) {
+        return Outcome::ok(MACHINE, "mounted").into();
+    }
+    let other = if mounts.is_empty() { "nowhere".into() } else { mounts.join(", ") };
+    Outcome::info(MACHINE, "not mounted there; `ringway run` mounts it")
+        .saw(format!("{path}, type bpf"), other)
+        .fix(format!("mount -t bpf bpf {AT}"), format!("umount {AT}"))
+        .advice("`ip netns exec` hides it: use nsenter --net=/run/netns/NAME instead")
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn mounts() {
+        let of = |text: &str| Machine::healthy().put("/proc/self/mountinfo", text);
+        let elsewhere = of("42 27 0:39 / /run/bpf rw,relatime - bpf bpf rw");
+        assert_eq!(elsewhere.undos(&CHECK), ["umount /sys/fs/bpf"]);
+        let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
+        table(&CHECK, [(elsewhere, State::Info), (none, State::Info)]);
+    }
+}
