@@ -82,7 +82,7 @@ mod xps;
 mod xsk_queues;
 mod xsk_rings;
 
-use crate::Check;
+use crate::{Check, Profile};
 
 pub(crate) use queue_balance::of_queue as counts_a_queue;
 
@@ -169,6 +169,11 @@ pub const ALL: &[Check] = &[
     kernel::CHECK,
     bpffs::CHECK,
 ];
+
+/// Those that are asked about a machine that passes packets on.
+pub fn balancer() -> impl Iterator<Item = &'static Check> {
+    ALL.iter().filter(|check| check.applies(Some(Profile::Balancer)))
+}
 
 /// By name or number.
 pub fn find(wanted: &str) -> Option<&'static Check> {

@@ -141,12 +141,15 @@ pub struct RunArgs {
 /// `ringway check`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  ringway check -c ringway.toml\n  ringway check --host -o json\n  \
+    after_help = "With --host: what the file wants of this machine, then the machine itself, as `ringway doctor --profile \
+    balancer` sees it, asked about the interfaces of the file. Exit code 3 when a line about the file is not ok, or a finding \
+    about the machine is crit.\n\nExamples:\n  ringway check -c ringway.toml\n  ringway check --host -o json\n  \
     ringway check --upgrade"
 )]
 pub struct CheckArgs {
-    #[command(flatten)]
-    pub config: ConfigArgs,
+    /// Configuration file; left out: /etc/ringway/ringway.toml, and with --host the machine alone where that is not there.
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Also look at this machine: interfaces, kernel, routes, neighbours, who answers.
     #[arg(long)]
     pub host: bool,

@@ -51,7 +51,7 @@ impl Decap {
 
     fn load_with(gue_port: u16, ledger: Option<MapHandle>) -> Result<Self> {
         log::install();
-        probe::probe(Path::new(crate::DEFAULT_BPFFS))?.require()?;
+        probe::probe()?.require()?;
         let (program, [addresses, ledger]) =
             load::load_decap(NAME, &gue_port.to_be_bytes(), ["addresses", "ledger"], ledger)?;
         Ok(Self { program, addresses, ledger, known: BTreeMap::new(), link: None })

@@ -152,7 +152,7 @@ impl Gateway {
     /// when the pinned tables have another layout.
     pub fn open(options: &Options) -> Result<(Self, Opened)> {
         log::install();
-        probe::probe(&options.bpffs)?.require()?;
+        probe::probe()?.require()?;
         let sizes = options.sizes();
         if !options.pin {
             let (programs, maps) = open::unpinned(sizes)?;

@@ -1,4 +1,4 @@
-//! What this machine allows: kernel, BTF, bpffs, capabilities.
+//! What this machine allows: kernel, capabilities, bpffs.
 //!
 //! RLIMIT_MEMLOCK does not matter: since 5.11, below our floor, BPF memory is accounted to the
 //! memory control group instead.
@@ -28,8 +28,6 @@ pub enum Bpffs {
         /// are seen only there and vanish with it.
         private: bool,
     },
-    /// None is mounted there.
-    Missing,
 }
 
 /// What was found. Nothing was changed.
@@ -39,10 +37,6 @@ pub struct Probe {
     pub kernel: String,
     /// It is new enough.
     pub kernel_ok: bool,
-    /// The kernel describes its own types.
-    pub btf: bool,
-    /// State of bpffs.
-    pub bpffs: Bpffs,
     /// Capabilities that are needed and missing.
     pub missing_capabilities: Vec<&'static str>,
 }
@@ -61,13 +55,11 @@ impl Probe {
 }
 
 /// Looks at the machine, changing nothing.
-pub fn probe(bpffs: &Path) -> Result<Probe> {
+pub fn probe() -> Result<Probe> {
     let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
     Ok(Probe {
         kernel_ok: version(&kernel) >= FLOOR,
         kernel,
-        btf: Path::new("/sys/kernel/btf/vmlinux").exists(),
-        bpffs: if is_bpffs(bpffs) { Bpffs::Mounted } else { Bpffs::Missing },
         missing_capabilities: missing_capabilities()?,
     })
 }

@@ -2,7 +2,6 @@
 //! has an object and maps of its own and nothing to do with a gateway's.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use ringway_abi::raw::{RW_MAX_STEER_RULES, rw_steer, rw_steer_rule};
 
@@ -29,7 +28,7 @@ impl Steer {
     /// Where there are more rules than it takes, or the kernel refuses.
     pub fn load(only: &[Only], drop: &[u32], frags: bool) -> Result<Self> {
         log::install();
-        probe::probe(Path::new(crate::DEFAULT_BPFFS))?.require()?;
+        probe::probe()?.require()?;
         let (program, [rules, sockets]) = load::load_steer(NAME, ["rules", "sockets"], frags)?;
         map::put(&rules, &0_u32, &table(only, drop)?)?;
         let sockets = sockets

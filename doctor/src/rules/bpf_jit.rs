@@ -1,7 +1,6 @@
 //! Whether BPF programs are compiled.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile, State};
+use crate::{Check, Facts, Looked, Outcome, Profile, State, Unknown, each};
 
 /// Without, they are interpreted.
 pub const CHECK: Check = Check {
@@ -19,25 +18,37 @@ const ENABLE: &str = "net/core/bpf_jit_enable";
 const HARDEN: &str = "net/core/bpf_jit_harden";
 
 fn look(facts: &Facts) -> Looked {
-    // Seen in the first network namespace alone.
-    let enable = facts.sysctl(ENABLE)?;
-    if enable == 0 {
-        let seen = Outcome::warn(MACHINE, "BPF programs are interpreted")
-            .saw(format!("/proc/sys/{ENABLE}"), 0);
-        return seen.change(facts.set(ENABLE, 1)?).into();
+    Ok(each(
+        [ENABLE, HARDEN],
+        |key| key.replace('/', "."),
+        |key| {
+            if *key == ENABLE { compiled(facts) } else { blinded(facts) }
+        },
+    ))
+}
+
+/// Seen in the first network namespace alone.
+fn compiled(facts: &Facts) -> Result<Outcome, Unknown> {
+    let subject = ENABLE.replace('/', ".");
+    if facts.sysctl(ENABLE)? != 0 {
+        return Ok(Outcome::ok(subject, "programs are compiled"));
     }
-    // Readable for root alone.
-    let harden = facts.sysctl(HARDEN)?;
-    if harden == 2 {
-        // It costs each packet of who is there to pass packets on.
-        let state =
-            if facts.profile == Some(Profile::Balancer) { State::Warn } else { State::Info };
-        let seen =
-            Outcome::new(state, MACHINE, "constants of root's programs are blinded, too: slower")
-                .saw(format!("/proc/sys/{HARDEN}"), 2);
-        return seen.change(facts.set(HARDEN, 1)?).into();
+    let seen =
+        Outcome::warn(subject, "programs are interpreted: each packet costs several times as much");
+    Ok(seen.saw(format!("/proc/sys/{ENABLE}"), 0).change(facts.set(ENABLE, 1)?))
+}
+
+/// There, and readable for root alone.
+fn blinded(facts: &Facts) -> Result<Outcome, Unknown> {
+    let subject = HARDEN.replace('/', ".");
+    if facts.sysctl(HARDEN)? != 2 {
+        return Ok(Outcome::ok(subject, "constants of root's programs are not blinded"));
     }
-    Outcome::ok(MACHINE, "compiled").into()
+    // It costs each packet of who is there to pass packets on.
+    let state = if facts.profile == Some(Profile::Balancer) { State::Warn } else { State::Info };
+    let seen =
+        Outcome::new(state, subject, "constants of root's programs are blinded, too: slower");
+    Ok(seen.saw(format!("/proc/sys/{HARDEN}"), 2).change(facts.set(HARDEN, 1)?))
 }
 
 #[cfg(test)]

@@ -2,25 +2,34 @@
 
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
-use ringway_config::{Config, Errors};
+use ringway_config::{Config, DEFAULT_PATH, Errors};
+use ringway_doctor::{Check, Program, rules};
 use ringway_gateway::health;
 use ringway_gateway::preflight::{self, Finding, Report, State};
 use ringway_gateway::words::counted;
 use serde::Serialize;
 
+use super::doctor::{Looked, balancer};
 use crate::cli::{CheckArgs, Output};
 use crate::exit::{self, Exit};
 use crate::table::{self, Cell, Table, Tone, paint};
 
+/// Between the two looks at the machine.
+const INTERVAL: Duration = Duration::from_secs(1);
+
 #[derive(Serialize)]
 struct Document<'a> {
     schema: &'static str,
-    file: String,
-    valid: bool,
+    /// Absent: only the machine was looked at.
+    file: Option<String>,
+    valid: Option<bool>,
     errors: Vec<Place>,
-    /// Only with --host.
+    /// What the file wants of the machine; only with --host.
     findings: Option<&'a [Finding]>,
+    /// What the doctor says of the machine itself; only with --host.
+    host: Option<&'a Looked>,
     ok: bool,
 }
 
@@ -34,79 +43,121 @@ struct Place {
     message: String,
 }
 
+/// What was looked at.
+struct Subject<'a> {
+    path: &'a Path,
+    /// `None`: there is no file, and none was named.
+    config: Option<Result<Config, Errors>>,
+    report: Option<Report>,
+    host: Option<Looked>,
+}
+
 /// Validates; with --host also looks at the machine.
 pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
-    let path = &args.config.config;
-    let config = ringway_config::load(path)
-        .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
-    if let (Ok(config), true) = (&config, args.upgrade) {
+    let path = args.config.as_deref().unwrap_or(Path::new(DEFAULT_PATH));
+    let alone = args.host && args.config.is_none() && !path.exists();
+    let config = (!alone).then(|| load(path));
+    if let (Some(Ok(config)), true) = (&config, args.upgrade) {
         return super::upgrade::main(config, args.output.output);
     }
-    let report = match &config {
-        Ok(config) if args.host => Some(preflight::run_all(config)),
-        _ => None,
+    let subject = match args.host {
+        true => look(path, config, rules::balancer(), INTERVAL),
+        false => Subject { path, config, report: None, host: None },
     };
-    let exit = verdict(&config, report.as_ref());
-    match args.output.output {
-        Output::Json => table::json(&document(path, &config, report.as_ref(), exit))?,
-        Output::Table => match &config {
-            Err(errors) => exit::say(errors),
-            Ok(config) => table::print(&render(path, config, report.as_ref(), table::colour()))?,
-        },
+    let exit = subject.verdict();
+    match (args.output.output, &subject.config) {
+        (Output::Json, _) => table::json(&subject.document())?,
+        (Output::Table, Some(Err(errors))) => exit::say(errors),
+        (Output::Table, _) => table::print(&subject.render(table::colour()))?,
     }
     Ok(exit)
 }
 
-fn verdict(config: &Result<Config, Errors>, report: Option<&Report>) -> Exit {
-    match (config, report.map(Report::worst)) {
-        (Err(_), _) => Exit::Usage,
-        (Ok(_), None | Some(State::Ok)) => Exit::Done,
-        (Ok(_), Some(_)) => Exit::Unhealthy,
-    }
+fn load(path: &Path) -> Result<Config, Errors> {
+    ringway_config::load(path)
+        .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err))
 }
 
-/// What `ringway check --host -o json` says of a file.
-pub fn looked_at(path: &Path) -> impl Serialize {
-    let config = ringway_config::load(path)
-        .and_then(|config| Errors::new(health::unfit(&config)).map_or(Ok(config), Err));
-    let report = config.as_ref().ok().map(preflight::run_all);
-    let exit = verdict(&config, report.as_ref());
-    serde_json::to_value(document(path, &config, report.as_ref(), exit)).unwrap_or_default()
-}
-
-fn document<'a>(
-    path: &Path,
-    config: &Result<Config, Errors>,
-    report: Option<&'a Report>,
-    exit: Exit,
-) -> Document<'a> {
-    let errors = config.as_ref().err().into_iter().flat_map(Errors::iter);
-    let place = |error: &ringway_config::Error| Place {
-        file: error.file.clone(),
-        line: Some(error.line).filter(|line| *line > 0),
-        column: Some(error.column).filter(|column| *column > 0),
-        message: error.message.clone(),
+/// Looks at the machine for the configuration, or for none; not for one that is wrong.
+fn look<'a>(
+    path: &'a Path,
+    config: Option<Result<Config, Errors>>,
+    checks: impl Iterator<Item = &'static Check>,
+    interval: Duration,
+) -> Subject<'a> {
+    let (report, program): (Option<Report>, Option<Program>) = match &config {
+        Some(Err(_)) => return Subject { path, config, report: None, host: None },
+        Some(Ok(config)) => Some(preflight::run_all(config)).unzip(),
+        None => (None, None),
     };
-    Document {
-        schema: "ringway.check/1",
-        file: path.display().to_string(),
-        valid: config.is_ok(),
-        errors: errors.map(place).collect(),
-        findings: report.map(|report| report.findings.as_slice()),
-        ok: exit == Exit::Done,
+    let host = Some(balancer(program, checks, interval));
+    Subject { path, config, report, host }
+}
+
+/// What `ringway check --host -o json` says of a file, but for findings that name clients.
+pub fn looked_at(path: &Path) -> impl Serialize {
+    let subject = look(path, Some(load(path)), preflight::asked(), Duration::ZERO);
+    serde_json::to_value(subject.document()).unwrap_or_default()
+}
+
+impl Subject<'_> {
+    fn verdict(&self) -> Exit {
+        let fits = self.report.as_ref().is_none_or(|report| report.worst() == State::Ok);
+        let sound = self.host.as_ref().is_none_or(|host| host.crit == 0);
+        match &self.config {
+            Some(Err(_)) => Exit::Usage,
+            _ if fits && sound => Exit::Done,
+            _ => Exit::Unhealthy,
+        }
+    }
+
+    fn document(&self) -> Document<'_> {
+        let errors = self.config.iter().filter_map(|config| config.as_ref().err());
+        let place = |error: &ringway_config::Error| Place {
+            file: error.file.clone(),
+            line: Some(error.line).filter(|line| *line > 0),
+            column: Some(error.column).filter(|column| *column > 0),
+            message: error.message.clone(),
+        };
+        Document {
+            schema: "ringway.check/1",
+            file: self.config.is_some().then(|| self.path.display().to_string()),
+            valid: self.config.as_ref().map(Result::is_ok),
+            errors: errors.flat_map(Errors::iter).map(place).collect(),
+            findings: self.report.as_ref().map(|report| report.findings.as_slice()),
+            host: self.host.as_ref(),
+            ok: self.verdict() == Exit::Done,
+        }
+    }
+
+    fn render(&self, colour: bool) -> String {
+        let path = self.path.display();
+        let mut text = match &self.config {
+            Some(Ok(config)) => valid(self.path, config),
+            _ => format!("{path}: not there, so this machine alone\n"),
+        };
+        if let Some(report) = &self.report {
+            text += &lines(report, colour);
+        }
+        if let Some(host) = &self.host {
+            text += &format!("\n{}", host.render(colour));
+        }
+        text
     }
 }
 
-fn render(path: &Path, config: &Config, report: Option<&Report>, colour: bool) -> String {
+fn valid(path: &Path, config: &Config) -> String {
     let backends: usize = config.services.iter().map(|service| service.backends.len()).sum();
-    let mut text = format!(
+    format!(
         "{}: valid, node {}, {}, {}\n",
         path.display(),
         config.node.name.as_str(),
         counted(config.services.len(), "service"),
         counted(backends, "backend"),
-    );
-    let Some(report) = report else { return text };
+    )
+}
+
+fn lines(report: &Report, colour: bool) -> String {
     let mut table = Table::new(&["check", "subject", "state", "found"]);
     for finding in &report.findings {
         table.row(vec![
@@ -116,7 +167,7 @@ fn render(path: &Path, config: &Config, report: Option<&Report>, colour: bool) -
             Cell::new(&finding.reason),
         ]);
     }
-    text += &format!("\n{}", table.render(colour));
+    let mut text = format!("\n{}", table.render(colour));
     for finding in report.findings.iter().filter(|finding| !finding.fix.is_empty()) {
         let state = paint(finding.state.as_str(), tone(finding.state), colour);
         // Writing to a String cannot fail.

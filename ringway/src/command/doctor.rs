@@ -8,13 +8,14 @@ mod render;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ringway_doctor::{
-    Changes, Check, Collection, Earlier, Facts, Finding, Profile, Report, State, judge, rules,
-    scripts,
+    Changes, Check, Collection, Earlier, Facts, Finding, Profile, Program, Report, State, judge,
+    rules, scripts,
 };
-use ringway_gateway::outfile;
 use ringway_gateway::problem::Error;
+use ringway_gateway::{outfile, preflight};
 use serde::Serialize;
 
 use crate::cli::{DoctorArgs, Output};
@@ -84,7 +85,7 @@ fn asked(args: &DoctorArgs) -> Vec<&'static Check> {
 fn collection(args: &DoctorArgs) -> anyhow::Result<Collection> {
     let Some(path) = &args.from else {
         say_how_long(args);
-        return Ok(Collection::live(args.interval));
+        return Ok(live(args.interval));
     };
     read(path)
 }
@@ -102,6 +103,58 @@ fn read(path: &Path) -> anyhow::Result<Collection> {
     })?;
     let read = Collection::read(BufReader::new(file));
     Ok(read.map_err(|error| Error::configuration(format!("{shown}: {error}"), ""))?)
+}
+
+fn live(interval: Duration) -> Collection {
+    let mut collection = Collection::live(interval);
+    preflight::compiler(&mut collection.after);
+    collection
+}
+
+/// What the profile balancer says of this machine.
+#[derive(Serialize)]
+pub struct Looked {
+    interval_seconds: f64,
+    ok: usize,
+    unknown: usize,
+    info: usize,
+    warn: usize,
+    pub crit: usize,
+    #[serde(flatten)]
+    report: Report,
+}
+
+impl Looked {
+    /// For people.
+    pub fn render(&self, colour: bool) -> String {
+        render::symptoms(
+            &self.report,
+            "`ringway doctor --profile balancer --all` shows all",
+            colour,
+        )
+    }
+}
+
+/// Asks these checks about this machine, as one that passes packets on by this program.
+pub fn balancer(
+    program: Option<Program>,
+    checks: impl Iterator<Item = &'static Check>,
+    interval: Duration,
+) -> Looked {
+    let mut facts = Facts::new(&live(interval), Some(Profile::Balancer));
+    if let Some(program) = program {
+        facts = facts.with_program(program);
+    }
+    let report = judge(checks, &facts);
+    Looked {
+        interval_seconds: facts.seconds,
+        ok: report.count(State::Ok),
+        unknown: report.count(State::Unknown),
+        info: report.count(State::Info),
+        warn: report.count(State::Warn),
+        crit: report.count(State::Crit),
+        report,
+    }
 }
 
 fn collect(collection: &Collection, path: &Path, overwrite: bool) -> anyhow::Result<Exit> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use ringway_doctor::Program;
 use ringway_host::links::Link;
 use ringway_host::xdp_features::{self, Features};
 
 use super::facts::Facts;
-use super::interfaces::{checksums, far_end_polls};
+use super::host::machine;
 use super::{Report, State};
 
 /// An AF_XDP socket's queue, as it was obtained.
@@ -46,7 +47,6 @@ pub fn look(queues: &[Queue], facts: &Facts, report: &mut Report) {
         metadata(first, link, report);
         if link.kind.as_deref() == Some("veth") {
             far_end(facts, link, report);
-            checksums(facts, link, "", report);
         }
     }
 }
@@ -159,10 +159,17 @@ fn metadata(queue: &Queue, link: &Link, report: &mut Report) {
     report.push("metadata", &link.name, state, reason, "");
 }
 
-/// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog.
+/// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog. What a stack there sends
+/// has unfinished checksums, unless it is told to finish them.
 fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
     let name = &link.name;
-    let (state, reason) = match far_end_polls(facts, link) {
+    let seen = machine(facts, Program::default());
+    let far = seen.network().ok().and_then(|network| network.interface(name));
+    let Some(far) = far.and_then(|one| seen.far_end(one).ok()) else {
+        let reason = "what its far end is like cannot be seen";
+        return report.push("veth-peer", name, State::Unknown, reason, "");
+    };
+    let (state, reason) = match far.polls {
         Some(true) => (State::Ok, "the far end polls: it has GRO or native XDP"),
         Some(false) => (
             State::Ok,
@@ -171,6 +178,22 @@ fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
         None => (State::Unknown, "whether the far end polls cannot be seen"),
     };
     report.push("veth-peer", name, state, reason, "");
+    let peer = far.name.as_deref().unwrap_or("IFACE");
+    let fix = format!("where a host's own stack sends into the far end: ethtool -K {peer} tx off");
+    let (state, reason, fix) = match far.unfinished {
+        Some(false) => return report.ok("checksum-offload", name, format!("peer {peer} is fine")),
+        Some(true) => (
+            State::Warn,
+            "the far end leaves checksums unfinished: packets of its own stack arrive so",
+            fix,
+        ),
+        None => (
+            State::Unknown,
+            "cannot see whether the far end of this veth pair leaves checksums unfinished",
+            fix,
+        ),
+    };
+    report.push("checksum-offload", name, state, reason, fix);
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ringway_config::Config;
+use ringway_doctor::Sample;
 use ringway_host::addresses::{self, Address};
 use ringway_host::ethtool::{Channels, Ethtool, Offloads};
 use ringway_host::firewall::Rule;
@@ -23,7 +24,7 @@ use crate::status;
 /// Facts of the calling thread's network namespace.
 #[derive(Debug)]
 pub struct Facts {
-    /// Kernel, BTF, bpffs, capabilities.
+    /// The kernel's release, and this process's capabilities.
     pub probe: Result<Probe, String>,
     /// All interfaces.
     pub links: Vec<Link>,
@@ -56,10 +57,8 @@ pub struct Facts {
     pub channels: HashMap<String, Channels>,
     /// Processors.
     pub cpus: u32,
-    /// Whether the kernel compiles programs.
-    pub jit: Option<bool>,
-    /// net.core.bpf_jit_harden; seen in the first network namespace alone.
-    pub jit_harden: Option<i64>,
+    /// Files that the doctor's rules read.
+    pub files: Sample,
     /// The program of `[node] on_pass`: its name, or why it cannot be used.
     pub on_pass: Option<Result<String, String>>,
     /// Looked at what takes time or asks others, too: what follows.
@@ -117,8 +116,7 @@ impl Default for Facts {
             features: HashMap::new(),
             channels: HashMap::new(),
             cpus: 1,
-            jit: None,
-            jit_harden: None,
+            files: Sample::default(),
             on_pass: None,
             thorough: false,
             firewall: None,
@@ -139,7 +137,7 @@ impl Facts {
         let nat = config.nat.addresses.iter().map(|address| **address);
         let wanted = backends.map(|backend| *backend.address).chain(services).chain(nat);
         let path = |address| (address, routes::route_to(address).map_err(|e| e.to_string()));
-        facts.probe = ringway_kernel::probe(Path::new(DEFAULT_BPFFS)).map_err(|e| e.to_string());
+        facts.probe = ringway_kernel::probe().map_err(|e| e.to_string());
         facts.addresses = noted(addresses::all(), errors);
         facts.paths = wanted.map(path).collect();
         facts.neighbours = noted(neighbours::all(), errors);
@@ -150,9 +148,8 @@ impl Facts {
         facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let on_pass = config.node.on_pass.as_ref();
         facts.on_pass = on_pass.map(|path| check_on_pass(path).map_err(|e| e.to_string()));
-        facts.jit = ringway_kernel::compiles_programs();
-        let harden = Host::live().sysctl("net/core/bpf_jit_harden").ok().flatten();
-        facts.jit_harden = harden.and_then(|text| text.trim().parse().ok());
+        facts.files = ringway_doctor::gather_at_once();
+        compiler(&mut facts.files);
         facts
     }
 
@@ -247,10 +244,18 @@ fn ethtool(
         }
     };
     let names = || links.iter().map(|link| link.name.clone());
-    let offloads = names().filter_map(|name| Some((name.clone(), ethtool.offloads(&name).ok()?)));
     let drivers =
         names().filter_map(|name| Some((name.clone(), ethtool.driver(&name).ok()??.name)));
-    (offloads.collect(), drivers.collect())
+    let drivers = drivers.collect();
+    let mut offloads = HashMap::new();
+    for name in names() {
+        match ethtool.offloads(&name) {
+            Ok(found) => drop(offloads.insert(name, found)),
+            Err(ringway_host::Error::NoInterface { .. }) => {}
+            Err(error) => errors.push(error.to_string()),
+        }
+    }
+    (offloads, drivers)
 }
 
 /// Whether this is the machine's first network namespace; `None` where /proc/sys is not to be seen.
@@ -260,6 +265,16 @@ fn first_namespace() -> Option<bool> {
     }
     let visible = Path::new("/proc/sys/net/core").exists();
     visible.then(|| Host::live().first_network_namespace())
+}
+
+/// Whether programs are compiled is a setting of the first network namespace. Elsewhere one that is loaded tells.
+pub fn compiler(files: &mut Sample) {
+    let path = "/proc/sys/net/core/bpf_jit_enable";
+    if !files.files().contains_key(path)
+        && let Some(compiles) = ringway_kernel::compiles_programs()
+    {
+        files.put(path, if compiles { "1" } else { "0" });
+    }
 }
 
 fn local_ports() -> Option<(u16, u16)> {

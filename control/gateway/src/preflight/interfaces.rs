@@ -1,7 +1,6 @@
 //! Rules about the interfaces of `[node] interfaces`.
 
 use ringway_config::{Config, Located, XdpMode};
-use ringway_host::ethtool::Offloads;
 use ringway_host::links::Link;
 use ringway_kernel::{Holder, XdpMode as Attached};
 
@@ -18,12 +17,6 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
         foreign(facts, link, report);
         mode(config, facts, link, report);
         drivers::look(config, facts, link, report);
-        if link.kind.as_deref() == Some("veth") {
-            peer(config, facts, link, report);
-        } else if link.kind.is_none() {
-            let reason = "frames come from a card: their checksums are finished, or verified by it";
-            report.ok("checksum-offload", &link.name, reason);
-        }
     }
 }
 
@@ -271,13 +264,6 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         return report.ok("xdp-mode", &link.name, reason);
     }
     let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
-    let offloads = facts.offloads.get(&link.name);
-    if *config.node.xdp_mode != XdpMode::Generic && offloads.is_some_and(|offloads| offloads.lro) {
-        let reason = format!("large receive offload is on: driver {driver} may refuse native XDP");
-        let fix = format!("ethtool -K {} lro off", link.name);
-        report.push("xdp-mode", &link.name, State::Warn, reason, fix);
-        return;
-    }
     let reason = match (*config.node.xdp_mode, attached(facts, link)) {
         (XdpMode::Auto, _) if obstacle(config, facts).is_some() => format!(
             "auto: generic, because native XDP cannot send to {}",
@@ -310,108 +296,5 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
     report.ok("xdp-mode", &link.name, reason);
 }
 
-/// What the far end of a veth pair must be like (drivers/net/veth.c). Frames that native XDP
-/// redirects into the pair arrive only if the far end polls: with GRO, or native XDP of its own.
-/// Frames of a stack at the far end carry unfinished checksums, which native XDP cannot repair.
-fn peer(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
-    if generic(config, facts, link) {
-        let reason = "generic mode needs nothing of the far end";
-        report.ok("veth-peer", &link.name, reason);
-        report.ok("checksum-offload", &link.name, reason);
-        return;
-    }
-    match facts.peer(link) {
-        Some(peer) => polls(link, peer, facts.offloads.get(&peer.name), report),
-        None => unseen_peer(facts, link, report),
-    }
-    checksums(facts, link, &format!("; {OR_GENERIC}"), report);
-}
-
-/// Whether the far end of a veth pair takes packets by itself (NAPI); `None` where that cannot be seen.
-pub(super) fn far_end_polls(facts: &Facts, link: &Link) -> Option<bool> {
-    let Some(peer) = facts.peer(link) else {
-        return facts.features.get(&link.name).map(|features| features.is_target());
-    };
-    let native = peer.xdp.iter().any(|xdp| xdp.mode == ringway_host::links::XdpMode::Native);
-    Some(native || facts.offloads.get(&peer.name).is_some_and(|offloads| offloads.gro))
-}
-
 pub(super) const OR_GENERIC: &str =
     "or write xdp_mode = \"generic\" under [node], which needs nothing of it";
-
-fn unseen_peer(facts: &Facts, link: &Link, report: &mut Report) {
-    let name = &link.name;
-    let unseen = "the far end of this veth pair, in another network namespace,";
-    match far_end_polls(facts, link) {
-        Some(true) => {
-            report.ok("veth-peer", name, format!("{unseen} polls: it has GRO or native XDP"));
-        }
-        Some(false) => {
-            let reason =
-                format!("{unseen} has neither GRO nor native XDP: frames sent into it are lost");
-            report.push("veth-peer", name, State::Warn, reason, far_gro());
-        }
-        None => {
-            let reason = format!(
-                "whether {unseen} has GRO or native XDP cannot be seen; without either, frames sent to it \
-                 are lost"
-            );
-            report.push("veth-peer", name, State::Unknown, reason, far_gro());
-        }
-    }
-}
-
-fn far_gro() -> String {
-    format!(
-        "on the interface at the far end (inside the container or namespace): \
-         ethtool -K IFACE gro on; {OR_GENERIC}"
-    )
-}
-
-fn polls(link: &Link, peer: &Link, offloads: Option<&Offloads>, report: &mut Report) {
-    let native = peer.xdp.iter().any(|xdp| xdp.mode == ringway_host::links::XdpMode::Native);
-    let reason = match offloads {
-        _ if native => format!("peer {} has native XDP", peer.name),
-        Some(offloads) if offloads.gro => format!("peer {} has GRO", peer.name),
-        _ => {
-            let reason = format!(
-                "peer {} has neither GRO nor native XDP: frames sent into this pair are lost",
-                peer.name
-            );
-            let fix = format!("ethtool -K {} gro on; {OR_GENERIC}", peer.name);
-            return report.push("veth-peer", &link.name, State::Warn, reason, fix);
-        }
-    };
-    report.ok("veth-peer", &link.name, reason);
-}
-
-/// Whether packets of the far end's own stack have their checksums. `or`: what else can be done.
-pub(super) fn checksums(facts: &Facts, link: &Link, or: &str, report: &mut Report) {
-    let Some(peer) = facts.peer(link) else {
-        let reason = "cannot see whether the far end of this veth pair leaves checksums unfinished, which \
-                      native XDP cannot repair";
-        let fix = format!(
-            "where a host's own stack sends into the far end (inside the container or namespace): \
-             ethtool -K IFACE tx off{or}"
-        );
-        return report.push("checksum-offload", &link.name, State::Unknown, reason, fix);
-    };
-    let (state, reason, fix) = match facts.offloads.get(&peer.name) {
-        Some(offloads) if offloads.tx_checksum => (
-            State::Warn,
-            format!(
-                "peer {} leaves checksums unfinished, which native XDP cannot repair: packets of its \
-                 own stack arrive broken",
-                peer.name
-            ),
-            format!("ethtool -K {} tx off{or}", peer.name),
-        ),
-        Some(_) => (State::Ok, format!("peer {} is fine", peer.name), String::new()),
-        None => (
-            State::Unknown,
-            format!("offloads of peer {} cannot be read", peer.name),
-            format!("ethtool -k {}", peer.name),
-        ),
-    };
-    report.push("checksum-offload", &link.name, state, reason, fix);
-}

@@ -8,6 +8,7 @@ mod dsr;
 mod engine;
 mod facts;
 mod firewall;
+mod host;
 mod interfaces;
 mod mtu;
 mod nat;
@@ -22,10 +23,12 @@ mod tests_all;
 use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
+use ringway_doctor::Program;
 use serde::Serialize;
 
 pub use engine::Queue;
-pub use facts::Facts;
+pub use facts::{Facts, compiler};
+pub use host::asked;
 pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
@@ -42,9 +45,12 @@ fn with_needs(config: &Config, mut report: Report) -> Report {
     report
 }
 
-/// Looks at what takes time or asks others on the link, too: for an administrator. Changes nothing.
-pub fn run_all(config: &Config) -> Report {
-    with_needs(config, judge(config, &Facts::gather_all(config)))
+/// Looks at what takes time or asks others on the link, too: for an administrator. Of the host itself the doctor tells,
+/// under its profile balancer: asked about the interfaces that are returned beside the findings. Changes nothing.
+pub fn run_all(config: &Config) -> (Report, Program) {
+    let facts = Facts::gather_all(config);
+    let report = with_needs(config, about(config, &facts, Report::default()));
+    (report, host::program(config, &facts))
 }
 
 /// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
@@ -81,6 +87,12 @@ fn guarded_by(config: &Config, facts: &Facts) -> BTreeSet<String> {
 /// What these facts mean for this configuration.
 pub fn judge(config: &Config, facts: &Facts) -> Report {
     let mut report = Report::default();
+    host::look(config, facts, &mut report);
+    about(config, facts, report)
+}
+
+/// What they mean but for the host's own properties.
+fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     for error in &facts.errors {
         report.push("facts", "this machine", State::Unknown, error, "");
     }

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ringway_config::Config;
+use ringway_doctor::Sample;
 use ringway_host::Mac;
 use ringway_host::addresses::Address;
 use ringway_host::ethtool::Offloads;
 use ringway_host::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::routes::{Path, RouteKind};
-use ringway_kernel::{Bpffs, Holder, Probe, XdpMode as Attached};
+use ringway_kernel::{Holder, Probe, XdpMode as Attached};
 
 use super::facts::{Answerer, Facts, Receiving};
 use super::{Finding, State, judge};
@@ -54,18 +55,32 @@ pub(super) fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<P
     (destination, Ok(Path { destination, kind, ifindex, gateway: None, source: None, mtu: None }))
 }
 
+pub(super) fn files() -> Sample {
+    let mut files = Sample::default();
+    for (path, text) in [
+        ("/proc/self/mountinfo", "42 27 0:39 / /sys/fs/bpf rw,relatime - bpf bpf rw"),
+        ("/proc/sys/kernel/osrelease", "6.12.0"),
+        ("/proc/sys/net/core/bpf_jit_enable", "1"),
+        ("/proc/sys/net/core/bpf_jit_harden", "0"),
+        ("/proc/sys/net/ipv4/ip_forward", "0"),
+        ("/sys/devices/system/cpu/online", "0-3"),
+        ("/sys/kernel/btf/vmlinux", ""),
+    ] {
+        files.put(path, text);
+    }
+    files
+}
+
 /// A machine on which all is well: eth0 (2) leads to the backend, the service address is its own.
 pub(super) fn machine() -> Facts {
     Facts {
         probe: Ok(Probe {
             kernel: "6.12.0".into(),
             kernel_ok: true,
-            btf: true,
-            bpffs: Bpffs::Mounted,
             missing_capabilities: Vec::new(),
         }),
         links: vec![link(2, "eth0"), link(3, "eth1")],
-        offloads: HashMap::new(),
+        offloads: ["eth0", "eth1"].map(|name| (name.into(), Offloads::default())).into(),
         drivers: HashMap::new(),
         addresses: Vec::new(),
         default_route_links: BTreeSet::new(),
@@ -78,7 +93,7 @@ pub(super) fn machine() -> Facts {
         local_ports: Some((32768, 60999)),
         receiving: HashMap::new(),
         own_links: Some(BTreeMap::new()),
-        jit: Some(true),
+        files: files(),
         ..Facts::default()
     }
 }
@@ -333,32 +348,35 @@ fn veth_peers() {
     let mut facts = machine();
     facts.links[0].kind = Some("veth".into());
     facts.links[0].lower = Some(3);
-    let both = |facts: &Facts| {
-        let config = config(ETH0, "");
-        let (peer, sums) =
-            (find(&config, facts, "veth-peer"), find(&config, facts, "checksum-offload"));
-        (peer.state, sums.state)
-    };
+    let pair = |facts: &Facts| find(&config(ETH0, ""), facts, "veth-checksum");
     facts.links[0].lower_elsewhere = true;
-    assert_eq!(both(&facts), (State::Unknown, State::Unknown));
+    assert_eq!(pair(&facts).state, State::Unknown);
 
     facts.links[0].lower_elsewhere = false;
     let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
     facts.offloads.insert("eth1".into(), offloads);
-    assert_eq!(both(&facts), (State::Ok, State::Warn));
-    let finding = find(&config(ETH0, ""), &facts, "checksum-offload");
-    assert!(finding.fix.starts_with("ethtool -K eth1 tx off; or write xdp_mode"), "{finding}");
+    let finding = pair(&facts);
+    assert_eq!((finding.state, finding.subject.as_str()), (State::Warn, "eth1"));
+    assert!(finding.fix.starts_with("ethtool -K eth1 tx off; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    for check in ["veth-peer", "checksum-offload"] {
-        assert_eq!(find(&generic, &facts, check).state, State::Ok);
-    }
-    facts.offloads.clear();
-    assert_eq!(both(&facts), (State::Warn, State::Unknown));
-    assert!(find(&config(ETH0, ""), &facts, "veth-peer").fix.starts_with("ethtool -K eth1 gro on"));
-
+    assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
     facts.offloads.insert("eth1".into(), Offloads::default());
+    assert!(pair(&facts).fix.starts_with("ethtool -K eth1 gro on"));
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
-    assert_eq!(both(&facts), (State::Ok, State::Ok));
+    assert_eq!(pair(&facts).state, State::Ok);
+    // Not known is not well.
+    facts.offloads.remove("eth1");
+    assert_eq!(pair(&facts).state, State::Unknown);
+}
+
+/// A rule of the doctor that could not be asked is a line, too.
+#[test]
+fn of_a_host_of_which_nothing_is_known() {
+    let facts = Facts { files: Sample::default(), ..machine() };
+    for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
+        assert_eq!(find(&config(ETH0, ""), &facts, check).state, State::Unknown, "{check}");
+    }
+    assert_eq!(super::host::asked().count(), 8);
 }
 
 /// Backends behind the bridge br0 (4), which has no native XDP; eth0 has.
@@ -454,14 +472,10 @@ fn answers_into_a_device_without_ethernet_header() {
 
 #[test]
 fn an_unfit_kernel_forbids_a_start() {
-    let probe = Probe {
-        kernel: "5.10.0".into(),
-        kernel_ok: false,
-        btf: false,
-        bpffs: Bpffs::Missing,
-        missing_capabilities: vec!["CAP_BPF"],
-    };
-    let facts = Facts { probe: Ok(probe), ..machine() };
+    let probe =
+        Probe { kernel: "5.10.0".into(), kernel_ok: false, missing_capabilities: vec!["CAP_BPF"] };
+    let mut facts = Facts { probe: Ok(probe), ..machine() };
+    facts.files.put("/proc/sys/kernel/osrelease", "5.10.0");
     let report = judge(&config(ETH0, ""), &facts);
     let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
     assert_eq!(failed, ["kernel", "privileges"]);

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ringway_host::Mac;
-use ringway_host::ethtool::Channels;
+use ringway_host::ethtool::{Channels, Offloads};
 use ringway_host::firewall::Rule;
 use ringway_host::links::Link;
 use ringway_host::neighbours::{Neighbour, NeighbourState};
@@ -30,15 +30,19 @@ fn has(facts: &Facts, node: &str, check: &str) -> Option<Finding> {
 #[test]
 fn interpreted_programs() {
     let node = config(ETH0, "");
-    assert_eq!(find(&node, &machine(), "jit").state, State::Ok);
-    let finding = find(&node, &Facts { jit: Some(false), ..machine() }, "jit");
+    let with = |key: &str, value: &str| {
+        let mut facts = machine();
+        facts.files.put(format!("/proc/sys/net/core/{key}"), value);
+        find(&node, &facts, "bpf-jit")
+    };
+    assert_eq!(find(&node, &machine(), "bpf-jit").state, State::Ok);
+    let finding = with("bpf_jit_enable", "0");
     assert_eq!(
         (finding.state, finding.fix.as_str()),
         (State::Warn, "sysctl -w net.core.bpf_jit_enable=1")
     );
-    let finding = find(&node, &Facts { jit_harden: Some(2), ..machine() }, "jit");
+    let finding = with("bpf_jit_harden", "2");
     assert!(finding.state == State::Warn && finding.fix.ends_with("bpf_jit_harden=1"), "{finding}");
-    assert_eq!(find(&node, &Facts { jit: None, ..machine() }, "jit").state, State::Unknown);
 }
 
 #[test]
@@ -78,12 +82,25 @@ fn queues_for_sending() {
         let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max };
         Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
-    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "queues").fix;
+    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").fix;
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
     assert_eq!(fix(&with("virtio_net", 4, 8)), "");
     assert_eq!(fix(&with("ena", 8, 8)), "ethtool -L eth0 combined 4");
-    assert!(has(&with("ice", 8, 8), ETH0, "queues").is_none());
+    assert_eq!(fix(&with("ice", 8, 8)), "");
+    // In the kernel's generic path nothing is asked of the driver.
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert_eq!(find(&generic, &with("ena", 8, 8), "driver-queues").state, State::Ok);
+}
+
+#[test]
+fn packets_that_the_card_merges() {
+    let mut facts = card("ixgbe");
+    facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
+    let finding = find(&config(ETH0, ""), &facts, "lro");
+    assert_eq!((finding.state, finding.fix.as_str()), (State::Warn, "ethtool -K eth0 lro off"));
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert_eq!(find(&generic, &facts, "lro").state, State::Ok);
 }
 
 #[test]
@@ -91,16 +108,18 @@ fn bonds() {
     let mut facts = card("bonding");
     facts.links[0].kind = Some("bond".into());
     facts.links.push(Link { master: Some(2), ..link(5, "enp1s0") });
+    facts.offloads.insert("enp1s0".into(), Offloads::default());
     facts.drivers.insert("enp1s0".into(), "ixgbe".into());
-    let finding = find(&config(ETH0, ""), &facts, "bond");
+    let finding = find(&config(ETH0, ""), &facts, "bond-xdp");
     assert!(
         finding.state == State::Unknown && finding.reason.contains("enp1s0 (ixgbe)"),
         "{finding}"
     );
     facts.features = features(0);
-    assert_eq!(find(&config(ETH0, ""), &facts, "bond").state, State::Warn);
+    let native = config(&format!("{ETH0}\nxdp_mode = \"native\""), "");
+    assert_eq!(find(&native, &facts, "bond-xdp").state, State::Warn);
     facts.features = features(3);
-    assert_eq!(find(&config(ETH0, ""), &facts, "bond").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &facts, "bond-xdp").state, State::Ok);
 }
 
 #[test]
@@ -108,9 +127,10 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
     let mut facts = card("veth");
     facts.links[0].kind = Some("veth".into());
     (facts.links[0].lower, facts.links[0].lower_elsewhere) = (Some(3), true);
-    for (bits, state) in [(3, State::Warn), (7, State::Ok)] {
+    for (bits, state) in [(3, State::Warn), (7, State::Unknown)] {
         facts.features = features(bits);
-        assert_eq!(find(&config(ETH0, ""), &facts, "veth-peer").state, state);
+        let finding = find(&config(ETH0, ""), &facts, "veth-checksum");
+        assert_eq!(finding.state, state, "{finding}");
     }
 }
 

@@ -8,16 +8,27 @@ use crate::table::{Cell, Table, Tone, paint};
 
 /// What was found, the worst first; then the counts.
 pub fn report(report: &Report, changes: Option<&Changes>, all: bool, colour: bool) -> String {
+    let mut text = findings(report, all, colour);
+    let rest = "--all shows these, too";
+    text += &summary(report, (!all).then_some(rest));
+    if let Some(changes) = changes {
+        text += &since(changes, colour);
+    }
+    text
+}
+
+/// What was found, the worst first; then the counts, and who shows the rest.
+pub fn symptoms(report: &Report, rest: &str, colour: bool) -> String {
+    findings(report, false, colour) + &summary(report, Some(rest))
+}
+
+fn findings(report: &Report, all: bool, colour: bool) -> String {
     let mut text = String::new();
     for finding in report.symptoms() {
         text += &symptom(finding, colour);
     }
     if all {
         text += &others(report, colour);
-    }
-    text += &summary(report, all);
-    if let Some(changes) = changes {
-        text += &since(changes, colour);
     }
     text
 }
@@ -58,11 +69,11 @@ fn others(report: &Report, colour: bool) -> String {
     if table.is_empty() { String::new() } else { table.render(colour) + "\n" }
 }
 
-fn summary(report: &Report, all: bool) -> String {
+fn summary(report: &Report, rest: Option<&str>) -> String {
     let count = |state: State| format!("{} {}", report.count(state), state.as_str());
     let states = [State::Crit, State::Warn, State::Info, State::Unknown, State::Ok];
     let counts: Vec<String> = states.into_iter().map(count).collect();
-    let more = if all { "" } else { " (--all shows these, too)" };
+    let more = rest.map_or_else(String::new, |rest| format!(" ({rest})"));
     format!("{}{more}\n", counts.join(", "))
 }
 

@@ -22,13 +22,16 @@ impl<'a> Checked<'a> {
     /// All findings of this check about a subject that contains this.
     fn findings(&self, check: &str, subject: &str) -> Result<Vec<Value>> {
         let ran = ringway(self.namespace, &["check", "--host", "-c", &self.file, "-o", "json"])?;
+        of(&ran.json()?["findings"], check, subject)
+    }
+
+    /// What the doctor says of the machine itself, on the same occasion.
+    fn host(&self, check: &str, subject: &str) -> Result<Value> {
+        let ran = ringway(self.namespace, &["check", "--host", "-c", &self.file, "-o", "json"])?;
         let document = ran.json()?;
-        let all = document["findings"].as_array().context("no findings")?;
-        let fits = |finding: &&Value| {
-            finding["check"] == check
-                && finding["subject"].as_str().is_some_and(|found| found.contains(subject))
-        };
-        Ok(all.iter().filter(fits).cloned().collect())
+        ensure!((document["host"]["crit"] == 0) || ran.code == 3, "{ran:?}");
+        let found = of(&document["host"]["findings"], check, subject)?;
+        found.into_iter().next().with_context(|| format!("no {check} {subject}: {document:#}"))
     }
 
     /// Finds it in this state, and returns what is to be done.
@@ -46,6 +49,15 @@ impl<'a> Checked<'a> {
         ensure!(well && !findings.is_empty(), "{findings:?}");
         Ok(())
     }
+}
+
+fn of(findings: &Value, check: &str, subject: &str) -> Result<Vec<Value>> {
+    let all = findings.as_array().context("no findings")?;
+    let fits = |finding: &&Value| {
+        finding["check"] == check
+            && finding["subject"].as_str().is_some_and(|found| found.contains(subject))
+    };
+    Ok(all.iter().filter(fits).cloned().collect())
 }
 
 /// Runs a command as an administrator would type it.
@@ -112,13 +124,17 @@ fn a_far_end_that_does_not_poll() -> Result<()> {
     let site = Site::new(1)?;
     let ns = &site.net.gateway;
     let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, "")))?;
-    checked.is_ok("veth-peer", "eth1")?;
+    // It is in another namespace: of its checksums nothing is known here.
+    ensure!(checked.host("veth-checksum", "eth1")?["severity"] == "unknown");
     detach_pass(&site.net.switch, "gw")?;
-    let fix = checked.fix("veth-peer", "eth1", "warn")?;
-    let command = fix.split_once("ethtool ").and_then(|(_, rest)| rest.split(';').next());
-    let command = format!("ethtool {}", command.with_context(|| fix.clone())?);
+    let found = checked.host("veth-checksum", "eth1")?;
+    ensure!(found["severity"] == "warn", "{found}");
+    let advice = found["advice"].as_str().context("no advice")?;
+    let command = advice.strip_prefix("there: ").and_then(|rest| rest.split(',').next());
+    let command = command.with_context(|| advice.to_owned())?;
     type_in(&site.net.switch, &command.replace("IFACE", "gw"))?;
-    checked.is_ok("veth-peer", "eth1")
+    ensure!(checked.host("veth-checksum", "eth1")?["severity"] == "unknown");
+    Ok(())
 }
 
 #[test]
@@ -142,10 +158,12 @@ fn what_a_machine_in_order_is_told() -> Result<()> {
     let site = Site::new(1)?;
     let checked =
         Checked::new(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
-    for (check, subject) in
-        [("jit", "bpf_jit_enable"), ("xdp-mode", "eth0"), ("route", "web"), ("link-reset", "eth0")]
-    {
+    for (check, subject) in [("xdp-mode", "eth0"), ("route", "web"), ("link-reset", "eth0")] {
         checked.is_ok(check, subject)?;
+    }
+    for (check, subject) in [("bpf-jit", "bpf_jit_enable"), ("kernel", ""), ("btf", "")] {
+        let found = checked.host(check, subject)?;
+        ensure!(found["severity"] == "ok", "{found}");
     }
     let runbook = include_str!("../../../../docs/runbook.md");
     let arguments = ["check", "--host", "-c", &checked.file, "-o", "json"];
@@ -154,5 +172,32 @@ fn what_a_machine_in_order_is_told() -> Result<()> {
         let name = finding["check"].as_str().unwrap_or_default();
         ensure!(runbook.contains(&format!("`{name}`")), "docs/runbook.md lacks {name}");
     }
+    Ok(())
+}
+
+/// One rule set: what the doctor says of this machine as a balancer, about the interfaces of the file.
+#[test]
+fn the_host_is_the_doctors() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let checked = Checked::new(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    ns.sysctl("net/core/somaxconn", "16")?;
+    let found = checked.host("far-below-default", "somaxconn")?;
+    let doctor = ["doctor", "--profile", "balancer", "-o", "json", "--interval", "0.1"];
+    let said = ringway(ns, &doctor)?.json()?;
+    ensure!(of(&said["findings"], "far-below-default", "somaxconn")? == [found.clone()], "{found}");
+    ns.ip("link add other type veth peer name rest\nlink set other up\n")?;
+    ensure!(checked.host("xdp-mtu", "eth0").is_ok() && checked.host("xdp-mtu", "other").is_err());
+    // Without a file, all of them; that nobody named one is no error.
+    let ran = ringway(ns, &["check", "--host", "-o", "json"])?;
+    if ran.json()?["file"].is_null() {
+        let all = ran.json()?["host"]["findings"].clone();
+        ensure!(!of(&all, "xdp-mtu", "other")?.is_empty() && ran.json()?["findings"].is_null());
+    }
+    let ran = ringway(ns, &["check", "--host"])?;
+    ensure!(ran.out.contains("fix    sysctl -w net.core.somaxconn=4096"), "{ran:?}");
+    let ran = ringway(ns, &["check", "--host", "-c", "/no/such/file"])?;
+    ensure!(ran.code == 2, "{ran:?}");
     Ok(())
 }
