@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use serde::{Deserialize, Serialize};
 
-use crate::netlink::{Message, Netlink, Request, address, u32_of};
+use crate::netlink::{Message, Netlink, Request, address, attributes, u32_of};
 use crate::{Error, Result};
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -26,7 +26,11 @@ const STATES: [&str; 12] = [
     "closing",
     "new_syn_recv",
 ];
+const ESTABLISHED: u8 = 1;
 const LISTEN: u8 = 10;
+/// INET_DIAG_INFO: struct tcp_info, with tcpi_rtt at this offset (linux/tcp.h).
+const INFO: u16 = 2;
+const RTT: usize = 68;
 /// Roads that are told of: those with most connections.
 const ROADS: usize = 50;
 
@@ -65,12 +69,17 @@ pub struct Sockets {
     pub states: BTreeMap<String, u64>,
     /// Where most connections with a port of the local range lead.
     pub roads: Vec<Road>,
+    /// The median of established connections' smoothed round-trip times, in microseconds, but for those to this host
+    /// itself.
+    #[serde(default)]
+    pub rtt_us: Option<u32>,
 }
 
 /// Counts them; `local` is the range of ports that connections of this host get.
 pub fn tcp(local: crate::sysctl::PortRange) -> Result<Sockets> {
     let mut sockets = Sockets::default();
     let mut roads: BTreeMap<(IpAddr, IpAddr, u16), u64> = BTreeMap::new();
+    let mut rtts = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         for socket in dump(family)? {
             let name = STATES.get(usize::from(socket.state).wrapping_sub(1));
@@ -82,7 +91,12 @@ pub fn tcp(local: crate::sysctl::PortRange) -> Result<Sockets> {
                     waiting: socket.receive_queue,
                     limit: socket.send_queue,
                 });
-            } else if local.range().contains(&socket.source_port) {
+                continue;
+            }
+            if socket.state == ESTABLISHED && socket.source != socket.destination {
+                rtts.extend(socket.rtt_us);
+            }
+            if local.range().contains(&socket.source_port) {
                 let road = (socket.source, socket.destination, socket.destination_port);
                 *roads.entry(road).or_default() += 1;
             }
@@ -97,6 +111,8 @@ pub fn tcp(local: crate::sysctl::PortRange) -> Result<Sockets> {
     sockets.roads = roads.into_iter().map(road).collect();
     sockets.roads.sort_by_key(|road| std::cmp::Reverse(road.connections));
     sockets.roads.truncate(ROADS);
+    let middle = rtts.len() / 2;
+    sockets.rtt_us = (!rtts.is_empty()).then(|| *rtts.select_nth_unstable(middle).1);
     Ok(sockets)
 }
 
@@ -108,6 +124,7 @@ struct Socket {
     destination_port: u16,
     receive_queue: u32,
     send_queue: u32,
+    rtt_us: Option<u32>,
 }
 
 fn dump(family: i32) -> Result<Vec<Socket>> {
@@ -115,6 +132,7 @@ fn dump(family: i32) -> Result<Vec<Socket>> {
     let mut header = [0; 56];
     header[0] = family as u8;
     header[1] = libc::IPPROTO_TCP as u8;
+    header[2] = 1 << (INFO - 1);
     header[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
     let request = || Request::new(SOCK_DIAG_BY_FAMILY, flags, &header);
@@ -133,7 +151,8 @@ fn dump(family: i32) -> Result<Vec<Socket>> {
 /// struct inet_diag_msg: family, state, timer, retrans, then the id: ports (network order), source, destination,
 /// interface, cookie; expires, rqueue, wqueue.
 fn read(message: Message) -> Option<Socket> {
-    let body = message.body.get(..72)?;
+    let (body, rest) = message.body.split_at_checked(72)?;
+    let info = attributes(rest).find(|one| one.kind == INFO);
     let length = if i32::from(body[0]) == libc::AF_INET { 4 } else { 16 };
     let port = |at: usize| u16::from_be_bytes([body[at], body[at + 1]]);
     Some(Socket {
@@ -144,6 +163,8 @@ fn read(message: Message) -> Option<Socket> {
         destination_port: port(6),
         receive_queue: u32_of(&body[56..])?,
         send_queue: u32_of(&body[60..])?,
+        // 0: none has been measured.
+        rtt_us: info.and_then(|info| u32_of(info.data.get(RTT..)?)).filter(|rtt| *rtt > 0),
     })
 }
 

@@ -27,6 +27,11 @@ fn look(facts: &Facts) -> Looked {
         {
             found.push(mismatch(interface, peer, "its veth peer"));
         }
+        let lower = interface.link.lower.filter(|_| carried(interface));
+        let lower = lower.and_then(|index| network.interface_by_index(index));
+        if let Some(lower) = lower.filter(|lower| lower.link.mtu < interface.link.mtu) {
+            found.push(mismatch(lower, interface, "which it carries,"));
+        }
         let bridge = interface.link.master.and_then(|index| network.interface_by_index(index));
         let bridge = bridge.filter(|one| one.link.kind.as_deref() == Some("bridge"));
         let ports =
@@ -36,8 +41,14 @@ fn look(facts: &Facts) -> Looked {
             found.push(mismatch(interface, port, "of the same bridge"));
         }
     }
-    found.push(black_holes(facts)?);
+    found.push(black_holes(facts).unwrap_or_else(|why| Outcome::unknown(MACHINE, why)));
     Ok(found)
+}
+
+/// It lies upon another device here, whose frames are its own.
+fn carried(one: &Interface) -> bool {
+    let upon = matches!(one.link.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan"));
+    upon && !one.link.lower_elsewhere
 }
 
 fn mismatch(small: &Interface, large: &Interface, what: &str) -> Outcome {
@@ -53,14 +64,28 @@ fn mismatch(small: &Interface, large: &Interface, what: &str) -> Outcome {
 
 /// Probing that had to be done tells of roads where ICMP errors do not come through.
 fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
+    let probing = facts.sysctl(PROBING)?;
     let failed = facts.counter("TcpExt", "TCPMTUPFail")?;
+    let refused = facts.counter("Ip", "FragFails")?;
+    if refused.delta > 0 {
+        let said =
+            format!("{} packets were too large for the way on, and may not be cut", refused.delta);
+        return Ok(Outcome::info(MACHINE, said)
+            .saw("/proc/net/snmp Ip FragFails", refused.delta)
+            .advice("senders are told (ICMP): see that no firewall keeps it from them, or align the MTUs"));
+    }
+    if failed.delta == 0 && probing == 0 {
+        let why = "whether roads swallow large packets is not known: with net.ipv4.tcp_mtu_probing = 0 the kernel does not \
+                   look; 1 has it look where a connection hangs";
+        return Err(Unknown(why.into()));
+    }
     if failed.delta == 0 {
         return Ok(Outcome::ok(MACHINE, "no connection had to shrink its packets"));
     }
     let said = format!("{} probes found packets too large for the road", failed.delta);
     let outcome =
         Outcome::info(MACHINE, said).saw("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
-    if facts.sysctl(PROBING)? == 0 {
+    if probing == 0 {
         return Ok(outcome.change(facts.set(PROBING, 1)?));
     }
     Ok(outcome)
@@ -94,7 +119,27 @@ mod tests {
             network.interfaces.push(bridge);
         });
         assert_eq!(bridge.fixes(&CHECK), ["ip link set dev eth0 mtu 1500"]);
+        let vlan = Machine::healthy().network(|network| {
+            let mut vlan = network.interfaces[2].clone();
+            (vlan.link.ifindex, vlan.link.name, vlan.link.mtu) = (9, "eth0.5".into(), 9000);
+            (vlan.link.kind, vlan.link.lower) = (Some("vlan".into()), Some(2));
+            vlan.link.lower_elsewhere = false;
+            network.interfaces.push(vlan);
+        });
+        assert_eq!(vlan.fixes(&CHECK), ["ip link set dev eth0 mtu 9000"]);
         let hole = Machine::healthy().counts("TcpExt", "TCPMTUPFail", 1);
-        table(&CHECK, [(pair, State::Warn), (bridge, State::Warn), (hole, State::Info)]);
+        let refused = Machine::healthy().counts("Ip", "FragFails", 1);
+        let blind = Machine::healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
+        table(
+            &CHECK,
+            [
+                (pair, State::Warn),
+                (bridge, State::Warn),
+                (vlan, State::Warn),
+                (hole, State::Info),
+                (refused, State::Info),
+                (blind, State::Unknown),
+            ],
+        );
     }
 }

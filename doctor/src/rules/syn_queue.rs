@@ -15,6 +15,7 @@ pub const CHECK: Check = Check {
 };
 
 const KEY: &str = "net/ipv4/tcp_max_syn_backlog";
+const LIMIT: &str = "net/core/somaxconn";
 
 fn look(facts: &Facts) -> Looked {
     let drops = facts.counter("TcpExt", "TCPReqQFullDrop")?;
@@ -31,12 +32,18 @@ fn look(facts: &Facts) -> Looked {
     let now = facts.sysctl(KEY)?;
     let outcome =
         if drops.delta > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
-    outcome
+    let mut outcome = outcome
         .saw("/proc/net/netstat TcpExt TCPReqQFullDrop", drops.delta)
         .saw("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies.delta)
         .saw(format!("/proc/sys/{KEY}"), now)
-        .change(facts.set(KEY, (now * 2).max(4096))?)
-        .advice("the listen(2) backlog and net.core.somaxconn bound the SYN queue, too")
+        .change(facts.set(KEY, (now * 2).max(4096))?);
+    // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue.
+    let limit = facts.sysctl(LIMIT)?;
+    if limit < 4096 {
+        outcome = outcome.saw(format!("/proc/sys/{LIMIT}"), limit).change(facts.set(LIMIT, 4096)?);
+    }
+    outcome
+        .advice("the program's listen(2) backlog bounds the SYN queue, too: have it ask for more, and start it again")
         .into()
 }
 
@@ -51,6 +58,8 @@ mod tests {
         let machine = |name, by| Machine::healthy().counts("TcpExt", name, by);
         let dropped = machine("TCPReqQFullDrop", 2);
         assert_eq!(dropped.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_max_syn_backlog=4096"]);
+        let small = dropped.clone().put("/proc/sys/net/core/somaxconn", "16");
+        assert_eq!(small.fixes(&CHECK)[1], "sysctl -w net.core.somaxconn=4096");
         table(
             &CHECK,
             [

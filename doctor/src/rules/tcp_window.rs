@@ -1,65 +1,100 @@
 //! Whether TCP's buffers can hold what is on the road.
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each};
+use ringway_host::ethtool::LinkMode;
+use ringway_host::sockets::Sockets;
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each};
 
 /// Bytes under way are speed times round trip; a window smaller than that waits for acknowledgements.
 pub const CHECK: Check = Check {
     number: 44,
     name: "tcp-window",
-    rule: "tcp_rmem and tcp_wmem allow what an interface sends in 10 ms",
-    source: "kernel documentation, networking/ip-sysctl, tcp_rmem; 10 ms of round trip are a guess of Ringway",
+    rule: "tcp_rmem and tcp_wmem allow what an interface sends in a round trip, and the kernel tunes buffers",
+    source: "kernel documentation, networking/ip-sysctl, tcp_rmem and tcp_moderate_rcvbuf; 10 ms where no connection tells are a \
+             guess of Ringway",
     why: "One connection gets no more than a buffer for each round trip, however fast the link is. A program that sets \
           SO_RCVBUF turns the kernel's own tuning off.",
     profiles: &[Profile::Throughput],
     look,
 };
 
+const TUNING: &str = "net/ipv4/tcp_moderate_rcvbuf";
+const GUESS_US: u32 = 10_000;
+
 fn look(facts: &Facts) -> Looked {
+    let mut found = vec![tuning(facts)?];
+    found.push(Outcome::unknown(
+        "SO_RCVBUF",
+        Unknown("the kernel does not tell which sockets have set it".into()),
+    ));
     let mut fastest = None;
     for card in facts.cards()? {
-        let mode: Result<ringway_host::ethtool::LinkMode, _> =
-            facts.ethtool(&card.link.name, "link_mode");
+        let mode: Result<LinkMode, _> = facts.ethtool(&card.link.name, "link_mode");
         fastest = fastest.max(mode.ok().and_then(|mode| mode.speed_mbit));
     }
-    let Some(mbit) = fastest else { return Ok(Vec::new()) };
-    let wanted = i64::from(mbit) * 1_000_000 / 8 / 100;
+    let Some(mbit) = fastest else { return Ok(found) };
+    let sockets: Sockets = facts.json("/netlink/sockets.json")?;
+    let rtt_us = sockets.rtt_us.unwrap_or(GUESS_US);
+    // Mbit/s times microseconds are bits.
+    let wanted = i64::from(mbit) * i64::from(rtt_us) / 8;
+    let road = match sockets.rtt_us {
+        Some(rtt) => format!("{mbit} Mbit/s over {rtt} us, the median of connections"),
+        None => format!("{mbit} Mbit/s over 10 ms, a guess"),
+    };
     let keys = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
-    let found = each(
-        keys,
-        |key| (*key).to_owned(),
-        |key| {
-            let [least, first, most] = facts.sysctls(key)?;
-            if most >= wanted {
-                return Ok(Outcome::ok(
-                    *key,
-                    format!("{most} bytes, enough for {mbit} Mbit/s over 10 ms"),
-                ));
-            }
-            let said = format!("{most} bytes at most, and {mbit} Mbit/s over 10 ms are {wanted}");
-            let outcome = Outcome::info(*key, said)
-                .saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
-            Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
-        },
-    );
+    found.extend(each(keys, |key| (*key).to_owned(), |key| window(facts, key, wanted, &road)));
     Ok(found)
+}
+
+fn tuning(facts: &Facts) -> Result<Outcome, Unknown> {
+    if facts.sysctl(TUNING)? != 0 {
+        return Ok(Outcome::ok(MACHINE, "the kernel tunes receive buffers"));
+    }
+    let said = "the kernel tunes no receive buffer: each stays at the second number of tcp_rmem";
+    let outcome = Outcome::warn(MACHINE, said).saw(format!("/proc/sys/{TUNING}"), 0);
+    Ok(outcome.change(facts.set(TUNING, 1)?))
+}
+
+fn window(facts: &Facts, key: &str, wanted: i64, road: &str) -> Result<Outcome, Unknown> {
+    let [least, first, most] = facts.sysctls(key)?;
+    if most >= wanted {
+        return Ok(Outcome::ok(key, format!("{most} bytes, enough for {road}")));
+    }
+    let outcome = Outcome::info(key, format!("{most} bytes at most, and {road}, are {wanted}"))
+        .saw(format!("/proc/sys/{key}"), format!("{least} {first} {most}"));
+    Ok(outcome.change(facts.set(key, format!("{least} {first} {}", wanted * 2))?))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::State;
-    use crate::testing::{Machine, table};
+    use crate::testing::Machine;
 
     #[test]
-    fn ten_gigabits_over_ten_milliseconds() {
+    fn ten_gigabits_over_a_round_trip() {
         let most = |bytes: u32| {
             Machine::healthy().put("/proc/sys/net/ipv4/tcp_wmem", &format!("4096 16384 {bytes}"))
         };
-        let enough = most(12_500_000);
-        assert_eq!(enough.worst(&CHECK), State::Ok);
+        // What the kernel does not tell is unknown whatever else is well.
+        let worst = |machine: &Machine| {
+            let outcomes = machine.outcomes(&CHECK).into_iter();
+            outcomes.filter(|one| one.subject != "SO_RCVBUF").map(|one| one.state).max().unwrap()
+        };
+        assert_eq!(worst(&most(12_500_000)), State::Ok);
         let little = most(12_499_999);
         let fix = ["sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25000000\""];
-        assert_eq!(little.fixes(&CHECK), fix);
-        table(&CHECK, [(little, State::Info)]);
+        assert_eq!(
+            (worst(&little), little.fixes(&CHECK)),
+            (State::Info, fix.map(Into::into).into())
+        );
+        let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
+        assert_eq!(worst(&near), State::Ok);
+        let untuned = Machine::healthy().put("/proc/sys/net/ipv4/tcp_moderate_rcvbuf", "0");
+        assert_eq!(untuned.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
+        assert_eq!(worst(&untuned), State::Warn);
+        assert_eq!(Machine::healthy().worst(&CHECK), State::Unknown);
+        assert_eq!(Machine::unknown().worst(&CHECK), State::Unknown);
     }
 }

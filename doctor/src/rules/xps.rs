@@ -27,7 +27,9 @@ fn look(facts: &Facts) -> Looked {
             // In order of their numbers; there may be more than are in use.
             queues.sort_by_key(|queue| queue[3..].parse::<u32>().unwrap_or(u32::MAX));
             queues.truncate(one.channels.map_or(queues.len(), |channels| channels.tx as usize));
-            if queues.len() < 2 || one.link.kind.is_some() {
+            // Other devices made of software choose a queue by themselves, or hand on to what is below.
+            let chosen = matches!(one.link.kind.as_deref(), None | Some("veth"));
+            if queues.len() < 2 || !chosen {
                 return Ok(Outcome::ok(name, "one transmit queue, or made of software"));
             }
             let mut outcome =
