@@ -86,13 +86,9 @@ impl Collection {
 
     /// Reads an archive.
     pub fn read(from: impl Read) -> Result<Self, Error> {
-        let mut archive = tar::Archive::new(from);
-        // What it quotes may be anything.
-        let damaged = |error: io::Error| {
-            let said = error.to_string();
-            let said: String = said.chars().take_while(|c| !c.is_control()).take(80).collect();
-            Error::Damaged(said)
-        };
+        // What names of files and other headers cost is bounded, too.
+        let mut archive = tar::Archive::new(from.take(MOST + FILE_MOST));
+        let damaged = |error: io::Error| Error::Damaged(shown(&error.to_string()));
         let (mut head, mut files) = (None, BTreeMap::<String, Files>::new());
         let mut room = MOST;
         for entry in archive.entries().map_err(damaged)? {
@@ -101,10 +97,16 @@ impl Collection {
             room =
                 room.checked_sub(size).filter(|_| size <= FILE_MOST).ok_or(Error::Large(MOST))?;
             let path = entry.path().map_err(damaged)?.to_string_lossy().into_owned();
+            match entry.header().entry_type() {
+                tar::EntryType::Regular => {}
+                // Whoever has read it may have packed it again.
+                tar::EntryType::Directory => continue,
+                _ => return Err(Error::Foreign(format!("{} is no plain file", shown(&path)))),
+            }
             let mut bytes = Vec::new();
             entry.read_to_end(&mut bytes).map_err(damaged)?;
             if bytes.len() as u64 != size {
-                return Err(Error::Damaged(format!("{path} ends too early")));
+                return Err(Error::Damaged(format!("{} ends too early", shown(&path))));
             }
             let text = String::from_utf8_lossy(&bytes).into_owned();
             match path.split_once('/') {
@@ -141,6 +143,11 @@ impl Collection {
             seconds: head.seconds,
         })
     }
+}
+
+/// What is quoted from an archive may be anything.
+fn shown(text: &str) -> String {
+    text.chars().take_while(|c| !c.is_control()).take(80).collect()
 }
 
 fn append(archive: &mut tar::Builder<impl Write>, path: &str, text: &str) -> io::Result<()> {

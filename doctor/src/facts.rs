@@ -88,7 +88,8 @@ impl Facts {
     /// A number of both samples.
     pub fn counted(&self, path: &str) -> Result<Counter, Unknown> {
         let (before, after) = self.texts(path)?;
-        let (before, total) = (number(path, before)? as u64, number(path, after)? as u64);
+        let counter = |text| Ok::<u64, Unknown>(number(path, text)?.max(0) as u64);
+        let (before, total) = (counter(before)?, counter(after)?);
         Ok(Counter { total, delta: total.saturating_sub(before) })
     }
 
@@ -115,8 +116,12 @@ fn missing(sample: &Sample, path: &str, otherwise: impl ToString) -> Unknown {
     Unknown(format!("{path}: {why}"))
 }
 
+/// Rules may calculate with it. What is larger is a word for "without limit" (fs.file-max), or no kernel's.
+const MOST: i64 = 1 << 52;
+
 fn number(path: &str, text: &str) -> Result<i64, Unknown> {
-    text.trim().parse().map_err(|_| strange(path, text))
+    let number: i64 = text.trim().parse().map_err(|_| strange(path, text))?;
+    Ok(number.clamp(-MOST, MOST))
 }
 
 /// What a file holds that it should not.

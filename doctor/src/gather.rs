@@ -2,6 +2,7 @@
 
 mod devices;
 mod processes;
+mod session;
 mod tools;
 
 use std::fs;
@@ -10,7 +11,8 @@ use ringway_host::{Host, Source, counters, qdiscs, queues, sockets, xdp_features
 
 use crate::Sample;
 
-pub use processes::{PROCESSES, Process};
+pub use processes::{POLLERS, PROCESSES, Process};
+pub use session::SESSION;
 
 /// Queues for received packets, and who polls them.
 pub const QUEUES: &str = "/netlink/queues.json";
@@ -118,6 +120,7 @@ pub fn complete(mut sample: Sample) -> Sample {
     devices::of_machine(&mut sample);
     processes::list(&mut sample);
     tools::rules(&mut sample);
+    session::add(&mut sample);
     let local = host.local_ports();
     sample.put_json("/netlink/sockets.json", local.and_then(sockets::tcp));
     told(&mut sample, "/netlink/xdp_features.json", xdp_features::all());

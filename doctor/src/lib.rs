@@ -28,6 +28,8 @@
 mod changes;
 mod check;
 mod collection;
+#[cfg(test)]
+mod damaged;
 mod facts;
 mod gather;
 pub mod path;

@@ -71,17 +71,80 @@ fn ask(check: &Check, facts: &Facts) -> Vec<Finding> {
 }
 
 fn finding(check: &Check, outcome: Outcome) -> Finding {
+    let (changes, withheld): (Vec<Change>, Vec<Change>) = outcome
+        .changes
+        .into_iter()
+        .partition(|change| is_harmless(&change.fix) && is_harmless(&change.undo));
+    let advice = match withheld.as_slice() {
+        [] => outcome.advice,
+        _ => Some("a name in it means more to a shell than a name: change it by hand".into()),
+    };
     Finding {
         check: check.name.into(),
         number: check.number,
-        subject: outcome.subject,
+        subject: plain(&outcome.subject),
         severity: outcome.state,
-        found: outcome.found,
-        evidence: outcome.evidence,
+        found: plain(&outcome.found),
+        evidence: outcome.evidence.iter().map(seen).collect(),
         rule: check.rule.into(),
         source: check.source.into(),
         why: check.why.into(),
-        changes: outcome.changes,
-        advice: outcome.advice,
+        changes,
+        advice,
+    }
+}
+
+fn seen(evidence: &Evidence) -> Evidence {
+    Evidence { source: plain(&evidence.source), value: plain(&evidence.value) }
+}
+
+/// For a terminal: what was read, of a collection above all, may hold anything.
+fn plain(text: &str) -> String {
+    let hidden = |c: char| c.is_control() && !matches!(c, '\t' | '\n');
+    text.chars().map(|c| if hidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+/// A name in a command that a shell takes for more than a name is none of ours. Only `echo VALUE > FILE` redirects.
+fn is_harmless(command: &str) -> bool {
+    let redirects = command.matches('>').count();
+    let echoes = command.starts_with("echo ") && redirects == 1;
+    let strange = |c: char| c.is_control() || ";&|`$<\\'".contains(c);
+    (redirects == 0 || echoes) && !command.contains(strange)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Machine;
+
+    #[test]
+    fn what_a_shell_would_take_for_more_is_no_fix() {
+        let named = |name: &str| {
+            let machine = Machine::healthy().network(|network| {
+                (network.interfaces[1].link.name, network.interfaces[1].link.xdp) =
+                    (name.into(), vec![]);
+                network.interfaces[1].offloads.lro = true;
+            });
+            let report =
+                machine.put("/proc/sys/net/ipv4/ip_forward", "1").report(crate::rules::find("lro"));
+            report.symptoms().next().cloned().unwrap()
+        };
+        assert_eq!(named("eth0.5").changes[0].fix, "ethtool -K eth0.5 lro off");
+        for name in ["a;reboot", "$(reboot)", "a`b`", "a\nb", "a>b", "a&b", "a|b"] {
+            let finding = named(name);
+            assert!(finding.changes.is_empty(), "{finding:?}");
+            assert!(finding.advice.unwrap().contains("shell"), "{name}");
+        }
+        assert!(!named("a\u{1b}[2J").subject.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn every_fix_of_ours_is_harmless() {
+        for command in
+            ["echo 3 > /proc/irq/40/smp_affinity_list", "sysctl -w net.ipv4.tcp_rmem=\"1 2 3\""]
+        {
+            assert!(is_harmless(command), "{command}");
+        }
+        assert!(!is_harmless("ethtool -K a > /etc/passwd") && !is_harmless("echo 1 > a > b"));
     }
 }

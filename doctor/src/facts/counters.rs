@@ -1,6 +1,6 @@
 //! What the kernel counts.
 
-use super::{Facts, strange, text};
+use super::{Facts, MOST, strange, text};
 use crate::{Sample, Unknown};
 
 /// A counter at both moments.
@@ -40,7 +40,9 @@ impl Facts {
         };
         let find = |sample: &Sample| {
             let found = in_groups(text(sample, path)?, group, name);
-            found.ok_or_else(|| Unknown(format!("{path}: this kernel has no {group} {name}")))
+            found
+                .map(|number| number.min(MOST as u64))
+                .ok_or_else(|| Unknown(format!("{path}: this kernel has no {group} {name}")))
         };
         let (before, total) = (find(&self.before)?, find(&self.after)?);
         Ok(Counter { total, delta: total.saturating_sub(before) })
@@ -93,7 +95,8 @@ fn in_groups(text: &str, group: &str, name: &str) -> Option<u64> {
 /// Thirteen or more columns in hexadecimal (softnet_seq_show, net/core/net-procfs.c; Linux 5.10).
 fn softnet(text: &str) -> Option<Vec<Vec<u64>>> {
     let line = |line: &str| {
-        let words = line.split_ascii_whitespace().map(|word| u64::from_str_radix(word, 16).ok());
+        let number = |word| Some(u64::from_str_radix(word, 16).ok()?.min(MOST as u64));
+        let words = line.split_ascii_whitespace().map(number);
         words.collect::<Option<Vec<u64>>>().filter(|columns| columns.len() >= 13)
     };
     text.lines().map(line).collect()

@@ -5,7 +5,7 @@ use ringway_host::counters::Stats;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-use super::{Counter, Facts};
+use super::{Counter, Facts, MOST};
 use crate::Unknown;
 
 impl Facts {
@@ -49,12 +49,15 @@ impl Facts {
         of: impl Fn(&Stats) -> u64,
     ) -> Result<Counter, Unknown> {
         let (before, after) = self.device(name)?;
+        let of = |stats: &Stats| of(stats).min(MOST as u64);
         let total = of(&after);
         Ok(Counter { total, delta: total.saturating_sub(of(&before)) })
     }
 
     /// Packets that a card had no room for.
     pub fn missed(&self, name: &str) -> Result<Counter, Unknown> {
-        self.device_counter(name, |stats| stats.rx_missed_errors + stats.rx_fifo_errors)
+        self.device_counter(name, |stats| {
+            stats.rx_missed_errors.saturating_add(stats.rx_fifo_errors)
+        })
     }
 }

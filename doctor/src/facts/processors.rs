@@ -42,7 +42,7 @@ impl Facts {
         for (cpu, now) in after {
             let Some((_, was)) = before.iter().find(|(was, _)| *was == cpu) else { continue };
             let delta = |at: usize| now[at].saturating_sub(was[at]);
-            let all: u64 = (0..8).map(delta).sum();
+            let all: u64 = (0..8).map(delta).fold(0, u64::saturating_add);
             if all > 0 {
                 // user, nice, system, idle, iowait, irq, softirq, steal.
                 found.push(Busy { cpu, softirq: delta(6) as f64 * 100.0 / all as f64 });
@@ -110,17 +110,25 @@ fn times(text: &str) -> Vec<(u32, Vec<u64>)> {
 fn irq(line: &str) -> Option<(u32, &str, u64)> {
     let (number, rest) = line.split_once(':')?;
     let counts = rest.split_ascii_whitespace().map_while(|word| word.parse::<u64>().ok());
-    Some((number.trim().parse().ok()?, rest.split_ascii_whitespace().last()?, counts.sum()))
+    Some((
+        number.trim().parse().ok()?,
+        rest.split_ascii_whitespace().last()?,
+        counts.fold(0, u64::saturating_add),
+    ))
 }
+
+/// More than any kernel is built for: a file that was damaged is not to cost memory.
+const MOST_CPUS: u32 = 65_536;
 
 /// `0-3,8`
 pub fn cpu_list(text: &str) -> Option<Vec<u32>> {
     let mut all = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        all.extend(first.parse().ok()?..=last.parse::<u32>().ok()?);
+        let last = last.parse().ok().filter(|last| *last < MOST_CPUS)?;
+        all.extend(first.parse::<u32>().ok()?..=last);
     }
-    Some(all)
+    (all.len() <= MOST_CPUS as usize).then_some(all)
 }
 
 #[cfg(test)]
@@ -132,6 +140,7 @@ mod tests {
     fn lists_and_lines() {
         assert_eq!(cpu_list("0-2,8"), Some(vec![0, 1, 2, 8]));
         assert_eq!((cpu_list(""), cpu_list("a")), (Some(vec![]), None));
+        assert_eq!(cpu_list("0-4294967295"), None);
         let line = " 40:  5   6  PCI-MSIX-0000:01:00.0 0-edge   eth0-TxRx-0";
         assert_eq!(irq(line), Some((40, "eth0-TxRx-0", 11)));
         assert_eq!(irq("LOC: 1 2 Local timer interrupts"), None);

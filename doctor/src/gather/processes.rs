@@ -11,6 +11,8 @@ use crate::Sample;
 pub const PROCESSES: &str = "/tools/processes.json";
 /// Programs that rules ask for, by the start of their names.
 const ASKED_FOR: [&str; 2] = ["irqbalance", "napi/"];
+/// Threads that poll, by the start of their names: DPDK's, VPP's, those of `ringway engine`.
+pub const POLLERS: [&str; 4] = ["lcore-worker", "dpdk-worker", "vpp_wk_", "ringway-"];
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,9 @@ pub struct Process {
     pub limit: Option<u64>,
     /// Processors that it may run on.
     pub cpus: Option<String>,
+    /// What irqbalance was started with. Those of others may hold secrets.
+    #[serde(default)]
+    pub arguments: Option<String>,
 }
 
 /// Adds those worth knowing.
@@ -42,21 +47,41 @@ pub fn list(sample: &mut Sample) {
         let full = process.files.zip(process.limit).is_some_and(|(files, limit)| files * 2 > limit);
         full || ASKED_FOR.iter().any(|name| process.name.starts_with(name))
     };
-    let all: Vec<&Process> = all.iter().filter(wanted).collect();
+    let pollers = all.iter().flat_map(|process| pollers(process.pid)).collect::<Vec<_>>();
+    let all: Vec<&Process> = all.iter().filter(wanted).chain(&pollers).collect();
     sample.put_json::<_, String>(PROCESSES, Ok(all));
 }
 
+/// Threads of a process that poll, each as a process of its own.
+fn pollers(pid: u32) -> Vec<Process> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let polls = |path: &Path| {
+        let name = name(path).unwrap_or_default();
+        POLLERS.iter().any(|start| name.starts_with(start))
+    };
+    let paths = tasks.map(|task| task.path()).filter(|path| polls(path));
+    paths.filter_map(|path| about(&path, path.file_name()?.to_str()?.parse().ok()?)).collect()
+}
+
+fn name(path: &Path) -> Option<String> {
+    Some(fs::read_to_string(path.join("comm")).ok()?.trim().to_owned())
+}
+
 fn process(pid: u32) -> Option<Process> {
-    let path = format!("/proc/{pid}");
-    let path = Path::new(&path);
-    let name = fs::read_to_string(path.join("comm")).ok()?.trim().to_owned();
+    about(Path::new(&format!("/proc/{pid}")), pid)
+}
+
+fn about(path: &Path, pid: u32) -> Option<Process> {
+    let name = name(path)?;
     let status = fs::read_to_string(path.join("status")).unwrap_or_default();
     let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let limits = fs::read_to_string(path.join("limits")).unwrap_or_default();
     // "Max open files            1024                 524288               files"
     let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    let arguments = || fs::read_to_string(path.join("cmdline")).ok();
     Some(Process {
         pid,
+        arguments: arguments().filter(|_| name == "irqbalance").map(|all| all.replace('\0', " ")),
         name,
         files: fs::read_dir(path.join("fd")).ok().map(|files| files.count() as u64),
         limit: limit.and_then(|line| line.split_ascii_whitespace().next()?.parse().ok()),

@@ -1,5 +1,7 @@
 //! Packets that an interface received or should send, and dropped.
 
+use ringway_host::counters::Stats;
+
 use crate::{Check, Facts, Looked, Outcome, each};
 
 /// Some are dropped on purpose: by XDP programs, for protocols that nobody speaks here.
@@ -22,9 +24,9 @@ fn look(facts: &Facts) -> Looked {
         |one| one.link.name.clone(),
         |one| {
             let name = &one.link.name;
-            let (before, after) = facts.device(name)?;
-            let rx = (after.rx_packets - before.rx_packets, after.rx_dropped - before.rx_dropped);
-            let tx = (after.tx_packets - before.tx_packets, after.tx_dropped - before.tx_dropped);
+            let delta = |of: fn(&Stats) -> u64| Ok(facts.device_counter(name, of)?.delta);
+            let rx = (delta(|stats| stats.rx_packets)?, delta(|stats| stats.rx_dropped)?);
+            let tx = (delta(|stats| stats.tx_packets)?, delta(|stats| stats.tx_dropped)?);
             let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
             for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
                 let all = packets + dropped;
@@ -60,9 +62,15 @@ mod tests {
                 (stats.tx_packets, stats.tx_dropped) = (packets, dropped);
             })
         };
+        // A driver that was loaded anew counts from nought.
+        let mut anew = dropped(19_600, 400);
+        let large = anew.collection.after.files()["/netlink/stats.json"].clone();
+        anew.collection.before.put("/netlink/stats.json", large);
+        let anew = anew.stats("veth0", |stats| (stats.tx_packets, stats.tx_dropped) = (5, 0));
         table(
             &CHECK,
             [
+                (anew, State::Ok),
                 (dropped(19_600, 400), State::Warn),
                 (dropped(19_700, 300), State::Ok),
                 (dropped(5000, 4000), State::Ok),

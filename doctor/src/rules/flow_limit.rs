@@ -18,7 +18,7 @@ const KEY: &str = "net/core/flow_limit_cpu_bitmap";
 
 fn look(facts: &Facts) -> Looked {
     let softnet = facts.softnet()?;
-    let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).sum();
+    let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).fold(0, u64::saturating_add);
     let bitmap = facts.text(&format!("/proc/sys/{KEY}"))?;
     let off = bitmap.chars().all(|c| matches!(c, '0' | ','));
     if dropped == 0 || !off {

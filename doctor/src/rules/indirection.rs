@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Indirection;
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Check, Facts, Looked, Outcome, Unknown, each_card};
 
 /// The indirection table names a queue for each hash.
 pub const CHECK: Check = Check {
@@ -15,6 +15,23 @@ pub const CHECK: Check = Check {
     look,
 };
 
+/// More than any card has.
+const MOST: usize = 1 << 16;
+
+/// How many entries of the table lead to each queue.
+pub fn entries(table: &Indirection, queues: usize) -> Result<Vec<usize>, Unknown> {
+    if queues > MOST {
+        return Err(Unknown(format!("{queues} queues are not to be believed")));
+    }
+    let mut counts = vec![0; queues];
+    for queue in &table.queues {
+        if let Some(count) = counts.get_mut(*queue as usize) {
+            *count += 1;
+        }
+    }
+    Ok(counts)
+}
+
 fn look(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
@@ -23,8 +40,7 @@ fn look(facts: &Facts) -> Looked {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
         };
         let table: Indirection = facts.ethtool(name, "indirection")?;
-        let count = |queue: u32| table.queues.iter().filter(|one| **one == queue).count();
-        let counts: Vec<usize> = (0..channels.rx).map(count).collect();
+        let counts = entries(&table, channels.rx as usize)?;
         let left_out = counts.iter().filter(|count| **count == 0).count();
         if left_out == 0 {
             return Ok(Outcome::ok(name, format!("all of {} queues", channels.rx)));

@@ -2,7 +2,8 @@
 
 use crate::check::MACHINE;
 use crate::facts::cpu_list;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown};
+use crate::gather::{POLLERS, PROCESSES, Process};
+use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each};
 
 /// A polling core never waits, so whatever else runs there takes from it.
 pub const CHECK: Check = Check {
@@ -15,36 +16,69 @@ pub const CHECK: Check = Check {
     look,
 };
 
+const PATH: &str = "/sys/devices/system/cpu/isolated";
+
 fn look(facts: &Facts) -> Looked {
-    let path = "/sys/devices/system/cpu/isolated";
-    let text = facts.text(path)?;
-    let isolated = cpu_list(text).ok_or_else(|| Unknown(format!("{path} holds {text:?}")))?;
-    if isolated.is_empty() {
-        return Outcome::info(MACHINE, "no processor is isolated")
-            .saw(path, "empty")
-            .advice("isolcpus=managed_irq,domain,LIST nohz_full=LIST rcu_nocbs=LIST on the kernel's command line")
-            .into();
+    let text = facts.text(PATH)?;
+    let isolated = cpu_list(text).ok_or_else(|| Unknown(format!("{PATH} holds {text:?}")))?;
+    let interrupts = match isolated.is_empty() {
+        true => Outcome::info(MACHINE, "no processor is isolated")
+            .saw(PATH, "empty")
+            .advice("isolcpus=managed_irq,domain,LIST nohz_full=LIST rcu_nocbs=LIST on the kernel's command line"),
+        false => interrupted(facts, text, &isolated)?,
+    };
+    let mut found = vec![interrupts];
+    match facts.json::<Vec<Process>>(PROCESSES) {
+        Err(why) => found.push(Outcome::unknown("threads that poll", why)),
+        Ok(all) => {
+            let polls = |one: &&Process| POLLERS.iter().any(|start| one.name.starts_with(start));
+            let pollers = all.iter().filter(polls);
+            found.extend(each(pollers, subject, |one| poller(one, text, &isolated)));
+        }
     }
+    Ok(found)
+}
+
+fn subject(one: &&Process) -> String {
+    format!("thread {} ({})", one.name, one.pid)
+}
+
+fn interrupted(facts: &Facts, text: &str, isolated: &[u32]) -> Result<Outcome, Unknown> {
     let mut outcome =
-        Outcome::warn(MACHINE, "interrupts of cards come to isolated processors").saw(path, text);
+        Outcome::warn(MACHINE, "interrupts of cards come to isolated processors").saw(PATH, text);
+    let others: Vec<String> =
+        facts.cpus()?.iter().filter(|cpu| !isolated.contains(cpu)).map(u32::to_string).collect();
     for card in facts.cards()? {
         for irq in facts.irqs(&card.link.name)? {
             if irq.cpus.iter().any(|cpu| isolated.contains(cpu)) {
-                let others: Vec<String> = facts
-                    .cpus()?
-                    .iter()
-                    .filter(|cpu| !isolated.contains(cpu))
-                    .map(u32::to_string)
-                    .collect();
                 outcome = facts.moved(outcome, irq.number, &others.join(","))?;
             }
         }
     }
     if outcome.changes.is_empty() {
-        return Outcome::ok(MACHINE, format!("{text}, and no interrupt of a card comes there"))
-            .into();
+        let said = format!("{text}, and no interrupt of a card comes there");
+        return Ok(Outcome::ok(MACHINE, said));
     }
-    outcome.into()
+    Ok(outcome)
+}
+
+/// Known by the names that DPDK, VPP and `ringway engine` give their threads.
+fn poller(one: &Process, text: &str, isolated: &[u32]) -> Result<Outcome, Unknown> {
+    let Some(list) = &one.cpus else {
+        return Err(Unknown(format!("/proc/{}/status: where it may run is not told", one.pid)));
+    };
+    let cpus =
+        cpu_list(list).ok_or_else(|| Unknown(format!("processors {list:?} of {}", one.pid)))?;
+    if !cpus.is_empty() && cpus.iter().all(|cpu| isolated.contains(cpu)) {
+        return Ok(Outcome::ok(subject(&one), format!("it polls on {list}, isolated")));
+    }
+    Ok(Outcome::info(
+        subject(&one),
+        format!("it polls, and may run on {list}: not all of them are isolated"),
+    )
+    .saw(format!("/proc/{}/status, Cpus_allowed_list", one.pid), list)
+    .saw(PATH, text)
+    .advice("isolate its processors, and pin it to them (of Ringway: --cpus; of DPDK: --lcores)"))
 }
 
 #[cfg(test)]
@@ -62,5 +96,18 @@ mod tests {
         assert_eq!(Machine::healthy().put(path, "").worst(&CHECK), State::Info);
         assert_eq!(Machine::healthy().put(path, "7").worst(&CHECK), State::Ok);
         assert_eq!(Machine::unknown().worst(&CHECK), State::Unknown);
+        let poller = |cpus: Option<&str>| {
+            let (files, limit, arguments) = (None, None, None);
+            let (name, cpus) = ("lcore-worker-7".into(), cpus.map(str::to_owned));
+            let thread = Process { pid: 9, name, files, limit, cpus, arguments };
+            Machine::healthy().put(path, "7").json(PROCESSES, [thread])
+        };
+        for (cpus, state) in
+            [(Some("7"), State::Ok), (Some("0-7"), State::Info), (None, State::Unknown)]
+        {
+            assert_eq!(poller(cpus).worst(&CHECK), state, "{cpus:?}");
+        }
+        let blind = Machine::healthy().put(path, "7").remove(PROCESSES);
+        assert_eq!(blind.worst(&CHECK), State::Unknown);
     }
 }

@@ -1,6 +1,6 @@
 //! Whether two ends of one link let packets of the same size through.
 
-use ringway_host::Interface;
+use ringway_host::{Interface, Network};
 
 use crate::check::MACHINE;
 use crate::{Check, Facts, Looked, Outcome, Unknown};
@@ -20,29 +20,33 @@ const PROBING: &str = "net/ipv4/tcp_mtu_probing";
 
 fn look(facts: &Facts) -> Looked {
     let network = facts.network()?;
-    let mut found = Vec::new();
-    for interface in &network.interfaces {
-        if let Some(peer) =
-            network.peer(interface).filter(|peer| peer.link.mtu > interface.link.mtu)
-        {
-            found.push(mismatch(interface, peer, "its veth peer"));
-        }
-        let lower = interface.link.lower.filter(|_| carried(interface));
-        let lower = lower.and_then(|index| network.interface_by_index(index));
-        if let Some(lower) = lower.filter(|lower| lower.link.mtu < interface.link.mtu) {
-            found.push(mismatch(lower, interface, "which it carries,"));
-        }
-        let bridge = interface.link.master.and_then(|index| network.interface_by_index(index));
-        let bridge = bridge.filter(|one| one.link.kind.as_deref() == Some("bridge"));
-        let ports =
-            || network.interfaces.iter().filter(|one| one.link.master == interface.link.master);
-        let largest = bridge.and_then(|_| ports().max_by_key(|port| port.link.mtu));
-        if let Some(port) = largest.filter(|port| port.link.mtu > interface.link.mtu) {
-            found.push(mismatch(interface, port, "of the same bridge"));
-        }
-    }
+    let mut found: Vec<Outcome> =
+        network.interfaces.iter().filter_map(|interface| one(network, interface)).collect();
     found.push(black_holes(facts).unwrap_or_else(|why| Outcome::unknown(MACHINE, why)));
     Ok(found)
+}
+
+/// Against each that takes its packets or has them from it; `None`: there is none.
+fn one(network: &Network, interface: &Interface) -> Option<Outcome> {
+    let peer = network.peer(interface).map(|peer| (peer, "its veth peer"));
+    let upper = network
+        .interfaces
+        .iter()
+        .filter(|upper| carried(upper) && upper.link.lower == Some(interface.link.ifindex));
+    let upper = upper.map(|upper| (upper, "which it carries,"));
+    let bridge = interface.link.master.and_then(|index| network.interface_by_index(index));
+    let bridge = bridge.filter(|one| one.link.kind.as_deref() == Some("bridge"));
+    let ports = network.interfaces.iter().filter(|one| {
+        bridge.is_some() && one.link.master == interface.link.master && *one != interface
+    });
+    let ports = ports.map(|port| (port, "of the same bridge"));
+    let others = peer.into_iter().chain(upper).chain(ports);
+    let (largest, what) = others.max_by_key(|(other, _)| other.link.mtu)?;
+    if largest.link.mtu > interface.link.mtu {
+        return Some(mismatch(interface, largest, what));
+    }
+    let said = format!("{} bytes, no less than the others on its link", interface.link.mtu);
+    Some(Outcome::ok(&interface.link.name, said))
 }
 
 /// It lies upon another device here, whose frames are its own.

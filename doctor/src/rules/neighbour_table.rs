@@ -68,7 +68,7 @@ fn table_fulls(facts: &Facts, cache: &str) -> Result<u64, crate::Unknown> {
         let at = lines.next()?.split_ascii_whitespace().position(|name| name == "table_fulls")?;
         let value =
             |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(at)?, 16).ok();
-        Some(lines.filter_map(value).sum::<u64>())
+        Some(lines.filter_map(value).fold(0, u64::saturating_add))
     };
     let strange = || crate::facts::strange(&path, after);
     Ok(sum(after).ok_or_else(strange)?.saturating_sub(sum(before).ok_or_else(strange)?))

@@ -62,6 +62,7 @@ mod tests {
                 files: Some(files),
                 limit: Some(1000),
                 cpus: None,
+                arguments: None,
             };
             Machine::healthy().json(crate::gather::PROCESSES, [one])
         };

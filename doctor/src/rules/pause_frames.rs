@@ -27,7 +27,10 @@ fn look(facts: &Facts) -> Looked {
             facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
         let of_pause = |name: &str| name.contains("pause") || name.contains("flow_control");
         let sum = |all: &Counters| {
-            all.iter().filter(|(name, _)| of_pause(name)).map(|(_, n)| n).sum::<u64>()
+            all.iter()
+                .filter(|(name, _)| of_pause(name))
+                .map(|(_, n)| *n)
+                .fold(0, u64::saturating_add)
         };
         let frames = sum(&after).saturating_sub(sum(&before));
         if frames == 0 {

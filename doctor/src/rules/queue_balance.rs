@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use ringway_host::ethtool::Indirection;
 
+use super::indirection::entries;
 use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// The card chooses by a hash of addresses and ports.
@@ -36,8 +37,10 @@ fn look(facts: &Facts) -> Looked {
                 let why = format!("ethtool -S {name}: the driver does not count packets by queue");
                 return Err(Unknown(why));
             }
-            let (sum, most) =
-                (queues.iter().sum::<u64>(), queues.iter().copied().max().unwrap_or(0));
+            let (sum, most) = (
+                queues.iter().copied().fold(0, u64::saturating_add),
+                queues.iter().copied().max().unwrap_or(0),
+            );
             let mean = sum as f64 / queues.len().max(1) as f64;
             if sum < 1000 || most as f64 <= mean * 2.0 {
                 return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
@@ -71,12 +74,10 @@ fn with_fix(
                           on one queue whatever is set"
     );
     let outcome = outcome.advice(advice);
-    let Ok(Indirection { queues: table }) = facts.ethtool::<Indirection>(name, "indirection")
-    else {
+    let Ok(table) = facts.ethtool::<Indirection>(name, "indirection") else {
         return Ok(outcome);
     };
-    let counts: Vec<usize> =
-        (0..queues as u32).map(|queue| table.iter().filter(|one| **one == queue).count()).collect();
+    let counts = entries(&table, queues)?;
     let even =
         counts.iter().max().zip(counts.iter().min()).is_some_and(|(most, least)| most - least <= 1);
     if even {

@@ -31,7 +31,7 @@ fn look(facts: &Facts) -> Looked {
         if queues.is_empty() || channels.rx >= most {
             return Ok(Outcome::ok(name, format!("{} of {} queues", channels.rx, channels.max_rx)));
         }
-        let wanted = (channels.rx * 2).min(most);
+        let wanted = channels.rx.saturating_mul(2).min(most);
         let said = format!(
             "{} of its {} queues have worn out their processors",
             queues.len(),

@@ -47,7 +47,8 @@ pub fn queues(facts: &Facts, name: &str) -> Result<Vec<Queue>, Unknown> {
 pub fn mask(cpus: &[u32]) -> String {
     let most = cpus.iter().copied().max().unwrap_or(0) / 32;
     let group = |group: u32| {
-        cpus.iter().filter(|cpu| **cpu / 32 == group).map(|cpu| 1u32 << (cpu % 32)).sum::<u32>()
+        let own = cpus.iter().filter(|cpu| **cpu / 32 == group);
+        own.fold(0_u32, |bits, cpu| bits | 1 << (cpu % 32))
     };
     let rest = (0..most).rev().map(|n| format!(",{:08x}", group(n))).collect::<String>();
     format!("{:x}{rest}", group(most))

@@ -37,7 +37,7 @@ fn look(facts: &Facts) -> Looked {
     let sockets: Sockets = facts.json("/netlink/sockets.json")?;
     let rtt_us = sockets.rtt_us.unwrap_or(GUESS_US);
     // Mbit/s times microseconds are bits.
-    let wanted = i64::from(mbit) * i64::from(rtt_us) / 8;
+    let wanted = i64::from(mbit).saturating_mul(i64::from(rtt_us)) / 8;
     let road = match sockets.rtt_us {
         Some(rtt) => format!("{mbit} Mbit/s over {rtt} us, the median of connections"),
         None => format!("{mbit} Mbit/s over 10 ms, a guess"),

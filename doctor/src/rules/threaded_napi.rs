@@ -76,6 +76,7 @@ mod tests {
                 files: None,
                 limit: None,
                 cpus: Some(cpus.into()),
+                arguments: None,
             };
             let machine = Machine::healthy().put("/sys/class/net/eth0/threaded", "1");
             machine.json(crate::gather::PROCESSES, [process])

@@ -19,8 +19,8 @@ const MICROSECONDS: &str = "net/core/netdev_budget_usecs";
 
 fn look(facts: &Facts) -> Looked {
     let softnet = facts.softnet()?;
-    let squeezed: u64 = softnet.iter().map(|cpu| cpu.squeezed.delta).sum();
-    let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).sum();
+    let squeezed: u64 = softnet.iter().map(|cpu| cpu.squeezed.delta).fold(0, u64::saturating_add);
+    let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).fold(0, u64::saturating_add);
     if squeezed <= 10 {
         return Outcome::ok(MACHINE, format!("{squeezed} rounds ended early")).into();
     }

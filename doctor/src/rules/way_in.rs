@@ -1,12 +1,17 @@
 //! Interfaces that this machine is reached by.
 
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use std::net::IpAddr;
+
+use ringway_host::Interface;
+
+use crate::gather::SESSION;
+use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each_card};
 
 /// Who takes such an interface from the kernel cuts the machine off.
 pub const CHECK: Check = Check {
     number: 64,
     name: "way-in",
-    rule: "an interface with a default route is not given to a program that bypasses the kernel",
+    rule: "an interface by which a route or this session comes is not given to a program that bypasses the kernel",
     source: "heuristic of Ringway, which refuses it, too",
     why: "After that nobody reaches the machine any more, and nobody can take it back.",
     profiles: &[Profile::Bypass],
@@ -14,40 +19,81 @@ pub const CHECK: Check = Check {
 };
 
 fn look(facts: &Facts) -> Looked {
-    let carries = facts.network()?.interfaces.iter().filter(|one| one.carries_default_route);
-    let cards = carries.filter(|one| !one.link.loopback && one.link.kind.is_none());
-    let found: Vec<Outcome> = cards
-        .map(|card| {
-            let name = &card.link.name;
-            // With another card beside it there is one to give away.
-            let spare = facts.cards().is_ok_and(|cards| cards.len() > 1);
-            if spare {
-                return Outcome::ok(name, "it carries the default route: leave it, take another");
-            }
-            Outcome::info(name, "the only card carries the default route: leave it to the kernel")
-                .saw("ip route show default", name)
-                .advice("add a card, or manage the machine by its console")
-        })
-        .collect();
-    Ok(found)
+    let session: Result<Option<IpAddr>, Unknown> = facts.json(SESSION);
+    let (network, cards) = (facts.network()?, facts.cards()?);
+    // With another card beside it there is one to give away.
+    let spare = cards.len() > 1;
+    let one = |card: &&Interface| {
+        let name = &card.link.name;
+        let of = |address: &IpAddr| {
+            network.addresses_of(card.link.ifindex).any(|own| own.address == *address)
+        };
+        if session.clone()?.is_some_and(|address| of(&address)) {
+            return Ok(Outcome::info(name, "this session comes by it: leave it to the kernel")
+                .saw("SSH_CONNECTION, the server's address is of", name)
+                .advice("give away another card, or manage the machine by its console"));
+        }
+        let route = network.routes.iter().find(|route| {
+            route.ifindex == Some(card.link.ifindex)
+                && (route.gateway.is_some() || route.prefix == 0)
+        });
+        let Some(route) = route.filter(|_| !spare) else {
+            return Ok(Outcome::ok(
+                name,
+                match route {
+                    Some(_) => "a route leads by it: leave it, take another",
+                    None => "no route leads by it to a router, nor this session",
+                },
+            ));
+        };
+        let to = format!("{}/{}", route.destination, route.prefix);
+        Ok(Outcome::info(
+            name,
+            format!("the only card, and the route to {to} leads by it: leave it to the kernel"),
+        )
+        .saw(format!("ip route show {to}"), name)
+        .advice("add a card, or manage the machine by its console"))
+    };
+    Ok(each_card(cards, one))
 }
 
 #[cfg(test)]
 mod tests {
+    use ringway_host::routes::{Route, RouteKind};
+
     use super::*;
     use crate::State;
     use crate::testing::{Machine, table};
 
     #[test]
-    fn the_only_card() {
-        let only = Machine::healthy().network(|network| {
-            network.interfaces[1].carries_default_route = true;
-        });
+    fn the_only_card_and_that_of_the_session() {
+        let route = Route {
+            destination: [0, 0, 0, 0].into(),
+            prefix: 0,
+            table: 254,
+            kind: RouteKind::Unicast,
+            ifindex: Some(2),
+            gateway: Some([192, 0, 2, 254].into()),
+            source: None,
+            mtu: None,
+            priority: 0,
+        };
+        let only = Machine::healthy().network(|network| network.routes.push(route));
         let two = only.clone().network(|network| {
             let mut other = network.interfaces[1].clone();
-            (other.link.ifindex, other.carries_default_route) = (9, false);
+            (other.link.ifindex, other.link.name) = (9, "eth1".into());
             network.interfaces.push(other);
         });
-        table(&CHECK, [(only, State::Info), (two, State::Ok)]);
+        let session = two.clone().json(SESSION, "192.0.2.1");
+        assert_eq!(session.outcomes(&CHECK)[0].subject, "eth0");
+        table(
+            &CHECK,
+            [
+                (only, State::Info),
+                (two.clone(), State::Ok),
+                (session, State::Info),
+                (two.remove(SESSION), State::Unknown),
+            ],
+        );
     }
 }

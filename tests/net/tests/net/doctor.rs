@@ -49,6 +49,22 @@ impl Patient {
         Ok(symptoms(&self.doctor(&["--only", check, "--interval", interval])?))
     }
 
+    /// Found, and its own script is run.
+    pub fn treat(&self, check: &str, interval: &str) -> Result<Vec<Value>> {
+        let script = self.file("fix.sh");
+        let found = self.doctor(&[
+            "--only",
+            check,
+            "--interval",
+            interval,
+            "--fix-script",
+            &script,
+            "--overwrite",
+        ])?;
+        self.sh(&format!("sh {script}"))?;
+        Ok(symptoms(&found))
+    }
+
     /// Found, fixed by its own script, told as fixed, and back with the undo.
     pub fn cure(&self, check: &str, subject: &str, interval: &str) -> Result<()> {
         let (script, before) = (self.file("fix.sh"), self.file("before.json"));
@@ -115,7 +131,30 @@ fn settings_of_tcp() -> Result<()> {
         patient.cure("tcp-syncookies", "this machine", SOON)?;
     }
     patient.ns.sysctl("net/ipv4/tcp_slow_start_after_idle", "1")?;
-    patient.cure("slow-start-after-idle", "this machine", SOON)
+    patient.cure("slow-start-after-idle", "this machine", SOON)?;
+    patient.ns.sysctl("net/ipv4/tcp_moderate_rcvbuf", "0")?;
+    patient.cure("tcp-window", "this machine", SOON)
+}
+
+/// `ip netns exec` hides it, and what is mounted then is gone with the command: all of it in one.
+#[test]
+fn no_place_for_pins() -> Result<()> {
+    needs_root!();
+    let patient = Patient::new("pins")?;
+    let directory = patient.ns.directory().to_string_lossy().into_owned();
+    let look = format!("{} doctor --only bpffs --interval {SOON} -o json", binary()?.display());
+    patient.sh(&format!(
+        "cd {directory}; {look} --fix-script fix.sh > before; sh fix.sh; {look} --since before > now; \
+         sh fix.sh.undo; {look} > again"
+    ))?;
+    let said = |name: &str| -> Result<Value> {
+        Ok(serde_json::from_str(&std::fs::read_to_string(patient.file(name))?)?)
+    };
+    ensure!(symptoms(&said("before")?).len() == 1, "{:#}", said("before")?);
+    let now = said("now")?;
+    ensure!(symptoms(&now).is_empty() && now["changes"]["fixed"][0]["check"] == "bpffs", "{now:#}");
+    ensure!(symptoms(&said("again")?).len() == 1, "{:#}", said("again")?);
+    Ok(())
 }
 
 #[test]
@@ -150,6 +189,7 @@ fn queues_in_sysfs() -> Result<()> {
     let queues = std::thread::available_parallelism()?.get().max(2) as u32;
     let options = VethOptions { queues, ..VethOptions::default() };
     veth(&End::new(ns, "va"), &End::new(ns, "vb"), &options)?;
+    patient.cure("xps", "va", SOON)?;
     patient.sh("echo 3 > /sys/class/net/va/queues/rx-0/rps_cpus")?;
     patient.cure("rps-needless", "va", SOON)?;
     patient.sh("echo 20000 > /sys/class/net/va/gro_flush_timeout")?;
