@@ -27,6 +27,9 @@ pub struct Facts {
     program: Option<Program>,
     host: Host,
     network: Result<Network, Unknown>,
+    /// What rules asked for.
+    #[cfg(test)]
+    asked: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<String>>>,
 }
 
 impl Facts {
@@ -36,7 +39,17 @@ impl Facts {
         let host = after.host();
         let network =
             host.network().map_err(|error| missing(&after, ringway_host::NETWORK, &error));
-        Self { before, after, seconds, profile, program: None, host, network }
+        Self {
+            before,
+            after,
+            seconds,
+            profile,
+            program: None,
+            host,
+            network,
+            #[cfg(test)]
+            asked: std::sync::Arc::default(),
+        }
     }
 
     /// To ask what `host` reads of files.
@@ -46,11 +59,13 @@ impl Facts {
 
     /// Interfaces, addresses, routes, neighbours.
     pub fn network(&self) -> Result<&Network, Unknown> {
+        self.note(ringway_host::NETWORK);
         self.network.as_ref().map_err(Clone::clone)
     }
 
     /// A whole file.
     pub fn text(&self, path: &str) -> Result<&str, Unknown> {
+        self.note(path);
         text(&self.after, path)
     }
 
@@ -77,11 +92,13 @@ impl Facts {
 
     /// What netlink, ethtool or a tool said.
     pub fn json<T: DeserializeOwned>(&self, path: &str) -> Result<T, Unknown> {
+        self.note(path);
         json(&self.after, path)
     }
 
     /// The same of both samples.
     pub fn pair<T: DeserializeOwned>(&self, path: &str) -> Result<(T, T), Unknown> {
+        self.note(path);
         Ok((json(&self.before, path)?, json(&self.after, path)?))
     }
 
@@ -95,7 +112,22 @@ impl Facts {
 
     /// A whole file of both samples.
     pub fn texts(&self, path: &str) -> Result<(&str, &str), Unknown> {
+        self.note(path);
         Ok((text(&self.before, path)?, text(&self.after, path)?))
+    }
+
+    /// For the test that takes away whatever a rule asks for.
+    #[cfg(test)]
+    fn note(&self, path: &str) {
+        self.asked.lock().unwrap().insert(path.to_owned());
+    }
+
+    #[cfg(not(test))]
+    fn note(&self, _path: &str) {}
+
+    #[cfg(test)]
+    pub fn asked(&self) -> std::collections::BTreeSet<String> {
+        self.asked.lock().unwrap().clone()
     }
 }
 

@@ -214,6 +214,91 @@ mod tests {
         }
     }
 
+    /// A rule that asked for what is not there, and says that all is well.
+    #[test]
+    fn what_is_not_there_is_never_well() {
+        let healthy = Machine::healthy();
+        for check in ALL {
+            let facts = healthy.facts();
+            let _ = (check.look)(&facts);
+            let asked = facts.asked();
+            assert!(!asked.is_empty(), "{} asks for nothing", check.name);
+            let there = |path: &&String| healthy.collection.after.files().contains_key(*path);
+            for path in asked.iter().filter(there) {
+                let well = healthy.clone().remove(path).worst(check) == State::Ok;
+                assert_eq!(well, beside(check.name, path), "{} without {path}", check.name);
+            }
+        }
+    }
+
+    /// What is beside the point on the healthy machine: the rule knows what it has to without.
+    fn beside(check: &str, path: &str) -> bool {
+        match check {
+            // Asked for only once packets have been lost, or for a driver that is said to stay.
+            "nic-rings" => path.ends_with("/rings.json"),
+            "bifurcated" => path.ends_with("/driver_override"),
+            // There is but one node.
+            "huge-pages" => path.ends_with("/numa_node"),
+            // A group without devices is none.
+            "iommu-sharing" => path.contains("/devices/"),
+            // Where an interrupt may come is known by smp_affinity_list, too.
+            _ => path.ends_with("/effective_affinity_list"),
+        }
+    }
+
+    #[test]
+    fn every_number_is_a_check() {
+        let missing: Vec<u8> =
+            (1..=79).filter(|number| ALL.iter().all(|one| one.number != *number)).collect();
+        // That a line of softnet_stat is not its processor is seen to by `Facts`.
+        assert_eq!(missing, [25]);
+    }
+
+    #[test]
+    fn every_rule_has_a_table_of_healthy_and_of_faulted_machines() {
+        for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/rules")).unwrap() {
+            let path = file.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            if let Some((_, tests)) = text.split_once("mod tests {") {
+                let faulted = ["State::Info", "State::Warn", "State::Crit", ", Warn)"];
+                let names = faulted.iter().any(|state| tests.contains(state));
+                assert!(names || !text.contains("pub const CHECK"), "{path:?}");
+            } else {
+                panic!("{path:?} has no tests");
+            }
+        }
+    }
+
+    /// The table of docs/doctor.md: number, name, severities, how it is tested; held against the rules and the tests.
+    #[test]
+    fn the_table_of_the_documentation() {
+        let text = include_str!("../../docs/doctor.md");
+        let tests = [
+            include_str!("../../tests/net/tests/net/doctor.rs"),
+            include_str!("../../tests/net/tests/net/doctor_load.rs"),
+        ];
+        let named = |call: &str, name: &str| {
+            tests.iter().any(|text| text.contains(&format!("{call}(\"{name}\"")))
+        };
+        let mut cured = 0;
+        for check in ALL {
+            let start = format!("| {} | `{}` | ", check.number, check.name);
+            let row = text.lines().find(|line| line.starts_with(&start));
+            let row = row.unwrap_or_else(|| panic!("docs/doctor.md has no row {start}"));
+            let how = row.trim_end_matches(" |").rsplit("| ").next().unwrap();
+            let mended =
+                named("cure", check.name) || named("treat", check.name) || check.name == "bpffs";
+            let wanted = match (mended, named("symptoms", check.name)) {
+                (true, _) => "cured",
+                (false, true) => "found",
+                _ => "trees",
+            };
+            assert_eq!(how, wanted, "{row}");
+            cured += usize::from(mended);
+        }
+        assert!(cured >= 22, "{cured}");
+    }
+
     #[test]
     fn whatever_changes_something_can_take_it_back() {
         let broken = Machine::healthy()

@@ -38,6 +38,7 @@ impl Facts {
             "TcpExt" | "IpExt" | "MPTcpExt" => "/proc/net/netstat",
             _ => "/proc/net/snmp",
         };
+        self.note(path);
         let find = |sample: &Sample| {
             let found = in_groups(text(sample, path)?, group, name);
             found

@@ -22,15 +22,14 @@ fn look(facts: &Facts) -> Looked {
     let found = each(devices, Clone::clone, |device| {
         let directory = format!("/sys/bus/pci/devices/{device}");
         let driver = facts.text(&format!("{directory}/driver"))?;
-        let wanted = facts.text(&format!("{directory}/driver_override")).unwrap_or("(null)");
         let own = VENDORS.iter().any(|(_, drivers)| drivers.contains(&driver));
-        if own && wanted == "vfio-pci" {
+        if own && facts.text(&format!("{directory}/driver_override"))? == "vfio-pci" {
             let set = |to: &str| format!("echo {to} > {directory}/driver_override");
             return Ok(Outcome::crit(
                 device,
                 format!("{driver} serves DPDK as it is, and the next boot binds vfio-pci"),
             )
-            .saw(format!("{directory}/driver_override"), wanted)
+            .saw(format!("{directory}/driver_override"), "vfio-pci")
             .fix(set("\"\""), set("vfio-pci")));
         }
         Ok(Outcome::ok(

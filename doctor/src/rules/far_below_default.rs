@@ -1,7 +1,6 @@
 //! Settings that somebody once set far below what the kernel starts with.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// A number far below what the kernel starts with is a mistake, or was right long ago.
 pub const CHECK: Check = Check {
@@ -34,31 +33,36 @@ const FLOORS: [(&str, usize, i64, i64); 13] = [
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
 fn look(facts: &Facts) -> Looked {
-    let mut found = vec![ports(facts)?];
-    for (key, place, default, floor) in FLOORS {
-        let path = format!("/proc/sys/{key}");
-        // Many are of the first network namespace alone, or of a module that is not loaded.
-        let Ok(text) = facts.text(&path) else { continue };
-        let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        let value: Option<i64> = words.get(place).and_then(|word| word.parse().ok());
-        let value = value.ok_or_else(|| crate::facts::strange(&path, text))?;
-        if value >= floor {
-            continue;
-        }
-        let mut wanted: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        wanted[place] = default.to_string();
-        let said = format!("{key} is {value}, and the kernel starts with about {default}");
-        let outcome = Outcome::warn(key, said).saw(path, text);
-        found.push(outcome.change(facts.set(key, wanted.join(" "))?));
-    }
+    let mut found = each([PORTS], |key| (*key).to_owned(), |_| ports(facts));
+    found.extend(each(FLOORS, |(key, ..)| (*key).to_owned(), |row| limit(facts, *row)));
     Ok(found)
+}
+
+/// Many are of the first network namespace alone, or of a module that is not loaded.
+fn limit(
+    facts: &Facts,
+    (key, place, default, floor): (&str, usize, i64, i64),
+) -> Result<Outcome, Unknown> {
+    let path = format!("/proc/sys/{key}");
+    let text = facts.text(&path)?;
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let value: Option<i64> = words.get(place).and_then(|word| word.parse().ok());
+    let value = value.ok_or_else(|| crate::facts::strange(&path, text))?;
+    if value >= floor {
+        return Ok(Outcome::ok(key, format!("{value}, not far below {default}")));
+    }
+    let mut wanted: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    wanted[place] = default.to_string();
+    let said = format!("{key} is {value}, and the kernel starts with about {default}");
+    let outcome = Outcome::warn(key, said).saw(path, text);
+    Ok(outcome.change(facts.set(key, wanted.join(" "))?))
 }
 
 fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
     let [first, last] = facts.sysctls(PORTS)?;
     let ports = last - first + 1;
     if ports >= 3500 {
-        return Ok(Outcome::ok(MACHINE, format!("{ports} local ports")));
+        return Ok(Outcome::ok(PORTS, format!("{ports} local ports")));
     }
     let said =
         format!("connections of this host have {ports} ports, and the kernel starts with 28232");

@@ -18,8 +18,11 @@ fn look(facts: &Facts) -> Looked {
     let mut nodes = Vec::new();
     for card in facts.cards()? {
         let path = format!("/sys/class/net/{}/device/numa_node", card.link.name);
-        // Virtual devices have none; -1 is nobody's.
-        let node = facts.number(&path).unwrap_or(0).max(0);
+        // Virtual devices have none; -1 is nobody's. Where there is one node it is that.
+        let node = match facts.number(&path) {
+            Err(_) if facts.list("/sys/devices/system/node")?.len() < 2 => 0,
+            found => found?.max(0),
+        };
         if !nodes.contains(&node) {
             nodes.push(node);
         }

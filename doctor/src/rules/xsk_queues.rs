@@ -41,7 +41,10 @@ fn look(facts: &Facts) -> Looked {
             .saw(format!("ethtool -l {name}"), queues)
             .advice(format!("steer the flows wanted: ethtool -N {name} flow-type udp4 dst-port PORT action QUEUE"));
             if one.channels.is_some() && with == [0] {
-                let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
+                // drivers/net/veth.c counts receive and transmit queues apart.
+                let veth = one.link.kind.as_deref() == Some("veth");
+                let which = if veth { "rx" } else { "combined" };
+                let set = |queues: u32| format!("ethtool -L {name} {which} {queues}");
                 return Ok(outcome.fix(set(1), set(queues)));
             }
             Ok(outcome)

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use ringway_net_tests::needs_root;
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
 
@@ -32,7 +32,7 @@ fn ping(from: &Namespace, arguments: &[&str]) -> Result<Child> {
 }
 
 /// Looks while it goes wrong again and again.
-fn meanwhile<T>(wrong: impl Fn() + Sync, look: impl FnOnce() -> T) -> T {
+pub fn meanwhile<T>(wrong: impl Fn() + Sync, look: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -90,10 +90,7 @@ fn an_accept_queue_that_overflows() -> Result<()> {
         Ok(found.iter().any(|one| one["subject"] == "10.9.0.1 port 8080"))
     };
     wait_until("a full accept queue", PATIENCE, || full().unwrap_or(false))?;
-    let script = patient.ns.directory().join("fix.sh");
-    let path = script.to_str().context("a path")?;
-    patient.doctor(&["--only", "listen-overflows", "--interval", LOOK, "--fix-script", path])?;
-    patient.sh(&format!("sh {path}"))?;
+    patient.treat("listen-overflows", LOOK)?;
     // The limit counts when a program begins to listen.
     drop((slow, _clients));
     let listening = || patient.ns.run(|| listen(4096))?;
