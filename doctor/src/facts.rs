@@ -84,6 +84,7 @@ impl Facts {
 
     /// Names in a directory; none if there is no such directory, and nobody says why.
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unknown> {
+        self.note(path);
         match self.after.why_not(path) {
             Some(why) => Err(Unknown(format!("{path}: {why}"))),
             None => Ok(self.host.source().list(path).unwrap_or_default()),

@@ -223,7 +223,10 @@ mod tests {
             let _ = (check.look)(&facts);
             let asked = facts.asked();
             assert!(!asked.is_empty(), "{} asks for nothing", check.name);
-            let there = |path: &&String| healthy.collection.after.files().contains_key(*path);
+            let files = healthy.collection.after.files();
+            let below =
+                |path: &String| files.keys().any(|file| file.starts_with(&format!("{path}/")));
+            let there = |path: &&String| files.contains_key(*path) || below(path);
             for path in asked.iter().filter(there) {
                 let well = healthy.clone().remove(path).worst(check) == State::Ok;
                 assert_eq!(well, beside(check.name, path), "{} without {path}", check.name);
@@ -236,11 +239,12 @@ mod tests {
         match check {
             // Asked for only once packets have been lost, or for a driver that is said to stay.
             "nic-rings" => path.ends_with("/rings.json"),
-            "bifurcated" => path.ends_with("/driver_override"),
-            // There is but one node.
-            "huge-pages" => path.ends_with("/numa_node"),
-            // A group without devices is none.
-            "iommu-sharing" => path.contains("/devices/"),
+            "bifurcated" => !path.ends_with("/driver") && path != ringway_host::NETWORK,
+            // There is but one node, and the machine's own pools.
+            "huge-pages" => path.ends_with("/numa_node") || path.ends_with("node0/hugepages"),
+            // Where there are no groups, or no cards, there is nothing to share or to bind; `iommu` tells of the first.
+            "iommu-sharing" => path.starts_with("/sys/kernel/iommu_groups"),
+            "vfio-binding" => path == "/sys/bus/pci/devices",
             // Where an interrupt may come is known by smp_affinity_list, too.
             _ => path.ends_with("/effective_affinity_list"),
         }

@@ -34,6 +34,18 @@ impl Facts {
         self.json(&format!("/ethtool/{name}/{what}.json"))
     }
 
+    /// Names of an interface's transmit queues, such as `tx-0`, in the order of their numbers. Every interface has one.
+    pub fn tx_queues(&self, name: &str) -> Result<Vec<String>, Unknown> {
+        let directory = format!("/sys/class/net/{name}/queues");
+        let mut queues = self.list(&directory)?;
+        queues.retain(|queue| queue.starts_with("tx-"));
+        queues.sort_by_key(|queue| queue[3..].parse::<u32>().unwrap_or(u32::MAX));
+        if queues.is_empty() {
+            return Err(Unknown(format!("{directory}: not collected")));
+        }
+        Ok(queues)
+    }
+
     /// A device's counters at both moments.
     pub fn device(&self, name: &str) -> Result<(Stats, Stats), Unknown> {
         let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =

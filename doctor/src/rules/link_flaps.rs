@@ -23,14 +23,13 @@ fn look(facts: &Facts) -> Looked {
                 let name = &one.link.name;
                 let directory = format!("/sys/class/net/{name}");
                 let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
-                let queues = facts.list(&format!("{directory}/queues"))?;
-                let queues = queues.iter().filter(|queue| queue.starts_with("tx-"));
+                let queues = facts.tx_queues(name)?;
                 let timeout = |queue: &String| {
                     Ok::<u64, Unknown>(
                         facts.counted(&format!("{directory}/queues/{queue}/tx_timeout"))?.delta,
                     )
                 };
-                let timeouts = queues.map(timeout).sum::<Result<u64, Unknown>>()?;
+                let timeouts = queues.iter().map(timeout).sum::<Result<u64, Unknown>>()?;
                 if changes.delta + timeouts == 0 {
                     return Ok(Outcome::ok(name, "steady"));
                 }

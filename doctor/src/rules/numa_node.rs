@@ -1,6 +1,6 @@
 //! Which memory a card is near to.
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Check, Facts, Looked, Outcome, Unknown, each_card};
 
 /// On machines with several sockets.
 pub const CHECK: Check = Check {
@@ -17,8 +17,12 @@ fn look(facts: &Facts) -> Looked {
     let nodes = facts.list("/sys/devices/system/node")?;
     let nodes = nodes.iter().filter(|name| name.starts_with("node")).count();
     let cards = facts.cards()?;
+    if nodes == 0 {
+        let why = "/sys/devices/system/node: not there: a kernel without NUMA, or not collected";
+        return Err(Unknown(why.into()));
+    }
     // With one node all memory is near.
-    if nodes <= 1 {
+    if nodes == 1 {
         return Ok(Vec::new());
     }
     let found = each_card(cards, |card| {

@@ -22,10 +22,8 @@ fn look(facts: &Facts) -> Looked {
         |one| {
             let name = &one.link.name;
             let directory = format!("/sys/class/net/{name}/queues");
-            let mut queues = facts.list(&directory)?;
-            queues.retain(|queue| queue.starts_with("tx-"));
-            // In order of their numbers; there may be more than are in use.
-            queues.sort_by_key(|queue| queue[3..].parse::<u32>().unwrap_or(u32::MAX));
+            // There may be more than are in use.
+            let mut queues = facts.tx_queues(name)?;
             queues.truncate(one.channels.map_or(queues.len(), |channels| channels.tx as usize));
             // Other devices made of software choose a queue by themselves, or hand on to what is below.
             let chosen = matches!(one.link.kind.as_deref(), None | Some("veth"));
