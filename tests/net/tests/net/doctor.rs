@@ -204,32 +204,6 @@ fn queues_in_sysfs() -> Result<()> {
 }
 
 #[test]
-fn a_queue_that_no_socket_reads() -> Result<()> {
-    needs_root!();
-    let patient = Patient::new("xsk")?;
-    // As many as the far end sends by are enough.
-    patient.ns.ip("link add va numrxqueues 2 numtxqueues 1 type veth peer name vb numrxqueues 1 numtxqueues 1\nlink set va up\nlink set vb up\n")?;
-    let mut command = patient.ns.command(binary()?);
-    command.args(["engine", "sink", "--port", "af_xdp:va:0"]);
-    let _engine = patient.ns.spawn(command)?;
-    let found = || patient.symptoms("xsk-queues", SOON).is_ok_and(|found| found.len() == 1);
-    wait_until("a socket on one of two queues", std::time::Duration::from_secs(60), found)?;
-    patient.cure("xsk-queues", "va", SOON)
-}
-
-#[test]
-fn a_tunnel_that_is_too_large() -> Result<()> {
-    needs_root!();
-    let patient = Patient::new("tunnel")?;
-    let pair = "link add va type veth peer name vb\nlink set va up\nlink set vb up\naddress add 10.9.0.1/24 dev va\n";
-    patient.ns.ip(pair)?;
-    patient.ns.ip(
-        "link add vx type vxlan id 7 dev va dstport 4789\nlink set vx up\nlink set va mtu 1400\n",
-    )?;
-    patient.cure("xdp-mtu", "vx", SOON)
-}
-
-#[test]
 fn a_bridge_behind_iptables() -> Result<()> {
     needs_root!();
     let patient = Patient::new("bridge")?;
