@@ -126,6 +126,7 @@ impl Facts {
     #[cfg(not(test))]
     fn note(&self, _path: &str) {}
 
+    /// Paths that were asked for so far.
     #[cfg(test)]
     pub fn asked(&self) -> std::collections::BTreeSet<String> {
         self.asked.lock().unwrap().clone()
