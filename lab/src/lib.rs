@@ -26,6 +26,7 @@ mod named;
 pub mod packet;
 mod plot;
 pub mod tcp;
+mod tool;
 mod wrk;
 
 pub use error::Error;

@@ -86,6 +86,7 @@ fn package_of(tool: &str) -> &str {
         "dig" => "bind9-dnsutils",
         "ip" | "tc" | "ss" | "bridge" => "iproute2",
         "nft" => "nftables",
+        tool if tool.starts_with("iptables") => "iptables",
         "nsenter" => "util-linux",
         "ping" => "iputils-ping",
         "arping" => "iputils-arping",

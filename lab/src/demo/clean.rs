@@ -11,6 +11,7 @@ use std::time::Duration;
 use ringway_testnet::{keepers, remove_kept, sweep, wait_until};
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::tcp::memcg;
 use crate::{Error, Result, needs_root};
 
 const PINS: &str = "/sys/fs/bpf/ringway";
@@ -42,6 +43,7 @@ pub fn clean() -> Result<Cleaned> {
 /// Removes what demos left that were killed together with their guards.
 pub(super) fn remove_stale() -> Result<()> {
     sweep()?;
+    memcg::remove_stale();
     remove_pins()?;
     Ok(())
 }

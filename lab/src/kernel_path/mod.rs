@@ -5,22 +5,24 @@ mod copies;
 mod cost;
 mod receive;
 mod report;
+mod rules;
 mod site;
 mod uring;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use report::{NotRun, Report, Row, SCHEMA};
+pub use report::{NotRun, Report, Row, SCHEMA, Went};
 
 use self::copies::Way;
+use self::rules::Firewall;
 use self::site::{Ran, Site};
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::machine::Machine;
 use crate::named::named;
 use crate::{Error, Result, needs_root};
 
-/// Rules of nftables that a packet goes through.
+/// Rules that a packet goes through.
 const RULES: [u32; 3] = [0, 50, 500];
 
 /// How packets are received.
@@ -52,7 +54,8 @@ impl Style {
         Self::Xdp,
     ];
     /// Those that answer requests.
-    const ANSWER: [Self; 4] = [Self::Blocking, Self::Epoll, Self::BusyPoll, Self::Spin];
+    const ANSWER: [Self; 5] =
+        [Self::Blocking, Self::Epoll, Self::IoUring, Self::BusyPoll, Self::Spin];
 
     /// Its name in reports.
     pub fn name(self) -> &'static str {
@@ -81,7 +84,7 @@ pub enum Group {
     Request,
     /// Bytes to a TCP socket.
     Copy,
-    /// Requests through rules of nftables.
+    /// Requests through rules of nftables and iptables.
     Rules,
 }
 
@@ -148,7 +151,11 @@ fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
         if !options.only.is_empty() && !options.only.contains(&group) {
             continue;
         }
+        let mut absent = None;
         for case in cases(group) {
+            if case.firewall().is_some() && case.firewall() == absent {
+                continue;
+            }
             match measure(&site, options, &case) {
                 Ok(ran) => {
                     let row = Row::new(group, case.name(), &ran);
@@ -156,7 +163,10 @@ fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
                     report.rows.push(row);
                 }
                 Err(error) => {
-                    let (case, reason) = (case.name(), error.to_string());
+                    absent = case.firewall();
+                    // Without it there is no use in more of its rules.
+                    let case = absent.map_or_else(|| case.name(), |it| it.to_string());
+                    let reason = error.to_string();
                     progress(&format!("{group} {case}: SKIPPED: {reason}"));
                     report.skipped.push(NotRun { group, case, reason });
                 }
@@ -170,7 +180,7 @@ enum Case {
     Stream(Style),
     Requests(Style),
     Copy(Way),
-    Rules(u32),
+    Rules(Firewall, u32),
 }
 
 impl Case {
@@ -178,8 +188,12 @@ impl Case {
         match self {
             Self::Stream(style) | Self::Requests(style) => style.to_string(),
             Self::Copy(way) => way.to_string(),
-            Self::Rules(count) => format!("{count} rules"),
+            Self::Rules(firewall, count) => format!("{firewall} {count}"),
         }
+    }
+
+    fn firewall(&self) -> Option<Firewall> {
+        if let Self::Rules(firewall, _) = self { Some(*firewall) } else { None }
     }
 }
 
@@ -188,7 +202,10 @@ fn cases(group: Group) -> Vec<Case> {
         Group::Receive => Style::ALL.map(Case::Stream).into(),
         Group::Request => Style::ANSWER.map(Case::Requests).into(),
         Group::Copy => Way::ALL.map(Case::Copy).into(),
-        Group::Rules => RULES.map(Case::Rules).into(),
+        Group::Rules => {
+            let each = |it: Firewall| RULES.map(|count| Case::Rules(it, count));
+            Firewall::ALL.into_iter().flat_map(each).collect()
+        }
     }
 }
 
@@ -196,14 +213,16 @@ fn measure(site: &Site, options: &Options, case: &Case) -> Result<Ran> {
     match case {
         Case::Stream(style) => site.stream(*style),
         Case::Requests(style) => site.requests(*style),
-        Case::Rules(count) => {
-            site.rules(*count)?;
+        Case::Rules(firewall, count) => {
+            firewall.fill(site.namespace(), *count)?;
             let ran = site.requests(Style::Blocking);
-            site.rules(0)?;
+            firewall.clear(site.namespace())?;
             ran
         }
         Case::Copy(way) => {
-            let sent = site.run(|| copies::run(*way, site.directory(), options.duration))??;
+            let namespace = site.namespace();
+            let run = || copies::run(*way, namespace.directory(), options.duration);
+            let sent = namespace.run(run)??;
             let (units, spent, seconds) = (sent.chunks, sent.spent, sent.seconds);
             Ok(Ran { sent: units, units, calls: Some(sent.calls), spent, seconds, rtt: Vec::new() })
         }

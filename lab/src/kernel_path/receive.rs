@@ -60,6 +60,7 @@ pub(super) fn receive(style: Style, socket: &UdpSocket, stop: &AtomicBool) -> io
 pub(super) fn answer(style: Style, socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
     match style {
         Style::Epoll => by_epoll(socket, stop, true),
+        Style::IoUring => uring::answer(socket, stop),
         _ => one_by_one(socket, stop, true),
     }
 }
@@ -157,7 +158,12 @@ fn by_recvmmsg(socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
 mod tests {
     use std::thread;
 
+    use ringway_testnet::wait_until;
+    use rustix::io::ioctl_fionread;
+
     use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
 
     /// Every style finds every datagram.
     #[test]
@@ -174,12 +180,49 @@ mod tests {
             let stop = AtomicBool::new(false);
             let tally = thread::scope(|scope| {
                 let receiver = scope.spawn(|| receive(style, &socket, &stop));
-                thread::sleep(Duration::from_millis(300));
+                let taken = wait_until("all to be taken", SOON, || {
+                    // Bytes of the next datagram: none waits any more.
+                    ioctl_fionread(&socket).unwrap() == 0
+                });
                 stop.store(true, Relaxed);
+                taken.unwrap();
                 receiver.join().unwrap().unwrap()
             });
             assert_eq!(tally.packets, 100, "{style}");
             assert!(tally.calls > 0, "{style}");
+        }
+    }
+
+    /// Every style that answers sends back what has come, to whom it came from.
+    #[test]
+    fn what_is_asked_is_answered() {
+        if !ringway_testnet::root_or_skip("kernel_path::receive::what_is_asked_is_answered") {
+            return;
+        }
+        for style in Style::ANSWER {
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let Ok(()) = prepare(style, &socket) else { continue };
+            let clients = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+            let stop = AtomicBool::new(false);
+            let tally = thread::scope(|scope| {
+                let receiver = scope.spawn(|| answer(style, &socket, &stop));
+                let mut answers = Vec::new();
+                for n in 0..20_u8 {
+                    let client = &clients[usize::from(n % 2)];
+                    client.set_read_timeout(Some(SOON)).unwrap();
+                    client
+                        .send_to(&vec![n; usize::from(n) + 1], socket.local_addr().unwrap())
+                        .unwrap();
+                    let mut bytes = [0; 64];
+                    answers.push(client.recv(&mut bytes).map(|len| bytes[..len].to_vec()));
+                }
+                stop.store(true, Relaxed);
+                for (n, answer) in (0..20_u8).zip(answers) {
+                    assert_eq!(answer.unwrap(), vec![n; usize::from(n) + 1], "{style}");
+                }
+                receiver.join().unwrap().unwrap()
+            });
+            assert_eq!(tally.packets, 20, "{style}");
         }
     }
 }

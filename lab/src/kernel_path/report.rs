@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::cost::Spent;
 use super::site::Ran;
 use super::{Group, Options};
 use crate::machine::Machine;
@@ -48,12 +49,41 @@ pub struct Row {
     pub system_ns: f64,
     /// Nanoseconds of softirqs on all processors, strangers' too.
     pub softirq_ns: f64,
+    /// Of the three, in per cent: where the time went.
+    pub went: Went,
     /// Context switches of the same thread.
     pub context_switches: f64,
     /// System calls; none: not counted.
     pub system_calls: Option<f64>,
     /// The middle of all round trips, in microseconds.
     pub rtt_p50_us: Option<f64>,
+}
+
+/// Shares of the time, in per cent; all zero where none was seen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct Went {
+    /// The program itself.
+    pub user: f64,
+    /// System calls.
+    pub system: f64,
+    /// Softirqs: devices, protocols, rules.
+    pub softirq: f64,
+}
+
+impl Went {
+    fn of(spent: &Spent) -> Self {
+        let parts = [spent.user_ns, spent.system_ns, spent.softirq_ns].map(|ns| ns as f64);
+        let all: f64 = parts.iter().sum();
+        let share = |part: f64| if all > 0.0 { (part / all * 1000.0).round() / 10.0 } else { 0.0 };
+        let [user, system, softirq] = parts.map(share);
+        Self { user, system, softirq }
+    }
+}
+
+impl fmt::Display for Went {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{:.0}/{:.0}/{:.0}", self.user, self.system, self.softirq))
+    }
 }
 
 /// Something without figures.
@@ -87,6 +117,7 @@ impl Row {
             user_ns: each(ran.spent.user_ns),
             system_ns: each(ran.spent.system_ns),
             softirq_ns: each(ran.spent.softirq_ns),
+            went: Went::of(&ran.spent),
             context_switches: each(ran.spent.switches),
             system_calls: ran.calls.map(each),
             rtt_p50_us: rtt.get(rtt.len() / 2).map(|time| time.as_nanos() as f64 / 1e3),
@@ -95,8 +126,10 @@ impl Row {
 
     /// A line of progress.
     pub(super) fn in_words(&self) -> String {
-        let Self { group, case, unit, user_ns, system_ns, .. } = self;
-        format!("{group:<8} {case:<14} user {user_ns:>8.0} ns, system {system_ns:>8.0} ns a {unit}")
+        let Self { group, case, unit, user_ns, system_ns, softirq_ns, .. } = self;
+        format!(
+            "{group:<8} {case:<19} user {user_ns:>8.0} ns, system {system_ns:>8.0} ns, softirq {softirq_ns:>8.0} ns a {unit}"
+        )
     }
 }
 
@@ -123,7 +156,7 @@ impl Report {
             ("Receiving a packet", Group::Receive),
             ("Answering a request", Group::Request),
             ("Sending 64 KiB by TCP", Group::Copy),
-            ("A request through rules of nftables", Group::Rules),
+            ("A request through rules of a firewall", Group::Rules),
         ] {
             let rows = self.rows.iter().filter(|row| row.group == group);
             let bar = |row: &Row| Bar {
@@ -151,7 +184,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  {:<8} {:<14} {:>8} {:>10} {:>7} {:>9} {:>9} {:>10} {:>9} {:>7} {:>8}",
+            "  {:<8} {:<19} {:>8} {:>10} {:>7} {:>9} {:>9} {:>10} {:>10} {:>9} {:>7} {:>8}",
             "",
             "",
             "of one",
@@ -160,6 +193,7 @@ impl fmt::Display for Report {
             "user ns",
             "system ns",
             "softirq ns",
+            "u/s/si %",
             "switches",
             "calls",
             "rtt us"
@@ -169,7 +203,7 @@ impl fmt::Display for Report {
         for row in &self.rows {
             writeln!(
                 f,
-                "  {:<8} {:<14} {:>8} {:>10.0} {:>7.2} {:>9.0} {:>9.0} {:>10.0} {:>9.3} {:>7} {:>8}",
+                "  {:<8} {:<19} {:>8} {:>10.0} {:>7.2} {:>9.0} {:>9.0} {:>10.0} {:>10} {:>9.3} {:>7} {:>8}",
                 row.group,
                 row.case,
                 row.unit,
@@ -178,6 +212,7 @@ impl fmt::Display for Report {
                 row.user_ns,
                 row.system_ns,
                 row.softirq_ns,
+                row.went,
                 row.context_switches,
                 or_none(row.system_calls, 3),
                 or_none(row.rtt_p50_us, 1)
@@ -189,7 +224,8 @@ impl fmt::Display for Report {
         let m = &self.machine;
         writeln!(
             f,
-            "\nsoftirq: of all processors, strangers' too, in steps of 10 ms. What polls takes a whole processor, whatever comes."
+            "\nu/s/si: where the time went: user, system, softirq. Softirqs are those of all processors, strangers' too, in steps\n\
+             of 10 ms. What polls takes a whole processor, whatever comes."
         )?;
         writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
     }
@@ -199,7 +235,6 @@ impl fmt::Display for Report {
 mod tests {
     use std::time::Duration;
 
-    use super::super::cost::Spent;
     use super::*;
 
     fn report() -> Report {
@@ -220,6 +255,9 @@ mod tests {
         let report = report();
         let row = &report.rows[0];
         assert_eq!((row.user_ns, row.system_ns, row.softirq_ns), (100.0, 900.0, 50.0));
+        assert_eq!(row.went, Went { user: 9.5, system: 85.7, softirq: 4.8 });
+        assert_eq!(row.went.to_string(), "10/86/5");
+        assert_eq!(report.rows[1].went, Went::default());
         assert_eq!((row.context_switches, row.system_calls), (2.0, Some(3.0)));
         assert_eq!((row.per_second, row.lost_percent), (5.0, 16.667));
         assert_eq!(row.rtt_p50_us, Some(2.0));

@@ -1,9 +1,8 @@
 //! A veth pair, a sender at one end, and what receives at the other.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::mem::MaybeUninit;
 use std::net::UdpSocket;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -79,35 +78,9 @@ impl Site {
         Ok(Self { client, server, cpus, rate: options.rate, time: options.duration })
     }
 
-    pub(super) fn directory(&self) -> &std::path::Path {
-        self.server.namespace.directory()
-    }
-
-    /// Runs in the server's namespace.
-    pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
-        Ok(self.server.namespace.run(work)?)
-    }
-
-    /// Rules that no packet matches, as many as are to be gone through; none: none.
-    pub(super) fn rules(&self, count: u32) -> Result<()> {
-        let rule = |n| format!("  ip saddr 198.51.100.{} udp dport {} drop\n", n % 250, 20_000 + n);
-        let rules: String = (0..count).map(rule).collect();
-        let text = format!(
-            "table ip lab\ndelete table ip lab\ntable ip lab {{ chain in {{\n  \
-             type filter hook input priority 0; policy accept;\n{rules}}}\n}}\n"
-        );
-        let run = |source| Error::Run { program: "nft".into(), source };
-        let mut command = self.server.namespace.tool("nft")?;
-        command.args(["-f", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(run)?;
-        let written = child.stdin.take().map_or(Ok(()), |mut pipe| pipe.write_all(text.as_bytes()));
-        written.map_err(run)?;
-        let output = child.wait_with_output().map_err(run)?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let output = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        Err(Error::Failed { program: "nft".into(), output })
+    /// Where packets come in.
+    pub(super) fn namespace(&self) -> &Namespace {
+        &self.server.namespace
     }
 
     /// Datagrams at the pace, to whoever is there; how many.

@@ -8,6 +8,7 @@ pub mod million;
 
 mod counters;
 mod limits;
+pub(crate) mod memcg;
 mod slab;
 pub(crate) mod socket;
 

@@ -58,7 +58,12 @@ impl Slabs {
 
     /// Whether caches are told apart.
     pub(super) fn by_cache(&self) -> bool {
-        !self.0.contains_key(ALL)
+        !self.has(ALL)
+    }
+
+    /// Whether the kernel lists a cache of this name.
+    pub(super) fn has(&self, cache: &str) -> bool {
+        self.0.contains_key(cache)
     }
 
     /// Objects of a cache.

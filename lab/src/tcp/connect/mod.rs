@@ -10,7 +10,7 @@ use std::time::Duration;
 pub use report::{NotRun, Report, Row, SCHEMA};
 
 use self::site::{Outcome, Server};
-use self::way::Way;
+use self::way::{Delays, Way};
 use super::limits;
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::machine::Machine;
@@ -116,14 +116,19 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();
-    Ok(report)
+    report
 }
 
-fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Report {
+fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
     let mut report = Report::new(Machine::with(&[]));
     let wanted = |one: &Experiment| options.only.is_empty() || options.only.contains(one);
+    let delays = Delays::here()?;
+    if [Experiment::Delayed, Experiment::SynQueue].iter().any(wanted) {
+        progress(&format!("delays: {delays}"));
+        report.delays = Some(delays.to_string());
+    }
     for experiment in Experiment::ALL.into_iter().filter(wanted) {
-        let mut bench = Bench { options, experiment, rows: Vec::new() };
+        let mut bench = Bench { options, experiment, delays: &delays, rows: Vec::new() };
         let ran = bench.run(&mut |row: &Row| progress(&row.in_words()));
         report.rows.append(&mut bench.rows);
         if let Err(error) = ran {
@@ -132,12 +137,13 @@ fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Report {
             report.failed.push(NotRun { experiment, reason });
         }
     }
-    report
+    Ok(report)
 }
 
 struct Bench<'o> {
     options: &'o Options,
     experiment: Experiment,
+    delays: &'o Delays,
     rows: Vec<Row>,
 }
 
@@ -150,7 +156,7 @@ impl Bench<'_> {
             Experiment::Veth => self.pace(&Way::veth()?, "", tell),
             Experiment::Delayed => DELAYS.into_iter().try_for_each(|rtt| {
                 let name = format!("{} ms, ", rtt.as_secs_f64() * 1000.0);
-                self.pace(&Way::delayed(rtt)?, &name, tell)
+                self.pace(&Way::delayed(rtt, self.delays)?, &name, tell)
             }),
             Experiment::AcceptQueue => self.accept_queue(tell),
             Experiment::SynQueue => self.syn_queue(tell),
@@ -198,7 +204,7 @@ impl Bench<'_> {
 
     /// Many handshakes under way at once: each takes a round trip.
     fn syn_queue(&mut self, tell: Tell<'_>) -> Result<()> {
-        let way = Way::delayed(Duration::from_millis(100))?;
+        let way = Way::delayed(Duration::from_millis(100), self.delays)?;
         let cases = [
             ("backlog of 16, no cookies", SHORT, LONG, "0"),
             ("max_syn_backlog of 16", LONG, SHORT, "0"),

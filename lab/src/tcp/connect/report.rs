@@ -24,6 +24,8 @@ pub struct Report {
     pub schema: &'static str,
     /// What was measured.
     pub rows: Vec<Row>,
+    /// What made ways take time: netem, or a relay and why; none where no way did.
+    pub delays: Option<String>,
     /// Experiments that could not be made, or not to their end.
     pub failed: Vec<NotRun>,
     /// Where this was measured.
@@ -107,7 +109,7 @@ impl Row {
 
 impl Report {
     pub(super) fn new(machine: Machine) -> Self {
-        Self { schema: SCHEMA, rows: Vec::new(), failed: Vec::new(), machine }
+        Self { schema: SCHEMA, rows: Vec::new(), delays: None, failed: Vec::new(), machine }
     }
 
     /// Whether all was measured.
@@ -128,6 +130,7 @@ impl Report {
         if lines.iter().any(|line| !line.points.is_empty()) {
             let title = "A handshake is a round trip";
             page.lines(title, ("round trip, us", "connect(), us, median"), &lines);
+            page.text(&format!("Delays: {}.", self.delays.as_deref().unwrap_or("none")));
         }
         for (title, experiment) in [
             ("Over lo", Experiment::Loopback),
@@ -202,9 +205,13 @@ impl fmt::Display for Report {
             writeln!(f, "FAILED: {experiment}: {reason}")?;
         }
         let m = &self.machine;
+        writeln!(f)?;
+        if let Some(delays) = &self.delays {
+            writeln!(f, "delays: {delays}")?;
+        }
         writeln!(
             f,
-            "\nsource (2022): one round trip when healthy; on one host 540 us unpaced, 48 us paced;"
+            "source (2022): one round trip when healthy; on one host 540 us unpaced, 48 us paced;"
         )?;
         writeln!(
             f,
@@ -231,6 +238,7 @@ mod tests {
         report.rows.push(Row::new(Experiment::AcceptQueue, "short".into(), &rtt, &outcome));
         let case = "2 ms, one by one".into();
         report.rows.push(Row::new(Experiment::Delayed, case, &rtt, &outcome));
+        report.delays = Some("a relay".into());
         report
     }
 
@@ -249,6 +257,7 @@ mod tests {
         let report = report();
         let text = report.to_string();
         assert!(text.contains("ListenOverflows 3") && text.contains("2 never connected"), "{text}");
+        assert!(text.contains("\ndelays: a relay\n"), "{text}");
         let page = report.html();
         assert!(
             page.contains("<polyline") && page.contains("accept queue that overflows"),

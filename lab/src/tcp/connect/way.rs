@@ -1,8 +1,9 @@
 //! The ways between a client and a server: `lo`, a veth pair, and one that takes time.
 //!
-//! The last is two TAP devices and this process between them, which hands each frame on when it is due. That works on
-//! kernels without netem.
+//! Time is what netem takes on both ends of a veth pair. On kernels without it, two TAP devices with this process
+//! between them, which hands each frame on when it is due.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,7 +15,7 @@ use ringway_host::Tap;
 use ringway_testnet::{End, Namespace, VethOptions, veth};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::Result;
+use crate::{Result, tool};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -24,6 +25,43 @@ const MAC: &str = "02:72:77:00:00:01";
 const FRAME: usize = 2048;
 /// A relay looks so often whether to stop.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+
+/// What makes a way take time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Delays {
+    /// The kernel, `tc netem`.
+    Netem,
+    /// This process, since netem cannot be had: why not.
+    Relay(String),
+}
+
+impl Delays {
+    /// Netem, where this kernel and its tools have it.
+    pub(super) fn here() -> Result<Self> {
+        let namespace = Namespace::new("netem")?;
+        Ok(match netem(&namespace, "lo", Duration::from_millis(1)) {
+            Ok(()) => Self::Netem,
+            Err(error) => Self::Relay(error.to_string()),
+        })
+    }
+}
+
+impl fmt::Display for Delays {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Netem => f.write_str("tc netem on a veth pair"),
+            Self::Relay(why) => write!(f, "a relay between two TAP devices, no netem here: {why}"),
+        }
+    }
+}
+
+fn netem(namespace: &Namespace, device: &str, delay: Duration) -> Result<()> {
+    let delay = format!("{}us", delay.as_micros());
+    // It holds what is under way: more than all connections have at once.
+    let words =
+        ["qdisc", "add", "dev", device, "root", "netem", "limit", "100000", "delay", &delay];
+    tool::run(namespace, "tc", &words)
+}
 
 /// Client and server, and what is between them.
 pub(super) struct Way {
@@ -57,7 +95,19 @@ impl Way {
     }
 
     /// So long there and back, at least.
-    pub(super) fn delayed(rtt: Duration) -> Result<Self> {
+    pub(super) fn delayed(rtt: Duration, delays: &Delays) -> Result<Self> {
+        match delays {
+            Delays::Netem => {
+                let way = Self::veth()?;
+                netem(&way.client, "c0", rtt / 2)?;
+                netem(&way.server, "s0", rtt / 2)?;
+                Ok(way)
+            }
+            Delays::Relay(_) => Self::relayed(rtt),
+        }
+    }
+
+    fn relayed(rtt: Duration) -> Result<Self> {
         let (client, server) = (Namespace::new("client")?, Namespace::new("server")?);
         let tap = |namespace: &Namespace, address: Ipv4Addr| -> Result<Tap> {
             let tap = namespace.run(|| Tap::create("far%d", 1500))?;

@@ -4,24 +4,26 @@
 //! after. Then the server's sockets vanish without a word (TCP_REPAIR), and what goes with them was theirs; what is
 //! left over is the clients'.
 
+mod moment;
 mod report;
 mod state;
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use ringway_testnet::Namespace;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
 use serde::Serialize;
 
-pub use report::{Report, Row, SCHEMA};
+pub use report::{Charged, Report, Row, SCHEMA};
 pub use state::State;
 
+use self::moment::Moment;
 use super::limits;
+use super::memcg::Cgroup;
 use super::slab::{Names, Slabs};
 use super::socket::{Pair, address, listener, vanish};
 use crate::demo::clean::{Guard, end_on_signals};
@@ -34,12 +36,9 @@ const CONNECTIONS: u32 = 8000;
 const OTHER_FILES: u64 = 200;
 /// More than a connection takes in any state, both sides together.
 const MOST_BYTES: u64 = 64 << 10;
-/// For what is freed after a grace period (RCU) to be gone, at most.
-const SETTLE: Duration = Duration::from_secs(5);
-/// Between two looks. Grace periods take some tens of milliseconds.
-const LOOK: Duration = Duration::from_millis(60);
-/// What connections are counted by.
-const COUNTED: [&str; 4] = ["TCP", "sock_inode_cache", "filp", "tw_sock_TCP"];
+/// Objects of strangers' files for each socket that are too many, of any cache; and how often they are not put up with.
+const QUIET: f64 = 0.03;
+const TRIES: u32 = 5;
 
 /// How much to measure.
 #[derive(Debug, Clone)]
@@ -82,6 +81,28 @@ struct Share {
     caches: BTreeMap<String, f64>,
     /// Pages that TCP accounts for, in bytes.
     charged: f64,
+    /// What the cgroup is charged, where there is one: objects and buffers.
+    memcg: Option<(f64, f64)>,
+}
+
+/// One state, once.
+#[derive(Debug)]
+struct Measured {
+    /// The client's and the server's.
+    shares: [Share; 2],
+    /// By how many objects for each socket the caches of files differ from what there must be.
+    disturbed: f64,
+    /// Why there was no cgroup.
+    no_memcg: Option<String>,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        })
+    }
 }
 
 /// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should
@@ -118,54 +139,84 @@ fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> 
     let mut states = State::ALL.to_vec();
     states.retain(|state| options.only.is_empty() || options.only.contains(state));
     let names = Names::read();
-    let mut shares: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
+    let mut no_memcg = None;
+    let mut all: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
     for round in 1..=rounds {
         for &state in &states {
-            let [client, server] = measure(state, connections, &names)?;
-            let each = |share: &Share| share.caches.values().sum::<f64>() / f64::from(connections);
-            progress(&format!(
-                "round {round}/{rounds}  {state:<20} client {:>6.0} B, server {:>6.0} B",
-                each(&client),
-                each(&server)
-            ));
-            shares.entry((state, Side::Client)).or_default().push(client);
-            shares.entry((state, Side::Server)).or_default().push(server);
+            let measured = measure(state, connections, &names)?;
+            no_memcg = measured.no_memcg;
+            let shares = [Side::Client, Side::Server].into_iter().zip(measured.shares);
+            let mut line = format!("round {round}/{rounds}  {state:<20}");
+            for (side, share) in shares {
+                let row = Row::new(state, side, connections, std::slice::from_ref(&share));
+                line += &format!(" {side} {:>6} B", row.bytes_per_socket);
+                all.entry((state, side)).or_default().push(share);
+            }
+            progress(&line);
         }
     }
-    Ok(Report::new(connections, rounds, Slabs::read()?.by_cache(), &shares))
+    let mut report = Report::new(connections, rounds, Slabs::read()?.by_cache(), &all);
+    report.no_memcg = no_memcg;
+    Ok(report)
 }
 
-/// One state, in a namespace of its own, which takes with it what is in TIME_WAIT.
-fn measure(state: State, connections: u32, names: &Names) -> Result<[Share; 2]> {
+/// One state, again where strangers' files came between; the least disturbed measurement counts.
+fn measure(state: State, connections: u32, names: &Names) -> Result<Measured> {
+    let mut best = measure_once(state, connections, names)?;
+    for _ in 1..TRIES {
+        if best.disturbed <= QUIET {
+            break;
+        }
+        let again = measure_once(state, connections, names)?;
+        if again.disturbed < best.disturbed {
+            best = again;
+        }
+    }
+    Ok(best)
+}
+
+/// In a namespace of its own, which takes with it what is in TIME_WAIT, and a cgroup where there can be one.
+fn measure_once(state: State, connections: u32, names: &Names) -> Result<Measured> {
     let namespace = Namespace::new("tcpmem")?;
     // Both ends are here: more ports than the 28 232 that clients have by default are of no use, but the range may
     // have been narrowed by whoever set the machine up.
     namespace.sysctl("net/ipv4/ip_local_port_range", "10000 60999")?;
-    namespace.run(|| inside(state, connections, names))?
+    let cgroup = Cgroup::enter(namespace.name());
+    let measured = namespace.run(|| inside(state, connections, names, cgroup.as_ref().ok()))??;
+    Ok(Measured { no_memcg: cgroup.err(), ..measured })
 }
 
-fn inside(state: State, connections: u32, names: &Names) -> Result<[Share; 2]> {
+fn inside(
+    state: State,
+    connections: u32,
+    names: &Names,
+    cgroup: Option<&Cgroup>,
+) -> Result<Measured> {
     let failed = |source| Error::Socket { what: state.what(), source };
     let listener =
         listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), 1024, false).map_err(failed)?;
     let to = address(&listener).map_err(failed)?;
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    let before = Moment::settled()?;
+    let before = Moment::settled(cgroup)?;
     let mut pairs = connect(connections, &listener, to, state, &set).map_err(failed)?;
-    let both = Moment::settled()?;
+    let both = Moment::settled(cgroup)?;
     remove(&mut pairs, |pair| &mut pair.server).map_err(failed)?;
-    let clients = Moment::settled()?;
-    let shares = [clients.since(&before, names), both.since(&clients, names)];
-    // So that no port is searched for and no FIN sent when the rest goes.
+    let clients = Moment::settled(cgroup)?;
     remove(&mut pairs, |pair| &mut pair.client).map_err(failed)?;
-    let sides = [Side::Client, Side::Server].map(|side| state.unread(side));
-    let mut shares = shares;
-    for (share, unread) in shares.iter_mut().zip(sides).filter(|(_, unread)| *unread > 0) {
-        share
-            .caches
-            .insert("pages of data".into(), (unread as u64 * u64::from(connections)) as f64);
-    }
-    Ok(shares)
+    let none = Moment::settled(cgroup)?;
+    // Sockets go faster than they come, so that less of strangers' comes between; but what has been closed before
+    // stays for a while.
+    let empty = if state.has_file(Side::Client) { &none } else { &before };
+    let pairs = [(Side::Client, &clients, empty), (Side::Server, &both, &clients)];
+    let mut disturbed: f64 = 0.0;
+    let shares = pairs.map(|(side, with, without)| {
+        let files = f64::from(u8::from(state.has_file(side)));
+        for objects in with.files_since(without) {
+            disturbed = disturbed.max((objects / f64::from(connections) - files).abs());
+        }
+        with.share_since(without, names, (state, side), connections)
+    });
+    Ok(Measured { shares, disturbed, no_memcg: None })
 }
 
 fn connect(
@@ -188,50 +239,6 @@ fn remove(pairs: &mut [Pair], side: fn(&mut Pair) -> &mut Option<OwnedFd>) -> st
     pairs.iter_mut().filter_map(|pair| side(pair).take()).try_for_each(vanish)
 }
 
-/// The kernel's memory at one moment.
-struct Moment {
-    slabs: Slabs,
-    /// Pages.
-    charged: u64,
-}
-
-impl Moment {
-    /// Once sockets neither come nor go any more.
-    fn settled() -> Result<Self> {
-        let began = Instant::now();
-        let mut last = Slabs::read()?;
-        let mut quiet = 0;
-        while quiet < 2 && began.elapsed() < SETTLE {
-            std::thread::sleep(LOOK);
-            let now = Slabs::read()?;
-            let moved: u64 =
-                COUNTED.iter().map(|cache| now.objects(cache).abs_diff(last.objects(cache))).sum();
-            // Others open and close files too.
-            quiet = if moved <= 64 { quiet + 1 } else { 0 };
-            last = now;
-        }
-        let sockstat = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap_or_default();
-        Ok(Self { slabs: last, charged: tcp_pages(&sockstat).unwrap_or(0) })
-    }
-
-    fn since(&self, before: &Self, names: &Names) -> Share {
-        let mut caches = BTreeMap::new();
-        for (cache, bytes) in self.slabs.since(&before.slabs) {
-            if let Some(name) = names.of_sockets(&cache) {
-                *caches.entry(name).or_default() += bytes;
-            }
-        }
-        let pages = self.charged as f64 - before.charged as f64;
-        Share { caches, charged: pages * rustix::param::page_size() as f64 }
-    }
-}
-
-/// `TCP: inuse 3 orphan 0 tw 0 alloc 4 mem 17`, of all namespaces together.
-fn tcp_pages(sockstat: &str) -> Option<u64> {
-    let line = sockstat.lines().find_map(|line| line.strip_prefix("TCP: "))?;
-    line.split_once("mem ")?.1.split_whitespace().next()?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,14 +256,6 @@ mod tests {
         assert!(possible(None, 200, plenty).is_err());
     }
 
-    #[test]
-    fn pages_of_sockstat() {
-        let text =
-            "sockets: used 9\nTCP: inuse 3 orphan 0 tw 0 alloc 4 mem 17\nUDP: inuse 1 mem 2\n";
-        assert_eq!(tcp_pages(text), Some(17));
-        assert_eq!(tcp_pages("sockets: used 9\n"), None);
-    }
-
     /// A socket is one TCP object on each side, and the listener's is neither's.
     #[test]
     fn a_socket_is_one_object() {
@@ -268,19 +267,11 @@ mod tests {
             return;
         }
         limits::open_files();
-        // The kernel counts for everyone, and tests beside this one open sockets too: many, and again if disturbed.
         const CONNECTIONS: u32 = 3000;
-        let one_object = |share: &Share| {
-            let sock = share.caches["sock_inode_cache"] / f64::from(CONNECTIONS);
-            (700.0..1100.0).contains(&sock)
-        };
-        let mut shares = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
-        for _ in 0..10 {
-            if shares.iter().all(one_object) {
-                return;
-            }
-            shares = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
+        let measured = measure(State::Idle, CONNECTIONS, &Names::read()).unwrap();
+        for share in &measured.shares {
+            let inode = share.caches["sock_inode_cache"] / f64::from(CONNECTIONS);
+            assert!((700.0..1100.0).contains(&inode), "{measured:?}");
         }
-        panic!("{shares:?}");
     }
 }

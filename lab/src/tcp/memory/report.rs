@@ -25,6 +25,8 @@ pub struct Report {
     pub connections: u32,
     /// Rounds, of which the figures are the medians.
     pub rounds: u32,
+    /// Why no memory cgroup could be asked; none where one was.
+    pub no_memcg: Option<String>,
     /// `slabinfo`, or `meminfo` where caches could not be told apart.
     pub method: &'static str,
     /// Where this was measured.
@@ -46,10 +48,21 @@ pub struct Row {
     pub caches: BTreeMap<String, f64>,
     /// Bytes that TCP accounts for, in whole pages, against its limit (tcp_mem): buffers, not objects.
     pub charged_bytes: i64,
+    /// Bytes that a memory cgroup (v2) with the sockets alone is charged: a second book beside the caches.
+    pub memcg: Option<Charged>,
     /// By how much the rounds differ at most, in per cent of the median.
     pub spread_percent: f64,
     /// What the lab's source has, for Linux 3.10.
     pub source_bytes: Option<u64>,
+}
+
+/// What a cgroup is charged for a socket, in bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Charged {
+    /// The kernel's objects.
+    pub slab_bytes: i64,
+    /// Buffers, in whole pages.
+    pub sock_bytes: i64,
 }
 
 impl Report {
@@ -67,6 +80,7 @@ impl Report {
             states: shares.iter().map(row).collect(),
             connections,
             rounds,
+            no_memcg: None,
             method: if by_cache { "slabinfo" } else { "meminfo" },
             machine: Machine::with(&[]),
         }
@@ -84,7 +98,7 @@ impl Report {
         let bar = |row: &Row| {
             let mut parts: Vec<_> = row.caches.clone().into_iter().collect();
             parts.sort_by(|a, b| b.1.total_cmp(&a.1));
-            let label = format!("{}, {}", row.state, side(row.side));
+            let label = format!("{}, {}", row.state, row.side);
             Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
         };
         let bars: Vec<Bar> = self.states.iter().map(bar).collect();
@@ -92,7 +106,7 @@ impl Report {
         let rows = self.states.iter().map(|row| {
             let source = row.source_bytes.map_or_else(|| "-".into(), |n| n.to_string());
             let state = format!("{}: {}", row.state, row.what);
-            vec![state, side(row.side).into(), row.bytes_per_socket.to_string(), source]
+            vec![state, row.side.to_string(), row.bytes_per_socket.to_string(), source]
         });
         page.table(&["state", "side", "bytes a socket", "source"], rows);
         page.finish(&self.machine)
@@ -100,7 +114,7 @@ impl Report {
 }
 
 impl Row {
-    fn new(state: State, side: Side, connections: u32, shares: &[Share]) -> Self {
+    pub(super) fn new(state: State, side: Side, connections: u32, shares: &[Share]) -> Self {
         let each = |bytes: f64| bytes / f64::from(connections);
         let names = shares.iter().flat_map(|share| share.caches.keys());
         let mut caches = BTreeMap::new();
@@ -116,13 +130,19 @@ impl Row {
             let known = share.caches.iter().filter(|(name, _)| caches.contains_key(*name));
             each(known.map(|(_, bytes)| bytes).sum())
         });
+        let median_of = |of: &dyn Fn(&Share) -> Option<f64>| -> Option<i64> {
+            Some(each(middle(shares.iter().map(of).collect::<Option<_>>()?)).round() as i64)
+        };
         let furthest = sums.map(|one| (one - sum).abs()).fold(0.0, f64::max);
         Self {
             state,
             side,
             what: state.what(),
             bytes_per_socket: sum.max(0.0).round() as u64,
-            charged_bytes: each(middle(shares.iter().map(|s| s.charged).collect())).round() as i64,
+            charged_bytes: median_of(&|share| Some(share.charged)).unwrap_or(0),
+            memcg: median_of(&|share| Some(share.memcg?.0))
+                .zip(median_of(&|share| Some(share.memcg?.1)))
+                .map(|(slab_bytes, sock_bytes)| Charged { slab_bytes, sock_bytes }),
             spread_percent: if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 },
             source_bytes: state.source_bytes(side),
             caches,
@@ -135,43 +155,44 @@ fn middle(mut all: Vec<f64>) -> f64 {
     all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
-fn side(side: Side) -> &'static str {
-    match side {
-        Side::Client => "client",
-        Side::Server => "server",
-    }
-}
-
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heading = ("state", "side", "bytes", "source", "ratio", "+-");
-        let (a, b, c, d, e, g) = heading;
-        writeln!(f, "  {a:<20} {b:<6} {c:>6} {d:>6} {e:>5} {g:>6}  made of")?;
+        writeln!(
+            f,
+            "  {:<20} {:<6} {:>6} {:>6} {:>5} {:>6} {:>8} {:>12}  made of",
+            "state", "side", "bytes", "source", "ratio", "+-", "tcp_mem", "memcg"
+        )?;
         for row in &self.states {
-            let source = row.source_bytes.map_or_else(|| "-".into(), |n| n.to_string());
-            let ratio = row.source_bytes.filter(|n| *n > 0).map_or_else(
-                || "-".into(),
-                |n| format!("{:.2}", row.bytes_per_socket as f64 / n as f64),
-            );
+            let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+            let ratio = row.source_bytes.filter(|n| *n > 0);
+            let ratio = ratio.map(|n| format!("{:.2}", row.bytes_per_socket as f64 / n as f64));
             let mut parts: Vec<_> = row.caches.iter().collect();
             parts.sort_by(|a, b| b.1.total_cmp(a.1));
             let parts: Vec<_> =
                 parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
             writeln!(
                 f,
-                "  {:<20} {:<6} {:>6} {source:>6} {ratio:>5} {:>5.1}%  {}",
+                "  {:<20} {:<6} {:>6} {:>6} {:>5} {:>5.1}% {:>8} {:>12}  {}",
                 row.state,
-                side(row.side),
+                row.side,
                 row.bytes_per_socket,
+                or_none(row.source_bytes.map(|n| n.to_string())),
+                or_none(ratio),
                 row.spread_percent,
+                row.charged_bytes,
+                or_none(row.memcg.map(|m| format!("{}+{}", m.slab_bytes, m.sock_bytes))),
                 parts.join(", ")
             )?;
         }
-        let m = &self.machine;
         writeln!(
             f,
-            "\nsource: Linux 3.10, a book of 2022. Bytes: pages of the slabs, shared out to their objects."
+            "\nsource: Linux 3.10, a book of 2022. Bytes: pages of the slabs, shared out to their objects.\n\
+             tcp_mem: what TCP accounts for in pages (sockstat). memcg: what a cgroup is charged, slabs + buffers."
         )?;
+        if let Some(reason) = &self.no_memcg {
+            writeln!(f, "memcg: not available: {reason}")?;
+        }
+        let m = &self.machine;
         if self.method != "slabinfo" {
             writeln!(
                 f,
@@ -193,7 +214,7 @@ mod tests {
 
     fn share(bytes: &[(&str, f64)]) -> Share {
         let caches = bytes.iter().map(|(name, n)| ((*name).to_owned(), n * 100.0)).collect();
-        Share { caches, charged: 0.0 }
+        Share { caches, charged: 0.0, memcg: Some((250_000.0, 409_600.0)) }
     }
 
     fn report() -> Report {

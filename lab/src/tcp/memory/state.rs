@@ -105,6 +105,11 @@ impl State {
         }
     }
 
+    /// Whether that side still holds its socket by a descriptor.
+    pub(super) fn has_file(self, side: Side) -> bool {
+        !matches!((self, side), (FinWait2 | TimeWait, Side::Client) | (TimeWait, Side::Server))
+    }
+
     /// Takes a fresh connection there.
     pub(super) fn reach(self, pair: &mut Pair, set: &OwnedFd) -> io::Result<()> {
         let (Some(client), Some(server)) = (&pair.client, &pair.server) else { return Ok(()) };

@@ -148,7 +148,7 @@ fn ways_through_the_kernel() -> Result<()> {
     for way in ["send", "MSG_ZEROCOPY", "read+write", "mmap+write", "sendfile", "splice"] {
         ensure!(row("copy", way)?["per_second"].as_f64() > Some(10.0), "{report}");
     }
-    ensure!(row("rules", "500 rules")?["per_second"].as_f64() > Some(10.0), "{report}");
+    ensure!(row("rules", "nft 500")?["per_second"].as_f64() > Some(10.0), "{report}");
     ensure!(fs::read_to_string(path)?.contains("Answering a request"), "no plots");
     Ok(())
 }
