@@ -197,13 +197,13 @@ fn inside(
         listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0), 1024, false).map_err(failed)?;
     let to = address(&listener).map_err(failed)?;
     let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-    let before = Moment::settled(cgroup)?;
+    let before = Moment::settled(names, cgroup)?;
     let mut pairs = connect(connections, &listener, to, state, &set).map_err(failed)?;
-    let both = Moment::settled(cgroup)?;
+    let both = Moment::settled(names, cgroup)?;
     remove(&mut pairs, |pair| &mut pair.server).map_err(failed)?;
-    let clients = Moment::settled(cgroup)?;
+    let clients = Moment::settled(names, cgroup)?;
     remove(&mut pairs, |pair| &mut pair.client).map_err(failed)?;
-    let none = Moment::settled(cgroup)?;
+    let none = Moment::settled(names, cgroup)?;
     // Sockets go faster than they come, so that less of strangers' comes between; but what has been closed before
     // stays for a while.
     let empty = if state.has_file(Side::Client) { &none } else { &before };

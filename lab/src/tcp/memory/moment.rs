@@ -27,7 +27,7 @@ pub(super) struct Moment {
 
 impl Moment {
     /// Once sockets neither come nor go any more.
-    pub(super) fn settled(cgroup: Option<&Cgroup>) -> Result<Self> {
+    pub(super) fn settled(names: &Names, cgroup: Option<&Cgroup>) -> Result<Self> {
         let began = Instant::now();
         let mut last = Slabs::read()?;
         let mut quiet = 0;
@@ -40,9 +40,11 @@ impl Moment {
             quiet = if moved <= 64 { quiet + 1 } else { 0 };
             last = now;
         }
+        names.shrink();
+        let slabs = Slabs::read()?;
         let sockstat = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap_or_default();
         let memcg = cgroup.and_then(Cgroup::charged);
-        Ok(Self { slabs: last, charged: tcp_pages(&sockstat).unwrap_or(0), memcg })
+        Ok(Self { slabs, charged: tcp_pages(&sockstat).unwrap_or(0), memcg })
     }
 
     /// Objects more than at another moment of each cache of files that the kernel tells apart.
