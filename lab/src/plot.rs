@@ -10,6 +10,8 @@ const WIDTH: f64 = 860.0;
 const LABELS: f64 = 240.0;
 const BAR: f64 = 20.0;
 const PITCH: f64 = 28.0;
+/// A number at a bar's end.
+const NUMBER: f64 = 42.0;
 /// Colours that colour-blind people tell apart (Okabe and Ito), then greys.
 const COLOURS: [&str; 16] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#888888",
@@ -18,7 +20,13 @@ const COLOURS: [&str; 16] = [
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
     color:#222;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;\
     border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}\
-    svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}";
+    svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}pre{overflow-x:auto}\
+    .grid{stroke:#ddd}.mark{stroke:#000;stroke-width:3}@media(prefers-color-scheme:dark){\
+    body{color:#ddd;background:#1a1a1a}td,th{border-color:#444}svg text{fill:#ccc}.note{color:#999}\
+    .grid{stroke:#444}.mark{stroke:#fff}}";
+/// Parts that bars are told apart by, at most; the smallest are summed up.
+const PARTS: usize = 12;
+const OTHERS: &str = "others";
 
 /// A horizontal bar.
 pub(crate) struct Bar {
@@ -27,6 +35,12 @@ pub(crate) struct Bar {
     pub parts: Vec<(String, f64)>,
     /// Something to compare with.
     pub mark: Option<f64>,
+}
+
+impl Bar {
+    fn total(&self) -> f64 {
+        self.parts.iter().map(|(_, n)| n.max(0.0)).sum()
+    }
 }
 
 /// A line through points, which are in order of x.
@@ -70,31 +84,33 @@ impl Page {
         let _ = writeln!(self.html, "<p>{}</p>", escape(text));
     }
 
-    /// Horizontal bars of parts, with a legend.
-    pub(crate) fn bars(&mut self, title: &str, unit: &str, bars: &[Bar]) {
-        let total = |bar: &Bar| bar.parts.iter().map(|(_, n)| n.max(0.0)).sum::<f64>();
+    /// Lines as they are.
+    pub(crate) fn lines_of_text(&mut self, text: &str) {
+        let _ = writeln!(self.html, "<pre>{}</pre>", escape(text));
+    }
+
+    /// Horizontal bars of parts, with a legend; `mark` says what the marks are.
+    pub(crate) fn bars(&mut self, title: &str, unit: &str, mark: &str, bars: &[Bar]) {
         let longest =
-            bars.iter().map(|bar| total(bar).max(bar.mark.unwrap_or(0.0))).fold(0.0, f64::max);
+            bars.iter().map(|bar| bar.total().max(bar.mark.unwrap_or(0.0))).fold(0.0, f64::max);
         let scale = Scale::new(longest, WIDTH - LABELS - 70.0);
-        let mut names: Vec<&str> = Vec::new();
-        for (name, _) in bars.iter().flat_map(|bar| &bar.parts) {
-            if !names.contains(&name.as_str()) {
-                names.push(name);
-            }
-        }
+        let names = names_of(bars);
         let height = PITCH * bars.len() as f64;
         let mut svg = scale.grid_below(height, LABELS, unit);
         for (n, bar) in bars.iter().enumerate() {
-            svg += &draw(bar, &names, &scale, PITCH * n as f64, total(bar));
+            svg += &draw(bar, &names, &scale, PITCH * n as f64);
         }
-        let legend = legend(&names, height + 62.0);
-        self.figure(title, height + 62.0 + 20.0 * rows_of(names.len()), &(svg + &legend));
+        let marked = bars.iter().any(|bar| bar.mark.is_some()).then_some(mark);
+        let legend = legend(&names, marked, height + 56.0);
+        let entries = names.len() + usize::from(marked.is_some());
+        self.figure(title, height + 46.0 + 20.0 * rows_of(entries), &(svg + &legend));
     }
 
     /// Lines over a common x axis; both axes begin at zero.
     pub(crate) fn lines(&mut self, title: &str, (x_unit, y_unit): (&str, &str), lines: &[Line]) {
         const HEIGHT: f64 = 280.0;
         const LEFT: f64 = 90.0;
+        const DOTS: usize = 12;
         let most = |of: fn(&(f64, f64)) -> f64| {
             lines.iter().flat_map(|line| &line.points).map(of).fold(0.0, f64::max)
         };
@@ -105,7 +121,7 @@ impl Page {
             let at = HEIGHT - y.at(value);
             let _ = write!(
                 svg,
-                "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+                "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{at:.1}\" y2=\"{at:.1}\" class=\"grid\"/>\
                  <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
                 WIDTH - 30.0,
                 LEFT - 6.0,
@@ -113,7 +129,7 @@ impl Page {
                 short(value)
             );
         }
-        let _ = write!(svg, "<text x=\"0\" y=\"10\">{}</text>", escape(y_unit));
+        let _ = write!(svg, "<text x=\"0\" y=\"-2\">{}</text>", escape(y_unit));
         let names: Vec<&str> = lines.iter().map(|line| line.label.as_str()).collect();
         for (line, colour) in lines.iter().zip(COLOURS.iter().cycle()) {
             let points: String = line
@@ -126,17 +142,25 @@ impl Page {
                 "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
                 points.trim_end()
             );
+            // More of them stand so close that the line says it all.
+            for (a, b) in line.points.iter().filter(|_| line.points.len() <= DOTS) {
+                let (a, b) = (LEFT + x.at(*a), HEIGHT - y.at(*b));
+                let _ = write!(
+                    svg,
+                    "<circle cx=\"{a:.1}\" cy=\"{b:.1}\" r=\"3.5\" fill=\"{colour}\"/>"
+                );
+            }
         }
-        svg += &legend(&names, HEIGHT + 62.0);
-        self.figure(title, HEIGHT + 62.0 + 20.0 * rows_of(names.len()), &svg);
+        svg += &legend(&names, None, HEIGHT + 56.0);
+        self.figure(title, HEIGHT + 46.0 + 20.0 * rows_of(names.len()), &svg);
     }
 
     fn figure(&mut self, title: &str, height: f64, svg: &str) {
         let title = escape(title);
         let _ = writeln!(
             self.html,
-            "<h2>{title}</h2>\n<svg viewBox=\"0 -14 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{title}\">{svg}</svg>",
-            height + 14.0
+            "<h2>{title}</h2>\n<svg viewBox=\"0 -16 {WIDTH} {:.0}\" role=\"img\" aria-label=\"{title}\">{svg}</svg>",
+            height + 16.0
         );
     }
 
@@ -156,7 +180,26 @@ impl Page {
     }
 }
 
-fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64, total: f64) -> String {
+/// Of all parts, the one first of which there is most. Of too many, the last is for all that are not named.
+fn names_of(bars: &[Bar]) -> Vec<&str> {
+    let mut sums: Vec<(&str, f64)> = Vec::new();
+    for (name, length) in bars.iter().flat_map(|bar| &bar.parts) {
+        match sums.iter_mut().find(|(known, _)| known == name) {
+            Some((_, sum)) => *sum += length.max(0.0),
+            None => sums.push((name, length.max(0.0))),
+        }
+    }
+    // Those of a few, like user and system, stay in their order.
+    if sums.len() > PARTS {
+        sums.sort_by(|a, b| b.1.total_cmp(&a.1));
+        sums.truncate(PARTS - 1);
+        sums.push((OTHERS, 0.0));
+    }
+    sums.into_iter().map(|(name, _)| name).collect()
+}
+
+/// In the order of the names, so that the same stands at the same place.
+fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64) -> String {
     let middle = top + BAR * 0.7;
     let mut svg = format!(
         "<text x=\"{}\" y=\"{middle:.1}\" text-anchor=\"end\">{}</text>",
@@ -164,7 +207,11 @@ fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64, total: f64) -> Strin
         escape(&bar.label)
     );
     let mut left = LABELS;
-    for (name, length) in bar.parts.iter().filter(|(_, length)| *length > 0.0) {
+    let place =
+        |part: &(String, f64)| names.iter().position(|n| *n == part.0).unwrap_or(names.len());
+    let mut parts: Vec<_> = bar.parts.iter().filter(|(_, length)| *length > 0.0).collect();
+    parts.sort_by_key(|part| place(part));
+    for (name, length) in parts {
         let width = scale.at(*length);
         let _ = write!(
             svg,
@@ -176,22 +223,28 @@ fn draw(bar: &Bar, names: &[&str], scale: &Scale, top: f64, total: f64) -> Strin
         );
         left += width;
     }
+    let mut right = left;
     if let Some(mark) = bar.mark {
         let x = LABELS + scale.at(mark);
         let _ = write!(
             svg,
-            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"#000\" stroke-width=\"3\"/>",
+            "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" class=\"mark\"/>",
             top - 3.0,
             top + BAR + 3.0
         );
+        // The number is the bar's, so it stands at its end, but not upon the mark.
+        if (left - 4.0..left + NUMBER).contains(&x) {
+            right = x;
+        }
     }
-    let right = left.max(LABELS + scale.at(bar.mark.unwrap_or(0.0)));
-    let _ = write!(svg, "<text x=\"{:.1}\" y=\"{middle:.1}\">{}</text>", right + 6.0, short(total));
+    let total = short(bar.total());
+    let _ = write!(svg, "<text x=\"{:.1}\" y=\"{middle:.1}\">{total}</text>", right + 6.0);
     svg
 }
 
 fn colour(names: &[&str], name: &str) -> &'static str {
-    let n = names.iter().position(|one| *one == name).unwrap_or(0);
+    let last = names.len().saturating_sub(1);
+    let n = names.iter().position(|one| *one == name).unwrap_or(last);
     COLOURS[n % COLOURS.len()]
 }
 
@@ -210,11 +263,23 @@ fn cut(name: &str) -> String {
     if fits { name.to_owned() } else { name.chars().take(LETTERS - 1).chain(['…']).collect() }
 }
 
-fn legend(names: &[&str], top: f64) -> String {
+fn legend(names: &[&str], mark: Option<&str>, top: f64) -> String {
     let mut svg = String::new();
+    let place = |n: usize| ((n % COLUMNS) as f64 * COLUMN, top + (n / COLUMNS) as f64 * 20.0);
+    if let Some(mark) = mark {
+        let (x, y) = place(names.len());
+        let _ = write!(
+            svg,
+            "<line x1=\"{0}\" x2=\"{0}\" y1=\"{1:.0}\" y2=\"{2:.0}\" class=\"mark\"/><text x=\"{3}\" y=\"{y:.0}\">{4}</text>",
+            x + 6.0,
+            y - 12.0,
+            y + 2.0,
+            x + 17.0,
+            escape(&cut(mark))
+        );
+    }
     for (n, name) in names.iter().enumerate() {
-        let x = (n % COLUMNS) as f64 * COLUMN;
-        let y = top + (n / COLUMNS) as f64 * 20.0;
+        let (x, y) = place(n);
         let _ = write!(
             svg,
             "<rect x=\"{x}\" y=\"{:.0}\" width=\"12\" height=\"12\" fill=\"{}\"/><text x=\"{}\" y=\"{y:.0}\">{}</text>",
@@ -259,7 +324,7 @@ impl Scale {
             let x = left + self.at(value);
             let _ = write!(
                 svg,
-                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{height}\" stroke=\"#ddd\"/>\
+                "<line x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{height}\" class=\"grid\"/>\
                  <text x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
                 height + 16.0,
                 short(value)
@@ -285,7 +350,7 @@ fn short(value: f64) -> String {
         }
         n if n >= 100.0 || n == n.round() => format!("{value:.0}"),
         n if n >= 1.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
+        _ => format!("{value:.3}").trim_end_matches('0').to_owned(),
     }
 }
 
@@ -314,7 +379,8 @@ mod tests {
     fn numbers_are_short() {
         for (value, text) in [
             (-0.0, "0"),
-            (0.25, "0.250"),
+            (0.25, "0.25"),
+            (0.5, "0.5"),
             (2.5, "2.5"),
             (1234.0, "1234"),
             (2.5e6, "2.5 M"),
@@ -329,7 +395,7 @@ mod tests {
         let mut page = Page::new("a<b", "c&d");
         page.table(&["x"], [vec!["<script>".to_owned()]]);
         let bar = Bar { label: "<i>".into(), parts: vec![("p\"q".into(), 2.0)], mark: Some(3.0) };
-        page.bars("t", "u", &[bar]);
+        page.bars("t", "u", "m<n", &[bar]);
         let points = vec![(0.0, 0.0), (1.0, 2.0)];
         page.lines("t", ("s", "bytes"), &[Line { label: "l".into(), points }]);
         let html = page.finish(&Machine::with(&[]));
@@ -339,6 +405,35 @@ mod tests {
             "{html}"
         );
         assert_eq!(html.matches("<svg").count(), 2);
-        assert!(html.trim_end().ends_with("</html>"));
+        assert!(html.trim_end().ends_with("</html>") && html.contains("m&lt;n"));
+    }
+
+    #[test]
+    fn the_smallest_of_many_parts_are_one() {
+        let part = |n: usize| (format!("p{n}"), n as f64);
+        let bar = |parts: usize| Bar {
+            label: "b".into(),
+            parts: (1..=parts).map(part).collect(),
+            mark: None,
+        };
+        assert_eq!(names_of(&[bar(3)]), ["p1", "p2", "p3"]);
+        let many = [bar(20)];
+        let names = names_of(&many);
+        assert_eq!((names.len(), names[0], names[10], names[11]), (12, "p20", "p10", OTHERS));
+        assert_eq!(colour(&names, "p1"), colour(&names, OTHERS));
+    }
+
+    /// What a book has stands beside what was measured, and neither is taken for the other.
+    #[test]
+    fn the_number_is_the_bars() {
+        let number_at = |mark| {
+            let bar = Bar { label: "b".into(), parts: vec![("p".into(), 50.0)], mark };
+            let svg = draw(&bar, &["p"], &Scale::new(100.0, 500.0), 0.0);
+            let text = svg.rsplit("<text x=\"").next().unwrap();
+            text.split('"').next().unwrap().parse::<f64>().unwrap() - LABELS
+        };
+        assert_eq!(number_at(None), 256.0);
+        assert_eq!(number_at(Some(100.0)), 256.0, "a mark far to the right");
+        assert_eq!(number_at(Some(52.0)), 266.0, "a mark where the number would be");
     }
 }

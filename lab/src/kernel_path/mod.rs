@@ -112,6 +112,8 @@ pub struct Options {
     pub rate: u32,
     /// Length of one measurement.
     pub duration: Duration,
+    /// Times that everything is measured, in turn; the medians count.
+    pub rounds: u32,
     /// Only these groups; empty: all.
     pub only: Vec<Group>,
     /// The `ringway` binary, for the guard.
@@ -119,11 +121,12 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// All groups, 20 000 packets a second, two seconds each, the running binary.
+    /// All groups, 20 000 packets a second, three times two seconds each, the running binary.
     fn default() -> Self {
         Self {
             rate: 20_000,
             duration: Duration::from_secs(2),
+            rounds: 3,
             only: Vec::new(),
             ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
         }
@@ -147,32 +150,27 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
 fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
     let site = Site::new(options)?;
     let mut report = Report::new(options, Machine::with(&[("nft", "--version")]));
-    for group in Group::ALL {
-        if !options.only.is_empty() && !options.only.contains(&group) {
-            continue;
-        }
-        let mut absent = None;
-        for case in cases(group) {
-            if case.firewall().is_some() && case.firewall() == absent {
+    let mut measured = Vec::new();
+    for round in 1..=options.rounds.max(1) {
+        for (group, case) in cases(options) {
+            if report.skips(group, &case.needs()) {
                 continue;
             }
             match measure(&site, options, &case) {
                 Ok(ran) => {
                     let row = Row::new(group, case.name(), &ran);
-                    progress(&row.in_words());
-                    report.rows.push(row);
+                    progress(&format!("round {round}/{}  {}", options.rounds, row.in_words()));
+                    measured.push(row);
                 }
                 Err(error) => {
-                    absent = case.firewall();
-                    // Without it there is no use in more of its rules.
-                    let case = absent.map_or_else(|| case.name(), |it| it.to_string());
-                    let reason = error.to_string();
+                    let (case, reason) = (case.needs(), error.to_string());
                     progress(&format!("{group} {case}: SKIPPED: {reason}"));
                     report.skipped.push(NotRun { group, case, reason });
                 }
             }
         }
     }
+    report.rows = report::medians(measured);
     Ok(report)
 }
 
@@ -192,12 +190,20 @@ impl Case {
         }
     }
 
-    fn firewall(&self) -> Option<Firewall> {
-        if let Self::Rules(firewall, _) = self { Some(*firewall) } else { None }
+    /// What is skipped with it: of a firewall that is not there, any number of rules.
+    fn needs(&self) -> String {
+        if let Self::Rules(firewall, _) = self { firewall.to_string() } else { self.name() }
     }
 }
 
-fn cases(group: Group) -> Vec<Case> {
+/// Those that are asked for, in the order of reports.
+fn cases(options: &Options) -> Vec<(Group, Case)> {
+    let wanted = |group: &Group| options.only.is_empty() || options.only.contains(group);
+    let groups = Group::ALL.into_iter().filter(wanted);
+    groups.flat_map(|group| cases_of(group).into_iter().map(move |case| (group, case))).collect()
+}
+
+fn cases_of(group: Group) -> Vec<Case> {
     match group {
         Group::Receive => Style::ALL.map(Case::Stream).into(),
         Group::Request => Style::ANSWER.map(Case::Requests).into(),

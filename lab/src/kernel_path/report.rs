@@ -4,7 +4,6 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::cost::Spent;
 use super::site::Ran;
 use super::{Group, Options};
 use crate::machine::Machine;
@@ -26,6 +25,8 @@ pub struct Report {
     pub rate_pps: u32,
     /// Length of one measurement in seconds.
     pub duration_s: f64,
+    /// Rounds, of which each figure is the median.
+    pub rounds: u32,
     /// Where this was measured.
     pub machine: Machine,
 }
@@ -71,8 +72,8 @@ pub struct Went {
 }
 
 impl Went {
-    fn of(spent: &Spent) -> Self {
-        let parts = [spent.user_ns, spent.system_ns, spent.softirq_ns].map(|ns| ns as f64);
+    /// Of times in these three, of any unit.
+    fn of(parts: [f64; 3]) -> Self {
         let all: f64 = parts.iter().sum();
         let share = |part: f64| if all > 0.0 { (part / all * 1000.0).round() / 10.0 } else { 0.0 };
         let [user, system, softirq] = parts.map(share);
@@ -102,6 +103,7 @@ impl Row {
         let units = ran.units.max(1) as f64;
         let each = |n: u64| (n as f64 / units * 1000.0).round() / 1000.0;
         let lost = ran.sent.saturating_sub(ran.units) as f64 / ran.sent.max(1) as f64;
+        let spent = &ran.spent;
         let mut rtt = ran.rtt.clone();
         rtt.sort();
         Self {
@@ -117,7 +119,7 @@ impl Row {
             user_ns: each(ran.spent.user_ns),
             system_ns: each(ran.spent.system_ns),
             softirq_ns: each(ran.spent.softirq_ns),
-            went: Went::of(&ran.spent),
+            went: Went::of([spent.user_ns, spent.system_ns, spent.softirq_ns].map(|ns| ns as f64)),
             context_switches: each(ran.spent.switches),
             system_calls: ran.calls.map(each),
             rtt_p50_us: rtt.get(rtt.len() / 2).map(|time| time.as_nanos() as f64 / 1e3),
@@ -133,7 +135,52 @@ impl Row {
     }
 }
 
+/// One row for each case, in the order in which they came first: the middle of each figure by itself.
+pub(super) fn medians(measured: Vec<Row>) -> Vec<Row> {
+    let mut cases: Vec<Vec<Row>> = Vec::new();
+    for row in measured {
+        let same = |rows: &&mut Vec<Row>| rows[0].group == row.group && rows[0].case == row.case;
+        match cases.iter_mut().find(same) {
+            Some(rows) => rows.push(row),
+            None => cases.push(vec![row]),
+        }
+    }
+    cases.iter().map(|rows| Row::middle(rows)).collect()
+}
+
+impl Row {
+    fn middle(rows: &[Self]) -> Self {
+        let middle = |of: fn(&Self) -> Option<f64>| {
+            let mut all: Vec<f64> = rows.iter().filter_map(of).collect();
+            all.sort_by(f64::total_cmp);
+            all.get(all.len() / 2).copied()
+        };
+        let number = |of: fn(&Self) -> Option<f64>| middle(of).unwrap_or(0.0);
+        let (user_ns, system_ns) = (number(|r| Some(r.user_ns)), number(|r| Some(r.system_ns)));
+        let softirq_ns = number(|r| Some(r.softirq_ns));
+        Self {
+            group: rows[0].group,
+            case: rows[0].case.clone(),
+            unit: rows[0].unit,
+            per_second: number(|r| Some(r.per_second)),
+            lost_percent: number(|r| Some(r.lost_percent)),
+            user_ns,
+            system_ns,
+            softirq_ns,
+            went: Went::of([user_ns, system_ns, softirq_ns]),
+            context_switches: number(|r| Some(r.context_switches)),
+            system_calls: middle(|r| r.system_calls),
+            rtt_p50_us: middle(|r| r.rtt_p50_us),
+        }
+    }
+}
+
 impl Report {
+    /// Whether something is known not to work.
+    pub(super) fn skips(&self, group: Group, case: &str) -> bool {
+        self.skipped.iter().any(|skipped| skipped.group == group && skipped.case == case)
+    }
+
     pub(super) fn new(options: &Options, machine: Machine) -> Self {
         Self {
             schema: SCHEMA,
@@ -141,6 +188,7 @@ impl Report {
             skipped: Vec::new(),
             rate_pps: options.rate,
             duration_s: options.duration.as_secs_f64(),
+            rounds: options.rounds,
             machine,
         }
     }
@@ -170,7 +218,7 @@ impl Report {
             };
             let bars: Vec<Bar> = rows.map(bar).collect();
             if !bars.is_empty() {
-                page.bars(title, "ns", &bars);
+                page.bars(title, "ns", "", &bars);
             }
         }
         for NotRun { group, case, reason } in &self.skipped {
@@ -227,7 +275,8 @@ impl fmt::Display for Report {
             "\nu/s/si: where the time went: user, system, softirq. Softirqs are those of all processors, strangers' too, in steps\n\
              of 10 ms. What polls takes a whole processor, whatever comes."
         )?;
-        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
+        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
+        writeln!(f, "medians of {} rounds of {} s each.", self.rounds, self.duration_s)
     }
 }
 
@@ -235,6 +284,7 @@ impl fmt::Display for Report {
 mod tests {
     use std::time::Duration;
 
+    use super::super::cost::Spent;
     use super::*;
 
     fn report() -> Report {
@@ -262,6 +312,22 @@ mod tests {
         assert_eq!((row.per_second, row.lost_percent), (5.0, 16.667));
         assert_eq!(row.rtt_p50_us, Some(2.0));
         assert_eq!((report.rows[1].system_calls, report.rows[1].rtt_p50_us), (None, None));
+    }
+
+    #[test]
+    fn each_figure_by_itself() {
+        let row = |ns: u64, rtt| {
+            let spent = Spent { user_ns: ns, system_ns: 100 - ns, ..Spent::default() };
+            let rtt = vec![Duration::from_micros(rtt)];
+            let ran = Ran { units: 1, calls: Some(ns), spent, seconds: 1.0, rtt, ..Ran::default() };
+            Row::new(Group::Request, "epoll".into(), &ran)
+        };
+        let other = Row::new(Group::Copy, "epoll".into(), &Ran::default());
+        let rows = medians(vec![row(10, 9), other, row(90, 1), row(20, 5)]);
+        let [epoll, copy] = &rows[..] else { panic!("{rows:?}") };
+        assert_eq!((epoll.user_ns, epoll.system_ns), (20.0, 80.0));
+        assert_eq!((epoll.system_calls, epoll.rtt_p50_us), (Some(20.0), Some(5.0)));
+        assert_eq!((copy.group, copy.system_calls), (Group::Copy, None));
     }
 
     #[test]

@@ -65,7 +65,7 @@ fn nft(count: u32) -> String {
     for n in 0..count {
         let _ = writeln!(text, "  ip saddr {} drop", nobody(n));
     }
-    text + "} }\n"
+    text + "}\n}\n"
 }
 
 fn iptables(count: u32) -> String {

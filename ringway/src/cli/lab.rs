@@ -266,8 +266,8 @@ pub struct BenchMillionArgs {
 /// `ringway bench tcp-connect`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by two TAP devices \
-    with this process between them. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
+    after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by `tc netem`; where the kernel \
+    lacks it, by two TAP devices with this process between them. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
     ringway bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway bench tcp-connect --html connect.html"
 )]
 pub struct BenchTcpConnectArgs {
@@ -293,7 +293,7 @@ pub struct BenchTcpConnectArgs {
 /// `ringway bench kernel-path`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Needs root. Takes a minute; runs in network namespaces of its own. What this kernel does not allow is skipped, \
+    after_help = "Needs root. Takes three minutes; runs in network namespaces of its own. What this kernel does not allow is skipped, \
     with the reason. Keep the machine quiet: softirq time is that of all processors.\n\nExamples:\n  \
     ringway bench kernel-path\n  ringway bench kernel-path --only receive --rate 50000 --seconds 5 -o json\n  \
     ringway bench kernel-path --html kernel-path.html"
@@ -312,6 +312,10 @@ pub struct BenchKernelPathArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 2,
         value_parser = clap::value_parser!(u64).range(1..=600))]
     pub seconds: u64,
+    /// How often each is measured; the medians count.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
     #[command(flatten)]
     pub html: HtmlArgs,
     #[command(flatten)]

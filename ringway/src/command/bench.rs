@@ -139,6 +139,7 @@ fn kernel(args: &BenchKernelPathArgs) -> anyhow::Result<Exit> {
     let options = kernel_path::Options {
         rate: args.rate,
         duration: Duration::from_secs(args.seconds),
+        rounds: args.rounds,
         only: args.only.clone(),
         ..kernel_path::Options::default()
     };

@@ -107,6 +107,15 @@ impl Row {
     }
 }
 
+impl Row {
+    /// Of the page.
+    fn in_cells(&self) -> Vec<String> {
+        let numbers = [self.connections, self.failed, self.a_second_late].map(|n| n.to_string());
+        let words = [in_words(&self.counters)];
+        [self.case.clone()].into_iter().chain(numbers).chain(words).collect()
+    }
+}
+
 impl Report {
     pub(super) fn new(machine: Machine) -> Self {
         Self { schema: SCHEMA, rows: Vec::new(), delays: None, failed: Vec::new(), machine }
@@ -129,7 +138,7 @@ impl Report {
         let lines: Vec<Line> = kinds.map(|kind| self.by_rtt(kind)).into();
         if lines.iter().any(|line| !line.points.is_empty()) {
             let title = "A handshake is a round trip";
-            page.lines(title, ("round trip, us", "connect(), us, median"), &lines);
+            page.lines(title, ("round trip, ms", "connect(), ms, median"), &lines);
             page.text(&format!("Delays: {}.", self.delays.as_deref().unwrap_or("none")));
         }
         for (title, experiment) in [
@@ -139,12 +148,17 @@ impl Report {
             ("A SYN queue that overflows, 100 ms away", Experiment::SynQueue),
             ("Few ports left", Experiment::Ports),
         ] {
-            let bars: Vec<Bar> = self.of(experiment).flat_map(bars).collect();
+            let rows: Vec<&Row> = self.of(experiment).collect();
+            let slowest = rows.iter().map(|row| row.connect_max_us).fold(0.0, f64::max);
+            let (unit, us) = if slowest >= 100_000.0 { ("ms", 1e3) } else { ("us", 1.0) };
+            let made = rows.iter().filter(|row| row.connections > 0);
+            let bars: Vec<Bar> = made.flat_map(|row| bars(row, us)).collect();
             if !bars.is_empty() {
-                page.bars(title, "us", &bars);
-                for row in self.of(experiment) {
-                    page.text(&format!("{}: {}", row.case, in_words(&row.counters)));
-                }
+                page.bars(title, unit, "", &bars);
+                page.table(
+                    &["case", "made", "never", "a second late", "counters of both ends"],
+                    rows.iter().map(|row| row.in_cells()),
+                );
             }
         }
         page.finish(&self.machine)
@@ -152,16 +166,16 @@ impl Report {
 
     fn by_rtt(&self, kind: &str) -> Line {
         let rows = self.of(Experiment::Delayed).filter(|row| row.case.ends_with(kind));
-        let points = rows.filter_map(|row| Some((row.rtt_us?, row.connect_p50_us)));
+        let points = rows.filter_map(|row| Some((row.rtt_us? / 1e3, row.connect_p50_us / 1e3)));
         Line { label: kind.into(), points: points.collect() }
     }
 }
 
 /// The middle and the slowest.
-fn bars(row: &Row) -> [Bar; 2] {
+fn bars(row: &Row, unit_us: f64) -> [Bar; 2] {
     [("median", row.connect_p50_us), ("slowest", row.connect_max_us)].map(|(what, us)| Bar {
         label: format!("{}, {what}", row.case),
-        parts: vec![(what.into(), us)],
+        parts: vec![(what.into(), us / unit_us)],
         mark: None,
     })
 }

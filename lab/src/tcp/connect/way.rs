@@ -41,7 +41,7 @@ impl Delays {
         let namespace = Namespace::new("netem")?;
         Ok(match netem(&namespace, "lo", Duration::from_millis(1)) {
             Ok(()) => Self::Netem,
-            Err(error) => Self::Relay(error.to_string()),
+            Err(error) => Self::Relay(error.to_string().trim_end_matches('.').to_owned()),
         })
     }
 }

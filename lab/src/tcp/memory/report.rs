@@ -11,6 +11,8 @@ use crate::plot::{Bar, Page};
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.tcp-memory/1";
+/// What the other columns are.
+const BOOKS: &str = "tcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";
 /// Bytes of a cache that are fewer, or below zero, are strangers' or a half-filled slab's.
 const LEAST: f64 = 4.0;
 
@@ -91,7 +93,7 @@ impl Report {
         let mut page = Page::new(
             "What a TCP socket takes of the kernel's memory",
             &format!(
-                "Median of {} rounds of {} connections in each state. The mark is what a book of 2022 found on Linux 3.10.",
+                "Medians of {} rounds of {} connections in each state. The mark is what a book of 2022 found on Linux 3.10.",
                 self.rounds, self.connections
             ),
         );
@@ -101,14 +103,30 @@ impl Report {
             let label = format!("{}, {}", row.state, row.side);
             Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
         };
-        let bars: Vec<Bar> = self.states.iter().map(bar).collect();
-        page.bars("Bytes a socket, by the kernel's cache", "bytes", &bars);
+        // A whole record is so much that beside it nothing else could be told apart.
+        let is_tls = |row: &&Row| matches!(row.state, State::TlsSent | State::TlsRead);
+        let (tls, small): (Vec<_>, Vec<_>) = self.states.iter().partition(is_tls);
+        for (title, rows) in
+            [("Bytes a socket, by the kernel's cache", small), ("With a TLS record of 16 KiB", tls)]
+        {
+            let bars: Vec<Bar> = rows.into_iter().map(bar).collect();
+            if !bars.is_empty() {
+                page.bars(title, "bytes", "the book, Linux 3.10", &bars);
+            }
+        }
         let rows = self.states.iter().map(|row| {
             let source = row.source_bytes.map_or_else(|| "-".into(), |n| n.to_string());
             let state = format!("{}: {}", row.state, row.what);
-            vec![state, row.side.to_string(), row.bytes_per_socket.to_string(), source]
+            let bytes = row.bytes_per_socket.to_string();
+            let memcg = row.memcg.map(|m| format!("{} + {}", m.slab_bytes, m.sock_bytes));
+            let (tcp, memcg) = (row.charged_bytes.to_string(), memcg.unwrap_or_else(|| "-".into()));
+            vec![state, row.side.to_string(), bytes, source, tcp, memcg]
         });
-        page.table(&["state", "side", "bytes a socket", "source"], rows);
+        page.table(&["state", "side", "bytes a socket", "source", "tcp_mem", "memcg"], rows);
+        page.text(BOOKS);
+        if let Some(reason) = &self.no_memcg {
+            page.text(&format!("No figures of a memory cgroup: {reason}."));
+        }
         page.finish(&self.machine)
     }
 }
@@ -186,8 +204,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\nsource: Linux 3.10, a book of 2022. Bytes: pages of the slabs, shared out to their objects.\n\
-             tcp_mem: what TCP accounts for in pages (sockstat). memcg: what a cgroup is charged, slabs + buffers."
+            "\nsource: Linux 3.10, a book of 2022. Bytes: pages of the slabs, shared out to their objects.\n{BOOKS}"
         )?;
         if let Some(reason) = &self.no_memcg {
             writeln!(f, "memcg: not available: {reason}")?;

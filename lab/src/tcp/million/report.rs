@@ -149,7 +149,7 @@ impl Report {
             ("seconds", "connections"),
             &lines(|_, sample| (sample.at_s, (sample.established / 2) as f64)),
         );
-        page.text(&self.to_string());
+        page.lines_of_text(&self.to_string());
         page.finish(&self.machine)
     }
 }

@@ -31,6 +31,7 @@ mod guide;
 mod health;
 mod http;
 mod icmp;
+mod lab_killed;
 mod layer3;
 mod list_flows;
 mod losses;

@@ -124,7 +124,7 @@ fn ways_through_the_kernel() -> Result<()> {
     needs_root!();
     let page = tempfile::NamedTempFile::new()?;
     let path = page.path().to_str().context("no UTF-8")?;
-    let few = ["--rate", "2000", "--seconds", "1", "--html", path, "-o", "json"];
+    let few = ["--rate", "2000", "--seconds", "1", "--rounds", "1", "--html", path, "-o", "json"];
     let ran = bench(&[&["kernel-path"], &few[..]].concat())?;
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
