@@ -27,9 +27,7 @@ pub enum Error {
         source: io::Error,
     },
     /// There is too little of something for so many connections.
-    #[error(
-        "not enough {short} for {asked} connections: {possible} are possible; write `--connections {possible}`"
-    )]
+    #[error("not enough {short} for {asked} connections: {}", remedy(*possible))]
     TooMany {
         /// Connections asked for.
         asked: u64,
@@ -139,4 +137,12 @@ pub enum Error {
         /// The system's answer.
         source: io::Error,
     },
+}
+
+/// What to do where so many connections are possible.
+fn remedy(possible: u64) -> String {
+    match possible {
+        0 => "none is possible; raise it".into(),
+        n => format!("{n} are possible; write `--connections {n}`"),
+    }
 }

@@ -54,6 +54,17 @@ fn failed(source: io::Error) -> Error {
     Error::Run { program: "a datagram socket".into(), source }
 }
 
+/// What would make a style possible.
+fn unprepared(style: Style, source: io::Error) -> Error {
+    match style {
+        Style::IoUring => Error::Unavailable(format!(
+            "this process may not have io_uring: {source}; `sysctl -w kernel.io_uring_disabled=0` on a kernel with \
+             CONFIG_IO_URING, and outside of what filters system calls"
+        )),
+        _ => failed(source),
+    }
+}
+
 fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -153,7 +164,7 @@ impl Site {
         // What io_uring still holds of the socket before goes by itself.
         let bind = || wait_for(format!("{SERVER} to be free"), FREE, || UdpSocket::bind(SERVER));
         let socket = self.server.namespace.run(bind)??;
-        receive::prepare(style, &socket).map_err(failed)?;
+        receive::prepare(style, &socket).map_err(|source| unprepared(style, source))?;
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let receiver = scope.spawn(|| -> Result<(Tally, Spent)> {
@@ -200,5 +211,18 @@ impl Site {
         program.detach()?;
         let spent = Spent { softirq_ns, ..Spent::default() };
         Ok(Ran { sent, units, calls: Some(0), spent, seconds, rtt: Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_there_is_no_io_uring() {
+        let refused = || io::Error::from_raw_os_error(libc::EPERM);
+        let why = unprepared(Style::IoUring, refused()).to_string();
+        assert!(why.contains("not permitted") && why.contains("io_uring_disabled"), "{why}");
+        assert!(!unprepared(Style::BusyPoll, refused()).to_string().contains("io_uring"));
     }
 }

@@ -131,7 +131,8 @@ fn possible(asked: Option<u32>, files: u64, memory: u64) -> Result<u32> {
         return Ok(asks);
     }
     let short = if by_files < by_memory { "open files (`ulimit -Hn`)" } else { "free memory" };
-    Err(Error::TooMany { asked: asks.into(), possible: most.into(), short: short.into() })
+    let asked = asked.unwrap_or(CONNECTIONS).into();
+    Err(Error::TooMany { asked, possible: most.into(), short: short.into() })
 }
 
 fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> Result<Report> {
@@ -253,7 +254,8 @@ mod tests {
         assert!(files.contains("9900") && files.contains("ulimit"), "{files}");
         let memory = possible(Some(9900), 20_000, 256 << 20).unwrap_err().to_string();
         assert!(memory.contains("2048") && memory.contains("free memory"), "{memory}");
-        assert!(possible(None, 200, plenty).is_err());
+        let none = possible(None, 200, plenty).unwrap_err().to_string();
+        assert!(none.contains("for 8000 connections: none is possible; raise it"), "{none}");
     }
 
     /// A socket is one TCP object on each side, and the listener's is neither's.

@@ -78,6 +78,8 @@ impl Default for Options {
 /// There cannot be so many here, or something failed on the way.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench million")?;
+    // It is asked at the end, and its absence is to be known at the beginning.
+    ringway_testnet::tools::find("ss")?;
     let plan = Plan::new(options.connections, &limits_here())?;
     progress(&format!(
         "{} connections need about {} of {}, {} server and {} client processes",

@@ -102,8 +102,17 @@ impl Plan {
         // A fifth stays free.
         let memory = limits.memory / 5 * 4;
         let needs = |what: String| Some(what);
+        let processes = (self.servers + self.clients) * PROCESS_BYTES;
         if self.bytes > memory {
             let (need, have) = (gib(self.bytes), gib(memory));
+            // Few files each, so many processes: it is these that do not fit.
+            if processes > self.bytes / 2 {
+                return needs(format!(
+                    "open files (`ulimit -Hn` of {} takes {} processes, {need:.1} GiB of {have:.1} GiB free to take)",
+                    limits.files,
+                    self.servers + self.clients
+                ));
+            }
             return needs(format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)"));
         }
         if self.connections * 2 > limits.all_files {
@@ -172,7 +181,8 @@ mod tests {
         for (limits, short) in [
             (Limits { memory: 4 << 30, ..LIMITS }, "memory (10."),
             (Limits { all_files: 100_000, ..LIMITS }, "fs.file-max"),
-            (Limits { processes: 20, ..LIMITS }, "ulimit"),
+            (Limits { processes: 20, ..LIMITS }, "processes (104 needed"),
+            (Limits { files: 300, ..LIMITS }, "`ulimit -Hn` of 300 takes 10250 processes"),
         ] {
             let Err(Error::TooMany { possible, short: said, .. }) = Plan::new(1_000_000, &limits)
             else {

@@ -1,10 +1,12 @@
 //! `ringway bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, binary, needs_root};
+use ringway_net_tests::{Ran, binary, needs_root, not_tested};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Result<Ran> {
@@ -37,8 +39,31 @@ fn memory_of_a_socket() -> Result<()> {
     ensure!((100..1500).contains(&bytes("time-wait", "client")?), "{report}");
     ensure!(bytes("time-wait", "server")? < 400, "{report}");
     ensure!(ran.err.contains("round 1/1  established"), "no progress: {ran:?}");
+    let charged = report["states"][0]["memcg"]["slab_bytes"].as_i64();
+    match report["no_memcg"].as_str() {
+        Some(why) => ensure!(charged.is_none() && why.contains("cgroup"), "{report}"),
+        None => ensure!(charged > Some(1000), "{report}"),
+    }
     let html = fs::read_to_string(path)?;
     ensure!(html.contains("<svg") && html.contains("time-wait, client"), "{html}");
+    Ok(())
+}
+
+/// Whoever may not is told at once, and what to write.
+#[test]
+fn not_for_everybody() -> Result<()> {
+    needs_root!();
+    // Where everybody may read it.
+    let directory = tempfile::tempdir()?;
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
+    let ringway = directory.path().join("ringway");
+    fs::copy(binary()?, &ringway)?;
+    for what in ["tcp-memory", "million", "tcp-connect", "kernel-path"] {
+        let mut command = Command::new(&ringway);
+        let ran: Ran = command.args(["bench", what]).uid(65_534).gid(65_534).output()?.into();
+        ensure!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
+        ensure!(ran.err.contains(&format!("write `sudo ringway bench {what}`")), "{ran:?}");
+    }
     Ok(())
 }
 
@@ -100,6 +125,8 @@ fn connecting_and_what_delays_it() -> Result<()> {
         ensure!(row(way, "one by one")?["connections"] == 20, "{report}");
         ensure!(row(way, "all at once")?["connections"] == 20, "{report}");
     }
+    let delays = report["delays"].as_str().context("by what?")?;
+    ensure!(delays.contains("netem"), "what it is, or what it lacks: {delays}");
     let far = row("delayed", "40 ms, one by one")?;
     ensure!(far["connect_p50_us"].as_f64() >= Some(40_000.0), "less than its round trip: {far}");
     let short = row("accept-queue", "backlog of 16")?;
@@ -148,6 +175,12 @@ fn ways_through_the_kernel() -> Result<()> {
     for way in ["send", "MSG_ZEROCOPY", "read+write", "mmap+write", "sendfile", "splice"] {
         ensure!(row("copy", way)?["per_second"].as_f64() > Some(10.0), "{report}");
     }
+    match row("request", "io_uring") {
+        Ok(row) => ensure!(row["system_calls"].as_f64() < Some(1.5), "{row}"),
+        Err(_) => not_tested("io_uring, which this process may not have"),
+    }
+    let went = &row("request", "recvfrom")?["went"];
+    ensure!(went["system"].as_f64() > Some(10.0), "a request is system calls: {went}");
     ensure!(row("rules", "nft 500")?["per_second"].as_f64() > Some(10.0), "{report}");
     ensure!(fs::read_to_string(path)?.contains("Answering a request"), "no plots");
     Ok(())
