@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use libbpf_rs::btf::{Btf, types};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
@@ -72,7 +71,7 @@ impl Drops {
     /// Where the process may not, or the kernel does not describe its types or refuses.
     pub fn start() -> Result<Self> {
         log::install();
-        probe::probe(Path::new(crate::DEFAULT_BPFFS))?.require()?;
+        probe::probe()?.require()?;
         let (object, [seen, unseen]) = load::load_drops(netns()?, ["seen", "unseen"])?;
         let mut links = Vec::new();
         for program in object.progs_mut() {
