@@ -116,7 +116,9 @@ fn protocol(name: &str) -> Result<(Vec<u32>, bool), String> {
 fn range(text: &str) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let ends = first.parse().ok().zip(last.parse().ok()).filter(|(first, last)| first <= last);
-    ends.ok_or_else(|| format!("`{text}` is neither a port nor a range of ports"))
+    // Nobody is reached at port 0.
+    let ends = ends.filter(|(first, _)| *first > 0);
+    ends.ok_or_else(|| format!("`{text}` is neither a port nor a range of ports, 1 to 65535"))
 }
 
 fn prefix(text: &str) -> Result<(IpAddr, u8), String> {

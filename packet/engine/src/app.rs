@@ -50,7 +50,7 @@ pub trait App {
         false
     }
 
-    /// Names of stages of its own, at most 14: what it says of a packet by [`own_stage`], and is named where packets are never let
+    /// Names of stages of its own, at most 13: what it says of a packet by [`own_stage`], and is named where packets are never let
     /// go. All others are in the stage in which they were received or made.
     fn stages(&self) -> &'static [&'static str] {
         &[]
@@ -66,6 +66,8 @@ pub trait App {
 pub(crate) const RECEIVED: u8 = 0;
 /// The stage of packets that the app made in [`App::on_round`].
 pub(crate) const MADE: u8 = 1;
+/// The stage of packets that came from a capture, the last that has a name: [`crate::ports::Pcap`] knows by it which have a time.
+pub(crate) const CAPTURED: u8 = 15;
 
 /// The number of an app's own stage, counted from 0 in [`App::stages`], for [`ringway_xsk::Packet::set_stage`].
 pub const fn own_stage(n: u8) -> u8 {

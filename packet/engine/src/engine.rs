@@ -7,13 +7,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ringway_host::Host;
 use ringway_xsk::{Pool, Umem, UmemConfig, UmemError};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::app::App;
+use crate::fits::fits;
 use crate::leak::{self, Detector, Leak};
 use crate::port::{Obtained, Port, PortError};
 use crate::ports::af_xdp::{Keeper, Legacy, Loader};
+use crate::ports::pcap::written_over;
 use crate::spec::{Commons, PortSpec};
 use crate::status::{Status, WorkerStatus};
 use crate::succession::{LeftWorker, Predecessor, SuccessionError, Successor, now_ns};
@@ -64,6 +67,33 @@ pub enum EngineError {
     /// See [`UmemError`].
     #[error(transparent)]
     Umem(#[from] UmemError),
+    /// The machine has no memory for so many frames.
+    #[error(
+        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available: ask for fewer, up to \
+         `--frames {possible}` for each worker"
+    )]
+    NoMemory {
+        /// Of all workers.
+        frames: u32,
+        /// Bytes of each.
+        chunk: u32,
+        /// MiB for all of them, and the books about them.
+        needed_mib: u64,
+        /// MiB that the machine could give.
+        available_mib: u64,
+        /// Frames that each worker could have.
+        possible: u64,
+    },
+    /// A capture file would be written over.
+    #[error(
+        "pcap: {written} is the same file as {other}, and would be written over; give each port files of its own"
+    )]
+    SameFile {
+        /// To be written to, as it was named.
+        written: String,
+        /// What it is, as it was named.
+        other: String,
+    },
     /// See [`PortError`].
     #[error("worker {worker}: {source}")]
     Port {
@@ -192,7 +222,10 @@ impl Engine {
             return Err(EngineError::NoPort(format!("worker {n}")));
         }
         let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
-        let umem = Umem::new(&UmemConfig { pools, ..config.umem.clone() })?;
+        files_are_distinct(&workers)?;
+        let umem = UmemConfig { pools, ..config.umem.clone() };
+        fits(&Host::live(), &umem)?;
+        let umem = Umem::new(&umem)?;
         let commons = Commons::new(&umem)
             .with_loader(config.loader.clone())
             .with_keeper(config.keeper.clone())
@@ -217,6 +250,7 @@ impl Engine {
         predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
         predecessor.is_kept_alike(config.keeper.is_some())?;
         predecessor.chooses_alike(config.loader.as_ref())?;
+        files_are_distinct(&workers)?;
         let predecessor = Arc::new(predecessor);
         // Both for ports that are opened again.
         let commons = Commons::succeeding(predecessor.clone())
@@ -487,6 +521,24 @@ impl Seat {
             *shared.answer.lock().unwrap_or_else(|e| e.into_inner()) = Some(status);
             shared.asked.store(false, Release);
         }
+    }
+}
+
+/// No capture is written over that is read or written by another port: before any is opened, since opening it would be too late.
+fn files_are_distinct(workers: &[WorkerConfig]) -> Result<(), EngineError> {
+    let captures = || {
+        workers.iter().flat_map(|worker| &worker.ports).filter_map(|port| match port {
+            PortSpec::Pcap { input, output } => Some((input.as_deref(), output.as_deref())),
+            _ => None,
+        })
+    };
+    let (read, written) = (captures().filter_map(|c| c.0), captures().filter_map(|c| c.1));
+    match written_over(read, written) {
+        None => Ok(()),
+        Some((written, other)) => Err(EngineError::SameFile {
+            written: written.display().to_string(),
+            other: other.display().to_string(),
+        }),
     }
 }
 

@@ -53,6 +53,7 @@ pub mod arch;
 mod burst;
 mod engine;
 mod find;
+mod fits;
 pub mod generate;
 pub mod inspect;
 mod leak;

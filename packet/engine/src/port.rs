@@ -18,7 +18,7 @@ pub trait Port {
     /// Adds packets that have arrived, as far as the batch has room. How many.
     ///
     /// # Errors
-    /// The port can go on no longer.
+    /// The port can go on no longer. What it has added by then came in: it stays in the batch.
     fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
 
     /// Sends packets from the front of the batch, as far as there is room; the others stay there. Those that it can never send are
@@ -104,6 +104,8 @@ pub struct PortStatistics {
     pub unsendable_packets: u64,
     /// Times packets could not be had, since no frame was free.
     pub no_frame_times: u64,
+    /// Packets that did not come in, since they are longer than the frames of a packet take; nowhere else counted.
+    pub too_long_packets: u64,
     /// Frames given to the kernel to be filled.
     pub filled_frames: Option<u64>,
     /// Frames that came back after they were sent.
@@ -137,6 +139,7 @@ impl PortStatistics {
             tx_full_packets: self.tx_full_packets + after.tx_full_packets,
             unsendable_packets: self.unsendable_packets + after.unsendable_packets,
             no_frame_times: self.no_frame_times + after.no_frame_times,
+            too_long_packets: self.too_long_packets + after.too_long_packets,
             filled_frames: both(|s| s.filled_frames),
             completed_frames: both(|s| s.completed_frames),
             kernel_rx_dropped_packets: both(|s| s.kernel_rx_dropped_packets),
@@ -216,6 +219,19 @@ pub enum PortError {
     Detached {
         /// Which.
         port: String,
+    },
+    /// A capture ends in the middle of a packet.
+    #[error(
+        "{port}: truncated in packet {packet} of {file}, and all packets before it were taken; capture it again, or cut it there: \
+         `editcap -F pcap {file} WHOLE.pcap`"
+    )]
+    Truncated {
+        /// Which.
+        port: String,
+        /// The packet's number, from 1.
+        packet: u64,
+        /// Which file.
+        file: String,
     },
     /// A capture file cannot be read or written.
     #[error("{port}: {file}: {source}; {remedy}")]

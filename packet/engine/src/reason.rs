@@ -77,7 +77,7 @@ reasons! {
     NoSuchPort = "no-such-port",
     /// The port took no more, for longer than packets can wait for it.
     PortFull = "port-full",
-    /// The port cannot send it: too short, too long, or of another pool.
+    /// The port cannot send it: shorter than an Ethernet header, longer than its interface's MTU allows, or of another pool.
     Unsendable = "unsendable",
     /// The port failed while it was to be sent.
     PortFailed = "port-failed",

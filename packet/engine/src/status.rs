@@ -227,13 +227,14 @@ impl WorkerStatus {
     }
 }
 
-const PORT_HEADING: [&str; 13] = [
+const PORT_HEADING: [&str; 14] = [
     "port",
     "received",
     "transmitted",
     "tx full",
     "unsendable",
     "no frame",
+    "too long",
     "filled",
     "completed",
     "RxDropped",
@@ -243,7 +244,7 @@ const PORT_HEADING: [&str; 13] = [
     "lost",
 ];
 
-fn port_row(port: &PortStatus) -> [String; 13] {
+fn port_row(port: &PortStatus) -> [String; 14] {
     let s = &port.statistics;
     let known = |count: Option<u64>| count.map_or("-".into(), |count| count.to_string());
     let (full, empty) = (s.kernel_rx_ring_full_packets, s.kernel_fill_ring_empty_times);
@@ -254,6 +255,7 @@ fn port_row(port: &PortStatus) -> [String; 13] {
         s.tx_full_packets.to_string(),
         s.unsendable_packets.to_string(),
         s.no_frame_times.to_string(),
+        s.too_long_packets.to_string(),
         known(s.filled_frames),
         known(s.completed_frames),
         known(s.kernel_rx_dropped_packets),

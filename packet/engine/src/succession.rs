@@ -51,6 +51,11 @@ const MEMORY: &[u8] = b"memory";
 const MAPPED: &[u8] = b"mapped";
 const TAKEN: &[u8] = b"taken";
 
+/// Ports, as they are said.
+fn named(ports: &[String]) -> String {
+    if ports.is_empty() { "no af_xdp port".into() } else { ports.join(" and ") }
+}
+
 /// Why one engine cannot go on where another stops.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -75,7 +80,9 @@ pub enum SuccessionError {
     Odd(String),
     /// Other workers or ports than the predecessor's.
     #[error(
-        "worker {worker} has {ours:?} here, and {theirs:?} in the running engine; start with the same workers and af_xdp ports"
+        "worker {worker} has {} here, and {} in the running engine; start with the same workers and af_xdp ports",
+        named(ours),
+        named(theirs)
     )]
     Ports {
         /// Its number.
@@ -491,4 +498,17 @@ fn receive_with(socket: BorrowedFd<'_>) -> io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         _ => None,
     });
     Ok((letter, rights.flatten().collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_ports_in_plain_words() {
+        let theirs = vec!["af_xdp:eth1:0".into(), "af_xdp:eth2:0".into()];
+        let said = SuccessionError::Ports { worker: 0, ours: Vec::new(), theirs }.to_string();
+        let want = "worker 0 has no af_xdp port here, and af_xdp:eth1:0 and af_xdp:eth2:0 in the";
+        assert!(said.starts_with(want), "{said}");
+    }
 }

@@ -147,7 +147,11 @@ impl<A: App> Worker<A> {
         let mut busy = false;
         self.ways.pool.set_stage(RECEIVED);
         for from in 0..self.ways.outlets.len() {
-            let received = self.ways.outlets[from].port.rx_burst(&mut self.incoming)?;
+            if let Err(error) = self.ways.outlets[from].port.rx_burst(&mut self.incoming) {
+                self.ways.failed.get_or_insert(error);
+            }
+            // Whatever the port says: what is here came in, and is counted and decided about.
+            let received = self.incoming.len();
             if received == 0 {
                 continue;
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Source, UdpEcho};
+use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
 use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, Report, WorkerConfig};
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
 use ringway_wire::Mac;
@@ -111,6 +111,81 @@ fn the_kernel_gets_its_datagrams_back() {
         }
         ends(engine);
     }
+}
+
+/// A kernel that has its NIC finish checksums sends over a veth, where there is no NIC.
+#[test]
+fn checksums_that_a_kernel_leaves_undone() {
+    if !root_or_skip("checksums_that_a_kernel_leaves_undone") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let client = Namespace::new("client").unwrap();
+    let near = End::new(&client, "eth0").address("10.8.0.2/24");
+    veth(&near, &End::new(&ours, "eth0"), &VethOptions::default()).unwrap();
+    let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
+    let engine = engine(&ours, &["af_packet:eth0"], move || UdpEcho::new(host(), 7));
+    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.connect("10.8.0.1:7").unwrap();
+    wait_until("its datagram back", SOON, || {
+        let mut back = [0; 100];
+        socket.send(b"hello").unwrap();
+        socket.recv(&mut back).is_ok_and(|len| &back[..len] == b"hello")
+    })
+    .unwrap();
+    let report = ends(engine);
+    let dropped = &report.status.packets.dropped;
+    assert!(dropped.iter().all(|dropped| dropped.reason != "bad-checksum"), "{}", report.status);
+}
+
+/// Whatever kind of port: what its interface does not send is counted, and what is counted as sent arrives.
+#[test]
+fn packets_longer_than_the_mtu() {
+    if !root_or_skip("packets_longer_than_the_mtu") {
+        return;
+    }
+    for (out, to) in [("af_xdp:eth0:0", "af_xdp:eth1:0"), ("af_packet:eth0", "af_packet:eth1")] {
+        let ours = Namespace::new("ours").unwrap();
+        // Of the kernel's own packets none is to be counted.
+        let quiet = ["-w", "net.ipv6.conf.default.disable_ipv6=1"];
+        assert!(ours.command("sysctl").args(quiet).output().unwrap().status.success());
+        veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+        let arrives = engine(&ours, &[to], Sink::default);
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("in.pcap");
+        std::fs::write(&file, capture(&[60, 1514, 1515, 1700, 60])).unwrap();
+        let from = format!("pcap:{}:", file.display());
+        let sends = engine(&ours, &[&from, out], || L2fwd::new(Macs::AsIs));
+        wait_until("all are sent, or not", SOON, || {
+            let packets = &sends.status().0.workers[0].packets;
+            packets.received_packets == 5 && packets.waiting_packets == 0
+        })
+        .unwrap();
+        wait_until("three to arrive", SOON, || {
+            arrives.status().0.workers[0].packets.received_packets >= 3
+        })
+        .unwrap_or_else(|e| panic!("{out}: {e}"));
+        let (sent, arrived) = (ends(sends).status, ends(arrives).status);
+        let port = &sent.ports[1].statistics;
+        assert_eq!((port.transmitted_packets, port.unsendable_packets), (3, 2), "{out}: {sent}");
+        assert_eq!(arrived.packets.received_packets, 3, "{out}: {arrived}");
+    }
+}
+
+/// A capture of packets of these lengths (draft-ietf-opsawg-pcap).
+fn capture(lens: &[usize]) -> Vec<u8> {
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];
+    for word in [0, 0, 0x4_0000, 1_u32] {
+        file.extend(word.to_le_bytes());
+    }
+    for len in lens {
+        for word in [0, 0, *len as u32, *len as u32] {
+            file.extend(word.to_le_bytes());
+        }
+        file.extend(vec![2; *len]);
+    }
+    file
 }
 
 #[test]

@@ -86,6 +86,16 @@ impl Default for UmemConfig {
     }
 }
 
+impl UmemConfig {
+    /// Bytes that such memory takes: frames, and the books about them.
+    ///
+    /// # Errors
+    /// [`UmemError::Frames`], [`UmemError::Headroom`].
+    pub fn bytes(&self) -> Result<usize, UmemError> {
+        Ok(Layout::new(self.frames, self.chunk, self.headroom, self.pools)?.end)
+    }
+}
+
 /// Why there is no such memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

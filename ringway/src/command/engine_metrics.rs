@@ -122,7 +122,7 @@ static LEAKS: Family = family(
     "Frames that are never let go, by the stage of the app that had them last.",
 );
 
-static PORTS: [OfPort; 12] = [
+static PORTS: [OfPort; 13] = [
     of_port("ringway_engine_received_packets_total", "Packets that came in.", |p| {
         Some(p.received_packets)
     }),
@@ -141,6 +141,11 @@ static PORTS: [OfPort; 12] = [
         "ringway_engine_no_frame_total",
         "Times that nothing could be received, since no frame was free.",
         |p| Some(p.no_frame_times),
+    ),
+    of_port(
+        "ringway_engine_too_long_packets_total",
+        "Packets that did not come in, since they are longer than 17 frames take.",
+        |p| Some(p.too_long_packets),
     ),
     of_port(
         "ringway_engine_filled_frames_total",

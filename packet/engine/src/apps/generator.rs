@@ -212,9 +212,12 @@ impl App for Generator {
         }
         let before = self.made.packets;
         self.make(now, burst);
-        self.made.ns = elapsed;
+        let made_some = self.made.packets > before;
+        // All of them may be made at once: that takes time, too.
+        self.made.ns =
+            if made_some { self.clock.now() - self.start.unwrap_or(now) } else { elapsed };
         self.control.set_made(self.made);
-        if self.made.packets == before {
+        if !made_some {
             self.nap();
         }
     }

@@ -205,8 +205,8 @@ struct Advertisement {
     mac: Option<Mac>,
 }
 
-/// Whether an answer to this address reaches one host.
-pub(crate) fn is_host(address: IpAddr) -> bool {
+/// Whether it is an address that one host on a link can have, and be answered at: no group's, nobody's and no loopback.
+pub fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
             // 240/4 has the broadcast address in it.

@@ -16,7 +16,7 @@ pub use self::{
     bid::{ANSWER_BYTES, Answer, Bid, Offer, REQUEST_BYTES, Request},
     checker::Checker,
     generator::{Control, Generated, Generator, Made, Rate},
-    host::Host,
+    host::{Host, is_host},
     icmp::Icmp,
     l2fwd::{L2fwd, Macs},
     ping::{Answered, Asked, Ping, Pinged, Times},

@@ -62,7 +62,7 @@ pub struct Pinged {
 pub struct Answered {
     /// Bytes of the message of ICMP.
     pub bytes: usize,
-    /// Which request, from 0.
+    /// Which request, from 1.
     pub sequence: u64,
     /// TTL or hop limit.
     pub ttl: u8,
@@ -100,6 +100,8 @@ impl Times {
     }
 }
 
+/// The first request's number, on the wire and where it is printed: as `ping` has it.
+const FIRST: u64 = 1;
 /// Answers that wait to be looked at.
 const LATEST: usize = 1024;
 /// Time between questions where somebody is, and from the last request to the end.
@@ -118,7 +120,7 @@ impl Pinged {
             duplicates: 0,
             rtt: Times::default(),
             latest: VecDeque::with_capacity(LATEST),
-            sequence: Sequence::new(Some(0)),
+            sequence: Sequence::new(Some(FIRST)),
             clock: Clock::new(),
         }
     }
@@ -262,7 +264,7 @@ impl Ping {
     fn answered(&self, stamp: &Stamp, ip: &Ip<&[u8]>, now: u64) {
         let mut pinged = self.pinged();
         // Not ours, whatever it says.
-        if stamp.sequence() >= pinged.sent {
+        if !(FIRST..FIRST + pinged.sent).contains(&stamp.sequence()) {
             return;
         }
         let arrival = pinged.sequence.arrive(stamp.sequence());
@@ -381,7 +383,8 @@ impl App for Ping {
             (pinged.mac, pinged.sent)
         };
         if mac.is_some() && !self.knew {
-            (self.knew, self.next) = (true, 0);
+            // At once, and the next one an interval later.
+            (self.knew, self.next) = (true, now);
         }
         if now < self.next || self.all_sent(sent) {
             return;
@@ -399,7 +402,7 @@ impl App for Ping {
             Some(mac) => {
                 // Counted first: its answer may be with another worker before this goes on.
                 self.pinged().sent += 1;
-                if !burst.originate(|packet| self.request(packet, mac, sent, now)) {
+                if !burst.originate(|packet| self.request(packet, mac, FIRST + sent, now)) {
                     self.pinged().sent -= 1;
                 } else {
                     self.last = now;

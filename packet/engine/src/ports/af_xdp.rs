@@ -160,6 +160,9 @@ struct Open {
     socket: Socket,
     redirect: Arc<Redirect>,
     mac: Option<Mac>,
+    mtu: usize,
+    /// Packets longer than that.
+    too_long: u64,
 }
 
 impl AfXdp {
@@ -264,7 +267,7 @@ fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<O
     let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
     redirect.map().insert(config.queue, &socket).map_err(setup)?;
     let mac = interface.link.mac.map(|mac| Mac(mac.0));
-    Ok(Open { socket, redirect, mac })
+    Ok(Open { socket, redirect, mac, mtu: interface.link.mtu as usize, too_long: 0 })
 }
 
 /// The kernel opens sockets on an interface that is down, and nothing comes or goes then.
@@ -314,6 +317,8 @@ fn take_over(
     let redirect =
         commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
     let socket = Socket::take_over(socket, pool, &left).map_err(setup)?;
+    let link = ringway_host::links::by_name(&config.interface);
+    let mtu = link.map_err(|source| PortError::Host { port: name.to_owned(), source })?.mtu;
     let other = other_mode(config, redirect.hook(), socket.granted().zero_copy);
     match other {
         Some(option) => Err(PortError::Refused {
@@ -321,7 +326,7 @@ fn take_over(
             why: format!("the running engine has it as `{option}`"),
             remedy: "it is taken over as it is: write that, or leave it out",
         }),
-        None => Ok(Open { socket, redirect, mac }),
+        None => Ok(Open { socket, redirect, mac, mtu: mtu as usize, too_long: 0 }),
     }
 }
 
@@ -391,6 +396,7 @@ impl Port for AfXdp {
 
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
         let Some(open) = &mut self.open else { return Ok(0) };
+        open.too_long += super::drop_too_long(batch, open.mtu);
         let before = open.socket.counts().sent_packets;
         match open.socket.send(batch) {
             Ok(sent) => Ok(sent),
@@ -410,8 +416,9 @@ impl Port for AfXdp {
             received_packets: counts.received_packets,
             transmitted_packets: counts.sent_packets,
             tx_full_packets: counts.tx_full_packets,
-            unsendable_packets: counts.unsendable_packets,
+            unsendable_packets: counts.unsendable_packets + open.too_long,
             no_frame_times: counts.starved_times,
+            too_long_packets: 0,
             filled_frames: Some(counts.filled_frames),
             completed_frames: Some(counts.completed_frames),
             kernel_rx_dropped_packets: kernel.map(|kernel| kernel.rx_dropped),

@@ -117,9 +117,9 @@ impl Port for Memory {
         if batch[before..].iter().any(|packet| packet.data().is_empty()) {
             batch.retain(|packet| !packet.data().is_empty());
         }
-        self.even_out()?;
         let received = batch.len() - before;
         self.statistics.received_packets += received as u64;
+        self.even_out()?;
         Ok(received)
     }
 

@@ -1,82 +1,204 @@
 //! `pcap:IN:OUT`: packets out of one capture file into another. Either name may be empty.
+//!
+//! A packet that is read has its time written at the beginning of its frame, where nothing else is but free room, and is in a stage of its
+//! own ([`CAPTURED`]). So whoever writes it to a capture, in this worker, knows that the time there is its own, and no former packet's.
 
-use std::fs::File;
-use std::io::{BufReader, BufWriter, Write as _};
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pcap_file::pcap::{PcapReader, PcapWriter, RawPcapPacket};
-use pcap_file::{DataLink, PcapError};
-use ringway_xsk::{Batch, MAX_FRAMES, Packet, Pool};
+use pcap_file::pcap::{PcapHeader, PcapReader, PcapWriter, RawPcapPacket};
+use pcap_file::{DataLink, PcapError, TsResolution};
+use ringway_xsk::{Batch, MAX_FRAMES, Packet, Place, Pool, Watch};
+use tracing::warn;
 
+use crate::app::CAPTURED;
 use crate::port::{Port, PortError, PortStatistics};
 
 const REMEDY_READ: &str =
     "give a capture of Ethernet in pcap format (editcap -F pcap turns others into it)";
 const REMEDY_WRITE: &str = "choose another place to write to";
+/// Bytes of a time, in nanoseconds since 1970.
+const TIME: usize = size_of::<u64>();
 
 /// Capture files in place of an interface.
 pub struct Pcap {
     name: String,
     pool: Pool,
-    input: Option<(PathBuf, PcapReader<BufReader<File>>)>,
+    input: Option<Input>,
     output: Option<(PathBuf, PcapWriter<BufWriter<File>>)>,
+    /// The longest packet there can be.
+    longest: usize,
     /// Where a packet of several frames is put together.
     joined: Vec<u8>,
+    /// Where the stages of packets are read.
+    watch: Watch,
     statistics: PortStatistics,
+}
+
+/// A file that is read.
+struct Input {
+    path: PathBuf,
+    reader: PcapReader<BufReader<File>>,
+    /// The packet read last, from 1.
+    number: u64,
+    /// Its bytes.
+    bytes: Vec<u8>,
+    /// Its time, since 1970.
+    time: Duration,
+    /// There was no frame for it yet.
+    waits: bool,
+}
+
+impl Input {
+    /// Reads the next packet, if the last one does not wait. False at the end of the file.
+    fn read(&mut self, port: &str) -> Result<bool, PortError> {
+        if self.waits {
+            return Ok(true);
+        }
+        self.number += 1;
+        let resolution = self.reader.header().ts_resolution;
+        match self.reader.next_raw_packet() {
+            None => return Ok(false),
+            Some(Err(PcapError::IoError(e))) if e.kind() == ErrorKind::UnexpectedEof => {
+                return Err(PortError::Truncated {
+                    port: port.into(),
+                    packet: self.number,
+                    file: self.path.display().to_string(),
+                });
+            }
+            Some(Err(source)) => return Err(capture(port, &self.path, source, REMEDY_READ)),
+            Some(Ok(raw)) => {
+                self.bytes.clear();
+                self.bytes.extend_from_slice(&raw.data);
+                let nanoseconds = match resolution {
+                    TsResolution::MicroSecond => 1000,
+                    TsResolution::NanoSecond => 1,
+                };
+                let fraction = u64::from(raw.ts_frac) * nanoseconds;
+                self.time = Duration::from_secs(raw.ts_sec.into()) + Duration::from_nanos(fraction);
+            }
+        }
+        self.waits = true;
+        Ok(true)
+    }
+}
+
+/// A file, however it is named: its device and inode, or of one that is not there yet those of its directory, and its name.
+#[derive(PartialEq, Eq)]
+struct Identity(u64, u64, Option<OsString>);
+
+impl Identity {
+    /// None of what cannot be overwritten: terminals, pipes, places that are not there.
+    fn of(path: &Path) -> Option<Self> {
+        if let Ok(there) = fs::metadata(path) {
+            return there.is_file().then(|| Self(there.dev(), there.ino(), None));
+        }
+        let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        let directory = fs::metadata(directory.unwrap_or(Path::new("."))).ok()?;
+        Some(Self(directory.dev(), directory.ino(), Some(path.file_name()?.into())))
+    }
+}
+
+/// Of files to be read and to be written: one to be written that is another one of them, by whatever name or link, and that other
+/// one. To be asked before any is opened.
+pub fn written_over<'a>(
+    read: impl IntoIterator<Item = &'a Path>,
+    written: impl IntoIterator<Item = &'a Path>,
+) -> Option<(&'a Path, &'a Path)> {
+    let known = |path: &'a Path| Identity::of(path).map(|identity| (path, identity));
+    let mut others: Vec<_> = read.into_iter().filter_map(known).collect();
+    for (path, identity) in written.into_iter().filter_map(known) {
+        if let Some((other, _)) = others.iter().find(|(_, other)| *other == identity) {
+            return Some((path, other));
+        }
+        others.push((path, identity));
+    }
+    None
 }
 
 impl Pcap {
     /// Opens the files; what `output` held before is lost.
     ///
     /// # Errors
-    /// Where a file cannot be read or written, or is no capture of Ethernet.
+    /// Where a file cannot be read or written, is no capture of Ethernet, or both are one file.
     pub fn open(
         name: String,
         pool: &Pool,
         input: Option<&Path>,
         output: Option<&Path>,
     ) -> Result<Self, PortError> {
+        if let Some((written, _)) = written_over(input, output) {
+            let why = format!("{} is the file that it reads, too", written.display());
+            let remedy = "give it another file to write to";
+            return Err(PortError::Refused { port: name, why, remedy });
+        }
         let input = input.map(|path| reader(&name, path)).transpose()?;
         let output = output.map(|path| writer(&name, path)).transpose()?;
-        // The longest packet there can be, so that nothing is allocated later.
+        let frames = MAX_FRAMES.min(pool.free() as usize);
+        let longest = frames * pool.umem().room() as usize;
+        // So that nothing is allocated later.
         let joined = Vec::with_capacity(pool.umem().chunk().bytes() as usize * MAX_FRAMES);
+        pool.name_stage(CAPTURED, "pcap: read");
+        let (pool, watch) = (pool.clone(), pool.umem().watch());
         let statistics = PortStatistics::default();
-        Ok(Self { name, pool: pool.clone(), input, output, joined, statistics })
+        Ok(Self { name, pool, input, output, longest, joined, watch, statistics })
     }
 
-    /// The next packet of the file; none at its end.
+    /// The next packet of the file; none at its end, or where no frame is free.
     fn next(&mut self) -> Result<Option<Packet>, PortError> {
-        let Some((path, reader)) = &mut self.input else { return Ok(None) };
-        // First, since what was read cannot be put back.
-        let Some(mut packet) = self.pool.allocate() else {
-            self.statistics.no_frame_times += 1;
-            return Ok(None);
-        };
-        match reader.next_raw_packet() {
-            Some(Ok(raw)) => {
-                if packet.append(&raw.data).is_err() {
-                    self.statistics.no_frame_times += 1;
-                    return Ok(None);
+        while let Some(input) = &mut self.input {
+            match input.read(&self.name) {
+                Ok(true) => (),
+                Ok(false) => self.input = None,
+                Err(error) => {
+                    self.input = None;
+                    return Err(error);
                 }
-                Ok(Some(packet))
             }
-            Some(Err(source)) => Err(capture(&self.name, path, source, REMEDY_READ)),
-            None => {
-                self.input = None;
-                Ok(None)
+            let Some(input) = &mut self.input else { break };
+            if input.bytes.len() > self.longest {
+                input.waits = false;
+                too_long(&self.name, &mut self.statistics, input.bytes.len(), self.longest);
+                continue;
             }
+            let Some(mut packet) = self.pool.allocate() else { break };
+            if packet.append(&input.bytes).is_err() {
+                break;
+            }
+            input.waits = false;
+            // It ends in the year 2554.
+            let time = (input.time.as_nanos() as u64).to_ne_bytes();
+            packet.set_stage(CAPTURED);
+            packet.buffer_mut()[..TIME].copy_from_slice(&time);
+            return Ok(Some(packet));
         }
+        self.statistics.no_frame_times += u64::from(self.input.is_some());
+        Ok(None)
     }
 
-    fn write(&mut self, packet: &Packet) -> Result<(), PortError> {
+    /// When a packet was captured, if it was and nobody has taken the room of that.
+    fn captured(&self, packet: &mut Packet) -> Option<Duration> {
+        let record = self.watch.record(packet.frame())?;
+        let known = (record.place, record.stage) == (Place::Held, CAPTURED);
+        let time = packet.buffer_mut().first_chunk().filter(|_| known)?;
+        let time = Duration::from_nanos(u64::from_ne_bytes(*time));
+        (packet.headroom() >= TIME).then_some(time)
+    }
+
+    fn write(&mut self, packet: &mut Packet) -> Result<(), PortError> {
+        let captured = self.output.is_some().then(|| self.captured(packet)).flatten();
         let Some((path, writer)) = &mut self.output else { return Ok(()) };
         self.joined.clear();
         packet.segments().for_each(|bytes| self.joined.extend_from_slice(bytes));
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = captured.unwrap_or_else(now);
         // A packet has far fewer bytes; the format's seconds end in 2106.
         let len = self.joined.len() as u32;
-        let (ts_sec, ts_frac) = (time.as_secs() as u32, time.subsec_micros());
+        let (ts_sec, ts_frac) = (time.as_secs() as u32, time.subsec_nanos());
         let data = self.joined.as_slice().into();
         let raw = RawPcapPacket { ts_sec, ts_frac, incl_len: len, orig_len: len, data };
         let written = writer.write_raw_packet(&raw).map(drop);
@@ -84,16 +206,30 @@ impl Pcap {
     }
 }
 
+/// Counts a packet that cannot come in, and says so the first time.
+pub(super) fn too_long(port: &str, statistics: &mut PortStatistics, bytes: usize, longest: usize) {
+    statistics.too_long_packets += 1;
+    if statistics.too_long_packets == 1 {
+        warn!(
+            "{port}: a packet of {bytes} bytes is left out, as all that are longer than {MAX_FRAMES} frames take ({longest} bytes); \
+             counted as too long: `--frame-size 4096` takes longer ones"
+        );
+    }
+}
+
 fn capture(port: &str, path: &Path, source: PcapError, remedy: &'static str) -> PortError {
     PortError::Capture { port: port.into(), file: path.display().to_string(), source, remedy }
 }
 
-fn reader(port: &str, path: &Path) -> Result<(PathBuf, PcapReader<BufReader<File>>), PortError> {
+fn reader(port: &str, path: &Path) -> Result<Input, PortError> {
     let failed = |source| capture(port, path, source, REMEDY_READ);
     let file = File::open(path).map_err(|e| failed(PcapError::IoError(e)))?;
     let reader = PcapReader::new(BufReader::new(file)).map_err(failed)?;
     match reader.header().datalink {
-        DataLink::ETHERNET => Ok((path.into(), reader)),
+        DataLink::ETHERNET => {
+            let (path, bytes, time) = (path.into(), Vec::new(), Duration::ZERO);
+            Ok(Input { path, reader, number: 0, bytes, time, waits: false })
+        }
         other => Err(PortError::Refused {
             port: port.into(),
             why: format!("{} is a capture of {other:?}, not of Ethernet", path.display()),
@@ -105,7 +241,8 @@ fn reader(port: &str, path: &Path) -> Result<(PathBuf, PcapReader<BufReader<File
 fn writer(port: &str, path: &Path) -> Result<(PathBuf, PcapWriter<BufWriter<File>>), PortError> {
     let failed = |source| capture(port, path, source, REMEDY_WRITE);
     let file = File::create(path).map_err(|e| failed(PcapError::IoError(e)))?;
-    Ok((path.into(), PcapWriter::new(BufWriter::new(file)).map_err(failed)?))
+    let header = PcapHeader { ts_resolution: TsResolution::NanoSecond, ..PcapHeader::default() };
+    Ok((path.into(), PcapWriter::with_header(BufWriter::new(file), header).map_err(failed)?))
 }
 
 impl Port for Pcap {
@@ -117,18 +254,18 @@ impl Port for Pcap {
         let before = batch.len();
         while batch.room() > 0 {
             let Some(packet) = self.next()? else { break };
+            self.statistics.received_packets += 1;
             // There was room.
             let _ = batch.push(packet);
         }
-        self.statistics.received_packets += (batch.len() - before) as u64;
         Ok(batch.len() - before)
     }
 
     /// Without an output all is sent to nowhere.
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
         let count = batch.len();
-        for packet in batch.drain() {
-            self.write(&packet)?;
+        for mut packet in batch.drain() {
+            self.write(&mut packet)?;
             self.statistics.transmitted_packets += 1;
         }
         Ok(count)

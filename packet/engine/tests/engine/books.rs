@@ -107,6 +107,8 @@ fn send<A: App>(outside: &mut Memory, worker: &Worker<A>, count: usize) {
 /// A port that keeps packets where nobody looks for them, sends none, or fails.
 #[derive(Default)]
 struct Strange {
+    /// Of it come these, and then nothing works any more.
+    brings: Vec<Packet>,
     kept: Rc<Cell<Vec<Packet>>>,
     keeps: bool,
     frees: bool,
@@ -118,8 +120,13 @@ impl Port for Strange {
         "strange"
     }
 
-    fn rx_burst(&mut self, _batch: &mut Batch) -> Result<usize, PortError> {
-        Ok(0)
+    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
+        if self.brings.is_empty() {
+            return Ok(0);
+        }
+        self.brings.drain(..).for_each(|packet| batch.push(packet).unwrap());
+        let (port, why) = ("strange".into(), "it ends here".into());
+        Err(PortError::Refused { port, why, remedy: "look elsewhere" })
     }
 
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
@@ -164,6 +171,26 @@ fn a_leak_is_seen() {
     assert!(!books.balanced() && books.lost_frames == 10, "{books}");
     drop(kept.take());
     assert!(worker.books().balanced());
+}
+
+/// Whatever a port does: what it put into the batch came in.
+#[test]
+fn what_came_before_a_port_failed_is_no_leak() {
+    let pool = pool(256);
+    let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
+    let mut batch = Batch::new(10);
+    assert_eq!(pool.allocate_burst(&mut batch, 10), 10);
+    batch.iter_mut().for_each(|packet| packet.append(&frames::ping()).unwrap());
+    let strange = Strange { brings: batch.drain().collect(), ..Strange::default() };
+    let ports: Vec<Box<dyn Port>> = vec![Box::new(strange), Box::new(inside)];
+    let mut worker = Worker::new(pool, ports, L2fwd::new(Macs::AsIs), Options::default());
+    let error = worker.round().unwrap_err().to_string();
+    assert_eq!(error, "strange: it ends here; look elsewhere");
+    assert_eq!(outside.rx_burst(&mut batch).unwrap(), 10);
+    let packets = worker.status().packets;
+    assert_eq!((packets.received_packets, packets.transmitted_packets), (10, 10));
+    batch.clear();
+    assert!(worker.books().balanced(), "{}", worker.books());
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod allocate;
 mod answers;
 mod bench_of;
 mod books;
+mod captures;
 mod damaged;
 mod frames;
 mod generate;

@@ -8,6 +8,7 @@ use ringway_engine::apps::{Asked, Host, Icmp, Ping, Pinged};
 use ringway_engine::ports::Memory;
 use ringway_engine::{App, Burst, Cycles, Options, Port, Reason, Verdict, Worker};
 use ringway_wire::Mac;
+use ringway_xsk::Batch;
 
 use crate::bench_of::pool;
 
@@ -149,6 +150,51 @@ fn what_is_lost_and_what_comes_twice() {
         let [min, mean, max, _] = pinged.rtt.milliseconds().unwrap();
         assert!(0.0 < min && min <= mean && mean <= max);
     }
+}
+
+/// As `ping` numbers and spaces them.
+#[test]
+fn the_first_request_is_number_one_and_the_second_comes_an_interval_later() {
+    for address in ["10.0.0.2", "fd00::2"] {
+        let (pool, pinged) = (pool(512), Arc::new(Mutex::new(Pinged::new())));
+        let asked = Asked {
+            address: address.parse().unwrap(),
+            interval: Duration::from_secs(3600),
+            count: None,
+            size: 18,
+        };
+        let ping = Ping::new(host(1), asked, 77, pinged.clone()).unwrap();
+        let (inside, mut outside) = Memory::pair("a", &pool, 64).unwrap();
+        let mut asks = Worker::new(pool.clone(), vec![Box::new(inside)], ping, Options::default());
+        let (mut numbers, mut batch) = (Vec::new(), Batch::new(8));
+        for _ in 0..100 {
+            asks.round().unwrap();
+            outside.rx_burst(&mut batch).unwrap();
+            for packet in batch.iter_mut() {
+                if let Some(number) = echo_number(packet.data()) {
+                    numbers.push(number);
+                }
+                // Answers ARP, neighbour solicitations and echo requests.
+                host(2).answer(packet).unwrap();
+            }
+            outside.tx_burst(&mut batch).unwrap();
+        }
+        assert_eq!(numbers, [1], "{address}");
+        let pinged = pinged.lock().unwrap();
+        assert_eq!((pinged.sent, pinged.answered()), (1, 1), "{address}");
+        assert_eq!(pinged.latest[0].sequence, 1, "{address}");
+    }
+}
+
+/// Of an echo request, whose header ends with it (RFC 792, RFC 4443).
+fn echo_number(frame: &[u8]) -> Option<u16> {
+    let at = match (&frame[12..14], frame[23], frame[20]) {
+        ([0x08, 0x00], 1, _) => 14 + 20,
+        ([0x86, 0xdd], _, 58) => 14 + 40,
+        _ => return None,
+    };
+    let asks = matches!(frame[at], 8 | 128);
+    asks.then(|| u16::from_be_bytes([frame[at + 6], frame[at + 7]]))
 }
 
 #[test]

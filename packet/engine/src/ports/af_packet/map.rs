@@ -29,6 +29,7 @@ const RETIRE_MS: u32 = 1;
 // linux/if_packet.h: of blocks, of received packets, of TX frames.
 const KERNEL: u32 = 0;
 const USER: u32 = 1;
+const CHECKSUM_NOT_READY: u32 = 1 << 3;
 const VLAN_VALID: u32 = 1 << 4;
 const VLAN_TPID_VALID: u32 = 1 << 6;
 const AVAILABLE: u32 = 0;
@@ -53,6 +54,15 @@ pub(super) struct Arrived<'a> {
     pub bytes: &'a [u8],
     /// Of the VLAN tag that the kernel took out.
     pub tag: Option<[u8; 4]>,
+    /// Its checksum is left to a NIC that it never came to.
+    pub unfinished: bool,
+}
+
+impl Arrived<'_> {
+    /// Bytes of the packet, with its tag.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() + self.tag.map_or(0, |tag| tag.len())
+    }
 }
 
 impl Map {
@@ -91,7 +101,8 @@ impl Map {
         let place = self.place(self.block * BLOCK + self.at + mac.min(end));
         // SAFETY: within the block, which is ours until it is given back; nobody writes there meanwhile.
         let bytes = unsafe { slice::from_raw_parts(place.as_ptr(), len) };
-        let taken = take(&Arrived { bytes, tag: tag(&header) });
+        let unfinished = header.tp_status & CHECKSUM_NOT_READY != 0;
+        let taken = take(&Arrived { bytes, tag: tag(&header), unfinished });
         self.packets -= 1;
         self.at += (header.tp_next_offset as usize).min(end - size_of::<tpacket3_hdr>());
         if self.packets == 0 {

@@ -1,9 +1,9 @@
 //! `af_packet:IFACE`: a packet socket with rings (TPACKET_V3): slower than AF_XDP, and on every interface of every kernel.
 //!
 //! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees what arrives, too. What it took out of a frame
-//! (a VLAN tag) is put back; what it left undone (a checksum, between namespaces of one machine) stays undone, and is counted nowhere: switch
-//! it off with `ethtool -K IFACE tx off` at the sender.
+//! (a VLAN tag) is put back, and what it left undone (a checksum, between namespaces of one machine) is done.
 
+mod checksum;
 mod map;
 mod socket;
 
@@ -11,10 +11,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use ringway_wire::Mac;
-use ringway_xsk::{Batch, Packet, Pool};
+use ringway_xsk::{Batch, MAX_FRAMES, Packet, Pool};
 
 use self::map::{Arrived, Map};
 use self::socket::Socket;
+use super::pcap::too_long;
 use crate::port::{Port, PortError, PortStatistics};
 
 /// What is wanted of a packet socket.
@@ -36,7 +37,8 @@ pub struct AfPacket {
     map: Map,
     pool: Pool,
     mac: Mac,
-    /// The longest frame that the interface sends.
+    mtu: usize,
+    /// The longest packet that can come in.
     longest: usize,
     statistics: PortStatistics,
 }
@@ -65,11 +67,10 @@ impl AfPacket {
             Ok((socket, map))
         };
         let (socket, map) = opened().map_err(|error| failed(&name, error))?;
-        // A frame of the TX ring, and an Ethernet header and a VLAN tag beside the MTU (packet_snd, net/packet/af_packet.c).
-        let longest = (link.mtu as usize + 18).min(map::LONGEST);
+        let longest = MAX_FRAMES.min(pool.free() as usize) * pool.umem().room() as usize;
         let (pool, statistics) = (pool.clone(), PortStatistics::default());
-        let mac = Mac(mac.0);
-        Ok(Self { name, socket, map, pool, mac, longest, statistics })
+        let (mac, mtu) = (Mac(mac.0), link.mtu as usize);
+        Ok(Self { name, socket, map, pool, mac, mtu, longest, statistics })
     }
 }
 
@@ -88,17 +89,23 @@ fn failed(port: &str, (what, source): (&'static str, io::Error)) -> PortError {
     PortError::System { port: port.into(), what, source, remedy }
 }
 
-/// A packet of the pool with what has arrived; none where the pool has too few frames, or it is longer than packets can be.
+/// A packet of the pool with what has arrived, with its tag and its checksum; none where the pool has too few frames.
 fn copy_in(pool: &Pool, arrived: &Arrived<'_>) -> Option<Packet> {
     let mut packet = pool.allocate()?;
-    match (arrived.tag, arrived.bytes.split_at_checked(12)) {
-        (Some(tag), Some((macs, rest))) => {
-            packet.append(macs).ok()?;
-            packet.append(&tag).ok()?;
-            packet.append(rest).ok()?;
-        }
-        _ => packet.append(arrived.bytes).ok()?,
+    let mut rest = arrived.bytes;
+    if let (Some(tag), Some((macs, behind))) = (arrived.tag, rest.split_at_checked(12)) {
+        packet.append(macs).ok()?;
+        packet.append(&tag).ok()?;
+        rest = behind;
     }
+    if let Some((at, checksum)) = arrived.unfinished.then(|| checksum::of(arrived.bytes)).flatten()
+    {
+        let (before, behind) = rest.split_at(at - (arrived.bytes.len() - rest.len()));
+        packet.append(before).ok()?;
+        packet.append(&checksum).ok()?;
+        rest = &behind[checksum.len()..];
+    }
+    packet.append(rest).ok()?;
     Some(packet)
 }
 
@@ -116,10 +123,14 @@ impl Port for AfPacket {
                 break;
             }
             let pool = &self.pool;
-            let Some(packet) = self.map.receive(|arrived| copy_in(pool, arrived)) else { break };
+            let taken = |arrived: &Arrived<'_>| (arrived.len(), copy_in(pool, arrived));
+            let Some((bytes, packet)) = self.map.receive(taken) else { break };
             match packet {
                 // There was room.
                 Some(packet) => drop(batch.push(packet)),
+                None if bytes > self.longest => {
+                    too_long(&self.name, &mut self.statistics, bytes, self.longest);
+                }
                 None => self.statistics.no_frame_times += 1,
             }
         }
@@ -129,13 +140,14 @@ impl Port for AfPacket {
     }
 
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
-        let longest = self.longest;
-        let unsendable = |packet: &Packet| !(14..=longest).contains(&packet.len());
+        let before = batch.len();
+        // Of the MTU, and of a frame of the TX ring.
+        super::drop_too_long(batch, self.mtu);
+        let unsendable = |packet: &Packet| !(14..=map::LONGEST).contains(&packet.len());
         if batch.iter().any(unsendable) {
-            let before = batch.len();
             batch.retain(|packet| !unsendable(packet));
-            self.statistics.unsendable_packets += (before - batch.len()) as u64;
         }
+        self.statistics.unsendable_packets += (before - batch.len()) as u64;
         let sent = batch.iter().take_while(|packet| self.map.send(packet.segments())).count();
         self.statistics.tx_full_packets += (batch.len() - sent) as u64;
         if sent > 0 || !batch.is_empty() {
