@@ -113,7 +113,7 @@ impl Sender<'_> {
             made.packets += sent;
             made.bytes += sent * frame.len() as u64;
             made.units += sent * units;
-            made.ns = if pace.is_some() { elapsed } else { self.clock.now() - start };
+            made.ns = if sent == 0 { elapsed } else { self.clock.now() - start };
             if let Some(pace) = pace.as_mut().filter(|_| sent > 0) {
                 pace.spend(sent * units);
             }

@@ -22,7 +22,8 @@ pub struct EngineArgs {
 /// What is done with packets.
 #[derive(Debug, Subcommand)]
 pub enum EngineApp {
-    /// Forward between two ports, or back where it came from.
+    /// Forward between two ports, or back where it came from: the first and the second, the third and the fourth; the last of an odd
+    /// number to itself.
     L2fwd(L2fwdArgs),
     /// Answer ARP, neighbour solicitations and pings; with --ping, ask as well.
     Icmp(IcmpArgs),
@@ -65,12 +66,14 @@ pub struct InspectArgs {
 /// What all apps have in common.
 #[derive(Debug, Args)]
 pub struct WorkArgs {
-    /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT, options after commas. May be repeated.
+    /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT, memory:NAME, null:BYTES, options after
+    /// commas. May be repeated.
     ///
     /// af_xdp takes all that arrives at the queue away from the kernel, or what --only says; `,copy` or `,zero-copy`, `,native` or
     /// `,generic` ask for a mode instead of the best there is, `,force` for an interface that carries the default route. Of several
     /// queues (af_xdp:IFACE:0-3, af_xdp:IFACE:all) each has a worker. af_packet leaves the kernel its packets; `,blocks=N` (of 128 KiB)
-    /// and `,bypass` (no queueing discipline).
+    /// and `,bypass` (no queueing discipline). Packets of a capture keep their times where they are written to another one. memory:NAME is
+    /// an end of a cable between two ports or two workers; null:BYTES brings packets without end, and takes all.
     #[arg(short, long, value_name = "PORT", required = true)]
     pub port: Vec<Spread>,
     /// Take only these packets from the kernel, by where they go: PROTOCOL[:PORT[-PORT]][@ADDRESS[/LENGTH]] or ADDRESS[/LENGTH]. May be
@@ -270,7 +273,7 @@ pub struct L2fwdArgs {
 )]
 pub struct IcmpArgs {
     /// Send echo requests to this address on the link, which is found by ARP or neighbour discovery, and tell how long answers take.
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = host_address)]
     pub ping: Option<IpAddr>,
     /// Time from one request to the next.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval, requires = "ping")]
@@ -292,16 +295,34 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
+fn host_address(text: &str) -> Result<IpAddr, String> {
+    let address = text.parse().map_err(|_| "write an address: 10.0.0.9 or fd00::9".to_owned())?;
+    match ringway_engine::apps::is_host(address) {
+        true => Ok(address),
+        false => Err("no host has this address: write one of its own link, as 10.0.0.9".into()),
+    }
+}
+
+fn host_mac(text: &str) -> Result<Mac, String> {
+    let mac: Mac = text.parse().map_err(|e: <Mac as FromStr>::Err| e.to_string())?;
+    match ringway_wire::Mac(mac.0).is_multicast() || mac.0 == [0; 6] {
+        true => {
+            Err("no host has this address: its first byte is even, as in 02:00:00:00:00:09".into())
+        }
+        false => Ok(mac),
+    }
+}
+
 /// Whoever has addresses.
 #[derive(Debug, Args)]
 pub struct HostArgs {
     /// An address to answer for. May be repeated.
-    #[arg(long, value_name = "ADDRESS", required = true)]
+    #[arg(long, value_name = "ADDRESS", required = true, value_parser = host_address)]
     pub address: Vec<IpAddr>,
     /// The link-layer address it is at.
     ///
     /// Default: that of the first port's interface.
-    #[arg(long, value_name = "MAC")]
+    #[arg(long, value_name = "MAC", value_parser = host_mac)]
     pub mac: Option<Mac>,
     #[command(flatten)]
     pub work: WorkArgs,
@@ -367,6 +388,22 @@ mod tests {
         assert_eq!(of("./4711"), Ok(TakeOver::Path("./4711".into())));
         assert_eq!(of("/run/x"), Ok(TakeOver::Path("/run/x".into())));
         assert!(of("99999999999").is_err_and(|e| e.contains("./NAME")));
+    }
+
+    #[test]
+    fn addresses_that_a_host_can_have() {
+        for address in ["10.0.0.9", "192.0.2.1", "fd00::9", "fe80::1", "2001:db8::1"] {
+            assert!(host_address(address).is_ok(), "{address}");
+        }
+        for address in
+            ["0.0.0.0", "255.255.255.255", "224.0.0.1", "127.0.0.1", "::", "::1", "ff02::1", "x"]
+        {
+            assert!(host_address(address).unwrap_err().contains("10.0.0.9"), "{address}");
+        }
+        assert!(host_mac("02:00:00:00:00:09").is_ok());
+        for mac in ["01:00:5e:00:00:01", "ff:ff:ff:ff:ff:ff", "00:00:00:00:00:00"] {
+            assert!(host_mac(mac).unwrap_err().contains("02:00:00:00:00:09"), "{mac}");
+        }
     }
 
     #[test]

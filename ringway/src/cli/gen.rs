@@ -31,7 +31,7 @@ pub struct GenArgs {
     #[arg(short, long, value_name = "PORT", required_unless_present = "sink")]
     pub port: Option<GenPort>,
     /// Where they come back, to be counted. May be repeated.
-    #[arg(short, long, value_name = "PORT")]
+    #[arg(short, long, value_name = "PORT", value_parser = sink)]
     pub sink: Vec<PortSpec>,
     #[command(flatten)]
     pub packets: PacketArgs,
@@ -104,6 +104,16 @@ pub enum GenPort {
     Live(String),
 }
 
+impl GenPort {
+    /// The interface that it is on, if it is on one.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Engine(spec) => spec.interface(),
+            Self::Live(name) => Some(name),
+        }
+    }
+}
+
 impl FromStr for GenPort {
     type Err = String;
 
@@ -117,6 +127,15 @@ impl FromStr for GenPort {
                 e.to_string().replace("write af_xdp:", "write xdp:IFACE, af_xdp:")
             }),
         }
+    }
+}
+
+fn sink(text: &str) -> Result<PortSpec, String> {
+    match text.starts_with("xdp:") {
+        true => Err(format!(
+            "port `{text}`: xdp: only sends; receive by af_xdp:IFACE:QUEUE or af_packet:IFACE"
+        )),
+        false => text.parse().map_err(|e: <PortSpec as FromStr>::Err| e.to_string()),
     }
 }
 
@@ -189,5 +208,7 @@ mod tests {
         assert!("xdp:".parse::<GenPort>().unwrap_err().contains("no interface"));
         assert!("x:y".parse::<GenPort>().unwrap_err().contains("write xdp:IFACE, af_xdp:"));
         assert_eq!("null:64".parse::<GenPort>().unwrap().to_string(), "null:64");
+        assert!(sink("xdp:eth0").unwrap_err().contains("xdp: only sends"));
+        assert_eq!(sink("null:64").unwrap().to_string(), "null:64");
     }
 }

@@ -2,18 +2,17 @@
 
 mod dead;
 mod leaky;
+mod offers;
 mod ping;
 mod wanted;
 
-use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
 use ringway_config::{Log, LogFormat, LogLevel};
-use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Offer, Sink, UdpEcho};
+use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Sink, UdpEcho};
 use ringway_engine::inspect::Inspection;
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::{
@@ -327,7 +326,7 @@ fn app(app: &EngineApp) -> anyhow::Result<(&WorkArgs, AppFactory)> {
         }
         EngineApp::Bid(args) => {
             let (host, port, clients) = (host(&args.host)?, args.udp_port, args.clients);
-            let offers = offers(&args.offers)?;
+            let offers = offers::read(&args.offers)?;
             let bid = move || Bid::new(host.clone(), port, offers.clone(), clients);
             (&args.host.work, factory(bid))
         }
@@ -361,41 +360,4 @@ fn host(args: &HostArgs) -> anyhow::Result<Host> {
         }
     };
     Ok(Host::new(Mac(mac.0), args.address.iter().copied()))
-}
-
-fn offers(path: &Path) -> anyhow::Result<HashMap<u64, Offer>> {
-    let text = std::fs::read_to_string(path);
-    let text = text.with_context(|| format!("{}: check that it is there", path.display()))?;
-    let mut offers = HashMap::new();
-    for (n, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default();
-        if line.trim().is_empty() {
-            continue;
-        }
-        let (segment, offer) = offer(line).ok_or_else(|| {
-            let place = format!("{}:{}", path.display(), n + 1);
-            anyhow!("{place}: `{}`: write SEGMENT PRICE CREATIVE, three numbers", line.trim())
-        })?;
-        offers.insert(segment, offer);
-    }
-    Ok(offers)
-}
-
-fn offer(line: &str) -> Option<(u64, Offer)> {
-    let mut words = line.split_whitespace();
-    let (segment, price, creative) = (words.next()?, words.next()?, words.next()?);
-    let offer = Offer { price: price.parse().ok()?, creative: creative.parse().ok()? };
-    words.next().is_none().then_some((segment.parse().ok()?, offer))
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn lines_of_offers() {
-        let offer = |line| super::offer(line).map(|(segment, o)| (segment, o.price, o.creative));
-        assert_eq!(offer(" 7 1000\t5 "), Some((7, 1000, 5)));
-        for wrong in ["7 1000", "7 1000 5 6", "7 -1 5", "x 1 2", "7 5000000000 1"] {
-            assert_eq!(offer(wrong), None, "{wrong}");
-        }
-    }
 }

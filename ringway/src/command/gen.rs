@@ -84,6 +84,9 @@ impl<'a> Run<'a> {
             let app = factory(move || Checker::new(clock, checked.clone()));
             workers.push(WorkerConfig { cpu: args.sink_cpu, ports: args.sink.clone(), app });
         }
+        hindrances(args, longest)
+            .iter()
+            .for_each(|hindrance| say(format_args!("warn: {hindrance}")));
         // Last, so that the receiver is there when it begins.
         let mut live_one = None;
         match (&args.port, generated) {
@@ -195,9 +198,36 @@ impl<'a> Run<'a> {
         let (made, checked) = (self.control.made(), lock(&self.checked));
         let mut report =
             Report::new(self.args, self.stream, &made, &checked, &ended, self.log.intervals());
-        (report.seconds, report.error) = (seconds, error);
+        report.seconds = seconds;
+        report.error = error.or_else(|| report.nothing_sent());
         Ok(report)
     }
+}
+
+/// Why packets will not arrive, as far as that is known now.
+fn hindrances(args: &GenArgs, longest: usize) -> Vec<String> {
+    let port = args.port.as_ref().and_then(GenPort::interface);
+    let sinks = args.sink.iter().filter_map(PortSpec::interface);
+    let mut hindrances = Vec::new();
+    for name in port.into_iter().chain(sinks) {
+        // Whoever opens it says that it is not there.
+        let Ok(link) = ringway_host::links::by_name(name) else { continue };
+        if !link.carrier {
+            hindrances.push(format!(
+                "{name} has no carrier: it is down, or the other end of its cable is, and nothing that is sent arrives; look at `ip link`"
+            ));
+        }
+        let allowed = link.mtu as usize + 14 + if args.packets.vlan.is_some() { 4 } else { 0 };
+        if port == Some(name) && longest > allowed {
+            let mtu = link.mtu;
+            hindrances.push(format!(
+                "{name} sends frames of up to {allowed} bytes, as its MTU of {mtu} has it, and there are some of {longest}: ask for \
+                 shorter ones, or raise the MTU"
+            ));
+        }
+    }
+    hindrances.dedup();
+    hindrances
 }
 
 fn sender(

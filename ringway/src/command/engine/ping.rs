@@ -117,10 +117,10 @@ fn print_latest(pinged: &Mutex<Pinged>, args: &IcmpArgs, address: IpAddr) {
         return;
     }
     for Answered { bytes, sequence, ttl, rtt_ns, duplicate } in latest {
-        let (number, ms) = (sequence + 1, rtt_ns as f64 / 1e6);
+        let ms = rtt_ns as f64 / 1e6;
         let again = if duplicate { " (DUP!)" } else { "" };
         say(format_args!(
-            "{bytes} bytes from {address}: icmp_seq={number} ttl={ttl} time={ms:.3} ms{again}"
+            "{bytes} bytes from {address}: icmp_seq={sequence} ttl={ttl} time={ms:.3} ms{again}"
         ));
     }
 }

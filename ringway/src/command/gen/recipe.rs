@@ -1,13 +1,14 @@
 //! What the command line says is to be sent, and what it leaves to us.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use ringway_engine::apps::Generated;
 use ringway_engine::generate::{Addresses, Flows, Recipe, SIZES, Template, Transport};
-use ringway_engine::{Port as _, ports::Pcap};
+use ringway_engine::ports::{Pcap, pcap};
+use ringway_engine::{Port as _, PortSpec};
 use ringway_gateway::problem::Error;
 use ringway_host::{Interface, addresses, neighbours, routes, who_has};
 use ringway_lab::live;
@@ -40,6 +41,7 @@ pub(super) fn generated(args: &GenArgs, port: &GenPort) -> anyhow::Result<Genera
                     "take another --port: af_xdp:IFACE:QUEUE or af_packet:IFACE",
                 ));
             }
+            is_not_written_over(&packets.pcap, port)?;
             let mut templates = Vec::new();
             for path in &packets.pcap {
                 read(path, &mut templates)?;
@@ -59,6 +61,18 @@ pub(super) fn generated(args: &GenArgs, port: &GenPort) -> anyhow::Result<Genera
     Ok(Generated { templates, flows, stream: stream(), rate, count, duration })
 }
 
+/// A capture that is sent stays as it is.
+fn is_not_written_over(captures: &[PathBuf], port: &GenPort) -> anyhow::Result<()> {
+    let GenPort::Engine(PortSpec::Pcap { output, .. }) = port else { return Ok(()) };
+    match pcap::written_over(captures.iter().map(PathBuf::as_path), output.as_deref()) {
+        None => Ok(()),
+        Some((written, other)) => Err(wrong(
+            format!("{} is the same file as {}", written.display(), other.display()),
+            "give --port another file to write to",
+        )),
+    }
+}
+
 fn wrong(what: impl Into<String>, remedy: impl Into<String>) -> anyhow::Error {
     Error::configuration(what, remedy).into()
 }
@@ -74,11 +88,15 @@ fn check_live(name: &str, templates: &[Template]) -> anyhow::Result<()> {
         let remedy = "give one --size, or take another --port";
         return Err(wrong(format!("xdp:{name} sends frames of one size alone"), remedy));
     }
-    if templates.iter().any(|template| template.frame().len() > live::LONGEST) {
-        let remedy = format!("ask for {} bytes or less", live::LONGEST);
-        return Err(wrong(format!("xdp:{name} sends no frames that long"), remedy));
+    match templates.iter().any(|template| template.frame().len() > live::LONGEST) {
+        true => Err(too_long(name)),
+        false => Ok(()),
     }
-    Ok(())
+}
+
+fn too_long(name: &str) -> anyhow::Error {
+    let remedy = format!("ask for {} bytes or less", live::LONGEST);
+    wrong(format!("xdp:{name} sends no frames that long"), remedy)
 }
 
 fn recipe(packets: &PacketArgs, port: &GenPort) -> anyhow::Result<Recipe> {
@@ -90,11 +108,7 @@ fn recipe(packets: &PacketArgs, port: &GenPort) -> anyhow::Result<Recipe> {
     if transport == Transport::Icmp && has_ports {
         return Err(wrong("echo requests have no ports", "leave the ports out, or take udp"));
     }
-    let name = match port {
-        GenPort::Live(name) => Some(name.as_str()),
-        GenPort::Engine(spec) => spec.interface(),
-    };
-    let interface = name.map(ringway_host::interface_by_name).transpose()?;
+    let interface = port.interface().map(ringway_host::interface_by_name).transpose()?;
     let sources = match packets.source {
         Some(sources) => sources,
         None => source(interface.as_ref(), destinations.first())?,
@@ -120,7 +134,13 @@ fn recipe(packets: &PacketArgs, port: &GenPort) -> anyhow::Result<Recipe> {
     if recipe.sizes.is_empty() {
         recipe.sizes = vec![recipe.least()];
     }
-    Ok(recipe)
+    // Here, since other ports send longer ones, and would be told so.
+    match port {
+        GenPort::Live(name) if recipe.sizes.iter().any(|len| usize::from(*len) > live::LONGEST) => {
+            Err(too_long(name))
+        }
+        _ => Ok(recipe),
+    }
 }
 
 /// The interface's own address of the destination's family.

@@ -3,8 +3,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use ringway_engine::Reason;
 use ringway_engine::apps::Made;
 use ringway_engine::generate::{Checked, Latency};
+use ringway_engine::status::{Dropped, PortStatus};
+use ringway_gateway::words::counted;
 use serde::Serialize;
 
 use crate::cli::{GenArgs, GenPort, Output};
@@ -42,6 +45,8 @@ struct Sent {
     sent_packets: u64,
     /// Made, and not taken by the port.
     unsent_packets: u64,
+    /// Of these, as far as the port said why.
+    unsent: Vec<Dropped>,
     sent_bytes: u64,
     intended_pps: Option<f64>,
     sent_pps: f64,
@@ -72,6 +77,8 @@ struct Received {
     other_streams_packets: u64,
     streams: Vec<Stream>,
     latency: Option<Latency>,
+    /// What each port counted.
+    port_counters: Vec<PortStatus>,
 }
 
 #[derive(Debug, Serialize)]
@@ -104,14 +111,18 @@ impl Report {
     ) -> Self {
         let sent = args.port.as_ref().map(|port| {
             let worker = ended.iter().find(|report| report.status.app == "generator");
-            let taken = worker.map(|report| report.status.packets.transmitted_packets);
-            Sent::new(port, stream, made, taken.unwrap_or(made.packets))
+            let packets = worker.map(|report| &report.status.packets);
+            let taken = packets.map_or(made.packets, |packets| packets.transmitted_packets);
+            let dropped = packets.map(|packets| packets.dropped.clone()).unwrap_or_default();
+            Sent::new(port, stream, made, taken, dropped)
         });
         let from = sent.as_ref().map(|sent| sent.sent_packets);
-        let received = (!args.sink.is_empty()).then(|| Received::new(args, checked, from));
         let of_engine = ended.iter().all(|report| report.books.balanced());
-        let arrived = ended.iter().find(|report| report.status.app == "checker");
-        let arrived = arrived.map_or(0, |report| report.status.packets.received_packets);
+        let checker = ended.iter().find(|report| report.status.app == "checker");
+        let port_counters = checker.map(|report| report.status.ports.clone()).unwrap_or_default();
+        let received = (!args.sink.is_empty())
+            .then(|| Received { port_counters, ..Received::new(args, checked, from) });
+        let arrived = checker.map_or(0, |report| report.status.packets.received_packets);
         // None may come that was not sent.
         let ours = checked.streams().iter().find(|one| sent.is_some() && one.stream == stream);
         let invented = ours.is_some_and(|ours| {
@@ -122,12 +133,32 @@ impl Report {
         let schema = "ringway.gen/1";
         Self { schema, seconds: 0.0, sent, received, intervals, balanced, error: None }
     }
+
+    /// Packets were made, and the port took none: that is no result, but something that does not work.
+    pub(super) fn nothing_sent(&self) -> Option<String> {
+        let sent = self.sent.as_ref().filter(|s| s.sent_packets == 0 && s.unsent_packets > 0)?;
+        let (port, packets) = (&sent.port, counted(sent.unsent_packets, "packet"));
+        Some(format!("{port} has taken none of {packets}{}", reasons(&sent.unsent)))
+    }
+}
+
+/// Why packets were not taken.
+fn reasons(dropped: &[Dropped]) -> String {
+    let known = |name| Reason::ALL.iter().find(|reason| reason.name() == name);
+    let each = |dropped: &Dropped| {
+        let explanation = known(dropped.reason).map_or("", |reason| reason.explanation());
+        format!("{} {}: {}", dropped.packets, dropped.reason, explanation.trim_end_matches('.'))
+    };
+    let each: Vec<_> = dropped.iter().map(each).collect();
+    if each.is_empty() { String::new() } else { format!(" ({})", each.join("; ")) }
 }
 
 impl Sent {
-    fn new(port: &GenPort, stream: u16, made: &Made, sent: u64) -> Self {
+    fn new(port: &GenPort, stream: u16, made: &Made, sent: u64, dropped: Vec<Dropped>) -> Self {
         let seconds = made.ns as f64 / 1e9;
-        let unsent = made.packets.saturating_sub(sent);
+        let unsent_packets = made.packets.saturating_sub(sent);
+        let ours = |dropped: &Dropped| dropped.reason != Reason::Consumed.name();
+        let unsent = dropped.into_iter().filter(ours).collect();
         let bytes = match made.packets {
             0 => 0,
             packets => (u128::from(made.bytes) * u128::from(sent) / u128::from(packets)) as u64,
@@ -141,7 +172,8 @@ impl Sent {
             seconds,
             intended_packets,
             sent_packets: sent,
-            unsent_packets: unsent,
+            unsent_packets,
+            unsent,
             sent_bytes: bytes,
             intended_pps: has_rate.then(|| per_second(intended_packets as f64)),
             sent_pps: per_second(sent as f64),
@@ -203,6 +235,7 @@ impl Received {
             other_streams_packets: checked.other_streams_packets(),
             streams: streams.iter().map(stream).collect(),
             latency: checked.latency(),
+            port_counters: Vec::new(),
         }
     }
 }
@@ -231,7 +264,8 @@ impl fmt::Display for Sent {
         let unit = |text: String| if text.contains(' ') { text } else { text + " " };
         writeln!(f, ", {}packets/s, {}bit/s", unit(pps), unit(bps))?;
         if *unsent_packets > 0 {
-            writeln!(f, "  {unsent_packets} packets were made and not taken by the port")?;
+            let why = reasons(&self.unsent);
+            writeln!(f, "  {unsent_packets} packets were made and not taken by the port{why}")?;
         }
         if let (false, Some(intended)) = (self.kept_rate, self.intended_pps) {
             writeln!(
@@ -259,6 +293,7 @@ impl fmt::Display for Received {
             write!(f, ", {too_late_packets} too late to tell from duplicates")?;
         }
         writeln!(f)?;
+        self.port_counters.iter().try_for_each(|port| losses(f, port))?;
         match self.foreign_packets + self.other_streams_packets {
             0 => (),
             others => writeln!(f, "  {others} packets of others, not counted above")?,
@@ -281,6 +316,25 @@ impl fmt::Display for Received {
             None => Ok(()),
         }
     }
+}
+
+/// What did not come through a port, if there is any.
+fn losses(f: &mut fmt::Formatter<'_>, port: &PortStatus) -> fmt::Result {
+    let s = &port.statistics;
+    let known = |count: Option<u64>| count.unwrap_or(0);
+    let losses = [
+        (known(s.kernel_rx_dropped_packets), "dropped by the kernel"),
+        (known(s.kernel_rx_ring_full_packets), "times the ring was full"),
+        (known(s.kernel_fill_ring_empty_times), "times the kernel had no frame"),
+        (s.no_frame_times, "times no frame was free"),
+        (s.too_long_packets, "too long"),
+    ];
+    let losses: Vec<_> = losses.iter().filter(|(count, _)| *count > 0).collect();
+    if losses.is_empty() {
+        return Ok(());
+    }
+    let losses: Vec<_> = losses.iter().map(|(count, what)| format!("{count} {what}")).collect();
+    writeln!(f, "  at {}: {}", port.port, losses.join(", "))
 }
 
 /// What is said meanwhile.

@@ -160,6 +160,17 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
     is(&ran.json()?, "/sent/sent_packets", 3)?;
     ensure!(std::fs::read(&out)?.windows(14).filter(|w| w == &&capture[40..]).count() == 3);
 
+    let onto = format!("pcap::{}/./good.pcap", directory.path().display());
+    let far = |state| ours.ip(&format!("link set eth1 {state}"));
+    let short = ["gen", "--port", "af_packet:eth0", "--destination", "10.8.0.2", "--count", "8"];
+    let ran = ringway(&ours, &[&short[..], &MAC, &["-o", "json"]].concat())?;
+    ensure!(ran.code == 0 && !ran.err.contains("carrier"), "{}", ran.said());
+    ensure!(ran.json()?["sent"]["sent_pps"].as_f64().is_some_and(|pps| pps > 0.0), "{ran:?}");
+    far("down")?;
+    let ran = ringway(&ours, &[&short[..], &MAC].concat())?;
+    ensure!(ran.err.contains("warn: eth0 has no carrier"), "{}", ran.said());
+    far("up")?;
+
     let port = ["--port", "af_packet:eth0"];
     let to = ["--port", "null:64", "--destination", "10.8.0.2"];
     for (words, code, said) in [
@@ -192,6 +203,17 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
         (&[&to[..2], &["--pcap", &cut]], 1, "cut.pcap"),
         (&[&to[..2], &["--pcap", &garbage]], 1, "editcap"),
         (&[&["--sink", "null:64", "--rate", "5"]], 2, "--port"),
+        (&[&["--sink", "xdp:eth0"]], 2, "xdp: only sends"),
+        (&[&["--port", "xdp:eth0"], &to[2..], &MAC, &["--size", "5000"]], 2, "3000 bytes or less"),
+        (&[&["--port", "xdp:eth0"], &to[2..], &MAC, &["--size", "3500"]], 2, "3000 bytes or less"),
+        (&[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]], 1, "up to 1514 bytes"),
+        (
+            &[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]],
+            1,
+            "taken none of 5 packets",
+        ),
+        (&[&port, &to[2..], &MAC, &["--size", "2000", "--count", "5"]], 1, "5 unsendable"),
+        (&[&["--port", &onto, "--pcap", &good]], 2, "the same file"),
         (&[&to, &["--cpu", "9999"]], 1, "cannot run on CPU 9999"),
     ] {
         let ran = ringway(&ours, &[&["gen"][..], &words.concat()].concat())?;
