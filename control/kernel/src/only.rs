@@ -211,6 +211,8 @@ mod tests {
             ("udp:", "`` is neither a port"),
             ("udp:70000", "`70000` is neither a port"),
             ("udp:9-7", "`9-7` is neither"),
+            ("udp:0", "`0` is neither"),
+            ("tcp:0-80", "ports, 1 to 65535"),
             ("icmp:7", "icmp has no ports"),
             ("47:7", "47 has no ports"),
             ("300", "`300` is no protocol"),
