@@ -122,7 +122,8 @@ fn checksums_that_a_kernel_leaves_undone() {
     let ours = Namespace::new("ours").unwrap();
     let client = Namespace::new("client").unwrap();
     let near = End::new(&client, "eth0").address("10.8.0.2/24");
-    veth(&near, &End::new(&ours, "eth0"), &VethOptions::default()).unwrap();
+    let as_the_kernel_has_it = VethOptions { offloads: true, ..VethOptions::default() };
+    veth(&near, &End::new(&ours, "eth0"), &as_the_kernel_has_it).unwrap();
     let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
     let engine = engine(&ours, &["af_packet:eth0"], move || UdpEcho::new(host(), 7));
     let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
