@@ -4,7 +4,7 @@
 use ringway_host::Host;
 use ringway_xsk::{PageSize, UmemConfig};
 
-use crate::engine::EngineError;
+use crate::error::EngineError;
 
 /// Of what is available, the part that is left to everybody else.
 const LEFT: u64 = 16;

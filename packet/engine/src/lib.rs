@@ -52,6 +52,7 @@ pub mod apps;
 pub mod arch;
 mod burst;
 mod engine;
+mod error;
 mod find;
 mod fits;
 pub mod generate;
@@ -72,7 +73,8 @@ pub use self::{
     app::{App, Verdict, own_stage},
     arch::Cycles,
     burst::Burst,
-    engine::{AppFactory, Engine, EngineConfig, EngineError, Report, WorkerConfig, allowed_cpus},
+    engine::{AppFactory, Engine, EngineConfig, Report, WorkerConfig, allowed_cpus},
+    error::EngineError,
     find::control_of,
     leak::Leak,
     port::{Obtained, Port, PortError, PortStatistics},

@@ -137,7 +137,11 @@ impl App for Doubles {
     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
         burst.decide(|_packet| {
             self.0 += 1;
-            if self.0 % 2 == 0 { Verdict::Drop(Reason::Consumed) } else { Verdict::Forward(0) }
+            if self.0.is_multiple_of(2) {
+                Verdict::Drop(Reason::Consumed)
+            } else {
+                Verdict::Forward(0)
+            }
         });
     }
 
