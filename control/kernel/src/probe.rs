@@ -3,6 +3,7 @@
 //! RLIMIT_MEMLOCK does not matter: since 5.11, below our floor, BPF memory is accounted to the
 //! memory control group instead.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -93,10 +94,14 @@ pub fn bpffs_is_hidden(path: &Path) -> bool {
     !is_bpffs(path) && in_private_mount_namespace()
 }
 
+/// Mounts have numbers of their own on the whole machine; which namespace process 1 has is not everybody's to read.
 fn in_private_mount_namespace() -> bool {
-    let own = fs::read_link("/proc/self/ns/mnt");
-    let init = fs::read_link("/proc/1/ns/mnt");
-    matches!((own, init), (Ok(own), Ok(init)) if own != init)
+    let mounts = |process: &str| -> BTreeSet<u64> {
+        let text = fs::read_to_string(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+        text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
+    };
+    let (own, init) = (mounts("self"), mounts("1"));
+    !own.is_empty() && !init.is_empty() && own.is_disjoint(&init)
 }
 
 /// (major, minor) of the kernel that runs.
