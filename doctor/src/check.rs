@@ -158,6 +158,11 @@ impl Outcome {
         self
     }
 
+    /// Adds what a counter has counted between the two looks.
+    pub fn counted(self, source: impl std::fmt::Display, delta: impl ToString) -> Self {
+        self.saw(format!("{source}, between the two looks"), delta)
+    }
+
     /// Adds what to change.
     pub fn change(mut self, change: Change) -> Self {
         self.changes.push(change);

@@ -66,6 +66,7 @@ mod softnet_backlog;
 mod syn_queue;
 mod tcp_hash;
 mod tcp_memory;
+mod tcp_options;
 mod tcp_syncookies;
 mod tcp_window;
 mod threaded_napi;
@@ -168,6 +169,7 @@ pub const ALL: &[Check] = &[
     far_below_default::CHECK,
     kernel::CHECK,
     bpffs::CHECK,
+    tcp_options::CHECK,
 ];
 
 /// Those that are asked about a machine that passes packets on.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ringway_host::Host;
 use serde::{Deserialize, Serialize};
 
 use crate::Sample;
@@ -39,7 +40,7 @@ pub fn list(sample: &mut Sample) {
         Err(error) => return sample.miss(PROCESSES, error.to_string()),
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let all: Vec<Process> = pids.filter_map(process).collect();
+    let all: Vec<Process> = pids.filter(|pid| is_ours(*pid)).filter_map(process).collect();
     // Of its own processes everybody may know; of the first one root alone.
     if fs::read_dir("/proc/1/fd").is_err() {
         return sample.miss(PROCESSES, "open files of others are for root to see");
@@ -51,6 +52,13 @@ pub fn list(sample: &mut Sample) {
     let pollers = all.iter().flat_map(|process| pollers(process.pid)).collect::<Vec<_>>();
     let all: Vec<&Process> = all.iter().filter(wanted).chain(&pollers).collect();
     sample.put_json::<_, String>(PROCESSES, Ok(all));
+}
+
+/// Of the whole machine where it is asked about the first network namespace, in which a host runs; else of this namespace alone.
+fn is_ours(pid: u32) -> bool {
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
+    let own = fs::read_link("/proc/thread-self/ns/net").ok();
+    Host::live().first_network_namespace() || own.is_some() && namespace(&pid.to_string()) == own
 }
 
 /// Threads of a process that poll, each as a process of its own.

@@ -23,7 +23,7 @@ fn look(facts: &Facts) -> Looked {
         MACHINE,
         format!("{} connections were broken off for want of memory", aborted.delta),
     )
-    .saw("/proc/net/netstat TcpExt TCPAbortOnMemory", aborted.delta)
+    .counted("/proc/net/netstat TcpExt TCPAbortOnMemory", aborted.delta)
     .advice("see the checks tcp-memory and orphans, which have the commands")
     .into()
 }

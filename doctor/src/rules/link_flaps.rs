@@ -38,7 +38,7 @@ fn look(facts: &Facts) -> Looked {
                     changes.delta
                 );
                 Ok(Outcome::warn(name, said)
-            .saw(format!("{directory}/carrier_changes"), changes.delta)
+            .counted(format!("{directory}/carrier_changes"), changes.delta)
             .saw(format!("{directory}/queues/tx-*/tx_timeout"), timeouts)
             .advice("cable, transceiver, the switch's port; then the card's firmware and driver"))
             },

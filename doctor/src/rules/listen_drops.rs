@@ -23,8 +23,8 @@ fn look(facts: &Facts) -> Looked {
     }
     let said = format!("{others} connections were dropped by listening sockets that had room");
     Outcome::warn(MACHINE, said)
-        .saw("/proc/net/netstat TcpExt ListenDrops", drops.delta)
-        .saw("/proc/net/netstat TcpExt ListenOverflows", overflows.delta)
+        .counted("/proc/net/netstat TcpExt ListenDrops", drops.delta)
+        .counted("/proc/net/netstat TcpExt ListenOverflows", overflows.delta)
         .advice(
             "look at memory (checks tcp-memory and abort-on-memory), and at SYN queues (syn-queue)",
         )

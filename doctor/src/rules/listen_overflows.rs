@@ -29,7 +29,7 @@ fn look(facts: &Facts) -> Looked {
             overflows.delta, facts.seconds
         );
         let seen = Outcome::new(state, MACHINE, said)
-            .saw("/proc/net/netstat TcpExt ListenOverflows", overflows.delta);
+            .counted("/proc/net/netstat TcpExt ListenOverflows", overflows.delta);
         found.push(with_fix(facts, seen)?);
     }
     for listener in sockets.listeners.iter().filter(|one| nearly_full(one)) {

@@ -44,7 +44,8 @@ fn outcome(facts: &Facts, road: &Road, ports: i64) -> Result<Outcome, Unknown> {
         .saw("ss -tan, connections of this pair", road.connections)
         .saw(format!("/proc/sys/{KEY}"), facts.text(&format!("/proc/sys/{KEY}"))?)
         .advice("add source or destination addresses, use IP_BIND_ADDRESS_NO_PORT where the program binds, keep \
-                 connections open; with TCP timestamps tcp_tw_reuse = 1 takes ports back from TIME_WAIT");
+                 connections open; with TCP timestamps tcp_tw_reuse = 1 takes ports back from TIME_WAIT. A wider range may have ports that \
+                 services here listen on: name those in net.ipv4.ip_local_reserved_ports");
     if ports >= 64_000 {
         return Ok(outcome);
     }

@@ -28,6 +28,10 @@ fn look(facts: &Facts) -> Looked {
 
 /// Against each that takes its packets or has them from it; `None`: there is none.
 fn one(network: &Network, interface: &Interface) -> Option<Outcome> {
+    if interface.link.kind.as_deref() == Some("veth") && interface.link.lower_elsewhere {
+        let why = "its far end is in another network namespace, whose MTU is not seen from here";
+        return Some(Outcome::unknown(&interface.link.name, Unknown(why.into())));
+    }
     let peer = network.peer(interface).map(|peer| (peer, "its veth peer"));
     let upper = network
         .interfaces
@@ -75,7 +79,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
         let said =
             format!("{} packets were too large for the way on, and may not be cut", refused.delta);
         return Ok(Outcome::info(MACHINE, said)
-            .saw("/proc/net/snmp Ip FragFails", refused.delta)
+            .counted("/proc/net/snmp Ip FragFails", refused.delta)
             .advice("senders are told (ICMP): see that no firewall keeps it from them, or align the MTUs"));
     }
     if failed.delta == 0 && probing == 0 {
@@ -88,7 +92,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
     }
     let said = format!("{} probes found packets too large for the road", failed.delta);
     let outcome =
-        Outcome::info(MACHINE, said).saw("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
+        Outcome::info(MACHINE, said).counted("/proc/net/netstat TcpExt TCPMTUPFail", failed.delta);
     if probing == 0 {
         return Ok(outcome.change(facts.set(PROBING, 1)?));
     }
@@ -99,7 +103,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
 mod tests {
     use super::*;
     use crate::State;
-    use crate::testing::{Machine, table};
+    use crate::testing::Machine;
 
     #[test]
     fn a_pair_and_a_bridge() {
@@ -134,16 +138,22 @@ mod tests {
         let hole = Machine::healthy().counts("TcpExt", "TCPMTUPFail", 1);
         let refused = Machine::healthy().counts("Ip", "FragFails", 1);
         let blind = Machine::healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
-        table(
-            &CHECK,
-            [
-                (pair, State::Warn),
-                (bridge, State::Warn),
-                (vlan, State::Warn),
-                (hole, State::Info),
-                (refused, State::Info),
-                (blind, State::Unknown),
-            ],
-        );
+        // The far end of its veth is a container's.
+        let near = Machine::healthy()
+            .network(|network| network.interfaces[2].link.lower_elsewhere = false);
+        let rows = [
+            (near, State::Ok),
+            (Machine::healthy(), State::Unknown),
+            (Machine::unknown(), State::Unknown),
+            (pair, State::Warn),
+            (bridge, State::Warn),
+            (vlan, State::Warn),
+            (hole, State::Info),
+            (refused, State::Info),
+            (blind, State::Unknown),
+        ];
+        for (row, (machine, wanted)) in rows.into_iter().enumerate() {
+            assert_eq!(machine.worst(&CHECK), wanted, "row {row}");
+        }
     }
 }

@@ -26,7 +26,7 @@ fn look(facts: &Facts) -> Looked {
         // One in a thousand is felt.
         let state = if lost.delta * 1000 > of { State::Crit } else { State::Warn };
         Ok(Outcome::new(state, name, format!("{} of {of} packets were missed", lost.delta))
-            .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
+            .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .advice("see the checks nic-rings (larger rings) and queue-count (more queues)"))
     });
     Ok(found)

@@ -37,7 +37,7 @@ fn look(facts: &Facts) -> Looked {
             lost.delta, rings.rx, rings.max_rx
         );
         Ok(Outcome::warn(name, said)
-            .saw(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
+            .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .saw(format!("ethtool -g {name}, RX"), rings.rx)
             .fix(
                 format!("ethtool -G {name} rx {wanted}"),

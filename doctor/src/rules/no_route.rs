@@ -28,8 +28,8 @@ fn look(facts: &Facts) -> Looked {
         MACHINE,
         format!("{lost} packets were dropped: no way leads where they want"),
     )
-    .saw("/proc/net/snmp Ip InAddrErrors", address.delta)
-    .saw("/proc/net/netstat IpExt InNoRoutes", route.delta)
+    .counted("/proc/net/snmp Ip InAddrErrors", address.delta)
+    .counted("/proc/net/netstat IpExt InNoRoutes", route.delta)
     .saw(format!("/proc/sys/{FORWARD}"), forwards);
     if forwards == 0 {
         let outcome =

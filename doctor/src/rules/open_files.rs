@@ -35,7 +35,7 @@ fn look(facts: &Facts) -> Looked {
         }
         let said = format!("{files} of {limit} files are open");
         found.push(
-            Outcome::new(State::Crit, format!("process {name}"), said)
+            Outcome::new(State::Crit, format!("process {name} ({pid})"), said)
                 .saw(format!("/proc/{pid}/fd, entries"), files)
                 .saw(format!("/proc/{pid}/limits, Max open files"), limit)
                 .fix(

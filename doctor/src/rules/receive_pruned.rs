@@ -21,7 +21,7 @@ fn look(facts: &Facts) -> Looked {
     for name in ["RcvPruned", "OfoPruned", "TCPOFODrop"] {
         let counter = facts.counter("TcpExt", name)?;
         if counter.delta > 0 {
-            outcome = outcome.saw(format!("/proc/net/netstat TcpExt {name}"), counter.delta);
+            outcome = outcome.counted(format!("/proc/net/netstat TcpExt {name}"), counter.delta);
         }
     }
     if outcome.evidence.is_empty() {

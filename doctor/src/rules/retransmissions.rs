@@ -23,8 +23,8 @@ fn look(facts: &Facts) -> Looked {
     }
     let said = format!("{} of {} segments were sent again", again.delta, sent.delta);
     Outcome::warn(MACHINE, said)
-        .saw("/proc/net/snmp Tcp RetransSegs", again.delta)
-        .saw("/proc/net/snmp Tcp OutSegs", sent.delta)
+        .counted("/proc/net/snmp Tcp RetransSegs", again.delta)
+        .counted("/proc/net/snmp Tcp OutSegs", sent.delta)
         .advice("`ss -ti` names the connections (retrans); if all of one interface, look at its counters, else at the \
                  road: `mtr -T ADDRESS`")
         .into()

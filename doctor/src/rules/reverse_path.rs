@@ -24,7 +24,7 @@ fn look(facts: &Facts) -> Looked {
         dropped.delta
     );
     let mut outcome = Outcome::warn(MACHINE, said)
-        .saw("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta)
+        .counted("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta)
         .advice("right if senders are forged; otherwise mend the route, or filter loosely (2)");
     let names = facts.interfaces()?.into_iter().map(|one| one.link.name.clone());
     // The greater of an interface's own and that of "all" counts.

@@ -33,8 +33,8 @@ fn look(facts: &Facts) -> Looked {
     let outcome =
         if drops.delta > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
     let mut outcome = outcome
-        .saw("/proc/net/netstat TcpExt TCPReqQFullDrop", drops.delta)
-        .saw("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies.delta)
+        .counted("/proc/net/netstat TcpExt TCPReqQFullDrop", drops.delta)
+        .counted("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies.delta)
         .saw(format!("/proc/sys/{KEY}"), now)
         .change(facts.set(KEY, (now * 2).max(4096))?);
     // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue.

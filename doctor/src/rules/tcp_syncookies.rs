@@ -35,7 +35,7 @@ fn look(facts: &Facts) -> Looked {
         let said =
             format!("{} SYN cookies in {:.0} s: the SYN queue is full", sent.delta, facts.seconds);
         return Outcome::warn(MACHINE, said)
-            .saw("/proc/net/netstat TcpExt SyncookiesSent", sent.delta)
+            .counted("/proc/net/netstat TcpExt SyncookiesSent", sent.delta)
             .advice("under attack this is right; otherwise a larger listen(2) backlog, net.core.somaxconn and \
                      net.ipv4.tcp_max_syn_backlog")
             .into();

@@ -31,7 +31,7 @@ fn look(facts: &Facts) -> Looked {
     );
     Outcome::warn(MACHINE, said)
         .saw("/proc/net/sockstat TCP tw", waiting)
-        .saw("/proc/net/netstat TcpExt TCPTimeWaitOverflow", overflow.delta)
+        .counted("/proc/net/netstat TcpExt TCPTimeWaitOverflow", overflow.delta)
         .saw(format!("/proc/sys/{KEY}"), most)
         .change(facts.set(KEY, (most * 2).max(131_072))?)
         .into()

@@ -40,7 +40,7 @@ fn one(
     let said =
         format!("{} datagrams found a socket's buffer full in {:.0} s", lost.delta, facts.seconds);
     let outcome = Outcome::new(state, subject, said)
-        .saw(format!("/proc/net/snmp Udp {name}"), lost.delta)
+        .counted(format!("/proc/net/snmp Udp {name}"), lost.delta)
         .advice(format!(
             "have the program ask for more ({option}), and read faster: {key} is but the limit"
         ));

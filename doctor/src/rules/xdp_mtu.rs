@@ -35,11 +35,12 @@ fn page(one: &Interface) -> Outcome {
     if mtu <= MOST {
         return Outcome::ok(name, format!("{mtu} bytes"));
     }
-    let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
+    // No fix: nobody should lose jumbo frames to a program that takes them.
     Outcome::info(name, format!("{mtu} bytes are more than XDP without frags takes"))
         .saw(format!("ip link show {name}, mtu"), mtu)
-        .fix(set(MOST), set(mtu))
-        .advice("only for programs without frags: those of Ringway have them")
+        .advice(format!(
+            "Ringway's programs take them; for one without frags: ip link set dev {name} mtu {MOST}"
+        ))
 }
 
 /// What a tunnel adds to each packet, in bytes: the least of what its kind may.
@@ -88,7 +89,7 @@ mod tests {
     #[test]
     fn jumbo_frames() {
         let mtu = |mtu| Machine::healthy().network(|network| network.interfaces[1].link.mtu = mtu);
-        assert_eq!(mtu(9000).undos(&CHECK), ["ip link set dev eth0 mtu 9000"]);
+        assert_eq!(mtu(9000).fixes(&CHECK), [""; 0]);
         table(&CHECK, [(mtu(3498), State::Ok), (mtu(3499), State::Info)]);
     }
 

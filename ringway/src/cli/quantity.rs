@@ -11,16 +11,18 @@ pub fn number(text: &str) -> Option<f64> {
 
 /// A number of bytes with its unit.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    const UNITS: [(&str, u64); 7] = [
+    const UNITS: [(&str, u64); 9] = [
         ("KiB", 1 << 10),
         ("MiB", 1 << 20),
         ("GiB", 1 << 30),
+        ("TiB", 1 << 40),
         ("kB", 1000),
         ("MB", 1_000_000),
         ("GB", 1_000_000_000),
+        ("TB", 1_000_000_000_000),
         ("B", 1),
     ];
-    let wrong = || "write a number and its unit: 500kB, 64MiB, 1GB".to_owned();
+    let wrong = || "write a whole number and its unit: 500kB, 64MiB, 1GB, 2TiB".to_owned();
     let found = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
     let (number, unit) = found.ok_or_else(wrong)?;
     let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
@@ -35,6 +37,7 @@ mod tests {
     fn sizes_have_units() {
         assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert_eq!(bytes("100 MB"), Ok(100_000_000));
+        assert_eq!(bytes("2TiB"), Ok(2 << 40));
         for wrong in ["", "5", "MB", "0B", "-1kB", "1.5GB", "99999999999GiB"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }

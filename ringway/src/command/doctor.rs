@@ -43,6 +43,17 @@ struct Document<'a> {
     changes: Option<&'a Changes>,
 }
 
+#[derive(Serialize)]
+struct Collected {
+    schema: &'static str,
+    /// The archive.
+    file: String,
+    /// How many files are in it.
+    files: usize,
+    /// Those that could not be read.
+    unread: usize,
+}
+
 /// Looks, and prints.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     if let Some(wanted) = &args.explain {
@@ -55,7 +66,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let earlier = args.since.as_deref().map(earlier).transpose()?;
     let collection = collection(args)?;
     if let Some(path) = &args.collect {
-        return collect(&collection, path, args.overwrite);
+        return collect(&collection, path, args);
     }
     let facts = Facts::new(&collection, args.profile.map(Profile::from));
     let report = judge(asked(args), &facts);
@@ -157,8 +168,8 @@ pub fn balancer(
     }
 }
 
-fn collect(collection: &Collection, path: &Path, overwrite: bool) -> anyhow::Result<Exit> {
-    let file = outfile::create(path, overwrite)?;
+fn collect(collection: &Collection, path: &Path, args: &DoctorArgs) -> anyhow::Result<Exit> {
+    let file = outfile::create(path, args.overwrite)?;
     if let Err(error) = collection.write(BufWriter::new(file)) {
         // Half an archive helps nobody.
         let _ = fs::remove_file(path);
@@ -166,6 +177,11 @@ fn collect(collection: &Collection, path: &Path, overwrite: bool) -> anyhow::Res
         return Err(Error::failed(failed, "make room, or write it elsewhere").into());
     }
     let (files, unread) = (collection.after.files().len(), collection.after.unread().len());
+    if args.output.output == Output::Json {
+        let file = path.display().to_string();
+        table::json(&Collected { schema: "ringway.doctor-collection/1", file, files, unread })?;
+        return Ok(Exit::Done);
+    }
     table::print(&format!(
         "{0}: {files} files, {unread} that could not be read. Read it before you send it, then: \
          ringway doctor --from {0}\n",

@@ -79,7 +79,7 @@ fn summary(report: &Report, rest: Option<&str>) -> String {
 
 fn since(changes: &Changes, colour: bool) -> String {
     let groups = [
-        ("fixed", &changes.fixed, Tone::Good),
+        ("fixed, or not seen now", &changes.fixed, Tone::Good),
         ("new", &changes.new, Tone::Bad),
         ("still", &changes.still, Tone::Warn),
         ("unknown now", &changes.unknown, Tone::Dim),

@@ -172,7 +172,7 @@ fn a_process_out_of_files() -> Result<()> {
         Ok(limits.lines().any(|line| line.starts_with("Max open files") && line.contains(" 10 ")))
     };
     wait_until("a process with few files", PATIENCE, || crowd().unwrap_or(false))?;
-    patient.cure("open-files", "process sh", "0.1")
+    patient.cure("open-files", &format!("process sh ({})", child.pid()), "0.1")
 }
 
 /// The limit is the machine's: what cures it here is no longer being slow.
