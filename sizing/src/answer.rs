@@ -123,7 +123,7 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String
             cores(demand)
         ),
         _ => format!(
-            "no road needs {budget:.1} cores of one machine or fewer; this one takes the fewest machines, {}",
+            "{budget:.1} cores of one machine are enough on no road; this one takes the fewest machines, {}",
             demand.machines
         ),
     };
@@ -189,11 +189,14 @@ fn lines(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
         });
     }
     lines.extend(memory(workload, costs, demand));
-    let how = format!(
+    let mut how = format!(
         "{:.0} packets/s of {} bytes, each with 38 around it, 84 at least",
         workload.packets_in_pps(),
         workload.packet_bytes
     );
+    if workload.attack_pps > 0.0 {
+        how += &format!("; {:.0}/s of 84 that attack", workload.attack_pps);
+    }
     lines.push(Line {
         what: "bits/s one way",
         value: demand.bandwidth_bits,
@@ -245,9 +248,12 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
         && workload.attack_pps > 0.0
     {
         notes.push(format!(
-            "the attack dies in the driver ({:.0} ns a packet) whatever road the rest takes; in the kernel it would take {:.1} cores",
+            "the attack dies in the driver ({:.0} ns a packet) whatever road the rest takes; in the kernel it would take {:.1} cores ({:.0}/s x {:.0} ns / {} busy)",
             shield.ns,
-            workload.attack_pps * kernel.ns / 1e9 / workload.busy
+            workload.attack_pps * kernel.ns / 1e9 / workload.busy,
+            workload.attack_pps,
+            kernel.ns,
+            workload.busy
         ));
     }
     notes.extend(ports(workload));

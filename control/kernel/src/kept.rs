@@ -41,7 +41,7 @@ pub fn keep(ifindex: u32, link: BorrowedFd<'_>) -> Result<Kept> {
     if let Bpffs::JustMounted { private: true } = probe::ensure_bpffs(Path::new(DEFAULT_BPFFS))? {
         return Err(pin_error("keep", &directory)(std::io::Error::other(
             "this process has mounts of its own, as by `ip netns exec`, which end with it, and with them what is pinned; \
-             start it by `nsenter --net=/run/netns/NAME ringway engine ...`",
+             start it by `nsenter --net=/run/netns/NAME`",
         )));
     }
     fs::create_dir_all(&directory).map_err(pin_error("create", &directory))?;

@@ -21,10 +21,8 @@ pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
     }
     let costs = costs(args.costs.as_deref())?;
     let answer = size(&args.workload(), &costs).map_err(|error| match error {
-        ringway_sizing::Error::Workload { what, remedy } => {
-            Problem::configuration(what, remedy).into()
-        }
-        error @ ringway_sizing::Error::Costs(_) => anyhow::Error::new(error),
+        ringway_sizing::Error::Workload { what, remedy } => Problem::configuration(what, remedy),
+        error @ ringway_sizing::Error::Costs(_) => not_costs(error),
     })?;
     match args.output.output {
         Output::Table => table::print(&text(&answer, table::colour()))?,
@@ -36,7 +34,12 @@ pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
 fn calibrate(file: &Path) -> anyhow::Result<Exit> {
     // Known before two minutes are spent.
     let refused = || format!("cannot write {}", file.display());
+    let new = !file.exists();
     fs::OpenOptions::new().create(true).append(true).open(file).with_context(refused)?;
+    if new {
+        // Interrupted, it leaves nothing.
+        fs::remove_file(file).with_context(refused)?;
+    }
     let costs = calibrate::run_guarded(Costs::reference()?, |line| exit::say(line))?;
     fs::write(file, costs.to_toml()?).with_context(refused)?;
     exit::say(format!("wrote {0}; use it by `ringway size --costs {0}`", file.display()));
@@ -47,7 +50,11 @@ fn costs(file: Option<&Path>) -> anyhow::Result<Costs> {
     let Some(file) = file else { return Ok(Costs::reference()?) };
     let text = fs::read_to_string(file)
         .with_context(|| format!("cannot read the costs in {}", file.display()))?;
-    Costs::parse(&text).with_context(|| file.display().to_string())
+    Ok(Costs::parse(&text).map_err(|error| not_costs(format!("{}: {error}", file.display())))?)
+}
+
+fn not_costs(why: impl std::fmt::Display) -> Problem {
+    Problem::configuration(why.to_string(), "write the file anew: `ringway size --calibrate FILE`")
 }
 
 fn text(answer: &Answer, colour: bool) -> String {

@@ -127,7 +127,7 @@ pub fn refused(error: &EngineError) -> anyhow::Error {
     let mut text = error.to_string();
     if taken && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
         text += "; if an engine was killed here (`--when-dead drop`), its program is seen and taken off where /sys/fs/bpf is the system's own: \
-                 `nsenter --net=/run/netns/NAME ringway engine ...` in the place of `ip netns exec`";
+                 start by `nsenter --net=/run/netns/NAME` in the place of `ip netns exec`";
     }
     if never { usage(text).into() } else { anyhow!(text) }
 }
