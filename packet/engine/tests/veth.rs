@@ -337,7 +337,7 @@ fn what_cannot_be_opened() {
         (vec!["af_xdp:none:0"], 8192, "none", ""),
         (vec!["af_xdp:eth0:9"], 8192, "no such queue", "ethtool -l"),
         (vec!["af_xdp:eth0:0"], 1024, "1024 frames", "thousands more"),
-        (vec!["af_xdp:eth0:0,zero-copy"], 8192, "zero-copy", "copy mode"),
+        (vec!["af_xdp:eth0:0,zero-copy"], 8192, "zero-copy", "ask for copies"),
         (vec!["af_xdp:eth0:0", "af_xdp:eth0:0"], 8192, "has this queue", "another queue"),
     ] {
         let error = start(&ports, frames);

@@ -257,7 +257,7 @@ fn what_stands_before_layer_4_does_not_matter() {
 #[test]
 fn fragments_show_no_ports() {
     needs_root!("fragments_show_no_ports");
-    let ports = Steered::new(&["udp:7", "udp:0-65535"]);
+    let ports = Steered::new(&["udp:7", "udp:1-65535"]);
     let protocol = Steered::new(&["udp"]);
     for family in FAMILIES {
         let whole = udp(family, 7).payload(&[5; 100]).with(|f| f.fragment = 0).bytes();
