@@ -40,14 +40,14 @@ pub fn list(sample: &mut Sample) {
         Err(error) => return sample.miss(PROCESSES, error.to_string()),
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let all: Vec<Process> = pids.filter(|pid| is_ours(*pid)).filter_map(process).collect();
+    let all: Vec<Process> = pids.filter_map(process).collect();
     // Of its own processes everybody may know; of the first one root alone.
     if fs::read_dir("/proc/1/fd").is_err() {
         return sample.miss(PROCESSES, "open files of others are for root to see");
     }
     let wanted = |process: &&Process| {
         let full = process.files.zip(process.limit).is_some_and(|(files, limit)| files * 2 > limit);
-        full || ASKED_FOR.iter().any(|name| process.name.starts_with(name))
+        full && is_ours(process.pid) || ASKED_FOR.iter().any(|name| process.name.starts_with(name))
     };
     let pollers = all.iter().flat_map(|process| pollers(process.pid)).collect::<Vec<_>>();
     let all: Vec<&Process> = all.iter().filter(wanted).chain(&pollers).collect();
