@@ -269,8 +269,8 @@ pub struct NodeArgs {
 
 impl NodeArgs {
     /// Whom to ask.
-    pub fn whom(&self) -> ringway_gateway::ask::Whom<'_> {
-        ringway_gateway::ask::Whom { config: self.config.as_deref(), node: self.node.as_deref() }
+    pub fn whom(&self) -> ringway_gateway::whom::Whom<'_> {
+        ringway_gateway::whom::Whom { config: self.config.as_deref(), node: self.node.as_deref() }
     }
 }
 

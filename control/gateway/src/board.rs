@@ -9,23 +9,18 @@ use std::time::{Duration, Instant, SystemTime};
 use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
 use ringway_kernel::{BackendState, ServiceState, View};
-use ringway_plan::tables::{Protocol, ServiceKey};
+use ringway_plan::tables::ServiceKey;
 
 use crate::clock;
 use crate::guard::Guard;
 use crate::problem::Error;
+use crate::pulse;
 use crate::rates::{Meter, Sample};
-use crate::ready::Readiness;
-use crate::started;
+use crate::readiness::Readiness;
 use crate::status::{
-    Backend, Capture, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Service, Status, Tracked,
+    Backend, Capture, Counter, FlowTable, Ledger, Loss, Problem, SCHEMA, Status, Tracked,
 };
 use crate::trouble::Trouble;
-
-/// Older than this, the loop's last turn means that it is stuck.
-const STALLED: Duration = Duration::from_secs(2);
-/// And older than this, that it hangs; until then it, or the machine, may be busy. The unit's WatchdogSec.
-pub(crate) const HANGS: Duration = Duration::from_secs(10);
 
 /// A count of flows is shown for so many times what it took, so that those who keep asking cost a twentieth of one
 /// processor ...
@@ -122,7 +117,7 @@ impl Board {
 
     /// How long the loop has been stuck, if it is.
     pub fn stalled(&self) -> Option<Duration> {
-        Some(self.loop_age()).filter(|age| *age > STALLED)
+        Some(self.loop_age()).filter(|age| *age > pulse::STALLED)
     }
 
     /// How long ago the loop turned.
@@ -176,7 +171,7 @@ impl Board {
         status.findings.splice(..0, self.guard.finding());
         status.daemon.loop_age_ms = Some(self.loop_age().as_millis() as u64);
         if let Some(age) = self.stalled() {
-            let stalled = stalled(age, std::process::id().into());
+            let stalled = pulse::stalled(age, std::process::id().into());
             status.problems.insert(0, stalled.clone());
             status.unready.insert(0, stalled);
             (status.healthy, status.degraded) = (false, false);
@@ -208,23 +203,6 @@ impl Board {
         flows.age_ms = begun.elapsed().as_millis() as u64;
         Ok((flows, tracked))
     }
-}
-
-/// What it means that the loop of the daemon of this process last turned so long ago.
-pub(crate) fn stalled(age: Duration, pid: u64) -> Problem {
-    let restart = started::restart(pid, true);
-    let (means, remedy) = match age < HANGS {
-        true => (
-            "it, or this machine, is busy",
-            format!(
-                "ask again in a moment, and look at `uptime`; if it has not turned for {} s, it hangs: {restart}",
-                HANGS.as_secs()
-            ),
-        ),
-        false => ("it hangs", format!("{restart}; no packet is lost; report its log")),
-    };
-    let error = format!("the daemon's loop has not turned for {} s: {means}", age.as_secs());
-    Trouble::LoopStalled.problem(error, remedy)
 }
 
 /// The flow table as it is now.
@@ -292,7 +270,7 @@ fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
     let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();
     let flows = status.flow_table.as_ref().map(|table| &table.by_backend);
     for service in &mut status.services {
-        let Some(state) = key_of(service).and_then(|key| states.get(&key)) else { continue };
+        let Some(state) = service.key().and_then(|key| states.get(&key)) else { continue };
         for backend in &mut service.backends {
             let Ok(address) = backend.address.parse() else { continue };
             let endpoint = SocketAddr::new(address, backend.port);
@@ -314,13 +292,6 @@ pub(crate) fn flows_now(
 ) -> Option<u64> {
     let nat = by_backend.filter(|_| !service.forward.is_dsr())?;
     Some(nat.get(&backend.reference()).copied().unwrap_or_default())
-}
-
-/// What the packet path knows a service by.
-pub(crate) fn key_of(service: &Service) -> Option<ServiceKey> {
-    let protocol = if service.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-    let Service { port, last_port, .. } = *service;
-    Some(ServiceKey { address: service.address.parse().ok()?, port, last_port, protocol })
 }
 
 /// Enters one interface's books.
@@ -367,16 +338,6 @@ pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn busy_is_not_yet_hanging() {
-        let told = |seconds| stalled(Duration::from_secs(seconds), u64::MAX);
-        let (busy, hangs) = (told(3), told(10));
-        assert!(busy.error.contains("for 3 s: it, or this machine, is busy"), "{busy:?}");
-        assert!(busy.remedy.starts_with("ask again in a moment"), "{busy:?}");
-        assert!(hangs.error.ends_with("for 10 s: it hangs"), "{hangs:?}");
-        assert!(hangs.remedy.starts_with("kill -KILL"), "{hangs:?}");
-    }
 
     #[test]
     fn a_count_from_before_a_change_is_not_shown_after_it() {

@@ -10,9 +10,9 @@ use ringway_host::{Mac, links, routes};
 use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View};
 use serde::Serialize;
 
-use crate::ask::Whom;
 use crate::problem::Error;
 use crate::road;
+use crate::whom::Whom;
 
 /// How long the kernel may take to free programs and maps that nobody holds any more.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Notify, oneshot};
 
 use crate::api::client::{self, Failure};
-use crate::ask::Whom;
 use crate::problem::Error;
 use crate::status::Problem;
 use crate::trouble::Trouble;
+use crate::whom::Whom;
 
 /// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual ones).
 pub const VARIABLE: &str = "RINGWAY_GUARD";

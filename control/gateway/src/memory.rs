@@ -3,8 +3,8 @@
 use ringway_kernel::MapMemory;
 use serde::Serialize;
 
-use crate::ask::{self, Whom};
 use crate::problem::Error;
+use crate::whom::{self, Whom};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.memory/1";
@@ -54,7 +54,7 @@ impl From<MapMemory> for Map {
 /// Nothing is loaded, or this user may not look.
 pub fn memory(whom: &Whom<'_>) -> Result<Memory, Error> {
     let node = whom.find()?.node;
-    let maps = ask::view(&node)?.memory();
+    let maps = whom::view(&node)?.memory();
     let maps = maps.map_err(|error| Error::failed(error.to_string(), ""))?;
     let maps: Vec<Map> = maps.into_iter().map(Map::from).collect();
     let sum_bytes = maps.iter().filter_map(|map| map.bytes).sum();

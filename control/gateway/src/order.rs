@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::client::{self, Failure};
 use crate::api::control::{Clear, Reload};
-use crate::ask::{self, Whom};
+use crate::ask;
 use crate::changes::Changes;
 use crate::overrides::{Change, Overrides, SCHEMA};
 use crate::problem::Error;
 use crate::state::State;
 use crate::status;
+use crate::whom::Whom;
 
 /// All overrides, as `ringway overrides` shows them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,6 @@ use ringway_abi::raw::rw_ledger;
 use ringway_kernel::ServiceState;
 use ringway_plan::tables::ServiceKey;
 
-use crate::board::key_of;
 use crate::status::{Rates, Status};
 
 /// An older reading says nothing about now.
@@ -79,7 +78,7 @@ impl Sample {
     pub fn of_status(at: Instant, status: &Status) -> Sample {
         let mut sample = Sample::new(at);
         for service in &status.services {
-            let Some(key) = key_of(service) else { continue };
+            let Some(key) = service.key() else { continue };
             for backend in &service.backends {
                 let Ok(address) = backend.address.parse() else { continue };
                 sample.backends.insert(
@@ -148,7 +147,7 @@ struct Span<'a> {
 impl Span<'_> {
     fn fill(&self, status: &mut Status) {
         for service in &mut status.services {
-            let Some(key) = key_of(service) else { continue };
+            let Some(key) = service.key() else { continue };
             let mut sum: Option<Rates> = None;
             for backend in &mut service.backends {
                 let Ok(address) = backend.address.parse() else { continue };

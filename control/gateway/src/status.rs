@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ringway_config::PortRange;
+use ringway_plan::tables::{Protocol, ServiceKey};
 use serde::{Deserialize, Serialize};
 
 use crate::health::Health;
@@ -471,6 +472,13 @@ impl Service {
     pub fn endpoint(&self) -> String {
         let ports = PortRange { first: self.port, last: self.last_port.max(self.port) };
         endpoint(&self.address, ports)
+    }
+
+    /// What the packet path knows it by.
+    pub(crate) fn key(&self) -> Option<ServiceKey> {
+        let protocol = if self.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
+        let Service { port, last_port, .. } = *self;
+        Some(ServiceKey { address: self.address.parse().ok()?, port, last_port, protocol })
     }
 
     /// Backends that get traffic.

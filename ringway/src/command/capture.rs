@@ -3,9 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use ringway_gateway::ask::Whom;
 use ringway_gateway::capture::{self, Ended, Form, Limits, Options, Selection, Summary, Target};
 use ringway_gateway::problem::Error;
+use ringway_gateway::whom::Whom;
 use ringway_gateway::words::counted;
 
 use crate::cli::{CaptureArgs, Output};

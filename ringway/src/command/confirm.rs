@@ -1,6 +1,6 @@
 //! `ringway confirm`: the machine can still be reached; the programs stay.
 
-use ringway_gateway::{ask, guard};
+use ringway_gateway::guard;
 
 use crate::cli::{ConfirmArgs, Output};
 use crate::exit::Exit;
@@ -8,7 +8,7 @@ use crate::table;
 
 /// Asks the daemon to pin what it attached provisionally.
 pub fn main(args: &ConfirmArgs) -> anyhow::Result<Exit> {
-    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let whom = args.node.whom();
     let confirmed = guard::confirm(&whom)?;
     match args.output.output {
         Output::Json => table::json(&confirmed)?,

@@ -1,6 +1,6 @@
 //! `ringway detach`: stop the packet path of a node.
 
-use ringway_gateway::{ask, detach};
+use ringway_gateway::detach;
 
 use crate::cli::{DetachArgs, Output};
 use crate::exit::Exit;
@@ -8,7 +8,7 @@ use crate::table;
 
 /// Removes everything, and says what.
 pub fn main(args: &DetachArgs) -> anyhow::Result<Exit> {
-    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let whom = args.node.whom();
     let outcome = detach::run(&whom, args.verify)?;
     match args.output.output {
         Output::Json => table::json(&outcome)?,

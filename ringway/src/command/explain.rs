@@ -1,6 +1,5 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
-use ringway_gateway::ask;
 use ringway_gateway::explain::{self, Explanation, Shape, What, tuple};
 use ringway_gateway::problem::Error;
 
@@ -13,7 +12,7 @@ const BACKENDS_SHOWN: usize = 8;
 
 /// Asks the dry instance, and prints what it found.
 pub fn main(args: &ExplainArgs) -> anyhow::Result<Exit> {
-    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let whom = args.node.whom();
     let what = what(args)?;
     let explanation = explain::explain(&whom, &args.interface, &what)?;
     match args.output.output {

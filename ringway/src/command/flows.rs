@@ -3,11 +3,11 @@
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
-use ringway_gateway::ask;
 use ringway_gateway::flows::filter::Filter;
 use ringway_gateway::flows::order::{First, Key, MOST};
 use ringway_gateway::flows::{self, Flow, Names, Progress, Row, SCHEMA, Totals};
 use ringway_gateway::problem::Error;
+use ringway_gateway::whom;
 use ringway_gateway::words::counted;
 use serde::Serialize;
 
@@ -24,7 +24,7 @@ const BLOCK: usize = 1000;
 pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
     let limit = limit(args)?;
     let node = args.node.whom().find()?.node;
-    let view = ask::view(&node)?;
+    let view = whom::view(&node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(&args.filter.join(" "), &names)?;
     let mut sheet = sheet(args, &node)?;

@@ -12,6 +12,7 @@ use ringway_gateway::status::{
     Tracked,
 };
 use ringway_gateway::trouble::Trouble;
+use ringway_gateway::whom::Whom;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -20,7 +21,7 @@ use crate::units;
 
 /// Asks the daemon, or reads the pins when there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let whom = ask::Whom { config: args.node.config.as_deref(), node: args.node.node.as_deref() };
+    let whom = args.node.whom();
     if args.ready {
         return ready(args, &whom);
     }
@@ -53,7 +54,7 @@ fn narrow(status: &mut Status, name: &str) -> Result<(), Error> {
 }
 
 /// Never fails: whoever asks takes another exit code for an answer, too.
-fn ready(args: &StatusArgs, whom: &ask::Whom<'_>) -> anyhow::Result<Exit> {
+fn ready(args: &StatusArgs, whom: &Whom<'_>) -> anyhow::Result<Exit> {
     let readiness = ready::ask(whom, args.service.as_deref());
     match args.output.output {
         Output::Json => table::json(&readiness)?,

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use ringway_gateway::ask;
-use ringway_gateway::ask::Whom;
 use ringway_gateway::flows::filter::Filter;
 use ringway_gateway::flows::{self, Names};
 use ringway_gateway::problem::Error;
 use ringway_gateway::rates::{Meter, Sample};
 use ringway_gateway::status::Status;
+use ringway_gateway::whom::{self, Whom};
 use serde::Serialize;
 
 use crate::cli::NodeArgs;
@@ -79,7 +79,7 @@ impl Feed {
 }
 
 fn look_at_flows(node: &str, filter: &str) -> Result<Flows, Error> {
-    let view = ask::view(node)?;
+    let view = whom::view(node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(filter, &names)?;
     let mut rows = Vec::new();

@@ -5,7 +5,7 @@
 //! | `GET /v1/status` | the whole of [`crate::status::Status`] |
 //! | `GET /v1/ledger` | `counters` and `ledger` of it |
 //! | `POST /v1/confirm` | [`crate::guard::Confirmed`] |
-//! | `GET /v1/ready` | [`crate::ready::Readiness`], at once |
+//! | `GET /v1/ready` | [`crate::readiness::Readiness`], at once |
 //! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
 //! | `POST /v1/reload` | [`crate::changes::Changes`]; body `{"dry_run": true}` or none |
 //! | `POST /v1/backend` | the same; body [`crate::overrides::Change`] |

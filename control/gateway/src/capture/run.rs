@@ -17,8 +17,8 @@ use super::pcapng::Totals;
 use super::signals;
 use super::sink::Sink;
 use super::wanted::{Selected, Selection};
-use crate::ask::{self, Whom};
 use crate::problem::Error;
+use crate::whom::{self, Whom};
 
 /// Name and version of the summary's schema.
 pub const SCHEMA: &str = "ringway.capture/1";
@@ -141,7 +141,7 @@ pub fn run(whom: &Whom<'_>, options: &Options, tell: impl Fn(&str)) -> Result<Ou
         Error::configuration(error.to_string(), "`man pcap-filter` tells how filters are written")
     })?;
     let node = whom.find()?.node;
-    let view = ask::view(&node)?;
+    let view = whom::view(&node)?;
     let interfaces = names::interfaces(&view).map_err(kernel)?;
     let services = view.services().map_err(kernel)?;
     let selected = options.selection.select(&interfaces, &services)?;

@@ -16,11 +16,12 @@ use ringway_kernel::{
 };
 use serde::Serialize;
 
-use crate::ask::{self, Whom};
+use crate::ask;
 use crate::explain::tuple::{Details, Protocol, Tuple};
 use crate::headers::Headers;
 use crate::problem::Error;
 use crate::status::{self, NextHop, Status};
+use crate::whom::{self, Whom};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.explain/1";
@@ -176,7 +177,7 @@ pub fn explain(whom: &Whom<'_>, interface: &str, what: &What<'_>) -> Result<Expl
         Error::failed(what, "sudo ringway explain ...")
     })?;
     let status = ask::status(whom)?;
-    let view = ask::view(&status.node)?;
+    let view = whom::view(&status.node)?;
     let slot = slot_of(&status, interface)?;
     let mut explainer = Explainer::new(&view).map_err(failed)?;
     let entry = explainer.entry(slot).map_err(failed)?;

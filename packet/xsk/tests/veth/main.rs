@@ -352,6 +352,9 @@ fn the_rest_passes() {
         assert_eq!(receiver.recv(&mut buffer).unwrap(), 19);
         drop(program);
         // A test beside this one may be starting a process, which has the link's descriptor until it executes.
-        wait_until("the hook to be free", SOON, || Redirect::attach("eth0", Hook::Generic, 1).is_ok()).unwrap();
+        wait_until("the hook to be free", SOON, || {
+            Redirect::attach("eth0", Hook::Generic, 1).is_ok()
+        })
+        .unwrap();
     });
 }
