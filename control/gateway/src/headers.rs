@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{IpNumber, LaxNetSlice, LaxSlicedPacket, TransportSlice};
 
-use crate::explain::tuple::flag_names;
+/// The names of flags, in the order of their bits.
+pub(crate) const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
 
 /// What a frame's headers say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +158,13 @@ fn transport(packet: &LaxSlicedPacket<'_>, cut: usize, tunnels: bool) -> Option<
             }
         }
     })
+}
+
+/// Names of flags, as they are written.
+pub fn flag_names(flags: u8) -> String {
+    let set = (0..8).filter(|bit| flags & 1 << bit != 0).map(|bit| FLAGS[bit]);
+    let names: Vec<&str> = set.collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(",") }
 }
 
 #[cfg(test)]

@@ -37,6 +37,7 @@ pub mod slots;
 pub mod started;
 pub mod state;
 pub mod status;
+pub mod step;
 pub mod trouble;
 pub mod upgrade;
 pub mod whom;

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
-use super::server;
+use super::refusal;
 use crate::changes::Changes;
 use crate::overrides::Change;
 use crate::problem::{Error, Kind};
@@ -168,5 +168,5 @@ fn refuse(error: &Error) -> Response {
         Kind::Configuration => StatusCode::UNPROCESSABLE_ENTITY,
         Kind::Failed | Kind::Unhealthy => StatusCode::CONFLICT,
     };
-    server::error(status, error.what.as_str(), &error.remedy)
+    refusal::refuse(status, error.what.as_str(), &error.remedy)
 }

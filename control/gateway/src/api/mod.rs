@@ -18,6 +18,7 @@ use std::time::Duration;
 
 pub mod client;
 pub mod control;
+mod refusal;
 pub mod server;
 #[cfg(test)]
 mod tests;

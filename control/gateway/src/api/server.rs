@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::control::{self, Asker, Control};
+use super::refusal::refuse;
 use super::{BODY_LIMIT, BODY_PATIENCE, CONCURRENCY};
 use crate::board::Board;
 use crate::problem::Error;
@@ -109,14 +110,14 @@ fn router(board: Arc<Board>, control: Control) -> Router {
 /// Bounds requests in flight and the size of their bodies, before anything looks at them.
 async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
     let Ok(_permit) = gate.try_acquire() else {
-        return error(
+        return refuse(
             StatusCode::SERVICE_UNAVAILABLE,
             format!("{CONCURRENCY} requests are being answered already"),
             "ask again in a second",
         );
     };
     let too_long = || {
-        error(
+        refuse(
             StatusCode::PAYLOAD_TOO_LARGE,
             format!("the body is longer than {BODY_LIMIT} bytes, or cut short"),
             "send less",
@@ -129,7 +130,7 @@ async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next
     match timeout(BODY_PATIENCE, to_bytes(body, BODY_LIMIT)).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
         Ok(Err(_)) => too_long(),
-        Err(_) => error(
+        Err(_) => refuse(
             StatusCode::REQUEST_TIMEOUT,
             format!("the body did not come within {} s", BODY_PATIENCE.as_secs()),
             "send all of it at once",
@@ -187,7 +188,7 @@ async fn confirm(State(board): State<Arc<Board>>) -> Response {
             "interfaces": interfaces,
         }))
         .into_response(),
-        Err(failure) => error(StatusCode::CONFLICT, failure.what, &failure.remedy),
+        Err(failure) => refuse(StatusCode::CONFLICT, failure.what, &failure.remedy),
     }
 }
 
@@ -202,12 +203,12 @@ async fn ready_for(State(board): State<Arc<Board>>, service: UrlPath<String>) ->
 async fn answer(board: &Arc<Board>, shape: impl Fn(&Status) -> serde_json::Value) -> Response {
     match Board::read(board).await {
         Ok(status) => Json(shape(&status)).into_response(),
-        Err(failure) => error(StatusCode::INTERNAL_SERVER_ERROR, failure.what, &failure.remedy),
+        Err(failure) => refuse(StatusCode::INTERNAL_SERVER_ERROR, failure.what, &failure.remedy),
     }
 }
 
 async fn unknown(uri: Uri) -> Response {
-    error(
+    refuse(
         StatusCode::NOT_FOUND,
         format!("there is no {}", uri.path()),
         "ask for /v1/status, /v1/ledger or /v1/health",
@@ -215,14 +216,9 @@ async fn unknown(uri: Uri) -> Response {
 }
 
 async fn method(method: Method, uri: Uri) -> Response {
-    error(
+    refuse(
         StatusCode::METHOD_NOT_ALLOWED,
         format!("{} cannot be done with {method}", uri.path()),
         if method == Method::GET { "use POST" } else { "use GET" },
     )
-}
-
-/// The body of a refusal.
-pub(super) fn error(status: StatusCode, error: impl Into<String>, remedy: &str) -> Response {
-    (status, Json(json!({"error": error.into(), "remedy": remedy}))).into_response()
 }

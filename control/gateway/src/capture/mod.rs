@@ -2,6 +2,7 @@
 
 mod lines;
 mod names;
+mod options;
 mod outlet;
 mod packet;
 mod pcapng;
@@ -11,5 +12,6 @@ mod sink;
 mod wanted;
 
 pub use lines::Form;
-pub use run::{Ended, Limits, Options, Outcome, SCHEMA, Summary, Target, run};
+pub use options::{Limits, Options, Target};
+pub use run::{Ended, Outcome, SCHEMA, Summary, run};
 pub use wanted::Selection;

@@ -1,6 +1,5 @@
 //! A capture from its begin to its end.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -10,13 +9,13 @@ use ringway_kernel::View;
 use ringway_kernel::capture::{Record, Session, Wanted};
 use serde::Serialize;
 
-use super::Form;
 use super::names::{self, Interface, Names};
+use super::options::Options;
 use super::outlet::Stopped;
 use super::pcapng::Totals;
 use super::signals;
 use super::sink::Sink;
-use super::wanted::{Selected, Selection};
+use super::wanted::Selected;
 use crate::problem::Error;
 use crate::whom::{self, Whom};
 
@@ -31,49 +30,6 @@ const LOOK: Duration = Duration::from_millis(500);
 const MISSING: u32 = 4;
 /// Bytes that are written at once while a poll goes on.
 const FULL: usize = 256 << 10;
-
-/// What to capture, and where to.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Filter in the language of tcpdump; empty: every packet.
-    pub filter: String,
-    /// Which packets, by what was decided.
-    pub selection: Selection,
-    /// Bytes to keep of each packet.
-    pub snaplen: u32,
-    /// One in so many packets; 0 and 1: all.
-    pub sample: u32,
-    /// Room between the packet path and this process, in bytes.
-    pub buffer_bytes: u32,
-    /// Where to write them as pcapng.
-    pub target: Option<Target>,
-    /// Replace a file that is there.
-    pub overwrite: bool,
-    /// How to print them to standard output, which is not the target's then.
-    pub form: Option<Form>,
-    /// When to end by itself.
-    pub limits: Limits,
-}
-
-/// Where pcapng goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// A file.
-    File(PathBuf),
-    /// Standard output.
-    Stdout,
-}
-
-/// When a capture ends by itself.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Limits {
-    /// After so many packets.
-    pub packets: Option<u64>,
-    /// After so long.
-    pub duration: Option<Duration>,
-    /// After so many bytes of output.
-    pub bytes: Option<u64>,
-}
 
 /// Why a capture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -5,10 +5,10 @@ use std::sync::atomic::AtomicBool;
 
 use super::lines::Printer;
 use super::names::Interface;
+use super::options::{Options, Target};
 use super::outlet::{Outlet, Pieces, Stopped};
 use super::packet::Packet;
 use super::pcapng::{Pcapng, Totals};
-use super::run::{Options, Target};
 use crate::problem::Error;
 
 /// An output.

@@ -16,7 +16,7 @@ use super::load::{self, Loaded, Now};
 use super::path::Order;
 use super::{Daemon, FIRST_RESULTS, announce};
 use crate::api::control::{Asker, Command, Reply};
-use crate::changes::{self, Changes};
+use crate::changes::Changes;
 use crate::clock;
 use crate::health::Target;
 use crate::overrides;
@@ -24,6 +24,7 @@ use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::Roster;
 use crate::status::{self, Problem};
+use crate::step;
 use crate::trouble::Trouble;
 use crate::words::counted;
 
@@ -319,7 +320,7 @@ fn refused(last: &status::Reload, file: &FilePath, in_force: &str) -> Problem {
 fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     tokio::task::spawn_blocking(move || {
         if let Ok(Changes { backend: Some(told), .. }) = &mut outcome {
-            match changes::flows_of(&view, &told.service, &told.address, told.port) {
+            match step::flows_of(&view, &told.service, &told.address, told.port) {
                 Ok(flows) => told.flows = flows,
                 Err(error) => {
                     let what = format!("it is done, but its flows could not be counted: {error}");

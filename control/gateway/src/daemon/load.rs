@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use ringway_config::Config;
 use ringway_kernel::View;
 
-use crate::changes::{Changes, Step};
+use crate::changes::Changes;
 use crate::clock;
 use crate::overrides::{self, Overrides};
 use crate::preflight::{self, Finding};
@@ -16,6 +16,7 @@ use crate::problem::{Error, Kind};
 use crate::roster::Roster;
 use crate::state::State;
 use crate::status::Problem;
+use crate::step::Step;
 use crate::trouble::Trouble;
 
 /// What is in force, as far as it is needed to judge what may follow.

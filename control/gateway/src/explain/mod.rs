@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::ask;
 use crate::explain::tuple::{Details, Protocol, Tuple};
-use crate::headers::Headers;
+use crate::headers::{self, Headers};
 use crate::problem::Error;
 use crate::status::{self, NextHop, Status};
 use crate::whom::{self, Whom};
@@ -229,7 +229,7 @@ fn put_together(what: &What<'_>, entry: &Entry) -> Result<(String, Vec<u8>), Err
         layer3: entry.layer3,
     };
     let flags = match tuple.protocol {
-        Protocol::Tcp => format!(", {}", tuple::flag_names(shape.tcp_flags)),
+        Protocol::Tcp => format!(", {}", headers::flag_names(shape.tcp_flags)),
         Protocol::Udp | Protocol::Icmp => String::new(),
     };
     Ok((format!("{tuple}{flags}"), tuple::frame(tuple, &details)?))

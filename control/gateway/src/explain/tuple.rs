@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId};
 use ringway_host::Mac;
 
-use crate::headers::{Headers, Transport};
+use crate::headers::{FLAGS, Headers, Transport, flag_names};
 use crate::problem::Error;
 
 /// What to write.
@@ -113,9 +113,6 @@ fn end(text: &str, protocol: Protocol, who: &str) -> Result<SocketAddr, String> 
     }
 }
 
-/// The names of flags, in the order of their bits.
-const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
-
 /// Flags from `syn`, `syn,ack` or `none`.
 ///
 /// # Errors
@@ -131,13 +128,6 @@ pub fn flags(text: &str) -> Result<u8, Error> {
         all |= 1 << bit;
     }
     Ok(all)
-}
-
-/// Names of flags, as they are written.
-pub fn flag_names(flags: u8) -> String {
-    let set = (0..8).filter(|bit| flags & 1 << bit != 0).map(|bit| FLAGS[bit]);
-    let names: Vec<&str> = set.collect();
-    if names.is_empty() { "none".to_owned() } else { names.join(",") }
 }
 
 /// The frame that is meant.

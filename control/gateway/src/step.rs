@@ -1,0 +1,506 @@
+//! The step from one configuration to the next: what changes, and which flows move.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Display;
+use std::net::SocketAddr;
+
+use ringway_abi::raw::RW_RING_SLOTS;
+use ringway_config::{Backend, CheckAt, Config, Service};
+use ringway_kernel::View;
+use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
+use ringway_plan::{Change, Health, Observed, Planner};
+
+use crate::changes::{BackendChange, Changes, FlowChange, RingChange, SCHEMA, ServiceChange, What};
+use crate::problem::Error;
+use crate::roster::Roster;
+
+/// A configuration and the one that follows.
+#[derive(Clone, Copy)]
+pub struct Step<'c> {
+    /// In force.
+    pub old: &'c Config,
+    /// To be.
+    pub new: &'c Config,
+}
+
+impl Step<'_> {
+    /// What changes, without flows. Backends that `roster` does not know to be down count as up.
+    ///
+    /// # Errors
+    /// The new configuration does not fit the tables.
+    pub fn changes(self, roster: &Roster) -> Result<Changes, Error> {
+        let Step { old, new } = self;
+        let mut changes = Changes {
+            schema: SCHEMA.into(),
+            node: new.node.name.to_string(),
+            file: new.filename().to_owned(),
+            settings: self.settings(),
+            ..Changes::default()
+        };
+        let mut reshaped = HashSet::new();
+        for (was, is) in self.pairs() {
+            let (name, change) = match (was, is) {
+                (Some(was), Some(is)) => {
+                    let keys = keys(was, is);
+                    let before = changes.backends.len();
+                    backends(was, is, &mut changes.backends);
+                    if changes.backends.len() > before {
+                        // Under both names, where it gets another.
+                        reshaped.extend([was.name.as_str(), is.name.as_str()]);
+                    }
+                    if keys.is_empty() {
+                        continue;
+                    }
+                    changes.services.push(ServiceChange {
+                        service: is.name.to_string(),
+                        change: What::Changed,
+                        keys,
+                    });
+                    continue;
+                }
+                (None, Some(is)) => (&is.name, What::Added),
+                (Some(was), None) => (&was.name, What::Removed),
+                (None, None) => continue,
+            };
+            let (service, keys) = (name.to_string(), Vec::new());
+            changes.services.push(ServiceChange { service, change, keys });
+        }
+        changes.lost_endpoints = self.lost();
+        changes.ended_services =
+            self.ended().into_values().collect::<BTreeSet<_>>().into_iter().collect();
+        changes.rings = rings(old, new, &reshaped, roster)?;
+        changes.changed = old != new;
+        Ok(changes)
+    }
+
+    /// What becomes of the flows there are now.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn flows(self, view: &View) -> ringway_kernel::Result<FlowChange> {
+        let mut found = FlowChange::default();
+        let gone = self.gone();
+        if gone.is_empty() {
+            return Ok(found);
+        }
+        let ended = self.ended();
+        // Those of services that end, too.
+        let (mut nat, mut dsr, mut over) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for service in view.services()? {
+            for backend in &service.backends {
+                if !gone.contains(&(service.key, backend.address)) {
+                    continue;
+                }
+                let reference = backend.reference();
+                let of = if service.forward.is_dsr() { &mut dsr } else { &mut nat };
+                of.insert(reference);
+                if ended.contains_key(&service.key) {
+                    over.insert(reference);
+                }
+            }
+        }
+        if !nat.is_empty() {
+            let flows = view.flows()?.by_backend;
+            for (reference, flows) in flows.iter().filter(|(reference, _)| nat.contains(reference))
+            {
+                found.reset_flows += flows.tcp;
+                match over.contains(reference) {
+                    true => found.ended_flows += flows.udp,
+                    false => found.moved_flows += flows.udp,
+                }
+            }
+        }
+        if !dsr.is_empty() {
+            found.some_are_not_counted = true;
+            view.tracked(|flow| match over.contains(&flow.backend) {
+                true => found.ended_flows += u64::from(dsr.contains(&flow.backend)),
+                false => found.moved_tracked_flows += u64::from(dsr.contains(&flow.backend)),
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn settings(self) -> Vec<String> {
+        let Step { old, new } = self;
+        let tables = [
+            ("nat", old.nat != new.nat),
+            ("flows", old.flows != new.flows),
+            ("tunnel", old.tunnel != new.tunnel),
+        ];
+        tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+    }
+
+    /// Services of both, those of one name or of one address and port beside each other; in the
+    /// order of the new configuration, then those that go.
+    fn pairs(&self) -> Vec<(Option<&Service>, Option<&Service>)> {
+        let key = |service: &Service| (*service.address, *service.port, service.protocols.clone());
+        let named: HashMap<&str, &Service> =
+            self.old.services.iter().map(|service| (service.name.as_str(), service)).collect();
+        let kept: HashSet<&str> = self.new.services.iter().map(|s| s.name.as_str()).collect();
+        let renamed: HashMap<_, &Service> = self
+            .old
+            .services
+            .iter()
+            .filter(|service| !kept.contains(service.name.as_str()))
+            .map(|service| (key(service), service))
+            .collect();
+        let mut taken = HashSet::new();
+        let mut pairs = Vec::new();
+        for is in &self.new.services {
+            let was = named.get(is.name.as_str()).or_else(|| renamed.get(&key(is))).copied();
+            taken.extend(was.map(|was| was.name.as_str()));
+            pairs.push((was, Some(is)));
+        }
+        let gone = self.old.services.iter().filter(|was| !taken.contains(was.name.as_str()));
+        pairs.extend(gone.map(|was| (Some(was), None)));
+        pairs
+    }
+
+    /// Backends whose flows end: they go, or packets get to them in another way.
+    fn gone(self) -> HashSet<(ServiceKey, SocketAddr)> {
+        let all = |config: &Config| -> HashMap<(ServiceKey, SocketAddr), bool> {
+            let of = |service: &Service| -> Vec<_> {
+                let dsr = service.forward.is_dsr();
+                let backends = || service.backends.iter().map(Backend::endpoint);
+                let both = |key| backends().map(move |backend| ((key, backend), dsr));
+                entries(service).into_iter().flat_map(both).collect()
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let stays = |who: &_, dsr: bool| new.get(who).is_some_and(|now| *now == dsr);
+        all(self.old)
+            .into_iter()
+            .filter(|(who, dsr)| !stays(who, *dsr))
+            .map(|(who, _)| who)
+            .collect()
+    }
+
+    /// Entries all of whose flows end, with the names of their services.
+    fn ended(self) -> HashMap<ServiceKey, String> {
+        let all = |config: &Config| -> HashMap<ServiceKey, (bool, String)> {
+            let of = |service: &Service| {
+                let what = (service.forward.is_dsr(), service.name.to_string());
+                entries(service).into_iter().map(move |key| (key, what.clone()))
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let goes_on = |key: &ServiceKey, dsr| new.get(key).is_some_and(|(now, _)| *now == dsr);
+        let ends = all(self.old).into_iter().filter(|(key, (dsr, _))| !goes_on(key, *dsr));
+        ends.map(|(key, (_, name))| (key, name)).collect()
+    }
+
+    /// What is served now and will not be.
+    fn lost(self) -> Vec<String> {
+        let new: Vec<ServiceKey> = self.new.services.iter().flat_map(entries).collect();
+        let still = |old: &ServiceKey| {
+            let serves = |new: &ServiceKey| {
+                (new.address, new.protocol) == (old.address, old.protocol)
+                    && new.port <= old.port
+                    && old.last_port <= new.last_port
+            };
+            new.iter().any(serves)
+        };
+        let lost = |service: &'_ Service| -> Vec<String> {
+            let keys = entries(service).into_iter().filter(|key| !still(key));
+            keys.map(|key| format!("{} {} {}", *service.name, key.endpoint(), key.protocol))
+                .collect()
+        };
+        self.old.services.iter().flat_map(lost).collect()
+    }
+}
+
+/// What clients address: one for each protocol.
+fn entries(service: &Service) -> Vec<ServiceKey> {
+    let key = |protocol: &Protocol| ServiceKey {
+        address: *service.address,
+        port: *service.port,
+        last_port: service.last_port,
+        protocol: *protocol,
+    };
+    service.protocols.iter().map(key).collect()
+}
+
+/// Flows that one backend of a service has now, those of dsr as far as they have a record.
+///
+/// # Errors
+/// The kernel's tables cannot be read.
+pub fn flows_of(
+    view: &View,
+    service: &str,
+    address: &str,
+    port: u16,
+) -> ringway_kernel::Result<u64> {
+    let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
+    for state in view.services()?.iter().filter(|state| state.name == service) {
+        let of = if state.forward.is_dsr() { &mut dsr } else { &mut nat };
+        for backend in &state.backends {
+            if backend.address.ip().to_string() == address && backend.address.port() == port {
+                of.insert(backend.reference());
+            }
+        }
+    }
+    let mut found = 0;
+    if !nat.is_empty() {
+        let flows = view.flows()?.by_backend;
+        let own = flows.iter().filter(|(reference, _)| nat.contains(reference));
+        found += own.map(|(_, flows)| flows.tcp + flows.udp).sum::<u64>();
+    }
+    if !dsr.is_empty() {
+        view.tracked(|flow| found += u64::from(dsr.contains(&flow.backend)))?;
+    }
+    Ok(found)
+}
+
+/// Keys of a service that say something else; names of values where they are short.
+fn keys(was: &Service, is: &Service) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut push = |key: &str, was: &dyn Display, is: &dyn Display| {
+        let (was, is) = (was.to_string(), is.to_string());
+        if was != is {
+            keys.push(format!("{key} {was} becomes {is}"));
+        }
+    };
+    let protocols = |service: &Service| {
+        service.protocols.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    };
+    push("name", &was.name, &is.name);
+    push("address", &was.address, &is.address);
+    push("port", &was.ports(), &is.ports());
+    push("protocol", &protocols(was), &protocols(is));
+    push("forward", &was.forward, &is.forward);
+    push("gue_port", &was.gue_port, &is.gue_port);
+    push("source", &was.source, &is.source);
+    push("affinity", &was.affinity, &is.affinity);
+    push("announce", &was.announce, &is.announce);
+    push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
+    for (key, differs) in [
+        ("mss_clamp", was.mss_clamp != is.mss_clamp),
+        ("slow_start", was.slow_start != is.slow_start),
+        ("check", was.check != is.check || asked_elsewhere(was, is)),
+    ] {
+        if differs {
+            keys.push(key.into());
+        }
+    }
+    keys
+}
+
+/// Whether a backend that stays is checked at another address or port of its own.
+fn asked_elsewhere(was: &Service, is: &Service) -> bool {
+    let before: HashMap<SocketAddr, &CheckAt> =
+        was.backends.iter().map(|backend| (backend.endpoint(), &backend.check)).collect();
+    let differs = |backend: &Backend| {
+        before.get(&backend.endpoint()).is_some_and(|check| **check != backend.check)
+    };
+    is.backends.iter().any(differs)
+}
+
+fn backends(was: &Service, is: &Service, changes: &mut Vec<BackendChange>) {
+    let of = |service: &Service| -> HashMap<SocketAddr, u16> {
+        service.backends.iter().map(|backend| (backend.endpoint(), backend.weight)).collect()
+    };
+    let (before, after) = (of(was), of(is));
+    let gone = was.backends.iter().filter(|backend| !after.contains_key(&backend.endpoint()));
+    for backend in is.backends.iter().chain(gone) {
+        let endpoint = backend.endpoint();
+        let (was, now) = (before.get(&endpoint).copied(), after.get(&endpoint).copied());
+        if was == now {
+            continue;
+        }
+        changes.push(BackendChange {
+            service: is.name.to_string(),
+            address: endpoint.ip().to_string(),
+            port: endpoint.port(),
+            change: match (was, now) {
+                (None, _) => What::Added,
+                (_, None) => What::Removed,
+                _ => What::Changed,
+            },
+            weight_before: was,
+            weight_after: now,
+        });
+    }
+}
+
+/// Slots that move in the rings of these services, one plan after the other.
+fn rings(
+    old: &Config,
+    new: &Config,
+    services: &HashSet<&str>,
+    roster: &Roster,
+) -> Result<Vec<RingChange>, Error> {
+    if services.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut planner = Planner::default();
+    let mut plan = |config: &Config| {
+        let mut some = config.clone();
+        some.services.retain(|service| services.contains(service.name.as_str()));
+        planner
+            .plan(&some, &imagine(&some, roster))
+            .map_err(|error| Error::configuration(error.to_string(), ""))
+    };
+    let (before, after) = (plan(old)?, plan(new)?);
+    let moved = |change: Change| match change {
+        Change::SlotsMoved(service, moved) => Some(RingChange {
+            service: service.name,
+            protocol: service.key.protocol.to_string(),
+            moved_slots: moved as u64,
+            slots: RW_RING_SLOTS.into(),
+            once_up: false,
+        }),
+        _ => None,
+    };
+    Ok(after.diff(&before).into_iter().filter_map(moved).collect())
+}
+
+/// Everything can be reached, and nothing is down but what checks say is.
+fn imagine(config: &Config, roster: &Roster) -> Observed {
+    let mut observed = Observed::default();
+    let hop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 0], mtu: 1500 };
+    let down = roster.down();
+    // One source for all of a family: there is room for few.
+    let all = || config.services.iter().flat_map(|service| &service.backends).map(|b| *b.address);
+    let sources = [true, false].map(|v4| all().filter(|address| address.is_ipv4() == v4).min());
+    for service in &config.services {
+        for backend in &service.backends {
+            let (endpoint, address) = (backend.endpoint(), *backend.address);
+            let down = down.contains(&(service.name.as_str(), endpoint));
+            let health = if down { Health::Down } else { Health::Up };
+            observed.set_health(&service.name, endpoint, health);
+            observed.next_hops.insert(address, hop);
+            let source = sources[usize::from(address.is_ipv6())].unwrap_or(address);
+            observed.sources.insert(address, source);
+        }
+    }
+    observed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(name: &str, last: u8, backends: &str, more: &str) -> String {
+        format!(
+            "[[service]]\nname = \"{name}\"\naddress = \"203.0.113.{last}\"\nport = 80\n{more}\n\
+             backends = [{backends}]\n"
+        )
+    }
+
+    fn config(services: &[String]) -> Config {
+        let text = format!("[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{}", services.concat());
+        ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn changes(old: &Config, new: &Config) -> Changes {
+        Step { old, new }.changes(&Roster::new(old)).expect("a plan")
+    }
+
+    const A: &str = "{ address = \"10.0.0.2\" }";
+    const AB: &str = "{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }";
+
+    #[test]
+    fn nothing_changes_by_writing_it_differently() {
+        let one = config(&[service("a", 1, AB, ""), service("b", 2, A, "")]);
+        let same = changes(&one, &one.clone());
+        assert!(!same.changed && same.services.is_empty() && same.rings.is_empty());
+        // Another order is another configuration, which changes nothing for anybody.
+        let turned = config(&[service("b", 2, A, ""), service("a", 1, AB, "")]);
+        let turned = changes(&one, &turned);
+        assert!(turned.services.is_empty() && turned.backends.is_empty());
+    }
+
+    #[test]
+    fn services_come_go_and_change() {
+        let old = config(&[service("a", 1, A, ""), service("b", 2, A, ""), service("c", 3, A, "")]);
+        let new = config(&[
+            service("a", 1, A, "affinity = \"source\""),
+            service("d", 4, A, ""),
+            service("new", 3, A, ""),
+        ]);
+        let found = changes(&old, &new);
+        let shown: Vec<_> = found
+            .services
+            .iter()
+            .map(|s| (s.service.as_str(), s.change, s.keys.join(", ")))
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("a", What::Changed, "affinity 5-tuple becomes source".into()),
+                ("d", What::Added, String::new()),
+                ("new", What::Changed, "name c becomes new".into()),
+                ("b", What::Removed, String::new()),
+            ]
+        );
+        let gone: Vec<String> =
+            Step { old: &old, new: &new }.gone().iter().map(|(key, _)| key.endpoint()).collect();
+        assert_eq!(gone, ["203.0.113.2:80"]);
+    }
+
+    #[test]
+    fn clients_of_another_address_or_mode_are_not_forgotten() {
+        let old = config(&[service("a", 1, A, ""), service("b", 2, A, "")]);
+        let told = |new: &Config| {
+            let found = changes(&old, new);
+            (found.lost_endpoints, found.ended_services)
+        };
+        let of = |a: &str| config(&[a.to_owned(), service("b", 2, A, "")]);
+        let (lost, ended) = (vec!["a 203.0.113.1:80 tcp".to_owned()], vec!["a".to_owned()]);
+        assert_eq!(told(&of(&service("a", 3, A, ""))), (lost.clone(), ended.clone()));
+        let port = service("a", 1, A, "").replace("port = 80", "port = 81");
+        assert_eq!(told(&of(&port)), (lost, ended.clone()));
+        // A range that has the old port serves its clients on; their flows are another service's.
+        let range = service("a", 1, A, "").replace("port = 80", "port = \"80-90\"");
+        assert_eq!(told(&of(&range)), (Vec::new(), ended.clone()));
+        let mode = service("a", 1, A, "forward = \"dsr-l2\"");
+        assert_eq!(told(&of(&mode)), (Vec::new(), ended));
+        assert_eq!(told(&of(&service("new", 1, AB, ""))), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn a_new_backend_takes_its_share_of_the_ring_alone() {
+        let old = config(&[service("a", 1, AB, ""), service("b", 2, AB, "")]);
+        let three = format!("{AB}, {{ address = \"10.0.0.4\" }}");
+        let new = config(&[service("a", 1, &three, ""), service("b", 2, AB, "")]);
+        let found = changes(&old, &new);
+        assert_eq!(found.backends.len(), 1);
+        assert_eq!(
+            (found.backends[0].change, found.backends[0].weight_after),
+            (What::Added, Some(1))
+        );
+        assert_eq!(found.rings.len(), 1, "{:?}", found.rings);
+        let RingChange { moved_slots, slots, .. } = found.rings[0];
+        // A third, and little more.
+        assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
+        // Nobody has looked for the new one yet, so they do not move at once.
+        let (mut found, before) = (found, Roster::new(&old));
+        found.note(before.follow(&new).idle_beside(&before));
+        assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
+        assert_eq!(found.no_traffic_yet[0].address, "10.0.0.4");
+        assert!(found.no_traffic_yet[0].reason.contains("has not been looked up"), "{found:?}");
+        found.note(before.idle_beside(&before));
+        assert!(!found.rings[0].once_up && found.no_traffic_yet.is_empty());
+    }
+
+    #[test]
+    fn weights_move_slots_and_nobody_goes() {
+        let old = config(&[service("a", 1, AB, "")]);
+        let drained = AB.replacen(" }", ", weight = 0 }", 1);
+        let new = config(&[service("a", 1, &drained, "")]);
+        let found = changes(&old, &new);
+        assert_eq!(
+            (found.backends[0].weight_before, found.backends[0].weight_after),
+            (Some(1), Some(0))
+        );
+        assert!((32_700..32_800).contains(&found.rings[0].moved_slots), "{:?}", found.rings);
+        let renamed = changes(&old, &config(&[service("new", 1, &drained, "")]));
+        assert_eq!(renamed.rings.len(), 1, "{renamed:?}");
+        assert_eq!(renamed.rings[0].service, "new");
+        assert!(Step { old: &old, new: &new }.gone().is_empty(), "flows stay");
+        let mode = config(&[service("a", 1, AB, "forward = \"dsr-l2\"")]);
+        assert_eq!(Step { old: &old, new: &mode }.gone().len(), 2, "nat flows do not go on by dsr");
+    }
+}
