@@ -17,7 +17,7 @@ test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
 
 fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
-	@$(CARGO) build --quiet --package ringway-fuzz
+	@$(CARGO) build --quiet --workspace --bin ringway-fuzz
 	@packaging/as-root target/debug/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
 
 test-kernels: ## Every program and packet table on Debian's stock kernels, in QEMU
