@@ -1,0 +1,103 @@
+//! Ways on made-up routes and neighbours.
+
+use ringway_host::links::VlanTag;
+
+use super::*;
+
+fn link(ifindex: u32, below: Option<(u32, u16, u16)>) -> Link {
+    let mut link: Link = serde_json::from_value(serde_json::json!({
+        "ifindex": ifindex, "name": format!("if{ifindex}"), "mtu": 1500, "loopback": false,
+        "up": true, "carrier": true, "operstate": "up", "rx_queues": 1, "tx_queues": 1,
+        "lower_elsewhere": false, "xdp": [], "kind": null, "mac": null, "master": null,
+        "lower": below.map(|(lower, ..)| lower),
+    }))
+    .unwrap();
+    link.vlan = below.map(|(_, protocol, id)| VlanTag { protocol, id });
+    link
+}
+
+fn ours(slot: u32, ifindex: u32) -> Interface {
+    Interface {
+        slot,
+        name: format!("if{ifindex}"),
+        ifindex,
+        mac: [2; 6],
+        alt_mac: None,
+        mtu: 1500,
+        redirect: false,
+        layer3: false,
+        vlan: None,
+    }
+}
+
+#[test]
+fn an_interface_is_who_we_are_on_else_who_has_its_name() {
+    let names = ["if1", "if2"].map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
+    let slots = Slots::assign(&names, &[], |_| None);
+    let named = |ifindex, name: &str| {
+        let mut link = link(ifindex, None);
+        (link.name, link.mac) = (name.to_owned(), Some(Mac([2; 6])));
+        link
+    };
+    let look = |known: &[(u32, u32)], all: &[Link]| {
+        let found = find(&slots, &known.iter().copied().collect(), all);
+        let indexes = found.interfaces.iter().map(|i| (i.slot, i.ifindex)).collect::<Vec<_>>();
+        (indexes, found.renamed)
+    };
+    let all = [named(1, "if1"), named(2, "wan"), named(3, "if2")];
+    let renamed = vec![("if2".to_owned(), "wan".to_owned())];
+    assert_eq!(look(&[(0, 1), (1, 2)], &all), (vec![(0, 1), (1, 2)], renamed));
+    // Where we are not any more, the name counts; and where nobody has it, there is none.
+    assert_eq!(look(&[(0, 1)], &all), (vec![(0, 1), (1, 3)], vec![]));
+    assert_eq!(look(&[(0, 1)], &all[..2]), (vec![(0, 1)], vec![]));
+    // Made anew: another index.
+    assert_eq!(look(&[(0, 7), (1, 2)], &all).0, [(0, 1), (1, 2)]);
+}
+
+#[test]
+fn without_a_carrier_an_interface_is_cut_off_as_one_that_is_down() {
+    let names = ["if1", "if2", "if3"];
+    let names = names.map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
+    let all: Vec<Link> = [(1, true, true), (2, true, false), (3, false, false)]
+        .map(|(ifindex, up, carrier)| Link {
+            up,
+            carrier,
+            mac: Some(Mac([2; 6])),
+            ..link(ifindex, None)
+        })
+        .into();
+    let found = find(&Slots::assign(&names, &[], |_| None), &HashMap::new(), &all);
+    assert_eq!(
+        (found.no_carrier.as_slice(), found.down.as_slice()),
+        (&["if2".into()][..], &["if3".into()][..])
+    );
+    assert!(!found.is_cut_off("if1") && found.is_cut_off("if2") && found.is_cut_off("if3"));
+}
+
+#[test]
+fn vlan_devices_upon_our_interfaces() {
+    let all = [
+        link(1, None),
+        link(2, Some((1, 0x8100, 100))),
+        link(3, Some((1, 0x88a8, 7))),
+        link(4, Some((3, 0x8100, 200))),
+        link(5, Some((4, 0x8100, 300))),
+        link(6, None),
+        link(7, Some((6, 0x8100, 100))),
+    ];
+    let mut interfaces = vec![ours(0, 1), ours(5, 2), ours(6, 4), ours(7, 5), ours(8, 7)];
+    find_vlans(&mut interfaces, &all);
+    let found: Vec<_> =
+        interfaces.into_iter().map(|i| i.vlan.map(|v| (v.device, v.tags))).collect();
+    assert_eq!(
+        found,
+        [
+            None,
+            Some((0, vec![(0x8100, 100)])),
+            Some((0, vec![(0x88a8, 7), (0x8100, 200)])),
+            // Three tags; and one whose device below is not ours: met on itself.
+            None,
+            None,
+        ]
+    );
+}
