@@ -16,13 +16,11 @@ use ringway_abi::raw::{
 use ringway_abi::{addr_from_words, addr_to_words};
 
 use crate::attach::{Attached, Mode, XdpMode, create, query};
+use crate::holder::DECAP;
 use crate::link::XdpLink;
 use crate::map::{self, map_error};
 use crate::pins::{encode, pin_error};
 use crate::{Error, Result, load, log, probe};
-
-/// Name of the program, as `ip link` and `bpftool` show it.
-pub(crate) const NAME: &str = "ringway_decap";
 
 /// What an address of this host is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +51,7 @@ impl Decap {
         log::install();
         probe::probe()?.require()?;
         let (program, [addresses, ledger]) =
-            load::load_decap(NAME, &gue_port.to_be_bytes(), ["addresses", "ledger"], ledger)?;
+            load::load_decap(DECAP, &gue_port.to_be_bytes(), ["addresses", "ledger"], ledger)?;
         Ok(Self { program, addresses, ledger, known: BTreeMap::new(), link: None })
     }
 
@@ -243,7 +241,7 @@ pub struct DecapState {
 pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
     let on = query(iface, ifindex)?;
     let Some(id) = on.any() else { return Ok(None) };
-    if crate::program_name(id).as_deref() != Some(NAME) {
+    if crate::program_name(id).as_deref() != Some(DECAP) {
         return Ok(None);
     }
     let absent = |name: &str| Error::Content {

@@ -2,70 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use libbpf_rs::ErrorKind;
+use ringway_abi::Slot;
 use ringway_abi::raw::{
-    RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_REDIRECT, RW_MAX_BACKENDS, RW_MAX_IFACES,
-    rw_daemon, rw_iface, rw_vlan_key,
+    RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_REDIRECT, RW_MAX_IFACES, rw_daemon, rw_iface,
+    rw_vlan_key,
 };
-use ringway_abi::{Slot, flow_buckets, index_buckets, track_buckets};
 
 use crate::link::XdpLink;
-use crate::load::{FlowSizes, Programs, load_root};
+use crate::load::{Programs, load_root};
 use crate::map::{self, Maps};
 use crate::open::{self, Opened};
-use crate::pins::{DEFAULT_BPFFS, Pins};
+use crate::options::Options;
+use crate::pins::Pins;
 use crate::rings::Retiring;
 use crate::rows::{Existing, Rows};
 use crate::{Error, Result, View, log, losses, probe};
-
-/// A table of this size costs a megabyte, and its counters as much per CPU.
-const LEAST_BACKENDS: u32 = 16_384;
-
-/// How to open a gateway.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Name of the node: the directory its pins live in.
-    pub node: String,
-    /// Where bpffs is, or is to be mounted.
-    pub bpffs: PathBuf,
-    /// Flows to make room for. Rounded up; ignored when pinned tables are taken over.
-    pub flows: u32,
-    /// Tracked flows of dsr services to make room for. The same.
-    pub tracked: u32,
-    /// Backends to make room for, all services together, at most `RW_MAX_BACKENDS`. The same.
-    pub backends: u32,
-    /// Pin everything, so that traffic outlives this process. Without, all of it ends with the
-    /// [`Gateway`] and nothing is taken over (tests).
-    pub pin: bool,
-}
-
-impl Options {
-    pub(crate) fn sizes(&self) -> FlowSizes {
-        FlowSizes {
-            flow_buckets: flow_buckets(self.flows),
-            index_buckets: index_buckets(self.flows),
-            track_buckets: track_buckets(self.tracked.max(1)),
-            backends: self.backends.next_power_of_two().clamp(LEAST_BACKENDS, RW_MAX_BACKENDS),
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            node: String::new(),
-            bpffs: DEFAULT_BPFFS.into(),
-            flows: 1 << 20,
-            tracked: 1 << 20,
-            backends: 0,
-            pin: true,
-        }
-    }
-}
 
 /// An interface to balance on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -51,12 +51,15 @@ impl Holder {
     }
 }
 
+/// Name of the program that opens tunnels, as `ip link` and `bpftool` show it.
+pub(crate) const DECAP: &str = "ringway_decap";
+
 /// Finds out who holds a program by its id; `None` when this process may not look.
 pub fn holder(bpffs: &Path, program: u32) -> Option<Holder> {
     if let Some(node) = node_of(bpffs, program).ok()? {
         return Some(Holder::Node(node));
     }
-    if crate::program_name(program).as_deref() == Some(crate::decap::NAME) {
+    if crate::program_name(program).as_deref() == Some(DECAP) {
         return Some(Holder::Decap);
     }
     if !probe::may_list_links() {

@@ -8,7 +8,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObjec
 
 use crate::log;
 use crate::map::{Maps, map_error};
-use crate::upgrade::{Shape, shape_of};
+use crate::shape::{Shape, shape_of, wanted_shape};
 use crate::{Error, Result};
 
 /// An object file as the build made it, aligned as its 64-bit fields want it.
@@ -351,25 +351,17 @@ fn share(
 
 /// The number of entries may differ: a pinned table keeps its size.
 fn check_same(name: &str, wanted: &OpenMapMut<'_>, found: &MapHandle) -> Result<()> {
-    match shape_of(found).unfit(&shape(wanted)) {
+    match shape_of(found).unfit(&wanted_shape(wanted)) {
         None => Ok(()),
         Some(detail) => Err(Error::PinnedMap { map: name.to_owned(), detail }),
-    }
-}
-
-fn shape(map: &OpenMapMut<'_>) -> Shape {
-    Shape {
-        kind: map.map_type(),
-        key: map.key_size(),
-        value: map.value_size(),
-        entries: map.max_entries(),
     }
 }
 
 /// Every table that [`load_gateway`] would make, by name.
 pub(crate) fn shapes(sizes: FlowSizes) -> Result<BTreeMap<String, Shape>> {
     let mut open = open_gateway(sizes)?;
-    let named = open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), shape(&map)));
+    let named =
+        open.maps_mut().map(|map| (map.name().to_string_lossy().into_owned(), wanted_shape(&map)));
     Ok(named.filter(|(name, _)| Maps::NAMES.contains(&name.as_str())).collect())
 }
 

@@ -94,3 +94,20 @@ pub(crate) fn info(program: impl AsFd) -> io::Result<sys::bpf_prog_info> {
     };
     check(ret).map(|_| info)
 }
+
+/// What a program returns that looks at no packet. The kernel wants one nevertheless.
+pub(crate) fn result_of(program: BorrowedFd<'_>) -> crate::Result<u32> {
+    let ethernet = [0u8; 14];
+    let mut opts = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+        data_in: ethernet.as_ptr().cast(),
+        data_size_in: ethernet.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the frame outlives the call; the kernel writes to `opts` alone.
+    let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
+    match ret {
+        0.. => Ok(opts.retval),
+        _ => Err(crate::Error::TestRun { source: io::Error::from_raw_os_error(-ret) }),
+    }
+}

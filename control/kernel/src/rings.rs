@@ -14,7 +14,7 @@ use ringway_plan::tables::{Pair, RingRow};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::map::{self, Maps, map_error};
-use crate::{Error, Result, load, testrun};
+use crate::{Error, Result, load, program};
 
 /// Rings that may wait to be taken away: 131 kB each.
 const MOST_WAITING: usize = 128;
@@ -176,7 +176,7 @@ impl Reader {
 
     fn read(&self, id: u32) -> Result<Option<RingRow>> {
         map::put(&self.wanted, &0u32, &id)?;
-        let Some(count) = testrun::result_of(self.program.as_fd())?.checked_sub(1) else {
+        let Some(count) = program::result_of(self.program.as_fd())?.checked_sub(1) else {
             return Ok(None);
         };
         let bytes = self.slots.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);

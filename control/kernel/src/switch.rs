@@ -8,10 +8,10 @@ use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_settings};
 use ringway_plan::tables::{RingRow, Tables};
 
 use crate::Result;
+use crate::delta::{Applied, changed, gone};
 use crate::map::{self, Maps};
 use crate::rings::{self, Retiring};
 use crate::rows::{KeyBytes, Rows};
-use crate::tables::{Applied, changed, gone};
 
 /// Rings put in place, and left, at once.
 const BATCH: usize = 128;

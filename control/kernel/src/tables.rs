@@ -14,6 +14,7 @@ use ringway_abi::raw::{
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::delta::{Applied, changed, gone};
 use crate::gateway::Gateway;
 use crate::map::{self, Maps};
 use crate::members::Members;
@@ -22,28 +23,6 @@ use crate::{Error, Result, rings, switch};
 
 /// As many as a slot can name.
 const MAX_PAIRS: usize = (RW_NO_MEMBER - RW_MAX_MEMBERS) as usize;
-
-/// What [`Gateway::apply`] changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
-    /// Service and address entries written.
-    pub services: usize,
-    /// Backends written.
-    pub backends: usize,
-    /// Rings swapped.
-    pub rings: usize,
-    /// Entries, backends and rings removed.
-    pub removed: usize,
-    /// nat pool, addresses or timeouts changed.
-    pub settings: bool,
-}
-
-impl Applied {
-    /// Nothing had to be changed.
-    pub fn is_unchanged(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 impl Gateway {
     /// Makes the tables hold this. Idempotent; writes only what differs from the last time, or
@@ -118,14 +97,6 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     Ok(removed)
 }
 
-/// Entries to write: new or different.
-pub(crate) fn changed<'a, K: Ord, V: PartialEq>(
-    have: &'a BTreeMap<K, V>,
-    want: &'a BTreeMap<K, V>,
-) -> impl Iterator<Item = (&'a K, &'a V)> {
-    want.iter().filter(|(key, value)| have.get(key) != Some(value))
-}
-
 /// What each index has and should have. Both ascend by index.
 fn both<'a>(
     have: &'a [(u32, rw_backend)],
@@ -139,14 +110,6 @@ fn both<'a>(
         let new = want.next_if(|(i, _)| *i == index).map(|(_, row)| row);
         Some((index, old, new))
     })
-}
-
-/// Keys that are not wanted any more.
-pub(crate) fn gone<'a, K: Ord, V>(
-    have: &'a BTreeMap<K, V>,
-    want: &'a BTreeMap<K, V>,
-) -> impl Iterator<Item = &'a K> {
-    have.keys().filter(|key| !want.contains_key(key))
 }
 
 fn write_changed<V>(map: &MapHandle, have: &BTreeMap<u32, V>, want: &BTreeMap<u32, V>) -> Result<()>

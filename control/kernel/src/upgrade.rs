@@ -9,37 +9,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use libbpf_rs::{MapCore, MapHandle, MapType};
 use ringway_abi::raw::RW_LAYOUT;
 
-use crate::gateway::Options;
 use crate::map::Maps;
 use crate::open::{Orphan, find_orphan};
+use crate::options::Options;
 use crate::pins::Pins;
+use crate::shape::{Shape, shape_of};
 use crate::{Error, Result, load, log, map, probe};
-
-/// What a table is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Kind of the map.
-    pub kind: MapType,
-    /// Bytes of a key.
-    pub key: u32,
-    /// Bytes of a value; 0 in an object: whatever the kernel makes of it.
-    pub value: u32,
-    /// Entries.
-    pub entries: u32,
-}
-
-impl Shape {
-    /// Why a table of this shape cannot stand in for a `wanted` one. Their sizes may differ.
-    pub(crate) fn unfit(&self, wanted: &Shape) -> Option<String> {
-        let of = |shape: &Shape| (shape.kind, shape.key, shape.value);
-        // Maps of maps and of programs hold descriptors: the object leaves their sizes open.
-        if of(self) == of(wanted) || (self.kind == wanted.kind && wanted.value == 0) {
-            return None;
-        }
-        let (have, want) = (of(self), of(wanted));
-        Some(format!("type, key and value size {have:?} instead of {want:?}"))
-    }
-}
 
 /// What becomes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,16 +202,6 @@ fn pinned(pins: &Pins) -> Result<BTreeMap<String, Pinned>> {
 fn is_map(map: &MapHandle) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{}", map.as_fd().as_raw_fd()));
     link.is_ok_and(|to| to.to_string_lossy().contains("bpf-map"))
-}
-
-/// What a map is made of.
-pub(crate) fn shape_of(map: &impl MapCore) -> Shape {
-    Shape {
-        kind: map.map_type(),
-        key: map.key_size(),
-        value: map.value_size(),
-        entries: map.max_entries(),
-    }
 }
 
 /// The first word of the settings; `None` where there is none.
