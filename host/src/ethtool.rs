@@ -98,6 +98,16 @@ pub struct Channels {
     pub max_rx: u32,
     /// Most transmit queues, combined ones included.
     pub max_tx: u32,
+    /// Both kinds are counted and set apart, as on veth, and not combined.
+    #[serde(default)]
+    pub apart: bool,
+}
+
+impl Channels {
+    /// What `ethtool -L` calls receive queues there.
+    pub fn word(&self) -> &'static str {
+        if self.apart { "rx" } else { "combined" }
+    }
 }
 
 /// Who drives the interface (`ethtool -i`).
@@ -240,6 +250,7 @@ impl Ethtool {
                 tx: raw.tx + raw.combined,
                 max_rx: raw.max_rx + raw.max_combined,
                 max_tx: raw.max_tx + raw.max_combined,
+                apart: raw.combined == 0 && raw.rx > 0,
             })),
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
             Err(source) => Err(failed("reading the queue counts", interface, source)),

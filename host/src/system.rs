@@ -83,6 +83,34 @@ impl Host {
         })
     }
 
+    /// What the control groups of this process leave it of memory: the least of all of them, from its own to the root. None: they do
+    /// not limit it, or cannot be read.
+    pub fn memory_left(&self) -> Option<Left> {
+        let groups = self.source.read("/proc/self/cgroup").ok()?;
+        let limits = groups.lines().filter_map(MemoryGroup::of_line);
+        limits
+            .flat_map(|group| group.up())
+            .filter_map(|group| self.left(&group))
+            .min_by_key(|left| left.bytes)
+    }
+
+    /// Of one group.
+    fn left(&self, group: &MemoryGroup) -> Option<Left> {
+        let MemoryGroup { directory, files } = group;
+        let path = format!("{directory}/{}", files.limit);
+        let number = |path: &str| self.source.read(path).ok()?.parse::<u64>().ok();
+        // "max" is no number; without a limit version 1 has one beyond all memory.
+        let limit = number(&path).filter(|limit| *limit < UNLIMITED)?;
+        let used = number(&format!("{directory}/{}", files.used)).unwrap_or(0);
+        // Files that are cached make room, as they do for MemAvailable.
+        let statistics = self.source.read(&format!("{directory}/memory.stat")).unwrap_or_default();
+        let cached = statistics
+            .lines()
+            .find_map(|line| line.strip_prefix(files.cached)?.trim().parse().ok());
+        let used = used.saturating_sub(cached.unwrap_or(0));
+        Some(Left { bytes: limit.saturating_sub(used), limit: path })
+    }
+
     /// Huge pages by size, smallest first.
     pub fn huge_pages(&self) -> Result<Vec<HugePages>> {
         const DIRECTORY: &str = "/sys/kernel/mm/hugepages";
@@ -121,6 +149,70 @@ impl Host {
     /// there. (Comparing with /proc/1 would mistake a container's own init for the machine's, and needs rights.)
     pub fn first_network_namespace(&self) -> bool {
         self.source.exists("/proc/sys/net/core/netdev_max_backlog")
+    }
+}
+
+/// What a control group leaves of memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// Of its limit, what is not in use.
+    pub bytes: u64,
+    /// The file that the limit stands in.
+    pub limit: String,
+}
+
+/// Version 1 counts pages in a signed number of bytes (PAGE_COUNTER_MAX, include/linux/page_counter.h).
+const UNLIMITED: u64 = 1 << 62;
+
+/// A control group that may limit memory.
+#[derive(Clone)]
+struct MemoryGroup {
+    directory: String,
+    files: &'static MemoryFiles,
+}
+
+/// What they are called.
+struct MemoryFiles {
+    root: &'static str,
+    limit: &'static str,
+    used: &'static str,
+    /// With the blank behind it.
+    cached: &'static str,
+}
+
+const VERSION_1: MemoryFiles = MemoryFiles {
+    root: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    cached: "total_inactive_file ",
+};
+const VERSION_2: MemoryFiles = MemoryFiles {
+    root: "/sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    cached: "inactive_file ",
+};
+
+impl MemoryGroup {
+    /// A line of cgroups(7), `/proc/PID/cgroup`: hierarchy, controllers, path.
+    fn of_line(line: &str) -> Option<Self> {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (fields.next()?, fields.next()?);
+        let files = match controllers {
+            "" => &VERSION_2,
+            _ if controllers.split(',').any(|one| one == "memory") => &VERSION_1,
+            _ => return None,
+        };
+        Some(Self { directory: format!("{}{}", files.root, path.trim_end_matches('/')), files })
+    }
+
+    /// It, and those that it is in.
+    fn up(self) -> impl Iterator<Item = Self> {
+        std::iter::successors(Some(self), |group| {
+            let (directory, _) = group.directory.rsplit_once('/')?;
+            let inside = directory.starts_with(group.files.root);
+            inside.then(|| Self { directory: directory.into(), files: group.files })
+        })
     }
 }
 
@@ -168,6 +260,42 @@ mod tests {
         assert_eq!(meminfo(text, "MemAvailable"), Some(102_400));
         assert_eq!(meminfo(text, "Mem"), None);
         assert_eq!(meminfo(text, "HugePages_Total"), None);
+    }
+
+    #[test]
+    fn the_least_that_control_groups_leave() {
+        let left = |files: &[(&str, &str)]| {
+            let files = files.iter().map(|(path, text)| ((*path).into(), (*text).into()));
+            let left = Host::captured(std::sync::Arc::new(files.collect())).memory_left();
+            left.map(|left| (left.bytes, left.limit))
+        };
+        let own = ("/proc/self/cgroup", "0::/a.slice/b.scope");
+        let (a, b) =
+            ("/sys/fs/cgroup/a.slice/memory.max", "/sys/fs/cgroup/a.slice/b.scope/memory.max");
+        assert_eq!(left(&[]), None);
+        assert_eq!(left(&[own, (a, "max"), (b, "max")]), None);
+        assert_eq!(left(&[own, (a, "max"), (b, "5000")]), Some((5000, b.into())));
+        assert_eq!(left(&[own, (a, "4000"), (b, "5000")]), Some((4000, a.into())));
+        let (used, statistics) = (
+            "/sys/fs/cgroup/a.slice/b.scope/memory.current",
+            "/sys/fs/cgroup/a.slice/b.scope/memory.stat",
+        );
+        let cached = (statistics, "anon 1\ninactive_file 300\nactive_file 7");
+        assert_eq!(left(&[own, (b, "5000"), (used, "800")]), Some((4200, b.into())));
+        assert_eq!(left(&[own, (b, "5000"), (used, "800"), cached]), Some((4500, b.into())));
+        assert_eq!(left(&[own, (b, "5000"), (used, "6000")]), Some((0, b.into())));
+        // In a container its own group is the root of what it sees.
+        let root = "/sys/fs/cgroup/memory.max";
+        assert_eq!(left(&[("/proc/self/cgroup", "0::/"), (root, "7")]), Some((7, root.into())));
+        // Version 1, beside an empty version 2.
+        let both = ("/proc/self/cgroup", "5:cpu:/x\n4:memory,hugetlb:/c\n0::/");
+        let (c, root) = (
+            "/sys/fs/cgroup/memory/c/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        );
+        let none = (root, "9223372036854771712");
+        assert_eq!(left(&[both, none]), None);
+        assert_eq!(left(&[both, none, (c, "900")]), Some((900, c.into())));
     }
 
     #[test]

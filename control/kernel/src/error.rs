@@ -138,8 +138,8 @@ pub enum Error {
     },
     /// More rules than the steering program takes.
     #[error(
-        "{found} rules are more than the {limit} that choose packets (icmp counts twice); \
-         name prefixes and ranges of ports instead"
+        "--only: {found} rules, and the program that chooses packets takes {limit} (icmp is two, for IPv4 and IPv6); \
+         make one of several, by ranges of ports and prefixes: `--only udp:4242-4250@10.0.0.0/24`"
     )]
     TooManyRules {
         /// How many.

@@ -21,6 +21,14 @@ pub struct Steer {
 }
 
 impl Steer {
+    /// Whether it takes so many rules: to be asked before anything is opened.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRules`].
+    pub fn check(only: &[Only]) -> Result<()> {
+        table(only, &[]).map(drop)
+    }
+
     /// Loads it. No rule: all packets come to user space. `drop`: queues whose packets are dropped and counted once their socket is gone;
     /// those of others go to the kernel then. `frags`: packets of several buffers, too.
     ///

@@ -23,7 +23,7 @@ pub enum EngineError {
     Umem(#[from] UmemError),
     /// The machine has no memory for so many frames.
     #[error(
-        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available: ask for fewer, up to \
+        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available{under}: ask for fewer, up to \
          `--frames {possible}` for each worker"
     )]
     NoMemory {
@@ -35,6 +35,8 @@ pub enum EngineError {
         needed_mib: u64,
         /// MiB that the machine could give.
         available_mib: u64,
+        /// By whose limit, if it is not the machine's: " under " and its file.
+        under: String,
         /// Frames that each worker could have.
         possible: u64,
     },

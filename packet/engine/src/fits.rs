@@ -1,4 +1,4 @@
-//! Whether packet memory fits into the machine's: all of its pages are taken at once, and who takes more than there is gets killed
+//! Whether packet memory fits into the machine's, and into what its control groups let this process have: all of its pages are taken at once, and who takes more than there is gets killed
 //! without a word.
 
 use ringway_host::Host;
@@ -12,8 +12,11 @@ const LEFT: u64 = 16;
 /// Refuses what the machine has no memory for. Where it does not tell, nothing is refused.
 pub(crate) fn fits(host: &Host, config: &UmemConfig) -> Result<(), EngineError> {
     let needed = config.bytes()? as u64;
-    let Ok(memory) = host.memory() else { return Ok(()) };
-    let most = memory.available_bytes - memory.available_bytes / LEFT;
+    let machine = host.memory().ok().map(|memory| (memory.available_bytes, String::new()));
+    let group = host.memory_left().map(|left| (left.bytes, format!(" under {}", left.limit)));
+    let least = machine.into_iter().chain(group).min_by_key(|(bytes, _)| *bytes);
+    let Some((available_bytes, under)) = least else { return Ok(()) };
+    let most = available_bytes - available_bytes / LEFT;
     if needed <= most || has_huge_pages(host, config.pages, needed) {
         return Ok(());
     }
@@ -25,7 +28,8 @@ pub(crate) fn fits(host: &Host, config: &UmemConfig) -> Result<(), EngineError> 
         frames,
         chunk: config.chunk.bytes(),
         needed_mib: needed.div_ceil(1 << 20),
-        available_mib: memory.available_bytes >> 20,
+        available_mib: available_bytes >> 20,
+        under,
         possible: if per_worker >= 1000 { per_worker / 1000 * 1000 } else { per_worker },
     })
 }
@@ -73,6 +77,27 @@ mod tests {
         // What it says is possible is, and not much more.
         assert!(fits(&host, &config(possible as u32)).is_ok());
         assert!(fits(&host, &config(possible as u32 + 10_000)).is_err());
+    }
+
+    /// As of a container, or `systemd-run -p MemoryMax=`: what would be killed is refused.
+    #[test]
+    fn a_control_group_has_less_than_the_machine() {
+        let limit = "/sys/fs/cgroup/small/memory.max";
+        let with = |available_kb: u64, bytes: u64| {
+            let meminfo = format!("MemTotal: 24000000 kB\nMemAvailable: {available_kb} kB\n");
+            let files = [
+                ("/proc/meminfo".to_owned(), meminfo),
+                ("/proc/self/cgroup".to_owned(), "0::/small".to_owned()),
+                (limit.to_owned(), bytes.to_string()),
+            ];
+            Host::captured(Arc::new(files.into()))
+        };
+        let error = fits(&with(20 << 20, 64 << 20), &config(100_000)).unwrap_err().to_string();
+        assert!(error.contains(&format!("64 MiB are available under {limit}: ask")), "{error}");
+        assert!(fits(&with(20 << 20, 64 << 20), &config(16_384)).is_ok());
+        assert!(fits(&with(20 << 20, 1 << 30), &config(100_000)).is_ok());
+        let error = fits(&with(60 << 10, 1 << 30), &config(100_000)).unwrap_err().to_string();
+        assert!(error.contains("60 MiB are available: ask"), "{error}");
     }
 
     #[test]

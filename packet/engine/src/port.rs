@@ -82,6 +82,8 @@ pub struct Obtained {
     pub native: bool,
     /// Whether the driver puts packets into the UMEM itself.
     pub zero_copy: bool,
+    /// Whether it was asked for as slow as it is: behind the driver, or with copies.
+    pub chosen: bool,
     /// Whether packets may be longer than a frame.
     pub several_frames: bool,
     /// What the driver can do; none where the kernel does not tell.

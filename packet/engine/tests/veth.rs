@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ringway_engine::apps::{Host, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
 use ringway_engine::{App, Control, Engine, EngineConfig, Predecessor, Report, WorkerConfig};
-use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth, wait_until};
+use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_wire::Mac;
 use ringway_xsk::UmemConfig;
 
@@ -19,9 +19,19 @@ const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 /// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums finished, since nobody else
 /// finishes them.
 fn client(name: &str, address: &str, ours: &Namespace, our_name: &str) -> Namespace {
+    client_with(name, address, ours, our_name, &VethOptions::default())
+}
+
+fn client_with(
+    name: &str,
+    address: &str,
+    ours: &Namespace,
+    our_name: &str,
+    options: &VethOptions,
+) -> Namespace {
     let client = Namespace::new(name).unwrap();
     let ends = (End::new(&client, "eth0").address(address), End::new(ours, our_name));
-    veth(&ends.0, &ends.1, &VethOptions::default()).unwrap();
+    veth(&ends.0, &ends.1, options).unwrap();
     let status =
         client.command("ethtool").args(["-K", "eth0", "tx", "off"]).output().unwrap().status;
     assert!(status.success());
@@ -111,6 +121,71 @@ fn the_kernel_gets_its_datagrams_back() {
         }
         ends(engine);
     }
+}
+
+/// As long as the MTU lets them be, whatever the size of a frame.
+#[test]
+fn jumbo_packets_are_answered() {
+    if !root_or_skip("jumbo_packets_are_answered") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let jumbo = VethOptions { mtu: 9000, ..VethOptions::default() };
+    let client = client_with("client", "10.8.0.2/24", &ours, "eth0", &jumbo);
+    let host = || Host::new(MAC, ["10.8.0.1".parse().unwrap()]);
+    let engine = engine(&ours, &["af_xdp:eth0:0"], move || UdpEcho::new(host(), 7));
+    if !engine.obtained()[0].several_frames {
+        skip(
+            "jumbo_packets_are_answered",
+            "this kernel's sockets take no packets of several frames",
+        );
+        return;
+    }
+    wait_until("an answer to a long ping", SOON, || {
+        let ping =
+            client.command("ping").args(["-c1", "-W1", "-Mdo", "-s8972", "10.8.0.1"]).output();
+        ping.unwrap().status.success()
+    })
+    .unwrap();
+    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    socket.connect("10.8.0.1:7").unwrap();
+    for len in [1800_usize, 5001, 8972] {
+        let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+        wait_until("its datagram back", SOON, || {
+            let mut back = [0; 9000];
+            socket.send(&bytes).unwrap();
+            socket.recv(&mut back).is_ok_and(|len| back[..len] == bytes)
+        })
+        .unwrap_or_else(|e| panic!("{len}: {e}"));
+    }
+    ends(engine);
+}
+
+/// What no number of frames has room for is not there for the app, and counted.
+#[test]
+fn packets_that_are_cut() {
+    if !root_or_skip("packets_that_are_cut") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let longest = VethOptions { mtu: 65_535, ..VethOptions::default() };
+    let client = client_with("client", "10.8.0.2/24", &ours, "eth0", &longest);
+    client.ip(&format!("neigh add 10.8.0.1 lladdr {MAC} dev eth0")).unwrap();
+    let engine = engine(&ours, &["af_packet:eth0"], Sink::default);
+    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0").unwrap()).unwrap();
+    socket.connect("10.8.0.1:7").unwrap();
+    for len in [40_000, 30_000, 50_000, 100] {
+        socket.send(&vec![0; len]).unwrap();
+    }
+    wait_until("two of them, and the others", SOON, || {
+        let port = engine.status().0.workers[0].ports[0].statistics;
+        port.too_long_packets == 2 && port.received_packets >= 2
+    })
+    .unwrap();
+    let packets = ends(engine).status.packets;
+    let consumed = packets.dropped.iter().find(|dropped| dropped.reason == "consumed");
+    assert_eq!(consumed.map(|dropped| dropped.packets), Some(packets.received_packets));
 }
 
 /// A kernel that has its NIC finish checksums sends over a veth, where there is no NIC.

@@ -34,6 +34,13 @@ impl Sum {
         Self(sum.wrapping_add(last))
     }
 
+    /// With bytes that lie at an odd place of what is summed up: behind an odd number of others (RFC 1071, section 2).
+    #[inline]
+    #[must_use]
+    pub fn with_odd(self, bytes: &[u8]) -> Self {
+        Self(self.0.wrapping_add(u64::from(Self::default().with(bytes).fold().swap_bytes())))
+    }
+
     /// Without these bytes, which were added before; an even number of them, at an even place.
     #[inline]
     #[must_use]
@@ -93,9 +100,9 @@ impl Pseudo {
         Self(Sum::default().with(&source.octets()).with(&destination.octets()))
     }
 
-    /// With a protocol number and the bytes of its header and payload.
+    /// Begins the sum over a header and its payload, of so many bytes together, with their protocol number.
     #[inline]
-    pub(crate) fn sum(self, protocol: u8, len: usize) -> Sum {
+    pub fn sum(self, protocol: u8, len: usize) -> Sum {
         self.0.with(&[0, protocol]).with(&(len as u32).to_be_bytes())
     }
 }

@@ -148,7 +148,7 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
     };
     dead.bury()?;
     wanted::say(work, &engine);
-    diagnose(engine.obtained(), engine.umem().room());
+    diagnose(work, engine.obtained(), engine.umem().room());
     if work.memory_map {
         eprint!("{}", inspect::memory_map(&Inspection::open(std::process::id())?)?);
     }
@@ -174,7 +174,7 @@ fn cpus(asked: Option<&Cpus>, workers: usize) -> anyhow::Result<Vec<Option<usize
 }
 
 /// What is known now of how well it will run.
-fn diagnose(obtained: &[Obtained], room_bytes: u32) {
+fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
     if obtained.is_empty() {
         return;
     }
@@ -183,6 +183,8 @@ fn diagnose(obtained: &[Obtained], room_bytes: u32) {
         number: obtained.queue,
         native: obtained.native,
         zero_copy: obtained.zero_copy,
+        chosen: obtained.chosen,
+        busy_poll: work.busy_poll.is_some(),
         several_frames: obtained.several_frames,
         room_bytes,
         driver: obtained.driver,

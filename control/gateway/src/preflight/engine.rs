@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use ringway_doctor::Program;
+use ringway_host::ethtool::Channels;
 use ringway_host::links::Link;
 use ringway_host::xdp_features::{self, Features};
 
@@ -21,6 +22,10 @@ pub struct Queue {
     pub native: bool,
     /// The driver puts packets into the program's memory itself.
     pub zero_copy: bool,
+    /// That it is generic, or copied, is what was asked for.
+    pub chosen: bool,
+    /// The driver is to work within the program's calls.
+    pub busy_poll: bool,
     /// Packets may be longer than a frame.
     pub several_frames: bool,
     /// Bytes of a packet that a frame has room for.
@@ -28,6 +33,9 @@ pub struct Queue {
     /// What its driver can do; none where the kernel does not tell.
     pub driver: Option<Features>,
 }
+
+/// Bytes of a frame, unless twice as many are asked for.
+const SMALL_FRAME: u32 = 2048;
 
 /// Ethernet's header, and a tag.
 const FRAMING: u32 = 18;
@@ -44,6 +52,7 @@ pub fn look(queues: &[Queue], facts: &Facts, report: &mut Report) {
         unread(&of_link().map(|queue| queue.number).collect(), facts, link, report);
         merged(first, facts, link, report);
         mtu(first, link, report);
+        busy_poll(first, facts, link, report);
         metadata(first, link, report);
         if link.kind.as_deref() == Some("veth") {
             far_end(facts, link, report);
@@ -58,6 +67,10 @@ fn copies(queue: &Queue, facts: &Facts, link: &Link, report: &mut Report) {
         _ if queue.zero_copy => {
             let reason = format!("zero-copy: driver {driver} puts packets where the program is");
             return report.ok("copy-mode", &link.name, reason);
+        }
+        (native, _) if queue.chosen => {
+            let how = if native { "copied" } else { "generic and copied" };
+            return report.ok("copy-mode", &link.name, format!("{how}, as it was asked for"));
         }
         (false, Some(features)) if features.native() => (
             State::Warn,
@@ -103,9 +116,28 @@ fn unread(read: &BTreeSet<u32>, facts: &Facts, link: &Link, report: &mut Report)
         "it has {count}, and {reads} is read here: what the NIC puts into {} goes to the kernel",
         list(unread)
     );
-    let fix =
-        format!("af_xdp:{0}:all reads all; or ethtool -L {0} combined {1}", link.name, read.len());
+    let mut fix = format!("af_xdp:{}:all reads all", link.name);
+    // Those above are what a driver gives up.
+    if let Some(channels) = facts.channels.get(&link.name)
+        && read.iter().copied().eq(0..read.len() as u32)
+    {
+        fix += &format!("; or {}", fewer(facts, link, channels, read.len()));
+    }
     report.push("queues", &link.name, State::Warn, reason, fix);
+}
+
+/// What leaves an interface so many receive queues.
+fn fewer(facts: &Facts, link: &Link, channels: &Channels, queues: usize) -> String {
+    let own = format!("ethtool -L {} {} {queues}", link.name, channels.word());
+    if link.kind.as_deref() != Some("veth") {
+        return own;
+    }
+    // drivers/net/veth.c, veth_set_channels: under XDP not fewer than the far end sends by.
+    let seen = machine(facts, Program::default());
+    let network = seen.network().ok();
+    let far = network.and_then(|network| seen.far_end(network.interface(&link.name)?).ok());
+    let far = far.and_then(|far| far.name).unwrap_or_else(|| "IFACE".into());
+    format!("at the far end ethtool -L {far} tx {queues}, and then {own}")
 }
 
 /// Packets that were put together are longer than any frame.
@@ -137,11 +169,49 @@ fn mtu(queue: &Queue, link: &Link, report: &mut Report) {
                 "{}: a frame has room for {room} bytes, and longer packets are dropped",
                 link.mtu
             );
-            let fix = format!("ip link set dev {} mtu {}", link.name, room - FRAMING);
+            let mut fix = format!("ip link set dev {} mtu {}", link.name, room - FRAMING);
+            if longest <= room + SMALL_FRAME && room < SMALL_FRAME {
+                fix = format!("start it with --frame-size 4096; or {fix}");
+            }
             return report.push("mtu", &link.name, State::Warn, reason, fix);
         }
     };
     report.ok("mtu", &link.name, reason);
+}
+
+/// Documentation/networking/napi.rst: without these the driver's interrupts go on beside the program's calls.
+fn busy_poll(queue: &Queue, facts: &Facts, link: &Link, report: &mut Report) {
+    if !queue.busy_poll {
+        return;
+    }
+    let name = &link.name;
+    let seen = machine(facts, Program::default());
+    let [defer, flush] = deferral(name).map(|path| seen.number(&path).ok());
+    let set = format!(
+        "echo 2 > /sys/class/net/{name}/napi_defer_hard_irqs; echo 200000 > /sys/class/net/{name}/gro_flush_timeout"
+    );
+    let (state, reason) = match (defer, flush) {
+        (Some(1..), Some(1..)) => {
+            return report.ok("busy-poll", name, "interrupts wait for the program's calls");
+        }
+        (Some(defer), Some(flush)) => (
+            State::Warn,
+            format!(
+                "interrupts do not wait for the program's calls: napi_defer_hard_irqs is {defer} and gro_flush_timeout {flush}"
+            ),
+        ),
+        _ => (
+            State::Unknown,
+            "whether interrupts wait for the program's calls cannot be read".into(),
+        ),
+    };
+    report.push("busy-poll", name, state, reason, set);
+}
+
+/// What of an interface has interrupts wait for busy polling.
+pub fn deferral(name: &str) -> [String; 2] {
+    ["napi_defer_hard_irqs", "gro_flush_timeout"]
+        .map(|file| format!("/sys/class/net/{name}/{file}"))
 }
 
 /// What a program could have from the driver beside packets.
@@ -199,7 +269,7 @@ fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_host::ethtool::{Channels, Offloads};
+    use ringway_host::ethtool::Offloads;
     use ringway_kernel::XdpFeatures;
 
     fn machine(change: impl FnOnce(&mut Facts, &mut Link)) -> Facts {
@@ -221,6 +291,8 @@ mod tests {
             number,
             native: true,
             zero_copy: true,
+            chosen: false,
+            busy_poll: false,
             several_frames: false,
             room_bytes: 1792,
             driver: Some(Features {
@@ -242,6 +314,43 @@ mod tests {
     #[test]
     fn all_is_well() {
         assert_eq!(found(&machine(|_, _| ()), &[queue(0)]), []);
+        // What was asked for is not advised against.
+        for native in [false, true] {
+            let chosen = Queue { native, zero_copy: false, chosen: true, ..queue(0) };
+            assert_eq!(found(&machine(|_, _| ()), &[chosen]), []);
+        }
+        let waits = machine(|facts, _| {
+            deferral("eth0").iter().for_each(|path| facts.files.put(path, "200"));
+        });
+        assert_eq!(found(&waits, &[Queue { busy_poll: true, ..queue(0) }]), []);
+    }
+
+    /// Fewer queues than the first ones cannot be had, and a veth has to be asked at its far end first.
+    #[test]
+    fn fewer_queues_by_driver() {
+        let channels = Channels { rx: 4, apart: true, ..Channels::default() };
+        let veth = machine(|facts, link| {
+            facts.channels.insert("eth0".into(), channels);
+            link.kind = Some("veth".into());
+        });
+        let queues = |facts: &Facts, read: &[u32]| {
+            let read: Vec<_> = read.iter().map(|number| queue(*number)).collect();
+            let found = found(facts, &read);
+            found.into_iter().find(|(check, _)| *check == "queues").unwrap().1
+        };
+        let said = queues(&veth, &[0, 1]);
+        assert!(
+            said.contains("at the far end ethtool -L IFACE tx 2, and then ethtool -L eth0 rx 2"),
+            "{said}"
+        );
+        let said = queues(&veth, &[1]);
+        assert!(said.ends_with("to do: af_xdp:eth0:all reads all"), "{said}");
+        let silent = machine(|facts, link| {
+            facts.channels.clear();
+            link.rx_queues = 4;
+        });
+        let said = queues(&silent, &[0]);
+        assert!(said.ends_with("to do: af_xdp:eth0:all reads all"), "{said}");
     }
 
     #[test]
@@ -269,7 +378,52 @@ mod tests {
                 "receive-offload",
                 "ethtool -K eth0 lro off",
             ),
-            (Box::new(|_, link| link.mtu = 9000), queue(0), "mtu", "mtu 1774"),
+            (
+                Box::new(move |facts, _| {
+                    facts.channels.insert("eth0".into(), channels(4));
+                }),
+                queue(0),
+                "queues",
+                "reads all; or ethtool -L eth0 combined 1",
+            ),
+            (
+                Box::new(|facts, link| {
+                    let channels = Channels { rx: 4, apart: true, ..Channels::default() };
+                    facts.channels.insert("eth0".into(), channels);
+                    link.kind = Some("gve".into());
+                }),
+                queue(0),
+                "queues",
+                "reads all; or ethtool -L eth0 rx 1",
+            ),
+            (
+                Box::new(|_, _| ()),
+                Queue { busy_poll: true, ..queue(0) },
+                "busy-poll",
+                "cannot be read\n  to do: echo 2 > /sys/class/net/eth0/napi_defer_hard_irqs; echo 200000 > /sys/class/net/eth0/gro_flush_timeout",
+            ),
+            (
+                Box::new(|facts, _| {
+                    let [defer, flush] = deferral("eth0");
+                    facts.files.put(&defer, "2");
+                    facts.files.put(&flush, "0");
+                }),
+                Queue { busy_poll: true, ..queue(0) },
+                "busy-poll",
+                "napi_defer_hard_irqs is 2 and gro_flush_timeout 0",
+            ),
+            (
+                Box::new(|_, link| link.mtu = 9000),
+                queue(0),
+                "mtu",
+                "to do: ip link set dev eth0 mtu 1774",
+            ),
+            (
+                Box::new(|_, link| link.mtu = 3800),
+                queue(0),
+                "mtu",
+                "start it with --frame-size 4096; or ip link",
+            ),
             (
                 Box::new(|facts, _| facts.features.clear()),
                 Queue { zero_copy: false, ..queue(0) },

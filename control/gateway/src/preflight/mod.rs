@@ -24,6 +24,7 @@ use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
 use ringway_doctor::Program;
+use ringway_host::Host;
 use serde::Serialize;
 
 pub use engine::Queue;
@@ -55,7 +56,13 @@ pub fn run_all(config: &Config) -> (Report, Program) {
 
 /// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
 pub fn of_queues(queues: &[Queue]) -> Report {
-    let (facts, mut report) = (Facts::of_devices(), Report::default());
+    let (mut facts, mut report) = (Facts::of_devices(), Report::default());
+    for queue in queues.iter().filter(|queue| queue.busy_poll) {
+        for path in engine::deferral(&queue.interface) {
+            let text = Host::live().source().read(&path);
+            text.into_iter().for_each(|text| facts.files.put(&path, text));
+        }
+    }
     engine::look(queues, &facts, &mut report);
     report
 }

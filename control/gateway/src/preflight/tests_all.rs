@@ -82,7 +82,7 @@ fn drivers_that_stop_for_a_program() {
 #[test]
 fn queues_for_sending() {
     let with = |driver: &str, rx: u32, max: u32| {
-        let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max };
+        let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max, apart: false };
         Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
     let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").fix;

@@ -115,7 +115,9 @@ impl Bid {
     }
 
     fn bid(&mut self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
+        let several = packet.frames() > 1;
         let shorter = match datagram::find(packet, &self.host, self.port)? {
+            Found::Datagram(_) if several => return Err(Reason::SeveralFrames),
             Found::Datagram(mut datagram) => {
                 let answer = self.answer(datagram.payload)?;
                 datagram.answer(answer.as_bytes())?

@@ -6,8 +6,8 @@ use ringway_wire::{
 };
 use ringway_xsk::Packet;
 
-use super::Host;
 use super::host::{is_host, turn_v4, turn_v6};
+use super::{Host, long};
 use crate::reason::Reason;
 
 /// A datagram that was sent to us, whole and undamaged.
@@ -32,7 +32,7 @@ pub(crate) fn find<'a>(
     port: u16,
 ) -> Result<Found<'a>, Reason> {
     if packet.frames() > 1 {
-        return Err(Reason::SeveralFrames);
+        return find_long(packet, host, port);
     }
     let Frame { ethernet, ethertype, payload, .. } = Frame::parse(packet.data_mut())?;
     if ethernet.destination != host.mac() || !matches!(ethertype, ethertype::IPV4 | ethertype::IPV6)
@@ -47,24 +47,55 @@ pub(crate) fn find<'a>(
     Ok(Found::Datagram(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
 }
 
+/// The same of a packet of several frames. Of the datagram's payload only what is in the first is there.
+#[cold]
+fn find_long<'a>(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Found<'a>, Reason> {
+    let (to, ip) = long::parse(packet)?;
+    if to != host.mac() || ip.protocol != protocol::UDP {
+        return Ok(Found::Other);
+    }
+    check_ends(&ip, host)?;
+    let udp = Udp::parse_partial(ip.payload)?.header;
+    if usize::from(udp.length.get()) != long::payload_len(packet, &ip) {
+        return Err(Reason::MalformedUdp);
+    }
+    let checksum = match udp.checksum.get() {
+        0 => UdpChecksum::None,
+        _ if long::checksum_is_right(packet, &ip) => UdpChecksum::Right,
+        _ => UdpChecksum::Wrong,
+    };
+    check_udp(&ip, checksum, udp.destination.get(), port)?;
+    let Frame { ethernet, payload, .. } = Frame::parse(packet.data_mut())?;
+    let Ip { header: ip, payload, .. } = Ip::parse_partial(payload)?;
+    let view = Udp::parse_partial(payload)?;
+    Ok(Found::Datagram(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
+}
+
 fn is_ours(ip: &Ip<&[u8]>, host: &Host, port: u16) -> Result<bool, Reason> {
     if ip.protocol != protocol::UDP {
         return Ok(false);
     }
+    check_ends(ip, host)?;
+    let udp = Udp::parse(ip.payload)?;
+    check_udp(ip, udp.verify(ip.pseudo()), udp.header.destination.get(), port)?;
+    Ok(true)
+}
+
+fn check_ends(ip: &Ip<&[u8]>, host: &Host) -> Result<(), Reason> {
     if !host.has(ip.destination()) {
         return Err(Reason::OtherAddress);
     }
     host.check(ip)?;
-    if !is_host(ip.source()) {
-        return Err(Reason::BadSource);
-    }
-    let udp = Udp::parse(ip.payload)?;
-    match udp.verify(ip.pseudo()) {
+    if is_host(ip.source()) { Ok(()) } else { Err(Reason::BadSource) }
+}
+
+fn check_udp(ip: &Ip<&[u8]>, checksum: UdpChecksum, to: u16, port: u16) -> Result<(), Reason> {
+    match checksum {
         UdpChecksum::Wrong => Err(Reason::BadChecksum),
         // RFC 8200, section 8.1.
         UdpChecksum::None if matches!(ip.header, IpHeader::V6(_)) => Err(Reason::BadChecksum),
-        _ if udp.header.destination.get() != port => Err(Reason::OtherProtocol),
-        _ => Ok(true),
+        _ if to != port => Err(Reason::OtherProtocol),
+        _ => Ok(()),
     }
 }
 

@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ringway_wire::{
     Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv6, Mac,
-    U16, Vlan, checksum, ethertype, nd, protocol,
+    Sum, U16, Vlan, checksum, ethertype, nd, protocol,
 };
 use ringway_xsk::Packet;
 
+use super::long;
 use crate::reason::Reason;
 
 /// Who we are on a link.
@@ -60,7 +61,7 @@ impl Host {
     /// Why it is not answered.
     pub fn answer(&self, packet: &mut Packet) -> Result<(), Reason> {
         if packet.frames() > 1 {
-            return Err(Reason::SeveralFrames);
+            return self.answer_long(packet);
         }
         let mut frame = Frame::parse(packet.data_mut())?;
         let to = frame.ethernet.destination;
@@ -78,6 +79,22 @@ impl Host {
             Some(advertisement) => self.advertise(packet, advertisement),
             None => Ok(()),
         }
+    }
+
+    /// An echo request of several frames: nothing else is as long.
+    #[cold]
+    fn answer_long(&self, packet: &mut Packet) -> Result<(), Reason> {
+        let (to, ip) = long::parse(packet)?;
+        if to != self.mac {
+            return Err(Reason::OtherMac);
+        }
+        self.check(&ip)?;
+        self.check_ends(&ip)?;
+        check_echo(&ip, || long::checksum_is_right(packet, &ip))?;
+        let mut frame = Frame::parse(packet.data_mut())?;
+        turn(frame.payload)?;
+        frame.ethernet.swap();
+        Ok(())
     }
 
     fn answer_arp(&self, payload: &mut [u8]) -> Result<Option<Advertisement>, Reason> {
@@ -100,14 +117,22 @@ impl Host {
         {
             return self.solicited(&ip).map(Some);
         }
-        if to.is_multicast() || !self.has(ip.destination()) {
+        if to.is_multicast() {
             return Err(Reason::OtherAddress);
         }
-        if !is_host(ip.source()) {
-            return Err(Reason::BadSource);
+        self.check_ends(&ip)?;
+        check_echo(&ip, || echo_is_right(&ip))?;
+        turn(payload)?;
+        Ok(None)
+    }
+
+    /// To one of us, from one host.
+    fn check_ends(&self, ip: &Ip<&[u8]>) -> Result<(), Reason> {
+        match self.has(ip.destination()) {
+            false => Err(Reason::OtherAddress),
+            true if !is_host(ip.source()) => Err(Reason::BadSource),
+            true => Ok(()),
         }
-        check_echo(&ip)?;
-        turn(payload)
     }
 
     /// What holds for every IP packet that is for us.
@@ -216,34 +241,43 @@ pub fn is_host(address: IpAddr) -> bool {
     }
 }
 
+/// Whether the checksum of ICMP is right, whichever it is.
+fn echo_is_right(ip: &Ip<&[u8]>) -> bool {
+    let sum = match ip.protocol {
+        protocol::ICMP => Sum::default(),
+        other => ip.pseudo().sum(other, ip.payload.len()),
+    };
+    sum.with(ip.payload).is_right()
+}
+
 /// A header without options, as was checked.
 fn header_is_right(header: &ringway_wire::Ipv4) -> bool {
     use ringway_wire::IntoBytes as _;
-    ringway_wire::Sum::default().with(header.as_bytes()).is_right()
+    Sum::default().with(header.as_bytes()).is_right()
 }
 
-fn check_echo(ip: &Ip<&[u8]>) -> Result<(), Reason> {
-    let (asks, right) = match (&ip.header, ip.protocol) {
+/// An echo request whose checksum is right.
+fn check_echo(ip: &Ip<&[u8]>, is_right: impl FnOnce() -> bool) -> Result<(), Reason> {
+    let asks = match (&ip.header, ip.protocol) {
         (IpHeader::V4(_), protocol::ICMP) => {
-            let icmp = Icmp::parse(ip.payload)?;
-            (icmp.header.kind == Icmp::ECHO_REQUEST, icmp.checksum_is_right())
+            Icmp::parse(ip.payload)?.header.kind == Icmp::ECHO_REQUEST
         }
         (IpHeader::V6(_), protocol::ICMPV6) => {
-            let icmp = Icmpv6::parse(ip.payload)?;
-            (icmp.header.kind == Icmpv6::ECHO_REQUEST, icmp.checksum_is_right(ip.pseudo()))
+            Icmpv6::parse(ip.payload)?.header.kind == Icmpv6::ECHO_REQUEST
         }
         _ => return Err(Reason::OtherProtocol),
     };
-    match (asks, right) {
+    match (asks, is_right()) {
         (_, false) => Err(Reason::BadChecksum),
         (false, true) => Err(Reason::OtherProtocol),
         (true, true) => Ok(()),
     }
 }
 
-/// Turns an echo request, which it is, into its answer. The checksums stay right: what they cover changes places.
-fn turn(payload: &mut [u8]) -> Result<Option<Advertisement>, Reason> {
-    let ip = Ip::parse(payload)?;
+/// Turns an echo request, which it is, into its answer; its end may lie in other frames. The checksums stay right: what they cover
+/// changes places.
+fn turn(payload: &mut [u8]) -> Result<(), Reason> {
+    let ip = Ip::parse_partial(payload)?;
     match ip.header {
         IpHeader::V4(mut header) => {
             Icmp::parse(ip.payload)?.header.set_kind(Icmp::ECHO_REPLY, 0);
@@ -254,7 +288,7 @@ fn turn(payload: &mut [u8]) -> Result<Option<Advertisement>, Reason> {
             turn_v6(&mut header);
         }
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Back to its sender, with a TTL of its own.

@@ -7,6 +7,7 @@ mod generator;
 mod host;
 mod icmp;
 mod l2fwd;
+mod long;
 mod ping;
 mod sink;
 mod source;

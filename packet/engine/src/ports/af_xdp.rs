@@ -472,11 +472,16 @@ impl Port for AfXdp {
     fn obtained(&self) -> Option<Obtained> {
         let open = self.open.as_ref()?;
         let granted = open.socket.granted();
+        let chosen = match open.redirect.hook() {
+            Hook::Native => self.config.mode == Mode::Copy,
+            Hook::Generic => self.config.hook == Some(Hook::Generic),
+        };
         Some(Obtained {
             interface: self.config.interface.clone(),
             queue: self.config.queue,
             native: open.redirect.hook() == Hook::Native,
             zero_copy: granted.zero_copy,
+            chosen,
             several_frames: granted.several_frames && open.redirect.several_frames(),
             driver: driver(&self.config.interface),
             refusals: granted.refusals.clone(),

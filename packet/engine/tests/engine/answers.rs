@@ -1,13 +1,15 @@
 //! What apps answer, and why they do not.
 
+use std::net::IpAddr;
+
 use ringway_engine::App;
 use ringway_engine::apps::{Answer, Bid, Icmp, L2fwd, Macs, Sink, Source, UdpEcho};
 use ringway_wire::{
     Arp, Ethernet, Frame, FromBytes as _, Header as _, Icmpv6, IntoBytes as _, Ip, Ipv4, Mac, Udp,
-    UdpChecksum, checksum, nd,
+    UdpChecksum, checksum, nd, protocol,
 };
 
-use crate::bench_of::Bench;
+use crate::bench_of::{Bench, pool_with_headroom};
 use crate::frames::*;
 
 /// The frame's addresses and its IP packet, whose header is right.
@@ -191,6 +193,70 @@ fn why_there_is_no_answer() {
     let mut bench = Bench::new(Icmp::new(host()));
     assert_eq!(bench.ask([ping(), vec![0; 3000]].concat()), None);
     assert_eq!(bench.dropped("several-frames"), 1);
+    bench.end();
+}
+
+/// Wherever frames end, at an odd place or an even one; and nothing that is damaged, behind the first frame or in it.
+#[test]
+fn what_takes_several_frames_is_answered() {
+    for (headroom, len) in [(0, 2000), (0, 8001), (1, 2000), (1, 8001)] {
+        let payload: Vec<u8> = (0..len).map(|n| (n * 7 % 251) as u8).collect();
+        for (question, sums) in [
+            (ping_of(&payload), 14 + 20 + 2),
+            (tagged(&ping_v6_of(&payload)), 18 + 40 + 2),
+            (udp(&payload), 14 + 20 + 6),
+            (tagged(&udp_v6(&payload)), 18 + 40 + 6),
+        ] {
+            let ask = |frame: Vec<u8>| {
+                let pool = pool_with_headroom(512, headroom);
+                let mut bench = Bench::of_pool(UdpEcho::new(host(), PORT), pool);
+                let answer = bench.ask(frame);
+                let dropped = bench.worker.status().packets.dropped;
+                bench.end();
+                answer.ok_or_else(|| dropped[0].reason)
+            };
+            let answer = ask(question.clone()).unwrap();
+            let (ethernet, ip) = ip(&answer);
+            assert_eq!((ethernet.destination, ethernet.source), (THEM, US));
+            let (ours, theirs) = match ip.source().is_ipv4() {
+                true => (OUR_V4.into(), THEIR_V4.into()),
+                false => (IpAddr::from(OUR_V6), THEIR_V6.into()),
+            };
+            assert_eq!((ip.source(), ip.destination(), ip.ttl()), (ours, theirs, 64));
+            match (ip.protocol, ip.payload[0]) {
+                (protocol::UDP, _) => {
+                    let udp = Udp::parse(ip.payload).unwrap();
+                    assert_eq!(udp.verify(ip.pseudo()), UdpChecksum::Right);
+                    assert_eq!((udp.header.source.get(), udp.header.destination.get()), (7, 4711));
+                }
+                (protocol::ICMP, 0) => {
+                    assert!(ringway_wire::Icmp::parse(ip.payload).unwrap().checksum_is_right());
+                }
+                (_, kind) => {
+                    let icmp = Icmpv6::parse(ip.payload).unwrap();
+                    assert!(icmp.checksum_is_right(ip.pseudo()) && kind == Icmpv6::ECHO_REPLY);
+                }
+            }
+            assert_eq!(ip.payload[8..], payload);
+            let last = question.len() - 1;
+            let changed = |at: usize| {
+                let mut frame = question.clone();
+                frame[at] ^= 0x40;
+                ask(frame).unwrap_err()
+            };
+            for at in [sums, 100, last] {
+                assert_eq!(changed(at), "bad-checksum", "{at} of {last}");
+            }
+            assert_eq!(changed(0), "other-mac");
+            // What IP says is longer or shorter than the packet.
+            assert_eq!(ask([question.clone(), vec![0; 2]].concat()).unwrap_err(), "several-frames");
+            assert_eq!(ask(question[..last].to_vec()).unwrap_err(), "several-frames");
+        }
+    }
+    let mut bench = Bench::new(Bid::new(host(), PORT, offers(), 4));
+    assert_eq!(bench.ask(udp(&[0; 3000])), None);
+    assert_eq!(bench.dropped("several-frames"), 1);
+    assert!(bench.ask(ping_of(&[0; 3000])).is_some());
     bench.end();
 }
 

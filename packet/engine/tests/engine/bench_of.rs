@@ -12,12 +12,20 @@ pub struct Bench<A> {
 }
 
 pub fn pool(frames: u32) -> Pool {
-    Umem::new(&UmemConfig { frames, ..UmemConfig::default() }).unwrap().pool().unwrap()
+    pool_with_headroom(frames, 0)
+}
+
+pub fn pool_with_headroom(frames: u32, headroom: u32) -> Pool {
+    let config = UmemConfig { frames, headroom, ..UmemConfig::default() };
+    Umem::new(&config).unwrap().pool().unwrap()
 }
 
 impl<A: App> Bench<A> {
     pub fn new(app: A) -> Self {
-        let pool = pool(512);
+        Self::of_pool(app, pool(512))
+    }
+
+    pub fn of_pool(app: A, pool: Pool) -> Self {
         let (outside, inside) = Memory::pair("test", &pool, 256).unwrap();
         let worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, Options::default());
         Self { pool, outside, worker, batch: Batch::new(256) }

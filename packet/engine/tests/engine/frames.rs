@@ -28,7 +28,7 @@ pub fn offers() -> HashMap<u64, Offer> {
 
 /// A frame that is built from the inside out behind enough headroom.
 pub fn build(ethernet: Ethernet, inner: impl FnOnce(&mut Builder<'_>)) -> Vec<u8> {
-    let mut buffer = vec![0; 4096];
+    let mut buffer = vec![0; 1 << 14];
     let mut built = Builder::new(&mut buffer, 256).unwrap();
     inner(&mut built);
     built.ethernet(ethernet).unwrap();
@@ -49,16 +49,24 @@ pub fn arp() -> Vec<u8> {
 }
 
 pub fn ping() -> Vec<u8> {
+    ping_of(b"ping")
+}
+
+pub fn ping_of(payload: &[u8]) -> Vec<u8> {
     let ip = Ipv4 { protocol: protocol::ICMP, ..v4(THEIR_V4) };
     build(to_us(ethertype::IPV4), |b| {
-        b.append(b"ping").unwrap().icmp(Icmp::echo_request(1, 7)).unwrap().ipv4(ip, &[]).unwrap();
+        b.append(payload).unwrap().icmp(Icmp::echo_request(1, 7)).unwrap().ipv4(ip, &[]).unwrap();
     })
 }
 
 pub fn ping_v6() -> Vec<u8> {
+    ping_v6_of(b"ping!")
+}
+
+pub fn ping_v6_of(payload: &[u8]) -> Vec<u8> {
     let ip = Ipv6::new(protocol::ICMPV6, THEIR_V6, OUR_V6);
     build(to_us(ethertype::IPV6), |b| {
-        b.append(b"ping!").unwrap().icmpv6(Icmpv6::echo_request(1, 7), ip.pseudo()).unwrap();
+        b.append(payload).unwrap().icmpv6(Icmpv6::echo_request(1, 7), ip.pseudo()).unwrap();
         b.ipv6(ip).unwrap();
     })
 }

@@ -55,6 +55,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
         ("--zero-copy", work.zero_copy != ZeroCopy::Prefer),
         ("--busy-poll", work.busy_poll.is_some()),
     ];
+    Steer::check(&work.only).map_err(|error| usage(error.to_string()))?;
     match of_af_xdp.iter().find(|(_, wanted)| *wanted && !any) {
         Some((flag, _)) => {
             bail!(usage(format!("{flag} is for af_xdp ports, and there is none; leave it out")))
@@ -141,7 +142,7 @@ pub fn say(work: &WorkArgs, engine: &Engine) {
         "{state}: memory: {frames} frames of {bytes} bytes, of which a packet that arrives may have {room}: {obtained}"
     ));
     if let Some(micros) = work.busy_poll {
-        exit::say(format_args!("ok: busy-poll: up to {micros} µs and {BUDGET} packets a call"));
+        exit::say(format_args!("ok: polling: up to {micros} µs and {BUDGET} packets a call"));
     }
     if work.when_dead == WhenDead::Drop {
         exit::say(

@@ -383,3 +383,33 @@ impl Log {
         std::mem::take(&mut self.intervals)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ringway_engine::PortStatistics;
+
+    use super::*;
+
+    #[test]
+    fn what_a_sink_has_lost_is_said_with_where() {
+        struct Losses(PortStatistics);
+        impl fmt::Display for Losses {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                losses(f, &PortStatus { port: "af_packet:eth1".into(), statistics: self.0 })
+            }
+        }
+        let none = PortStatistics::default();
+        assert_eq!(Losses(none).to_string(), "");
+        let mut some = none;
+        (some.kernel_rx_dropped_packets, some.too_long_packets) = (Some(7), 2);
+        let said = Losses(some).to_string();
+        assert_eq!(said, "  at af_packet:eth1: 7 dropped by the kernel, 2 too long\n");
+        let mut others = none;
+        (others.kernel_rx_ring_full_packets, others.no_frame_times) = (Some(3), 5);
+        others.kernel_fill_ring_empty_times = Some(4);
+        let said = Losses(others).to_string();
+        for count in ["3 times the ring was", "4 times the kernel had", "5 times no frame"] {
+            assert!(said.contains(count), "{said}");
+        }
+    }
+}

@@ -63,6 +63,32 @@ fn all_that_is_sent_comes() -> Result<()> {
     Ok(())
 }
 
+/// A veth drops, and counts nowhere that a sender looks, what is longer than the far end's MTU: the sink misses every other packet.
+#[test]
+fn what_is_lost_on_the_way_is_told() -> Result<()> {
+    needs_root!();
+    let ours = cable()?;
+    ours.ip("link set eth1 mtu 1000")?;
+    let words = ["gen", "--port", "af_packet:eth0", "--sink", "af_packet:eth1", "--count", PACKETS];
+    let sizes = ["--size", "60,1514", "--rate", "20k", "--destination", "10.8.0.2"];
+    let all = [&words[..], &sizes, &MAC].concat();
+    let document = ringway(&ours, &[&all[..], &["-o", "json"]].concat())?.json()?;
+    for (place, want) in [
+        ("/sent/sent_packets", COUNT),
+        ("/received/unique_packets", COUNT / 2),
+        ("/received/lost_packets", COUNT / 2),
+        ("/received/lost_ppm", 500_000),
+        ("/received/duplicate_packets", 0),
+    ] {
+        let found = document.pointer(place).and_then(Value::as_f64);
+        ensure!(found == Some(want as f64), "{place} is not {want}: {document:#}");
+    }
+    ensure!(document["balanced"] == true, "{document:#}");
+    let ran = ringway(&ours, &all)?;
+    ensure!(ran.out.contains("120 once, 120 lost (500000 per million)"), "{}", ran.said());
+    Ok(())
+}
+
 /// The checksums that the kernel makes and mends are those that another kernel wants: it answers.
 #[test]
 fn a_kernel_answers_frames_from_within_a_kernel() -> Result<()> {
