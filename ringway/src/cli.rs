@@ -441,7 +441,8 @@ pub struct DetachArgs {
     after_help = "Runs in the foreground on a backend, beside no gateway: packets that a gateway sends by dsr-ipip or \
     dsr-gue are taken out of their tunnel and given to the kernel, which must own the service address \
     (`ip address add SERVICE/32 dev lo`). Anything else passes untouched. Ctrl-C or SIGTERM detaches and prints \
-    the counters.\n\nExamples:\n  ringway decap -i eth1\n  ringway decap -i eth1 --address 10.0.0.2 --gue-port 6081\n  \
+    the counters; with --pin it leaves the program there, which then knows the host's addresses as they were: start it again to follow \
+    them.\n\nExamples:\n  ringway decap -i eth1\n  ringway decap -i eth1 --address 10.0.0.2 --gue-port 6081\n  \
     ringway decap -i eth1 --status -o json"
 )]
 pub struct DecapArgs {
@@ -460,7 +461,7 @@ pub struct DecapArgs {
     /// How to attach: in the driver, in the kernel's receive path, or the best there is.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
     pub mode: DecapMode,
-    /// Stay attached when this ends; `--detach` removes it.
+    /// Leave tunnels open when this ends: it runs in the foreground all the same, and ends by Ctrl-C or SIGTERM. --detach closes them.
     #[arg(long)]
     pub pin: bool,
     /// Attach even to an interface that carries the default route.

@@ -117,7 +117,10 @@ pub fn run(options: &Options, tell: impl Fn(&str)) -> Result<Status, Error> {
     };
     match &outcome {
         Ok(()) if options.pin => {
-            tell("stopped; tunnels stay open; `ringway decap --detach` ends it")
+            let interface = &options.interface;
+            tell(&format!(
+                "stopped; tunnels stay open; `ringway decap -i {interface} --detach` closes them"
+            ));
         }
         _ => decap.detach(&pin).map_err(kernel)?,
     }

@@ -33,8 +33,21 @@ pub struct Listed {
 /// # Errors
 /// No daemon runs, it was started with another file, or what is wrong with the file; then nothing has changed.
 pub fn reload(whom: &Whom<'_>, dry_run: bool) -> Result<Changes, Error> {
-    let file = whom.config.map(|file| std::path::absolute(file).unwrap_or_else(|_| file.into()));
-    send(whom, "/v1/reload", &Reload { dry_run, file })
+    const PATH: &str = "/v1/reload";
+    let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let file = whom.config.map(absolute);
+    match send(whom, PATH, &Reload { dry_run, file: file.clone() }) {
+        // A file that does not name its node, or another one: whoever runs by it is told all the same, so that its status has that the
+        // file is refused. A daemon of another file takes no notice.
+        Err(error) if !dry_run && whom.node.is_none() => {
+            let file = file.unwrap_or_else(|| ringway_config::DEFAULT_PATH.into());
+            let body = Reload { dry_run, file: Some(file) };
+            let strangers = whom.misnamed();
+            let mut told = strangers.iter().map(|socket| client::order(socket, PATH, &body));
+            told.find_map(Result::ok).ok_or(error)
+        }
+        other => other,
+    }
 }
 
 /// Has an override made, or cleared.

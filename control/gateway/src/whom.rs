@@ -46,6 +46,23 @@ impl Whom<'_> {
         self.find_beside(Path::new(ringway_config::DEFAULT_PATH))
     }
 
+    /// API sockets of nodes that a configuration does not name, though their daemons may run by it: it names none that is loaded.
+    pub(crate) fn misnamed(&self) -> Vec<PathBuf> {
+        let file = self.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
+        let Identity { node, socket } = ringway_config::identity(file);
+        let any = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
+        let known = any.unwrap_or_default();
+        if node.is_some_and(|node| known.contains(&node)) || !file.exists() {
+            return Vec::new();
+        }
+        let of_node = |name: &String| Pins::new(DEFAULT_BPFFS, name).ok()?.socket();
+        let mut sockets = vec![socket];
+        sockets.extend(known.iter().filter_map(of_node));
+        sockets.sort();
+        sockets.dedup();
+        sockets
+    }
+
     fn find_beside(&self, default: &Path) -> Result<Target, Error> {
         if let Some(path) = self.config {
             return Ok(Target { file: Some(path.to_owned()), ..configured(path)? });

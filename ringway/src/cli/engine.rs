@@ -245,7 +245,7 @@ impl FromStr for Cpus {
 /// `ringway engine l2fwd`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Runs until Ctrl-C or SIGTERM, or until its capture files are at their end; SIGUSR1 and every minute show how it goes. \
+    after_help = "Runs until Ctrl-C, SIGTERM or SIGHUP, or until its capture files are at their end; SIGUSR1 and every minute show how it goes. \
     Exit code 3 if a packet or frame is not accounted for.\n\nExamples:\n  ringway engine l2fwd --port af_xdp:eth1:0 --port af_xdp:eth2:0\n  \
     ringway engine l2fwd --port pcap:in.pcap:out.pcap --swap -o json"
 )]
@@ -266,7 +266,7 @@ pub struct L2fwdArgs {
 /// `ringway engine icmp`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The addresses are the engine's alone: the kernel must not have them. Runs until Ctrl-C or SIGTERM, or until all --count were asked. \
+    after_help = "The addresses are the engine's alone: the kernel must not have them. Runs until Ctrl-C, SIGTERM or SIGHUP, or until all --count were asked. \
     Exit code 3 where --ping was not answered at all.\n\n\
     Examples:\n  ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --address fd00::9\n  \
     ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --ping 10.0.0.1 --count 5"
@@ -331,7 +331,7 @@ pub struct HostArgs {
 /// `ringway engine udp-echo`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Answers ARP, neighbour solicitations and pings, too. Runs until Ctrl-C or SIGTERM.\n\n\
+    after_help = "Answers ARP, neighbour solicitations and pings, too. Runs until Ctrl-C, SIGTERM or SIGHUP.\n\n\
     Example:\n  ringway engine udp-echo --port af_xdp:eth1:0 --address 10.0.0.9 --udp-port 7"
 )]
 pub struct UdpEchoArgs {
@@ -346,7 +346,7 @@ pub struct UdpEchoArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Requests and answers are laid out as ringway_engine::apps::{Request, Answer}. Answers ARP, neighbour solicitations and \
-    pings, too. Runs until Ctrl-C or SIGTERM; what each client asked is part of the result.\n\n\
+    pings, too. Runs until Ctrl-C, SIGTERM or SIGHUP; what each client asked is part of the result.\n\n\
     Example:\n  ringway engine bid --port af_xdp:eth1:0 --address 10.0.0.9 --offers offers.txt"
 )]
 pub struct BidArgs {
@@ -366,7 +366,7 @@ pub struct BidArgs {
 /// `ringway engine sink`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Runs until Ctrl-C or SIGTERM, or until its capture files are at their end.\n\n\
+    after_help = "Runs until Ctrl-C, SIGTERM or SIGHUP, or until its capture files are at their end.\n\n\
     Example:\n  ringway engine sink --port af_xdp:eth1:0 -o json"
 )]
 pub struct SinkArgs {

@@ -15,7 +15,7 @@ use ringway_engine::{
 };
 use ringway_lab::live;
 use ringway_xsk::{Chunk, UmemConfig};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::report::{Log, Report};
@@ -35,7 +35,7 @@ const SHORT: usize = 1792;
 pub fn main(args: &GenArgs) -> anyhow::Result<Exit> {
     let generated = args.port.as_ref().map(|port| recipe::generated(args, port)).transpose()?;
     // Before there are threads, so that all hear of them.
-    let signals = Signals::new([SIGINT, SIGTERM]).context("signals are not heard")?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals are not heard")?;
     let mut run = Run::start(args, generated, signals)?;
     run.watch();
     let report = run.end()?;

@@ -1,6 +1,6 @@
 //! Changes a frame's shape and keeps its lengths right, so that what is behind the new header is
 //! reached: tags, IPv4 options, IPv6 extension headers, fragments, another flow, the way back, an
-//! ICMP error about it, a tunnel around it. Checksums are for [`inspect::mend`].
+//! ICMP error about it, a tunnel around it. Checksums are for [`ringway_bpf_tests::inspect::mend`].
 
 use ringway_bpf_tests::cast::{FAMILIES, Family};
 use ringway_bpf_tests::inspect::{Layout, layout};

@@ -12,7 +12,7 @@ use ringway_config::Config;
 use ringway_kernel::View;
 use tokio::time::Instant;
 
-use super::load::{self, Loaded, Now};
+use super::load::{self, Loaded, Now, Refusal};
 use super::path::Order;
 use super::{Daemon, FIRST_RESULTS, announce};
 use crate::api::control::{Asker, Command, Reply};
@@ -101,14 +101,16 @@ impl Daemon {
                 said = Some((change.clone(), by));
                 let (file, known) = (self.file.clone(), self.overrides.clone());
                 tokio::task::spawn_blocking(move || {
-                    let _ = judged.send(load::overridden(&now, &file, known, &change, &state));
+                    let loaded = load::overridden(&now, &file, known, &change, &state);
+                    let _ = judged.send(loaded.map_err(Refusal::Wrong));
                 });
                 (Kind::Override, Some(reply))
             }
             Command::Recall => {
                 let file = self.file.clone();
                 tokio::task::spawn_blocking(move || {
-                    let _ = judged.send(load::recalled(&now, &file, &state));
+                    let _ =
+                        judged.send(load::recalled(&now, &file, &state).map_err(Refusal::Wrong));
                 });
                 (Kind::Recall, None)
             }
@@ -117,11 +119,18 @@ impl Daemon {
     }
 
     /// It was read and judged.
-    pub(super) fn judged(&mut self, outcome: Result<Loaded, Error>) {
+    pub(super) fn judged(&mut self, outcome: Result<Loaded, Refusal>) {
         let Some(change) = &mut self.change else { return };
         let loaded = match outcome {
             Ok(loaded) => loaded,
-            Err(error) => return self.refuse(error),
+            Err(Refusal::Wrong(error)) => return self.refuse(error),
+            Err(Refusal::Foreign(error)) => {
+                // No reload of this daemon has failed.
+                if std::mem::replace(&mut change.kind, Kind::DryRun) == Kind::Reload {
+                    self.notifier.reloaded();
+                }
+                return self.end(Err(error));
+            }
         };
         if change.kind == Kind::DryRun {
             return self.end(Ok(loaded.changes));

@@ -42,14 +42,29 @@ pub struct Loaded {
     pub changes: Changes,
 }
 
+/// Why nothing follows.
+#[derive(Debug)]
+pub enum Refusal {
+    /// What was meant is another file than this daemon's, of which it knows nothing.
+    Foreign(Error),
+    /// It cannot be.
+    Wrong(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Wrong(error)
+    }
+}
+
 /// Reads the file again.
 ///
 /// # Errors
 /// It is not the one that is meant, is wrong, does not fit this machine, or changes what cannot be
 /// changed without a restart.
-pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loaded, Error> {
+pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loaded, Refusal> {
     if let Some(meant) = meant {
-        same_file(meant, Path::new(now.config.filename()))?;
+        same_file(meant, Path::new(now.config.filename())).map_err(Refusal::Foreign)?;
     }
     let file = ringway_config::load(Path::new(now.config.filename()));
     let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;

@@ -37,7 +37,7 @@ use crate::silence::{self, Silence};
 use crate::state::State;
 use crate::status;
 use change::Change;
-use load::Loaded;
+use load::{Loaded, Refusal};
 use looks::{Looks, Seen};
 use path::{Order, Path, Report};
 use told::Told;
@@ -129,7 +129,7 @@ async fn look_after(
     outcome
 }
 
-type Judged = Result<Loaded, Error>;
+type Judged = Result<Loaded, Refusal>;
 
 /// Everything the loop knows.
 struct Daemon {

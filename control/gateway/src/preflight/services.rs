@@ -1,5 +1,6 @@
 //! Rules about services and backends: who answers for an address, and where packets would go.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ringway_config::{
@@ -101,7 +102,11 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         None => return,
         Some(Err(error)) => {
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
-            let fix = format!("ip route add {}/{bits} via ROUTER", *backend.address);
+            let via = match router(facts, &backend.address) {
+                Some(router) => router.to_string(),
+                None => "ROUTER (one on a link of this node)".into(),
+            };
+            let fix = format!("ip route add {}/{bits} via {via}", *backend.address);
             report.push("route", &subject, State::Warn, error, fix);
             return;
         }
@@ -163,6 +168,14 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
     if service.forward == Forward::Nat && service.source == SourceMode::Client {
         replies(config, facts, service, &backend.address, path, report);
     }
+}
+
+/// The one router by which others of its family are reached; none where there are several, or none.
+fn router(facts: &Facts, address: &IpAddr) -> Option<IpAddr> {
+    let routers = facts.paths.values().flatten().filter_map(|path| path.gateway);
+    let of_family: BTreeSet<IpAddr> =
+        routers.filter(|router| router.is_ipv4() == address.is_ipv4()).collect();
+    of_family.first().copied().filter(|_| of_family.len() == 1)
 }
 
 fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {

@@ -309,7 +309,19 @@ fn backends_must_be_reached_by_our_interfaces() {
     facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
     assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Fail);
     facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Warn);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.state, State::Warn);
+    assert!(finding.fix.starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
+    // Where others are reached by one router, it is that.
+    let by = |address: &str, router: &str| {
+        let (address, path) = path(address, RouteKind::Unicast, 2);
+        (address, path.map(|path| Path { gateway: Some(ip(router)), ..path }))
+    };
+    facts.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.fix, "ip route add 10.0.0.2/32 via 10.0.0.254");
+    facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
+    assert!(find(&config(ETH0, ""), &facts, "route").fix.contains("ROUTER"));
 }
 
 #[test]

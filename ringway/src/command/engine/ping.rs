@@ -13,7 +13,7 @@ use ringway_engine::apps::{Answered, Asked, Ping, Pinged};
 use ringway_engine::{App, AppFactory, Engine};
 use ringway_gateway::problem::Error;
 use serde::Serialize;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cli::{IcmpArgs, Output};
@@ -63,7 +63,7 @@ pub fn main(args: &IcmpArgs, address: IpAddr) -> anyhow::Result<Exit> {
         return Err(Error::configuration(what, remedy).into());
     }
     let host = super::host(&args.host)?;
-    let signals = Signals::new([SIGINT, SIGTERM]).context("signals are not heard")?;
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("signals are not heard")?;
     let pinged = Arc::new(Mutex::new(Pinged::new()));
     // Of all bits the lower sixteen are what differs from one process to the next.
     let identifier = std::process::id() as u16;

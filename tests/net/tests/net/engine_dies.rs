@@ -424,6 +424,13 @@ fn memory_and_modes() -> Result<()> {
         let ran = ringway(&ours, &[&["engine", "sink"], words].concat())?;
         ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
     }
+    let many: Vec<String> = (1..=33).map(|n| format!("--only=udp:{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    let ran = ringway(&ours, &[&["engine", "sink", "--port", port][..], &many].concat())?;
+    ensure!(
+        ran.code == 2 && ran.err.contains("33 rules") && ran.err.contains("takes 32"),
+        "{ran:?}"
+    );
     let words = [
         ["udp-echo", "--port", port, "--address", "10.8.0.9", "--frame-size", "4096"],
         ["--headroom", "128", "--busy-poll", "50", "--zero-copy", "never", "--frames=4096"],
@@ -441,7 +448,9 @@ fn memory_and_modes() -> Result<()> {
         "warn: memory"
     };
     ensure!(log.contains(had), "{log}");
-    ensure!(log.contains("busy-poll: up to 50 µs"), "{log}");
+    ensure!(log.contains("polling: up to 50 µs"), "{log}");
+    ensure!(log.contains("copied, as it was asked for"), "{log}");
+    ensure!(log.contains("warn: busy-poll") && log.contains("gro_flush_timeout 0"), "{log}");
     wait_until("an echo", SOON, || echo(&client, "10.8.0.9:7").is_ok_and(|back| back))?;
     end(engine)?;
     Ok(())

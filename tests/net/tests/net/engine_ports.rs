@@ -144,6 +144,28 @@ fn what_is_lost_ends_it() -> Result<()> {
     Ok(())
 }
 
+/// What will be dropped is said at the start, and how not to.
+#[test]
+fn a_jumbo_mtu() -> Result<()> {
+    needs_root!();
+    let ours = Namespace::new("ours")?;
+    let jumbo = VethOptions { mtu: 9000, ..VethOptions::default() };
+    veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &jumbo)?;
+    let engine = start(&ours, &["sink", "--port", "af_packet:eth0"])?;
+    let said = "the MTU is 9000, and it sends packets up to";
+    ensure!(engine.log().contains(said), "{}", engine.log());
+    end(engine)?;
+    let engine = start(&ours, &["sink", "--port", "af_xdp:eth0:0"])?;
+    let log = engine.log();
+    ensure!(
+        log.contains("mtu: eth0: 9000: packets over 1792 bytes take several frames")
+            || log.contains("to do: ip link set dev eth0 mtu 1774"),
+        "{log}"
+    );
+    end(engine)?;
+    Ok(())
+}
+
 /// Nothing comes or goes where the link is down, whatever the kernel lets one open.
 #[test]
 fn a_link_that_is_down_is_waited_for() -> Result<()> {

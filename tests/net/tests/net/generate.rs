@@ -69,7 +69,7 @@ fn what_is_lost_on_the_way_is_told() -> Result<()> {
     needs_root!();
     let ours = cable()?;
     ours.ip("link set eth1 mtu 1000")?;
-    let words = ["gen", "--port", "af_packet:eth0", "--sink", "af_packet:eth1", "--count", PACKETS];
+    let words = ["gen", "--port", "af_xdp:eth0:0", "--sink", "af_packet:eth1", "--count", PACKETS];
     let sizes = ["--size", "60,1514", "--rate", "20k", "--destination", "10.8.0.2"];
     let all = [&words[..], &sizes, &MAC].concat();
     let document = ringway(&ours, &[&all[..], &["-o", "json"]].concat())?.json()?;

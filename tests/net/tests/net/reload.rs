@@ -164,6 +164,31 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     ensure!(ran.code == 2 && ran.err.contains("renamed in the file"), "{ran:?}");
     gateway.child().signal(Signal::HUP)?;
     gateway.child().wait_for_log("name of [node] cannot be changed by a reload", SOON)?;
+    // A file that does not tell its node's name any more is found refused in the status, too; one of somebody else is not.
+    gateway.rewrite(&good)?;
+    reloads(&gateway)?;
+    let stranger = ns.directory().join("stranger.toml");
+    fs::write(&stranger, &good)?;
+    let stranger = stranger.display().to_string();
+    for file in ["[node]\nname = 7\n", "[node\n"] {
+        fs::write(&stranger, file)?;
+        let ran = ringway(ns, &["reload", "-c", &stranger])?;
+        ensure!(ran.code == 2, "{ran:?}");
+        let findings = gateway.status()?["findings"].to_string();
+        ensure!(!findings.contains("reload-failed"), "{findings}");
+    }
+    for nameless in
+        [good.replacen("name = \"", "name = 7 # \"", 1), good.replacen("[node]", "[node", 1)]
+    {
+        gateway.rewrite(&nameless)?;
+        let ran = gateway.ringway(&["reload"])?;
+        ensure!(ran.code == 2 && ran.err.contains("ringway.toml:"), "{ran:?}");
+        gateway.rewrite(&good)?;
+        gateway.wait_status("the refused reload", |status| {
+            status["findings"].to_string().contains("reload-failed")
+        })?;
+        reloads(&gateway)?;
+    }
 
     gateway.rewrite(&good)?;
     let same = reloads(&gateway)?;

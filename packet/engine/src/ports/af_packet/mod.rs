@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use ringway_wire::Mac;
 use ringway_xsk::{Batch, MAX_FRAMES, Packet, Pool};
+use tracing::warn;
 
 use self::map::{Arrived, Map};
 use self::socket::Socket;
@@ -68,6 +69,16 @@ impl AfPacket {
         };
         let (socket, map) = opened().map_err(|error| failed(&name, error))?;
         let longest = MAX_FRAMES.min(pool.free() as usize) * pool.umem().room() as usize;
+        // Ethernet's header and a tag beside the MTU.
+        if link.mtu as usize + 18 > map::LONGEST {
+            warn!(
+                "{name}: the MTU is {}, and it sends packets up to {} bytes, others are dropped: \
+                 take an af_xdp port, or `ip link set dev {} mtu 1500`",
+                link.mtu,
+                map::LONGEST,
+                config.interface
+            );
+        }
         let (pool, statistics) = (pool.clone(), PortStatistics::default());
         let (mac, mtu) = (Mac(mac.0), link.mtu as usize);
         Ok(Self { name, socket, map, pool, mac, mtu, longest, statistics })
