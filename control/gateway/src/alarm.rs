@@ -306,7 +306,7 @@ fn device(
         Trouble::DeviceDrops.problem(error, remedy.replace("IFACE", name))
     };
     let rings = "ethtool -S IFACE names them; larger rings (ethtool -G IFACE rx N), more queues \
-                 (ethtool -L IFACE combined N), interrupts spread over the CPUs";
+                 (ethtool -L IFACE combined N, rx N on a veth), interrupts spread over the CPUs";
     let queue = "ethtool -S IFACE names them; larger rings (ethtool -G IFACE tx N); on veth: the far end \
                  without GRO or an XDP program (there: ethtool -K IFACE gro on)";
     let all = [

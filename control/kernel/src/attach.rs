@@ -265,7 +265,8 @@ fn hint(error: &io::Error, iface: &str) -> String {
         }
         Some(Errno::NOSPC | Errno::NOMEM) => {
             "the driver has too few transmit queues or rings for XDP: \
-             reduce its channels with `ethtool -L IFACE combined N`"
+             reduce its channels with `ethtool -L IFACE combined N`; of a veth, the far end's: \
+             `ethtool -L PEER tx N` there, no more than IFACE receives by"
         }
         Some(Errno::BUSY | Errno::EXIST) => {
             "another XDP program is on the interface: `ip link show dev IFACE` names it"

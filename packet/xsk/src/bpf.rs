@@ -10,6 +10,7 @@ const PROG_LOAD: libc::c_int = 5;
 const OBJ_GET_INFO_BY_FD: libc::c_int = 15;
 const LINK_CREATE: libc::c_int = 28;
 const LINK_UPDATE: libc::c_int = 29;
+const LINK_DETACH: libc::c_int = 34;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
@@ -176,6 +177,14 @@ pub(crate) fn replace(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Resu
     let attributes = Attributes { link_fd, new_prog_fd, flags: 0, old_prog_fd: 0 };
     // SAFETY: laid out as the kernel's; it points to nothing.
     unsafe { bpf(LINK_UPDATE, &attributes) }.map(drop)
+}
+
+/// Detaches a link's program, whoever else has the link open.
+pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    // Descriptors are not negative.
+    let link_fd = link.as_raw_fd() as u32;
+    // SAFETY: the kernel's attributes are the descriptor alone; it points to nothing.
+    unsafe { bpf(LINK_DETACH, &link_fd) }.map(drop)
 }
 
 /// How a link to an interface is (struct bpf_link_info).

@@ -9,6 +9,8 @@ use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::bpf::{self, Instruction, LinkInfo};
 use crate::btf;
@@ -98,6 +100,17 @@ pub struct Redirect {
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
     link: OwnedFd,
     attached: LinkInfo,
+    /// Others have the attachment, too, or had it before: it ends with the last of its descriptors.
+    shared: AtomicBool,
+}
+
+impl Drop for Redirect {
+    fn drop(&mut self) {
+        // A child that another thread is starting has a copy of the descriptor until it executes.
+        if !*self.shared.get_mut() {
+            let _ = bpf::detach(self.link.as_fd());
+        }
+    }
 }
 
 impl Redirect {
@@ -134,11 +147,13 @@ impl Redirect {
         hook: Hook,
         load: impl Fn(bool) -> Result<Program, SetupError>,
     ) -> Result<Self, SetupError> {
-        Self::put(interface, hook, load, |program| {
+        let mut redirect = Self::put(interface, hook, load, |program| {
             let link = link.try_clone()?;
             bpf::replace(link.as_fd(), program)?;
             Ok(link)
-        })
+        })?;
+        *redirect.shared.get_mut() = true;
+        Ok(redirect)
     }
 
     /// The same, in the driver, with a program that asks it for hints: [`Redirect::hints`], [`Packet::rx_hints`](crate::Packet::rx_hints).
@@ -171,14 +186,15 @@ impl Redirect {
         rustix::rand::getrandom(&mut cookie, rustix::rand::GetRandomFlags::empty())
             .map_err(|e| failed(e.into()))?;
         let reader = HintReader::new(u32::from_ne_bytes(cookie));
-        let redirect = Self::attach_program(interface, Hook::Native, |several_frames| {
+        let mut redirect = Self::attach_program(interface, Hook::Native, |several_frames| {
             let map = SocketMap::new(queues)?;
             let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
             let code = asking(functions, reader, &program(&map));
             let program = bpf::load(&code, flags, Some(driver)).map_err(failed)?;
             Ok(Program { program, map })
         })?;
-        Ok(Self { hints: Some(reader), ..redirect })
+        redirect.hints = Some(reader);
+        Ok(redirect)
     }
 
     /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
@@ -212,8 +228,8 @@ impl Redirect {
             let link = attach(program.as_fd());
             let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
             let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
-            let (kept, hints) = (OnceLock::new(), None);
-            Ok(Self { map, hook, several_frames, hints, kept, link, attached })
+            let (kept, hints, shared) = (OnceLock::new(), None, AtomicBool::new(false));
+            Ok(Self { map, hook, several_frames, hints, kept, link, attached, shared })
         };
         // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
         attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
@@ -233,12 +249,14 @@ impl Redirect {
         several_frames: bool,
     ) -> io::Result<Self> {
         let attached = bpf::link_info(link.as_fd())?;
-        let (map, kept) = (SocketMap(map), OnceLock::new());
-        Ok(Self { map, hook, several_frames, hints: None, kept, link, attached })
+        let (map, kept, shared) = (SocketMap(map), OnceLock::new(), AtomicBool::new(true));
+        Ok(Self { map, hook, several_frames, hints: None, kept, link, attached, shared })
     }
 
-    /// The attachment, to be handed to a successor.
+    /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a descriptor, and detaches only if it is the
+    /// last one.
     pub fn link(&self) -> BorrowedFd<'_> {
+        self.shared.store(true, Relaxed);
         self.link.as_fd()
     }
 
@@ -317,4 +335,40 @@ fn program(map: &SocketMap) -> [Instruction; 6] {
         (0x85, 0x00, 0, REDIRECT_MAP),
         (0x95, 0x00, 0, 0),
     ]
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth};
+
+    use super::*;
+
+    /// As a child has it that is being started. Whoever was handed the attachment keeps it.
+    #[test]
+    fn a_copy_of_the_descriptor_is_in_nobodys_way() {
+        if !root_or_skip("a_copy_of_the_descriptor_is_in_nobodys_way") {
+            return;
+        }
+        let ours = Namespace::new("ours").unwrap();
+        veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+        let attach = || Redirect::attach("eth0", Hook::Native, 1);
+        ours.run(|| {
+            let first = attach().unwrap();
+            let _copy = first.link.try_clone().unwrap();
+            drop(first);
+            let second = attach().unwrap();
+            let handed = second.link().try_clone_to_owned().unwrap();
+            drop(second);
+            assert_eq!(attach().unwrap_err().cause, Cause::ProgramThere);
+            let map = SocketMap::new(1).unwrap();
+            let third = Redirect::take_over(map.0, handed, Hook::Native, true).unwrap();
+            assert!(third.is_attached().unwrap());
+            let kept = third.link.try_clone().unwrap();
+            drop(third);
+            assert_eq!(attach().unwrap_err().cause, Cause::ProgramThere);
+            drop(kept);
+            drop(attach().unwrap());
+        })
+        .unwrap();
+    }
 }

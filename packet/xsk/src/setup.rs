@@ -63,6 +63,8 @@ pub enum Cause {
     NoZeroCopy,
     /// The driver has no native XDP.
     NoNative,
+    /// The driver has too few queues for native XDP.
+    FewQueues,
     /// The kernel or the driver tells nothing about packets that arrive.
     NoHints,
     /// The kernel was built without.
@@ -100,6 +102,9 @@ impl fmt::Display for Cause {
             }
             Cause::NoZeroCopy => "its driver has no zero-copy for this queue; leave the choice to the kernel, or ask for copies",
             Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
+            Cause::FewQueues => {
+                "its driver has too few queues for native XDP; use fewer, so that some are left for it (`ethtool -L IFACE combined N`); on a veth the far end sends by more queues than arrive here: use fewer there (`ethtool -L IFACE tx N`)"
+            }
             Cause::NoHints => "drivers tell programs nothing about packets on this kernel; it takes Linux 6.3 with BTF (6.8 for VLAN tags), or attach without hints",
             Cause::NoKernelSupport => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
             Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",
@@ -156,6 +161,7 @@ fn cause(step: Step, error: i32) -> Cause {
         (Step::Attach, libc::EOPNOTSUPP | ENOTSUPP | libc::EINVAL | libc::ERANGE) => {
             Cause::NoNative
         }
+        (Step::Attach, libc::ENOSPC) => Cause::FewQueues,
         (_, libc::ENETDOWN) => Cause::Down,
         _ => Cause::Other,
     }
