@@ -21,6 +21,21 @@ fn the_rfcs_sum() {
 }
 
 /// RFC 1624, section 4: where the older formula gives 0xffff.
+/// RFC 1071, section 2 (B): wherever what is summed up is cut, even at an odd place.
+#[test]
+fn a_sum_in_pieces() {
+    let bytes: Vec<u8> = (0..=255).chain([0xff; 9]).collect();
+    for end in [256, 265] {
+        let whole = Sum::default().with(&bytes[..end]).finish();
+        for cut in 0..=end {
+            let (first, second) = bytes[..end].split_at(cut);
+            let sum = Sum::default().with(first);
+            let sum = if cut % 2 == 0 { sum.with(second) } else { sum.with_odd(second) };
+            assert_eq!(sum.finish(), whole, "{cut} of {end}");
+        }
+    }
+}
+
 #[test]
 fn the_rfcs_difference() {
     let mut checksum = U16::new(0xdd2f);
