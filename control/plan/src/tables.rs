@@ -1,4 +1,4 @@
-//! The tables the packet path reads, as plain values: what [`crate::plan`] computes and
+//! The tables the packet path reads, as plain values: what `plan` computes and
 //! `ringway-kernel` writes. Nothing here knows about maps or system calls.
 
 use std::collections::BTreeSet;

@@ -25,7 +25,7 @@ pub struct Mapping {
     pub range: Range<usize>,
     /// Where in its file it begins; of a socket's rings, which one it is.
     pub offset: u64,
-    /// What the kernel calls it: a file, "[heap]", "socket:[4711]"; empty where it has no name.
+    /// What the kernel calls it: a file, `[heap]`, `socket:[4711]`; empty where it has no name.
     pub name: String,
     /// "rw-s": what it may be used for, and whether it is shared or private.
     pub access: String,

@@ -365,7 +365,7 @@ impl<K: Kernel> Queue<K> {
         &self.stock.pool
     }
 
-    /// Its number among the queues of its pool: what [`Record::stage`] is of frames that the kernel has.
+    /// Its number among the queues of its pool: what `Record::stage` is of frames that the kernel has.
     pub fn number(&self) -> u8 {
         self.stock.number
     }

@@ -9,7 +9,7 @@ use ringway_plan::tables::{
 
 use crate::cast::{BACK, FAMILIES, FRONT, Family, backend_mac};
 
-/// The nat pool of [`World::new`]: first port, number of ports.
+/// The nat pool of [`crate::world::World::new`]: first port, number of ports.
 pub const NAT_PORTS: (u16, u16) = (10_000, 20_000);
 
 /// A service's port says what is special about it. All exist for both families, TCP and UDP.

@@ -1,7 +1,7 @@
 //! Health checks: one task per target, results to the daemon over a channel.
 //!
 //! Each target is checked when it appears, then at every `interval` counted from the beginning of
-//! the previous check, so a dead backend is noticed within `interval * fall + timeout`. [`pace`] says
+//! the previous check, so a dead backend is noticed within `interval * fall + timeout`. `pace` says
 //! how checks are spread in time.
 //!
 //! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a [`Lane`].

@@ -1,6 +1,6 @@
 //! What must be true of the machine before the gateway may start, and what had better be.
 //!
-//! [`facts`] looks at the machine once; the rules are pure functions of configuration and facts.
+//! `facts` looks at the machine once; the rules are pure functions of configuration and facts.
 
 mod checks;
 mod drivers;

@@ -1,7 +1,7 @@
 //! `pcap:IN:OUT`: packets out of one capture file into another. Either name may be empty.
 //!
 //! A packet that is read has its time written at the beginning of its frame, where nothing else is but free room, and is in a stage of its
-//! own ([`CAPTURED`]). So whoever writes it to a capture, in this worker, knows that the time there is its own, and no former packet's.
+//! own (`CAPTURED`). So whoever writes it to a capture, in this worker, knows that the time there is its own, and no former packet's.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
