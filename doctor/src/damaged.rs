@@ -18,9 +18,10 @@ fn archive() -> Vec<u8> {
 fn judged(collection: &Collection) {
     let profiles = [None, Some(Profile::Throughput), Some(Profile::Balancer)];
     for profile in profiles {
-        let report = judge(rules::ALL, &Facts::new(collection, profile));
+        let facts = Facts::new(collection, profile);
+        let report = judge(rules::ALL, &facts);
         assert!(report.findings.len() >= rules::ALL.len());
-        scripts(&report);
+        scripts(&report, &facts.origin());
     }
 }
 

@@ -2,12 +2,15 @@
 
 mod counters;
 mod devices;
+mod missing;
 mod processors;
 mod program;
 mod sysctls;
 
 use ringway_host::{Host, Network};
 use serde::de::DeserializeOwned;
+
+use missing::missing;
 
 pub use counters::{Counter, Softnet};
 pub use processors::{Irq, cpu_list};
@@ -37,8 +40,9 @@ impl Facts {
     pub fn new(collection: &Collection, profile: Option<Profile>) -> Self {
         let Collection { before, after, seconds, .. } = collection.clone();
         let host = after.host();
-        let network =
-            host.network().map_err(|error| missing(&after, ringway_host::NETWORK, &error));
+        let network = host
+            .network()
+            .map_err(|error| missing(&after, ringway_host::NETWORK, &error.to_string()));
         Self {
             before,
             after,
@@ -86,7 +90,7 @@ impl Facts {
     pub fn list(&self, path: &str) -> Result<Vec<String>, Unknown> {
         self.note(path);
         match self.after.why_not(path) {
-            Some(why) => Err(Unknown(format!("{path}: {why}"))),
+            Some(why) => Err(missing(&self.after, path, why)),
             None => Ok(self.host.source().list(path).unwrap_or_default()),
         }
     }
@@ -143,11 +147,6 @@ fn json<T: DeserializeOwned>(sample: &Sample, path: &str) -> Result<T, Unknown> 
     let text = text(sample, path)?;
     serde_json::from_str(text)
         .map_err(|error| Unknown(format!("{path} is not understood: {error}")))
-}
-
-fn missing(sample: &Sample, path: &str, otherwise: impl ToString) -> Unknown {
-    let why = sample.why_not(path).map_or_else(|| otherwise.to_string(), str::to_owned);
-    Unknown(format!("{path}: {why}"))
 }
 
 /// Rules may calculate with it. What is larger is a word for "without limit" (fs.file-max), or no kernel's.

@@ -1,16 +1,19 @@
 //! Takes samples of this machine, in the calling thread's network namespace. Changes nothing.
 
 mod devices;
+mod origin;
 mod processes;
 mod session;
 mod tools;
 
 use std::fs;
 
+use ringway_host::xdp_sockets::XdpSocket;
 use ringway_host::{Host, Source, counters, qdiscs, queues, sockets, xdp_features, xdp_sockets};
 
 use crate::Sample;
 
+pub use origin::{Namespace, Origin};
 pub use processes::{POLLERS, PROCESSES, Process};
 pub use session::SESSION;
 
@@ -121,6 +124,7 @@ pub fn complete(mut sample: Sample) -> Sample {
     processes::list(&mut sample);
     tools::rules(&mut sample);
     session::add(&mut sample);
+    origin::add(&mut sample);
     let local = host.local_ports();
     sample.put_json("/netlink/sockets.json", local.and_then(sockets::tcp));
     told(&mut sample, "/netlink/xdp_features.json", xdp_features::all());
@@ -134,8 +138,34 @@ fn counted(sample: &mut Sample) {
     sample.put_json("/netlink/stats.json", counters::stats());
     devices::statistics(sample);
     sample.put_json("/netlink/qdiscs.json", qdiscs::all());
-    sample.put_json("/netlink/xdp_sockets.json", xdp_sockets::all());
+    sample.put_json("/netlink/xdp_sockets.json", xdp_sockets());
     told(sample, QUEUE_COUNTS, queues::counts());
+}
+
+/// A kernel that cannot list them still counts them.
+fn xdp_sockets() -> Result<Vec<XdpSocket>, String> {
+    let why = match xdp_sockets::all() {
+        Err(ringway_host::Error::Netlink { source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            "this kernel counts them and does not list them: it lacks xsk_diag (`modprobe xsk_diag` loads it; else \
+             CONFIG_XDP_SOCKETS_DIAG was left out), which `ss --xdp` needs, too; what a program's socket lost it can \
+             ask itself (getsockopt XDP_STATISTICS)"
+        }
+        answer => return answer.map_err(|error| error.to_string()),
+    };
+    match Source::Live.read("/proc/net/protocols").as_deref().map(sockets_of_xdp) {
+        Ok(None | Some(0)) => Ok(Vec::new()),
+        _ => Err(why.into()),
+    }
+}
+
+/// AF_XDP sockets of the network namespace, by /proc/net/protocols; `None`: this kernel has none at all.
+fn sockets_of_xdp(protocols: &str) -> Option<u64> {
+    let mut lines = protocols.lines().map(|line| line.split_ascii_whitespace());
+    let mut words = lines.find_map(|mut words| (words.next() == Some("XDP")).then_some(words))?;
+    // protocol, size, sockets
+    Some(words.nth(1).and_then(|count| count.parse().ok()).unwrap_or(u64::MAX))
 }
 
 /// What some kernels do not tell.
@@ -173,6 +203,15 @@ fn settings(sample: &mut Sample, directory: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sockets_are_counted_where_they_are_not_listed() {
+        let head = "protocol  size sockets  memory press maxhdr  slab module\n";
+        let with =
+            |n: &str| format!("{head}XDP       1088      {n}      -1   NI       0   no   kernel\n");
+        assert_eq!(sockets_of_xdp(head), None);
+        assert_eq!((sockets_of_xdp(&with("0")), sockets_of_xdp(&with("3"))), (Some(0), Some(3)));
+    }
 
     #[test]
     fn this_machine_can_be_gathered_without_secrets() {

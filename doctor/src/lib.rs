@@ -46,7 +46,7 @@ pub use check::{
 };
 pub use collection::{Collection, Error};
 pub use facts::{Facts, FarEnd, Program};
-pub use gather::{complete, gather, gather_at_once, gather_counters};
+pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
 pub use report::{Finding, Report, judge};
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Finding, Report};
+use crate::{Finding, Origin, Report};
 
 /// Two scripts for sh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,8 +15,9 @@ pub struct Scripts {
     pub commands: usize,
 }
 
-/// Of what a report says to change.
-pub fn scripts(report: &Report) -> Scripts {
+/// Of what a report says to change, for where it was looked at.
+pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
+    let head = |what: &str| format!("#!/bin/sh\n# {what}\n{}{RUN}", place(origin));
     let mut fix = head("Fixes that `ringway doctor` found. Read it before you run it.");
     let mut undo = head("Takes back what the script beside it changes: sets what was read before.");
     let (mut seen, mut back) = (Vec::new(), Vec::new());
@@ -40,11 +41,36 @@ pub fn scripts(report: &Report) -> Scripts {
     Scripts { fix: fix + end, undo: undo + end, commands: seen.len() }
 }
 
-fn head(what: &str) -> String {
-    format!(
-        "#!/bin/sh\n# {what}\nfailed=0\nrun() {{\n    echo \"+ $1\"\n    sh -c \"$1\" || \
-         {{ echo \"failed: $1\" >&2; failed=1; }}\n}}\n"
-    )
+/// Goes on after a failure, and tells in the end.
+const RUN: &str = "failed=0\nrun() {\n    echo \"+ $1\"\n    sh -c \"$1\" || \
+                   { echo \"failed: $1\" >&2; failed=1; }\n}\n";
+
+/// Whom it is for, in words; and that it runs nowhere else.
+fn place(origin: &Origin) -> String {
+    let mut text = format!("# For {}.\n", one_line(&origin.to_string()));
+    let mut only = |shown: &str, wanted: &str, what: &str, how: &str| {
+        let words =
+            one_line(&format!("this is for the {what}, nothing was done: {how}, or add --force"));
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "if [ \"$({shown})\" != {} ] && [ \"${{1:-}}\" != --force ]; then\n    echo {} >&2\n    exit 2\nfi",
+            quoted(&one_line(wanted)),
+            quoted(&words)
+        );
+    };
+    if let Some(host) = &origin.host {
+        only("uname -n", host, &format!("host {host}"), "run it there");
+    }
+    if let Some(namespace) = &origin.namespace {
+        let run = format!("run it there ({} sh FILE)", namespace.enter());
+        only("readlink /proc/self/ns/net", &namespace.id, &namespace.to_string(), &run);
+    }
+    text
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 fn comment(finding: &Finding) -> String {
@@ -52,7 +78,7 @@ fn comment(finding: &Finding) -> String {
     let Finding { check, subject, severity, found, why, rule, source, .. } = finding;
     let mut line = |words: &str| {
         // Writing to a String cannot fail. What was read may hold anything.
-        let _ = writeln!(text, "# {}", words.replace(['\n', '\r'], " "));
+        let _ = writeln!(text, "# {}", one_line(words));
     };
     line(&format!("{}: {check}, {subject}: {found}", severity.as_str()));
     line(why);
@@ -85,7 +111,7 @@ mod tests {
         let machine = Machine::healthy()
             .put("/proc/sys/net/core/somaxconn", "16")
             .put("/proc/sys/net/ipv4/tcp_syncookies", "0");
-        let scripts = scripts(&machine.report(rules::ALL));
+        let scripts = scripts(&machine.report(rules::ALL), &Origin::default());
         assert_eq!(scripts.commands, 2, "{}", scripts.fix);
         let at = |text: &str, words: &str| text.find(words).unwrap_or_else(|| panic!("{text}"));
         let fixes =
@@ -98,6 +124,43 @@ mod tests {
             std::fs::write(file.path(), script).unwrap();
             let sh = std::process::Command::new("sh").arg("-n").arg(file.path()).status();
             assert!(sh.unwrap().success());
+        }
+    }
+
+    #[test]
+    fn it_runs_where_it_was_found_and_nowhere_else() {
+        let report =
+            Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
+        let here = std::process::Command::new("uname").arg("-n").output().unwrap();
+        let here = String::from_utf8(here.stdout).unwrap().trim().to_owned();
+        let elsewhere = "net:[1]".to_owned();
+        let of = |host: &str, id: Option<String>| Origin {
+            host: Some(host.into()),
+            kernel: Some("6.1.0".into()),
+            collected: Some("2026-01-31T12:00:00Z".into()),
+            namespace: id.map(|id| crate::Namespace { id, name: Some("blue".into()) }),
+        };
+        for (origin, runs) in [
+            (of(&here, None), true),
+            (of("it's \nelse`where`", None), false),
+            (of(&here, Some(elsewhere)), false),
+        ] {
+            let scripts = scripts(&report, &origin);
+            for script in [scripts.fix, scripts.undo] {
+                // Nothing is changed here: what it would run is said.
+                let script = script.replace("    sh -c \"$1\" ||", "    true ||");
+                let said = |more: &[&str]| {
+                    let mut sh = std::process::Command::new("sh");
+                    let out = sh.args(["-c", &script, "sh"]).args(more).output().unwrap();
+                    (out.status.code(), String::from_utf8_lossy(&out.stderr).into_owned())
+                };
+                assert_eq!(said(&[]).0, Some(if runs { 0 } else { 2 }), "{script}");
+                assert_eq!(said(&["--force"]).0, Some(0), "{script}");
+                if !runs {
+                    assert!(said(&[]).1.contains("nothing was done"), "{script}");
+                }
+                assert!(script.contains("Linux 6.1.0") && script.contains("2026-01-31T12:00:00Z"));
+            }
         }
     }
 

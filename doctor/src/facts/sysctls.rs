@@ -1,6 +1,7 @@
 //! Settings under /proc/sys, and commands that change them.
 
 use super::Facts;
+use super::missing::{THERE, set_elsewhere};
 use crate::{Change, Unknown};
 
 impl Facts {
@@ -16,8 +17,13 @@ impl Facts {
 
     /// The command that sets it, and the one that sets what it is now.
     pub fn set(&self, key: &str, to: impl ToString) -> Result<Change, Unknown> {
-        let now = self.text(&format!("/proc/sys/{key}"))?;
-        Ok(Change { fix: set(key, &to.to_string()), undo: set(key, now) })
+        let path = format!("/proc/sys/{key}");
+        let now = self.text(&path)?;
+        let there = |command: String| match set_elsewhere(&self.host, &path) {
+            true => format!("{THERE} {command}"),
+            false => command,
+        };
+        Ok(Change { fix: there(set(key, &to.to_string())), undo: there(set(key, now)) })
     }
 }
 

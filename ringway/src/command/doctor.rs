@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringway_doctor::{
-    Changes, Check, Collection, Earlier, Facts, Finding, Profile, Program, Report, State, judge,
-    rules, scripts,
+    Changes, Check, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report, State,
+    judge, rules, scripts,
 };
 use ringway_gateway::problem::Error;
 use ringway_gateway::{outfile, preflight};
@@ -29,7 +29,8 @@ struct Document<'a> {
     schema: &'static str,
     /// The archive; absent: this machine.
     from: Option<String>,
-    kernel: Option<String>,
+    #[serde(flatten)]
+    origin: &'a Origin,
     profile: Option<Profile>,
     /// Between the two samples.
     interval_seconds: f64,
@@ -70,15 +71,17 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     }
     let facts = Facts::new(&collection, args.profile.map(Profile::from));
     let report = judge(asked(args), &facts);
+    let origin = facts.origin();
     let changes = earlier.map(|earlier| Changes::between(&earlier.findings, &report));
     if let Some(path) = &args.fix_script {
-        write_scripts(&report, path, args.overwrite)?;
+        write_scripts(&report, &origin, path, args)?;
     }
     match args.output.output {
-        Output::Json => table::json(&document(args, &facts, &report, changes.as_ref()))?,
+        Output::Json => table::json(&document(args, &facts, &origin, &report, changes.as_ref()))?,
         Output::Table => {
             let text = render::report(&report, changes.as_ref(), args.all, table::colour());
-            table::print(&text)?;
+            let place = render::place(&origin, args.from.is_some());
+            table::print(&(place + &text))?;
         }
     }
     Ok(if report.count(State::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
@@ -202,19 +205,30 @@ fn earlier(path: &Path) -> anyhow::Result<Earlier> {
     Ok(earlier)
 }
 
-fn write_scripts(report: &Report, path: &Path, overwrite: bool) -> anyhow::Result<()> {
+fn write_scripts(
+    report: &Report,
+    origin: &Origin,
+    path: &Path,
+    args: &DoctorArgs,
+) -> anyhow::Result<()> {
     let mut undo = path.as_os_str().to_owned();
     undo.push(".undo");
     let undo = PathBuf::from(undo);
-    let scripts = scripts(report);
+    let scripts = scripts(report, origin);
     // The undo first: there is never a fix without.
     for (path, text) in [(undo.as_path(), &scripts.undo), (path, &scripts.fix)] {
-        outfile::create(path, overwrite)?.write_all(text.as_bytes())?;
+        outfile::create(path, args.overwrite)?.write_all(text.as_bytes())?;
     }
+    let whose = match &args.from {
+        Some(_) => format!(", for {origin}, and refused elsewhere"),
+        None => String::new(),
+    };
+    let enter = origin.namespace.as_ref().map_or_else(String::new, |one| one.enter() + " ");
     exit::say(format_args!(
-        "{0}: {1} commands; read it, run it: sh {0}; to take them back: sh {2}",
+        "{0}: {1} commands{whose}; read it, run it{2}: {enter}sh {0}; to take them back: {enter}sh {3}",
         path.display(),
         scripts.commands,
+        if args.from.is_some() { " there" } else { "" },
         undo.display()
     ));
     Ok(())
@@ -223,13 +237,14 @@ fn write_scripts(report: &Report, path: &Path, overwrite: bool) -> anyhow::Resul
 fn document<'a>(
     args: &DoctorArgs,
     facts: &Facts,
+    origin: &'a Origin,
     report: &'a Report,
     changes: Option<&'a Changes>,
 ) -> Document<'a> {
     Document {
         schema: SCHEMA,
         from: args.from.as_ref().map(|path| path.display().to_string()),
-        kernel: facts.host().kernel_release().ok().map(|release| release.text),
+        origin,
         profile: facts.profile,
         interval_seconds: facts.seconds,
         ok: report.count(State::Ok),

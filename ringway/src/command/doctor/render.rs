@@ -2,9 +2,20 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::{Changes, Finding, Report, State};
+use ringway_doctor::{Changes, Finding, Origin, Report, State};
 
 use crate::table::{Cell, Table, Tone, paint};
+
+/// Whom the findings are about, where that is not plain; and where their fixes are to be run.
+pub fn place(origin: &Origin, elsewhere: bool) -> String {
+    let run = origin.namespace.as_ref();
+    let run =
+        run.map_or_else(String::new, |one| format!("; fixes are for it: {} ...", one.enter()));
+    match elsewhere || !run.is_empty() {
+        true => format!("{origin}{run}\n\n"),
+        false => String::new(),
+    }
+}
 
 /// What was found, the worst first; then the counts.
 pub fn report(report: &Report, changes: Option<&Changes>, all: bool, colour: bool) -> String {

@@ -1,0 +1,148 @@
+//! Why something is not there, and what to do about it: in words, for whoever reads `unknown`.
+
+use ringway_host::Host;
+
+use crate::{Sample, Unknown};
+
+/// What Linux keeps in the machine's first network namespace alone; some of it up to a version.
+const OF_THE_FIRST: [&str; 17] = [
+    "/proc/net/stat/arp_cache",
+    "/proc/net/stat/ndisc_cache",
+    "/proc/sys/net/core/bpf_jit_enable",
+    "/proc/sys/net/core/bpf_jit_harden",
+    "/proc/sys/net/core/dev_weight",
+    "/proc/sys/net/core/flow_limit_cpu_bitmap",
+    "/proc/sys/net/core/netdev_budget",
+    "/proc/sys/net/core/netdev_budget_usecs",
+    "/proc/sys/net/core/netdev_max_backlog",
+    // Before 6.9 and 6.13.
+    "/proc/sys/net/core/optmem_max",
+    "/proc/sys/net/core/rmem_max",
+    "/proc/sys/net/core/rps_sock_flow_entries",
+    "/proc/sys/net/core/wmem_max",
+    "/proc/sys/net/ipv4/neigh/default/gc_thresh3",
+    "/proc/sys/net/ipv4/tcp_max_orphans",
+    "/proc/sys/net/ipv4/tcp_mem",
+    "/proc/sys/net/ipv6/neigh/default/gc_thresh3",
+];
+/// What other namespaces may read, and the first alone can set.
+const SET_IN_THE_FIRST: [&str; 4] = [
+    "/proc/sys/net/core/rmem_max",
+    "/proc/sys/net/core/wmem_max",
+    "/proc/sys/net/netfilter/nf_conntrack_buckets",
+    "/proc/sys/net/netfilter/nf_conntrack_max",
+];
+/// Part of a path, and what a kernel lacks that lacks it.
+const NEEDS: [(&str, &str); 5] = [
+    ("/proc/sys/net/netfilter/", "connections are not tracked: nf_conntrack is not loaded"),
+    ("/proc/net/stat/nf_conntrack", "connections are not tracked: nf_conntrack is not loaded"),
+    ("/proc/sys/net/ipv6/", "this kernel has no IPv6, or it is turned off (ipv6.disable=1)"),
+    ("/sys/devices/system/node", "this kernel knows of no NUMA nodes (CONFIG_NUMA)"),
+    ("/proc/net/softnet_stat", "/proc of this machine is not mounted here"),
+];
+/// In front of a command, has it run there.
+pub(super) const THERE: &str = "nsenter --target 1 --net";
+
+/// Whether only the first network namespace can set it, and this is another.
+pub(super) fn set_elsewhere(host: &Host, path: &str) -> bool {
+    let of_first = SET_IN_THE_FIRST.contains(&path) || OF_THE_FIRST.contains(&path);
+    of_first && !host.first_network_namespace()
+}
+
+/// That a path is not in a sample, and why.
+pub(super) fn missing(sample: &Sample, path: &str, otherwise: &str) -> Unknown {
+    let why = match sample.why_not(path) {
+        Some(why) => in_words(why),
+        None => cause(&sample.host(), path).unwrap_or(otherwise).to_owned(),
+    };
+    Unknown(format!("{}: {why}", shown(path)))
+}
+
+fn cause(host: &Host, path: &str) -> Option<&'static str> {
+    // Of a machine of which nothing is known it is not known either.
+    let known = host.source().exists("/proc/sys/net");
+    if known && OF_THE_FIRST.contains(&path) && !host.first_network_namespace() {
+        return Some(
+            "kept in the machine's first network namespace alone; on the host itself: `nsenter --target 1 --net ringway doctor`",
+        );
+    }
+    let needed = NEEDS.iter().find(|(start, _)| path.starts_with(start));
+    needed.map(|(_, why)| *why)
+}
+
+/// The system's answers end in a number that helps nobody.
+fn in_words(why: &str) -> String {
+    if why.contains("os error 13") || why.contains("os error 1)") || why.contains("must be root") {
+        return "root alone may see it: run it as root".into();
+    }
+    why.to_owned()
+}
+
+/// As a user knows it: what was asked of the kernel or of a tool is no file of a machine.
+fn shown(path: &str) -> String {
+    let plain = |path: &str| path.trim_end_matches(".json").replace(['/', '_'], " ");
+    if let Some((name, what)) = path.strip_prefix("/ethtool/").and_then(|p| p.split_once('/')) {
+        return format!("ethtool {name}, {}", plain(what));
+    }
+    match path {
+        "/tools/nft.json" => "nft list ruleset".into(),
+        "/netlink/xdp_sockets.json" => "AF_XDP sockets".into(),
+        _ => match path.strip_prefix("/tools/").or_else(|| path.strip_prefix("/netlink/")) {
+            Some(what) => plain(what),
+            None => path.into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Machine;
+
+    fn why(machine: &Machine, path: &str) -> String {
+        machine.facts().text(path).unwrap_err().0
+    }
+
+    #[test]
+    fn causes_and_what_to_do() {
+        let first = Machine::healthy();
+        let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
+        let weight = "/proc/sys/net/core/dev_weight";
+        for (machine, path, wanted) in [
+            (other.clone().remove(weight), weight, "first network namespace alone"),
+            (first.clone().remove(weight), weight, "this kernel, or what was collected, lacks it"),
+            (Machine::unknown(), weight, "this kernel, or what was collected, lacks it"),
+            (other.clone(), "/proc/sys/net/netfilter/none", "nf_conntrack is not loaded"),
+            (
+                first.clone().miss(weight, "Permission denied (os error 13)"),
+                weight,
+                "run it as root",
+            ),
+            (
+                first.clone().miss("/ethtool", "no"),
+                "/ethtool/eth0/link_mode.json",
+                "ethtool eth0, link mode: no",
+            ),
+            (
+                first
+                    .clone()
+                    .miss("/tools/nft.json", "nft: Operation not permitted (you must be root)"),
+                "/tools/nft.json",
+                "nft list ruleset: root alone",
+            ),
+        ] {
+            let said = why(&machine, path);
+            assert!(said.contains(wanted), "{said}");
+            assert!(!said.contains("os error") && !said.contains(".json"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_the_first_alone_can_set_is_set_there() {
+        let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
+        let fix = |machine: &Machine, key| machine.facts().set(key, 9).unwrap().fix;
+        let key = "net/core/rmem_max";
+        assert_eq!(fix(&Machine::healthy(), key), "sysctl -w net.core.rmem_max=9");
+        assert_eq!(fix(&other, key), "nsenter --target 1 --net sysctl -w net.core.rmem_max=9");
+        assert_eq!(fix(&other, "net/core/somaxconn"), "sysctl -w net.core.somaxconn=9");
+    }
+}
