@@ -55,10 +55,9 @@ impl Changes {
         }
         let bad = |finding: &&Finding| finding.severity > State::Unknown;
         let was = |now: &Finding| {
-            earlier
-                .iter()
-                .filter(bad)
-                .any(|was| (&was.check, &was.subject) == (&now.check, &now.subject))
+            let folded = format!("{} {}", now.check, now.subject);
+            let same = |was: &Finding| (&was.check, &was.subject) == (&now.check, &now.subject);
+            earlier.iter().filter(bad).any(|was| same(was) || was.also.contains(&folded))
         };
         changes.new = now.symptoms().filter(|finding| !was(finding)).map(named).collect();
         changes

@@ -122,7 +122,6 @@ pub fn complete(mut sample: Sample) -> Sample {
     devices::of_namespace(&mut sample, &names);
     devices::of_machine(&mut sample);
     processes::list(&mut sample);
-    tools::rules(&mut sample);
     session::add(&mut sample);
     origin::add(&mut sample);
     let local = host.local_ports();
@@ -134,6 +133,8 @@ pub fn complete(mut sample: Sample) -> Sample {
 }
 
 fn counted(sample: &mut Sample) {
+    // Takes longest, and so comes first.
+    tools::rules(sample);
     COUNTERS.iter().for_each(|path| file(sample, path));
     sample.put_json("/netlink/stats.json", counters::stats());
     devices::statistics(sample);

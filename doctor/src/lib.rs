@@ -28,6 +28,7 @@
 mod changes;
 mod check;
 mod collection;
+mod contents;
 #[cfg(test)]
 mod damaged;
 mod facts;
@@ -45,6 +46,7 @@ pub use check::{
     Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each, each_card,
 };
 pub use collection::{Collection, Error};
+pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Program};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
 pub use report::{Finding, Report, judge};

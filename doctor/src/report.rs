@@ -30,6 +30,9 @@ pub struct Finding {
     pub changes: Vec<Change>,
     /// What to do that is no command.
     pub advice: Option<String>,
+    /// Other checks that found the same cause, with their subjects: `far-below-default net/core/somaxconn`.
+    #[serde(default)]
+    pub also: Vec<String>,
 }
 
 /// All of them, the worst first.
@@ -56,7 +59,47 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Check>, facts: &Facts) -> 
     let mut findings: Vec<Finding> =
         checks.into_iter().flat_map(|check| ask(check, facts)).collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    Report { findings }
+    Report { findings: folded(findings) }
+}
+
+/// Checks that see a cause, and others that see what comes of it: `None` is any.
+const SEES_THE_CAUSE: [(&str, Option<&str>); 2] =
+    [("far-below-default", None), ("tcp-syncookies", Some("syn-queue"))];
+
+/// One cause is one finding: what would change nothing that its symptom does not is told there.
+fn folded(findings: Vec<Finding>) -> Vec<Finding> {
+    let mut kept: Vec<Finding> = Vec::new();
+    let (causes, others): (Vec<Finding>, Vec<Finding>) =
+        findings.into_iter().partition(|one| one.severity > State::Unknown && sees(one, None));
+    kept.extend(others);
+    for cause in causes {
+        let same = |one: &&mut Finding| {
+            one.severity > State::Unknown
+                && sees(&cause, Some(&one.check))
+                && cause
+                    .changes
+                    .iter()
+                    .all(|change| one.changes.iter().any(|o| o.fix == change.fix))
+        };
+        match kept.iter_mut().find(same) {
+            Some(symptom) => {
+                let new = |seen: &&Evidence| !symptom.evidence.contains(seen);
+                let seen: Vec<Evidence> = cause.evidence.iter().filter(new).cloned().collect();
+                symptom.evidence.extend(seen);
+                symptom.also.push(format!("{} {}", cause.check, cause.subject));
+            }
+            None => kept.push(cause),
+        }
+    }
+    kept.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    kept
+}
+
+fn sees(cause: &Finding, symptom: Option<&str>) -> bool {
+    SEES_THE_CAUSE.iter().any(|(check, of)| {
+        *check == cause.check
+            && symptom.is_none_or(|symptom| of.map_or(symptom != *check, |of| of == symptom))
+    })
 }
 
 fn ask(check: &Check, facts: &Facts) -> Vec<Finding> {
@@ -91,6 +134,7 @@ fn finding(check: &Check, outcome: Outcome) -> Finding {
         why: check.why.into(),
         changes,
         advice,
+        also: Vec::new(),
     }
 }
 
@@ -136,6 +180,38 @@ mod tests {
             assert!(finding.advice.unwrap().contains("shell"), "{name}");
         }
         assert!(!named("a\u{1b}[2J").subject.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn one_cause_is_one_finding() {
+        let small = Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").edit(
+            "/netlink/sockets.json",
+            |sockets: &mut ringway_host::sockets::Sockets| {
+                let address = [10, 0, 0, 1].into();
+                let (port, waiting, limit) = (80, 0, 16);
+                let one = ringway_host::sockets::Listener { address, port, waiting, limit };
+                sockets.listeners = vec![one];
+            },
+        );
+        let names = |machine: &Machine| {
+            let report = machine.report(crate::rules::ALL);
+            report.symptoms().map(|one| (one.check.clone(), one.also.clone())).collect::<Vec<_>>()
+        };
+        let far = "far-below-default".to_owned();
+        assert_eq!(names(&small), [(far.clone(), vec![])]);
+        let full = small.counts("TcpExt", "ListenOverflows", 9);
+        let also = vec!["far-below-default net/core/somaxconn".to_owned()];
+        assert_eq!(names(&full), [("listen-overflows".into(), also)]);
+        // What mends more than the symptom does stays.
+        let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
+        assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));
+        let sent = Machine::healthy().counts("TcpExt", "TCPReqQFullDoCookies", 9).counts(
+            "TcpExt",
+            "SyncookiesSent",
+            9,
+        );
+        let also = vec!["tcp-syncookies this machine".to_owned()];
+        assert_eq!(names(&sent), [("syn-queue".into(), also)]);
     }
 
     #[test]

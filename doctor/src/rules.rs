@@ -18,6 +18,7 @@ mod driver_queues;
 mod dropped;
 mod dsr_quiet;
 mod far_below_default;
+mod filter_drops;
 mod flow_limit;
 mod frame_errors;
 mod huge_pages;
@@ -33,6 +34,7 @@ mod link_flaps;
 mod link_mode;
 mod listen_drops;
 mod listen_overflows;
+mod listeners;
 mod local_ports;
 mod long_chains;
 mod lro;
@@ -170,6 +172,7 @@ pub const ALL: &[Check] = &[
     kernel::CHECK,
     bpffs::CHECK,
     tcp_options::CHECK,
+    filter_drops::CHECK,
 ];
 
 /// Those that are asked about a machine that passes packets on.

@@ -1,7 +1,9 @@
 //! Packets dropped because the way back to their sender leads elsewhere.
 
+use ringway_host::routes::{Route, RouteKind};
+
 use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::{Check, Facts, Looked, Outcome, Unknown};
 
 /// Strict reverse path filtering wants the route to a sender to lead out where its packet came in.
 pub const CHECK: Check = Check {
@@ -24,17 +26,57 @@ fn look(facts: &Facts) -> Looked {
         dropped.delta
     );
     let mut outcome = Outcome::warn(MACHINE, said)
-        .counted("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta)
-        .advice("right if senders are forged; otherwise mend the route, or filter loosely (2)");
+        .counted("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta);
     let names = facts.interfaces()?.into_iter().map(|one| one.link.name.clone());
+    let (mut ways, mut strict) = (Vec::new(), false);
     // The greater of an interface's own and that of "all" counts.
-    for name in names.chain(["all".to_owned()]) {
+    for name in names.chain([ALL.to_owned()]) {
         let key = format!("net/ipv4/conf/{name}/rp_filter");
-        if facts.sysctl(&key) == Ok(1) {
-            outcome = outcome.saw(format!("/proc/sys/{key}"), 1).change(facts.set(&key, 2)?);
+        if facts.sysctl(&key) != Ok(1) {
+            continue;
+        }
+        strict = true;
+        outcome = outcome.saw(format!("/proc/sys/{key}"), 1);
+        // Filtered loosely, what has a route at all passes, by whichever interface it leads.
+        let others = elsewhere(facts, &name)?;
+        if !others.is_empty() {
+            outcome = outcome.change(facts.set(&key, 2)?);
+            ways.extend(others);
         }
     }
-    outcome.into()
+    ways.sort();
+    ways.dedup();
+    ways.truncate(NAMED);
+    let advice = match (strict, ways.as_slice()) {
+        (true, []) => "no route leads by another interface, so senders are those without any route, and filtering \
+                       loosely (2) would drop their packets as well"
+            .into(),
+        (true, ways) => format!(
+            "filtering loosely (2) helps senders to whom a route leads by another interface (such as {}), and none \
+             without a route",
+            ways.join(", ")
+        ),
+        (false, _) => "no interface filters strictly: these senders have no route at all".into(),
+    };
+    let see = "`sysctl -w net.ipv4.conf.all.log_martians=1` has the kernel name them (`dmesg`), `ip route get SENDER` \
+               shows the way back. Right as it is if they are forged; else mend the route";
+    outcome.advice(format!("{advice}; {see}")).into()
+}
+
+const ALL: &str = "all";
+const NAMED: usize = 3;
+
+/// Where routes lead by other interfaces than this; of `all` by any, where there are several.
+fn elsewhere(facts: &Facts, name: &str) -> Result<Vec<String>, Unknown> {
+    let network = facts.network()?;
+    let own = network.interface(name).map(|one| one.link.ifindex);
+    let several = facts.interfaces()?.len() > 1;
+    let leads_back = |route: &&Route| {
+        route.destination.is_ipv4() && route.kind == RouteKind::Unicast && route.ifindex.is_some()
+    };
+    let other = |route: &&Route| if name == ALL { several } else { route.ifindex != own };
+    let routes = network.routes.iter().filter(leads_back).filter(other);
+    Ok(routes.map(|route| format!("{}/{}", route.destination, route.prefix)).collect())
 }
 
 #[cfg(test)]
@@ -49,7 +91,21 @@ mod tests {
             .counts("TcpExt", "IPReversePathFilter", 1)
             .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "1")
             .put("/proc/sys/net/ipv4/conf/eth0/rp_filter", "2");
+        let strict = strict.network(|network| {
+            let mut other = network.routes[0].clone();
+            (other.destination, other.ifindex) = ([192, 0, 2, 0].into(), Some(2));
+            network.routes.push(other);
+        });
         assert_eq!(strict.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
-        table(&CHECK, [(strict, State::Warn)]);
+        // Nobody can be reached by another interface: loose is no better.
+        let alone = strict.clone().network(|network| {
+            network.routes.retain(|route| route.ifindex == Some(3));
+        });
+        assert!(alone.fixes(&CHECK).is_empty());
+        let said = alone.outcomes(&CHECK)[0].advice.clone().unwrap();
+        assert!(said.contains("without any route"), "{said}");
+        let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
+        assert!(loose.fixes(&CHECK).is_empty());
+        table(&CHECK, [(strict, State::Warn), (alone, State::Warn), (loose, State::Warn)]);
     }
 }

@@ -1,5 +1,8 @@
 //! SYNs that found the SYN queue full.
 
+use ringway_host::sockets::Sockets;
+
+use super::listeners::with_remedy;
 use crate::check::MACHINE;
 use crate::{Check, Facts, Looked, Outcome};
 
@@ -8,64 +11,81 @@ pub const CHECK: Check = Check {
     number: 36,
     name: "syn-queue",
     rule: "TCPReqQFullDrop and TCPReqQFullDoCookies do not grow",
-    source: "netdata, alarms tcp_syn_queue_drops and tcp_syn_queue_cookies; kernel documentation, networking/ip-sysctl",
+    source: "netdata, alarms tcp_syn_queue_drops and tcp_syn_queue_cookies; Linux, net/ipv4/tcp_input.c, tcp_conn_request",
     why: "More clients are in the middle of their handshake than the queue holds (about 304 bytes each).",
     profiles: &[],
     look,
 };
 
 const KEY: &str = "net/ipv4/tcp_max_syn_backlog";
-const LIMIT: &str = "net/core/somaxconn";
 
 fn look(facts: &Facts) -> Looked {
-    let drops = facts.counter("TcpExt", "TCPReqQFullDrop")?;
-    let cookies = facts.counter("TcpExt", "TCPReqQFullDoCookies")?;
-    if drops.delta + cookies.delta <= 1 {
+    let drops = facts.counter("TcpExt", "TCPReqQFullDrop")?.delta;
+    let with = facts.counter("TcpExt", "TCPReqQFullDoCookies")?;
+    let setting = facts.sysctl("net/ipv4/tcp_syncookies")?;
+    // With 2 every SYN is counted here, however much room there is.
+    let cookies = if setting == 2 { 0 } else { with.delta };
+    if drops + cookies <= 1 {
         return Outcome::ok(MACHINE, "SYN queues have room").into();
     }
     let said = format!(
-        "{} SYNs found the SYN queue full: {} dropped, {} answered with a cookie",
-        drops.delta + cookies.delta,
-        drops.delta,
-        cookies.delta
+        "{} SYNs found the SYN queue full: {drops} dropped, {cookies} answered with a cookie",
+        drops + cookies
     );
-    let now = facts.sysctl(KEY)?;
     let outcome =
-        if drops.delta > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
+        if drops > 0 { Outcome::crit(MACHINE, said) } else { Outcome::warn(MACHINE, said) };
     let mut outcome = outcome
-        .counted("/proc/net/netstat TcpExt TCPReqQFullDrop", drops.delta)
-        .counted("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies.delta)
-        .saw(format!("/proc/sys/{KEY}"), now)
-        .change(facts.set(KEY, (now * 2).max(4096))?);
-    // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue.
-    let limit = facts.sysctl(LIMIT)?;
-    if limit < 4096 {
-        outcome = outcome.saw(format!("/proc/sys/{LIMIT}"), limit).change(facts.set(LIMIT, 4096)?);
+        .counted("/proc/net/netstat TcpExt TCPReqQFullDrop", drops)
+        .counted("/proc/net/netstat TcpExt TCPReqQFullDoCookies", cookies);
+    // net/ipv4/tcp_input.c, tcp_conn_request: the accept queue's limit is that of the SYN queue; this one, or rather
+    // three quarters of it, counts without cookies alone.
+    let now = facts.sysctl(KEY)?;
+    if setting == 0 && now < 4096 {
+        outcome = outcome.saw(format!("/proc/sys/{KEY}"), now).change(facts.set(KEY, 4096)?);
     }
-    outcome
-        .advice("the program's listen(2) backlog bounds the SYN queue, too: have it ask for more, and start it again")
-        .into()
+    let Sockets { listeners, .. } = facts.json("/netlink/sockets.json")?;
+    let least = listeners.iter().map(|one| one.limit).min();
+    let smallest: Vec<_> = listeners.iter().filter(|one| Some(one.limit) == least).collect();
+    let outcome = with_remedy(facts, outcome, &smallest)?;
+    let advice = outcome.advice.clone().unwrap_or_default();
+    outcome.advice(format!("if it is no flood: {advice}")).into()
 }
 
 #[cfg(test)]
 mod tests {
+    use ringway_host::sockets::Listener;
+
     use super::*;
     use crate::State;
     use crate::testing::{Machine, table};
 
     #[test]
     fn dropped_or_answered_with_a_cookie() {
-        let machine = |name, by| Machine::healthy().counts("TcpExt", name, by);
-        let dropped = machine("TCPReqQFullDrop", 2);
-        assert_eq!(dropped.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_max_syn_backlog=4096"]);
-        let small = dropped.clone().put("/proc/sys/net/core/somaxconn", "16");
-        assert_eq!(small.fixes(&CHECK)[1], "sysctl -w net.core.somaxconn=4096");
+        let machine = |name, by| {
+            let machine = Machine::healthy().counts("TcpExt", name, by);
+            machine.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+                let address = [10, 0, 0, 1].into();
+                sockets.listeners = vec![Listener { address, port: 80, waiting: 0, limit: 16 }];
+            })
+        };
+        let cookies = |value: &str| {
+            machine("TCPReqQFullDrop", 2).put("/proc/sys/net/ipv4/tcp_syncookies", value)
+        };
+        let small = |machine: Machine| machine.put("/proc/sys/net/core/somaxconn", "16");
+        let somaxconn = "sysctl -w net.core.somaxconn=4096";
+        // The program asked for no more.
+        assert!(cookies("1").fixes(&CHECK).is_empty());
+        assert_eq!(small(cookies("1")).fixes(&CHECK), [somaxconn]);
+        let backlog = "sysctl -w net.ipv4.tcp_max_syn_backlog=4096";
+        assert_eq!(small(cookies("0")).fixes(&CHECK), [backlog, somaxconn]);
+        let always = machine("TCPReqQFullDoCookies", 20);
         table(
             &CHECK,
             [
-                (dropped, State::Crit),
+                (cookies("1"), State::Crit),
                 (machine("TCPReqQFullDoCookies", 2), State::Warn),
                 (machine("TCPReqQFullDoCookies", 1), State::Ok),
+                (always.put("/proc/sys/net/ipv4/tcp_syncookies", "2"), State::Ok),
             ],
         );
     }

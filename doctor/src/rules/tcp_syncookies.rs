@@ -36,8 +36,7 @@ fn look(facts: &Facts) -> Looked {
             format!("{} SYN cookies in {:.0} s: the SYN queue is full", sent.delta, facts.seconds);
         return Outcome::warn(MACHINE, said)
             .counted("/proc/net/netstat TcpExt SyncookiesSent", sent.delta)
-            .advice("under attack this is right; otherwise a larger listen(2) backlog, net.core.somaxconn and \
-                     net.ipv4.tcp_max_syn_backlog")
+            .advice("under attack this is right; otherwise check syn-queue says which limit it is")
             .into();
     }
     Outcome::ok(MACHINE, "on, and not needed").into()

@@ -13,8 +13,9 @@ use super::OutputArgs;
 #[command(
     after_help = "Looks at the network namespace that it runs in, twice, since much shows in counters alone, and changes \
     nothing. What cannot be read is unknown, never ok; as root more is known. Exit code 3 when something is crit: packets \
-    or connections are lost, or about to be.\n\nA collection holds addresses, routes, neighbours and names of \
-    interfaces. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
+    or connections are lost, or about to be.\n\nA collection holds, beside settings and counters, what \
+    not everybody may see: addresses, neighbours, sockets, rules of nftables, mounts, names of processes, the kernel's command \
+    line. --collect lists it. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
     ringway doctor --explain listen-overflows\n  ringway doctor --only listen-overflows,79 --interval 10\n  \
     ringway doctor --fix-script fix.sh -o json > before.json; sh fix.sh; ringway doctor --since before.json\n  \
     ringway doctor --collect host.tar; ringway doctor --from host.tar\n  \

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringway_doctor::{
-    Changes, Check, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report, State,
-    judge, rules, scripts,
+    Changes, Check, Class, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report,
+    State, judge, rules, scripts,
 };
 use ringway_gateway::problem::Error;
 use ringway_gateway::{outfile, preflight};
@@ -53,6 +53,16 @@ struct Collected {
     files: usize,
     /// Those that could not be read.
     unread: usize,
+    /// What the files hold.
+    contents: Vec<Contents>,
+}
+
+#[derive(Serialize)]
+struct Contents {
+    #[serde(flatten)]
+    class: &'static Class,
+    /// Of both samples.
+    files: usize,
 }
 
 /// Looks, and prints.
@@ -182,13 +192,17 @@ fn collect(collection: &Collection, path: &Path, args: &DoctorArgs) -> anyhow::R
     let (files, unread) = (collection.after.files().len(), collection.after.unread().len());
     if args.output.output == Output::Json {
         let file = path.display().to_string();
-        table::json(&Collected { schema: "ringway.doctor-collection/1", file, files, unread })?;
+        let contents = collection.contents().into_iter();
+        let contents = contents.map(|(class, files)| Contents { class, files }).collect();
+        let schema = "ringway.doctor-collection/1";
+        table::json(&Collected { schema, file, files, unread, contents })?;
         return Ok(Exit::Done);
     }
     table::print(&format!(
-        "{0}: {files} files, {unread} that could not be read. Read it before you send it, then: \
+        "{1}\n{0}: {files} files, {unread} that could not be read. Read it before you send it, then: \
          ringway doctor --from {0}\n",
-        path.display()
+        path.display(),
+        render::contents(collection, table::colour())
     ))?;
     Ok(Exit::Done)
 }

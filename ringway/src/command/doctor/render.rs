@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::{Changes, Finding, Origin, Report, State};
+use ringway_doctor::{Changes, Collection, Finding, Origin, Report, State};
 
 use crate::table::{Cell, Table, Tone, paint};
 
@@ -15,6 +15,16 @@ pub fn place(origin: &Origin, elsewhere: bool) -> String {
         true => format!("{origin}{run}\n\n"),
         false => String::new(),
     }
+}
+
+/// What an archive holds, and what in it is not for everybody.
+pub fn contents(collection: &Collection, colour: bool) -> String {
+    let mut table = Table::new(&["it holds", "files", "mind"]);
+    for (class, files) in collection.contents() {
+        let mind = Cell::new(class.mind.unwrap_or("-"));
+        table.row(vec![Cell::new(class.holds), Cell::number(files), mind]);
+    }
+    table.render(colour)
 }
 
 /// What was found, the worst first; then the counts.
@@ -62,6 +72,9 @@ fn symptom(finding: &Finding, colour: bool) -> String {
     }
     if let Some(advice) = &finding.advice {
         line("to do", advice);
+    }
+    if !finding.also.is_empty() {
+        line("also", &finding.also.join(", "));
     }
     text + "\n"
 }

@@ -1,0 +1,241 @@
+//! Packets that rules of nftables drop.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::check::MACHINE;
+use crate::{Check, Facts, Looked, Outcome, Unknown};
+
+/// Mostly it is meant so: worth knowing for whoever looks for lost packets.
+pub const CHECK: Check = Check {
+    number: 83,
+    name: "filter-drops",
+    rule: "no rule of nftables drops or rejects packets meanwhile",
+    source: "heuristic of Ringway; manual page nft(8): counter, handle",
+    why: "What a rule drops is in no counter of an interface or a protocol, and looks like a packet that never came.",
+    profiles: &[],
+    look,
+};
+
+const RULES: &str = "/tools/nft.json";
+/// Rules that a finding names.
+const NAMED: usize = 8;
+/// As many as this may seem lost because counters are read one after the other.
+const FEW: u64 = 10;
+
+fn look(facts: &Facts) -> Looked {
+    let (before, after): (Value, Value) = facts.pair(RULES)?;
+    let (before, after) = (Verdicts::of(&before), Verdicts::of(&after));
+    let mut grown: Vec<(&Place, u64)> = Vec::new();
+    for (place, now) in &after.counted {
+        // One that was not there before has counted all of it meanwhile.
+        let by = now.saturating_sub(before.counted.get(place).copied().unwrap_or(0));
+        if by > 0 {
+            grown.push((place, by));
+        }
+    }
+    let mut found = vec![by_counters(facts, after.counted.len(), grown)];
+    if !after.uncounted.is_empty() {
+        let all = uncounted(facts, &after.uncounted);
+        found.push(all.unwrap_or_else(|why| Outcome::unknown("rules without a counter", why)));
+    }
+    Ok(found)
+}
+
+fn by_counters(facts: &Facts, rules: usize, mut grown: Vec<(&Place, u64)>) -> Outcome {
+    if grown.is_empty() {
+        return Outcome::ok(MACHINE, format!("{rules} rules that drop count nothing"));
+    }
+    grown.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
+    let sum = grown.iter().fold(0_u64, |sum, (_, by)| sum.saturating_add(*by));
+    let said = format!(
+        "{} rules of nftables dropped or rejected {sum} packets in {:.0} s",
+        grown.len(),
+        facts.seconds
+    );
+    let mut outcome = Outcome::info(MACHINE, said);
+    for (place, by) in grown.iter().take(NAMED) {
+        let Place { chain, handle, verdict } = place;
+        outcome =
+            outcome.counted(format!("nft -a list chain {chain}, handle {handle}, {verdict}"), by);
+    }
+    outcome.advice(
+        "right if these are the packets it is there for; if not, take the rule away: nft delete rule FAMILY TABLE CHAIN \
+         handle NUMBER",
+    )
+}
+
+/// Rules without a counter give themselves away by what IP received and nobody got.
+fn uncounted(facts: &Facts, places: &[String]) -> Result<Outcome, Unknown> {
+    const SUBJECT: &str = "rules without a counter";
+    let [received, lost] = lost_in_ip(facts)?;
+    let shown = places.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
+    // That none is lost by IP says nothing of other hooks: of output, of a bridge, of a device.
+    if lost < FEW || lost * 100 < received {
+        let why = format!(
+            "{} rules and policies drop without a counter ({shown}); what they drop only `ringway doctor --path \
+             INTERFACE` counts, as root: NETFILTER_DROP",
+            places.len()
+        );
+        return Err(Unknown(why));
+    }
+    let said = format!(
+        "{lost} of {received} packets that IP received went nowhere, and no counter says why; {} rules and policies \
+         drop without one",
+        places.len()
+    );
+    Ok(Outcome::info(SUBJECT, said)
+        .counted("/proc/net/snmp Ip, received and neither delivered, passed on nor counted as lost", lost)
+        .saw("nft list ruleset, drops without a counter", shown)
+        .advice(
+            "`ringway doctor --path INTERFACE`, as root, counts what nftables drops (NETFILTER_DROP); a counter in the \
+             rule does, too: nft replace rule FAMILY TABLE CHAIN handle NUMBER ... counter drop",
+        ))
+}
+
+/// Packets that IPv4 received, and those of them of which no counter tells what became of them.
+fn lost_in_ip(facts: &Facts) -> Result<[u64; 2], Unknown> {
+    const BECAME: [(&str, &str); 9] = [
+        ("Ip", "InDelivers"),
+        ("Ip", "ForwDatagrams"),
+        ("Ip", "InHdrErrors"),
+        ("Ip", "InAddrErrors"),
+        ("Ip", "InDiscards"),
+        // What is put together is delivered once.
+        ("Ip", "ReasmReqds"),
+        ("IpExt", "InNoRoutes"),
+        ("IpExt", "InTruncatedPkts"),
+        ("TcpExt", "IPReversePathFilter"),
+    ];
+    let received = facts.counter("Ip", "InReceives")?.delta;
+    let became = BECAME.iter().map(|(group, name)| Ok(facts.counter(group, name)?.delta));
+    let became: u64 = became.sum::<Result<u64, Unknown>>()?;
+    Ok([received, received.saturating_sub(became)])
+}
+
+/// A rule that drops and counts.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// Family, table, name.
+    chain: String,
+    handle: u64,
+    verdict: &'static str,
+}
+
+#[derive(Debug, Default)]
+struct Verdicts {
+    /// Packets that a rule dropped.
+    counted: BTreeMap<Place, u64>,
+    /// Rules and policies of which nobody knows.
+    uncounted: Vec<String>,
+}
+
+impl Verdicts {
+    /// Of libnftables' JSON (libnftables-json(5)).
+    fn of(document: &Value) -> Self {
+        let mut found = Self::default();
+        for object in document["nftables"].as_array().into_iter().flatten() {
+            let (chain, rule) = (&object["chain"], &object["rule"]);
+            if chain["policy"] == "drop" {
+                found.uncounted.push(format!("policy of {}", named(chain, "name")));
+            }
+            let expression = rule["expr"].as_array().map(Vec::as_slice).unwrap_or_default();
+            let Some(at) = expression.iter().position(|one| verdict(one).is_some()) else {
+                continue;
+            };
+            let handle = rule["handle"].as_u64().unwrap_or(0);
+            let place = |verdict| Place { chain: named(rule, "chain"), handle, verdict };
+            match (verdict(&expression[at]), packets(&expression[..at])) {
+                (Some(verdict), Some(packets)) => {
+                    drop(found.counted.insert(place(verdict), packets))
+                }
+                _ => found.uncounted.push(format!("{} handle {handle}", named(rule, "chain"))),
+            }
+        }
+        found
+    }
+}
+
+fn named(object: &Value, name: &str) -> String {
+    let words = ["family", "table", name].map(|key| object[key].as_str().unwrap_or("?"));
+    words.join(" ")
+}
+
+fn verdict(expression: &Value) -> Option<&'static str> {
+    let is = |name: &str| expression.get(name).is_some();
+    ["drop", "reject"].into_iter().find(|name| is(name))
+}
+
+/// Of a counter that nothing but a log follows: it counts those that came as far as the verdict.
+fn packets(before: &[Value]) -> Option<u64> {
+    let last = before.iter().rev().find(|one| one.get("log").is_none())?;
+    last["counter"]["packets"].as_u64()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::State;
+    use crate::testing::{Machine, table};
+
+    fn rules(expr: &Value) -> String {
+        json!({"nftables": [
+            {"chain": {"family": "ip", "table": "t", "name": "c", "hook": "input", "policy": "accept"}},
+            {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 7, "expr": expr}},
+        ]})
+        .to_string()
+    }
+
+    fn machine(before: &Value, after: &Value) -> Machine {
+        Machine::healthy().put(RULES, &rules(before)).then(RULES, &rules(after))
+    }
+
+    #[test]
+    fn what_rules_count() {
+        let matches = json!({"match": {"op": "==", "left": {}, "right": 80}});
+        let counter = |n: u64| json!({"counter": {"packets": n, "bytes": 0}});
+        let drop = |n| json!([matches, counter(n), {"log": null}, {"drop": null}]);
+        let counted = machine(&drop(5), &drop(12));
+        let seen = counted.outcomes(&CHECK)[0].evidence[0].clone();
+        assert!(seen.source.starts_with("nft -a list chain ip t c, handle 7, drop"), "{seen:?}");
+        assert_eq!(seen.value, "7");
+        let reject = |n| json!([counter(n), {"reject": {"type": "tcp reset"}}]);
+        // The counter counts what a match then lets by, and says nothing of what is dropped.
+        let early = |n| json!([counter(n), matches, {"drop": null}]);
+        let bare = json!([matches, {"drop": null}]);
+        let silent = machine(&bare, &bare);
+        let lost = |n| silent.clone().counts("Ip", "InReceives", n);
+        assert!(lost(30).outcomes(&CHECK)[1].found.contains("30 of 30 packets"));
+        let told = lost(30).counts("Ip", "InDelivers", 10).counts("IpExt", "InNoRoutes", 15);
+        let accept = |n| json!([counter(n), {"accept": null}]);
+        table(
+            &CHECK,
+            [
+                (counted, State::Info),
+                (machine(&drop(5), &drop(5)), State::Ok),
+                (machine(&reject(0), &reject(1)), State::Info),
+                (machine(&accept(0), &accept(9)), State::Ok),
+                (machine(&early(0), &early(9)), State::Unknown),
+                (silent.clone(), State::Unknown),
+                (lost(9), State::Unknown),
+                (lost(30), State::Info),
+                (told, State::Unknown),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_policy_drops_without_a_counter() {
+        let policy = |policy: &str| {
+            let chain = json!({"family": "inet", "table": "t", "name": "c", "policy": policy});
+            Machine::healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
+        };
+        assert_eq!(policy("accept").worst(&CHECK), State::Ok);
+        let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&CHECK);
+        assert_eq!(found[1].state, State::Info);
+        assert_eq!(found[1].evidence[1].value, "policy of inet t c");
+    }
+}
