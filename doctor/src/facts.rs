@@ -104,7 +104,9 @@ impl Facts {
     /// The same of both samples.
     pub fn pair<T: DeserializeOwned>(&self, path: &str) -> Result<(T, T), Unknown> {
         self.note(path);
-        Ok((json(&self.before, path)?, json(&self.after, path)?))
+        // The second sample knows why something is not there.
+        let after = json(&self.after, path)?;
+        Ok((json(&self.before, path)?, after))
     }
 
     /// A number of both samples.
@@ -118,7 +120,8 @@ impl Facts {
     /// A whole file of both samples.
     pub fn texts(&self, path: &str) -> Result<(&str, &str), Unknown> {
         self.note(path);
-        Ok((text(&self.before, path)?, text(&self.after, path)?))
+        let after = text(&self.after, path)?;
+        Ok((text(&self.before, path)?, after))
     }
 
     /// For the test that takes away whatever a rule asks for.

@@ -99,6 +99,19 @@ impl Machine {
         })
     }
 
+    /// A device's counters in both samples, as another's are.
+    pub fn both_stats(mut self, name: &str, like: &str) -> Self {
+        for sample in [&mut self.collection.before, &mut self.collection.after] {
+            let path = "/netlink/stats.json";
+            let mut all: BTreeMap<String, ringway_host::counters::Stats> =
+                serde_json::from_str(&sample.files()[path]).unwrap();
+            let stats = all[like];
+            all.insert(name.into(), stats);
+            sample.put(path, serde_json::to_string(&all).unwrap());
+        }
+        self
+    }
+
     /// Counts between the samples: `counts("TcpExt", "ListenOverflows", 7)`.
     pub fn counts(self, group: &str, name: &str, by: u64) -> Self {
         let ext = ["TcpExt", "IpExt"].contains(&group);

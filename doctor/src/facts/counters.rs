@@ -45,7 +45,8 @@ impl Facts {
                 .map(|number| number.min(MOST as u64))
                 .ok_or_else(|| Unknown(format!("{path}: this kernel has no {group} {name}")))
         };
-        let (before, total) = (find(&self.before)?, find(&self.after)?);
+        let total = find(&self.after)?;
+        let before = find(&self.before)?;
         Ok(Counter { total, delta: total.saturating_sub(before) })
     }
 

@@ -136,6 +136,17 @@ mod tests {
         }
     }
 
+    /// The first sample holds counters alone, and does not tell the namespace.
+    #[test]
+    fn of_two_samples_the_second_tells() {
+        let path = "/proc/net/stat/arp_cache";
+        let mut other =
+            Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog").remove(path);
+        other.collection.before.remove("/proc/sys");
+        let said = other.facts().texts(path).unwrap_err().0;
+        assert!(said.contains("first network namespace alone"), "{said}");
+    }
+
     #[test]
     fn what_the_first_alone_can_set_is_set_there() {
         let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use ringway_host::Interface;
 use ringway_host::counters::Stats;
 use ringway_host::links::XdpMode;
 use serde::Serialize;
 
 use super::steps::after_queue;
-use super::{Look, Loss, Reached, Scope, SeenAt, Step, counters};
+use super::{Look, Loss, Reached, Scope, SeenAt, Step, counters, upon};
 use crate::Unknown;
 
+/// EtherTypes of tags.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// EtherTypes of IP.
 const IP: [u16; 2] = [0x0800, 0x86dd];
 
@@ -29,7 +32,7 @@ pub struct Books {
     pub joined: u64,
     /// Put before another interface's queue.
     pub passed_on: Option<u64>,
-    /// Handed up to the bridge or bond that it is a port of.
+    /// Handed up to the bridge or bond that it is a port of, or to VLAN devices and others upon it.
     pub handed_up: Option<u64>,
     /// Reached a socket, or what in the kernel answers without one.
     pub delivered: Option<u64>,
@@ -60,8 +63,9 @@ pub(super) fn steps(look: &Look) -> Vec<Reached> {
     }
     let sockets = counters::sockets(look.facts).into_iter().map(Loss::uncounted);
     lost.entry(Step::Socket).or_default().extend(sockets);
-    let order =
-        [Step::Ring, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
+    // What lies upon another device has no ring of its own.
+    let first = if upon::is_carried(look.interface) { Step::Upon } else { Step::Ring };
+    let order = [first, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
     let one = |step: Step| {
         let mut losses = lost.remove(&step).unwrap_or_default();
         losses.retain(|loss| loss.packets > 0);
@@ -71,7 +75,9 @@ pub(super) fn steps(look: &Look) -> Vec<Reached> {
         Reached { step, packets, scope, lost: counted.sum(), losses }
     };
     let steps = order.into_iter().map(one);
-    steps.filter(|one| one.step != Step::Copy || !one.losses.is_empty()).collect()
+    // Nobody's but those of a ring, and generic XDP.
+    let beside = |step| step == Step::Copy || step == Step::Xdp && first == Step::Upon;
+    steps.filter(|one| !beside(one.step) || !one.losses.is_empty()).collect()
 }
 
 /// Losses on the receive road that were seen at tracepoints.
@@ -165,15 +171,17 @@ fn reached(look: &Look, step: Step) -> (Option<u64>, Scope) {
     let ifindex = look.interface.link.ifindex;
     let received = look.after.rx_packets - look.before.rx_packets;
     let trace = look.trace.as_ref();
-    let of_trace = |wanted: &dyn Fn(u16) -> bool| {
-        let all = trace?.at(SeenAt::Received, ifindex);
-        Some(all.filter(|seen| wanted(seen.protocol)).map(super::Seen::all).sum())
-    };
     match step {
         Step::Ring => (Some(offered(look)), Scope::Interface),
-        Step::Xdp => (Some(received), Scope::Interface),
-        Step::Stack => (of_trace(&|_| true), Scope::Interface),
-        Step::Ip if trace.is_some() => (of_trace(&|one| IP.contains(&one)), Scope::Interface),
+        Step::Xdp | Step::Upon => (Some(received), Scope::Interface),
+        Step::Stack => (trace.map(|_| own(look, ifindex).packets), Scope::Interface),
+        Step::Ip if trace.is_some() => {
+            let mine = own(look, ifindex);
+            (
+                Some(mine.packets.saturating_sub(mine.not_ip_at_first + mine.handed_up)),
+                Scope::Interface,
+            )
+        }
         Step::Ip => (ip.map(|ip| ip.received), Scope::Namespace),
         Step::Protocol => (ip.map(|ip| ip.delivered), Scope::Namespace),
         _ => (None, Scope::Namespace),
@@ -236,10 +244,15 @@ fn close(books: &mut Books) {
 }
 
 /// Of one interface of a trace, by skb: what the stack got.
+#[derive(Debug, Default)]
 struct Own {
     packets: u64,
     segments: u64,
     not_ip: u64,
+    /// The same with those that were lost.
+    not_ip_at_first: u64,
+    /// Went on to devices upon it.
+    handed_up: u64,
     /// Lost before a protocol had it.
     early: u64,
     /// Lost after.
@@ -249,13 +262,18 @@ struct Own {
 }
 
 fn own(look: &Look, ifindex: u32) -> Own {
-    let mut own = Own { packets: 0, segments: 0, not_ip: 0, early: 0, late: 0, passed_on: 0 };
+    let mut own = came_up(look, ifindex);
     let Some(trace) = &look.trace else { return own };
+    own.handed_up = upon::uppers(look, ifindex).iter().map(|upper| upper.packets).sum();
     for seen in trace.at(SeenAt::Received, ifindex) {
         own.packets += seen.all();
         own.segments += seen.segments;
-        own.not_ip += if IP.contains(&seen.protocol) { 0 } else { seen.all() };
+        // A tag of a VLAN device may be in the frame; the device counts it.
+        let other = !IP.contains(&seen.protocol);
+        let handed = own.handed_up > 0 && TAGS.contains(&seen.protocol);
+        own.not_ip += if other && !handed { seen.all() } else { 0 };
     }
+    own.not_ip_at_first = own.not_ip;
     let mut behind = 0;
     for seen in trace.at(SeenAt::Lost, ifindex) {
         match Step::of(&seen.reason, &seen.function) {
@@ -275,6 +293,28 @@ fn own(look: &Look, ifindex: u32) -> Own {
     own
 }
 
+/// What came from the device below, or from ports that are bundled: of these no tracepoint tells.
+fn came_up(look: &Look, ifindex: u32) -> Own {
+    let mut own = Own::default();
+    let Ok(network) = look.facts.network() else { return own };
+    let Some(one) = network.interface_by_index(ifindex) else { return own };
+    if upon::is_carried(one) {
+        (own.packets, own.segments) =
+            (upon::received(look.facts, one), upon::received(look.facts, one));
+    }
+    if upon::bundles(one) {
+        // Bundles of bundles no kernel makes.
+        for port in upon::ports(network, one).into_iter().filter(|port| !upon::bundles(port)) {
+            let port = self::own(look, port.link.ifindex);
+            own.packets +=
+                port.packets.saturating_sub(port.early + port.passed_on + port.handed_up);
+            own.segments += port.segments;
+            own.not_ip += port.not_ip;
+        }
+    }
+    own
+}
+
 fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
     let link = &look.interface.link;
     let mine = own(look, link.ifindex);
@@ -289,13 +329,17 @@ fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unk
             Some(mine.packets.saturating_sub(mine.early + mine.late + mine.passed_on));
         return Ok(());
     }
+    if mine.handed_up > 0 {
+        books.handed_up = Some(mine.handed_up);
+    }
     let ip = counters::ip(look.facts)?;
     let network = look.facts.network()?;
     // Each packet that IP delivered came in by one of these.
     let others = network.interfaces.iter().filter(|one| one.link.ifindex != link.ifindex);
     let others = others.filter(|one| one.link.master.is_none()).map(|one| {
         let one = own(look, one.link.ifindex);
-        (one.packets - one.not_ip.min(one.packets)).saturating_sub(one.early + one.passed_on)
+        let stayed = one.packets.saturating_sub(one.not_ip + one.handed_up);
+        stayed.saturating_sub(one.early + one.passed_on)
     });
     let to_protocols = ip.delivered.saturating_sub(others.sum());
     books.delivered = Some((to_protocols + mine.not_ip).saturating_sub(mine.late));
@@ -318,10 +362,15 @@ fn of_counters(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), 
     let of_other = |other: &String| {
         let received =
             |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
-        let port = network.interface(other).is_some_and(|one| one.link.master.is_some());
-        if other == name || port { 0 } else { received(&after).saturating_sub(received(&before)) }
+        // A port's are those of its bridge, and what lies upon another device has its packets from there.
+        let twice = |one: &Interface| one.link.master.is_some() || upon::is_carried(one);
+        let twice = network.interface(other).is_some_and(twice);
+        if other == name || twice { 0 } else { received(&after).saturating_sub(received(&before)) }
     };
-    books.others = Some(after.keys().map(of_other).sum());
+    let others: u64 = after.keys().map(of_other).sum();
+    let counted_below = upon::below(network, look.interface).is_some();
+    let own = if counted_below { books.received } else { 0 };
+    books.others = Some(others.saturating_sub(own));
     let ip = counters::ip(look.facts)?;
     let late = steps.iter().filter(|one| matches!(one.step, Step::Protocol | Step::Socket));
     let late: u64 = late.map(|one| one.lost).sum();
@@ -353,6 +402,8 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
     {
         note(format!("it is a port of {}: what is handed up goes on there", master.link.name));
     }
+    notes.extend(upon::notes(look));
+    let mut note = |text: String| notes.push(text);
     if let Some(uncounted) = look.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0) {
         note(format!(
             "{uncounted} packets were of more kinds than there is room to count, and are not accounted for"

@@ -14,6 +14,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod upon;
 
 use ringway_host::Interface;
 use ringway_host::counters::Stats;
@@ -26,6 +27,7 @@ pub use books::Books;
 pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
 pub use trace::{Seen, SeenAt, TRACE, Trace};
+pub use upon::Upper;
 
 /// What a number is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -99,6 +101,10 @@ pub struct Sent {
 pub struct Path {
     /// The interface.
     pub interface: String,
+    /// The road of the device that it lies upon, which its packets took before: of a VLAN device, a macvlan.
+    pub below: Option<Box<Path>>,
+    /// Devices that lie upon it, to which its packets go on.
+    pub uppers: Vec<Upper>,
     /// Between the samples.
     pub interval_seconds: f64,
     /// Whether losses were counted by interface and reason.
@@ -156,6 +162,11 @@ struct Look<'a> {
 /// # Errors
 /// Where there is no such interface, or it went away between the samples.
 pub fn path(facts: &Facts, name: &str) -> Result<Path, Error> {
+    one(facts, name, false)
+}
+
+/// `within`: of a device that another one's picture begins with.
+fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
     let (before, after) = facts.device(name).map_err(|why| gone(facts, name, why))?;
     let interface = facts.network()?.interface(name);
     let interface = interface.ok_or_else(|| Error::Vanished(name.into()))?;
@@ -171,8 +182,15 @@ pub fn path(facts: &Facts, name: &str) -> Result<Path, Error> {
     let books = books::books(&look, &steps);
     let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
     notes.extend(books::notes(&look, &books));
+    let lower = upon::below(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
+        // What lies upon itself no kernel makes.
+        below: lower
+            .filter(|_| !within)
+            .map(|lower| one(facts, lower, true).map(Box::new))
+            .transpose()?,
+        uppers: upon::uppers(&look, interface.link.ifindex),
         interval_seconds: facts.seconds,
         traced: look.trace.is_some(),
         queues: queues::queues(&look),

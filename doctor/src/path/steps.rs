@@ -10,6 +10,8 @@ pub enum Step {
     Ring,
     /// XDP, in the driver or generic: what a program decides.
     Xdp,
+    /// Where the device below hands over: of a VLAN device, a macvlan.
+    Upon,
     /// From the backlog to the protocol: taps, tc, bridge.
     Stack,
     /// IP: rules, routes, fragments; and the way out of what is passed on.
@@ -45,7 +47,7 @@ pub const RECEIVE: [Shown; 9] = [
     Shown {
         number: 6,
         name: "IP",
-        checks: &["long-chains", "no-route", "reverse-path", "conntrack-full"],
+        checks: &["long-chains", "no-route", "reverse-path", "conntrack-full", "filter-drops"],
     },
     Shown {
         number: 7,

@@ -1,12 +1,13 @@
 //! Pictures of machines with known traffic.
 
-use ringway_host::links::{Xdp, XdpMode};
+use ringway_host::links::{VlanTag, Xdp, XdpMode};
 
 use super::*;
 use crate::testing::Machine;
 
 const LO: u32 = 1;
 const ETH0: u32 = 2;
+const VLAN: u32 = 9;
 const V4: u16 = 0x0800;
 const ARP: u16 = 0x0806;
 
@@ -175,6 +176,83 @@ fn a_port_hands_up() {
     assert_eq!((found.books.handed_up, found.books.delivered), (Some(605), None));
     assert_eq!(found.books.rest, Some(0));
     assert!(found.notes[0].contains("port of veth0"));
+}
+
+/// A VLAN device with forty packets of the card's, which had them with or without their tags.
+fn with_vlan(tagged: bool) -> Machine {
+    let mut all = traffic();
+    if tagged {
+        all[0] = Seen { segments: 955, ..seen(SeenAt::Received, ETH0, V4, 940) };
+        all.push(seen(SeenAt::Received, ETH0, 0x8100, 40));
+    }
+    // Five of the VLAN's have no socket.
+    all.push(lost(VLAN, V4, 5, "NO_SOCKET", "__udp4_lib_rcv"));
+    let machine = traced(all, 750).network(|network| {
+        let mut vlan = network.interfaces[2].clone();
+        (vlan.link.ifindex, vlan.link.name) = (VLAN, "eth0.7".into());
+        vlan.link.kind = Some("vlan".into());
+        vlan.link.vlan = Some(VlanTag { id: 7, protocol: 0x8100 });
+        (vlan.link.lower, vlan.link.lower_elsewhere) = (Some(ETH0), false);
+        network.interfaces.push(vlan);
+    });
+    machine.both_stats("eth0.7", "veth0").stats("eth0.7", |stats| stats.rx_packets += 40)
+}
+
+#[test]
+fn packets_go_on_to_a_vlan_device() {
+    for tagged in [false, true] {
+        let found = picture(&with_vlan(tagged));
+        let upper = &found.uppers[0];
+        assert_eq!((upper.interface.as_str(), upper.vlan, upper.packets), ("eth0.7", Some(7), 40));
+        let Books { handed_up, delivered, rest, .. } = found.books;
+        assert_eq!((handed_up, delivered, rest), (Some(40), Some(565), Some(0)), "{found:#?}");
+        let at_ip = found.steps.iter().find(|one| one.step == Step::Ip).unwrap();
+        assert_eq!(at_ip.packets, Some(940), "{tagged}");
+    }
+}
+
+#[test]
+fn a_vlan_device_has_its_packets_from_below() {
+    let found = path(&with_vlan(false).facts(), "eth0.7").unwrap();
+    assert_eq!(found.below.as_ref().unwrap().interface, "eth0");
+    let first = &found.steps[0];
+    assert_eq!((first.step, first.packets), (Step::Upon, Some(40)));
+    let Books { received, lost, delivered, rest, .. } = found.books;
+    assert_eq!((received, lost, delivered, rest), (40, 5, Some(35), Some(0)), "{found:#?}");
+    // In another namespace nobody sees it.
+    let elsewhere = with_vlan(false).network(|network| {
+        network.interfaces.iter_mut().for_each(|one| one.link.lower_elsewhere = true);
+    });
+    let found = path(&elsewhere.facts(), "eth0.7").unwrap();
+    assert!(found.below.is_none() && found.notes.iter().any(|n| n.contains("another network")));
+}
+
+/// Its own counters are no others' packets.
+#[test]
+fn a_vlan_device_without_a_trace() {
+    let machine = with_vlan(false).remove(TRACE).counts("Ip", "InReceives", 1000);
+    let of = |name| path(&machine.facts(), name).unwrap().books;
+    assert_eq!((of("eth0").received, of("eth0").others), (1010, Some(0)));
+    assert_eq!((of("eth0.7").received, of("eth0.7").others), (40, Some(960)));
+}
+
+/// What members of a bond hand over is the bond's at once: no tracepoint sees it there.
+#[test]
+fn a_bond_has_the_packets_of_its_members() {
+    let machine = traced(traffic(), 750).network(|network| {
+        let mut bond = network.interfaces[2].clone();
+        (bond.link.ifindex, bond.link.name) = (VLAN, "bond0".into());
+        bond.link.kind = Some("bond".into());
+        network.interfaces[1].link.master = Some(VLAN);
+        network.interfaces.push(bond);
+    });
+    let machine =
+        machine.both_stats("bond0", "veth0").stats("bond0", |stats| stats.rx_packets += 1000);
+    let found = path(&machine.facts(), "bond0").unwrap();
+    let stack = found.steps.iter().find(|one| one.step == Step::Stack).unwrap();
+    assert!(stack.packets > Some(500), "{found:#?}");
+    assert!(found.notes.iter().any(|note| note.contains("its ports") && note.contains("eth0")));
+    assert_eq!(picture(&machine).books.delivered, None);
 }
 
 #[test]

@@ -148,7 +148,7 @@ impl Verdicts {
             let place = |verdict| Place { chain: named(rule, "chain"), handle, verdict };
             match (verdict(&expression[at]), packets(&expression[..at])) {
                 (Some(verdict), Some(packets)) => {
-                    drop(found.counted.insert(place(verdict), packets))
+                    found.counted.insert(place(verdict), packets);
                 }
                 _ => found.uncounted.push(format!("{} handle {handle}", named(rule, "chain"))),
             }

@@ -9,13 +9,22 @@ use crate::units;
 
 /// Queues, processors, steps, sums, the way out, and what to mind.
 pub fn draw(path: &Path, colour: bool) -> String {
-    let mut text = format!(
+    let mut text = String::new();
+    if let Some(below) = &path.below {
+        text += &draw(below, colour);
+        let _ = writeln!(text, "\n{} lies upon {}:\n", path.interface, below.interface);
+    }
+    text += &format!(
         "{}, received in {:.1} s{}\n\n",
         path.interface,
         path.interval_seconds,
         if path.traced { "; losses by the kernel's reasons" } else { "" },
     );
-    for table in [queues(path), processors(path), road(path), books(path), sent(path)] {
+    let tables =
+        [queues(path), processors(path), road(path), uppers(path), books(path), sent(path)];
+    // The processors of what lies upon another device are those of that.
+    let skipped = if path.below.is_some() { 2 } else { 0 };
+    for table in tables.iter().skip(skipped).filter(|table| !table.is_empty()) {
         text += &table.render(colour);
         text += "\n";
     }
@@ -91,6 +100,7 @@ fn name(step: Step) -> &'static str {
     match step {
         Step::Ring => "1 ring",
         Step::Xdp => "3 softirq, XDP",
+        Step::Upon => "5 from below",
         Step::Stack => "5 stack",
         Step::Ip => "6 IP",
         Step::Protocol => "7 protocol",
@@ -144,6 +154,21 @@ fn road(path: &Path) -> Table {
     table
 }
 
+/// Where packets go on to.
+fn uppers(path: &Path) -> Table {
+    let mut table = Table::new(&["goes on to", "kind", "packets/s", "its road"]);
+    for upper in &path.uppers {
+        let kind = match upper.vlan {
+            Some(id) => format!("{} {id}", upper.kind),
+            None => upper.kind.clone(),
+        };
+        let road = format!("ringway doctor --path {}", upper.interface);
+        let rate = rate(path, upper.packets);
+        table.row(vec![Cell::new(&upper.interface), Cell::new(kind), rate, Cell::new(road)]);
+    }
+    table
+}
+
 fn books(path: &Path) -> Table {
     let books = &path.books;
     let mut table = Table::new(&["the sum", "packets", ""]);
@@ -166,7 +191,9 @@ fn books(path: &Path) -> Table {
     row("- passed on", all(books.passed_on), Tone::Plain);
     if books.handed_up.is_some() {
         row("- handed up", all(books.handed_up), Tone::Plain);
-    } else {
+    }
+    // Of a port all goes up.
+    if books.handed_up.is_none() || books.delivered.is_some() {
         row("- delivered", all(books.delivered), Tone::Good);
     }
     row("= not accounted for", books.rest, Tone::Plain);

@@ -221,6 +221,24 @@ fn a_bridge_behind_iptables() -> Result<()> {
     patient.cure("bridge-filter", key, SOON)
 }
 
+/// What Linux keeps elsewhere is told so, and set there.
+#[test]
+fn settings_of_the_first_namespace() -> Result<()> {
+    needs_root!();
+    let patient = Patient::new("child")?;
+    let said = patient.doctor(&["--interval", SOON])?;
+    ensure!(said["namespace"]["name"] == patient.ns.name(), "{said:#}");
+    let all = said["findings"].as_array().context("no findings")?;
+    let unknown: Vec<_> = all.iter().filter(|one| one["severity"] == "unknown").collect();
+    ensure!(unknown.len() > 4, "{unknown:#?}");
+    for one in unknown {
+        let found = one["found"].as_str().unwrap_or_default();
+        let told = ["first network namespace alone", "tcp_mtu_probing", "xsk_diag"];
+        ensure!(told.iter().any(|cause| found.contains(cause)), "{one:#}");
+    }
+    Ok(())
+}
+
 #[test]
 fn what_no_command_fixes() -> Result<()> {
     needs_root!();
@@ -261,6 +279,23 @@ fn a_collection_is_looked_at_elsewhere() -> Result<()> {
     let found = symptoms(&said);
     ensure!(found.len() == 1 && found[0]["subject"] == "net/core/somaxconn", "{said:#}");
     ensure!(healthy.symptoms("far-below-default", SOON)?.is_empty());
+    // Its script runs in that namespace of that host, and nowhere else unless it is told to.
+    let script = healthy.file("far.sh");
+    let arguments = ["doctor", "--from", &file, "--only", "79", "--fix-script", &script];
+    let ran = healthy.inside(binary()?, &arguments)?;
+    let name = patient.ns.name();
+    ensure!(ran.err.contains(name) && ran.err.contains("refused elsewhere"), "{ran:?}");
+    let ran = healthy.inside("sh", &[&script])?;
+    ensure!(
+        ran.code == 2 && ran.err.contains("nothing was done") && ran.err.contains(name),
+        "{ran:?}"
+    );
+    ensure!(healthy.symptoms("far-below-default", SOON)?.is_empty());
+    patient.sh(&format!("sh {script}"))?;
+    ensure!(patient.symptoms("far-below-default", SOON)?.is_empty());
+    healthy.sh(&format!("sh {script}.undo --force"))?;
+    ensure!(healthy.symptoms("far-below-default", SOON)?.len() == 1);
+    healthy.sh("sysctl -q -w net.core.somaxconn=4096")?;
     // Damaged on the way.
     let bytes = std::fs::read(&file)?;
     for (part, word) in [(&bytes[..bytes.len() / 2], "damaged"), (&b""[..], "no collection")] {

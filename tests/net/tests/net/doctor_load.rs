@@ -8,8 +8,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use ringway_net_tests::needs_root;
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_for, wait_until};
+use serde_json::Value;
 
-use crate::doctor::Patient;
+use crate::doctor::{Patient, symptoms};
 
 const LOOK: &str = "0.6";
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -87,9 +88,14 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     let _clients = far.run(|| begin(40))??;
     let full = || -> Result<bool> {
         let found = patient.symptoms("listen-overflows", LOOK)?;
-        Ok(found.iter().any(|one| one["subject"] == "10.9.0.1 port 8080"))
+        let evidence = |one: &Value| one["evidence"].to_string().contains("10.9.0.1:8080");
+        Ok(found.iter().any(evidence))
     };
     wait_until("a full accept queue", PATIENCE, || full().unwrap_or(false))?;
+    // Asked everything, it is one finding all the same, and one command.
+    let all = symptoms(&patient.doctor(&["--interval", LOOK])?);
+    let about = |one: &&Value| one.to_string().contains("net.core.somaxconn=4096");
+    ensure!(all.iter().filter(about).count() == 1, "{all:#?}");
     patient.treat("listen-overflows", LOOK)?;
     // The limit counts when a program begins to listen.
     drop((slow, _clients));
@@ -98,6 +104,61 @@ fn an_accept_queue_that_overflows() -> Result<()> {
     let _clients = far.run(|| begin(40))??;
     let gone = || Ok::<bool, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?.is_empty());
     wait_until("an accept queue with room", PATIENCE, || gone().unwrap_or(false))?;
+    Ok(())
+}
+
+/// Where the program asked for little, no setting of the kernel helps.
+#[test]
+fn a_backlog_that_is_the_programs_own() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("backlog")?;
+    let _slow = patient.ns.run(|| listen(4))??;
+    let _clients = far.run(|| begin(12))??;
+    let found = || Ok::<_, anyhow::Error>(patient.symptoms("listen-overflows", LOOK)?);
+    wait_until("a full accept queue", PATIENCE, || found().is_ok_and(|found| !found.is_empty()))?;
+    let found = found()?;
+    let said = found[0]["advice"].as_str().unwrap_or_default();
+    ensure!(found[0]["changes"] == serde_json::json!([]), "{found:#?}");
+    ensure!(said.contains("its own is the limit"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn packets_that_rules_drop() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("rules")?;
+    patient.sh(
+        "nft add table ip t; nft 'add chain ip t c { type filter hook input priority 0; }'; \
+         nft add rule ip t c ip daddr 10.9.0.1 counter drop",
+    )?;
+    let _ping = ping(&far, &["10.9.0.1"])?;
+    let found = patient.symptoms("filter-drops", LOOK)?;
+    let said = found.iter().map(Value::to_string).collect::<String>();
+    ensure!(found.len() == 1 && said.contains("ip t c, handle"), "{found:#?}");
+    // Without a counter IP's own tell that packets went nowhere.
+    patient.sh("nft flush chain ip t c; nft add rule ip t c ip daddr 10.9.0.1 drop")?;
+    let found = patient.symptoms("filter-drops", "2")?;
+    let said = found.iter().map(Value::to_string).collect::<String>();
+    ensure!(said.contains("NETFILTER_DROP"), "{found:#?}");
+    Ok(())
+}
+
+/// No route leads to them: they would be dropped, however loosely it is filtered.
+#[test]
+fn senders_without_any_route() -> Result<()> {
+    needs_root!();
+    let (patient, far) = pair("strangers")?;
+    patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "1")?;
+    far.ip("address add 10.99.0.1/32 dev vb\n")?;
+    let known = far.command("ping").args(["-c1", "-W5", "10.9.0.1"]).status()?;
+    ensure!(known.success(), "{known}");
+    let _ping = ping(&far, &["-I", "10.99.0.1", "10.9.0.1"])?;
+    let found = patient.symptoms("reverse-path", LOOK)?;
+    ensure!(found.len() == 1 && found[0]["changes"] == serde_json::json!([]), "{found:#?}");
+    // And so it is.
+    patient.ns.sysctl("net/ipv4/conf/va/rp_filter", "2")?;
+    let found = patient.symptoms("reverse-path", LOOK)?;
+    ensure!(found.len() == 1, "{found:#?}");
     Ok(())
 }
 
