@@ -91,7 +91,7 @@ fn of(path: &str) -> Option<&'static Class> {
     let below = |start: &&str| {
         path.strip_prefix(*start).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
-    CLASSES.iter().find(|class| class.paths.iter().any(|start| below(&start)))
+    CLASSES.iter().find(|class| class.paths.iter().any(below))
 }
 
 impl Collection {

@@ -27,7 +27,7 @@ fn look(facts: &Facts) -> Looked {
     }
     let state = if overflows.delta > 5 { State::Crit } else { State::Warn };
     let said = format!(
-        "{} connections found an accept queue full in {:.0} s; {full} of {} queues are nearly full now",
+        "{} times in {:.0} s a connection found an accept queue full; {full} of {} queues are nearly full now",
         overflows.delta,
         facts.seconds,
         all.len()

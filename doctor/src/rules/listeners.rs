@@ -39,8 +39,11 @@ pub fn with_remedy(
     let most = facts.sysctl(KEY)?;
     for Listener { address, port, waiting, limit } in suspects.iter().take(NAMED) {
         let socket = SocketAddr::new(*address, *port);
-        outcome = outcome
-            .saw(format!("ss -ltn, Recv-Q of Send-Q of {socket}"), format!("{waiting} of {limit}"));
+        let whose = if i64::from(*limit) < most { "its own backlog" } else { "net.core.somaxconn" };
+        outcome = outcome.saw(
+            format!("ss -ltn, Recv-Q of Send-Q of {socket}"),
+            format!("{waiting} of {limit} ({whose})"),
+        );
     }
     if suspects.len() > NAMED {
         outcome = outcome.saw("ss -ltn, more of them", suspects.len() - NAMED);
@@ -54,14 +57,19 @@ pub fn with_remedy(
     if own == suspects.len() {
         return Ok(outcome.advice(format!(
             "accept faster, or have the program ask for a larger backlog in listen(2) and start it again: its own is \
-             the limit here, not net.core.somaxconn ({most})"
+             the limit here, net.core.somaxconn ({most}) would allow more"
         )));
     }
     if most >= DEFAULT {
         return Ok(outcome.advice("accept faster: more threads or processes that call accept(2); the queue is long enough"));
     }
-    let advice = "then start the programs again: what counts is the limit when one begins to listen, and that it asks \
-                  for as much in listen(2); a longer queue helps with bursts alone: else accept faster";
+    let mut advice = "then start the programs again: what counts is the limit when one begins to listen, and that it asks \
+                      for as much in listen(2)"
+        .to_owned();
+    if own > 0 {
+        advice += "; those with a backlog of their own have to ask for more";
+    }
+    advice += "; a longer queue helps with bursts alone: else accept faster";
     Ok(outcome.change(facts.set(KEY, DEFAULT)?).advice(advice))
 }
 

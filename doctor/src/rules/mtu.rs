@@ -21,16 +21,16 @@ const PROBING: &str = "net/ipv4/tcp_mtu_probing";
 fn look(facts: &Facts) -> Looked {
     let network = facts.network()?;
     let mut found: Vec<Outcome> =
-        network.interfaces.iter().filter_map(|interface| one(network, interface)).collect();
+        network.interfaces.iter().filter_map(|interface| one(facts, network, interface)).collect();
     found.push(black_holes(facts).unwrap_or_else(|why| Outcome::unknown(MACHINE, why)));
     Ok(found)
 }
 
 /// Against each that takes its packets or has them from it; `None`: there is none.
-fn one(network: &Network, interface: &Interface) -> Option<Outcome> {
+fn one(facts: &Facts, network: &Network, interface: &Interface) -> Option<Outcome> {
     if interface.link.kind.as_deref() == Some("veth") && interface.link.lower_elsewhere {
-        let why = "its far end is in another network namespace, whose MTU is not seen from here";
-        return Some(Outcome::unknown(&interface.link.name, Unknown(why.into())));
+        let found = elsewhere(facts, interface);
+        return Some(found.unwrap_or_else(|why| Outcome::unknown(&interface.link.name, why)));
     }
     let peer = network.peer(interface).map(|peer| (peer, "its veth peer"));
     let upper = network
@@ -51,6 +51,25 @@ fn one(network: &Network, interface: &Interface) -> Option<Outcome> {
     }
     let said = format!("{} bytes, no less than the others on its link", interface.link.mtu);
     Some(Outcome::ok(&interface.link.name, said))
+}
+
+/// A far end that is not seen gives itself away by what is lost between the two (drivers/net/veth.c, is_skb_forwardable).
+fn elsewhere(facts: &Facts, interface: &Interface) -> Result<Outcome, Unknown> {
+    let Interface { link, .. } = interface;
+    let unseen = "its far end is in another network namespace, whose MTU is not seen from here";
+    let lost = facts
+        .device_counter(&link.name, |stats| stats.rx_dropped.saturating_add(stats.tx_dropped))?;
+    if lost.delta == 0 {
+        return Err(Unknown(unseen.into()));
+    }
+    let said = format!("{} packets were lost between its two ends; {unseen}", lost.delta);
+    Ok(Outcome::info(&link.name, said)
+        .saw(format!("ip link show {}, mtu", link.name), link.mtu)
+        .counted(format!("ip -s link show {}, dropped", link.name), lost.delta)
+        .advice(
+            "what is larger than the receiving end's MTU is lost so: compare with the far end's (`ip -all netns exec ip \
+             link` shows those with a name); other causes: a full backlog (softnet-backlog), XDP",
+        ))
 }
 
 /// It lies upon another device here, whose frames are its own.
@@ -139,10 +158,12 @@ mod tests {
         let refused = Machine::healthy().counts("Ip", "FragFails", 1);
         let blind = Machine::healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
         // The far end of its veth is a container's.
+        let lossy = Machine::healthy().stats("veth0", |stats| stats.rx_dropped += 5);
         let near = Machine::healthy()
             .network(|network| network.interfaces[2].link.lower_elsewhere = false);
         let rows = [
             (near, State::Ok),
+            (lossy, State::Info),
             (Machine::healthy(), State::Unknown),
             (Machine::unknown(), State::Unknown),
             (pair, State::Warn),

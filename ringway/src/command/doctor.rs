@@ -233,6 +233,13 @@ fn write_scripts(
     for (path, text) in [(undo.as_path(), &scripts.undo), (path, &scripts.fix)] {
         outfile::create(path, args.overwrite)?.write_all(text.as_bytes())?;
     }
+    if scripts.commands == 0 {
+        exit::say(format_args!(
+            "{}: no command; what to do by hand is in it as comments",
+            path.display()
+        ));
+        return Ok(());
+    }
     let whose = match &args.from {
         Some(_) => format!(", for {origin}, and refused elsewhere"),
         None => String::new(),

@@ -10,7 +10,7 @@ use crate::table::{Cell, Table, Tone, paint};
 pub fn place(origin: &Origin, elsewhere: bool) -> String {
     let run = origin.namespace.as_ref();
     let run =
-        run.map_or_else(String::new, |one| format!("; fixes are for it: {} ...", one.enter()));
+        run.map_or_else(String::new, |one| format!("; run fixes in it: {} COMMAND", one.enter()));
     match elsewhere || !run.is_empty() {
         true => format!("{origin}{run}\n\n"),
         false => String::new(),

@@ -273,3 +273,46 @@ fn interfaces_that_are_not_there() -> Result<()> {
     ensure!(ran.code == 0 && ran.out.contains("not accounted for"), "{ran:?}");
     Ok(())
 }
+
+/// Devices upon a veth: what they receive came by the veth, and each picture says so.
+#[test]
+fn devices_upon_others() -> Result<()> {
+    needs_root!();
+    for (kind, far_address) in [("vlan id 7", "dev vb.7"), ("macvlan mode bridge", "dev vb")] {
+        let (patient, far) = pair("upon")?;
+        if patient.ns.ip(&format!("link add link va name uv type {kind}\n")).is_err() {
+            not_tested(&format!("--path of {kind}: this kernel has none"));
+            continue;
+        }
+        if kind.starts_with("vlan") {
+            far.ip("link add link vb name vb.7 type vlan id 7\nlink set vb.7 up\n")?;
+        }
+        patient.ns.ip("link set uv up\naddress add 10.9.1.1/24 dev uv\n")?;
+        far.ip(&format!("address add 10.9.1.2/24 {far_address}\n"))?;
+        let mut command = far.command("ping");
+        command.args(["-q", "-i", "0.02", "-w", "60", "10.9.1.1"]);
+        let _ping = far.spawn(command)?;
+        let road = |name: &str| -> Result<Value> {
+            let arguments = ["doctor", "--path", name, "--interval", "1.5", "-o", "json"];
+            let ran = patient.inside(binary()?, &arguments)?;
+            ensure!(ran.code == 0, "{ran:?}");
+            ran.json()
+        };
+        let answered = || Ok::<_, anyhow::Error>(road("uv")?["books"]["delivered"] != 0);
+        wait_until("packets", PATIENCE, || answered().unwrap_or(false))?;
+        let (upper, lower) = (road("uv")?, road("va")?);
+        ensure!(upper["below"]["interface"] == "va", "{upper:#}");
+        ensure!(
+            upper["steps"][0]["step"] == "upon" && upper["steps"][0]["packets"] != 0,
+            "{upper:#}"
+        );
+        ensure!(lower["uppers"][0]["interface"] == "uv", "{lower:#}");
+        let handed = lower["books"]["handed_up"].as_u64().unwrap_or_default();
+        let (rest, received) = (&lower["books"]["rest"], &lower["books"]["received"]);
+        ensure!(handed > 0, "{lower:#}");
+        // Between one counter and the next a packet or two may come.
+        let few = rest.as_i64().context("no sum")?.unsigned_abs();
+        ensure!(few * 10 <= received.as_u64().context("no sum")?, "{lower:#}");
+    }
+    Ok(())
+}
