@@ -142,7 +142,7 @@ impl Facts {
 
 fn text<'a>(sample: &'a Sample, path: &str) -> Result<&'a str, Unknown> {
     let absent =
-        || missing(sample, path, "not there: this kernel, or what was collected, lacks it");
+        || missing(sample, path, "not there: this kernel lacks it, or it was not collected");
     sample.files().get(path).map(|text| text.trim_end()).ok_or_else(absent)
 }
 

@@ -32,14 +32,25 @@ const SET_IN_THE_FIRST: [&str; 4] = [
     "/proc/sys/net/netfilter/nf_conntrack_buckets",
     "/proc/sys/net/netfilter/nf_conntrack_max",
 ];
-/// Part of a path, and what a kernel lacks that lacks it.
-const NEEDS: [(&str, &str); 5] = [
-    ("/proc/sys/net/netfilter/", "connections are not tracked: nf_conntrack is not loaded"),
-    ("/proc/net/stat/nf_conntrack", "connections are not tracked: nf_conntrack is not loaded"),
+/// Part of a path, and what it means that it is not there.
+const MEANS: [(&str, &str); 8] = [
+    ("/proc/sys/net/netfilter/nf_conntrack", NOT_TRACKED),
+    ("/proc/net/stat/nf_conntrack", NOT_TRACKED),
     ("/proc/sys/net/ipv6/", "this kernel has no IPv6, or it is turned off (ipv6.disable=1)"),
-    ("/sys/devices/system/node", "this kernel knows of no NUMA nodes (CONFIG_NUMA)"),
-    ("/proc/net/softnet_stat", "/proc of this machine is not mounted here"),
+    (
+        "/device/current_link_",
+        "its device tells of no PCIe link; those of virtual machines have none",
+    ),
+    ("/device/max_link_", "its device tells of no PCIe link; those of virtual machines have none"),
+    ("/ethtool/", NOT_COLLECTED),
+    ("/netlink/", NOT_COLLECTED),
+    ("/tools/", NOT_COLLECTED),
 ];
+const NOT_TRACKED: &str =
+    "nf_conntrack is not loaded, so no connection is tracked, or it was not collected";
+/// What is no file of a machine is in every collection, or why not.
+const NOT_COLLECTED: &str =
+    "not collected; do it again with this version: `ringway doctor --collect FILE.tar`";
 /// In front of a command, has it run there.
 pub(super) const THERE: &str = "nsenter --target 1 --net";
 
@@ -66,8 +77,7 @@ fn cause(host: &Host, path: &str) -> Option<&'static str> {
             "kept in the machine's first network namespace alone; on the host itself: `nsenter --target 1 --net ringway doctor`",
         );
     }
-    let needed = NEEDS.iter().find(|(start, _)| path.starts_with(start));
-    needed.map(|(_, why)| *why)
+    MEANS.iter().find(|(part, _)| path.contains(part)).map(|(_, why)| *why)
 }
 
 /// The system's answers end in a number that helps nobody.
@@ -109,9 +119,13 @@ mod tests {
         let weight = "/proc/sys/net/core/dev_weight";
         for (machine, path, wanted) in [
             (other.clone().remove(weight), weight, "first network namespace alone"),
-            (first.clone().remove(weight), weight, "this kernel, or what was collected, lacks it"),
-            (Machine::unknown(), weight, "this kernel, or what was collected, lacks it"),
-            (other.clone(), "/proc/sys/net/netfilter/none", "nf_conntrack is not loaded"),
+            (first.clone().remove(weight), weight, "this kernel lacks it, or it was not collected"),
+            (Machine::unknown(), weight, "this kernel lacks it, or it was not collected"),
+            (
+                other.clone(),
+                "/proc/sys/net/netfilter/nf_conntrack_none",
+                "nf_conntrack is not loaded",
+            ),
             (
                 first.clone().miss(weight, "Permission denied (os error 13)"),
                 weight,

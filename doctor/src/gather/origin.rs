@@ -61,7 +61,10 @@ impl fmt::Display for Origin {
         if let Some(namespace) = &self.namespace {
             write!(f, ", {namespace}")?;
         }
-        write!(f, ", looked at {}", word(&self.collected))
+        match &self.collected {
+            Some(when) => write!(f, ", looked at {when}"),
+            None => Ok(()),
+        }
     }
 }
 

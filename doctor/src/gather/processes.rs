@@ -43,7 +43,7 @@ pub fn list(sample: &mut Sample) {
     let all: Vec<Process> = pids.filter_map(process).collect();
     // Of its own processes everybody may know; of the first one root alone.
     if fs::read_dir("/proc/1/fd").is_err() {
-        return sample.miss(PROCESSES, "open files of others are for root to see");
+        return sample.miss(PROCESSES, "what others have open root alone may see: run it as root");
     }
     let wanted = |process: &&Process| {
         let full = process.files.zip(process.limit).is_some_and(|(files, limit)| files * 2 > limit);

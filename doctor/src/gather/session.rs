@@ -28,7 +28,7 @@ pub fn add(sample: &mut Sample) {
         }
     }
     match (found, unread) {
-        (None, true) => sample.miss(SESSION, "who runs this cannot be seen but by root"),
+        (None, true) => sample.miss(SESSION, "who runs this root alone may see: run it as root"),
         (found, _) => sample.put_json::<_, String>(SESSION, Ok(found)),
     }
 }

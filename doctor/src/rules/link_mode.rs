@@ -22,7 +22,7 @@ fn look(facts: &Facts) -> Looked {
         let mode: LinkMode = facts.ethtool(name, "link_mode")?;
         if mode.speed_mbit.is_none() && mode.full_duplex.is_none() {
             return Err(crate::Unknown(format!(
-                "ethtool {name}: the driver does not know its speed"
+                "ethtool {name}: the driver does not know its speed; that of a virtual machine's card has none"
             )));
         }
         let slow = mode.speed_mbit.zip(mode.best_mbit).is_some_and(|(speed, best)| speed < best);

@@ -39,7 +39,11 @@ pub fn with_remedy(
     let most = facts.sysctl(KEY)?;
     for Listener { address, port, waiting, limit } in suspects.iter().take(NAMED) {
         let socket = SocketAddr::new(*address, *port);
-        let whose = if i64::from(*limit) < most { "its own backlog" } else { "net.core.somaxconn" };
+        let whose = if i64::from(*limit) < most {
+            "below net.core.somaxconn"
+        } else {
+            "no less than net.core.somaxconn"
+        };
         outcome = outcome.saw(
             format!("ss -ltn, Recv-Q of Send-Q of {socket}"),
             format!("{waiting} of {limit} ({whose})"),
@@ -57,7 +61,7 @@ pub fn with_remedy(
     if own == suspects.len() {
         return Ok(outcome.advice(format!(
             "accept faster, or have the program ask for a larger backlog in listen(2) and start it again: its own is \
-             the limit here, net.core.somaxconn ({most}) would allow more"
+             the limit here, net.core.somaxconn ({most}) allows more (now, if not when it began to listen)"
         )));
     }
     if most >= DEFAULT {

@@ -56,7 +56,7 @@ fn one(facts: &Facts, network: &Network, interface: &Interface) -> Option<Outcom
 /// A far end that is not seen gives itself away by what is lost between the two (drivers/net/veth.c, is_skb_forwardable).
 fn elsewhere(facts: &Facts, interface: &Interface) -> Result<Outcome, Unknown> {
     let Interface { link, .. } = interface;
-    let unseen = "its far end is in another network namespace, whose MTU is not seen from here";
+    let unseen = "its far end is in another network namespace, whose MTU is not seen from here: `ip link` there shows it";
     let lost = facts
         .device_counter(&link.name, |stats| stats.rx_dropped.saturating_add(stats.tx_dropped))?;
     if lost.delta == 0 {
@@ -103,7 +103,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
     }
     if failed.delta == 0 && probing == 0 {
         let why = "whether roads swallow large packets is not known: with net.ipv4.tcp_mtu_probing = 0 the kernel does not \
-                   look; 1 has it look where a connection hangs";
+                   look; `sysctl -w net.ipv4.tcp_mtu_probing=1` has it look where a connection hangs";
         return Err(Unknown(why.into()));
     }
     if failed.delta == 0 {

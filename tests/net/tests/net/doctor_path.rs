@@ -281,7 +281,7 @@ fn devices_upon_others() -> Result<()> {
     for (kind, far_address) in [("vlan id 7", "dev vb.7"), ("macvlan mode bridge", "dev vb")] {
         let (patient, far) = pair("upon")?;
         if patient.ns.ip(&format!("link add link va name uv type {kind}\n")).is_err() {
-            not_tested(&format!("--path of {kind}: this kernel has none"));
+            not_tested(format!("--path of {kind}: this kernel has none"));
             continue;
         }
         if kind.starts_with("vlan") {
