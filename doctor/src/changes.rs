@@ -36,14 +36,16 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Between an earlier run and this one.
+    /// Between an earlier run and this one. What was told together with another finding was, or is, there all the same.
     pub fn between(earlier: &[Finding], now: &Report) -> Self {
         let mut changes = Self::default();
         for was in earlier.iter().filter(|finding| finding.severity > State::Unknown) {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
             let is = same_check().find(|finding| finding.subject == was.subject);
             let whole = || same_check().all(|finding| finding.severity != State::Unknown);
+            let folded = now.symptoms().any(|finding| finding.also.contains(&words(was)));
             let to = match is.map(|finding| finding.severity) {
+                None if folded => &mut changes.still,
                 Some(State::Unknown) => &mut changes.unknown,
                 Some(State::Ok) => &mut changes.fixed,
                 Some(_) => &mut changes.still,
@@ -53,15 +55,22 @@ impl Changes {
             };
             to.push(named(was));
         }
-        let bad = |finding: &&Finding| finding.severity > State::Unknown;
-        let was = |now: &Finding| {
-            let folded = format!("{} {}", now.check, now.subject);
-            let same = |was: &Finding| (&was.check, &was.subject) == (&now.check, &now.subject);
-            earlier.iter().filter(bad).any(|was| same(was) || was.also.contains(&folded))
-        };
-        changes.new = now.symptoms().filter(|finding| !was(finding)).map(named).collect();
+        let bad = || earlier.iter().filter(|finding| finding.severity > State::Unknown);
+        for is in now.symptoms() {
+            let folded = bad().any(|was| was.also.contains(&words(is)));
+            match bad().any(|was| words(was) == words(is)) {
+                true => {}
+                false if folded => changes.still.push(named(is)),
+                false => changes.new.push(named(is)),
+            }
+        }
         changes
     }
+}
+
+/// As [`Finding::also`] has it.
+fn words(finding: &Finding) -> String {
+    format!("{} {}", finding.check, finding.subject)
 }
 
 fn named(finding: &Finding) -> Named {
@@ -89,6 +98,25 @@ mod tests {
         assert_eq!(names(&between(&bad, &bad).still), ["tcp-syncookies"]);
         assert_eq!(names(&between(&well, &bad).new), ["tcp-syncookies"]);
         let blind = Machine::healthy().put(somaxconn, "16").remove(cookies);
+        // Told by itself, or together with what comes of it, it is the same.
+        let small = well.clone().put(somaxconn, "16");
+        let full = small.clone().counts("TcpExt", "ListenOverflows", 9).edit(
+            "/netlink/sockets.json",
+            |sockets: &mut ringway_host::sockets::Sockets| {
+                let address = [10, 0, 0, 1].into();
+                let (port, waiting, limit) = (80, 0, 16);
+                let one = ringway_host::sockets::Listener { address, port, waiting, limit };
+                sockets.listeners = vec![one];
+            },
+        );
+        let changes = between(&small, &full);
+        assert_eq!(names(&changes.still), ["far-below-default"]);
+        assert_eq!(names(&changes.new), ["listen-overflows"]);
+        assert!(changes.fixed.is_empty());
+        let changes = between(&full, &small);
+        assert_eq!(names(&changes.still), ["far-below-default"]);
+        assert_eq!(names(&changes.fixed), ["listen-overflows"]);
+        assert!(changes.new.is_empty());
         let changes = between(&bad, &blind);
         assert_eq!(names(&changes.unknown), ["tcp-syncookies"]);
         assert_eq!(names(&changes.new), ["far-below-default"]);

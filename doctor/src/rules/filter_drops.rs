@@ -90,7 +90,8 @@ fn uncounted(facts: &Facts, places: &[String]) -> Result<Outcome, Unknown> {
         .saw("nft list ruleset, drops without a counter", shown)
         .advice(
             "`ringway doctor --path INTERFACE`, as root, counts what nftables drops (NETFILTER_DROP); a counter in the \
-             rule does, too: nft replace rule FAMILY TABLE CHAIN handle NUMBER ... counter drop",
+             rule does, too: nft replace rule FAMILY TABLE CHAIN handle NUMBER ... counter drop, of a policy a last rule that \
+             is `counter drop`",
         ))
 }
 
