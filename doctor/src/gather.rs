@@ -133,14 +133,14 @@ pub fn complete(mut sample: Sample) -> Sample {
 }
 
 fn counted(sample: &mut Sample) {
-    // Takes longest, and so comes first.
-    tools::rules(sample);
     COUNTERS.iter().for_each(|path| file(sample, path));
     sample.put_json("/netlink/stats.json", counters::stats());
     devices::statistics(sample);
     sample.put_json("/netlink/qdiscs.json", qdiscs::all());
     sample.put_json("/netlink/xdp_sockets.json", xdp_sockets());
     told(sample, QUEUE_COUNTS, queues::counts());
+    // Takes longest: the others are to be close together.
+    tools::rules(sample);
 }
 
 /// A kernel that cannot list them still counts them.
