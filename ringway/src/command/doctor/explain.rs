@@ -63,6 +63,30 @@ fn entry(check: &Check) -> Entry {
 }
 
 fn in_full(check: &Check) -> String {
-    let Check { number, name, rule, source, why, .. } = check;
-    format!("{name} (number {number})\n\n  rule    {rule}\n  source  {source}\n  why     {why}\n")
+    let Check { number, name, rule, source, why, profiles, .. } = check;
+    let asked = match profiles {
+        [] => "always".to_owned(),
+        some => format!("with --profile {}, or by --only", named(some)),
+    };
+    format!(
+        "{name} (number {number})\n\n  rule    {rule}\n  source  {source}\n  why     {why}\n  asked   {asked}\n"
+    )
+}
+
+/// As the option has them.
+fn named(profiles: &[Profile]) -> String {
+    let names = profiles.iter().map(|profile| format!("{profile:?}").to_lowercase());
+    names.collect::<Vec<_>>().join(" or ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn when_a_check_is_asked() {
+        let said = |name| in_full(rules::find(name).unwrap());
+        assert!(said("mtu").contains("asked   always"));
+        assert!(said("tcp-hash").contains("with --profile throughput or latency, or by --only"));
+    }
 }
