@@ -60,11 +60,14 @@ const FILES: [&str; 17] = [
 ];
 
 /// What a start reads.
-const AT_ONCE: [&str; 6] = [
+const AT_ONCE: [&str; 8] = [
     "/proc/self/mountinfo",
     "/proc/sys/kernel/osrelease",
     "/proc/sys/net/core/bpf_jit_enable",
     "/proc/sys/net/core/bpf_jit_harden",
+    // Which network namespace it is.
+    "/proc/sys/net/core/netdev_max_backlog",
+    "/proc/sys/net/core/somaxconn",
     "/proc/sys/net/ipv4/ip_forward",
     "/sys/devices/system/cpu/online",
 ];

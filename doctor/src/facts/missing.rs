@@ -57,7 +57,13 @@ pub(super) const THERE: &str = "nsenter --target 1 --net";
 /// Whether only the first network namespace can set it, and this is another.
 pub(super) fn set_elsewhere(host: &Host, path: &str) -> bool {
     let of_first = SET_IN_THE_FIRST.contains(&path) || OF_THE_FIRST.contains(&path);
-    of_first && !host.first_network_namespace()
+    of_first && is_another(host)
+}
+
+/// Whether it is known to be another namespace than the first: each has the first of these files. What a start reads, or a
+/// machine of which little was collected, does not tell.
+fn is_another(host: &Host) -> bool {
+    host.source().exists("/proc/sys/net/core/somaxconn") && !host.first_network_namespace()
 }
 
 /// That a path is not in a sample, and why.
@@ -70,9 +76,7 @@ pub(super) fn missing(sample: &Sample, path: &str, otherwise: &str) -> Unknown {
 }
 
 fn cause(host: &Host, path: &str) -> Option<&'static str> {
-    // Of a machine of which nothing is known it is not known either.
-    let known = host.source().exists("/proc/sys/net");
-    if known && OF_THE_FIRST.contains(&path) && !host.first_network_namespace() {
+    if OF_THE_FIRST.contains(&path) && is_another(host) {
         return Some(
             "kept in the machine's first network namespace alone; on the host itself: `nsenter --target 1 --net ringway doctor`",
         );
@@ -169,5 +173,8 @@ mod tests {
         assert_eq!(fix(&Machine::healthy(), key), "sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, key), "nsenter --target 1 --net sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, "net/core/somaxconn"), "sysctl -w net.core.somaxconn=9");
+        // Of which it is not known which namespace it is.
+        let little = other.remove("/proc/sys/net/core/somaxconn");
+        assert_eq!(fix(&little, key), "sysctl -w net.core.rmem_max=9");
     }
 }
