@@ -86,7 +86,7 @@ impl Figures {
     ) -> Figures {
         let received = |style: Style| {
             let row = path.rows.iter().find(|row| row.case == style.name())?;
-            Some(Received { thread: row.user_ns + row.system_ns, softirq: row.softirq_ns })
+            Some(Received { thread: row.user_ns + row.system_ns, softirq: row.softirq_ns? })
         };
         let case = |case: Case| engine.cases.iter().find(|row| row.name == case);
         let ours = |name: Case| case(name).map(|row| row.ringway_pps as f64);

@@ -1,6 +1,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::words::counted;
+
 /// Why something could not be measured, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -27,14 +29,24 @@ pub enum Error {
         source: io::Error,
     },
     /// There is too little of something for so many connections.
-    #[error("not enough {short} for {asked} connections: {}", remedy(*possible))]
+    #[error("not enough {short} for {}: {}", counted(asked, "connection"), remedy(*possible, more))]
     TooMany {
         /// Connections asked for.
         asked: u64,
         /// Connections that there can be.
         possible: u64,
-        /// What there is too little of, and where it is set.
+        /// What there is too little of.
         short: String,
+        /// What gives more of it.
+        more: String,
+    },
+    /// A bench that needs some files at once has fewer.
+    #[error("not enough open files: {needed} needed, {have} allowed (`ulimit -Hn`); {}", raise_files(*needed))]
+    TooFewFiles {
+        /// Open files that it needs.
+        needed: u64,
+        /// Open files that this process may have.
+        have: u64,
     },
     /// Sockets could not be had or brought where they were to be.
     #[error(
@@ -103,9 +115,14 @@ pub enum Error {
     },
     /// Asked for by somebody else than root.
     #[error(
-        "`ringway {0}` needs root, for network namespaces and XDP programs; write `sudo ringway {0}`"
+        "`ringway {command}` needs root, for network namespaces and XDP programs; write `sudo {typed}`"
     )]
-    NotRoot(&'static str),
+    NotRoot {
+        /// What follows `ringway`.
+        command: &'static str,
+        /// All that was typed.
+        typed: String,
+    },
     /// The machine has no such balancer.
     #[error("{0}")]
     Unavailable(String),
@@ -140,9 +157,37 @@ pub enum Error {
 }
 
 /// What to do where so many connections are possible.
-fn remedy(possible: u64) -> String {
+fn remedy(possible: u64, more: &str) -> String {
     match possible {
-        0 => "none is possible; raise it".into(),
-        n => format!("{n} are possible; write `--connections {n}`"),
+        0 => format!("not even one is possible; {more}"),
+        1 => format!("1 is possible; write `--connections 1`, or {more}"),
+        n => format!("{n} are possible; write `--connections {n}`, or {more}"),
+    }
+}
+
+/// How a process gets so many open files.
+pub(crate) fn raise_files(needed: u64) -> String {
+    let typed = crate::typed(std::env::args_os());
+    format!("raise the limit, in a new shell or by `prlimit --nofile={needed} {typed}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remedies_work() {
+        let too_many = |asked, possible| {
+            let (short, more) = ("open files".into(), "raise it".into());
+            Error::TooMany { asked, possible, short, more }.to_string()
+        };
+        assert_eq!(
+            too_many(1, 0),
+            "not enough open files for 1 connection: not even one is possible; raise it"
+        );
+        assert!(too_many(9, 1).ends_with("9 connections: 1 is possible; write `--connections 1`, or raise it"));
+        assert!(too_many(9, 8).ends_with(": 8 are possible; write `--connections 8`, or raise it"));
+        let files = Error::TooFewFiles { needed: 64, have: 20 }.to_string();
+        assert!(files.contains("64 needed, 20 allowed") && files.contains("`prlimit --nofile=64 "), "{files}");
     }
 }

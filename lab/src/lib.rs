@@ -27,6 +27,7 @@ pub mod packet;
 mod plot;
 pub mod tcp;
 mod tool;
+mod words;
 mod wrk;
 
 pub use error::Error;
@@ -36,5 +37,27 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Says so before anything is tried: `command` is what follows `ringway` on the command line.
 fn needs_root(command: &'static str) -> Result<()> {
-    if rustix::process::geteuid().is_root() { Ok(()) } else { Err(Error::NotRoot(command)) }
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Error::NotRoot { command, typed: typed(std::env::args_os()) })
+}
+
+/// This process's command line, for a shell.
+fn typed(words: impl Iterator<Item = std::ffi::OsString>) -> String {
+    let words: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    // A word with a zero byte, which is the one thing that cannot be quoted, no process can be given.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::typed;
+
+    #[test]
+    fn a_command_line_as_it_was_typed() {
+        let words = ["./ringway", "bench", "million", "--html", "my page.html", "--rate=5k"];
+        let line = typed(words.into_iter().map(Into::into));
+        assert_eq!(line, "./ringway bench million --html 'my page.html' '--rate=5k'");
+    }
 }

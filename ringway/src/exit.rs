@@ -42,8 +42,21 @@ impl Exit {
 /// Says on stderr what went wrong; nothing when the reader of our output went away (`| head`).
 pub fn complain(error: &anyhow::Error) {
     if !closed_pipe(error) {
-        say(format_args!("ringway: {error:#}"));
+        say(format_args!("ringway: {}", in_words(error)));
     }
+}
+
+/// An error and its causes. Some say their cause themselves: it is not said again.
+fn in_words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        match words.as_str() {
+            "" => words = cause,
+            said if said.contains(&cause) => {}
+            _ => words += &format!(": {cause}"),
+        }
+    }
+    words
 }
 
 /// A line for people, on stderr. Nobody misses it where nobody reads it any more (`2>&1 | head`):
@@ -54,4 +67,19 @@ pub fn say(line: impl Display) {
 
 fn closed_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context as _;
+
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let run = || ringway_lab::Error::Run { program: "ss".into(), source: io::ErrorKind::OutOfMemory.into() };
+        assert_eq!(in_words(&run().into()), "cannot run ss: out of memory");
+        let wrapped = Err::<(), _>(run()).context("counting").unwrap_err();
+        assert_eq!(in_words(&wrapped), "counting: cannot run ss: out of memory");
+    }
 }

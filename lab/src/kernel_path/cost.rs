@@ -1,14 +1,15 @@
-//! What a thread spends: processor time by where it went, context switches; and softirq time of the machine.
+//! What a thread spends: processor time by where it went, context switches; and what the machine does meanwhile.
 
 use std::fs;
 use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::clock::Clocks;
 use crate::{Error, Result};
 
 /// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
-const TICK_NS: u64 = 10_000_000;
+pub(super) const TICK_NS: u64 = 10_000_000;
 
 /// Sums since some moment, or differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -19,19 +20,27 @@ pub struct Spent {
     pub system_ns: u64,
     /// Nanoseconds of softirqs on all processors, strangers' too, in steps of ten milliseconds.
     pub softirq_ns: u64,
+    /// Nanoseconds that other processes have had on all processors, in the same steps.
+    pub others_ns: u64,
     /// Context switches.
     pub switches: u64,
 }
 
 /// A thread of this process.
 #[derive(Clone, Debug)]
-pub(super) struct Thread(PathBuf);
+pub(super) struct Thread {
+    path: PathBuf,
+    clocks: Clocks,
+}
 
 impl Thread {
     /// The calling one.
     pub(super) fn this() -> Self {
-        let id = rustix::thread::gettid().as_raw_nonzero();
-        Self(format!("/proc/self/task/{id}").into())
+        Self::of(rustix::thread::gettid().as_raw_nonzero().get())
+    }
+
+    fn of(id: i32) -> Self {
+        Self { path: format!("/proc/self/task/{id}").into(), clocks: Clocks::of_thread(id) }
     }
 
     /// The one of this name.
@@ -40,22 +49,27 @@ impl Thread {
         let is = |task: &PathBuf| {
             fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
         };
-        tasks.into_iter().find(is).map(Self)
+        let id = tasks.into_iter().find(is)?.file_name()?.to_str()?.parse().ok()?;
+        Some(Self::of(id))
     }
 
     /// Since it began.
     pub(super) fn spent(&self) -> Result<Spent> {
-        let read = |file: &str| {
-            let path = self.0.join(file);
+        let read = |path: PathBuf| {
             fs::read_to_string(&path).map_err(|source| Error::Read { path, source })
         };
-        let (user, system) = ticks(&read("stat")?).unwrap_or((0, 0));
-        // Nanoseconds on a processor; some kernels have no such file.
-        let exact = read("schedstat").ok().and_then(|text| text.split(' ').next()?.parse().ok());
-        let (user_ns, system_ns) = split(user, system, exact);
-        let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-        let softirq_ns = softirq_ticks(&stat).unwrap_or(0) * TICK_NS;
-        Ok(Spent { user_ns, system_ns, softirq_ns, switches: switches(&read("status")?) })
+        let (user, all) = (self.clocks.user()?, self.clocks.user_and_system()?);
+        let (user_ns, system_ns) = split(user, all, self.clocks.exact()?);
+        let stat = read("/proc/stat".into())?;
+        let ours = Clocks::of_this_process().user_and_system()?;
+        let programs_ns = programs_ticks(&stat).unwrap_or(0) * TICK_NS;
+        Ok(Spent {
+            user_ns,
+            system_ns,
+            softirq_ns: softirq_ticks(&stat).unwrap_or(0) * TICK_NS,
+            others_ns: programs_ns.saturating_sub(ours),
+            switches: switches(&read(self.path.join("status"))?),
+        })
     }
 }
 
@@ -65,32 +79,32 @@ impl Spent {
             user_ns: self.user_ns.saturating_sub(before.user_ns),
             system_ns: self.system_ns.saturating_sub(before.system_ns),
             softirq_ns: self.softirq_ns.saturating_sub(before.softirq_ns),
+            others_ns: self.others_ns.saturating_sub(before.others_ns),
             switches: self.switches.saturating_sub(before.switches),
         }
     }
 }
 
-/// The exact time, parted as the ticks are. Without any the ticks themselves.
-fn split(user: u64, system: u64, exact: Option<u64>) -> (u64, u64) {
-    match (exact, user + system) {
-        (Some(exact), 0) => (0, exact),
-        (Some(exact), all) => {
-            let user = (u128::from(exact) * u128::from(user) / u128::from(all)) as u64;
-            (user, exact - user)
-        }
-        (None, _) => (user * TICK_NS, system * TICK_NS),
-    }
-}
-
-/// User and system time: fields 14 and 15; the second is in parentheses and may have spaces (proc_pid_stat(5)).
-fn ticks(stat: &str) -> Option<(u64, u64)> {
-    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
-    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+/// The exact time, parted as the samples are.
+fn split(user: u64, all: u64, exact: u64) -> (u64, u64) {
+    let part = u128::from(exact) * u128::from(user) / u128::from(all.max(1));
+    let user = u64::try_from(part).unwrap_or(exact).min(exact);
+    (user, exact - user)
 }
 
 /// `cpu user nice system idle iowait irq softirq ...` (proc_stat(5)).
 fn softirq_ticks(stat: &str) -> Option<u64> {
-    stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace().nth(6)?.parse().ok()
+    ticks(stat)?.get(6).copied()
+}
+
+/// Of all programs: user, nice and system.
+fn programs_ticks(stat: &str) -> Option<u64> {
+    Some(ticks(stat)?.get(..3)?.iter().sum())
+}
+
+fn ticks(stat: &str) -> Option<Vec<u64>> {
+    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    words.map(|word| word.parse().ok()).collect()
 }
 
 fn switches(status: &str) -> u64 {
@@ -104,17 +118,17 @@ mod tests {
 
     #[test]
     fn what_proc_says() {
-        let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 30 10 0 0 20 0 1 0 1";
-        assert_eq!(ticks(stat), Some((30, 10)));
-        assert_eq!(softirq_ticks("cpu  1 2 3 4 5 6 7 8\ncpu0 9\n"), Some(7));
+        let stat = "cpu  1 2 3 4 5 6 7 8\ncpu0 9\n";
+        assert_eq!((softirq_ticks(stat), programs_ticks(stat)), (Some(7), Some(6)));
+        assert_eq!((softirq_ticks("cpu 1 2"), programs_ticks("cpu0 1 2 3")), (None, None));
         assert_eq!(switches("voluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"), 7);
     }
 
     #[test]
-    fn exact_time_by_ticks() {
-        assert_eq!(split(30, 10, Some(1000)), (750, 250));
-        assert_eq!(split(0, 0, Some(1000)), (0, 1000));
-        assert_eq!(split(3, 1, None), (3 * TICK_NS, TICK_NS));
+    fn exact_time_by_samples() {
+        assert_eq!(split(30, 40, 1000), (750, 250));
+        assert_eq!(split(0, 0, 1000), (0, 1000));
+        assert_eq!(split(40, 40, 1000), (1000, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a packet, a request and a copy cost on the kernel's way, and where the time goes: `ringway bench kernel-path`.
 
 mod bypass;
+mod clock;
 mod copies;
 mod cost;
 mod receive;
@@ -12,7 +13,7 @@ mod uring;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use report::{NotRun, Report, Row, SCHEMA, Went};
+pub use report::{NotRun, Report, Resolution, Row, SCHEMA, Went};
 
 use self::copies::Way;
 use self::rules::Firewall;
@@ -20,10 +21,13 @@ use self::site::{Ran, Site};
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::machine::Machine;
 use crate::named::named;
+use crate::tcp::limits;
 use crate::{Error, Result, needs_root};
 
 /// Rules that a packet goes through.
 const RULES: [u32; 3] = [0, 50, 500];
+/// Open files that everything needs, some to spare.
+const FILES: u64 = 64;
 
 /// How packets are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +144,7 @@ impl Default for Options {
 /// Nothing can be measured here.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench kernel-path")?;
+    limits::open_files_at_least(FILES)?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, &mut progress);
@@ -149,7 +154,8 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
 
 fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
     let site = Site::new(options)?;
-    let mut report = Report::new(options, Machine::with(&[("nft", "--version")]));
+    let resolution = Resolution { split_ns: clock::resolution()?, softirq_ns: cost::TICK_NS };
+    let mut report = Report::new(options, resolution, Machine::with(&[("nft", "--version")]));
     let mut measured = Vec::new();
     for round in 1..=options.rounds.max(1) {
         for (group, case) in cases(options) {
@@ -159,7 +165,7 @@ fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
             match measure(&site, options, &case) {
                 Ok(ran) => {
                     let row = Row::new(group, case.name(), &ran);
-                    progress(&format!("round {round}/{}  {}", options.rounds, row.in_words()));
+                    progress(&format!("round {round}/{}  {}", options.rounds, row.in_words(options.rate)));
                     measured.push(row);
                 }
                 Err(error) => {

@@ -8,9 +8,14 @@ use super::site::Ran;
 use super::{Group, Options};
 use crate::machine::Machine;
 use crate::plot::{Bar, Page};
+use crate::words::counted;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.kernel-path/1";
+/// Other processes' time, in per cent of one processor's, beside which softirqs may be theirs.
+const OTHERS: f64 = 10.0;
+/// Of the rate that was asked for, in per cent: a sender that has less has missed it.
+const REACHED: f64 = 98.0;
 
 /// Everything that was measured. [`fmt::Display`] is the table.
 #[derive(Debug, Clone, Serialize)]
@@ -21,14 +26,25 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What this machine cannot do, and why.
     pub skipped: Vec<NotRun>,
-    /// Packets a second of a stream.
+    /// Packets a second of a stream that were asked for; [`Row::offered_per_second`] has what the sender reached.
     pub rate_pps: u32,
     /// Length of one measurement in seconds.
     pub duration_s: f64,
     /// Rounds, of which each figure is the median.
     pub rounds: u32,
+    /// How fine times are.
+    pub resolution: Resolution,
     /// Where this was measured.
     pub machine: Machine,
+}
+
+/// Steps in which times are counted, in nanoseconds. What a thread takes in all is exact.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Resolution {
+    /// Between two samples that part a thread's time into user and system.
+    pub split_ns: u64,
+    /// Of softirqs.
+    pub softirq_ns: u64,
 }
 
 /// A way of doing something; all figures are of one packet, one request, or 64 KiB.
@@ -42,14 +58,18 @@ pub struct Row {
     pub unit: &'static str,
     /// How many of them a second.
     pub per_second: f64,
+    /// Packets a second that were sent; none: the sender waits for each answer.
+    pub offered_per_second: Option<f64>,
     /// Those that were sent and did not arrive, in per cent.
     pub lost_percent: f64,
     /// Nanoseconds of the receiver, of a copy the sender, in user mode.
     pub user_ns: f64,
     /// Nanoseconds of the same in the kernel.
     pub system_ns: f64,
-    /// Nanoseconds of softirqs on all processors, strangers' too.
-    pub softirq_ns: f64,
+    /// Nanoseconds of softirqs on all processors; none: others were busy, and they may be theirs.
+    pub softirq_ns: Option<f64>,
+    /// Time that other processes took meanwhile, in per cent of one processor's.
+    pub others_percent: f64,
     /// Of the three, in per cent: where the time went.
     pub went: Went,
     /// Context switches of the same thread.
@@ -67,24 +87,29 @@ pub struct Went {
     pub user: f64,
     /// System calls.
     pub system: f64,
-    /// Softirqs: devices, protocols, rules.
-    pub softirq: f64,
+    /// Softirqs: devices, protocols, rules; none: not known, and the other two are shares of the thread's time.
+    pub softirq: Option<f64>,
 }
 
 impl Went {
     /// Of times in these three, of any unit.
-    fn of(parts: [f64; 3]) -> Self {
-        let all: f64 = parts.iter().sum();
+    fn of(user: f64, system: f64, softirq: Option<f64>) -> Self {
+        let all = user + system + softirq.unwrap_or(0.0);
         let share = |part: f64| if all > 0.0 { (part / all * 1000.0).round() / 10.0 } else { 0.0 };
-        let [user, system, softirq] = parts.map(share);
-        Self { user, system, softirq }
+        Self { user: share(user), system: share(system), softirq: softirq.map(share) }
     }
 }
 
 impl fmt::Display for Went {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&format!("{:.0}/{:.0}/{:.0}", self.user, self.system, self.softirq))
+        let softirq = or_none(self.softirq, 0);
+        f.pad(&format!("{:.0}/{:.0}/{softirq}", self.user, self.system))
     }
+}
+
+/// A dash where there is no figure.
+fn or_none(figure: Option<f64>, digits: usize) -> String {
+    figure.map_or_else(|| "-".into(), |figure| format!("{figure:.digits$}"))
 }
 
 /// Something without figures.
@@ -104,6 +129,10 @@ impl Row {
         let each = |n: u64| (n as f64 / units * 1000.0).round() / 1000.0;
         let lost = ran.sent.saturating_sub(ran.units) as f64 / ran.sent.max(1) as f64;
         let spent = &ran.spent;
+        let seconds = ran.seconds.max(1e-9);
+        let others_percent = (spent.others_ns as f64 / seconds / 1e6).round() / 10.0;
+        let (user_ns, system_ns) = (each(spent.user_ns), each(spent.system_ns));
+        let softirq_ns = (others_percent <= OTHERS).then(|| each(spent.softirq_ns));
         let mut rtt = ran.rtt.clone();
         rtt.sort();
         Self {
@@ -114,12 +143,15 @@ impl Row {
                 Group::Request | Group::Rules => "request",
                 Group::Copy => "64 KiB",
             },
-            per_second: (ran.units as f64 / ran.seconds.max(1e-9)).round(),
+            per_second: (ran.units as f64 / seconds).round(),
+            offered_per_second: (group == Group::Receive)
+                .then(|| (ran.sent as f64 / seconds).round()),
             lost_percent: (lost * 1e5).round() / 1e3,
-            user_ns: each(ran.spent.user_ns),
-            system_ns: each(ran.spent.system_ns),
-            softirq_ns: each(ran.spent.softirq_ns),
-            went: Went::of([spent.user_ns, spent.system_ns, spent.softirq_ns].map(|ns| ns as f64)),
+            user_ns,
+            system_ns,
+            softirq_ns,
+            others_percent,
+            went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: each(ran.spent.switches),
             system_calls: ran.calls.map(each),
             rtt_p50_us: rtt.get(rtt.len() / 2).map(|time| time.as_nanos() as f64 / 1e3),
@@ -127,11 +159,22 @@ impl Row {
     }
 
     /// A line of progress.
-    pub(super) fn in_words(&self) -> String {
+    pub(super) fn in_words(&self, rate: u32) -> String {
         let Self { group, case, unit, user_ns, system_ns, softirq_ns, .. } = self;
+        let softirq = softirq_ns.map_or("unknown".into(), |ns| format!("{ns:>8.0} ns"));
+        let missed = if self.missed(rate) {
+            format!("; sent {:.0}/s of {rate}/s", self.offered_per_second.unwrap_or(0.0))
+        } else {
+            String::new()
+        };
         format!(
-            "{group:<8} {case:<19} user {user_ns:>8.0} ns, system {system_ns:>8.0} ns, softirq {softirq_ns:>8.0} ns a {unit}"
+            "{group:<8} {case:<19} user {user_ns:>8.0} ns, system {system_ns:>8.0} ns, softirq {softirq} a {unit}{missed}"
         )
+    }
+
+    /// Whether the sender has not reached its rate.
+    fn missed(&self, rate: u32) -> bool {
+        self.offered_per_second.is_some_and(|sent| sent < f64::from(rate) * REACHED / 100.0)
     }
 }
 
@@ -157,17 +200,19 @@ impl Row {
         };
         let number = |of: fn(&Self) -> Option<f64>| middle(of).unwrap_or(0.0);
         let (user_ns, system_ns) = (number(|r| Some(r.user_ns)), number(|r| Some(r.system_ns)));
-        let softirq_ns = number(|r| Some(r.softirq_ns));
+        let softirq_ns = middle(|r| r.softirq_ns);
         Self {
             group: rows[0].group,
             case: rows[0].case.clone(),
             unit: rows[0].unit,
             per_second: number(|r| Some(r.per_second)),
+            offered_per_second: middle(|r| r.offered_per_second),
             lost_percent: number(|r| Some(r.lost_percent)),
             user_ns,
             system_ns,
             softirq_ns,
-            went: Went::of([user_ns, system_ns, softirq_ns]),
+            others_percent: number(|r| Some(r.others_percent)),
+            went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: number(|r| Some(r.context_switches)),
             system_calls: middle(|r| r.system_calls),
             rtt_p50_us: middle(|r| r.rtt_p50_us),
@@ -181,7 +226,7 @@ impl Report {
         self.skipped.iter().any(|skipped| skipped.group == group && skipped.case == case)
     }
 
-    pub(super) fn new(options: &Options, machine: Machine) -> Self {
+    pub(super) fn new(options: &Options, resolution: Resolution, machine: Machine) -> Self {
         Self {
             schema: SCHEMA,
             rows: Vec::new(),
@@ -189,14 +234,55 @@ impl Report {
             rate_pps: options.rate,
             duration_s: options.duration.as_secs_f64(),
             rounds: options.rounds,
+            resolution,
             machine,
         }
+    }
+
+    /// What the columns are, and what they must be read with; a line each.
+    fn notes(&self) -> Vec<String> {
+        let ms = |ns: u64| ns as f64 / 1e6;
+        let mut notes = vec![
+            "user, system: of the thread that receives or answers; of a copy, that sends. What it takes in all is exact; its two parts are \
+             samples,"
+                .to_owned(),
+            format!(
+                "one every {} ms, so that of {} s on a processor they differ by a few per cent. What polls takes a whole processor, whatever \
+                 comes.",
+                ms(self.resolution.split_ns),
+                self.duration_s
+            ),
+            format!(
+                "softirq: on all processors, in steps of {} ms in all. -: other processes had more than {OTHERS:.0} % of a processor, and it may be \
+                 theirs.",
+                ms(self.resolution.softirq_ns)
+            ),
+            "u/s/si: shares of the time in user, system and softirq. rtt: the median round trip. calls -: not counted."
+                .to_owned(),
+        ];
+        notes.extend(self.missed());
+        notes
+    }
+
+    /// What the sender has reached where that is less than was asked for.
+    fn missed(&self) -> Option<String> {
+        let missed: Vec<&Row> = self.rows.iter().filter(|row| row.missed(self.rate_pps)).collect();
+        let reached = missed.iter().filter_map(|row| row.offered_per_second);
+        let (least, most) = reached
+            .fold((f64::MAX, 0.0), |(least, most), sent| (sent.min(least), sent.max(most)));
+        (!missed.is_empty()).then(|| {
+            format!(
+                "--rate missed: {}/s asked for, {least:.0} to {most:.0}/s sent, in {}: the sender has no more here; figures are at what was sent.",
+                self.rate_pps,
+                counted(missed.len(), "row")
+            )
+        })
     }
 
     /// One self-contained page with plots: where the time went.
     pub fn html(&self) -> String {
         let lede = format!(
-            "Processor time by where it went. Packets come at {} a second; requests one after the other.",
+            "Processor time of one packet, one request, or 64 KiB, by where it went. Packets are to come at {} a second; requests one after the other.",
             self.rate_pps
         );
         let mut page = Page::new("What the kernel's way costs", &lede);
@@ -206,77 +292,79 @@ impl Report {
             ("Sending 64 KiB by TCP", Group::Copy),
             ("A request through rules of a firewall", Group::Rules),
         ] {
-            let rows = self.rows.iter().filter(|row| row.group == group);
-            let bar = |row: &Row| Bar {
-                label: row.case.clone(),
-                parts: vec![
-                    ("user".into(), row.user_ns),
-                    ("system".into(), row.system_ns),
-                    ("softirq, all processors".into(), row.softirq_ns),
-                ],
-                mark: None,
-            };
-            let bars: Vec<Bar> = rows.map(bar).collect();
-            if !bars.is_empty() {
+            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.group == group).collect();
+            if !rows.is_empty() {
+                let bars: Vec<Bar> = rows.iter().map(|row| row.bar()).collect();
                 page.bars(title, "ns", "", &bars);
+                page.table(&HEADING, rows.iter().map(|row| row.in_cells().into()));
             }
         }
         for NotRun { group, case, reason } in &self.skipped {
             page.text(&format!("Skipped: {group}, {case}: {reason}"));
         }
+        page.text(&self.notes().join(" "));
+        page.text(&format!("{}.", self.measured()));
         page.finish(&self.machine)
+    }
+
+    fn measured(&self) -> String {
+        let (rounds, seconds) = (counted(self.rounds, "round"), self.duration_s);
+        format!("Medians of {rounds} of {seconds} s each")
+    }
+}
+
+/// Of a table's columns after group, case and unit.
+const HEADING: [&str; 11] = [
+    "case", "a second", "sent/s", "lost %", "user ns", "system ns", "softirq ns", "u/s/si %", "switches", "calls",
+    "rtt us",
+];
+
+impl Row {
+    fn in_cells(&self) -> [String; 11] {
+        let number = |figure: f64, digits: usize| format!("{figure:.digits$}");
+        [
+            self.case.clone(),
+            number(self.per_second, 0),
+            or_none(self.offered_per_second, 0),
+            number(self.lost_percent, 2),
+            number(self.user_ns, 0),
+            number(self.system_ns, 0),
+            or_none(self.softirq_ns, 0),
+            self.went.to_string(),
+            number(self.context_switches, 3),
+            or_none(self.system_calls, 3),
+            or_none(self.rtt_p50_us, 1),
+        ]
+    }
+
+    fn bar(&self) -> Bar {
+        let mut parts = vec![("user".into(), self.user_ns), ("system".into(), self.system_ns)];
+        parts.extend(self.softirq_ns.map(|ns| ("softirq, all processors".into(), ns)));
+        Bar { label: self.case.clone(), parts, mark: None }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "  {:<8} {:<19} {:>8} {:>10} {:>7} {:>9} {:>9} {:>10} {:>10} {:>9} {:>7} {:>8}",
-            "",
-            "",
-            "of one",
-            "a second",
-            "lost %",
-            "user ns",
-            "system ns",
-            "softirq ns",
-            "u/s/si %",
-            "switches",
-            "calls",
-            "rtt us"
-        )?;
-        let or_none =
-            |n: Option<f64>, digits| n.map_or_else(|| "-".into(), |n| format!("{n:.digits$}"));
-        for row in &self.rows {
+        let mut line = |group: &str, unit: &str, cells: [&str; 11]| {
+            let [case, second, sent, lost, user, system, softirq, went, switches, calls, rtt] = cells;
             writeln!(
                 f,
-                "  {:<8} {:<19} {:>8} {:>10.0} {:>7.2} {:>9.0} {:>9.0} {:>10.0} {:>10} {:>9.3} {:>7} {:>8}",
-                row.group,
-                row.case,
-                row.unit,
-                row.per_second,
-                row.lost_percent,
-                row.user_ns,
-                row.system_ns,
-                row.softirq_ns,
-                row.went,
-                row.context_switches,
-                or_none(row.system_calls, 3),
-                or_none(row.rtt_p50_us, 1)
-            )?;
+                "  {group:<8} {case:<19} {unit:>8} {second:>9} {sent:>9} {lost:>7} {user:>8} {system:>9} {softirq:>10} {went:>10} \
+                 {switches:>9} {calls:>8} {rtt:>8}"
+            )
+        };
+        line("group", "of one", HEADING)?;
+        for row in &self.rows {
+            line(row.group.name(), row.unit, row.in_cells().each_ref().map(String::as_str))?;
         }
         for NotRun { group, case, reason } in &self.skipped {
             writeln!(f, "skipped: {group}, {case}: {reason}")?;
         }
+        writeln!(f, "\n{}", self.notes().join("\n"))?;
         let m = &self.machine;
-        writeln!(
-            f,
-            "\nu/s/si: where the time went: user, system, softirq. Softirqs are those of all processors, strangers' too, in steps\n\
-             of 10 ms. What polls takes a whole processor, whatever comes."
-        )?;
         writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        writeln!(f, "medians of {} rounds of {} s each.", self.rounds, self.duration_s)
+        writeln!(f, "{}.", self.measured())
     }
 }
 
@@ -287,11 +375,13 @@ mod tests {
     use super::super::cost::Spent;
     use super::*;
 
+    const FINE: Resolution = Resolution { split_ns: 4_000_000, softirq_ns: 10_000_000 };
+
     fn report() -> Report {
-        let spent = Spent { user_ns: 1000, system_ns: 9000, softirq_ns: 500, switches: 20 };
+        let spent = Spent { user_ns: 1000, system_ns: 9000, softirq_ns: 500, switches: 20, ..Spent::default() };
         let rtt = [3, 1, 2].map(Duration::from_micros).into();
         let ran = Ran { sent: 12, units: 10, calls: Some(30), spent, seconds: 2.0, rtt };
-        let mut report = Report::new(&Options::default(), Machine::with(&[]));
+        let mut report = Report::new(&Options::default(), FINE, Machine::with(&[]));
         report.rows.push(Row::new(Group::Request, "epoll".into(), &ran));
         let nothing = Ran { calls: None, ..Ran::default() };
         report.rows.push(Row::new(Group::Receive, "AF_XDP".into(), &nothing));
@@ -304,10 +394,10 @@ mod tests {
     fn figures_of_one() {
         let report = report();
         let row = &report.rows[0];
-        assert_eq!((row.user_ns, row.system_ns, row.softirq_ns), (100.0, 900.0, 50.0));
-        assert_eq!(row.went, Went { user: 9.5, system: 85.7, softirq: 4.8 });
+        assert_eq!((row.user_ns, row.system_ns, row.softirq_ns), (100.0, 900.0, Some(50.0)));
+        assert_eq!(row.went, Went { user: 9.5, system: 85.7, softirq: Some(4.8) });
         assert_eq!(row.went.to_string(), "10/86/5");
-        assert_eq!(report.rows[1].went, Went::default());
+        assert_eq!(report.rows[1].went, Went { softirq: Some(0.0), ..Went::default() });
         assert_eq!((row.context_switches, row.system_calls), (2.0, Some(3.0)));
         assert_eq!((row.per_second, row.lost_percent), (5.0, 16.667));
         assert_eq!(row.rtt_p50_us, Some(2.0));
@@ -330,12 +420,53 @@ mod tests {
         assert_eq!((copy.group, copy.system_calls), (Group::Copy, None));
     }
 
+    /// Softirqs are nobody's where others were busy, and the rounds in which they were not count.
+    #[test]
+    fn softirqs_beside_others() {
+        let row = |others_ms: u64| {
+            let spent = Spent {
+                user_ns: 100,
+                system_ns: 300,
+                softirq_ns: 600,
+                others_ns: others_ms * 1_000_000,
+                ..Spent::default()
+            };
+            Row::new(Group::Request, "epoll".into(), &Ran { units: 1, spent, seconds: 2.0, ..Ran::default() })
+        };
+        let (quiet, busy) = (row(200), row(201));
+        assert_eq!((quiet.others_percent, quiet.softirq_ns), (10.0, Some(600.0)));
+        assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
+        assert_eq!(busy.went.to_string(), "25/75/-");
+        assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
+        assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
+    }
+
+    #[test]
+    fn a_rate_that_was_missed_is_said() {
+        let with_sent = |sent| {
+            let mut report = report();
+            let ran = Ran { sent, units: sent, seconds: 1.0, ..Ran::default() };
+            report.rows = vec![Row::new(Group::Receive, "epoll".into(), &ran)];
+            report
+        };
+        let missed = with_sent(12_345);
+        let said = "--rate missed: 20000/s asked for, 12345 to 12345/s sent, in 1 row:";
+        assert!(missed.to_string().contains(said) && missed.html().contains(said), "{missed}");
+        assert!(missed.rows[0].in_words(20_000).ends_with("; sent 12345/s of 20000/s"));
+        assert!(!with_sent(19_990).to_string().contains("missed"));
+        assert!(!report().rows[0].missed(20_000), "requests have no rate");
+    }
+
     #[test]
     fn table_and_page() {
         let report = report();
         let text = report.to_string();
+        assert!(text.contains("one every 4 ms") && text.contains("in steps of 10 ms"), "{text}");
+        assert!(text.contains("Medians of 3 rounds of 2 s each."), "{text}");
         assert!(text.contains("skipped: receive, io_uring: not allowed"), "{text}");
-        assert!(report.html().contains("Answering a request"));
+        let page = report.html();
+        assert!(page.contains("Answering a request") && page.contains("one every 4 ms"));
+        assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][0]["group"], "request");
     }

@@ -206,10 +206,10 @@ impl Site {
         let (before, began) = (thread.spent()?, Instant::now());
         let sent = self.send()?;
         let seconds = began.elapsed().as_secs_f64();
-        let softirq_ns = thread.spent()?.since(before).softirq_ns;
+        let spent = thread.spent()?.since(before);
         let units = program.packets()?;
         program.detach()?;
-        let spent = Spent { softirq_ns, ..Spent::default() };
+        let spent = Spent { user_ns: 0, system_ns: 0, switches: 0, ..spent };
         Ok(Ran { sent, units, calls: Some(0), spent, seconds, rtt: Vec::new() })
     }
 }

@@ -5,12 +5,21 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::slab::kib_of;
+use crate::{Error, Result};
 
 /// Raises the soft limit of open files to the hard one; how many this process may have.
 pub(crate) fn open_files() -> u64 {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
+}
+
+/// The same, where there are at least so many.
+pub(crate) fn open_files_at_least(needed: u64) -> Result<u64> {
+    match open_files() {
+        have if have < needed => Err(Error::TooFewFiles { needed, have }),
+        have => Ok(have),
+    }
 }
 
 /// Bytes of memory that can be had without swapping; the most there can be where the kernel does not say.

@@ -7,7 +7,7 @@ pub mod memory;
 pub mod million;
 
 mod counters;
-mod limits;
+pub(crate) mod limits;
 pub(crate) mod memcg;
 mod slab;
 pub(crate) mod socket;

@@ -15,6 +15,7 @@ use super::limits;
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::machine::Machine;
 use crate::named::named;
+use crate::error::raise_files;
 use crate::{Error, Result, needs_root};
 
 /// Round trips that a delayed way adds.
@@ -24,6 +25,9 @@ const DELAYS: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(40),
 ];
+/// Files that the process has beside its sockets; and with those of an overflowing queue.
+const OTHER_FILES: u64 = 64;
+const FILES: u64 = OTHER_FILES + 2 * TOO_MANY as u64;
 /// Bytes that go there and back, for the round trip.
 const TRIPS: usize = 50;
 /// Queues that are long enough for all, and one that is not.
@@ -106,17 +110,22 @@ impl Default for Options {
 /// It cannot be measured here at all. An experiment alone that fails is in [`Report::failed`].
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench tcp-connect")?;
-    // Each connection has two ends here.
-    let possible = limits::open_files().saturating_sub(200) / 2;
-    if u64::from(options.connections) > possible {
-        let short = "open files (`ulimit -Hn`)".into();
-        return Err(Error::TooMany { asked: options.connections.into(), possible, short });
-    }
+    enough_files(options.connections, limits::open_files_at_least(FILES)?)?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();
     report
+}
+
+/// Each connection has two ends here.
+fn enough_files(connections: u32, files: u64) -> Result<()> {
+    let (asked, possible) = (connections.into(), files.saturating_sub(OTHER_FILES) / 2);
+    if asked <= possible {
+        return Ok(());
+    }
+    let more = raise_files(2 * asked + OTHER_FILES);
+    Err(Error::TooMany { asked, possible, short: "open files (`ulimit -Hn`)".into(), more })
 }
 
 fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
@@ -274,6 +283,14 @@ impl Bench<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_as_files_allow() {
+        assert!(enough_files(96, 256).is_ok() && enough_files(500, 1064).is_ok());
+        let refused = enough_files(500, 256).unwrap_err().to_string();
+        assert!(refused.contains("write `--connections 96`, or raise the limit"), "{refused}");
+        assert!(refused.contains("`prlimit --nofile=1064 "), "{refused}");
+    }
 
     #[test]
     fn ports_fit_into_the_range() {

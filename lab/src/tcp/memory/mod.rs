@@ -27,13 +27,16 @@ use super::memcg::Cgroup;
 use super::slab::{Names, Slabs};
 use super::socket::{Pair, address, listener, vanish};
 use crate::demo::clean::{Guard, end_on_signals};
+use crate::error::raise_files;
 use crate::{Error, Result, needs_root};
 
 /// Connections of a state when nobody asks for another number: each has slabs of its own, and strangers' few objects
 /// do not count among theirs.
 const CONNECTIONS: u32 = 8000;
 /// Files that the process has beside its sockets.
-const OTHER_FILES: u64 = 200;
+const OTHER_FILES: u64 = 64;
+/// Fewer connections drown in the slabs that they share with others.
+pub const LEAST_CONNECTIONS: u32 = 100;
 /// More than a connection takes in any state, both sides together.
 const MOST_BYTES: u64 = 64 << 10;
 /// Objects of strangers' files for each socket that are too many, of any cache; and how often they are not put up with.
@@ -112,7 +115,8 @@ impl fmt::Display for Side {
 /// It cannot be measured here, or not with so many connections.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench tcp-memory")?;
-    let connections = possible(options.connections, limits::open_files(), limits::available())?;
+    let files = limits::open_files_at_least(2 * u64::from(LEAST_CONNECTIONS) + OTHER_FILES)?;
+    let connections = possible(options.connections, files, limits::available())?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, connections, &mut progress);
@@ -130,9 +134,13 @@ fn possible(asked: Option<u32>, files: u64, memory: u64) -> Result<u32> {
     if (1..=most).contains(&asks) {
         return Ok(asks);
     }
-    let short = if by_files < by_memory { "open files (`ulimit -Hn`)" } else { "free memory" };
-    let asked = asked.unwrap_or(CONNECTIONS).into();
-    Err(Error::TooMany { asked, possible: most.into(), short: short.into() })
+    let asked = u64::from(asked.unwrap_or(CONNECTIONS));
+    let (short, more) = if by_files < by_memory {
+        ("open files (`ulimit -Hn`)", raise_files(2 * asked + OTHER_FILES))
+    } else {
+        ("free memory", "end what takes memory".into())
+    };
+    Err(Error::TooMany { asked, possible: most.into(), short: short.into(), more })
 }
 
 fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> Result<Report> {
@@ -248,14 +256,14 @@ mod tests {
     fn as_many_connections_as_there_can_be() {
         let plenty = 64 << 30;
         assert_eq!(possible(None, 20_000, plenty).unwrap(), 8000);
-        assert_eq!(possible(None, 1024, plenty).unwrap(), 412);
-        assert_eq!(possible(Some(9900), 20_000, plenty).unwrap(), 9900);
-        let files = possible(Some(9901), 20_000, plenty).unwrap_err().to_string();
-        assert!(files.contains("9900") && files.contains("ulimit"), "{files}");
+        assert_eq!(possible(None, 1024, plenty).unwrap(), 480);
+        assert_eq!(possible(Some(9968), 20_000, plenty).unwrap(), 9968);
+        let files = possible(Some(9969), 20_000, plenty).unwrap_err().to_string();
+        assert!(files.contains("`--connections 9968`") && files.contains("--nofile=20002 "), "{files}");
         let memory = possible(Some(9900), 20_000, 256 << 20).unwrap_err().to_string();
         assert!(memory.contains("2048") && memory.contains("free memory"), "{memory}");
-        let none = possible(None, 200, plenty).unwrap_err().to_string();
-        assert!(none.contains("for 8000 connections: none is possible; raise it"), "{none}");
+        let none = possible(None, 64, plenty).unwrap_err().to_string();
+        assert!(none.contains("for 8000 connections: not even one is possible; raise"), "{none}");
     }
 
     /// A socket is one TCP object on each side, and the listener's is neither's.

@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use crate::error::raise_files;
 use crate::named::named;
 use crate::{Error, Result};
 
@@ -18,11 +19,18 @@ pub(super) const SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const BYTES: u64 = 10_000;
 /// A helper process.
 const PROCESS_BYTES: u64 = 8 << 20;
-/// Files that a helper has beside its connections.
-const OTHER_FILES: u64 = 100;
+/// Files that a helper has beside its connections and listeners.
+const OTHER_FILES: u64 = 16;
+/// Files that this process has beside two pipes to each helper.
+const OWN_FILES: u64 = 48;
+/// Files of a process with which a million fit.
+const ENOUGH_FILES: u64 = 20_000;
+/// Fewer files do not even do for one connection.
+pub(super) const FEWEST_FILES: u64 = 64;
 /// SO_REUSEPORT shares connections out by their hash, which is not even for ports that count up: one of fifty servers has
-/// been seen with an eighth more than its share. They have room for a sixth more.
-const UNEVEN: u64 = 6;
+/// been seen with an eighth more than its share. They have room for a sixth more, and for four times what chance adds to few.
+const UNEVEN: f64 = 7.0 / 6.0;
+const CHANCE: f64 = 4.0;
 /// Addresses 127.1.0.1 to 127.1.250.1, or as many ports.
 const MOST_GROUPS: u64 = 250;
 
@@ -90,49 +98,64 @@ pub(super) struct Plan {
 impl Plan {
     /// For so many connections, whatever the machine has but for files of a process.
     fn of(connections: u64, files: u64) -> Self {
-        let each = files.saturating_sub(OTHER_FILES).max(1);
-        let servers = (connections + connections / UNEVEN).div_ceil(each);
+        let groups = connections.div_ceil(PORTS);
+        let each = files.saturating_sub(OTHER_FILES + groups).max(1);
+        let servers = connections.div_ceil(fair_share(each));
         let clients = connections.div_ceil(each);
         let bytes = connections * BYTES + (servers + clients) * PROCESS_BYTES;
-        Self { connections, servers, clients, groups: connections.div_ceil(PORTS), bytes }
+        Self { connections, servers, clients, groups, bytes }
     }
 
-    /// What is too little for it, and where that is set.
-    fn short_of(&self, limits: &Limits) -> Option<String> {
+    fn processes(&self) -> u64 {
+        self.servers + self.clients
+    }
+
+    /// What is too little for it, and what gives more.
+    fn short_of(&self, limits: &Limits) -> Option<(String, String)> {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         // A fifth stays free.
         let memory = limits.memory / 5 * 4;
-        let needs = |what: String| Some(what);
-        let processes = (self.servers + self.clients) * PROCESS_BYTES;
-        if self.bytes > memory {
-            let (need, have) = (gib(self.bytes), gib(memory));
-            // Few files each, so many processes: it is these that do not fit.
-            if processes > self.bytes / 2 {
-                return needs(format!(
-                    "open files (`ulimit -Hn` of {} takes {} processes, {need:.1} GiB of {have:.1} GiB free to take)",
+        // First, since few files each mean many processes, which take memory.
+        if self.processes() * 2 + OWN_FILES > limits.files {
+            let most = limits.files.saturating_sub(OWN_FILES) / 2;
+            return Some((
+                format!(
+                    "open files (`ulimit -Hn` of {} takes {} processes, and this one has pipes to {most})",
                     limits.files,
-                    self.servers + self.clients
-                ));
-            }
-            return needs(format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)"));
-        }
-        if self.connections * 2 > limits.all_files {
-            return needs("files in all (`sysctl fs.file-max`)".into());
-        }
-        if self.servers + self.clients > limits.processes {
-            let need = self.servers + self.clients;
-            return needs(format!(
-                "processes ({need} needed by a limit of {} open files each: `ulimit -Hn`, `ulimit -u`)",
-                limits.files
+                    self.processes()
+                ),
+                raise_files(ENOUGH_FILES),
             ));
         }
-        (self.groups > MOST_GROUPS).then(|| "addresses and ports".into())
+        if self.bytes > memory {
+            let (need, have) = (gib(self.bytes), gib(memory));
+            return Some((
+                format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)"),
+                "end what takes memory".into(),
+            ));
+        }
+        if self.connections * 2 > limits.all_files {
+            let need = self.connections * 5 / 2;
+            return Some((
+                "files in all (`sysctl fs.file-max`)".into(),
+                format!("write `sysctl -w fs.file-max={need}`"),
+            ));
+        }
+        if self.processes() > limits.processes {
+            return Some((
+                format!("processes ({} needed)", self.processes()),
+                "raise `ulimit -u`, and `sysctl kernel.pid_max kernel.threads-max`".into(),
+            ));
+        }
+        (self.groups > MOST_GROUPS).then(|| {
+            ("addresses and ports".into(), "do with those that there are".into())
+        })
     }
 
     /// For so many connections here.
     pub(super) fn new(connections: u64, limits: &Limits) -> Result<Self> {
         let plan = Self::of(connections, limits.files);
-        let Some(short) = plan.short_of(limits) else { return Ok(plan) };
+        let Some((short, more)) = plan.short_of(limits) else { return Ok(plan) };
         // What is short for some is so for more.
         let (mut fits, mut fails) = (0, connections);
         while fails - fits > 1 {
@@ -144,7 +167,7 @@ impl Plan {
         }
         // Round, and memory moves.
         let possible = if fits >= 1000 { fits / 1000 * 1000 } else { fits };
-        Err(Error::TooMany { asked: connections, possible, short })
+        Err(Error::TooMany { asked: connections, possible, short, more })
     }
 
     /// The numbers of the connections that a client process makes.
@@ -152,6 +175,14 @@ impl Plan {
         let at = |n: u64| self.connections * n / self.clients;
         at(client)..at(client + 1)
     }
+}
+
+/// How many connections each of some servers may have on average that none gets more than `most`.
+fn fair_share(most: u64) -> u64 {
+    // Of share * UNEVEN + CHANCE * sqrt(share) = most.
+    let root = (CHANCE * CHANCE + 4.0 * UNEVEN * most as f64).sqrt() - CHANCE;
+    let share = (root / (2.0 * UNEVEN)).powi(2) as u64;
+    share.max(1)
 }
 
 #[cfg(test)]
@@ -166,7 +197,7 @@ mod tests {
     #[test]
     fn a_million_by_processes_of_20_000_files() {
         let plan = Plan::new(1_000_000, &LIMITS).unwrap();
-        assert_eq!((plan.clients, plan.servers, plan.groups), (51, 59, 20));
+        assert_eq!((plan.clients, plan.servers, plan.groups), (51, 60, 20));
         let mut next = 0;
         for client in 0..plan.clients {
             let numbers = plan.of_client(client);
@@ -184,8 +215,8 @@ mod tests {
         for (limits, short) in [
             (Limits { memory: 4 << 30, ..LIMITS }, "memory (10."),
             (Limits { all_files: 100_000, ..LIMITS }, "fs.file-max"),
-            (Limits { processes: 20, ..LIMITS }, "processes (110 needed"),
-            (Limits { files: 300, ..LIMITS }, "`ulimit -Hn` of 300 takes 10834 processes"),
+            (Limits { processes: 20, ..LIMITS }, "processes (111 needed"),
+            (Limits { files: 300, ..LIMITS }, "`ulimit -Hn` of 300 takes "),
         ] {
             let Err(Error::TooMany { possible, short: said, .. }) = Plan::new(1_000_000, &limits)
             else {
@@ -197,6 +228,22 @@ mod tests {
         }
         let message = Plan::new(100_000_000, &LIMITS).unwrap_err().to_string();
         assert!(message.contains("write `--connections "), "{message}");
+    }
+
+    /// Neither are memory and processes blamed for what few files make of them, nor is none proposed.
+    #[test]
+    fn few_files() {
+        for files in [FEWEST_FILES, 100, 128, 256, 1024] {
+            let limits = Limits { files, ..LIMITS };
+            let message = Plan::new(1_000_000, &limits).unwrap_err().to_string();
+            assert!(message.starts_with("not enough open files"), "{message}");
+            assert!(message.contains("`prlimit --nofile=20000 "), "{message}");
+            assert!(!message.contains("connections 0"), "{message}");
+            let words = message.split("write `--connections ").nth(1).unwrap();
+            let possible = words.split('`').next().unwrap().parse().unwrap();
+            let plan = Plan::new(possible, &limits).unwrap();
+            assert!(plan.processes() * 2 + OWN_FILES <= files, "{plan:?}");
+        }
     }
 
     #[test]
