@@ -144,7 +144,7 @@ impl Default for Options {
 /// Nothing can be measured here.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench kernel-path")?;
-    limits::open_files_at_least(FILES)?;
+    limits::open_files_at_least(FILES, FILES)?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, &mut progress);

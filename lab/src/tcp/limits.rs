@@ -14,10 +14,10 @@ pub(crate) fn open_files() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(1 << 20)
 }
 
-/// The same, where there are at least so many.
-pub(crate) fn open_files_at_least(needed: u64) -> Result<u64> {
+/// The same, where there are at least so many; else the error tells to get `needed`, so that it does not come again.
+pub(crate) fn open_files_at_least(least: u64, needed: u64) -> Result<u64> {
     match open_files() {
-        have if have < needed => Err(Error::TooFewFiles { needed, have }),
+        have if have < least => Err(Error::TooFewFiles { needed: needed.max(least), have }),
         have => Ok(have),
     }
 }

@@ -56,6 +56,15 @@ impl Slabs {
         }
     }
 
+    /// Objects of a byte each.
+    #[cfg(test)]
+    pub(super) fn of(objects: &[(&str, u64)]) -> Self {
+        let cache = |(name, objects): &(&str, u64)| {
+            ((*name).to_owned(), Cache { objects: *objects, each: 1.0 })
+        };
+        Self(objects.iter().map(cache).collect())
+    }
+
     /// Whether caches are told apart.
     pub(super) fn by_cache(&self) -> bool {
         !self.has(ALL)

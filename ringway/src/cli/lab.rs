@@ -8,6 +8,7 @@ use ringway_lab::tcp::{connect, memory, million};
 use ringway_lab::{demo, engine as engine_bench, kernel_path, lb, packet};
 
 use super::OutputArgs;
+use super::quantity::whole;
 
 /// What `demo` and `bench` run beside Ringway.
 macro_rules! peers_help {
@@ -209,8 +210,8 @@ pub struct HtmlArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes a minute; runs in network namespaces of its own. Both ends of each connection are \
-    here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches.\n\n\
-    Examples:\n  ringway bench tcp-memory\n  ringway bench tcp-memory --only established,time-wait --rounds 1 -o json\n  \
+    here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches. Numbers may end in k, M, G or T.\n\n\
+    Examples:\n  ringway bench tcp-memory\n  ringway bench tcp-memory --only established,time-wait --rounds 1 --connections 2k -o json\n  \
     ringway bench tcp-memory --html tcp-memory.html"
 )]
 pub struct BenchTcpMemoryArgs {
@@ -220,11 +221,11 @@ pub struct BenchTcpMemoryArgs {
             .try_map(|name| name.parse::<memory::State>()))]
     pub only: Vec<memory::State>,
     /// Connections in each state [default: 8000, or as many as open files and memory allow].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(memory::LEAST_CONNECTIONS.into()..=1_000_000))]
     pub connections: Option<u32>,
     /// How often each state is measured; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value = "3",
+        value_parser = whole::<u32>(1..=100))]
     pub rounds: u32,
     #[command(flatten)]
     pub html: HtmlArgs,
@@ -237,14 +238,14 @@ pub struct BenchTcpMemoryArgs {
 #[command(
     after_help = "Needs root. A million take about 9 GB and four minutes, both schemes together; runs in network \
     namespaces of its own, by helper processes that end with it. Says how many are possible where there is too little \
-    memory or too few files. Exit code 1 when not all connections were there and carried data.\n\nExamples:\n  \
-    ringway bench million\n  ringway bench million --connections 100000 --scheme many-server-ports -o json\n  \
-    ringway bench million --connections 50000 --no-pace"
+    memory or too few files. Numbers may end in k, M, G or T. Exit code 1 when not all connections were there and carried data.\n\nExamples:\n  \
+    ringway bench million\n  ringway bench million --connections 100k --scheme many-server-ports -o json\n  \
+    ringway bench million --connections 50k --no-pace"
 )]
 pub struct BenchMillionArgs {
     /// Connections, established at the same time.
-    #[arg(long, value_name = "N", default_value_t = 1_000_000,
-        value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_name = "N", default_value = "1M",
+        value_parser = whole::<u64>(1..=100_000_000))]
     pub connections: u64,
     /// What there are many of [default: one after the other].
     #[arg(long, value_name = "SCHEME", value_delimiter = ',',
@@ -252,7 +253,7 @@ pub struct BenchMillionArgs {
             .try_map(|name| name.parse::<million::Scheme>()))]
     pub scheme: Vec<million::Scheme>,
     /// Connections a second [default: 5000 for each processor].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=10_000_000))]
     pub rate: Option<u64>,
     /// All at once and to queues of 128: shows what overflows.
     #[arg(long, conflicts_with = "rate")]
@@ -267,7 +268,7 @@ pub struct BenchMillionArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by `tc netem`; where the kernel \
-    lacks it, by two TAP devices with this process between them. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
+    lacks it, by two TAP devices with this process between them. Numbers may end in k, M, G or T. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
     ringway bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway bench tcp-connect --html connect.html"
 )]
 pub struct BenchTcpConnectArgs {
@@ -276,13 +277,15 @@ pub struct BenchTcpConnectArgs {
         value_parser = PossibleValuesParser::new(connect::Experiment::ALL.map(connect::Experiment::name))
             .try_map(|name| name.parse::<connect::Experiment>()))]
     pub only: Vec<connect::Experiment>,
-    /// Connections that are made, one by one and all at once.
-    #[arg(long, value_name = "N", default_value_t = 500,
-        value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    /// Connections of each case of loopback, veth and delayed; of delayed one by one at most 50.
+    ///
+    /// The other experiments have numbers of their own: 64 connections to each queue, 50 for ports.
+    #[arg(long, value_name = "N", default_value = "500",
+        value_parser = whole::<u32>(1..=20_000))]
     pub connections: u32,
-    /// Sockets in TIME_WAIT that make ports scarce.
-    #[arg(long, value_name = "N", default_value_t = 30_000,
-        value_parser = clap::value_parser!(u32).range(100..=40_000))]
+    /// Sockets in TIME_WAIT that make ports scarce; for the experiment ports.
+    #[arg(long, value_name = "N", default_value = "30k",
+        value_parser = whole::<u32>(100..=40_000))]
     pub time_wait: u32,
     #[command(flatten)]
     pub html: HtmlArgs,
@@ -294,8 +297,9 @@ pub struct BenchTcpConnectArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes three minutes; runs in network namespaces of its own. What this kernel does not allow is skipped, \
-    with the reason. Keep the machine quiet: softirq time is that of all processors.\n\nExamples:\n  \
-    ringway bench kernel-path\n  ringway bench kernel-path --only receive --rate 50000 --seconds 5 -o json\n  \
+    with the reason. Keep the machine quiet: softirq time is that of all processors, and is not told where others are busy. A rate that this machine does not reach is reported as missed. \
+    Numbers may end in k, M, G or T.\n\nExamples:\n  \
+    ringway bench kernel-path\n  ringway bench kernel-path --only receive --rate 50k --seconds 5 -o json\n  \
     ringway bench kernel-path --html kernel-path.html"
 )]
 pub struct BenchKernelPathArgs {
@@ -304,17 +308,17 @@ pub struct BenchKernelPathArgs {
         value_parser = PossibleValuesParser::new(kernel_path::Group::ALL.map(kernel_path::Group::name))
             .try_map(|name| name.parse::<kernel_path::Group>()))]
     pub only: Vec<kernel_path::Group>,
-    /// Packets a second that come in.
-    #[arg(long, value_name = "N", default_value_t = 20_000,
-        value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    /// Packets a second that come in; for the group receive.
+    #[arg(long, value_name = "N", default_value = "20k",
+        value_parser = whole::<u32>(1..=10_000_000))]
     pub rate: u32,
     /// Length of one measurement, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 2,
-        value_parser = clap::value_parser!(u64).range(1..=600))]
+    #[arg(long, value_name = "SECONDS", default_value = "2",
+        value_parser = whole::<u64>(1..=600))]
     pub seconds: u64,
     /// How often each is measured; the medians count.
-    #[arg(long, value_name = "N", default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value = "3",
+        value_parser = whole::<u32>(1..=100))]
     pub rounds: u32,
     #[command(flatten)]
     pub html: HtmlArgs,

@@ -1,5 +1,7 @@
 //! Numbers with prefixes and units, as they are typed.
 
+use std::ops::RangeInclusive;
+
 /// A number with a decimal prefix: 5000, 100k, 2.5M; none where it is not one.
 pub fn number(text: &str) -> Option<f64> {
     const PREFIXES: [(&str, f64); 5] = [("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12), ("", 1.0)];
@@ -7,6 +9,20 @@ pub fn number(text: &str) -> Option<f64> {
         PREFIXES.iter().find_map(|(prefix, by)| Some((text.strip_suffix(prefix)?, by)))?;
     let number = number.trim_end().parse::<f64>().ok()? * by;
     number.is_finite().then_some(number)
+}
+
+/// Reads whole numbers within a range: 6000, 20k, 1.5M.
+pub fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let found = number(text).filter(|n| n.fract() == 0.0 && (0.0..=1e15).contains(n));
+        let found = found.map(|n| n as u64).filter(|n| range.contains(n));
+        found.and_then(|n| T::try_from(n).ok()).ok_or_else(|| {
+            let (least, most) = (range.start(), range.end());
+            format!("write a whole number from {least} to {most}, as 6000, 20k or 1.5M")
+        })
+    }
 }
 
 /// A number of bytes with its unit.
@@ -40,6 +56,18 @@ mod tests {
         assert_eq!(bytes("2TiB"), Ok(2 << 40));
         for wrong in ["", "5", "MB", "0B", "-1kB", "1.5GB", "99999999999GiB"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn whole_numbers_within_a_range() {
+        let read = whole::<u32>(1..=1_000_000);
+        for (text, number) in [("1", 1), ("20k", 20_000), ("1M", 1_000_000), ("1.5k", 1500)] {
+            assert_eq!(read(text), Ok(number), "{text}");
+        }
+        for wrong in ["0", "1.5", "2M", "-1", "1G", "", "k", "nan"] {
+            let said = read(wrong).unwrap_err();
+            assert!(said.contains("from 1 to 1000000"), "{wrong}: {said}");
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::fmt::Display;
 use std::fs;
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -97,6 +99,7 @@ fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
 }
 
 fn tcp_memory(args: &BenchTcpMemoryArgs) -> anyhow::Result<Exit> {
+    page_can_be_written(&args.html)?;
     let options = memory::Options {
         connections: args.connections,
         rounds: args.rounds,
@@ -109,6 +112,7 @@ fn tcp_memory(args: &BenchTcpMemoryArgs) -> anyhow::Result<Exit> {
 }
 
 fn many_connections(args: &BenchMillionArgs) -> anyhow::Result<Exit> {
+    page_can_be_written(&args.html)?;
     let mut options = million::Options {
         connections: args.connections,
         rate: args.rate,
@@ -124,6 +128,7 @@ fn many_connections(args: &BenchMillionArgs) -> anyhow::Result<Exit> {
 }
 
 fn tcp_connect(args: &BenchTcpConnectArgs) -> anyhow::Result<Exit> {
+    page_can_be_written(&args.html)?;
     let options = connect::Options {
         connections: args.connections,
         time_wait: args.time_wait,
@@ -136,6 +141,7 @@ fn tcp_connect(args: &BenchTcpConnectArgs) -> anyhow::Result<Exit> {
 }
 
 fn kernel(args: &BenchKernelPathArgs) -> anyhow::Result<Exit> {
+    page_can_be_written(&args.html)?;
     let options = kernel_path::Options {
         rate: args.rate,
         duration: Duration::from_secs(args.seconds),
@@ -148,6 +154,24 @@ fn kernel(args: &BenchKernelPathArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
+/// Whether the page can be written, before minutes are spent on it. A file that is there stays as it is.
+fn page_can_be_written(html: &HtmlArgs) -> anyhow::Result<()> {
+    let Some(path) = &html.html else { return Ok(()) };
+    let mut options = fs::OpenOptions::new();
+    let tried = match options.write(true).create_new(true).open(path) {
+        Ok(_) => fs::remove_file(path),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            fs::OpenOptions::new().write(true).open(path).map(drop)
+        }
+        Err(error) => Err(error),
+    };
+    tried.with_context(|| unwritable(path))
+}
+
+fn unwritable(path: &Path) -> String {
+    format!("writing {}: see that its directory is there and yours", path.display())
+}
+
 /// Prints a report as asked for, and writes its page.
 fn show(
     report: &(impl Display + Serialize),
@@ -156,9 +180,7 @@ fn show(
     page: impl FnOnce() -> String,
 ) -> anyhow::Result<()> {
     if let Some(path) = &html.html {
-        let wrong =
-            || format!("writing {}: see that its directory is there and yours", path.display());
-        fs::write(path, page()).with_context(wrong)?;
+        fs::write(path, page()).with_context(|| unwritable(path))?;
         exit::say(format_args!("plots in {}", path.display()));
     }
     match output.output {
@@ -166,4 +188,25 @@ fn show(
         Output::Json => table::json(report)?,
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_refused_beforehand() {
+        let directory = tempfile::tempdir().unwrap();
+        let html = |path: &str| HtmlArgs { html: Some(directory.path().join(path)) };
+        assert!(page_can_be_written(&HtmlArgs { html: None }).is_ok());
+        assert!(page_can_be_written(&html("new.html")).is_ok());
+        assert!(!directory.path().join("new.html").exists(), "nothing is made yet");
+        fs::write(directory.path().join("old.html"), "old").unwrap();
+        assert!(page_can_be_written(&html("old.html")).is_ok());
+        assert_eq!(fs::read_to_string(directory.path().join("old.html")).unwrap(), "old");
+        for wrong in ["no/directory.html", "."] {
+            let said = format!("{:#}", page_can_be_written(&html(wrong)).unwrap_err());
+            assert!(said.contains("see that its directory is there"), "{said}");
+        }
+    }
 }

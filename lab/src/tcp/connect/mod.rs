@@ -110,7 +110,8 @@ impl Default for Options {
 /// It cannot be measured here at all. An experiment alone that fails is in [`Report::failed`].
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench tcp-connect")?;
-    enough_files(options.connections, limits::open_files_at_least(FILES)?)?;
+    let needed = files_for(options.connections.into());
+    enough_files(options.connections, limits::open_files_at_least(FILES, needed)?)?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
     let report = run(options, &mut progress);
@@ -119,12 +120,16 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
 }
 
 /// Each connection has two ends here.
+fn files_for(connections: u64) -> u64 {
+    2 * connections + OTHER_FILES
+}
+
 fn enough_files(connections: u32, files: u64) -> Result<()> {
     let (asked, possible) = (connections.into(), files.saturating_sub(OTHER_FILES) / 2);
     if asked <= possible {
         return Ok(());
     }
-    let more = raise_files(2 * asked + OTHER_FILES);
+    let more = raise_files(files_for(asked));
     Err(Error::TooMany { asked, possible, short: "open files (`ulimit -Hn`)".into(), more })
 }
 

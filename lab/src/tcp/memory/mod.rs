@@ -39,7 +39,7 @@ const OTHER_FILES: u64 = 64;
 pub const LEAST_CONNECTIONS: u32 = 100;
 /// More than a connection takes in any state, both sides together.
 const MOST_BYTES: u64 = 64 << 10;
-/// Objects of strangers' files for each socket that are too many, of any cache; and how often they are not put up with.
+/// Objects of strangers' for each socket that are too many, of any cache that is counted; and how often they are not put up with.
 const QUIET: f64 = 0.03;
 const TRIES: u32 = 5;
 
@@ -86,6 +86,8 @@ struct Share {
     charged: f64,
     /// What the cgroup is charged, where there is one: objects and buffers.
     memcg: Option<(f64, f64)>,
+    /// Whether strangers' objects came between every time that it was tried.
+    disturbed: bool,
 }
 
 /// One state, once.
@@ -93,7 +95,7 @@ struct Share {
 struct Measured {
     /// The client's and the server's.
     shares: [Share; 2],
-    /// By how many objects for each socket the caches of files differ from what there must be.
+    /// By how many objects for each socket the caches of sockets and files differ from what there must be.
     disturbed: f64,
     /// Why there was no cgroup.
     no_memcg: Option<String>,
@@ -115,7 +117,8 @@ impl fmt::Display for Side {
 /// It cannot be measured here, or not with so many connections.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench tcp-memory")?;
-    let files = limits::open_files_at_least(2 * u64::from(LEAST_CONNECTIONS) + OTHER_FILES)?;
+    let needed = files_for(options.connections.unwrap_or(CONNECTIONS));
+    let files = limits::open_files_at_least(files_for(LEAST_CONNECTIONS), needed)?;
     let connections = possible(options.connections, files, limits::available())?;
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
@@ -134,13 +137,18 @@ fn possible(asked: Option<u32>, files: u64, memory: u64) -> Result<u32> {
     if (1..=most).contains(&asks) {
         return Ok(asks);
     }
-    let asked = u64::from(asked.unwrap_or(CONNECTIONS));
+    let asked = asked.unwrap_or(CONNECTIONS);
     let (short, more) = if by_files < by_memory {
-        ("open files (`ulimit -Hn`)", raise_files(2 * asked + OTHER_FILES))
+        ("open files (`ulimit -Hn`)", raise_files(files_for(asked)))
     } else {
         ("free memory", "end what takes memory".into())
     };
-    Err(Error::TooMany { asked, possible: most.into(), short: short.into(), more })
+    Err(Error::TooMany { asked: asked.into(), possible: most.into(), short: short.into(), more })
+}
+
+/// Both ends of each connection are here.
+fn files_for(connections: u32) -> u64 {
+    2 * u64::from(connections) + OTHER_FILES
 }
 
 fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> Result<Report> {
@@ -153,13 +161,18 @@ fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> 
     for round in 1..=rounds {
         for &state in &states {
             let measured = measure(state, connections, &names)?;
+            let disturbed = measured.disturbed > QUIET;
             no_memcg = measured.no_memcg;
             let shares = [Side::Client, Side::Server].into_iter().zip(measured.shares);
             let mut line = format!("round {round}/{rounds}  {state:<20}");
             for (side, share) in shares {
+                let share = Share { disturbed, ..share };
                 let row = Row::new(state, side, connections, std::slice::from_ref(&share));
                 line += &format!(" {side} {:>6} B", row.bytes_per_socket);
                 all.entry((state, side)).or_default().push(share);
+            }
+            if disturbed {
+                line += &format!("  disturbed: others opened or closed files, {TRIES} times");
             }
             progress(&line);
         }
@@ -169,7 +182,7 @@ fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> 
     Ok(report)
 }
 
-/// One state, again where strangers' files came between; the least disturbed measurement counts.
+/// One state, again where strangers' objects came between; the least disturbed measurement counts.
 fn measure(state: State, connections: u32, names: &Names) -> Result<Measured> {
     let mut best = measure_once(state, connections, names)?;
     for _ in 1..TRIES {
@@ -219,10 +232,7 @@ fn inside(
     let pairs = [(Side::Client, &clients, empty), (Side::Server, &both, &clients)];
     let mut disturbed: f64 = 0.0;
     let shares = pairs.map(|(side, with, without)| {
-        let files = f64::from(u8::from(state.has_file(side)));
-        for objects in with.files_since(without) {
-            disturbed = disturbed.max((objects / f64::from(connections) - files).abs());
-        }
+        disturbed = disturbed.max(with.strangers_since(without, (state, side), connections));
         with.share_since(without, names, (state, side), connections)
     });
     Ok(Measured { shares, disturbed, no_memcg: None })

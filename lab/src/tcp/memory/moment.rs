@@ -16,7 +16,9 @@ const LOOK: Duration = Duration::from_millis(60);
 /// What connections are counted by: strangers' files are in none of them.
 const COUNTED: [&str; 3] = ["TCP", "sock_inode_cache", "tw_sock_TCP"];
 /// A socket with a descriptor has one of each, and so has any file of strangers' of the first two.
-pub(super) const OF_FILES: [&str; 3] = ["dentry", "filp", "sock_inode_cache"];
+const OF_FILES: [&str; 3] = ["dentry", "filp", "sock_inode_cache"];
+/// Of these it is known how many a connection has, so that what is more or less is strangers'.
+const JUDGED: [&str; 5] = ["dentry", "filp", "sock_inode_cache", "TCP", "tw_sock_TCP"];
 
 pub(super) struct Moment {
     slabs: Slabs,
@@ -47,10 +49,19 @@ impl Moment {
         Ok(Self { slabs, charged: tcp_pages(&sockstat).unwrap_or(0), memcg })
     }
 
-    /// Objects more than at another moment of each cache of files that the kernel tells apart.
-    pub(super) fn files_since(&self, other: &Self) -> Vec<f64> {
-        let known = OF_FILES.iter().filter(|cache| self.slabs.has(cache));
-        known.map(|c| self.slabs.objects(c) as f64 - other.slabs.objects(c) as f64).collect()
+    /// By how many objects for each connection the worst cache differs from what a side must have.
+    pub(super) fn strangers_since(
+        &self,
+        without: &Self,
+        (state, side): (State, Side),
+        connections: u32,
+    ) -> f64 {
+        let differs = |cache: &&str| {
+            let known = state.objects(side, cache).filter(|_| self.slabs.has(cache))?;
+            let more = self.slabs.objects(cache) as f64 - without.slabs.objects(cache) as f64;
+            Some((more / f64::from(connections) - known).abs())
+        };
+        JUDGED.iter().filter_map(differs).fold(0.0, f64::max)
     }
 
     /// What this moment has more than another, without the sockets of a side.
@@ -78,7 +89,8 @@ impl Moment {
         };
         let memcg = more(|charged| charged.slab).zip(more(|charged| charged.sock));
         let pages = self.charged as f64 - without.charged as f64;
-        Share { caches, charged: pages * rustix::param::page_size() as f64, memcg }
+        let charged = pages * rustix::param::page_size() as f64;
+        Share { caches, charged, memcg, disturbed: false }
     }
 }
 
@@ -91,6 +103,28 @@ fn tcp_pages(sockstat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each cache that is judged can make a round a disturbed one.
+    #[test]
+    fn strangers_objects() {
+        let moment = |objects: [(&str, u64); 5]| Moment {
+            slabs: Slabs::of(&objects),
+            charged: 0,
+            memcg: None,
+        };
+        let before = moment(JUDGED.map(|cache| (cache, 50)));
+        let of = |state, side, with: [u64; 5]| {
+            let mut with = with.into_iter();
+            let now = moment(JUDGED.map(|cache| (cache, 50 + with.next().unwrap())));
+            (now.strangers_since(&before, (state, side), 100) * 100.0).round()
+        };
+        assert_eq!(of(State::Idle, Side::Client, [100, 100, 100, 100, 0]), 0.0);
+        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 0, 100]), 0.0);
+        assert_eq!(of(State::TimeWait, Side::Server, [0; 5]), 0.0);
+        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 0, 107]), 7.0, "others' TIME_WAIT");
+        assert_eq!(of(State::TimeWait, Side::Client, [0, 0, 0, 4, 100]), 4.0, "others' sockets");
+        assert_eq!(of(State::Idle, Side::Server, [105, 100, 100, 100, 0]), 5.0, "others' files");
+    }
 
     #[test]
     fn pages_of_sockstat() {

@@ -8,11 +8,13 @@ use serde::Serialize;
 use super::{Share, Side, State};
 use crate::machine::Machine;
 use crate::plot::{Bar, Page};
+use crate::words::counted;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.tcp-memory/1";
 /// What the other columns are.
-const BOOKS: &str = "tcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";
+const BOOKS: &str = "+-: how far the furthest round is from this one, the round in the middle; -: one round alone counts. \
+    !: others opened or closed files and sockets in every round, do not trust it.\ntcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";
 /// Bytes of a cache that are fewer, or below zero, are strangers' or a half-filled slab's.
 const LEAST: f64 = 4.0;
 
@@ -21,11 +23,11 @@ const LEAST: f64 = 4.0;
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// Each state, client and server apart. Medians.
+    /// Each state, client and server apart: the round in the middle.
     pub states: Vec<Row>,
     /// Connections of each state.
     pub connections: u32,
-    /// Rounds, of which the figures are the medians.
+    /// Rounds, of which the one in the middle counts for each row.
     pub rounds: u32,
     /// Why no memory cgroup could be asked; none where one was.
     pub no_memcg: Option<String>,
@@ -52,8 +54,13 @@ pub struct Row {
     pub charged_bytes: i64,
     /// Bytes that a memory cgroup (v2) with the sockets alone is charged: a second book beside the caches.
     pub memcg: Option<Charged>,
-    /// By how much the rounds differ at most, in per cent of the median.
-    pub spread_percent: f64,
+    /// How far the furthest round that counts is from this one, in per cent of it; none where one alone counts.
+    pub spread_percent: Option<f64>,
+    /// Rounds in which others' objects came between however often they were repeated. They do not count, unless there are
+    /// no others.
+    pub disturbed_rounds: usize,
+    /// Whether this is one of those: the figure is not to be trusted.
+    pub disturbed: bool,
     /// What the lab's source has, for Linux 3.10.
     pub source_bytes: Option<u64>,
 }
@@ -93,8 +100,9 @@ impl Report {
         let mut page = Page::new(
             "What a TCP socket takes of the kernel's memory",
             &format!(
-                "Medians of {} rounds of {} connections in each state. The mark is what a book of 2022 found on Linux 3.10.",
-                self.rounds, self.connections
+                "The middle one of {} of {} in each state. The mark is what a book of 2022 found on Linux 3.10.",
+                counted(self.rounds, "round"),
+                counted(self.connections, "connection")
             ),
         );
         let bar = |row: &Row| {
@@ -115,14 +123,11 @@ impl Report {
             }
         }
         let rows = self.states.iter().map(|row| {
-            let source = row.source_bytes.map_or_else(|| "-".into(), |n| n.to_string());
-            let state = format!("{}: {}", row.state, row.what);
-            let bytes = row.bytes_per_socket.to_string();
-            let memcg = row.memcg.map(|m| format!("{} + {}", m.slab_bytes, m.sock_bytes));
-            let (tcp, memcg) = (row.charged_bytes.to_string(), memcg.unwrap_or_else(|| "-".into()));
-            vec![state, row.side.to_string(), bytes, source, tcp, memcg]
+            let mut cells = row.in_cells();
+            cells[0] = format!("{}: {}", row.state, row.what);
+            cells.into()
         });
-        page.table(&["state", "side", "bytes a socket", "source", "tcp_mem", "memcg"], rows);
+        page.table(&HEADING, rows);
         page.text(BOOKS);
         if let Some(reason) = &self.no_memcg {
             page.text(&format!("No figures of a memory cgroup: {reason}."));
@@ -134,77 +139,86 @@ impl Report {
 impl Row {
     pub(super) fn new(state: State, side: Side, connections: u32, shares: &[Share]) -> Self {
         let each = |bytes: f64| bytes / f64::from(connections);
-        let names = shares.iter().flat_map(|share| share.caches.keys());
-        let mut caches = BTreeMap::new();
-        for name in names {
-            let of = |share: &Share| each(share.caches.get(name).copied().unwrap_or(0.0));
-            let bytes = middle(shares.iter().map(of).collect());
-            if bytes >= LEAST {
-                caches.insert(name.clone(), (bytes * 10.0).round() / 10.0);
-            }
-        }
-        let sum: f64 = caches.values().sum();
-        let sums = shares.iter().map(|share| {
-            let known = share.caches.iter().filter(|(name, _)| caches.contains_key(*name));
-            each(known.map(|(_, bytes)| bytes).sum())
-        });
-        let median_of = |of: &dyn Fn(&Share) -> Option<f64>| -> Option<i64> {
-            Some(each(middle(shares.iter().map(of).collect::<Option<_>>()?)).round() as i64)
+        let caches_of = |share: &Share| -> BTreeMap<String, f64> {
+            let caches = share.caches.iter().map(|(name, bytes)| (name.clone(), each(*bytes)));
+            let caches = caches.filter(|(_, bytes)| *bytes >= LEAST);
+            caches.map(|(name, bytes)| (name, (bytes * 10.0).round() / 10.0)).collect()
         };
-        let furthest = sums.map(|one| (one - sum).abs()).fold(0.0, f64::max);
+        let disturbed_rounds = shares.iter().filter(|share| share.disturbed).count();
+        let disturbed = disturbed_rounds == shares.len();
+        let mut rounds: Vec<_> = shares
+            .iter()
+            .filter(|share| disturbed || !share.disturbed)
+            .map(|share| (caches_of(share).values().sum::<f64>(), share))
+            .collect();
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let nothing = Share::default();
+        // One that was measured, so that its parts make its sum, and it stands among the lines of progress.
+        let (sum, middle) = rounds.get(rounds.len() / 2).copied().unwrap_or((0.0, &nothing));
+        let furthest = rounds.iter().map(|(one, _)| (one - sum).abs()).fold(0.0, f64::max);
+        let spread = if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 };
+        let round = |bytes| each(bytes).round() as i64;
         Self {
             state,
             side,
             what: state.what(),
-            bytes_per_socket: sum.max(0.0).round() as u64,
-            charged_bytes: median_of(&|share| Some(share.charged)).unwrap_or(0),
-            memcg: median_of(&|share| Some(share.memcg?.0))
-                .zip(median_of(&|share| Some(share.memcg?.1)))
-                .map(|(slab_bytes, sock_bytes)| Charged { slab_bytes, sock_bytes }),
-            spread_percent: if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 },
+            bytes_per_socket: sum.round() as u64,
+            caches: caches_of(middle),
+            charged_bytes: round(middle.charged),
+            memcg: middle.memcg.map(|(slab, sock)| Charged {
+                slab_bytes: round(slab),
+                sock_bytes: round(sock),
+            }),
+            spread_percent: (rounds.len() > 1).then_some(spread),
+            disturbed_rounds,
+            disturbed,
             source_bytes: state.source_bytes(side),
-            caches,
         }
+    }
+
+    fn in_cells(&self) -> [String; 9] {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let ratio = self.source_bytes.filter(|n| *n > 0);
+        let ratio = ratio.map(|n| format!("{:.2}", self.bytes_per_socket as f64 / n as f64));
+        let mut parts: Vec<_> = self.caches.iter().collect();
+        parts.sort_by(|a, b| b.1.total_cmp(a.1));
+        let parts: Vec<_> =
+            parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
+        let spread = or_none(self.spread_percent.map(|spread| format!("{spread:.1}%")));
+        [
+            self.state.to_string(),
+            self.side.to_string(),
+            self.bytes_per_socket.to_string(),
+            or_none(self.source_bytes.map(|n| n.to_string())),
+            or_none(ratio),
+            if self.disturbed { format!("!{spread}") } else { spread },
+            self.charged_bytes.to_string(),
+            or_none(self.memcg.map(|m| format!("{}+{}", m.slab_bytes, m.sock_bytes))),
+            parts.join(", "),
+        ]
     }
 }
 
-fn middle(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
-}
+/// Columns of the table and of the page's.
+const HEADING: [&str; 9] =
+    ["state", "side", "bytes", "source", "ratio", "+-", "tcp_mem", "memcg", "made of"];
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "  {:<20} {:<6} {:>6} {:>6} {:>5} {:>6} {:>8} {:>12}  made of",
-            "state", "side", "bytes", "source", "ratio", "+-", "tcp_mem", "memcg"
-        )?;
-        for row in &self.states {
-            let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-            let ratio = row.source_bytes.filter(|n| *n > 0);
-            let ratio = ratio.map(|n| format!("{:.2}", row.bytes_per_socket as f64 / n as f64));
-            let mut parts: Vec<_> = row.caches.iter().collect();
-            parts.sort_by(|a, b| b.1.total_cmp(a.1));
-            let parts: Vec<_> =
-                parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
+        let mut line = |cells: [&str; 9]| {
+            let [state, side, bytes, source, ratio, spread, tcp_mem, memcg, parts] = cells;
             writeln!(
                 f,
-                "  {:<20} {:<6} {:>6} {:>6} {:>5} {:>5.1}% {:>8} {:>12}  {}",
-                row.state,
-                row.side,
-                row.bytes_per_socket,
-                or_none(row.source_bytes.map(|n| n.to_string())),
-                or_none(ratio),
-                row.spread_percent,
-                row.charged_bytes,
-                or_none(row.memcg.map(|m| format!("{}+{}", m.slab_bytes, m.sock_bytes))),
-                parts.join(", ")
-            )?;
+                "  {state:<20} {side:<6} {bytes:>6} {source:>6} {ratio:>5} {spread:>6} {tcp_mem:>8} {memcg:>12}  {parts}"
+            )
+        };
+        line(HEADING)?;
+        for row in &self.states {
+            line(row.in_cells().each_ref().map(String::as_str))?;
         }
         writeln!(
             f,
-            "\nsource: Linux 3.10, a book of 2022. Bytes: pages of the slabs, shared out to their objects.\n{BOOKS}"
+            "\nbytes: of one socket, in pages of the slabs, shared out to their objects. source: the same on Linux 3.10, by a book of 2022; ratio: to it.\n{BOOKS}"
         )?;
         if let Some(reason) = &self.no_memcg {
             writeln!(f, "memcg: not available: {reason}")?;
@@ -219,8 +233,9 @@ impl fmt::Display for Report {
         writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
         writeln!(
             f,
-            "medians of {} rounds of {} connections over lo of a namespace.",
-            self.rounds, self.connections
+            "the middle one of {} of {} over lo of a namespace.",
+            counted(self.rounds, "round"),
+            counted(self.connections, "connection")
         )
     }
 }
@@ -231,7 +246,7 @@ mod tests {
 
     fn share(bytes: &[(&str, f64)]) -> Share {
         let caches = bytes.iter().map(|(name, n)| ((*name).to_owned(), n * 100.0)).collect();
-        Share { caches, charged: 0.0, memcg: Some((250_000.0, 409_600.0)) }
+        Share { caches, charged: 0.0, memcg: Some((250_000.0, 409_600.0)), disturbed: false }
     }
 
     fn report() -> Report {
@@ -248,15 +263,39 @@ mod tests {
     }
 
     #[test]
-    fn medians_by_cache() {
+    fn the_middle_round_by_cache() {
         let report = report();
         let [idle, gone] = &report.states[..] else { panic!("{report:?}") };
         assert_eq!(idle.bytes_per_socket, 2712);
         let caches: Vec<_> = idle.caches.iter().map(|(name, n)| (name.as_str(), *n)).collect();
         assert_eq!(caches, [("TCP", 2520.0), ("filp", 192.0)], "strangers' bytes");
-        assert_eq!(idle.spread_percent, 14.3);
+        assert_eq!(idle.spread_percent, Some(14.3));
+        assert_eq!(gone.spread_percent, None, "one round has no spread");
         assert_eq!(idle.source_bytes, Some(3502));
         assert_eq!((gone.bytes_per_socket, gone.source_bytes), (0, Some(0)));
+    }
+
+    /// The sum is one that was measured, and its parts make it; the middle of each part by itself would be neither.
+    #[test]
+    fn no_round_that_never_was() {
+        let rounds = [
+            share(&[("TCP", 100.0), ("filp", 90.0)]),
+            share(&[("TCP", 200.0), ("filp", 10.0)]),
+            share(&[("TCP", 150.0), ("filp", 50.0)]),
+        ];
+        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        assert_eq!(row.bytes_per_socket, 200);
+        assert_eq!(row.caches.values().sum::<f64>(), 200.0);
+    }
+
+    #[test]
+    fn disturbed_rounds_do_not_count() {
+        let disturbed = |bytes| Share { disturbed: true, ..share(&[("TCP", bytes)]) };
+        let rounds = [disturbed(9000.0), share(&[("TCP", 2500.0)]), disturbed(9100.0)];
+        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        assert_eq!((row.bytes_per_socket, row.disturbed_rounds, row.disturbed), (2500, 2, false));
+        let row = Row::new(State::Idle, Side::Client, 100, &[disturbed(1.0), disturbed(9100.0)]);
+        assert!(row.disturbed && row.in_cells()[5].starts_with('!'), "{row:?}");
     }
 
     #[test]
@@ -273,7 +312,9 @@ mod tests {
     fn table_and_page() {
         let table = report().to_string();
         assert!(table.contains("TCP 2520, filp 192"), "{table}");
+        assert!(table.contains("+-: how far") && table.contains("of 3 rounds of 100 connections"));
         let page = report().html();
+        assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
         assert!(page.contains("<svg") && page.contains("sock") && page.contains("2712"), "{page}");
     }
 }

@@ -110,6 +110,19 @@ impl State {
         !matches!((self, side), (FinWait2 | TimeWait, Side::Client) | (TimeWait, Side::Server))
     }
 
+    /// Objects of one cache that a side has of each connection; none where it is not known how many.
+    pub(super) fn objects(self, side: Side, cache: &str) -> Option<f64> {
+        let is = |has: bool| Some(f64::from(u8::from(has)));
+        match cache {
+            "dentry" | "filp" | "sock_inode_cache" | "TCP" => is(self.has_file(side)),
+            // What has been closed and waits is no whole socket any more (net/ipv4/tcp_minisocks.c).
+            "tw_sock_TCP" => {
+                is(matches!((self, side), (FinWait2 | TimeWait, Side::Client)))
+            }
+            _ => None,
+        }
+    }
+
     /// Takes a fresh connection there.
     pub(super) fn reach(self, pair: &mut Pair, set: &OwnedFd) -> io::Result<()> {
         let (Some(client), Some(server)) = (&pair.client, &pair.server) else { return Ok(()) };

@@ -80,7 +80,7 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     needs_root("bench million")?;
     // It is asked at the end, and its absence is to be known at the beginning.
     ringway_testnet::tools::find("ss")?;
-    limits::open_files_at_least(plan::FEWEST_FILES)?;
+    limits::open_files_at_least(plan::FEWEST_FILES, plan::ENOUGH_FILES)?;
     let plan = Plan::new(options.connections, &limits_here())?;
     progress(&format!(
         "{} connections need about {} of {}, {} server and {} client processes",

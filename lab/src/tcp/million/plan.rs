@@ -24,7 +24,7 @@ const OTHER_FILES: u64 = 16;
 /// Files that this process has beside two pipes to each helper.
 const OWN_FILES: u64 = 48;
 /// Files of a process with which a million fit.
-const ENOUGH_FILES: u64 = 20_000;
+pub(super) const ENOUGH_FILES: u64 = 20_000;
 /// Fewer files do not even do for one connection.
 pub(super) const FEWEST_FILES: u64 = 64;
 /// SO_REUSEPORT shares connections out by their hash, which is not even for ports that count up: one of fifty servers has
