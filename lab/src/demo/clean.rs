@@ -5,10 +5,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
 use ringway_testnet::{keepers, remove_kept, sweep, wait_until};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::tcp::memcg;
@@ -18,6 +20,11 @@ const PINS: &str = "/sys/fs/bpf/ringway";
 const NETNS: &str = "/run/netns";
 /// The demo's node is named like its gateway's namespace, so that each leads to the other.
 const NODES: [&str; 2] = ["rw-gw-", "rwkeep-gw-"];
+
+/// For helper processes to close their sockets.
+const HELPERS_END: Duration = Duration::from_secs(120);
+/// A signal is being obeyed.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// What [`clean`] did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,8 +108,12 @@ impl Guard {
         Ok(Self(child))
     }
 
-    /// Everything is removed already, or to be kept.
+    /// Everything is removed already, or to be kept. Where a signal is being obeyed it does not return: what was
+    /// measured meanwhile, by helpers that were being ended, is nothing, and the process ends as the signal says.
     pub fn dismiss(mut self) {
+        while INTERRUPTED.load(Relaxed) {
+            thread::park();
+        }
         if let Some(mut pipe) = self.0.stdin.take() {
             let _ = pipe.write_all(b".");
         }
@@ -144,7 +155,9 @@ pub(crate) fn end_on_signals() -> Result<()> {
         .spawn(move || {
             let number = runtime.block_on(wait);
             // A reader that has gone away, perhaps by the same signal, is no reason to stop here.
+            INTERRUPTED.store(true, Relaxed);
             let _ = writeln!(io::stderr(), "\ninterrupted: removing what was built");
+            end_helpers();
             if let Err(e) = remove_own() {
                 let _ = writeln!(io::stderr(), "{e}");
             }
@@ -152,6 +165,45 @@ pub(crate) fn end_on_signals() -> Result<()> {
         })
         .map_err(failed)?;
     Ok(())
+}
+
+/// Ends the processes that this one has started in its own group, so not the guard, and waits until they are gone: one with
+/// thousands of sockets takes a while to close them.
+fn end_helpers() {
+    let helpers = helpers_of(std::process::id());
+    let mut helpers: Vec<Pid> =
+        helpers.into_iter().filter_map(|pid| Pid::from_raw(pid as i32)).collect();
+    for pid in &helpers {
+        // Ended meanwhile: fine.
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+    let gone = || {
+        helpers.retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
+        helpers.is_empty()
+    };
+    let _ = wait_until("the end of helper processes", HELPERS_END, gone);
+}
+
+/// Children of a process that are in its group.
+fn helpers_of(parent: u32) -> Vec<u32> {
+    let is_helper = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        parent_and_group(&stat) == Some((parent, group_of(parent)))
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(is_helper).collect()
+}
+
+fn group_of(pid: u32) -> u32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    parent_and_group(&stat).map_or(0, |(_, group)| group)
+}
+
+/// `PID (NAME) STATE PARENT GROUP ...` (proc_pid_stat(5)).
+fn parent_and_group(stat: &str) -> Option<(u32, u32)> {
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(1);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
 async fn first_of(mut signals: Vec<(SignalKind, tokio::signal::unix::Signal)>) -> i32 {
@@ -164,4 +216,30 @@ async fn first_of(mut signals: Vec<(SignalKind, tokio::signal::unix::Signal)>) -
         std::task::Poll::Pending
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_and_not_the_guard() {
+        let sleep = |apart: bool| {
+            let mut command = Command::new("sleep");
+            command.arg("60");
+            if apart {
+                command.process_group(0);
+            }
+            command.spawn().unwrap()
+        };
+        let (mut helper, mut guard) = (sleep(false), sleep(true));
+        let found = helpers_of(std::process::id());
+        for child in [&mut helper, &mut guard] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert!(found.contains(&helper.id()) && !found.contains(&guard.id()), "{found:?}");
+        assert!(ended(helper.id()));
+        assert_eq!(parent_and_group("7 (a) b) S 3 5 5 0"), Some((3, 5)));
+    }
 }

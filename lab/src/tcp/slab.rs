@@ -26,6 +26,8 @@ const OF_SOCKETS: [&str; 11] = [
 ];
 /// But not what is accounted to whoever runs: pipes, processes and file tables of strangers, while TCP's own buffers are not.
 const OF_STRANGERS: [&str; 2] = ["kmalloc-cg-", "kmalloc-rcl-"];
+/// Each established socket has one of each.
+const OF_ALL_SOCKETS: [&str; 4] = ["TCP", "sock_inode_cache", "dentry", "filp"];
 /// The one cache where the kernel does not tell them apart.
 pub(super) const ALL: &str = "all slabs";
 
@@ -78,6 +80,23 @@ impl Slabs {
     /// Objects of a cache.
     pub(super) fn objects(&self, cache: &str) -> u64 {
         self.0.get(cache).map_or(0, |cache| cache.objects)
+    }
+
+    /// Bytes that caches of sockets have more than at an earlier moment, all together; none where they are not told apart.
+    pub(super) fn of_sockets_since(&self, before: &Self, names: &Names) -> Option<f64> {
+        let of_sockets = |(name, _): &(String, f64)| names.of_sockets(name).is_some();
+        let more = self.since(before).into_iter().filter(of_sockets);
+        self.by_cache().then(|| more.map(|(_, bytes)| bytes).sum())
+    }
+
+    /// By how many objects for each of some sockets the caches differ that every socket has one object of.
+    pub(super) fn strangers_since(&self, before: &Self, sockets: u64) -> f64 {
+        let known = OF_ALL_SOCKETS.iter().filter(|cache| self.has(cache));
+        let differs = known.map(|cache| {
+            let more = self.objects(cache) as f64 - before.objects(cache) as f64;
+            (more / sockets.max(1) as f64 - 1.0).abs()
+        });
+        differs.fold(0.0, f64::max)
     }
 
     /// Bytes that each cache has more than at an earlier moment, or fewer.
@@ -185,6 +204,20 @@ mod tests {
         // 8 pages for 13 objects: more than the 2368 bytes that one is.
         assert_eq!(more, [("TCP".to_owned(), 100.0 * 8.0 * 4096.0 / 13.0)].into());
         assert_eq!(before.since(&now)["TCP"], -more["TCP"]);
+    }
+
+    #[test]
+    fn of_sockets_and_of_strangers() {
+        let slabs = |tcp, filp, strangers| {
+            Slabs::of(&[("TCP", tcp), ("filp", filp), ("vm_area_struct", strangers)])
+        };
+        let (before, names) = (slabs(10, 500, 9000), Names::default());
+        let now = slabs(210, 700, 5);
+        assert_eq!(now.of_sockets_since(&before, &names), Some(400.0), "what strangers freed is not in it");
+        assert_eq!(now.strangers_since(&before, 200), 0.0);
+        assert_eq!(slabs(210, 650, 9000).strangers_since(&before, 200), 0.25, "files were closed");
+        let all = Slabs::of(&[(ALL, 5)]);
+        assert_eq!(all.of_sockets_since(&Slabs::default(), &names), None);
     }
 
     #[test]

@@ -25,8 +25,10 @@ use self::fleet::Helper;
 use self::plan::{Limits, Plan};
 use super::counters::Counters;
 use super::limits;
+use super::slab::{Names, Slabs};
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::machine::Machine;
+use crate::words::counted;
 use crate::{Error, Result, needs_root};
 
 /// Connections a second that a processor makes and accepts without letting queues grow.
@@ -83,12 +85,12 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     limits::open_files_at_least(plan::FEWEST_FILES, plan::ENOUGH_FILES)?;
     let plan = Plan::new(options.connections, &limits_here())?;
     progress(&format!(
-        "{} connections need about {} of {}, {} server and {} client processes",
-        plan.connections,
+        "{} need about {} of {} of memory, {} and {}",
+        counted(plan.connections, "connection"),
         bytes_in_words(plan.bytes),
         bytes_in_words(limits::available()),
-        plan.servers,
-        plan.clients
+        counted(plan.servers, "server process"),
+        counted(plan.clients, "client process")
     ));
     let guard = Guard::start(&options.ringway)?;
     end_on_signals()?;
@@ -161,6 +163,7 @@ fn round(
     let before = namespace.run(Counters::read)??;
     let start = Sample::now(&namespace, Duration::ZERO)?;
     let mut crew = Crew::start(options, plan, scheme, &namespace)?;
+    let books = Books::open()?;
     let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
     let rate = options.paced.then(|| options.rate.unwrap_or(RATE_PER_CPU * cpus));
     let began = Instant::now();
@@ -175,6 +178,7 @@ fn round(
     let connect_s = began.elapsed().as_secs_f64();
     let accepted = crew.accepted(plan.connections)?;
     samples.push(Sample::now(&namespace, began.elapsed())?);
+    let (bytes_per_connection, disturbed) = books.bytes_per_connection(accepted)?;
     let diag = count_by_diag(&namespace)?;
     let (sampled, echoed) = crew.sample(plan.connections)?;
     let counters = namespace.run(Counters::read)??.since(&before);
@@ -197,8 +201,32 @@ fn round(
         slowest_connect_ms: slowest.us as f64 / 1000.0,
         teardown_s: ending.elapsed().as_secs_f64(),
         counters,
+        bytes_per_connection,
+        disturbed,
         samples,
     })
+}
+
+/// The kernel's caches before the first connection, when helpers are there already.
+struct Books {
+    names: Names,
+    before: Slabs,
+}
+
+impl Books {
+    fn open() -> Result<Self> {
+        let names = Names::read();
+        names.shrink();
+        Ok(Self { before: Slabs::read()?, names })
+    }
+
+    /// What both ends of a connection take; else why that cannot be said.
+    fn bytes_per_connection(&self, accepted: u64) -> Result<(Option<u64>, Option<String>)> {
+        self.names.shrink();
+        let now = Slabs::read()?;
+        let strangers = now.strangers_since(&self.before, 2 * accepted);
+        Ok(report::judge(now.of_sockets_since(&self.before, &self.names), strangers, accepted))
+    }
 }
 
 /// A line of progress now and then.

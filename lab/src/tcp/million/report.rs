@@ -13,10 +13,13 @@ use crate::machine::Machine;
 use crate::plot::{Line, Page};
 use crate::tcp::counters::{Counters, in_words};
 use crate::tcp::slab::kib_of;
+use crate::words::counted;
 use crate::{Error, Result};
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.million/1";
+/// Objects of strangers' for each socket that are too many.
+const STRANGERS: f64 = 0.05;
 
 /// What came of it. [`fmt::Display`] is for people.
 #[derive(Debug, Clone, Serialize)]
@@ -66,6 +69,10 @@ pub struct Round {
     pub teardown_s: f64,
     /// Counters of trouble that moved.
     pub counters: BTreeMap<&'static str, u64>,
+    /// Bytes of both ends of a connection, in the kernel's caches that sockets are made of; none: see `disturbed`.
+    pub bytes_per_connection: Option<u64>,
+    /// Why there are no bytes per connection.
+    pub disturbed: Option<String>,
     /// The memory curve.
     pub samples: Vec<Sample>,
 }
@@ -99,13 +106,25 @@ impl Sample {
     }
 }
 
-impl Round {
-    /// Bytes of slabs for a connection, both ends.
-    pub fn slab_bytes_per_connection(&self) -> Option<u64> {
-        let (first, last) = (self.samples.first()?, self.samples.last()?);
-        last.slab_bytes.checked_sub(first.slab_bytes)?.checked_div(self.accepted)
-    }
+/// Bytes of a connection, or why they cannot be said: `strangers` is by how many objects for each socket the caches differ.
+pub(super) fn judge(
+    bytes: Option<f64>,
+    strangers: f64,
+    accepted: u64,
+) -> (Option<u64>, Option<String>) {
+    let why = match bytes {
+        None => "this kernel does not tell its caches apart (/proc/slabinfo)".to_owned(),
+        Some(_) if accepted == 0 => "there was no connection".into(),
+        Some(_) if strangers > STRANGERS => format!(
+            "others opened or closed files and sockets meanwhile, {:.0} for each 100 of these",
+            strangers * 100.0
+        ),
+        Some(bytes) => return (Some((bytes / accepted as f64).round() as u64), None),
+    };
+    (None, Some(why))
+}
 
+impl Round {
     fn ok(&self, connections: u64) -> bool {
         self.connected == connections
             && self.accepted == connections
@@ -157,13 +176,14 @@ impl Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for round in &self.rounds {
-            let many = match round.scheme {
-                Scheme::ManyClientIps => "addresses of the client",
-                Scheme::ManyServerPorts => "ports of the server",
+            let many = match (round.scheme, round.groups) {
+                (Scheme::ManyClientIps, 1) => "address of the client",
+                (Scheme::ManyClientIps, _) => "addresses of the client",
+                (Scheme::ManyServerPorts, 1) => "port of the server",
+                (Scheme::ManyServerPorts, _) => "ports of the server",
             };
             let pace =
                 round.rate_per_s.map_or("not paced".into(), |rate| format!("at most {rate}/s"));
-            let slab = round.slab_bytes_per_connection();
             writeln!(f, "{} ({} {many}), {pace}", round.scheme, round.groups)?;
             writeln!(
                 f,
@@ -181,8 +201,14 @@ impl fmt::Display for Report {
                 "  {:>10}  of {} sampled carried data there and back",
                 round.echoed, round.sampled
             )?;
-            let slab = slab.map_or_else(|| "-".into(), |bytes| bytes.to_string());
-            writeln!(f, "  {slab:>10}  bytes of slabs for a connection, both ends")?;
+            let bytes = round.bytes_per_connection;
+            let bytes = bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string());
+            let why = round.disturbed.as_ref().map(|why| format!(": not known, {why}"));
+            writeln!(
+                f,
+                "  {bytes:>10}  bytes of the kernel's memory for a connection, both ends{}",
+                why.unwrap_or_default()
+            )?;
             writeln!(
                 f,
                 "  {:>10.1}  s to connect, {:.1} s to take down",
@@ -192,9 +218,9 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{} server and {} client processes; {} were to be needed",
-            self.server_processes,
-            self.client_processes,
+            "\n{}, {}; {} of memory were set aside for it",
+            counted(self.server_processes, "server process"),
+            counted(self.client_processes, "client process"),
             bytes_in_words(self.needed_bytes)
         )?;
         let m = &self.machine;
@@ -232,6 +258,8 @@ mod tests {
             slowest_connect_ms: 0.1,
             teardown_s: 0.1,
             counters: BTreeMap::new(),
+            bytes_per_connection: Some(8000),
+            disturbed: None,
             samples: vec![sample(0.0, 0, 1000), sample(1.0, 200, 801_000)],
         };
         Report {
@@ -262,17 +290,34 @@ mod tests {
         }
     }
 
+    /// Neither too few bytes nor none without a word where others have freed memory.
+    #[test]
+    fn bytes_or_why_not() {
+        assert_eq!(judge(Some(8.2e6), 0.02, 1000), (Some(8200), None));
+        for (bytes, strangers, accepted, why) in [
+            (Some(2.4e6), 0.3, 1000, "others opened or closed files and sockets meanwhile, 30 for"),
+            (None, 0.0, 1000, "/proc/slabinfo"),
+            (Some(0.0), 0.0, 0, "no connection"),
+        ] {
+            let (bytes, said) = judge(bytes, strangers, accepted);
+            assert!(bytes.is_none() && said.as_ref().is_some_and(|s| s.contains(why)), "{said:?}");
+            let mut report = report();
+            (report.rounds[0].bytes_per_connection, report.rounds[0].disturbed) = (bytes, said);
+            assert!(report.to_string().contains(why), "{report}");
+            assert!(serde_json::to_value(&report).unwrap()["rounds"][0]["bytes_per_connection"].is_null());
+        }
+    }
+
     #[test]
     fn what_it_says() {
         let report = report();
-        assert_eq!(report.rounds[0].slab_bytes_per_connection(), Some(8000));
         let text = report.to_string();
-        assert!(
-            text.contains("8000  bytes of slabs") && text.contains("no counter of trouble"),
-            "{text}"
-        );
+        assert!(text.contains("8000  bytes of the kernel's memory for a connection"), "{text}");
+        assert!(text.contains("no counter of trouble") && text.contains("(1 address of"), "{text}");
+        assert!(text.contains("\n1 server process, 1 client process; "), "{text}");
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rounds"][0]["scheme"], "many-client-ips");
+        assert_eq!(json["rounds"][0]["bytes_per_connection"], 8000);
         assert!(report.html().contains("<polyline"));
     }
 }
