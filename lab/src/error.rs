@@ -185,9 +185,15 @@ mod tests {
             too_many(1, 0),
             "not enough open files for 1 connection: not even one is possible; raise it"
         );
-        assert!(too_many(9, 1).ends_with("9 connections: 1 is possible; write `--connections 1`, or raise it"));
+        assert!(
+            too_many(9, 1)
+                .ends_with("9 connections: 1 is possible; write `--connections 1`, or raise it")
+        );
         assert!(too_many(9, 8).ends_with(": 8 are possible; write `--connections 8`, or raise it"));
         let files = Error::TooFewFiles { needed: 64, have: 20 }.to_string();
-        assert!(files.contains("64 needed, 20 allowed") && files.contains("`prlimit --nofile=64 "), "{files}");
+        assert!(
+            files.contains("64 needed, 20 allowed") && files.contains("`prlimit --nofile=64 "),
+            "{files}"
+        );
     }
 }

@@ -18,12 +18,15 @@ const COLOURS: [&str; 16] = [
     "#bbbbbb", "#555555", "#99c7e0", "#f5d999", "#99d8c7", "#ebc9dc", "#eebf99", "#dddddd",
 ];
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
-    color:#222;background:#fff}table{border-collapse:collapse;margin:1em 0}td,th{padding:.25em .8em;text-align:right;\
-    border-bottom:1px solid #ddd}td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}\
-    svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}pre{overflow-x:auto}\
+    color:#222;background:#fff}.wide{overflow-x:auto}table{border-collapse:collapse;\
+    margin:1em 0;font-size:13px}td,th{padding:.25em .6em;text-align:right;vertical-align:top;white-space:nowrap;\
+    border-bottom:1px solid #ddd}td:first-child,th:first-child,.text{text-align:left}td.text{white-space:normal;min-width:22em}svg{width:100%;height:auto}\
+    svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}pre{white-space:pre-wrap}\
     .grid{stroke:#ddd}.mark{stroke:#000;stroke-width:3}@media(prefers-color-scheme:dark){\
     body{color:#ddd;background:#1a1a1a}td,th{border-color:#444}svg text{fill:#ccc}.note{color:#999}\
     .grid{stroke:#444}.mark{stroke:#fff}}";
+/// Letters of a cell that is longer than figures are.
+const LONG_CELL: usize = 24;
 /// Parts that bars are told apart by, at most; the smallest are summed up.
 const PARTS: usize = 12;
 const OTHERS: &str = "others";
@@ -64,19 +67,27 @@ impl Page {
         Self { html }
     }
 
-    /// Rows under a heading. The first column is aligned left.
+    /// Rows under a heading. The first column is aligned left, and so are columns of words.
     pub(crate) fn table(&mut self, heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
+        let rows: Vec<Vec<String>> = rows.into_iter().collect();
+        // What is long does not stay on a line.
+        let of_words = |column: usize| {
+            column > 0 && rows.iter().filter_map(|row| row.get(column)).any(|c| c.len() > LONG_CELL)
+        };
         let row = |tag: &str, cells: &mut dyn Iterator<Item = &str>| {
-            let cells: String =
-                cells.map(|cell| format!("<{tag}>{}</{tag}>", escape(cell))).collect();
+            let cell = |(n, cell): (usize, &str)| {
+                let class = if of_words(n) { " class=\"text\"" } else { "" };
+                format!("<{tag}{class}>{}</{tag}>", escape(cell))
+            };
+            let cells: String = cells.enumerate().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
-        self.html.push_str("<table>\n");
+        self.html.push_str("<div class=\"wide\"><table>\n");
         self.html += &row("th", &mut heading.iter().copied());
-        for cells in rows {
+        for cells in &rows {
             self.html += &row("td", &mut cells.iter().map(String::as_str));
         }
-        self.html.push_str("</table>\n");
+        self.html.push_str("</table></div>\n");
     }
 
     /// A paragraph.
@@ -406,6 +417,17 @@ mod tests {
         );
         assert_eq!(html.matches("<svg").count(), 2);
         assert!(html.trim_end().ends_with("</html>") && html.contains("m&lt;n"));
+    }
+
+    #[test]
+    fn words_wrap_and_figures_do_not() {
+        let mut page = Page::new("t", "l");
+        let long = "many words that do not fit on the line";
+        page.table(&["case", "n", "why"], [vec![long.into(), "7".into(), long.into()]]);
+        let html = page.finish(&Machine::with(&[]));
+        let row = format!("<td>{long}</td><td>7</td><td class=\"text\">{long}</td>");
+        assert!(html.contains(&row) && html.contains("<th class=\"text\">why</th>"), "{html}");
+        assert!(html.contains("<div class=\"wide\"><table>"), "{html}");
     }
 
     #[test]

@@ -77,7 +77,10 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let run = || ringway_lab::Error::Run { program: "ss".into(), source: io::ErrorKind::OutOfMemory.into() };
+        let run = || ringway_lab::Error::Run {
+            program: "ss".into(),
+            source: io::ErrorKind::OutOfMemory.into(),
+        };
         assert_eq!(in_words(&run().into()), "cannot run ss: out of memory");
         let wrapped = Err::<(), _>(run()).context("counting").unwrap_err();
         assert_eq!(in_words(&wrapped), "counting: cannot run ss: out of memory");

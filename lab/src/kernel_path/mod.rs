@@ -165,7 +165,11 @@ fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
             match measure(&site, options, &case) {
                 Ok(ran) => {
                     let row = Row::new(group, case.name(), &ran);
-                    progress(&format!("round {round}/{}  {}", options.rounds, row.in_words(options.rate)));
+                    progress(&format!(
+                        "round {round}/{}  {}",
+                        options.rounds,
+                        row.in_words(options.rate)
+                    ));
                     measured.push(row);
                 }
                 Err(error) => {

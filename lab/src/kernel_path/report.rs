@@ -268,8 +268,8 @@ impl Report {
     fn missed(&self) -> Option<String> {
         let missed: Vec<&Row> = self.rows.iter().filter(|row| row.missed(self.rate_pps)).collect();
         let reached = missed.iter().filter_map(|row| row.offered_per_second);
-        let (least, most) = reached
-            .fold((f64::MAX, 0.0), |(least, most), sent| (sent.min(least), sent.max(most)));
+        let (least, most) =
+            reached.fold((f64::MAX, 0.0), |(least, most), sent| (sent.min(least), sent.max(most)));
         (!missed.is_empty()).then(|| {
             format!(
                 "--rate missed: {}/s asked for, {least:.0} to {most:.0}/s sent, in {}: the sender has no more here; figures are at what was sent.",
@@ -315,7 +315,16 @@ impl Report {
 
 /// Of a table's columns after group, case and unit.
 const HEADING: [&str; 11] = [
-    "case", "a second", "sent/s", "lost %", "user ns", "system ns", "softirq ns", "u/s/si %", "switches", "calls",
+    "case",
+    "a second",
+    "sent/s",
+    "lost %",
+    "user ns",
+    "system ns",
+    "softirq ns",
+    "u/s/si %",
+    "switches",
+    "calls",
     "rtt us",
 ];
 
@@ -340,14 +349,16 @@ impl Row {
     fn bar(&self) -> Bar {
         let mut parts = vec![("user".into(), self.user_ns), ("system".into(), self.system_ns)];
         parts.extend(self.softirq_ns.map(|ns| ("softirq, all processors".into(), ns)));
-        Bar { label: self.case.clone(), parts, mark: None }
+        let unknown = if self.softirq_ns.is_none() { ", softirq unknown" } else { "" };
+        Bar { label: format!("{}{unknown}", self.case), parts, mark: None }
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut line = |group: &str, unit: &str, cells: [&str; 11]| {
-            let [case, second, sent, lost, user, system, softirq, went, switches, calls, rtt] = cells;
+            let [case, second, sent, lost, user, system, softirq, went, switches, calls, rtt] =
+                cells;
             writeln!(
                 f,
                 "  {group:<8} {case:<19} {unit:>8} {second:>9} {sent:>9} {lost:>7} {user:>8} {system:>9} {softirq:>10} {went:>10} \
@@ -378,7 +389,13 @@ mod tests {
     const FINE: Resolution = Resolution { split_ns: 4_000_000, softirq_ns: 10_000_000 };
 
     fn report() -> Report {
-        let spent = Spent { user_ns: 1000, system_ns: 9000, softirq_ns: 500, switches: 20, ..Spent::default() };
+        let spent = Spent {
+            user_ns: 1000,
+            system_ns: 9000,
+            softirq_ns: 500,
+            switches: 20,
+            ..Spent::default()
+        };
         let rtt = [3, 1, 2].map(Duration::from_micros).into();
         let ran = Ran { sent: 12, units: 10, calls: Some(30), spent, seconds: 2.0, rtt };
         let mut report = Report::new(&Options::default(), FINE, Machine::with(&[]));
@@ -431,12 +448,20 @@ mod tests {
                 others_ns: others_ms * 1_000_000,
                 ..Spent::default()
             };
-            Row::new(Group::Request, "epoll".into(), &Ran { units: 1, spent, seconds: 2.0, ..Ran::default() })
+            Row::new(
+                Group::Request,
+                "epoll".into(),
+                &Ran { units: 1, spent, seconds: 2.0, ..Ran::default() },
+            )
         };
         let (quiet, busy) = (row(200), row(201));
         assert_eq!((quiet.others_percent, quiet.softirq_ns), (10.0, Some(600.0)));
         assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
         assert_eq!(busy.went.to_string(), "25/75/-");
+        assert_eq!(
+            (quiet.bar().label, busy.bar().label),
+            ("epoll".into(), "epoll, softirq unknown".into())
+        );
         assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
         assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
     }
@@ -466,7 +491,10 @@ mod tests {
         assert!(text.contains("skipped: receive, io_uring: not allowed"), "{text}");
         let page = report.html();
         assert!(page.contains("Answering a request") && page.contains("one every 4 ms"));
-        assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
+        assert!(
+            HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))),
+            "{page}"
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rows"][0]["group"], "request");
     }

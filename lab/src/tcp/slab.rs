@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringway_testnet::wait_until;
 
 use crate::{Error, Result};
 
@@ -26,10 +29,29 @@ const OF_SOCKETS: [&str; 11] = [
 ];
 /// But not what is accounted to whoever runs: pipes, processes and file tables of strangers, while TCP's own buffers are not.
 const OF_STRANGERS: [&str; 2] = ["kmalloc-cg-", "kmalloc-rcl-"];
-/// Each established socket has one of each.
-const OF_ALL_SOCKETS: [&str; 4] = ["TCP", "sock_inode_cache", "dentry", "filp"];
+/// Each established socket has one of each; and nothing else has one of these.
+const ONE_EACH: [&str; 4] = ["TCP", "sock_inode_cache", "dentry", "filp"];
+const OF_SOCKETS_ALONE: [&str; 2] = ["TCP", "sock_inode_cache"];
 /// The one cache where the kernel does not tell them apart.
 pub(super) const ALL: &str = "all slabs";
+
+/// For what is freed after a grace period (RCU) to be gone, at most.
+const SETTLE: Duration = Duration::from_secs(5);
+/// Between two looks. Grace periods take some tens of milliseconds.
+const LOOK: Duration = Duration::from_millis(60);
+/// What connections are counted by: strangers' files are in none of them.
+const COUNTED: [&str; 3] = ["TCP", "sock_inode_cache", "tw_sock_TCP"];
+
+/// Bytes of established sockets.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct OfSockets {
+    /// Of what each has exactly one of.
+    pub known: f64,
+    /// Of other caches that sockets are made of, others' objects among them.
+    pub rest: f64,
+    /// By how many objects for each socket the caches differ from what there must be.
+    pub strangers: f64,
+}
 
 /// A cache at one moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +80,24 @@ impl Slabs {
         }
     }
 
+    /// Once sockets neither come nor go any more.
+    pub(super) fn settled(names: &Names) -> Result<Self> {
+        let began = Instant::now();
+        let mut last = Self::read()?;
+        let mut quiet = 0;
+        while quiet < 2 && began.elapsed() < SETTLE {
+            std::thread::sleep(LOOK);
+            let now = Self::read()?;
+            let moved: u64 =
+                COUNTED.iter().map(|cache| now.objects(cache).abs_diff(last.objects(cache))).sum();
+            // Others open and close sockets too.
+            quiet = if moved <= 64 { quiet + 1 } else { 0 };
+            last = now;
+        }
+        names.shrink();
+        Self::read()
+    }
+
     /// Objects of a byte each.
     #[cfg(test)]
     pub(super) fn of(objects: &[(&str, u64)]) -> Self {
@@ -82,21 +122,44 @@ impl Slabs {
         self.0.get(cache).map_or(0, |cache| cache.objects)
     }
 
-    /// Bytes that caches of sockets have more than at an earlier moment, all together; none where they are not told apart.
-    pub(super) fn of_sockets_since(&self, before: &Self, names: &Names) -> Option<f64> {
-        let of_sockets = |(name, _): &(String, f64)| names.of_sockets(name).is_some();
-        let more = self.since(before).into_iter().filter(of_sockets);
-        self.by_cache().then(|| more.map(|(_, bytes)| bytes).sum())
-    }
-
-    /// By how many objects for each of some sockets the caches differ that every socket has one object of.
-    pub(super) fn strangers_since(&self, before: &Self, sockets: u64) -> f64 {
-        let known = OF_ALL_SOCKETS.iter().filter(|cache| self.has(cache));
-        let differs = known.map(|cache| {
+    /// Bytes of established sockets that have come since an earlier moment; none where caches are not told apart. Of what a socket
+    /// has exactly one of, that counts: others' files are in the same caches, thousands of them where somebody builds or copies.
+    pub(super) fn of_sockets_since(
+        &self,
+        before: &Self,
+        names: &Names,
+        sockets: u64,
+    ) -> Option<OfSockets> {
+        let known = |name: &&str| Some(self.0.get(*name)?.each * sockets as f64);
+        let rest = |(name, bytes): (String, f64)| {
+            let counts = names.of_sockets(&name).is_some() && !ONE_EACH.contains(&name.as_str());
+            counts.then_some(bytes)
+        };
+        let differs = |cache: &&str| {
             let more = self.objects(cache) as f64 - before.objects(cache) as f64;
             (more / sockets.max(1) as f64 - 1.0).abs()
-        });
-        differs.fold(0.0, f64::max)
+        };
+        self.by_cache().then(|| OfSockets {
+            known: ONE_EACH.iter().filter_map(known).sum(),
+            rest: self.since(before).into_iter().filter_map(rest).sum(),
+            strangers: OF_SOCKETS_ALONE
+                .iter()
+                .filter(|cache| self.has(cache))
+                .map(differs)
+                .fold(0.0, f64::max),
+        })
+    }
+
+    /// Waits until some sockets that are being closed are gone: the kernel frees them by and by.
+    pub(super) fn wait_until_as(before: &Self, sockets: u64) {
+        let gone = || {
+            Self::read().is_ok_and(|now| {
+                let left = now.objects("TCP").saturating_sub(before.objects("TCP"));
+                left <= sockets / 100
+            })
+        };
+        // Others' sockets may have come meanwhile: what is measured next is judged.
+        let _ = wait_until("sockets to be freed", SETTLE, gone);
     }
 
     /// Bytes that each cache has more than at an earlier moment, or fewer.
@@ -208,16 +271,19 @@ mod tests {
 
     #[test]
     fn of_sockets_and_of_strangers() {
-        let slabs = |tcp, filp, strangers| {
-            Slabs::of(&[("TCP", tcp), ("filp", filp), ("vm_area_struct", strangers)])
+        let slabs = |tcp, filp, buckets, strangers| {
+            let names = ["TCP", "filp", "tcp_bind_bucket", "vm_area_struct"];
+            let objects = [tcp, filp, buckets, strangers];
+            Slabs::of(&std::array::from_fn::<_, 4, _>(|n| (names[n], objects[n])))
         };
-        let (before, names) = (slabs(10, 500, 9000), Names::default());
-        let now = slabs(210, 700, 5);
-        assert_eq!(now.of_sockets_since(&before, &names), Some(400.0), "what strangers freed is not in it");
-        assert_eq!(now.strangers_since(&before, 200), 0.0);
-        assert_eq!(slabs(210, 650, 9000).strangers_since(&before, 200), 0.25, "files were closed");
+        let (before, names) = (slabs(10, 500, 0, 9000), Names::default());
+        let of = |now: Slabs| now.of_sockets_since(&before, &names, 200).unwrap();
+        let sockets = OfSockets { known: 400.0, rest: 100.0, strangers: 0.0 };
+        assert_eq!(of(slabs(210, 700, 100, 5)), sockets);
+        assert_eq!(of(slabs(210, 100, 100, 5)), sockets, "others' files, closed meanwhile");
+        assert_eq!(of(slabs(260, 700, 0, 5)).strangers, 0.25, "others' sockets");
         let all = Slabs::of(&[(ALL, 5)]);
-        assert_eq!(all.of_sockets_since(&Slabs::default(), &names), None);
+        assert_eq!(all.of_sockets_since(&Slabs::default(), &names, 1), None);
     }
 
     #[test]

@@ -13,9 +13,9 @@ use self::site::{Outcome, Server};
 use self::way::{Delays, Way};
 use super::limits;
 use crate::demo::clean::{Guard, end_on_signals};
+use crate::error::raise_files;
 use crate::machine::Machine;
 use crate::named::named;
-use crate::error::raise_files;
 use crate::{Error, Result, needs_root};
 
 /// Round trips that a delayed way adds.

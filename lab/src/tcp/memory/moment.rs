@@ -2,19 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::time::{Duration, Instant};
 
 use super::{Share, Side, State};
 use crate::Result;
 use crate::tcp::memcg::{Cgroup, Charged};
 use crate::tcp::slab::{Names, Slabs};
 
-/// For what is freed after a grace period (RCU) to be gone, at most.
-const SETTLE: Duration = Duration::from_secs(5);
-/// Between two looks. Grace periods take some tens of milliseconds.
-const LOOK: Duration = Duration::from_millis(60);
-/// What connections are counted by: strangers' files are in none of them.
-const COUNTED: [&str; 3] = ["TCP", "sock_inode_cache", "tw_sock_TCP"];
 /// A socket with a descriptor has one of each, and so has any file of strangers' of the first two.
 const OF_FILES: [&str; 3] = ["dentry", "filp", "sock_inode_cache"];
 /// Of these it is known how many a connection has, so that what is more or less is strangers'.
@@ -30,20 +23,7 @@ pub(super) struct Moment {
 impl Moment {
     /// Once sockets neither come nor go any more.
     pub(super) fn settled(names: &Names, cgroup: Option<&Cgroup>) -> Result<Self> {
-        let began = Instant::now();
-        let mut last = Slabs::read()?;
-        let mut quiet = 0;
-        while quiet < 2 && began.elapsed() < SETTLE {
-            std::thread::sleep(LOOK);
-            let now = Slabs::read()?;
-            let moved: u64 =
-                COUNTED.iter().map(|cache| now.objects(cache).abs_diff(last.objects(cache))).sum();
-            // Others open and close sockets too.
-            quiet = if moved <= 64 { quiet + 1 } else { 0 };
-            last = now;
-        }
-        names.shrink();
-        let slabs = Slabs::read()?;
+        let slabs = Slabs::settled(names)?;
         let sockstat = fs::read_to_string("/proc/thread-self/net/sockstat").unwrap_or_default();
         let memcg = cgroup.and_then(Cgroup::charged);
         Ok(Self { slabs, charged: tcp_pages(&sockstat).unwrap_or(0), memcg })

@@ -122,12 +122,10 @@ impl Report {
                 page.bars(title, "bytes", "the book, Linux 3.10", &bars);
             }
         }
-        let rows = self.states.iter().map(|row| {
-            let mut cells = row.in_cells();
-            cells[0] = format!("{}: {}", row.state, row.what);
-            cells.into()
-        });
-        page.table(&HEADING, rows);
+        page.table(&HEADING, self.states.iter().map(|row| row.in_cells().into()));
+        let clients = self.states.iter().filter(|row| row.side == Side::Client);
+        let what = clients.map(|row| vec![row.state.to_string(), row.what.to_owned()]);
+        page.table(&["state", "what it is"], what);
         page.text(BOOKS);
         if let Some(reason) = &self.no_memcg {
             page.text(&format!("No figures of a memory cgroup: {reason}."));
@@ -165,10 +163,9 @@ impl Row {
             bytes_per_socket: sum.round() as u64,
             caches: caches_of(middle),
             charged_bytes: round(middle.charged),
-            memcg: middle.memcg.map(|(slab, sock)| Charged {
-                slab_bytes: round(slab),
-                sock_bytes: round(sock),
-            }),
+            memcg: middle
+                .memcg
+                .map(|(slab, sock)| Charged { slab_bytes: round(slab), sock_bytes: round(sock) }),
             spread_percent: (rounds.len() > 1).then_some(spread),
             disturbed_rounds,
             disturbed,
@@ -314,7 +311,10 @@ mod tests {
         assert!(table.contains("TCP 2520, filp 192"), "{table}");
         assert!(table.contains("+-: how far") && table.contains("of 3 rounds of 100 connections"));
         let page = report().html();
-        assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
+        assert!(
+            HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))),
+            "{page}"
+        );
         assert!(page.contains("<svg") && page.contains("sock") && page.contains("2712"), "{page}");
     }
 }

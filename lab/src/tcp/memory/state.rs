@@ -116,9 +116,7 @@ impl State {
         match cache {
             "dentry" | "filp" | "sock_inode_cache" | "TCP" => is(self.has_file(side)),
             // What has been closed and waits is no whole socket any more (net/ipv4/tcp_minisocks.c).
-            "tw_sock_TCP" => {
-                is(matches!((self, side), (FinWait2 | TimeWait, Side::Client)))
-            }
+            "tw_sock_TCP" => is(matches!((self, side), (FinWait2 | TimeWait, Side::Client))),
             _ => None,
         }
     }

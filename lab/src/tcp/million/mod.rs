@@ -85,7 +85,7 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     limits::open_files_at_least(plan::FEWEST_FILES, plan::ENOUGH_FILES)?;
     let plan = Plan::new(options.connections, &limits_here())?;
     progress(&format!(
-        "{} need about {} of {} of memory, {} and {}",
+        "{}: about {} of {} of memory, {} and {}",
         counted(plan.connections, "connection"),
         bytes_in_words(plan.bytes),
         bytes_in_words(limits::available()),
@@ -188,6 +188,8 @@ fn round(
     let ending = Instant::now();
     crew.end();
     drop(namespace);
+    let teardown_s = ending.elapsed().as_secs_f64();
+    Slabs::wait_until_as(&books.before, 2 * accepted);
     Ok(Round {
         scheme,
         groups: plan.groups,
@@ -199,7 +201,7 @@ fn round(
         echoed,
         connect_s,
         slowest_connect_ms: slowest.us as f64 / 1000.0,
-        teardown_s: ending.elapsed().as_secs_f64(),
+        teardown_s,
         counters,
         bytes_per_connection,
         disturbed,
@@ -216,16 +218,14 @@ struct Books {
 impl Books {
     fn open() -> Result<Self> {
         let names = Names::read();
-        names.shrink();
-        Ok(Self { before: Slabs::read()?, names })
+        Ok(Self { before: Slabs::settled(&names)?, names })
     }
 
     /// What both ends of a connection take; else why that cannot be said.
     fn bytes_per_connection(&self, accepted: u64) -> Result<(Option<u64>, Option<String>)> {
-        self.names.shrink();
-        let now = Slabs::read()?;
-        let strangers = now.strangers_since(&self.before, 2 * accepted);
-        Ok(report::judge(now.of_sockets_since(&self.before, &self.names), strangers, accepted))
+        let now = Slabs::settled(&self.names)?;
+        let sockets = now.of_sockets_since(&self.before, &self.names, 2 * accepted);
+        Ok(report::judge(sockets, accepted))
     }
 }
 

@@ -147,9 +147,8 @@ impl Plan {
                 "raise `ulimit -u`, and `sysctl kernel.pid_max kernel.threads-max`".into(),
             ));
         }
-        (self.groups > MOST_GROUPS).then(|| {
-            ("addresses and ports".into(), "do with those that there are".into())
-        })
+        (self.groups > MOST_GROUPS)
+            .then(|| ("addresses and ports".into(), "do with those that there are".into()))
     }
 
     /// For so many connections here.

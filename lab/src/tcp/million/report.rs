@@ -12,7 +12,7 @@ use super::Scheme;
 use crate::machine::Machine;
 use crate::plot::{Line, Page};
 use crate::tcp::counters::{Counters, in_words};
-use crate::tcp::slab::kib_of;
+use crate::tcp::slab::{OfSockets, kib_of};
 use crate::words::counted;
 use crate::{Error, Result};
 
@@ -106,20 +106,25 @@ impl Sample {
     }
 }
 
-/// Bytes of a connection, or why they cannot be said: `strangers` is by how many objects for each socket the caches differ.
-pub(super) fn judge(
-    bytes: Option<f64>,
-    strangers: f64,
-    accepted: u64,
-) -> (Option<u64>, Option<String>) {
-    let why = match bytes {
+/// Fewer connections have no figure.
+const FEW: u64 = 100;
+
+/// Bytes of a connection, or why they cannot be said.
+pub(super) fn judge(sockets: Option<OfSockets>, accepted: u64) -> (Option<u64>, Option<String>) {
+    let why = match sockets {
         None => "this kernel does not tell its caches apart (/proc/slabinfo)".to_owned(),
-        Some(_) if accepted == 0 => "there was no connection".into(),
-        Some(_) if strangers > STRANGERS => format!(
-            "others opened or closed files and sockets meanwhile, {:.0} for each 100 of these",
+        Some(_) if accepted < FEW => format!("others' objects blur what fewer than {FEW} take"),
+        Some(OfSockets { strangers, .. }) if strangers > STRANGERS => format!(
+            "others opened or closed sockets meanwhile, {:.0} for each 100 of these",
             strangers * 100.0
         ),
-        Some(bytes) => return (Some((bytes / accepted as f64).round() as u64), None),
+        // A socket has less in other caches than in its own.
+        Some(OfSockets { known, rest, .. }) if !(0.0..known / 2.0).contains(&rest) => {
+            "others took or freed memory meanwhile".into()
+        }
+        Some(OfSockets { known, rest, .. }) => {
+            return (Some(((known + rest) / accepted as f64).round() as u64), None);
+        }
     };
     (None, Some(why))
 }
@@ -203,12 +208,10 @@ impl fmt::Display for Report {
             )?;
             let bytes = round.bytes_per_connection;
             let bytes = bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string());
-            let why = round.disturbed.as_ref().map(|why| format!(": not known, {why}"));
-            writeln!(
-                f,
-                "  {bytes:>10}  bytes of the kernel's memory for a connection, both ends{}",
-                why.unwrap_or_default()
-            )?;
+            writeln!(f, "  {bytes:>10}  bytes of the kernel's memory for a connection, both ends")?;
+            if let Some(why) = &round.disturbed {
+                writeln!(f, "              not known: {why}")?;
+            }
             writeln!(
                 f,
                 "  {:>10.1}  s to connect, {:.1} s to take down",
@@ -293,18 +296,24 @@ mod tests {
     /// Neither too few bytes nor none without a word where others have freed memory.
     #[test]
     fn bytes_or_why_not() {
-        assert_eq!(judge(Some(8.2e6), 0.02, 1000), (Some(8200), None));
-        for (bytes, strangers, accepted, why) in [
-            (Some(2.4e6), 0.3, 1000, "others opened or closed files and sockets meanwhile, 30 for"),
-            (None, 0.0, 1000, "/proc/slabinfo"),
-            (Some(0.0), 0.0, 0, "no connection"),
+        let of = |known, rest, strangers| Some(OfSockets { known, rest, strangers });
+        assert_eq!(judge(of(8e6, 2e5, 0.02), 1000), (Some(8200), None));
+        for (sockets, accepted, why) in [
+            (of(8e6, 2e5, 0.3), 1000, "others opened or closed sockets meanwhile, 30 for"),
+            (of(8e6, -2e6, 0.0), 1000, "others took or freed memory"),
+            (of(8e6, 5e6, 0.0), 1000, "others took or freed memory"),
+            (None, 1000, "/proc/slabinfo"),
+            (of(0.0, 0.0, 0.0), 0, "fewer than 100"),
         ] {
-            let (bytes, said) = judge(bytes, strangers, accepted);
+            let (bytes, said) = judge(sockets, accepted);
             assert!(bytes.is_none() && said.as_ref().is_some_and(|s| s.contains(why)), "{said:?}");
             let mut report = report();
             (report.rounds[0].bytes_per_connection, report.rounds[0].disturbed) = (bytes, said);
             assert!(report.to_string().contains(why), "{report}");
-            assert!(serde_json::to_value(&report).unwrap()["rounds"][0]["bytes_per_connection"].is_null());
+            assert!(
+                serde_json::to_value(&report).unwrap()["rounds"][0]["bytes_per_connection"]
+                    .is_null()
+            );
         }
     }
 
