@@ -115,24 +115,27 @@ impl Plan {
         let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
         // A fifth stays free.
         let memory = limits.memory / 5 * 4;
-        // First, since few files each mean many processes, which take memory.
+        let need = gib(self.bytes);
+        let too_much = || {
+            let have = gib(memory);
+            let short = format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)");
+            Some((short, "end what takes memory".to_owned()))
+        };
+        if self.connections * BYTES > memory {
+            return too_much();
+        }
+        // Before memory is blamed for processes: they are many where each may have few files.
         if self.processes() * 2 + OWN_FILES > limits.files {
             let most = limits.files.saturating_sub(OWN_FILES) / 2;
-            return Some((
-                format!(
-                    "open files (`ulimit -Hn` of {} takes {} processes, and this one has pipes to {most})",
-                    limits.files,
-                    self.processes()
-                ),
-                raise_files(ENOUGH_FILES),
-            ));
+            let files = limits.files;
+            let short = format!(
+                "open files (`ulimit -Hn` of {files} takes {} processes, and this one has pipes to {most})",
+                self.processes()
+            );
+            return Some((short, raise_files(ENOUGH_FILES)));
         }
         if self.bytes > memory {
-            let (need, have) = (gib(self.bytes), gib(memory));
-            return Some((
-                format!("memory ({need:.1} GiB needed, {have:.1} GiB free to take)"),
-                "end what takes memory".into(),
-            ));
+            return too_much();
         }
         if self.connections * 2 > limits.all_files {
             let need = self.connections * 5 / 2;

@@ -1,12 +1,14 @@
 //! `ringway bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Ran, binary, needs_root, not_tested};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Result<Ran> {
@@ -19,7 +21,7 @@ fn memory_of_a_socket() -> Result<()> {
     let page = tempfile::NamedTempFile::new()?;
     let path = page.path().to_str().context("no UTF-8")?;
     let states = "established,client-sent-unread,time-wait";
-    let few = ["--connections", "1000", "--rounds", "1", "--only", states, "-o", "json"];
+    let few = ["--connections", "1k", "--rounds", "1", "--only", states, "-o", "json"];
     let ran = bench(&[&["tcp-memory", "--html", path], &few[..]].concat())?;
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
@@ -60,9 +62,137 @@ fn not_for_everybody() -> Result<()> {
     fs::copy(binary()?, &ringway)?;
     for what in ["tcp-memory", "million", "tcp-connect", "kernel-path"] {
         let mut command = Command::new(&ringway);
-        let ran: Ran = command.args(["bench", what]).uid(65_534).gid(65_534).output()?.into();
+        let typed = ["bench", what, "--html", "a page.html"];
+        let ran: Ran =
+            command.args(typed).uid(65_534).gid(65_534).current_dir("/tmp").output()?.into();
         ensure!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
-        ensure!(ran.err.contains("needs root") && ran.err.contains("write `sudo "), "{ran:?}");
+        let remedy =
+            format!("write `sudo {} bench {what} --html 'a page.html'`", ringway.display());
+        ensure!(ran.err.contains("needs root") && ran.err.contains(&remedy), "{ran:?}");
+    }
+    Ok(())
+}
+
+/// A page that cannot be written is refused before anything is measured.
+#[test]
+fn a_page_nowhere() -> Result<()> {
+    needs_root!();
+    for what in ["tcp-memory", "million", "tcp-connect", "kernel-path"] {
+        let ran = bench(&[what, "--html", "/nonexistent/page.html"])?;
+        ensure!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
+        ensure!(ran.err.lines().count() == 1, "no progress: {ran:?}");
+        ensure!(
+            ran.err.contains("writing /nonexistent/page.html: see that its directory"),
+            "{ran:?}"
+        );
+    }
+    Ok(())
+}
+
+/// What is possible with few open files, and the remedy, which works.
+#[test]
+fn few_open_files() -> Result<()> {
+    needs_root!();
+    let limited = |files: u32, arguments: &str| -> Result<Ran> {
+        let line = format!("ulimit -n {files}; exec \"$0\" bench {arguments}");
+        Ok(Command::new("bash").args(["-c", &line]).arg(binary()?).output()?.into())
+    };
+    for files in [8, 20, 64, 128, 1024] {
+        for what in ["tcp-memory --connections 10k", "million", "tcp-connect --connections 10k"] {
+            let ran = limited(files, what)?;
+            ensure!(ran.code == 1 && ran.out.is_empty(), "{files} {what}: {ran:?}");
+            ensure!(
+                ran.err.starts_with("ringway: not enough open files"),
+                "{files} {what}: {ran:?}"
+            );
+            ensure!(ran.err.contains("`prlimit --nofile="), "{files} {what}: {ran:?}");
+            ensure!(!ran.err.contains("--connections 0`"), "{files} {what}: {ran:?}");
+        }
+    }
+    let ran = limited(20, "kernel-path")?;
+    ensure!(ran.code == 1 && ran.err.contains("64 needed, 20 allowed"), "{ran:?}");
+    let refused = limited(128, "million")?.err;
+    let possible =
+        refused.split("write `--connections ").nth(1).and_then(|rest| rest.split('`').next());
+    let possible = possible.with_context(|| format!("no remedy: {refused}"))?;
+    let ran = limited(128, &format!("million --connections {possible}"))?;
+    ensure!(ran.code == 0, "{ran:?}");
+    Ok(())
+}
+
+/// The command ends when all that it started has ended.
+#[test]
+fn a_signal_waits_for_helpers() -> Result<()> {
+    needs_root!();
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut command = Command::new(binary()?);
+        command.args(["bench", "million", "--connections", "30k", "--rate", "5k"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
+        let lines = BufReader::new(child.stderr.take().context("no stderr")?);
+        // The second line is told when connections are being made.
+        let mut lines = lines.lines();
+        let begun = lines.by_ref().take(2).collect::<Result<Vec<_>, _>>()?;
+        ensure!(begun.len() == 2 && begun[1].contains(" of 30000 connections"), "{begun:?}");
+        let helpers = helpers_of(child.id());
+        ensure!(helpers.len() >= 4, "{helpers:?}");
+        kill_process(Pid::from_child(&child), signal)?;
+        let status = child.wait()?;
+        ensure!(status.code() == Some(128 + signal.as_raw()), "{status:?}");
+        let left: Vec<_> = helpers.into_iter().filter(|pid| is_helper(*pid)).collect();
+        ensure!(left.is_empty(), "{left:?} are left");
+        let mine = format!("-{}-", child.id());
+        let namespaces = fs::read_dir("/run/netns")?.flatten();
+        let namespaces: Vec<_> = namespaces.map(|entry| entry.file_name()).collect();
+        ensure!(
+            !namespaces.iter().any(|name| name.to_string_lossy().contains(&mine)),
+            "{namespaces:?}"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a process is a helper of the million's.
+fn is_helper(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains("million-"))
+}
+
+fn helpers_of(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{parent}"))
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid| is_child(pid) && is_helper(*pid)).collect()
+}
+
+#[test]
+fn a_rate_that_is_not_reached_is_said() -> Result<()> {
+    needs_root!();
+    let few = ["--only", "receive", "--rate", "10M", "--seconds", "1", "--rounds", "1"];
+    let ran = bench(&[&["kernel-path"], &few[..]].concat())?;
+    ensure!(ran.code == 0, "{ran:?}");
+    ensure!(ran.out.contains("--rate missed: 10000000/s asked for, "), "{ran:?}");
+    Ok(())
+}
+
+#[test]
+fn senseless_numbers() -> Result<()> {
+    for (what, remedy) in [
+        ("tcp-memory --connections 0", "from 100 to 1000000"),
+        ("million --connections 1G", "from 1 to 100000000"),
+        ("million --connections 1.5", "write a whole number"),
+        ("million --scheme few", "many-client-ips"),
+        ("million --rate 1k --no-pace", "cannot be used with"),
+        ("tcp-connect --connections 0", "from 1 to 20000"),
+        ("tcp-connect --time-wait 1M", "from 100 to 40000"),
+        ("tcp-connect --only lo", "loopback"),
+        ("kernel-path --rate 0", "from 1 to 10000000"),
+        ("kernel-path --seconds 1k", "from 1 to 600"),
+        ("kernel-path --rounds 0", "from 1 to 100"),
+    ] {
+        let ran = bench(&what.split(' ').collect::<Vec<_>>())?;
+        ensure!(ran.code == 2 && ran.err.contains(remedy), "{what}: {ran:?}");
     }
     Ok(())
 }
@@ -93,6 +223,11 @@ fn many_connections_by_both_schemes() -> Result<()> {
             round["counters"]["ListenOverflows"].is_null(),
             "paced, so nothing overflows: {round}"
         );
+        // One or the other: others may have been busy.
+        match round["bytes_per_connection"].as_u64() {
+            Some(bytes) => ensure!((4000..20_000).contains(&bytes), "{round}"),
+            None => ensure!(round["disturbed"].is_string(), "{round}"),
+        }
     }
     Ok(())
 }
@@ -142,6 +277,8 @@ fn connecting_and_what_delays_it() -> Result<()> {
     ensure!(count(&syns, "TCPReqQFullDrop") > 10, "{syns}");
     ensure!(row("syn-queue", "backlog of 16, cookies")?["a_second_late"] == 0, "{report}");
     ensure!(row("ports", "500 TIME_WAIT, 100 free")?["connections"] == 50, "{report}");
+    let none = row("ports", "500 TIME_WAIT, none free")?;
+    ensure!(none["connections"] == 0 && none["connect_p50_us"].is_null(), "no figure: {none}");
     Ok(())
 }
 
