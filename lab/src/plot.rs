@@ -20,7 +20,7 @@ const COLOURS: [&str; 16] = [
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
     color:#222;background:#fff}.wide{overflow-x:auto}table{border-collapse:collapse;\
     margin:1em 0;font-size:13px}td,th{padding:.25em .6em;text-align:right;vertical-align:top;white-space:nowrap;\
-    border-bottom:1px solid #ddd}td:first-child,th:first-child,.text{text-align:left}td.text{white-space:normal;min-width:22em}svg{width:100%;height:auto}\
+    border-bottom:1px solid #ddd}td:first-child,th:first-child,.text{text-align:left}td.text{white-space:normal;min-width:15em}svg{width:100%;height:auto}\
     svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}pre{white-space:pre-wrap}\
     .grid{stroke:#ddd}.mark{stroke:#000;stroke-width:3}@media(prefers-color-scheme:dark){\
     body{color:#ddd;background:#1a1a1a}td,th{border-color:#444}svg text{fill:#ccc}.note{color:#999}\

@@ -18,6 +18,8 @@ pub struct Spent {
     pub user_ns: u64,
     /// Nanoseconds in system calls, with interrupts and softirqs that came in between.
     pub system_ns: u64,
+    /// Nanoseconds of samples, by which user and system are told apart.
+    pub sampled_ns: u64,
     /// Nanoseconds of softirqs on all processors, strangers' too, in steps of ten milliseconds.
     pub softirq_ns: u64,
     /// Nanoseconds that other processes have had on all processors, in the same steps.
@@ -66,6 +68,7 @@ impl Thread {
         Ok(Spent {
             user_ns,
             system_ns,
+            sampled_ns: all,
             softirq_ns: softirq_ticks(&stat).unwrap_or(0) * TICK_NS,
             others_ns: programs_ns.saturating_sub(ours),
             switches: switches(&read(self.path.join("status"))?),
@@ -78,6 +81,7 @@ impl Spent {
         Self {
             user_ns: self.user_ns.saturating_sub(before.user_ns),
             system_ns: self.system_ns.saturating_sub(before.system_ns),
+            sampled_ns: self.sampled_ns.saturating_sub(before.sampled_ns),
             softirq_ns: self.softirq_ns.saturating_sub(before.softirq_ns),
             others_ns: self.others_ns.saturating_sub(before.others_ns),
             switches: self.switches.saturating_sub(before.switches),

@@ -16,6 +16,8 @@ pub const SCHEMA: &str = "ringway.bench.kernel-path/1";
 const OTHERS: f64 = 10.0;
 /// Of the rate that was asked for, in per cent: a sender that has less has missed it.
 const REACHED: f64 = 98.0;
+/// Fewer samples do not tell user mode from the kernel.
+const FEW_SAMPLES: f64 = 25.0;
 
 /// Everything that was measured. [`fmt::Display`] is the table.
 #[derive(Debug, Clone, Serialize)]
@@ -70,6 +72,9 @@ pub struct Row {
     pub softirq_ns: Option<f64>,
     /// Time that other processes took meanwhile, in per cent of one processor's.
     pub others_percent: f64,
+    /// Milliseconds of samples that told user and system apart, of all rounds together: with few steps of
+    /// [`Resolution::split_ns`] the two are a guess, their sum is not.
+    pub sampled_ms: f64,
     /// Of the three, in per cent: where the time went.
     pub went: Went,
     /// Context switches of the same thread.
@@ -151,6 +156,7 @@ impl Row {
             system_ns,
             softirq_ns,
             others_percent,
+            sampled_ms: spent.sampled_ns as f64 / 1e6,
             went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: each(ran.spent.switches),
             system_calls: ran.calls.map(each),
@@ -212,6 +218,7 @@ impl Row {
             system_ns,
             softirq_ns,
             others_percent: number(|r| Some(r.others_percent)),
+            sampled_ms: rows.iter().map(|row| row.sampled_ms).sum(),
             went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: number(|r| Some(r.context_switches)),
             system_calls: middle(|r| r.system_calls),
@@ -247,10 +254,9 @@ impl Report {
              samples,"
                 .to_owned(),
             format!(
-                "one every {} ms, so that of {} s on a processor they differ by a few per cent. What polls takes a whole processor, whatever \
-                 comes.",
-                ms(self.resolution.split_ns),
-                self.duration_s
+                "one every {} ms; ~: fewer than {FEW_SAMPLES}, so that the parts are a guess, their sum is not. What polls takes a whole \
+                 processor, whatever comes.",
+                ms(self.resolution.split_ns)
             ),
             format!(
                 "softirq: on all processors, in steps of {} ms in all. -: other processes had more than {OTHERS:.0} % of a processor, and it may be \
@@ -296,7 +302,7 @@ impl Report {
             if !rows.is_empty() {
                 let bars: Vec<Bar> = rows.iter().map(|row| row.bar()).collect();
                 page.bars(title, "ns", "", &bars);
-                page.table(&HEADING, rows.iter().map(|row| row.in_cells().into()));
+                page.table(&HEADING, rows.iter().map(|row| row.in_cells(self.resolution).into()));
             }
         }
         for NotRun { group, case, reason } in &self.skipped {
@@ -329,7 +335,9 @@ const HEADING: [&str; 11] = [
 ];
 
 impl Row {
-    fn in_cells(&self) -> [String; 11] {
+    fn in_cells(&self, resolution: Resolution) -> [String; 11] {
+        let has_time = self.user_ns + self.system_ns > 0.0;
+        let guessed = has_time && self.sampled_ms * 1e6 < FEW_SAMPLES * resolution.split_ns as f64;
         let number = |figure: f64, digits: usize| format!("{figure:.digits$}");
         [
             self.case.clone(),
@@ -339,7 +347,7 @@ impl Row {
             number(self.user_ns, 0),
             number(self.system_ns, 0),
             or_none(self.softirq_ns, 0),
-            self.went.to_string(),
+            if guessed { format!("~{}", self.went) } else { self.went.to_string() },
             number(self.context_switches, 3),
             or_none(self.system_calls, 3),
             or_none(self.rtt_p50_us, 1),
@@ -367,7 +375,11 @@ impl fmt::Display for Report {
         };
         line("group", "of one", HEADING)?;
         for row in &self.rows {
-            line(row.group.name(), row.unit, row.in_cells().each_ref().map(String::as_str))?;
+            line(
+                row.group.name(),
+                row.unit,
+                row.in_cells(self.resolution).each_ref().map(String::as_str),
+            )?;
         }
         for NotRun { group, case, reason } in &self.skipped {
             writeln!(f, "skipped: {group}, {case}: {reason}")?;
@@ -464,6 +476,19 @@ mod tests {
         );
         assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
         assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
+    }
+
+    /// A sample or two do not tell user mode from the kernel; those of all rounds together may.
+    #[test]
+    fn few_samples_are_a_guess() {
+        let row = |sampled_ns| {
+            let spent = Spent { user_ns: 900, system_ns: 100, sampled_ns, ..Spent::default() };
+            Row::new(Group::Request, "epoll".into(), &Ran { units: 1, spent, ..Ran::default() })
+        };
+        let went = |row: &Row| row.in_cells(FINE)[7].clone();
+        assert_eq!(went(&row(50_000_000)), "~90/10/0");
+        assert_eq!(went(&medians(vec![row(50_000_000), row(50_000_000)])[0]), "90/10/0");
+        assert_eq!(went(&Row::new(Group::Receive, "XDP drop".into(), &Ran::default())), "0/0/0");
     }
 
     #[test]

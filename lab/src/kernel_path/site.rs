@@ -209,7 +209,7 @@ impl Site {
         let spent = thread.spent()?.since(before);
         let units = program.packets()?;
         program.detach()?;
-        let spent = Spent { user_ns: 0, system_ns: 0, switches: 0, ..spent };
+        let spent = Spent { user_ns: 0, system_ns: 0, sampled_ns: 0, switches: 0, ..spent };
         Ok(Ran { sent, units, calls: Some(0), spent, seconds, rtt: Vec::new() })
     }
 }

@@ -95,14 +95,21 @@ impl Report {
         }
     }
 
+    fn measured(&self) -> String {
+        let connections = counted(self.connections, "connection");
+        match self.rounds {
+            1 => format!("One round of {connections}"),
+            rounds => format!("The middle one of {rounds} rounds of {connections}"),
+        }
+    }
+
     /// One self-contained page with the plot.
     pub fn html(&self) -> String {
         let mut page = Page::new(
             "What a TCP socket takes of the kernel's memory",
             &format!(
-                "The middle one of {} of {} in each state. The mark is what a book of 2022 found on Linux 3.10.",
-                counted(self.rounds, "round"),
-                counted(self.connections, "connection")
+                "{} in each state. The mark is what a book of 2022 found on Linux 3.10.",
+                self.measured()
             ),
         );
         let bar = |row: &Row| {
@@ -228,12 +235,7 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        writeln!(
-            f,
-            "the middle one of {} of {} over lo of a namespace.",
-            counted(self.rounds, "round"),
-            counted(self.connections, "connection")
-        )
+        writeln!(f, "{} in each state, over lo of a namespace.", self.measured())
     }
 }
 

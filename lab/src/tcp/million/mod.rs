@@ -276,7 +276,8 @@ impl Crew {
         cpus: u64,
         mut look: impl FnMut() -> Result<()>,
     ) -> Result<Connected> {
-        let at_once = rate.map_or(self.clients.len(), |_| cpus.max(1) as usize);
+        let all = self.clients.len().max(1);
+        let at_once = rate.map_or(all, |_| all.min(cpus.max(1) as usize));
         let each = rate.map_or(0, |rate| (rate / at_once as u64).max(1));
         let clients = &mut self.clients;
         thread::scope(|scope| {

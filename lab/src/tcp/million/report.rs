@@ -148,8 +148,9 @@ impl Report {
     pub fn html(&self) -> String {
         let title = format!("{} connections on one machine", self.connections);
         let lede = format!(
-            "{} server processes share listeners, {} client processes connect; both ends are here.",
-            self.server_processes, self.client_processes
+            "Servers that share listeners: {}. Clients: {}. Both ends are here.",
+            counted(self.server_processes, "process"),
+            counted(self.client_processes, "process")
         );
         let mut page = Page::new(&title, &lede);
         let lines = |of: fn(&Round, &Sample) -> (f64, f64)| -> Vec<Line> {
