@@ -65,6 +65,12 @@ fn unprepared(style: Style, source: io::Error) -> Error {
     }
 }
 
+/// Part of a packet's period by which it comes later: different each time, and evenly spread (the golden ratio). Packets in step
+/// with the processor's ticks, of which 4 ms are exactly 80 periods, would have each sample of time find the same.
+fn scattered(number: u64) -> f64 {
+    (number as f64 * 0.618_033_988_749_895).fract()
+}
+
 fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
@@ -103,7 +109,8 @@ impl Site {
             let began = Instant::now();
             let mut sent = 0;
             while began.elapsed() < self.time {
-                let due = Duration::from_secs_f64(sent as f64 / f64::from(self.rate));
+                let due = (sent as f64 + scattered(sent)) / f64::from(self.rate);
+                let due = Duration::from_secs_f64(due);
                 if let Some(early) = due.checked_sub(began.elapsed()) {
                     thread::sleep(early.min(self.time));
                 }
@@ -217,6 +224,16 @@ impl Site {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_are_not_in_step() {
+        let mut tenths = [0; 10];
+        // Every 80th, as ticks would find them.
+        for number in (0..80_000).step_by(80) {
+            tenths[(scattered(number) * 10.0) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|count| (80..=120).contains(count)), "{tenths:?}");
+    }
 
     #[test]
     fn why_there_is_no_io_uring() {
