@@ -3,12 +3,13 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::UdpSocket;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway_testnet::{End, Link, Namespace, VethOptions, enable_napi, veth, wait_for};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
 
 use super::bypass::{ByEngine, Ended};
 use super::cost::{Spent, Thread};
@@ -104,6 +105,8 @@ impl Site {
     fn send(&self) -> Result<u64> {
         let send = || -> Result<u64> {
             pin(self.cpus.sender)?;
+            // Else sleeps end together with ticks, so that what is sent then never is what a tick finds.
+            let _ = set_current_timer_slack(NonZeroU64::new(1));
             let socket = UdpSocket::bind("192.0.2.1:0").map_err(failed)?;
             socket.connect(SERVER).map_err(failed)?;
             let began = Instant::now();
