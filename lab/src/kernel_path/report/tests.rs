@@ -1,0 +1,122 @@
+use std::time::Duration;
+
+use super::super::cost::Spent;
+use super::*;
+
+const FINE: Resolution = Resolution { split_ns: 4_000_000, softirq_ns: 10_000_000 };
+
+fn report() -> Report {
+    let spent =
+        Spent { user_ns: 1000, system_ns: 9000, softirq_ns: 500, switches: 20, ..Spent::default() };
+    let rtt = [3, 1, 2].map(Duration::from_micros).into();
+    let ran = Ran { sent: 12, units: 10, calls: Some(30), spent, seconds: 2.0, rtt };
+    let mut report = Report::new(&Options::default(), FINE, Machine::with(&[]));
+    report.rows.push(Row::new(Group::Request, "epoll".into(), &ran));
+    let nothing = Ran { calls: None, ..Ran::default() };
+    report.rows.push(Row::new(Group::Receive, "AF_XDP".into(), &nothing));
+    let (case, reason) = ("io_uring".into(), "not allowed".into());
+    report.skipped.push(NotRun { group: Group::Receive, case, reason });
+    report
+}
+
+#[test]
+fn figures_of_one() {
+    let report = report();
+    let row = &report.rows[0];
+    assert_eq!((row.user_ns, row.system_ns, row.softirq_ns), (100.0, 900.0, Some(50.0)));
+    assert_eq!(row.went, Went { user: 9.5, system: 85.7, softirq: Some(4.8) });
+    assert_eq!(row.went.to_string(), "10/86/5");
+    assert_eq!(report.rows[1].went, Went { softirq: Some(0.0), ..Went::default() });
+    assert_eq!((row.context_switches, row.system_calls), (2.0, Some(3.0)));
+    assert_eq!((row.per_second, row.lost_percent), (5.0, 16.667));
+    assert_eq!(row.rtt_p50_us, Some(2.0));
+    assert_eq!((report.rows[1].system_calls, report.rows[1].rtt_p50_us), (None, None));
+}
+
+#[test]
+fn each_figure_by_itself() {
+    let row = |ns: u64, rtt| {
+        let spent = Spent { user_ns: ns, system_ns: 100 - ns, ..Spent::default() };
+        let rtt = vec![Duration::from_micros(rtt)];
+        let ran = Ran { units: 1, calls: Some(ns), spent, seconds: 1.0, rtt, ..Ran::default() };
+        Row::new(Group::Request, "epoll".into(), &ran)
+    };
+    let other = Row::new(Group::Copy, "epoll".into(), &Ran::default());
+    let rows = medians(vec![row(10, 9), other, row(90, 1), row(20, 5)]);
+    let [epoll, copy] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((epoll.user_ns, epoll.system_ns), (20.0, 80.0));
+    assert_eq!((epoll.system_calls, epoll.rtt_p50_us), (Some(20.0), Some(5.0)));
+    assert_eq!((copy.group, copy.system_calls), (Group::Copy, None));
+}
+
+/// Softirqs are nobody's where others were busy, and the rounds in which they were not count.
+#[test]
+fn softirqs_beside_others() {
+    let row = |others_ms: u64| {
+        let spent = Spent {
+            user_ns: 100,
+            system_ns: 300,
+            softirq_ns: 600,
+            others_ns: others_ms * 1_000_000,
+            ..Spent::default()
+        };
+        Row::new(
+            Group::Request,
+            "epoll".into(),
+            &Ran { units: 1, spent, seconds: 2.0, ..Ran::default() },
+        )
+    };
+    let (quiet, busy) = (row(200), row(201));
+    assert_eq!((quiet.others_percent, quiet.softirq_ns), (10.0, Some(600.0)));
+    assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
+    assert_eq!(busy.went.to_string(), "25/75/-");
+    assert_eq!(
+        (quiet.bar().label, busy.bar().label),
+        ("epoll".into(), "epoll, softirq unknown".into())
+    );
+    assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
+    assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
+}
+
+/// A sample or two do not tell user mode from the kernel; those of all rounds together may.
+#[test]
+fn few_samples_are_a_guess() {
+    let row = |sampled_ns| {
+        let spent = Spent { user_ns: 900, system_ns: 100, sampled_ns, ..Spent::default() };
+        Row::new(Group::Request, "epoll".into(), &Ran { units: 1, spent, ..Ran::default() })
+    };
+    let went = |row: &Row| row.in_cells(FINE)[7].clone();
+    assert_eq!(went(&row(50_000_000)), "~90/10/0");
+    assert_eq!(went(&medians(vec![row(50_000_000), row(50_000_000)])[0]), "90/10/0");
+    assert_eq!(went(&Row::new(Group::Receive, "XDP drop".into(), &Ran::default())), "0/0/0");
+}
+
+#[test]
+fn a_rate_that_was_missed_is_said() {
+    let with_sent = |sent| {
+        let mut report = report();
+        let ran = Ran { sent, units: sent, seconds: 1.0, ..Ran::default() };
+        report.rows = vec![Row::new(Group::Receive, "epoll".into(), &ran)];
+        report
+    };
+    let missed = with_sent(12_345);
+    let said = "--rate missed: 20000/s asked for, 12345 to 12345/s sent, in 1 row:";
+    assert!(missed.to_string().contains(said) && missed.html().contains(said), "{missed}");
+    assert!(missed.rows[0].in_words(20_000).ends_with("; sent 12345/s of 20000/s"));
+    assert!(!with_sent(19_990).to_string().contains("missed"));
+    assert!(!report().rows[0].missed(20_000), "requests have no rate");
+}
+
+#[test]
+fn table_and_page() {
+    let report = report();
+    let text = report.to_string();
+    assert!(text.contains("one every 4 ms") && text.contains("in steps of 10 ms"), "{text}");
+    assert!(text.contains("Medians of 3 rounds of 2 s each."), "{text}");
+    assert!(text.contains("skipped: receive, io_uring: not allowed"), "{text}");
+    let page = report.html();
+    assert!(page.contains("Answering a request") && page.contains("one every 4 ms"));
+    assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["rows"][0]["group"], "request");
+}
