@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::changes::{Change, changes};
-use crate::costs::{Costs, Road};
+use crate::costs::{Costs, NsCost, Road};
 use crate::demand::{self, Demand, Limit, demand};
 use crate::workload::{Work, Workload};
 
@@ -13,12 +13,34 @@ use crate::workload::{Work, Workload};
 pub struct RoadSize {
     /// Which.
     pub road: Road,
-    /// What it asks for; none where it does not lead there, or nobody measured it.
+    /// What a packet or message costs on it, and who measured that; none where it does not lead there, or nobody measured it.
+    pub cost: Option<NsCost>,
+    /// What it asks for; none as above.
     pub demand: Option<Demand>,
+    /// Machines with one to spare; none as above.
+    pub machines: Option<u64>,
     /// Packets or messages a second that one machine does on it, by its cores.
     pub most_per_s: Option<f64>,
     /// Why it is the one, or is not.
     pub why: String,
+}
+
+/// Of what a figure is a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[allow(missing_docs)] // Their names say it.
+pub enum Unit {
+    #[serde(rename = "cores")]
+    Cores,
+    #[serde(rename = "bytes")]
+    Bytes,
+    #[serde(rename = "bit/s")]
+    BitsPerSecond,
+    #[serde(rename = "ports")]
+    Ports,
+    #[serde(rename = "queues")]
+    Queues,
+    #[serde(rename = "machines")]
+    Machines,
 }
 
 /// A figure of the answer, how it comes about, and who measured what it is made of.
@@ -26,8 +48,10 @@ pub struct RoadSize {
 pub struct Line {
     /// What it is.
     pub what: &'static str,
-    /// Its value, in the unit that `how` and `what` say.
+    /// Its value.
     pub value: f64,
+    /// In what.
+    pub unit: Unit,
     /// Calculated how.
     pub how: String,
     /// By whose measurement, or rule.
@@ -37,12 +61,14 @@ pub struct Line {
 /// What a workload takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Answer {
-    /// `ringway.size/1`
+    /// `ringway.size/2`
     pub schema: &'static str,
     /// What was asked.
     pub workload: Workload,
     /// Whose costs.
     pub costs_of: String,
+    /// Why these costs are to be taken with care, if they are.
+    pub doubts: Vec<String>,
     /// The one to take.
     pub road: Road,
     /// Why.
@@ -61,6 +87,8 @@ pub struct Answer {
     pub notes: Vec<String>,
     /// The rule of thumb, beside the calculation.
     pub rule_of_thumb: &'static str,
+    /// Whose it is.
+    pub rule_from: &'static str,
     /// What would change road or machines.
     pub changes: Vec<Change>,
 }
@@ -76,22 +104,30 @@ pub fn size(workload: &Workload, costs: &Costs) -> Result<Answer, Error> {
     let roads = Road::ALL.map(|each| row(workload, costs, each, road, &why)).to_vec();
     let demand = demand(workload, costs, road)
         .ok_or_else(|| Error::Costs(format!("no cost of {}", road.name())))?;
-    let per_machine = (demand.cores + demand.attack_cores) / demand.machines as f64;
+    let nic_queues = (per_machine(&demand).ceil() as u64).max(1);
+    let machines = demand.machines + 1;
     Ok(Answer {
-        schema: "ringway.size/1",
+        schema: "ringway.size/2",
         costs_of: costs.machine.clone(),
+        doubts: costs.doubts(),
         road,
-        nic_queues: (per_machine.ceil() as u64).max(1),
-        machines: demand.machines + 1,
+        nic_queues,
+        machines,
         roads,
-        lines: lines(workload, costs, road, &demand),
+        lines: lines(workload, costs, road, &demand, nic_queues),
         notes: notes(workload, costs, road, &demand),
-        rule_of_thumb: rule_of_thumb(workload.packets_in_pps()),
+        rule_of_thumb: rule_of_thumb(workload.packets_in_pps() + workload.attack_pps),
+        rule_from: "a bidding platform's engineer, by packets/s of 50 bytes, an attack's among them",
         changes: changes(workload, costs, road, demand.machines),
         why,
         demand,
         workload: workload.clone(),
     })
+}
+
+/// Cores that packets keep busy on each machine.
+fn per_machine(demand: &Demand) -> f64 {
+    (demand.cores + demand.attack_cores) / demand.machines as f64
 }
 
 /// The simplest road that one machine's share of cores is enough for, rather one that was measured here; if none is, the one of
@@ -108,7 +144,7 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String
     let first = all.iter().filter(|(road, _)| here(*road)).find(fits);
     if let Some((road, demand)) = first.or_else(|| all.iter().find(fits)) {
         let why = format!(
-            "the simplest road on which packets take no more than {budget:.1} cores of a machine: {:.1}",
+            "the simplest road on which packets take no more than {budget:.1} cores of a machine: {:.2}",
             cores(demand)
         );
         return Ok((*road, why));
@@ -146,7 +182,14 @@ fn row(workload: &Workload, costs: &Costs, road: Road, chosen: Road, why: &str) 
         (Some(_), Some(_)) => "takes more of a machine than packets may have".to_owned(),
         _ => leads_nowhere(workload.work, road).to_owned(),
     };
-    RoadSize { road, demand, most_per_s: most, why }
+    RoadSize {
+        road,
+        cost: costs.of(workload.work, road).cloned(),
+        machines: demand.as_ref().map(|demand| demand.machines + 1),
+        demand,
+        most_per_s: most,
+        why,
+    }
 }
 
 fn leads_nowhere(work: Work, road: Road) -> &'static str {
@@ -159,79 +202,151 @@ fn leads_nowhere(work: Work, road: Road) -> &'static str {
     }
 }
 
-fn lines(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec<Line> {
-    let mut lines = Vec::new();
-    let busy = workload.busy;
-    if let Some(cost) = costs.of(workload.work, road).filter(|_| demand.cores > 0.0) {
-        let rate = demand::units(workload);
-        let how = format!("{rate:.0}/s x {:.0} ns / {busy} busy", cost.ns);
-        lines.push(Line { what: "cores", value: demand.cores, how, from: cost.from.clone() });
-        let how = format!("{rate:.0}/s x {:.0} ns / {busy} busy", cost.softirq_ns);
-        lines.push(Line {
-            what: "cores in softirq",
-            value: demand.softirq_cores,
-            how,
-            from: "the same".to_owned(),
-        });
-    }
-    if let Some((at, cost)) = demand::shield(costs).filter(|_| workload.attack_pps > 0.0) {
-        let how = format!(
-            "{:.0}/s x {:.0} ns / {busy} busy, dropped by {}",
-            workload.attack_pps,
-            cost.ns,
-            at.name()
-        );
-        lines.push(Line {
-            what: "cores for the attack",
-            value: demand.attack_cores,
-            how,
-            from: cost.from.clone(),
-        });
-    }
+fn lines(
+    workload: &Workload,
+    costs: &Costs,
+    road: Road,
+    demand: &Demand,
+    nic_queues: u64,
+) -> Vec<Line> {
+    let mut lines = cores(workload, costs, road, demand);
     lines.extend(memory(workload, costs, demand));
-    let mut how = format!(
-        "{:.0} packets/s of {} bytes, each with 38 around it, 84 at least",
-        workload.packets_in_pps(),
-        workload.packet_bytes
-    );
-    if workload.attack_pps > 0.0 {
-        how += &format!("; {:.0}/s of 84 that attack", workload.attack_pps);
-    }
+    lines.push(bandwidth(workload, demand));
+    lines.extend(ports(workload, demand));
     lines.push(Line {
-        what: "bits/s one way",
-        value: demand.bandwidth_bits,
-        how,
-        from: "IEEE 802.3".to_owned(),
+        what: "machines, without one to spare",
+        value: demand.machines as f64,
+        unit: Unit::Machines,
+        how: machines(workload, demand),
+        from: "the most of the three".to_owned(),
+    });
+    lines.push(Line {
+        what: "NIC queues, each machine",
+        value: nic_queues as f64,
+        unit: Unit::Queues,
+        how: format!("one for each of {:.2} cores that packets keep busy", per_machine(demand)),
+        from: "rule".to_owned(),
     });
     lines
 }
 
-fn memory(workload: &Workload, costs: &Costs, demand: &Demand) -> Vec<Line> {
-    let each = match workload.work {
-        Work::Forward => &costs.flow,
-        Work::Connections | Work::Answer => &costs.established,
-    };
+fn machines(workload: &Workload, demand: &Demand) -> String {
+    let (asked, machine) = (demand.asked, &workload.machine);
+    format!(
+        "cores {:.3} of {} x {}; memory {:.3} of {} GiB x {}; link {:.3} of {} Gbit/s x {}",
+        asked.cores,
+        machine.cores,
+        workload.share,
+        asked.memory,
+        machine.memory_bytes as f64 / f64::from(1 << 30),
+        demand::MEMORY,
+        asked.bandwidth,
+        machine.link_bits as f64 / 1e9,
+        demand::LINK
+    )
+}
+
+fn cores(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec<Line> {
     let mut lines = Vec::new();
+    let (unit, busy) = (Unit::Cores, workload.busy);
+    if let Some(cost) = costs.of(workload.work, road).filter(|_| demand.cores > 0.0) {
+        let rate = demand::units(workload);
+        let how = |ns: f64| format!("{}/s x {ns:.0} ns / {busy} busy", rounded(rate));
+        let from = cost.from.clone();
+        lines.push(Line { what: "cores", value: demand.cores, unit, how: how(cost.ns), from });
+        lines.push(Line {
+            what: "of them in softirq",
+            value: demand.softirq_cores,
+            unit,
+            how: how(cost.softirq_ns),
+            from: "the same".to_owned(),
+        });
+    }
+    if let Some((at, cost)) =
+        demand::shield(workload, costs, road).filter(|_| workload.attack_pps > 0.0)
+    {
+        let rate = rounded(workload.attack_pps);
+        let how = format!("{rate}/s x {:.0} ns / {busy} busy, dropped by {}", cost.ns, at.name());
+        let (what, value) = ("cores for the attack", demand.attack_cores);
+        lines.push(Line { what, value, unit, how, from: cost.from.clone() });
+    }
+    lines
+}
+
+/// Messages of a few connections are fewer than one a second.
+fn rounded(rate: f64) -> String {
+    if rate >= 100.0 { format!("{rate:.0}") } else { format!("{rate:.2}") }
+}
+
+fn bandwidth(workload: &Workload, demand: &Demand) -> Line {
+    let mut how = format!(
+        "{} packets/s of {} bytes, each with 38 around it, 84 at least",
+        rounded(workload.packets_in_pps()),
+        workload.packet_bytes
+    );
+    if workload.attack_pps > 0.0 {
+        how += &format!("; {}/s of 84 that attack", rounded(workload.attack_pps));
+    }
+    let from = "IEEE 802.3".to_owned();
+    let (what, value) = ("bandwidth, one way", demand.bandwidth_bits);
+    Line { what, value, unit: Unit::BitsPerSecond, how, from }
+}
+
+fn memory(workload: &Workload, costs: &Costs, demand: &Demand) -> Vec<Line> {
+    let each = demand::socket(workload, costs);
+    let (mut lines, unit) = (Vec::new(), Unit::Bytes);
     if demand.kernel_bytes > 0.0 {
-        let mut how = format!("{} x {:.0}", workload.connections, each.bytes);
-        let mut from = each.from.clone();
-        if workload.time_wait > 0 {
-            how +=
-                &format!(" + {} in TIME_WAIT x {:.0}", workload.time_wait, costs.time_wait.bytes);
-            from = format!("{from}; {}", costs.time_wait.from);
+        let mut parts = Vec::new();
+        let mut from = Vec::new();
+        if workload.connections > 0 {
+            parts.push(format!("{} x {:.0}", workload.connections, each.bytes));
+            from.push(each.from.as_str());
         }
-        lines.push(Line { what: "bytes in the kernel", value: demand.kernel_bytes, how, from });
+        if workload.time_wait > 0 {
+            let (sockets, cost) = (workload.time_wait, &costs.time_wait);
+            parts.push(format!("{sockets} in TIME_WAIT x {:.0}", cost.bytes));
+            from.push(cost.from.as_str());
+        }
+        from.dedup();
+        let (how, from) = (parts.join(" + "), from.join("; "));
+        lines.push(Line {
+            what: "memory in the kernel",
+            value: demand.kernel_bytes,
+            unit,
+            how,
+            from,
+        });
     }
     if demand.state_bytes > 0.0 {
         let how = format!("{} x {}", workload.connections, workload.state_bytes);
-        lines.push(Line {
-            what: "bytes of state",
-            value: demand.state_bytes,
-            how,
-            from: "as given".to_owned(),
-        });
+        let (what, value) = ("memory of the program", demand.state_bytes);
+        lines.push(Line { what, value, unit, how, from: "as given".to_owned() });
     }
     lines
+}
+
+/// Connections that are made from here need a port each, towards each destination; each machine has ports of its own.
+fn ports(workload: &Workload, demand: &Demand) -> Option<Line> {
+    let destinations = workload.destinations?;
+    let sockets = workload.connections + workload.time_wait;
+    let used = sockets.div_ceil(demand.machines).div_ceil(destinations.max(1));
+    let (first, last) = workload.ports;
+    Some(Line {
+        what: "ports towards each destination",
+        value: used as f64,
+        unit: Unit::Ports,
+        how: format!(
+            "{sockets} / {} machines / {destinations} destinations, of {} ({first}-{last})",
+            demand.machines,
+            workload.ports()
+        ),
+        from: match workload.ports {
+            demand::DEFAULT_PORTS => {
+                "the kernel's default, net.ipv4.ip_local_port_range".to_owned()
+            }
+            _ => "as given".to_owned(),
+        },
+    })
 }
 
 fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec<String> {
@@ -244,11 +359,11 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
         ));
     }
     if let (Some((Road::Xdp, shield)), Some(kernel)) =
-        (demand::shield(costs), costs.drop.get(&Road::Kernel))
+        (demand::shield(workload, costs, road), costs.drop.get(&Road::Kernel))
         && workload.attack_pps > 0.0
     {
         notes.push(format!(
-            "the attack dies in the driver ({:.0} ns a packet) whatever road the rest takes; in the kernel it would take {:.1} cores ({:.0}/s x {:.0} ns / {} busy)",
+            "the attack dies in the driver ({:.0} ns a packet); in the kernel it would take {:.1} cores ({:.0}/s x {:.0} ns / {} busy)",
             shield.ns,
             workload.attack_pps * kernel.ns / 1e9 / workload.busy,
             workload.attack_pps,
@@ -256,7 +371,13 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
             workload.busy
         ));
     }
-    notes.extend(ports(workload));
+    if road == Road::Dpdk && workload.attack_pps > 0.0 {
+        notes.push(
+            "DPDK has the NIC to itself, and no XDP program stands before it: the program drops the attack, reckoned as any other packet"
+                .to_owned(),
+        );
+    }
+    notes.extend(enough_ports(workload, demand));
     if workload.work == Work::Connections && workload.connections / demand.machines >= 1024 {
         notes.push("a process has 1024 open files unless told otherwise: raise LimitNOFILE (nofile) and, beyond 1 048 576, fs.nr_open".to_owned());
     }
@@ -271,20 +392,30 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
     notes
 }
 
-/// Connections that are made from here need a port each, towards each destination.
-fn ports(workload: &Workload) -> Option<String> {
-    let destinations = workload.destinations?;
-    let used = (workload.connections + workload.time_wait).div_ceil(destinations);
-    let part = used as f64 / demand::PORTS as f64;
-    let what = format!("{used} of {} ports towards one destination are taken", demand::PORTS);
+/// Whether they are.
+fn enough_ports(workload: &Workload, demand: &Demand) -> Option<String> {
+    let used = ports(workload, demand)?.value;
+    let part = used / workload.ports() as f64;
+    let (first, last) = workload.ports;
+    let what = format!(
+        "{used:.0} of {} local ports ({first}-{last}) towards each destination are taken on each machine",
+        workload.ports()
+    );
+    let (low, high) = demand::WIDE_PORTS;
+    let wider = match workload.ports() < u64::from(high - low) + 1 {
+        true => format!(
+            "`sysctl net.ipv4.ip_local_port_range=\"{low} {high}\"` gives {} (`--port-range {low}-{high}` calculates with them); ",
+            u64::from(high - low) + 1
+        ),
+        false => String::new(),
+    };
     Some(match part {
         part if part > 1.0 => format!(
-            "{what}: connect() fails with EADDRNOTAVAIL. `sysctl net.ipv4.ip_local_port_range=\"1024 65535\"` gives 64 512; \
-             keep connections open, or use more addresses"
+            "{what}: connect() fails with EADDRNOTAVAIL. {wider}keep connections open, or use more addresses"
         ),
         part if part > 0.8 => format!(
             "{what}: connect() searches for a free one and slows down (`ringway bench tcp-connect` shows by how much). \
-             `sysctl net.ipv4.ip_local_port_range=\"1024 65535\"`; tcp_tw_reuse=1 with timestamps"
+             {wider}tcp_tw_reuse=1 with timestamps"
         ),
         _ => format!("{what}: no harm"),
     })

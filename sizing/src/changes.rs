@@ -21,7 +21,9 @@ pub struct Change {
 type Input = (&'static str, fn(&mut Workload, f64));
 
 const INPUTS: [Input; 8] = [
-    ("packets", |workload, by| workload.packets_pps *= by),
+    ("packets", |workload, by| {
+        workload.packets_pps = workload.packets_pps.map(|packets| packets * by);
+    }),
     ("requests", |workload, by| workload.requests_per_s *= by),
     ("messages of a connection", |workload, by| workload.messages_per_hour *= by),
     ("connections", |workload, by| workload.connections = times(workload.connections, by)),

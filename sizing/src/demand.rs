@@ -2,15 +2,17 @@
 
 use serde::Serialize;
 
-use crate::costs::{Costs, NsCost, Road};
+use crate::costs::{BytesCost, Costs, NsCost, Road};
 use crate::workload::{Work, Workload};
 
 /// Part of a machine's memory that sockets and state may take; the rest is the system's, and room for bursts.
 pub(crate) const MEMORY: f64 = 0.8;
 /// Part of a link that may be used on average.
 pub(crate) const LINK: f64 = 0.7;
-/// Ports of the default `ip_local_port_range`, 32768 to 60999 (Documentation/networking/ip-sysctl.rst).
-pub(crate) const PORTS: u64 = 60_999 - 32_768 + 1;
+/// The default `ip_local_port_range` (Documentation/networking/ip-sysctl.rst).
+pub const DEFAULT_PORTS: (u16, u16) = (32_768, 60_999);
+/// The widest that leaves the ports of services alone.
+pub(crate) const WIDE_PORTS: (u16, u16) = (1024, 65_535);
 
 /// What asks for the most machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -50,23 +52,53 @@ pub struct Demand {
     pub state_bytes: f64,
     /// Bits a second, one way.
     pub bandwidth_bits: f64,
+    /// Machines that each asks for.
+    pub asked: Asked,
     /// Machines without a spare one.
     pub machines: u64,
     /// What asks for so many.
     pub limit: Limit,
 }
 
+/// What asks for how many machines, in parts of one.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Asked {
+    /// Processor time of packets.
+    pub cores: f64,
+    /// Sockets, state, flows.
+    pub memory: f64,
+    /// The link.
+    pub bandwidth: f64,
+}
+
 /// Packets or messages a second that cost what the road says.
 pub(crate) fn units(workload: &Workload) -> f64 {
     match workload.work {
         // A packet beyond messages costs its receiver about as much as a message: counted so, to be safe.
-        Work::Connections => workload.messages_per_s() + workload.packets_pps,
+        Work::Connections => workload.messages_per_s() + workload.packets(),
         Work::Answer | Work::Forward => workload.packets_in_pps(),
     }
 }
 
-/// Where an attack dies: in the driver, if anybody measured that.
-pub(crate) fn shield(costs: &Costs) -> Option<(Road, &NsCost)> {
+/// What a connection takes in the kernel: one made from here another than one that was accepted.
+pub(crate) fn socket<'a>(workload: &Workload, costs: &'a Costs) -> &'a BytesCost {
+    match (workload.work, workload.destinations) {
+        (Work::Forward, _) => &costs.flow,
+        (_, Some(_)) => &costs.connected,
+        (_, None) => &costs.established,
+    }
+}
+
+/// Where an attack dies: in the driver, if anybody measured that. DPDK has the NIC to itself: no XDP program sees what comes, and the program
+/// drops it, for no more than what a packet costs it.
+pub(crate) fn shield<'a>(
+    workload: &Workload,
+    costs: &'a Costs,
+    road: Road,
+) -> Option<(Road, &'a NsCost)> {
+    if road == Road::Dpdk {
+        return Some((road, costs.of(workload.work, road)?));
+    }
     [Road::Xdp, Road::Kernel].into_iter().find_map(|road| Some((road, costs.drop.get(&road)?)))
 }
 
@@ -75,10 +107,11 @@ pub(crate) fn demand(workload: &Workload, costs: &Costs, road: Road) -> Option<D
     let cost = costs.of(workload.work, road)?;
     let cores = |ns: f64, rate: f64| rate * ns / 1e9 / workload.busy;
     let rate = units(workload);
-    let attack = shield(costs).map_or(0.0, |(_, cost)| cores(cost.ns, workload.attack_pps));
+    let attack =
+        shield(workload, costs, road).map_or(0.0, |(_, cost)| cores(cost.ns, workload.attack_pps));
     let kernel_bytes = match workload.work {
         Work::Connections => {
-            workload.connections as f64 * costs.established.bytes
+            workload.connections as f64 * socket(workload, costs).bytes
                 + workload.time_wait as f64 * costs.time_wait.bytes
         }
         Work::Answer => 0.0,
@@ -87,25 +120,36 @@ pub(crate) fn demand(workload: &Workload, costs: &Costs, road: Road) -> Option<D
     let state_bytes = workload.connections as f64 * workload.state_bytes as f64;
     let machine = &workload.machine;
     let bandwidth = workload.bandwidth_bits();
-    let asks = [
-        (
-            Limit::Cores,
-            (cores(cost.ns, rate) + attack) / (f64::from(machine.cores) * workload.share),
-        ),
-        (Limit::Memory, (kernel_bytes + state_bytes) / (machine.memory_bytes as f64 * MEMORY)),
-        (Limit::Bandwidth, bandwidth / (machine.link_bits as f64 * LINK)),
-    ];
-    let most = asks.into_iter().max_by(|(_, a), (_, b)| a.total_cmp(b));
-    let (limit, most) = most.unwrap_or((Limit::Cores, 1.0));
+    let own = cores(cost.ns, rate);
+    let asked = Asked {
+        cores: (own + attack) / (f64::from(machine.cores) * workload.share),
+        memory: (kernel_bytes + state_bytes) / (machine.memory_bytes as f64 * MEMORY),
+        bandwidth: bandwidth / (machine.link_bits as f64 * LINK),
+    };
+    let (limit, most) = asked.most();
     Some(Demand {
-        cores: cores(cost.ns, rate),
+        cores: own,
         softirq_cores: cores(cost.softirq_ns, rate),
         attack_cores: attack,
         kernel_bytes,
         state_bytes,
         bandwidth_bits: bandwidth,
+        asked,
         // A rate that is met exactly needs no machine more for what floating point adds.
         machines: ((most - 1e-9).ceil() as u64).max(1),
         limit,
     })
+}
+
+impl Asked {
+    /// The most, and what asks for it.
+    fn most(&self) -> (Limit, f64) {
+        let mut most = (Limit::Cores, self.cores);
+        for (limit, asks) in [(Limit::Memory, self.memory), (Limit::Bandwidth, self.bandwidth)] {
+            if asks > most.1 {
+                most = (limit, asks);
+            }
+        }
+        most
+    }
 }

@@ -20,10 +20,10 @@ mod demand;
 mod tests;
 mod workload;
 
-pub use answer::{Answer, Line, RoadSize, size};
+pub use answer::{Answer, Line, RoadSize, Unit, size};
 pub use changes::Change;
-pub use costs::{BytesCost, Costs, NsCost, Road};
-pub use demand::{Demand, Limit};
+pub use costs::{BytesCost, Costs, NsCost, Road, SPREAD};
+pub use demand::{Asked, DEFAULT_PORTS, Demand, Limit};
 pub use workload::{Machine, Work, Workload};
 
 /// Why there is no answer.

@@ -10,6 +10,19 @@ const AROUND: u32 = 14 + 4 + 8 + 12;
 /// The shortest frame on the wire, with preamble and gap.
 const SHORTEST: u32 = 64 + 8 + 12;
 
+/// Beyond these nothing is a plan: a second's packets, connections, bytes of each.
+const MOST_RATE: f64 = 1e12;
+const MOST_NUMBER: u64 = 1_000_000_000_000;
+const MOST_STATE: u64 = 1 << 30;
+/// All of them together.
+const MOST_BYTES: f64 = 1e18;
+/// Of a machine that packets may take, of a core that may be busy.
+const LEAST_PART: f64 = 0.01;
+/// Nor is a machine.
+const MOST_CORES: u32 = 65_536;
+const MOST_MEMORY: u64 = 1 << 50;
+const MOST_LINK: u64 = 100_000_000_000_000;
+
 /// What is done with packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -49,8 +62,8 @@ pub struct Machine {
 pub struct Workload {
     /// What is done with it.
     pub work: Work,
-    /// Packets a second that come in; of connections: beyond what their messages make.
-    pub packets_pps: f64,
+    /// Packets a second that come in; of connections: beyond what their messages make. None: those of requests and messages alone.
+    pub packets_pps: Option<f64>,
     /// Bytes of a packet from its IP header on.
     pub packet_bytes: u32,
     /// Requests a second beyond the messages of connections.
@@ -65,6 +78,8 @@ pub struct Workload {
     pub time_wait: u64,
     /// Addresses and ports that connections are made to; none: they are accepted here.
     pub destinations: Option<u64>,
+    /// Local ports, the first and the last, that such connections may have: `net.ipv4.ip_local_port_range`.
+    pub ports: (u16, u16),
     /// Packets a second of an attack, to be survived beside the rest.
     pub attack_pps: f64,
     /// Of what machines.
@@ -81,13 +96,23 @@ impl Workload {
         self.requests_per_s + self.connections as f64 * self.messages_per_hour / 3600.0
     }
 
+    /// Packets a second that were given, or none.
+    pub fn packets(&self) -> f64 {
+        self.packets_pps.unwrap_or(0.0)
+    }
+
+    /// Local ports that there are.
+    pub fn ports(&self) -> u64 {
+        u64::from(self.ports.1.saturating_sub(self.ports.0)) + 1
+    }
+
     /// Packets a second that come in, the attack's left out. A message is one in each direction (its
     /// acknowledgement rides on the answer).
     pub fn packets_in_pps(&self) -> f64 {
         match self.work {
-            Work::Connections => self.packets_pps + self.messages_per_s(),
-            Work::Answer => self.packets_pps.max(self.messages_per_s()),
-            Work::Forward => self.packets_pps,
+            Work::Connections => self.packets() + self.messages_per_s(),
+            Work::Answer => self.packets().max(self.messages_per_s()),
+            Work::Forward => self.packets(),
         }
     }
 
@@ -103,10 +128,28 @@ impl Workload {
     /// What contradicts what, and what to give instead.
     pub fn validate(&self) -> Result<(), Error> {
         let wrong = |what: String, remedy| Err(Error::Workload { what, remedy });
-        let rates =
-            [self.packets_pps, self.requests_per_s, self.messages_per_hour, self.attack_pps];
-        if rates.iter().any(|rate| !rate.is_finite() || *rate < 0.0 || *rate > 1e13) {
-            return wrong("a rate is out of range".to_owned(), "0 to 10T is possible");
+        let rates = [self.packets(), self.requests_per_s, self.messages_per_hour, self.attack_pps];
+        if let Some(rate) = rates.iter().find(|rate| !(0.0..=MOST_RATE).contains(*rate)) {
+            return wrong(format!("a rate of {rate} is out of range"), "0 to 1T is possible");
+        }
+        if self.packets_in_pps() > MOST_RATE {
+            return wrong(
+                format!("{:.0} packets a second are out of range", self.packets_in_pps()),
+                "1T is the most; give fewer --connections or --messages-per-hour",
+            );
+        }
+        let numbers = [self.connections, self.time_wait, self.destinations.unwrap_or(1)];
+        if let Some(number) = numbers.iter().find(|number| **number > MOST_NUMBER) {
+            return wrong(
+                format!("{number} connections, or destinations, are out of range"),
+                "0 to 1T is possible",
+            );
+        }
+        if self.state_bytes > MOST_STATE {
+            return wrong(
+                format!("{} bytes of state for each connection are out of range", self.state_bytes),
+                "1GiB is the most",
+            );
         }
         if !(20..=65_535).contains(&self.packet_bytes) {
             return wrong(
@@ -114,12 +157,18 @@ impl Workload {
                 "20 to 65535 is possible, counted from the IP header",
             );
         }
-        let part = |part: f64| part > 0.0 && part <= 1.0;
-        if !part(self.share) || !part(self.busy) {
+        if self.connections as f64 * self.state_bytes as f64 > MOST_BYTES {
             return wrong(
-                "share and busy are parts of one".to_owned(),
-                "more than 0 and at most 1 is possible",
+                format!(
+                    "{} connections with {} bytes of state each are more memory than there is",
+                    self.connections, self.state_bytes
+                ),
+                "give fewer --connections or less --state",
             );
+        }
+        let part = |part: f64| (LEAST_PART..=1.0).contains(&part);
+        if !part(self.share) || !part(self.busy) {
+            return wrong("share and busy are parts of one".to_owned(), "0.01 to 1 is possible");
         }
         if self.machine.cores == 0
             || self.machine.memory_bytes < 1 << 28
@@ -128,6 +177,20 @@ impl Workload {
             return wrong(
                 "no such machine".to_owned(),
                 "it has 1 core, 256MiB and 1Mbit/s at least",
+            );
+        }
+        let Machine { cores, memory_bytes, link_bits } = self.machine;
+        if cores > MOST_CORES || memory_bytes > MOST_MEMORY || link_bits > MOST_LINK {
+            return wrong(
+                "no such machine".to_owned(),
+                "it has 65536 cores, 1024TiB and 100Tbit/s at most",
+            );
+        }
+        let (first, last) = self.ports;
+        if first == 0 || first > last {
+            return wrong(
+                format!("no ports from {first} to {last}"),
+                "write the first and the last: --port-range 32768-60999",
             );
         }
         self.contradictions()
@@ -164,8 +227,7 @@ impl Workload {
             );
         }
         if self.work == Work::Answer
-            && self.packets_pps > 0.0
-            && self.packets_pps < self.messages_per_s()
+            && self.packets_pps.is_some_and(|packets| packets < self.messages_per_s())
         {
             return wrong(
                 "fewer packets than requests, and a request is a packet",

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 
 /// What each has to itself, unless there is one for all.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cpus {
+pub(crate) struct Cpus {
     /// The first: load, and the kernel's half of reception, which runs where packets are sent.
     pub load: usize,
     /// The last: what is measured.
@@ -19,7 +19,7 @@ pub(super) struct Cpus {
 
 impl Cpus {
     /// Of those that this process may use.
-    pub(super) fn here() -> Result<Self> {
+    pub(crate) fn here() -> Result<Self> {
         let allowed = sched_getaffinity(None).map_err(|e| Error::Settle(e.into()))?;
         let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
         let load = all.next().unwrap_or(0);
@@ -28,7 +28,7 @@ impl Cpus {
 }
 
 /// The calling thread stays on this processor.
-pub(super) fn pin(cpu: usize) -> Result<()> {
+pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);
     sched_setaffinity(None, &set).map_err(|e| Error::Settle(e.into()))

@@ -5,7 +5,7 @@
 //! of the rounds count.
 
 mod case;
-mod cpu;
+pub(crate) mod cpu;
 mod load;
 mod loops;
 mod report;
@@ -129,7 +129,7 @@ impl Bench {
             Err(error) => {
                 for &name in cases.iter().filter(|case| case.needs_testpmd()) {
                     let reason = format!("no peer to measure beside: {error}");
-                    progress(&format!("{name}: SKIPPED: {reason}"));
+                    progress(&format!("{name}: Ringway alone: {reason}"));
                     self.report.skipped.push(NotRun { name, reason });
                 }
             }

@@ -4,7 +4,7 @@ mod bypass;
 mod clock;
 mod copies;
 mod cost;
-mod receive;
+pub(crate) mod receive;
 mod report;
 mod rules;
 mod site;

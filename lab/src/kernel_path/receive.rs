@@ -26,14 +26,14 @@ const BUSY_US: i32 = 50;
 
 /// What a receiver did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     pub packets: u64,
     /// System calls.
     pub calls: u64,
 }
 
 /// Makes a socket ready for a style.
-pub(super) fn prepare(style: Style, socket: &UdpSocket) -> io::Result<()> {
+pub(crate) fn prepare(style: Style, socket: &UdpSocket) -> io::Result<()> {
     sockopt::set_socket_recv_buffer_size_force(socket, BUFFER)?;
     match style {
         Style::Epoll | Style::Spin => socket.set_nonblocking(true),
@@ -47,7 +47,7 @@ pub(super) fn prepare(style: Style, socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Receives until told to stop.
-pub(super) fn receive(style: Style, socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
+pub(crate) fn receive(style: Style, socket: &UdpSocket, stop: &AtomicBool) -> io::Result<Tally> {
     match style {
         Style::Epoll => by_epoll(socket, stop, false),
         Style::Recvmmsg => by_recvmmsg(socket, stop),

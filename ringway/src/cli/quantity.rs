@@ -38,11 +38,21 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         ("TB", 1_000_000_000_000),
         ("B", 1),
     ];
-    let wrong = || "write a whole number and its unit: 500kB, 64MiB, 1GB, 2TiB".to_owned();
+    let wrong = || "write a number and its unit: 500kB, 64MiB, 1.5GB, 2TiB".to_owned();
     let found = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
     let (number, unit) = found.ok_or_else(wrong)?;
-    let number: u64 = number.trim_end().parse().map_err(|_| wrong())?;
-    number.checked_mul(*unit).filter(|bytes| *bytes > 0).ok_or_else(wrong)
+    let number = number.trim_end();
+    let bytes = match number.parse::<u64>() {
+        Ok(whole) => whole.checked_mul(*unit),
+        // Of bytes there are no parts.
+        Err(_) => number
+            .parse::<f64>()
+            .ok()
+            .map(|part| part * *unit as f64)
+            .filter(|bytes| (1.0..9e15).contains(bytes) && bytes.fract() == 0.0)
+            .map(|bytes| bytes as u64),
+    };
+    bytes.filter(|bytes| *bytes > 0).ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -54,7 +64,11 @@ mod tests {
         assert_eq!(bytes("64MiB"), Ok(64 << 20));
         assert_eq!(bytes("100 MB"), Ok(100_000_000));
         assert_eq!(bytes("2TiB"), Ok(2 << 40));
-        for wrong in ["", "5", "MB", "0B", "-1kB", "1.5GB", "99999999999GiB"] {
+        assert_eq!(bytes("1.5GB"), Ok(1_500_000_000));
+        assert_eq!(bytes("0.5KiB"), Ok(512));
+        for wrong in
+            ["", "5", "MB", "0B", "-1kB", "1.5B", "nanB", "infGB", "99999999999GiB", "1e300TB"]
+        {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
     }
