@@ -139,7 +139,7 @@ impl Figures {
         let bytes = |state: State, side: Side| {
             let row = report.states.iter().find(|row| row.state == state && row.side == side)?;
             let middle = row.bytes_per_socket as f64;
-            Some(Figure { middle, apart: middle * row.spread_percent / 100.0 })
+            Some(Figure { middle, apart: middle * row.spread_percent.unwrap_or(0.0) / 100.0 })
         };
         self.established = bytes(State::Idle, Side::Server);
         self.connected = bytes(State::Idle, Side::Client);
