@@ -116,7 +116,7 @@ pub struct PortStatistics {
     pub kernel_rx_dropped_packets: Option<u64>,
     /// Descriptors that the kernel refused in FILL.
     pub kernel_rx_invalid_descs: Option<u64>,
-    /// Descriptors that the kernel refused in TX.
+    /// Descriptors that the kernel refused in TX; of a packet socket, frames that its device refused: they count as transmitted, too.
     pub kernel_tx_invalid_descs: Option<u64>,
     /// Packets that the kernel dropped since RX was full.
     pub kernel_rx_ring_full_packets: Option<u64>,

@@ -249,6 +249,34 @@ fn packets_longer_than_the_mtu() {
     }
 }
 
+/// A frame that the device never takes keeps back none behind it, and is counted.
+#[test]
+fn frames_that_the_far_end_refuses() {
+    if !root_or_skip("frames_that_the_far_end_refuses") {
+        return;
+    }
+    let ours = Namespace::new("ours").unwrap();
+    let quiet = ["-w", "net.ipv6.conf.default.disable_ipv6=1"];
+    assert!(ours.command("sysctl").args(quiet).output().unwrap().status.success());
+    veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+    ours.ip("link set eth1 mtu 1000").unwrap();
+    let arrives = engine(&ours, &["af_packet:eth1"], Sink::default);
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("in.pcap");
+    std::fs::write(&file, capture(&[60, 1514, 60, 1400, 1300, 60])).unwrap();
+    let from = format!("pcap:{}:", file.display());
+    let sends = engine(&ours, &[&from, "af_packet:eth0"], || L2fwd::new(Macs::AsIs));
+    wait_until("those that fit", SOON, || {
+        arrives.status().0.workers[0].packets.received_packets == 3
+    })
+    .unwrap();
+    let status = ends(sends).status;
+    let port = &status.ports[1].statistics;
+    let counts = (port.transmitted_packets, port.kernel_tx_invalid_descs);
+    assert_eq!(counts, (6, Some(3)), "{status}");
+    assert_eq!(ends(arrives).status.packets.received_packets, 3);
+}
+
 /// A capture of packets of these lengths (draft-ietf-opsawg-pcap).
 fn capture(lens: &[usize]) -> Vec<u8> {
     let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0];

@@ -167,7 +167,7 @@ static PORTS: [OfPort; 13] = [
     ),
     of_port(
         "ringway_engine_tx_invalid_descs_total",
-        "Descriptors that the kernel refused in TX.",
+        "Descriptors that the kernel refused in TX; of af_packet, frames that the device refused.",
         |p| p.kernel_tx_invalid_descs,
     ),
     of_port(

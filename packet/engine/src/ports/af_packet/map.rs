@@ -47,6 +47,8 @@ pub(super) struct Map {
     at: usize,
     /// The next TX frame.
     frame: usize,
+    /// TX frames before it that may not have been sent yet.
+    queued: usize,
 }
 
 /// A packet in the RX ring.
@@ -85,7 +87,7 @@ impl Map {
         let base = unsafe { mmap(ptr::null_mut(), len, access, flags, socket.as_fd(), 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let blocks = blocks as usize;
-        Ok(Self { base, len, blocks, block: 0, packets: 0, at: 0, frame: 0 })
+        Ok(Self { base, len, blocks, block: 0, packets: 0, at: 0, frame: 0, queued: 0 })
     }
 
     /// Hands the next packet that has arrived to `take`; none where there is none.
@@ -132,7 +134,7 @@ impl Map {
 
     /// Puts a packet into the TX ring; false where that is full. It is no longer than [`LONGEST`].
     pub(super) fn send<'a>(&mut self, segments: impl Iterator<Item = &'a [u8]>) -> bool {
-        let frame = self.blocks * BLOCK + self.frame * FRAME;
+        let frame = self.tx_frame(self.frame);
         let status = frame + offset_of!(tpacket3_hdr, tp_status);
         if self.status(status).load(Acquire) != AVAILABLE {
             return false;
@@ -150,7 +152,31 @@ impl Map {
         self.write(frame + offset_of!(tpacket3_hdr, tp_len), len as u32);
         self.status(status).store(SEND_REQUEST, Release);
         self.frame = (self.frame + 1) % FRAMES;
+        self.queued = (self.queued + 1).min(FRAMES);
         true
+    }
+
+    /// The TX frame that the kernel sends next.
+    pub(super) fn head(&mut self) -> Option<usize> {
+        while self.queued > 0 {
+            let frame = (self.frame + FRAMES - self.queued) % FRAMES;
+            let status = self.tx_frame(frame) + offset_of!(tpacket3_hdr, tp_status);
+            if self.status(status).load(Acquire) == SEND_REQUEST {
+                return Some(frame);
+            }
+            self.queued -= 1;
+        }
+        None
+    }
+
+    /// Has the kernel skip a frame that waits to be sent, when it is called next: a negative length is of no packet
+    /// (tpacket_parse_header, net/packet/af_packet.c), and with PACKET_LOSS it goes on behind it.
+    pub(super) fn give_up(&self, frame: usize) {
+        self.write(self.tx_frame(frame) + offset_of!(tpacket3_hdr, tp_len), u32::MAX);
+    }
+
+    fn tx_frame(&self, frame: usize) -> usize {
+        self.blocks * BLOCK + frame * FRAME
     }
 
     fn block_status(&self) -> usize {

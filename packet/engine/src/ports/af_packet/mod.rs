@@ -9,6 +9,7 @@ mod socket;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
 
 use ringway_wire::Mac;
 use ringway_xsk::{Batch, MAX_FRAMES, Packet, Pool};
@@ -18,6 +19,12 @@ use self::map::{Arrived, Map};
 use self::socket::Socket;
 use super::pcap::too_long;
 use crate::port::{Port, PortError, PortStatistics};
+
+/// How long a device may refuse a frame: its queue, or the far end's, may be full. What it refuses for longer, it refuses for good: a
+/// veth whose far end has a smaller MTU does, and the kernel would try that frame, and none behind it, for ever.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// How long all of them may take at the end.
+const LAST_PATIENCE: Duration = Duration::from_millis(200);
 
 /// What is wanted of a packet socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +48,8 @@ pub struct AfPacket {
     mtu: usize,
     /// The longest packet that can come in.
     longest: usize,
+    /// The frame of the TX ring that the device refuses, and since when.
+    refused: Option<(usize, Instant)>,
     statistics: PortStatistics,
 }
 
@@ -81,7 +90,38 @@ impl AfPacket {
         }
         let (pool, statistics) = (pool.clone(), PortStatistics::default());
         let (mac, mtu) = (Mac(mac.0), link.mtu as usize);
-        Ok(Self { name, socket, map, pool, mac, mtu, longest, statistics })
+        Ok(Self { name, socket, map, pool, mac, mtu, longest, refused: None, statistics })
+    }
+
+    /// Has the kernel send what is in the TX ring.
+    fn kick(&mut self) -> io::Result<()> {
+        while !self.socket.send()? {
+            let Some(head) = self.map.head() else { break };
+            match self.refused {
+                Some((frame, since)) if frame == head => {
+                    if since.elapsed() < PATIENCE {
+                        return Ok(());
+                    }
+                    self.map.give_up(head);
+                    *self.statistics.kernel_tx_invalid_descs.get_or_insert(0) += 1;
+                }
+                _ => {
+                    self.refused = Some((head, Instant::now()));
+                    return Ok(());
+                }
+            }
+        }
+        self.refused = None;
+        Ok(())
+    }
+}
+
+impl Drop for AfPacket {
+    fn drop(&mut self) {
+        let began = Instant::now();
+        while self.refused.is_some() && began.elapsed() < LAST_PATIENCE && self.kick().is_ok() {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -161,9 +201,8 @@ impl Port for AfPacket {
         self.statistics.unsendable_packets += (before - batch.len()) as u64;
         let sent = batch.iter().take_while(|packet| self.map.send(packet.segments())).count();
         self.statistics.tx_full_packets += (batch.len() - sent) as u64;
-        if sent > 0 || !batch.is_empty() {
-            let kicked =
-                self.socket.send().map_err(|source| failed(&self.name, ("sending", source)));
+        if sent > 0 || !batch.is_empty() || self.refused.is_some() {
+            let kicked = self.kick().map_err(|source| failed(&self.name, ("sending", source)));
             let mut left = 0;
             // Copied: the frames are free.
             batch.retain(|_| {

@@ -64,11 +64,12 @@ impl Socket {
         sockopt::socket_error(&self.0)?.map_err(io::Error::from)
     }
 
-    /// Has the kernel send what is in the TX ring. What it cannot now, it can later.
-    pub(super) fn send(&self) -> io::Result<()> {
+    /// Has the kernel send what is in the TX ring, as far as it can now. False: the device did not take the frame at the head.
+    pub(super) fn send(&self) -> io::Result<bool> {
         use rustix::io::Errno;
         match rustix::net::send(&self.0, &[], rustix::net::SendFlags::DONTWAIT) {
-            Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(()),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+            Err(Errno::NOBUFS) => Ok(false),
             Err(error) => Err(error.into()),
         }
     }
