@@ -132,7 +132,7 @@ fn marked() -> Vec<Pid> {
 }
 
 const MILLION: [&str; 5] = ["million", "--connections", "20000", "--rate", "2000"];
-const MEMORY: [&str; 5] = ["tcp-memory", "--connections", "500", "--rounds", "50"];
+const MEMORY: [&str; 5] = ["tcp-memory", "--connections", "500", "--rounds", "100"];
 
 fn killed(arguments: &[&str], says: &str) -> Result<()> {
     let before = settings();
@@ -169,7 +169,7 @@ fn killed_with_its_guard() -> Result<()> {
     }
     bench.kill()?;
     let few =
-        ["bench", "tcp-memory", "--connections", "50", "--rounds", "1", "--only", "time-wait"];
+        ["bench", "tcp-memory", "--connections", "100", "--rounds", "1", "--only", "time-wait"];
     let ran = Command::new(binary()?).args(few).output()?;
     ensure!(ran.status.success(), "{ran:?}");
     bench.wait_until_gone()?;
