@@ -2,13 +2,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Finding, Report, State};
+use crate::{Check, Finding, Origin, Report, State};
 
 /// As much of an earlier run's JSON as is compared.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Earlier {
     /// Its schema.
     pub schema: String,
+    /// Where it looked.
+    #[serde(flatten)]
+    pub origin: Origin,
     /// What it found.
     pub findings: Vec<Finding>,
 }
@@ -33,11 +36,13 @@ pub struct Changes {
     pub still: Vec<Named>,
     /// Were there; whether they are cannot be told now.
     pub unknown: Vec<Named>,
+    /// Were there; nobody asked this time.
+    pub not_asked: Vec<Named>,
 }
 
 impl Changes {
     /// Between an earlier run and this one. What was told together with another finding was, or is, there all the same.
-    pub fn between(earlier: &[Finding], now: &Report) -> Self {
+    pub fn between(earlier: &[Finding], now: &Report, asked: &[&Check]) -> Self {
         let mut changes = Self::default();
         for was in earlier.iter().filter(|finding| finding.severity > State::Unknown) {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
@@ -45,6 +50,7 @@ impl Changes {
             let whole = || same_check().all(|finding| finding.severity != State::Unknown);
             let folded = now.symptoms().any(|finding| finding.also.contains(&words(was)));
             let to = match is.map(|finding| finding.severity) {
+                _ if asked.iter().all(|check| check.name != was.check) => &mut changes.not_asked,
                 None if folded => &mut changes.still,
                 Some(State::Unknown) => &mut changes.unknown,
                 Some(State::Ok) => &mut changes.fixed,
@@ -90,8 +96,13 @@ mod tests {
         let (bad, well) = (Machine::healthy().put(cookies, "0"), Machine::healthy());
         let names = |named: &[Named]| named.iter().map(|one| one.check.clone()).collect::<Vec<_>>();
         let between = |was: &Machine, now: &Machine| {
-            Changes::between(&was.report(rules::ALL).findings, &now.report(rules::ALL))
+            let asked: Vec<&Check> = rules::ALL.iter().collect();
+            Changes::between(&was.report(rules::ALL).findings, &now.report(rules::ALL), &asked)
         };
+        let only = [rules::find("listen-overflows").unwrap()];
+        let found = bad.report(rules::ALL).findings;
+        let changes = Changes::between(&found, &bad.report(only), &only);
+        assert_eq!(names(&changes.not_asked), ["tcp-syncookies"]);
         let changes = between(&bad, &well);
         assert_eq!(names(&changes.fixed), ["tcp-syncookies"]);
         assert!(changes.new.is_empty() && changes.still.is_empty() && changes.unknown.is_empty());

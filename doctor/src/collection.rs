@@ -36,6 +36,9 @@ pub enum Error {
     /// It is an archive of something else.
     #[error("it is no collection: {0}; make one: `ringway doctor --collect FILE.tar`")]
     Foreign(String),
+    /// It is one, compressed.
+    #[error("it is compressed: unpack it first, with gunzip, unxz or unzstd")]
+    Compressed,
     /// It is too large to be one.
     #[error("it holds more than {0} bytes: no collection is as large")]
     Large(u64),
@@ -85,7 +88,16 @@ impl Collection {
     }
 
     /// Reads an archive.
-    pub fn read(from: impl Read) -> Result<Self, Error> {
+    pub fn read(mut from: impl Read) -> Result<Self, Error> {
+        let mut begin = Vec::new();
+        let read = from.by_ref().take(4).read_to_end(&mut begin);
+        read.map_err(|error| Error::Damaged(shown(&error.to_string())))?;
+        // gzip (RFC 1952), xz, zstd (RFC 8878).
+        let compressed: [&[u8]; 3] = [b"\x1f\x8b", b"\xfd7zX", b"\x28\xb5\x2f\xfd"];
+        if compressed.iter().any(|magic| begin.starts_with(magic)) {
+            return Err(Error::Compressed);
+        }
+        let from = begin.as_slice().chain(from);
         // What names of files and other headers cost is bounded, too.
         let mut archive = tar::Archive::new(from.take(MOST + FILE_MOST));
         let damaged = |error: io::Error| Error::Damaged(shown(&error.to_string()));
@@ -147,7 +159,10 @@ impl Collection {
 
 /// What is quoted from an archive may be anything.
 fn shown(text: &str) -> String {
-    text.chars().take_while(|c| !c.is_control()).take(80).collect()
+    text.chars()
+        .take_while(|c| !c.is_control() && *c != char::REPLACEMENT_CHARACTER)
+        .take(80)
+        .collect()
 }
 
 fn append(archive: &mut tar::Builder<impl Write>, path: &str, text: &str) -> io::Result<()> {
@@ -187,6 +202,7 @@ mod tests {
             assert!(said.contains("damaged"), "{blocks}: {said}");
         }
         assert!(said(b"hello, this is no archive at all").contains("damaged"));
+        assert!(said(b"\x1f\x8b\x08\x00 and so on").contains("gunzip"));
         assert!(said(&[]).contains("no collection"));
         let mut other = tar::Builder::new(Vec::new());
         append(&mut other, "letter.txt", "hello").unwrap();

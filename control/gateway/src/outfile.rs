@@ -1,7 +1,7 @@
 //! Files that commands write for their user: captures, bundles.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -20,18 +20,33 @@ pub fn create(path: &Path, overwrite: bool) -> Result<File, Error> {
         true => options.create(true).truncate(true),
         false => options.create_new(true),
     };
-    options.open(path).map_err(|error| {
-        let path = path.display();
-        let (why, fix) = match error.kind() {
-            ErrorKind::AlreadyExists => (
-                "it is there already".to_owned(),
-                "choose another name, or replace it: --overwrite",
-            ),
-            ErrorKind::NotFound => (error.to_string(), "make its directory first"),
-            _ => (error.to_string(), "choose a place that can be written; -: standard output"),
-        };
-        Error::failed(format!("{path} cannot be made: {why}"), fix)
-    })
+    options.open(path).map_err(|error| refused(path, &error))
+}
+
+/// Says at once what [`create`] would refuse later: before somebody waits for what is to be written.
+///
+/// # Errors
+/// There is such a file, or no directory for it.
+pub fn check(path: &Path, overwrite: bool) -> Result<(), Error> {
+    let there = fs::metadata(path).is_ok_and(|about| about.is_file());
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match directory.is_some_and(|directory| !directory.exists()) {
+        true => Err(refused(path, &ErrorKind::NotFound.into())),
+        false if there && !overwrite => Err(refused(path, &ErrorKind::AlreadyExists.into())),
+        false => Ok(()),
+    }
+}
+
+fn refused(path: &Path, error: &io::Error) -> Error {
+    let path = path.display();
+    let (why, fix) = match error.kind() {
+        ErrorKind::AlreadyExists => {
+            ("it is there already".to_owned(), "choose another name, or replace it: --overwrite")
+        }
+        ErrorKind::NotFound => (error.to_string(), "make its directory first"),
+        _ => (error.to_string(), "choose a place that can be written"),
+    };
+    Error::failed(format!("{path} cannot be made: {why}"), fix)
 }
 
 #[cfg(test)]
@@ -50,6 +65,8 @@ mod tests {
         let refused = create(&path, false).expect_err("there").to_string();
         assert!(refused.contains("--overwrite") && refused.contains("capture.pcapng"), "{refused}");
         assert_eq!(fs::read(&path).expect("read"), b"evidence");
+        assert_eq!(check(&path, false).expect_err("there").to_string(), refused);
+        check(&path, true).expect("may be replaced");
         create(&path, true).expect("replaced");
         assert_eq!(fs::read(&path).expect("read"), b"");
     }
@@ -64,6 +81,8 @@ mod tests {
         ] {
             let refused = create(&path, false).expect_err(words).to_string();
             assert!(refused.contains("cannot be made") && refused.contains(words), "{refused}");
+            let early = check(&path, false).err().map(|error| error.to_string());
+            assert!(early.is_none_or(|early| early.contains(words)));
         }
     }
 }

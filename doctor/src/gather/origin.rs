@@ -17,7 +17,7 @@ const ORIGIN: &str = "/tools/origin.json";
 const NAMES: &str = "/run/netns";
 
 /// Where and when. What an older version collected does not tell the time.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// What `uname -n` says.
     pub host: Option<String>,
@@ -45,6 +45,31 @@ impl Namespace {
             Some(name) => format!("ip netns exec {name}"),
             None => "nsenter --target PID --net".into(),
         }
+    }
+}
+
+impl Origin {
+    /// This machine, and the network namespace of the calling thread.
+    pub fn here() -> Self {
+        let word = |name: &str| {
+            let text = fs::read_to_string(Path::new("/proc/sys/kernel").join(name)).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let (host, kernel) = (word("hostname"), word("osrelease"));
+        Self { host, kernel, collected: None, namespace: namespace() }
+    }
+
+    /// Whether it may be the same place, at another time. A namespace that was made anew under its name is the same.
+    pub fn is_where(&self, other: &Self) -> bool {
+        let hosts = self.host.as_ref().zip(other.host.as_ref());
+        let same = match (&self.namespace, &other.namespace) {
+            (Some(one), Some(another)) => match (&one.name, &another.name) {
+                (Some(one), Some(another)) => one == another,
+                _ => one.id == another.id,
+            },
+            (one, another) => one.is_some() == another.is_some(),
+        };
+        same && hosts.is_none_or(|(one, another)| one == another)
     }
 }
 

@@ -35,41 +35,44 @@ fn look(facts: &Facts) -> Looked {
             grown.push((place, by));
         }
     }
-    let mut found = vec![by_counters(facts, after.counted.len(), grown)];
+    let counted = grown.iter().fold(0_u64, |sum, (_, by)| sum.saturating_add(*by));
+    let mut found = vec![by_counters(facts, after.counted.len(), counted, grown)];
     if !after.uncounted.is_empty() {
-        let all = uncounted(facts, &after.uncounted);
+        let all = uncounted(facts, &after.uncounted, counted);
         found.push(all.unwrap_or_else(|why| Outcome::unknown("rules without a counter", why)));
     }
     Ok(found)
 }
 
-fn by_counters(facts: &Facts, rules: usize, mut grown: Vec<(&Place, u64)>) -> Outcome {
-    if grown.is_empty() {
+fn by_counters(facts: &Facts, rules: usize, sum: u64, mut grown: Vec<(&Place, u64)>) -> Outcome {
+    let Some((most, _)) = grown.iter().max_by_key(|(_, by)| *by) else {
         return Outcome::ok(MACHINE, format!("{rules} rules that drop count nothing"));
-    }
+    };
+    let advice = format!(
+        "right if these are the packets it is there for; if not, take the rule away: nft delete rule {} handle {}",
+        most.chain, most.handle
+    );
     grown.sort_by_key(|(_, by)| std::cmp::Reverse(*by));
-    let sum = grown.iter().fold(0_u64, |sum, (_, by)| sum.saturating_add(*by));
     let said = format!(
-        "{} rules of nftables dropped or rejected {sum} packets in {:.0} s",
+        "{} of the rules of nftables dropped or rejected {sum} packets in {:.0} s",
         grown.len(),
         facts.seconds
     );
     let mut outcome = Outcome::info(MACHINE, said);
     for (place, by) in grown.iter().take(NAMED) {
-        let Place { chain, handle, verdict } = place;
-        outcome =
-            outcome.counted(format!("nft -a list chain {chain}, handle {handle}, {verdict}"), by);
+        let Place { chain, handle, verdict, comment } = place;
+        let rule = format!("nft -a list chain {chain}, handle {handle}, {verdict}{comment}");
+        outcome = outcome.counted(rule, by);
     }
-    outcome.advice(
-        "right if these are the packets it is there for; if not, take the rule away: nft delete rule FAMILY TABLE CHAIN \
-         handle NUMBER",
-    )
+    outcome.advice(advice)
 }
 
 /// Rules without a counter give themselves away by what IP received and nobody got.
-fn uncounted(facts: &Facts, places: &[String]) -> Result<Outcome, Unknown> {
+fn uncounted(facts: &Facts, places: &[String], counted: u64) -> Result<Outcome, Unknown> {
     const SUBJECT: &str = "rules without a counter";
     let [received, lost] = lost_in_ip(facts)?;
+    // Some of these may be of other hooks: then too little is told, and never too much.
+    let lost = lost.saturating_sub(counted);
     let shown = places.iter().take(NAMED).cloned().collect::<Vec<_>>().join("; ");
     // That none is lost by IP says nothing of other hooks: of output, of a bridge, of a device.
     if lost < FEW || lost * 100 < received {
@@ -122,6 +125,8 @@ struct Place {
     chain: String,
     handle: u64,
     verdict: &'static str,
+    /// As the rule has it, behind a comma.
+    comment: String,
 }
 
 #[derive(Debug, Default)]
@@ -146,7 +151,9 @@ impl Verdicts {
                 continue;
             };
             let handle = rule["handle"].as_u64().unwrap_or(0);
-            let place = |verdict| Place { chain: named(rule, "chain"), handle, verdict };
+            let comment = rule["comment"].as_str();
+            let comment = comment.map_or_else(String::new, |said| format!(", {said:?}"));
+            let place = |verdict| Place { chain: named(rule, "chain"), handle, verdict, comment };
             match (verdict(&expression[at]), packets(&expression[..at])) {
                 (Some(verdict), Some(packets)) => {
                     found.counted.insert(place(verdict), packets);
@@ -210,6 +217,19 @@ mod tests {
         let silent = machine(&bare, &bare);
         let lost = |n| silent.clone().counts("Ip", "InReceives", n);
         assert!(lost(30).outcomes(&CHECK)[1].found.contains("30 of 30 packets"));
+        // What a rule's counter tells of did not go nowhere.
+        let both = |n| {
+            let rules = json!({"nftables": [
+                {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 7, "expr": drop(n), "comment": "web"}},
+                {"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 8, "expr": bare}},
+            ]});
+            rules.to_string()
+        };
+        let both = Machine::healthy().put(RULES, &both(0)).then(RULES, &both(3810));
+        let both = both.counts("Ip", "InReceives", 4030).counts("Ip", "InDelivers", 200);
+        let found = both.outcomes(&CHECK);
+        assert!(found[1].state == State::Unknown, "{:?}", found[1]);
+        assert!(found[0].evidence[0].source.contains("drop, \"web\""), "{:?}", found[0]);
         let told = lost(30).counts("Ip", "InDelivers", 10).counts("IpExt", "InNoRoutes", 15);
         let accept = |n| json!([counter(n), {"accept": null}]);
         table(

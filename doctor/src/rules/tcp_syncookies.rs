@@ -20,7 +20,7 @@ const KEY: &str = "net/ipv4/tcp_syncookies";
 fn look(facts: &Facts) -> Looked {
     let cookies = facts.sysctl(KEY)?;
     if cookies == 0 {
-        let said = "a full SYN queue refuses clients: SYN cookies are off";
+        let said = "a full SYN queue would refuse clients: SYN cookies are off";
         let seen = Outcome::warn(MACHINE, said).saw(format!("/proc/sys/{KEY}"), cookies);
         return seen.change(facts.set(KEY, 1)?).into();
     }

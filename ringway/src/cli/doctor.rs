@@ -12,8 +12,8 @@ use super::OutputArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Looks at the network namespace that it runs in, twice, since much shows in counters alone, and changes \
-    nothing. What cannot be read is unknown, never ok; as root more is known. Exit code 3 when something is crit: packets \
-    or connections are lost, or about to be.\n\nA collection holds, beside settings and counters, what \
+    nothing. What cannot be read is unknown, never ok; as root more is known. Exit code 3 when something is crit: a limit \
+    or a fault turns clients away, or is about to; what is merely lost or slower is warn.\n\nA collection holds, beside settings and counters, what \
     not everybody may see: addresses, neighbours, sockets, rules of nftables, mounts, names of processes, the kernel's command \
     line. --collect lists it. Read it before you send it.\n\nExamples:\n  ringway doctor\n  \
     ringway doctor --explain listen-overflows\n  ringway doctor --only listen-overflows,79 --interval 10\n  \
@@ -45,7 +45,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "FILE.tar")]
     pub from: Option<PathBuf>,
     /// Write the fixes as a shell script, and beside it FILE.undo; run nothing.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = script)]
     pub fix_script: Option<PathBuf>,
     /// Say what changed since an earlier run, of which this is the JSON.
     #[arg(long, value_name = "FILE.json")]
@@ -87,8 +87,21 @@ impl From<DoctorProfile> for Profile {
 }
 
 fn check(text: &str) -> Result<&'static Check, String> {
-    let unknown = || "no such check; `ringway doctor --explain all` lists them".to_owned();
+    let unknown = || {
+        let known: Vec<&str> = rules::ALL.iter().map(|check| check.name).collect();
+        let near = ringway_config::nearest(text, &known);
+        let near = near.map_or_else(String::new, |near| format!(": did you mean {near:?}?"));
+        format!("no such check{near}; `ringway doctor --explain all` lists them")
+    };
     rules::find(text).ok_or_else(unknown)
+}
+
+/// There are two files, and one standard output.
+fn script(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("name a file: the undo is written beside it".to_owned()),
+        name => Ok(name.into()),
+    }
 }
 
 fn interval(text: &str) -> Result<Duration, String> {

@@ -75,14 +75,27 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     }
     // What is wrong with it is said before anybody waits.
     let earlier = args.since.as_deref().map(earlier).transpose()?;
+    if let (Some(earlier), None) = (&earlier, &args.from) {
+        same_place(earlier, &Origin::here())?;
+    }
+    for path in files(args) {
+        outfile::check(&path, args.overwrite)?;
+    }
     let collection = collection(args)?;
     if let Some(path) = &args.collect {
         return collect(&collection, path, args);
     }
     let facts = Facts::new(&collection, args.profile.map(Profile::from));
-    let report = judge(asked(args), &facts);
+    let asked = asked(args);
+    let report = judge(asked.iter().copied(), &facts);
     let origin = facts.origin();
-    let changes = earlier.map(|earlier| Changes::between(&earlier.findings, &report));
+    let changes = match earlier {
+        Some(earlier) => {
+            same_place(&earlier, &origin)?;
+            Some(Changes::between(&earlier.findings, &report, &asked))
+        }
+        None => None,
+    };
     if let Some(path) = &args.fix_script {
         write_scripts(&report, &origin, path, args)?;
     }
@@ -122,6 +135,10 @@ fn say_how_long(args: &DoctorArgs) {
 
 fn read(path: &Path) -> anyhow::Result<Collection> {
     let shown = path.display();
+    if path.is_dir() {
+        let fix = "name the archive that --collect wrote";
+        return Err(Error::configuration(format!("{shown} is a directory"), fix).into());
+    }
     let file = File::open(path).map_err(|error| {
         Error::configuration(format!("{shown}: {error}"), "name a file that --collect wrote")
     })?;
@@ -219,15 +236,37 @@ fn earlier(path: &Path) -> anyhow::Result<Earlier> {
     Ok(earlier)
 }
 
+/// What was found elsewhere is not fixed because it is not found here.
+fn same_place(earlier: &Earlier, here: &Origin) -> anyhow::Result<()> {
+    if earlier.origin.is_where(here) {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!("the earlier run was of {}; this one is of {here}", earlier.origin),
+        "run it there; or look at both one after the other",
+    )
+    .into())
+}
+
+/// Files to be written.
+fn files(args: &DoctorArgs) -> impl Iterator<Item = PathBuf> {
+    let script = args.fix_script.iter().flat_map(|path| [undo_of(path), path.clone()]);
+    script.chain(args.collect.iter().cloned())
+}
+
+fn undo_of(script: &Path) -> PathBuf {
+    let mut undo = script.as_os_str().to_owned();
+    undo.push(".undo");
+    undo.into()
+}
+
 fn write_scripts(
     report: &Report,
     origin: &Origin,
     path: &Path,
     args: &DoctorArgs,
 ) -> anyhow::Result<()> {
-    let mut undo = path.as_os_str().to_owned();
-    undo.push(".undo");
-    let undo = PathBuf::from(undo);
+    let undo = undo_of(path);
     let scripts = scripts(report, origin);
     // The undo first: there is never a fix without.
     for (path, text) in [(undo.as_path(), &scripts.undo), (path, &scripts.fix)] {

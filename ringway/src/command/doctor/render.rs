@@ -107,6 +107,7 @@ fn since(changes: &Changes, colour: bool) -> String {
         ("new", &changes.new, Tone::Bad),
         ("still", &changes.still, Tone::Warn),
         ("unknown now", &changes.unknown, Tone::Dim),
+        ("not asked now", &changes.not_asked, Tone::Dim),
     ];
     let mut text = String::from("\nsince the earlier run:\n");
     for (name, found, tone) in groups {
