@@ -99,6 +99,16 @@ pub struct Change {
     pub undo: String,
 }
 
+impl Change {
+    /// What it sets: two that set the same stand in each other's way.
+    pub fn target(&self) -> &str {
+        match self.fix.strip_prefix("sysctl -w ").and_then(|rest| rest.split_once('=')) {
+            Some((key, _)) => key,
+            None => &self.fix,
+        }
+    }
+}
+
 /// What a rule says of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {

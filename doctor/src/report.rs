@@ -79,7 +79,7 @@ fn folded(findings: Vec<Finding>) -> Vec<Finding> {
                 && cause
                     .changes
                     .iter()
-                    .all(|change| one.changes.iter().any(|o| o.fix == change.fix))
+                    .all(|change| one.changes.iter().any(|o| o.target() == change.target()))
         };
         match kept.iter_mut().find(same) {
             Some(symptom) => {
@@ -202,6 +202,17 @@ mod tests {
         let full = small.counts("TcpExt", "ListenOverflows", 9);
         let also = vec!["far-below-default net/core/somaxconn".to_owned()];
         assert_eq!(names(&full), [("listen-overflows".into(), also)]);
+        // The symptom may ask for more.
+        let few = Machine::healthy().put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099");
+        let used =
+            few.edit("/netlink/sockets.json", |sockets: &mut ringway_host::sockets::Sockets| {
+                let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+                let one =
+                    ringway_host::sockets::Road { source, destination, port: 80, connections: 90 };
+                sockets.roads = vec![one];
+            });
+        let also = vec!["far-below-default net/ipv4/ip_local_port_range".to_owned()];
+        assert_eq!(names(&used), [("local-ports".into(), also)]);
         // What mends more than the symptom does stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
         assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));

@@ -24,11 +24,12 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     for finding in report.symptoms() {
         fix += &comment(finding);
         for change in &finding.changes {
-            // Two findings may want the same.
-            if !seen.contains(&&change.fix) {
-                seen.push(&change.fix);
-                fix += &format!("run {}\n", quoted(&change.fix));
+            // Two findings may be about the same setting: the worse one is the first.
+            if seen.contains(&change.target()) {
+                continue;
             }
+            seen.push(change.target());
+            fix += &format!("run {}\n", quoted(&change.fix));
             if !back.contains(&&change.undo) {
                 back.push(&change.undo);
             }

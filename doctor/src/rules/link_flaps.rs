@@ -1,5 +1,9 @@
 //! Links that come and go, and queues that hang.
 
+use std::collections::BTreeMap;
+
+use serde::de::IgnoredAny;
+
 use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// While nobody changed anything.
@@ -15,7 +19,7 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found =
+    let mut found =
         each(
             interfaces,
             |one| one.link.name.clone(),
@@ -43,7 +47,16 @@ fn look(facts: &Facts) -> Looked {
             .advice("cable, transceiver, the switch's port; then the card's firmware and driver"))
             },
         );
+    found.extend(gone(facts)?);
     Ok(found)
+}
+
+/// Interfaces that were there at the first look alone: of these no other rule says anything.
+fn gone(facts: &Facts) -> Result<Vec<Outcome>, Unknown> {
+    type Named = BTreeMap<String, IgnoredAny>;
+    let (before, after) = facts.pair::<Named>("/netlink/stats.json")?;
+    let gone = before.into_keys().filter(|name| !after.contains_key(name));
+    Ok(gone.map(|name| Outcome::info(name, "it went away while it was looked at")).collect())
 }
 
 #[cfg(test)]
@@ -58,6 +71,8 @@ mod tests {
             Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text)
         };
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
+        let gone = Machine::healthy().then("/netlink/stats.json", "{}");
+        assert!(gone.outcomes(&CHECK).iter().any(|one| one.found.contains("went away")));
         let rows = [
             (then("carrier_changes", "4"), State::Warn),
             (then("queues/tx-1/tx_timeout", "1"), State::Warn),

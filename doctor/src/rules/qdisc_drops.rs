@@ -39,13 +39,17 @@ fn look(facts: &Facts) -> Looked {
                     format!("{kind}: {drops} drops, {requeues} requeues"),
                 ));
             }
-            let outcome = Outcome::warn(
-                name,
-                format!("{kind} dropped {drops} packets, the driver refused {requeues} at first"),
-            )
+            let mut said = format!("{kind} dropped {drops} packets");
+            if requeues > 0 {
+                said += &format!(", and {requeues} waited since the driver had no room");
+            }
+            let outcome = Outcome::warn(name, said)
             .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
             .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
-            .advice("shape to what the road takes (cake, or tbf), or send less");
+            .advice(match kind {
+                "tbf" | "cake" | "htb" | "netem" => "more was sent than it is set to let through: raise its rate or its limit, or send less",
+                _ => "shape to what the road takes (cake, or tbf), or send less",
+            });
             if kind == "pfifo_fast" {
                 let set = |kind: &str| format!("tc qdisc replace dev {name} root {kind}");
                 return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));

@@ -37,9 +37,9 @@ fn look(facts: &Facts) -> Looked {
         }
         strict = true;
         outcome = outcome.saw(format!("/proc/sys/{key}"), 1);
-        // Filtered loosely, what has a route at all passes, by whichever interface it leads.
+        // Filtered loosely, what has a route at all passes, by whichever interface it leads. One's own is enough where "all" is less.
         let others = elsewhere(facts, &name)?;
-        if !others.is_empty() {
+        if !others.is_empty() && (name != ALL || ways.is_empty()) {
             outcome = outcome.change(facts.set(&key, 2)?);
             ways.extend(others);
         }
@@ -97,6 +97,8 @@ mod tests {
             network.routes.push(other);
         });
         assert_eq!(strict.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
+        let both = strict.clone().put("/proc/sys/net/ipv4/conf/all/rp_filter", "1");
+        assert_eq!(both.fixes(&CHECK), strict.fixes(&CHECK), "the others stay strict");
         // Nobody can be reached by another interface: loose is no better.
         let alone = strict.clone().network(|network| {
             network.routes.retain(|route| route.ifindex == Some(3));

@@ -223,7 +223,7 @@ mod tests {
         let document = include_str!("../../../docs/sizing.md");
         let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
         for (command, road, machines, kernel, cores) in [
-            ("ringway size --time-wait 30000 --destinations 1", Road::Kernel, 2, "15.2 MiB", 0.0),
+            ("ringway size --time-wait 30000 --destinations 1", Road::Kernel, 2, "15.3 MiB", 0.0),
             (
                 "ringway size --connections 6000 --messages-per-hour 3600 --destinations 1",
                 Road::Kernel,
@@ -235,7 +235,7 @@ mod tests {
                 "ringway size --connections 20k --messages-per-hour 3600 --destinations 1",
                 Road::Kernel,
                 2,
-                "78.4 MiB",
+                "78.2 MiB",
                 0.21,
             ),
             ("ringway size --work forward --packets 2M", Road::Kernel, 2, "0 B", 3.46),
@@ -243,7 +243,7 @@ mod tests {
                 "ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
                 Road::Kernel,
                 20,
-                "351.5 GiB",
+                "351.4 GiB",
                 1.72,
             ),
         ] {
