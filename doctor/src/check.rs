@@ -100,12 +100,9 @@ pub struct Change {
 }
 
 impl Change {
-    /// What it sets: two that set the same stand in each other's way.
-    pub fn target(&self) -> &str {
-        match self.fix.strip_prefix("sysctl -w ").and_then(|rest| rest.split_once('=')) {
-            Some((key, _)) => key,
-            None => &self.fix,
-        }
+    /// The setting that it writes, and the value; `None`: it is another kind of command.
+    pub fn sysctl(&self) -> Option<(&str, &str)> {
+        self.fix.contains("sysctl -w ").then(|| self.fix.split_once('=')).flatten()
     }
 }
 
@@ -124,6 +121,8 @@ pub struct Outcome {
     pub changes: Vec<Change>,
     /// What to do that is no command.
     pub advice: Option<String>,
+    /// The check that tells of the cause, where it finds that.
+    pub part_of: Option<&'static str>,
 }
 
 /// The subject of what is about no single thing.
@@ -134,7 +133,7 @@ impl Outcome {
     pub fn new(state: State, subject: impl Into<String>, found: impl Into<String>) -> Self {
         let (subject, found) = (subject.into(), found.into());
         let (evidence, changes, advice) = (Vec::new(), Vec::new(), None);
-        Self { subject, state, found, evidence, changes, advice }
+        Self { subject, state, found, evidence, changes, advice, part_of: None }
     }
 
     /// As it should be.
@@ -187,6 +186,12 @@ impl Outcome {
     /// Says what to do that is no command.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.advice = Some(advice.into());
+        self
+    }
+
+    /// Comes of what another check tells: where that finds it, this is told there.
+    pub fn part_of(mut self, check: &'static str) -> Self {
+        self.part_of = Some(check);
         self
     }
 }

@@ -1,5 +1,7 @@
 //! What all rules together say.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::check::{Change, Evidence, MACHINE};
@@ -33,6 +35,9 @@ pub struct Finding {
     /// Other checks that found the same cause, with their subjects: `far-below-default net/core/somaxconn`.
     #[serde(default)]
     pub also: Vec<String>,
+    /// The check that tells of the cause, where it finds that.
+    #[serde(skip)]
+    pub(crate) part_of: Option<&'static str>,
 }
 
 /// All of them, the worst first.
@@ -59,7 +64,27 @@ pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Check>, facts: &Facts) -> 
     let mut findings: Vec<Finding> =
         checks.into_iter().flat_map(|check| ask(check, facts)).collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    settle(&mut findings);
     Report { findings: folded(findings) }
+}
+
+/// Two that want the same setting changed want the same value: else the second fix would undo the first. The greater
+/// limit is enough for both; of equal ones the worse finding's.
+fn settle(findings: &mut [Finding]) {
+    let limit = |value: &str| value.trim_matches('"').rsplit(' ').next()?.parse::<i64>().ok();
+    let mut settled: BTreeMap<String, Change> = BTreeMap::new();
+    for change in findings.iter().flat_map(|finding| &finding.changes) {
+        let Some((key, value)) = change.sysctl() else { continue };
+        let held = settled.entry(key.to_owned()).or_insert_with(|| change.clone());
+        if limit(value) > held.sysctl().and_then(|(_, value)| limit(value)) {
+            *held = change.clone();
+        }
+    }
+    for change in findings.iter_mut().flat_map(|finding| &mut finding.changes) {
+        if let Some(one) = change.sysctl().and_then(|(key, _)| settled.get(key)) {
+            *change = one.clone();
+        }
+    }
 }
 
 /// Checks that see a cause, and others that see what comes of it: `None` is any.
@@ -79,7 +104,7 @@ fn folded(findings: Vec<Finding>) -> Vec<Finding> {
                 && cause
                     .changes
                     .iter()
-                    .all(|change| one.changes.iter().any(|o| o.target() == change.target()))
+                    .all(|change| one.changes.iter().any(|o| o.fix == change.fix))
         };
         match kept.iter_mut().find(same) {
             Some(symptom) => {
@@ -96,6 +121,9 @@ fn folded(findings: Vec<Finding>) -> Vec<Finding> {
 }
 
 fn sees(cause: &Finding, symptom: Option<&str>) -> bool {
+    if let Some(of) = cause.part_of {
+        return symptom.is_none_or(|symptom| symptom == of);
+    }
     SEES_THE_CAUSE.iter().any(|(check, of)| {
         *check == cause.check
             && symptom.is_none_or(|symptom| of.map_or(symptom != *check, |of| of == symptom))
@@ -135,6 +163,7 @@ fn finding(check: &Check, outcome: Outcome) -> Finding {
         changes,
         advice,
         also: Vec::new(),
+        part_of: outcome.part_of,
     }
 }
 
@@ -202,17 +231,6 @@ mod tests {
         let full = small.counts("TcpExt", "ListenOverflows", 9);
         let also = vec!["far-below-default net/core/somaxconn".to_owned()];
         assert_eq!(names(&full), [("listen-overflows".into(), also)]);
-        // The symptom may ask for more.
-        let few = Machine::healthy().put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099");
-        let used =
-            few.edit("/netlink/sockets.json", |sockets: &mut ringway_host::sockets::Sockets| {
-                let (source, destination) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-                let one =
-                    ringway_host::sockets::Road { source, destination, port: 80, connections: 90 };
-                sockets.roads = vec![one];
-            });
-        let also = vec!["far-below-default net/ipv4/ip_local_port_range".to_owned()];
-        assert_eq!(names(&used), [("local-ports".into(), also)]);
         // What mends more than the symptom does stays.
         let other = full.put("/proc/sys/net/ipv4/tcp_max_tw_buckets", "10");
         assert!(names(&other).contains(&(far, vec![])), "{:?}", names(&other));
@@ -223,6 +241,37 @@ mod tests {
         );
         let also = vec!["tcp-syncookies this machine".to_owned()];
         assert_eq!(names(&sent), [("syn-queue".into(), also)]);
+    }
+
+    /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
+    #[test]
+    fn two_that_set_the_same_set_it_alike() {
+        let road = ringway_host::sockets::Road {
+            source: [10, 0, 0, 1].into(),
+            destination: [10, 0, 0, 2].into(),
+            port: 80,
+            connections: 100,
+        };
+        let ports = Machine::healthy()
+            .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
+            .edit("/netlink/sockets.json", |all: &mut ringway_host::sockets::Sockets| {
+                all.roads = vec![road];
+            });
+        let report = ports.report(crate::rules::ALL);
+        let symptoms: Vec<_> = report.symptoms().collect();
+        assert_eq!(symptoms.len(), 1, "{symptoms:#?}");
+        assert_eq!(symptoms[0].also, ["far-below-default net/ipv4/ip_local_port_range"]);
+        let wanted = "sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\"";
+        assert_eq!(symptoms[0].changes[0].fix, wanted);
+        // Twice a very small limit is less than what the kernel starts with.
+        let queue = Machine::healthy()
+            .counts("TcpExt", "TCPReqQFullDrop", 9)
+            .put("/proc/sys/net/ipv4/tcp_max_syn_backlog", "16");
+        crate::testing::agree(&queue.report(crate::rules::ALL));
+        let receive = Machine::healthy()
+            .counts("Udp", "RcvbufErrors", 11)
+            .put("/proc/sys/net/core/rmem_max", "4096");
+        crate::testing::agree(&receive.report(crate::rules::ALL));
     }
 
     #[test]

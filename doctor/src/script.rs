@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::{Finding, Origin, Report};
+use crate::{Change, Finding, Origin, Report};
 
 /// Two scripts for sh.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +24,14 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     for finding in report.symptoms() {
         fix += &comment(finding);
         for change in &finding.changes {
-            // Two findings may be about the same setting: the worse one is the first.
-            if seen.contains(&change.target()) {
-                continue;
+            // Two findings may want the same. Of two that set the same the first, the worse, counts.
+            let sets = change.sysctl().map(|(key, _)| key);
+            let told =
+                |one: &&Change| one.fix == change.fix || sets.is_some_and(|key| is_set(one, key));
+            if !seen.iter().any(told) {
+                seen.push(change);
+                fix += &format!("run {}\n", quoted(&change.fix));
             }
-            seen.push(change.target());
-            fix += &format!("run {}\n", quoted(&change.fix));
             if !back.contains(&&change.undo) {
                 back.push(&change.undo);
             }
@@ -40,6 +42,10 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
     }
     let end = "exit $failed\n";
     Scripts { fix: fix + end, undo: undo + end, commands: seen.len() }
+}
+
+fn is_set(change: &Change, key: &str) -> bool {
+    change.sysctl().is_some_and(|(other, _)| other == key)
 }
 
 /// Goes on after a failure, and tells in the end.
@@ -126,6 +132,18 @@ mod tests {
             let sh = std::process::Command::new("sh").arg("-n").arg(file.path()).status();
             assert!(sh.unwrap().success());
         }
+    }
+
+    #[test]
+    fn of_two_that_set_the_same_the_first_counts() {
+        let mut report =
+            Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
+        let mut second = report.symptoms().next().unwrap().clone();
+        second.changes[0].fix = "sysctl -w net.core.somaxconn=17".into();
+        report.findings.push(second);
+        let scripts = scripts(&report, &Origin::default());
+        assert_eq!(scripts.commands, 1, "{}", scripts.fix);
+        assert!(scripts.fix.contains("=4096'") && !scripts.fix.contains("=17'"));
     }
 
     #[test]

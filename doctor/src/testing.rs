@@ -158,6 +158,7 @@ impl Machine {
 
     /// The commands that it proposes.
     pub fn fixes(&self, check: &Check) -> Vec<String> {
+        agree(&self.report(crate::rules::ALL));
         let outcomes = self.outcomes(check);
         outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
     }
@@ -175,5 +176,17 @@ pub fn table(check: &Check, rows: impl IntoIterator<Item = (Machine, State)>) {
     for (row, (machine, wanted)) in own.into_iter().chain(rows).enumerate() {
         let outcomes = machine.outcomes(check);
         assert_eq!(machine.worst(check), wanted, "row {row}: {outcomes:#?}");
+        agree(&machine.report(crate::rules::ALL));
+    }
+}
+
+/// No two findings set the same to different values.
+pub fn agree(report: &Report) {
+    let mut set = BTreeMap::new();
+    for finding in &report.findings {
+        for (key, value) in finding.changes.iter().filter_map(crate::Change::sysctl) {
+            let (by, first) = *set.entry(key).or_insert((&finding.check, value));
+            assert_eq!(value, first, "{key}: {} against {by}", finding.check);
+        }
     }
 }

@@ -84,8 +84,7 @@ static __always_inline bool is_here(const struct net_device *device)
 
 static __always_inline __u64 segments_of(const struct sk_buff *skb)
 {
-	const struct skb_shared_info *shared =
-		(const void *)((unsigned long)skb->head + skb->end);
+	const struct skb_shared_info *shared = (const void *)((unsigned long)skb->head + skb->end);
 	unsigned short segments = 0;
 
 	bpf_core_read(&segments, sizeof(segments), &shared->gso_segs);

@@ -29,6 +29,17 @@ impl Facts {
         Ok(self.network()?.interfaces.iter().filter(wanted).collect())
     }
 
+    /// Interfaces of the first look that the second does not have under this name.
+    pub fn gone(&self) -> Result<Vec<String>, Unknown> {
+        let (before, _): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
+            self.pair("/netlink/stats.json")?;
+        let network = self.network()?;
+        let wanted =
+            |name: &String| self.program.as_ref().is_none_or(|one| one.interfaces.contains(name));
+        let gone = |name: &String| network.interface(name).is_none() && wanted(name);
+        Ok(before.into_keys().filter(gone).collect())
+    }
+
     /// What ethtool said of an interface: `ethtool::<Rings>("eth0", "rings")`.
     pub fn ethtool<T: DeserializeOwned>(&self, name: &str, what: &str) -> Result<T, Unknown> {
         self.json(&format!("/ethtool/{name}/{what}.json"))

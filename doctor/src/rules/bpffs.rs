@@ -24,11 +24,18 @@ fn look(facts: &Facts) -> Looked {
         return Outcome::ok(MACHINE, "mounted").into();
     }
     let other = if mounts.is_empty() { "nowhere".into() } else { mounts.join(", ") };
-    Outcome::info(MACHINE, "not mounted there; `ringway run` mounts it")
-        .saw(format!("{path}, type bpf"), other)
-        .fix(format!("mount -t bpf bpf {AT}"), format!("umount {AT}"))
-        .advice("`ip netns exec` hides it: use nsenter --net=/run/netns/NAME instead")
-        .into()
+    let seen = Outcome::info(MACHINE, "not mounted there; `ringway run` mounts it")
+        .saw(format!("{path}, type bpf"), other);
+    // ip-netns(8): each `ip netns exec` has a mount namespace of its own, which ends with the command.
+    if let Some(name) = facts.origin().namespace.and_then(|namespace| namespace.name) {
+        return seen
+            .advice(format!(
+                "`ip netns exec` hides it, and what is mounted by it is gone when its command ends: run programs by \
+                 `nsenter --net=/run/netns/{name}` instead"
+            ))
+            .into();
+    }
+    seen.fix(format!("mount -t bpf bpf {AT}"), format!("umount {AT}")).into()
 }
 
 #[cfg(test)]
@@ -42,7 +49,15 @@ mod tests {
         let of = |text: &str| Machine::healthy().put("/proc/self/mountinfo", text);
         let elsewhere = of("42 27 0:39 / /run/bpf rw,relatime - bpf bpf rw");
         assert_eq!(elsewhere.undos(&CHECK), ["umount /sys/fs/bpf"]);
+        let named = serde_json::json!({
+            "collected": "2026-01-31T12:00:00Z",
+            "namespace": { "id": "net:[1]", "name": "blue" }
+        });
+        let named = elsewhere.clone().json("/tools/origin.json", named);
+        assert!(named.fixes(&CHECK).is_empty());
+        let advice = named.outcomes(&CHECK)[0].advice.clone().unwrap();
+        assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
-        table(&CHECK, [(elsewhere, State::Info), (none, State::Info)]);
+        table(&CHECK, [(elsewhere, State::Info), (named, State::Info), (none, State::Info)]);
     }
 }

@@ -1,9 +1,5 @@
 //! Links that come and go, and queues that hang.
 
-use std::collections::BTreeMap;
-
-use serde::de::IgnoredAny;
-
 use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// While nobody changed anything.
@@ -47,16 +43,15 @@ fn look(facts: &Facts) -> Looked {
             .advice("cable, transceiver, the switch's port; then the card's firmware and driver"))
             },
         );
-    found.extend(gone(facts)?);
+    let gone = |name: String| {
+        Outcome::info(&name, format!("{name} went away while it was looked at, or was renamed"))
+            .saw("ip -s link show, of the first look alone", &name)
+    };
+    match facts.gone() {
+        Ok(names) => found.extend(names.into_iter().map(gone)),
+        Err(why) => found.push(Outcome::unknown("interfaces that went away", why)),
+    }
     Ok(found)
-}
-
-/// Interfaces that were there at the first look alone: of these no other rule says anything.
-fn gone(facts: &Facts) -> Result<Vec<Outcome>, Unknown> {
-    type Named = BTreeMap<String, IgnoredAny>;
-    let (before, after) = facts.pair::<Named>("/netlink/stats.json")?;
-    let gone = before.into_keys().filter(|name| !after.contains_key(name));
-    Ok(gone.map(|name| Outcome::info(name, "it went away while it was looked at")).collect())
 }
 
 #[cfg(test)]
@@ -70,12 +65,14 @@ mod tests {
         let then = |key: &str, text: &str| {
             Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text)
         };
+        let vanished = Machine::healthy().both_stats("eth7", "eth0");
+        let said = vanished.outcomes(&CHECK).pop().unwrap();
+        assert!(said.subject == "eth7" && said.found.starts_with("eth7 went away"), "{said:?}");
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
-        let gone = Machine::healthy().then("/netlink/stats.json", "{}");
-        assert!(gone.outcomes(&CHECK).iter().any(|one| one.found.contains("went away")));
         let rows = [
             (then("carrier_changes", "4"), State::Warn),
             (then("queues/tx-1/tx_timeout", "1"), State::Warn),
+            (vanished, State::Info),
             (elsewhere, State::Unknown),
         ];
         table(&CHECK, rows);

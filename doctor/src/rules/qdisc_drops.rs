@@ -2,7 +2,7 @@
 
 use ringway_host::qdiscs::Qdisc;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 
 /// More was to be sent than the interface takes.
 pub const CHECK: Check = Check {
@@ -39,17 +39,10 @@ fn look(facts: &Facts) -> Looked {
                     format!("{kind}: {drops} drops, {requeues} requeues"),
                 ));
             }
-            let mut said = format!("{kind} dropped {drops} packets");
-            if requeues > 0 {
-                said += &format!(", and {requeues} waited since the driver had no room");
-            }
-            let outcome = Outcome::warn(name, said)
-            .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
-            .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
-            .advice(match kind {
-                "tbf" | "cake" | "htb" | "netem" => "more was sent than it is set to let through: raise its rate or its limit, or send less",
-                _ => "shape to what the road takes (cake, or tbf), or send less",
-            });
+            let outcome = Outcome::warn(name, said(kind, drops, requeues))
+                .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
+                .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
+                .advice(advice(kind));
             if kind == "pfifo_fast" {
                 let set = |kind: &str| format!("tc qdisc replace dev {name} root {kind}");
                 return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
@@ -58,6 +51,36 @@ fn look(facts: &Facts) -> Looked {
         },
     );
     Ok(found)
+}
+
+fn said(kind: &str, drops: u64, requeues: u64) -> String {
+    let mut said = Vec::new();
+    if drops > 0 {
+        said.push(format!("{kind} dropped {drops} packets"));
+    }
+    if requeues > 0 {
+        said.push(format!("the driver refused {requeues} packets at first"));
+    }
+    said.join(", ")
+}
+
+/// Those that hold packets back on purpose.
+const SHAPERS: [&str; 6] = ["tbf", "cake", "htb", "hfsc", "cbq", "netem"];
+
+fn advice(kind: &str) -> String {
+    if SHAPERS.contains(&kind) {
+        return format!(
+            "{kind} holds back by its own settings: raise its rate or its limit, or send less"
+        );
+    }
+    "shape to what the road takes (cake, or tbf), or send less".into()
+}
+
+/// What the disciplines of all interfaces dropped between the two looks.
+pub(super) fn dropped(facts: &Facts) -> Result<u64, Unknown> {
+    let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
+    let sum = |all: &[Qdisc]| all.iter().map(|one| u64::from(one.drops)).sum::<u64>();
+    Ok(sum(&after).saturating_sub(sum(&before)))
 }
 
 #[cfg(test)]
@@ -75,6 +98,18 @@ mod tests {
             })
         };
         assert_eq!(drops(11).undos(&CHECK), ["tc qdisc replace dev eth0 root pfifo_fast"]);
+        let of = |kind: &str| {
+            let kind = kind.to_owned();
+            let machine = drops(11).edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
+                all[0].kind = kind;
+            });
+            let outcomes = machine.outcomes(&CHECK);
+            let one = outcomes.into_iter().find(|one| one.state == State::Warn).unwrap();
+            assert!(!one.found.contains("refused"), "{}", one.found);
+            one.advice.unwrap()
+        };
+        assert!(of("pfifo_fast").contains("shape to") && !of("tbf").contains("shape to"));
+        assert!(of("tbf").contains("raise its rate"));
         table(&CHECK, [(drops(10), State::Ok), (drops(11), State::Warn)]);
     }
 }

@@ -1,7 +1,7 @@
 //! TCP segments that had to be sent again.
 
 use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::{Check, Facts, Looked, Outcome, Unknown};
 
 /// Somewhere on the road something is lost.
 pub const CHECK: Check = Check {
@@ -16,41 +16,43 @@ pub const CHECK: Check = Check {
 
 fn look(facts: &Facts) -> Looked {
     let again = facts.counter("Tcp", "RetransSegs")?;
-    // RFC 4022: without those that are sent again.
     let sent = facts.counter("Tcp", "OutSegs")?;
-    let all = sent.delta.saturating_add(again.delta);
-    let is_much = |some: u64| some >= 10 && some.saturating_mul(100) > all;
+    let syns = facts.counter("TcpExt", "TCPSynRetrans")?;
+    // net/ipv4/tcp_output.c: OutSegs leaves out what is sent again.
+    let all = sent.delta + again.delta;
     // Of a handful nothing follows.
-    if !is_much(again.delta) {
+    if again.delta < 10 || again.delta * 100 <= all {
         return Outcome::ok(MACHINE, format!("{} of {all} segments", again.delta)).into();
     }
-    let syns = facts.counter("TcpExt", "TCPSynRetrans").map_or(0, |counter| counter.delta);
-    let said = format!("{} of {all} segments were sent for the second time or later", again.delta);
-    let found = |state: fn(&'static str, String) -> Outcome, said| {
-        state(MACHINE, said)
+    let said = format!("{} of {all} segments were sent again", again.delta);
+    let seen = |said: String| {
+        Outcome::warn(MACHINE, said)
             .counted("/proc/net/snmp Tcp RetransSegs", again.delta)
-            .counted("/proc/net/snmp Tcp OutSegs, those not with it", sent.delta)
-            .counted("/proc/net/netstat TcpExt TCPSynRetrans", syns)
+            .counted("/proc/net/snmp Tcp OutSegs", sent.delta)
     };
-    if !is_much(again.delta.saturating_sub(syns)) {
-        let full =
-            facts.counter("TcpExt", "ListenOverflows").is_ok_and(|counter| counter.delta > 0);
-        if full {
-            let said =
-                format!("{said}, by SYNs that a full queue here did not take: listen-overflows");
-            return found(Outcome::ok, said).into();
-        }
-        return found(Outcome::warn, format!("{said}, {syns} of them SYNs that nobody answered"))
-            .advice(
-                "nobody listens there, a filter drops them, or the queue there is full: \
-                     `ss -tn state syn-sent` names the addresses",
-            )
-            .into();
+    if syns.delta * 2 > again.delta {
+        let said = format!("{said}, {} of them SYNs that nobody answered", syns.delta);
+        let seen = seen(said).counted("/proc/net/netstat TcpExt TCPSynRetrans", syns.delta);
+        return unanswered(facts, seen, syns.delta)?.into();
     }
-    found(Outcome::warn, said)
+    seen(said)
         .advice("`ss -ti` names the connections (retrans); if all of one interface, look at its counters, else at the \
                  road: `mtr -T ADDRESS`")
         .into()
+}
+
+/// Who listens drops a SYN when its accept queue is full; a client on this host repeats it.
+fn unanswered(facts: &Facts, seen: Outcome, syns: u64) -> Result<Outcome, Unknown> {
+    let overflows = facts.counter("TcpExt", "ListenOverflows")?;
+    if overflows.delta * 2 >= syns {
+        let seen = seen.counted("/proc/net/netstat TcpExt ListenOverflows", overflows.delta);
+        let advice = "accept queues of this host overflow as often: mend those first (check listen-overflows)";
+        return Ok(seen.advice(advice).part_of("listen-overflows"));
+    }
+    Ok(seen.advice(
+        "`ss -tno state syn-sent` names whom they are sent to: nobody is there, a firewall drops them, or the listener's \
+         queue is full (there: `ringway doctor --only listen-overflows`)",
+    ))
 }
 
 #[cfg(test)]
@@ -63,19 +65,29 @@ mod tests {
     fn one_in_a_hundred() {
         let again = |by| Machine::healthy().counts("Tcp", "RetransSegs", by);
         // 100 000 are sent on a healthy machine.
-        let syns = |by| again(2000).counts("TcpExt", "TCPSynRetrans", by);
-        assert!(syns(1999).outcomes(&CHECK)[0].found.contains("1999 of them SYNs"));
-        assert!(!syns(500).outcomes(&CHECK)[0].found.contains("SYNs"));
-        // Another rule tells of these.
-        let here = syns(1999).counts("TcpExt", "ListenOverflows", 9);
-        table(
-            &CHECK,
-            [
-                (again(1010), State::Ok),
-                (again(1011), State::Warn),
-                (syns(1999), State::Warn),
-                (here, State::Ok),
-            ],
-        );
+        table(&CHECK, [(again(1010), State::Ok), (again(1011), State::Warn)]);
+    }
+
+    #[test]
+    fn connections_that_nobody_answers() {
+        let machine = |syns| {
+            let machine = Machine::healthy().counts("Tcp", "RetransSegs", 2000);
+            machine.counts("TcpExt", "TCPSynRetrans", syns)
+        };
+        let said = |machine: &Machine| {
+            let one = machine.outcomes(&CHECK).remove(0);
+            format!("{} {}", one.found, one.advice.unwrap())
+        };
+        let (few, many) = (said(&machine(1000)), said(&machine(1001)));
+        assert!(few.contains("2000 of 102000") && few.contains("mtr"), "{few}");
+        assert!(many.contains("1001 of them SYNs") && !many.contains("mtr"), "{many}");
+        // One cause: a queue of this host.
+        let own = machine(2000).counts("TcpExt", "ListenOverflows", 1000);
+        let report = own.report(crate::rules::ALL);
+        let one: Vec<_> = report.symptoms().collect();
+        assert!(one.len() == 1 && one[0].check == "listen-overflows", "{one:#?}");
+        assert_eq!(one[0].also, ["retransmissions this machine"]);
+        let two = machine(2000).counts("TcpExt", "ListenOverflows", 999);
+        assert_eq!(two.report(crate::rules::ALL).symptoms().count(), 2);
     }
 }

@@ -29,17 +29,22 @@ fn look(facts: &Facts) -> Looked {
         .counted("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta);
     let names = facts.interfaces()?.into_iter().map(|one| one.link.name.clone());
     let (mut ways, mut strict) = (Vec::new(), false);
-    // The greater of an interface's own and that of "all" counts.
-    for name in names.chain([ALL.to_owned()]) {
+    let all = facts.sysctl(ALL).ok();
+    if all == Some(1) {
+        outcome = outcome.saw(format!("/proc/sys/{ALL}"), 1);
+    }
+    for name in names {
         let key = format!("net/ipv4/conf/{name}/rp_filter");
-        if facts.sysctl(&key) != Ok(1) {
+        let Ok(own) = facts.sysctl(&key) else { continue };
+        // The greater of an interface's own and that of "all" counts: 2 of its own is loose, whatever "all" says.
+        if all.map_or(own, |all| all.max(own)) != 1 {
             continue;
         }
         strict = true;
-        outcome = outcome.saw(format!("/proc/sys/{key}"), 1);
-        // Filtered loosely, what has a route at all passes, by whichever interface it leads. One's own is enough where "all" is less.
+        outcome = outcome.saw(format!("/proc/sys/{key}"), own);
+        // Filtered loosely, what has a route at all passes, by whichever interface it leads.
         let others = elsewhere(facts, &name)?;
-        if !others.is_empty() && (name != ALL || ways.is_empty()) {
+        if !others.is_empty() {
             outcome = outcome.change(facts.set(&key, 2)?);
             ways.extend(others);
         }
@@ -63,18 +68,17 @@ fn look(facts: &Facts) -> Looked {
     outcome.advice(format!("{advice}; {see}")).into()
 }
 
-const ALL: &str = "all";
+const ALL: &str = "net/ipv4/conf/all/rp_filter";
 const NAMED: usize = 3;
 
-/// Where routes lead by other interfaces than this; of `all` by any, where there are several.
+/// Where routes lead by other interfaces than this.
 fn elsewhere(facts: &Facts, name: &str) -> Result<Vec<String>, Unknown> {
     let network = facts.network()?;
     let own = network.interface(name).map(|one| one.link.ifindex);
-    let several = facts.interfaces()?.len() > 1;
     let leads_back = |route: &&Route| {
         route.destination.is_ipv4() && route.kind == RouteKind::Unicast && route.ifindex.is_some()
     };
-    let other = |route: &&Route| if name == ALL { several } else { route.ifindex != own };
+    let other = |route: &&Route| route.ifindex != own;
     let routes = network.routes.iter().filter(leads_back).filter(other);
     Ok(routes.map(|route| format!("{}/{}", route.destination, route.prefix)).collect())
 }
@@ -97,8 +101,18 @@ mod tests {
             network.routes.push(other);
         });
         assert_eq!(strict.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
-        let both = strict.clone().put("/proc/sys/net/ipv4/conf/all/rp_filter", "1");
-        assert_eq!(both.fixes(&CHECK), strict.fixes(&CHECK), "the others stay strict");
+        // The interface's own is enough, be it strict by itself or by all.
+        for own in ["0", "1"] {
+            let both = strict
+                .clone()
+                .put("/proc/sys/net/ipv4/conf/all/rp_filter", "1")
+                .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", own);
+            assert_eq!(both.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"], "{own}");
+            let undo = format!("sysctl -w net.ipv4.conf.veth0.rp_filter={own}");
+            assert_eq!(both.undos(&CHECK), [undo]);
+        }
+        let loosened = strict.clone().put("/proc/sys/net/ipv4/conf/all/rp_filter", "2");
+        assert!(loosened.fixes(&CHECK).is_empty());
         // Nobody can be reached by another interface: loose is no better.
         let alone = strict.clone().network(|network| {
             network.routes.retain(|route| route.ifindex == Some(3));
