@@ -412,7 +412,7 @@ fn nonsense_is_told_what_to_write() -> Result<()> {
         (&["-w", "/nonexistent/x"], 1, &["/nonexistent/x", "make its directory first"]),
         (&["-w", "-", "--follow"], 2, &["standard output is the pcapng file"]),
         (&["-s", "0"], 2, &["1..=16384"]),
-        (&["--size", "10"], 2, &["a whole number and its unit"]),
+        (&["--size", "10"], 2, &["and its unit: 500kB"]),
     ] {
         let ran = ringway(ns, &[&["capture", "--node", node], arguments].concat())?;
         ensure!(ran.code == code, "{arguments:?}: {ran:?}");
