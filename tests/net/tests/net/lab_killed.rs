@@ -132,7 +132,7 @@ fn marked() -> Vec<Pid> {
 }
 
 const MILLION: [&str; 5] = ["million", "--connections", "20000", "--rate", "2000"];
-const MEMORY: [&str; 5] = ["tcp-memory", "--connections", "500", "--rounds", "100"];
+const MEMORY: [&str; 5] = ["tcp-memory", "--connections", "500", "--rounds", "50"];
 
 fn killed(arguments: &[&str], says: &str) -> Result<()> {
     let before = settings();
