@@ -101,9 +101,10 @@ pub struct Answer {
 pub fn size(workload: &Workload, costs: &Costs) -> Result<Answer, Error> {
     workload.validate()?;
     let (road, why) = choose(workload, costs)?;
-    let roads = Road::ALL.map(|each| row(workload, costs, each, road, &why)).to_vec();
     let demand = demand(workload, costs, road)
         .ok_or_else(|| Error::Costs(format!("no cost of {}", road.name())))?;
+    let chosen = (road, demand.machines);
+    let roads = Road::ALL.map(|each| row(workload, costs, each, chosen, &why)).to_vec();
     let nic_queues = (per_machine(&demand).ceil() as u64).max(1);
     let machines = demand.machines + 1;
     Ok(Answer {
@@ -130,8 +131,8 @@ fn per_machine(demand: &Demand) -> f64 {
     (demand.cores + demand.attack_cores) / demand.machines as f64
 }
 
-/// The simplest road that one machine's share of cores is enough for, rather one that was measured here; if none is, the one of
-/// fewest machines.
+/// The simplest road for which the share of cores of the machines is enough that there are anyway, one at least; rather one that was
+/// measured here; if there is none, the one of fewest machines.
 pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String), Error> {
     let budget = f64::from(workload.machine.cores) * workload.share;
     let cores = |demand: &Demand| demand.cores + demand.attack_cores;
@@ -140,12 +141,17 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String
         .filter_map(|road| Some((road, demand(workload, costs, road)?)))
         .collect();
     let here = |road: Road| costs.of(workload.work, road).is_some_and(|cost| !cost.elsewhere);
-    let fits = |(_, demand): &&(Road, Demand)| cores(demand) <= budget;
+    let each = |demand: &Demand| cores(demand) / demand.asked.anyway() as f64;
+    let fits = |(_, demand): &&(Road, Demand)| each(demand) <= budget;
     let first = all.iter().filter(|(road, _)| here(*road)).find(fits);
     if let Some((road, demand)) = first.or_else(|| all.iter().find(fits)) {
+        let of = match demand.asked.anyway() {
+            1 => String::new(),
+            machines => format!(", {machines} of which there are anyway"),
+        };
         let why = format!(
-            "the simplest road on which packets take no more than {budget:.1} cores of a machine: {:.2}",
-            cores(demand)
+            "the simplest road on which packets take no more than {budget:.1} cores of a machine{of}: {:.2}",
+            each(demand)
         );
         return Ok((*road, why));
     }
@@ -166,7 +172,13 @@ pub(crate) fn choose(workload: &Workload, costs: &Costs) -> Result<(Road, String
     Ok((*road, why))
 }
 
-fn row(workload: &Workload, costs: &Costs, road: Road, chosen: Road, why: &str) -> RoadSize {
+fn row(
+    workload: &Workload,
+    costs: &Costs,
+    road: Road,
+    (chosen, machines): (Road, u64),
+    why: &str,
+) -> RoadSize {
     let demand = demand(workload, costs, road);
     let most = costs.of(workload.work, road).map(|cost| {
         f64::from(workload.machine.cores) * workload.share * workload.busy * 1e9 / cost.ns
@@ -176,6 +188,7 @@ fn row(workload: &Workload, costs: &Costs, road: Road, chosen: Road, why: &str) 
         _ if costs.of(workload.work, road).is_some_and(|cost| cost.elsewhere) => {
             "measured elsewhere: taken where no other is enough".to_owned()
         }
+        (Some(demand), Some(_)) if demand.machines > machines => "takes more machines".to_owned(),
         (Some(_), Some(_)) if road > chosen => {
             format!("{} is simpler and does", chosen.name())
         }
@@ -218,7 +231,7 @@ fn lines(
         value: demand.machines as f64,
         unit: Unit::Machines,
         how: machines(workload, demand),
-        from: "the most of the three".to_owned(),
+        from: "the most of them".to_owned(),
     });
     lines.push(Line {
         what: "NIC queues, each machine",
@@ -232,8 +245,11 @@ fn lines(
 
 fn machines(workload: &Workload, demand: &Demand) -> String {
     let (asked, machine) = (demand.asked, &workload.machine);
+    let ports = workload.destinations.map_or_else(String::new, |destinations| {
+        format!("; ports {:.3} of {} x {destinations}", asked.ports, workload.ports())
+    });
     format!(
-        "cores {:.3} of {} x {}; memory {:.3} of {} GiB x {}; link {:.3} of {} Gbit/s x {}",
+        "cores {:.3} of {} x {}; memory {:.3} of {} GiB x {}; link {:.3} of {} Gbit/s x {}{ports}",
         asked.cores,
         machine.cores,
         workload.share,
@@ -377,6 +393,13 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
                 .to_owned(),
         );
     }
+    if workload.work == Work::Forward && workload.connections > 0 && road <= Road::TunedKernel {
+        notes.push(
+            "memory is that of Ringway's flow table; nftables' NAT has conntrack's entries instead (nf_conntrack_max), which are larger \
+             and not measured here, as is its cost with many flows"
+                .to_owned(),
+        );
+    }
     notes.extend(enough_ports(workload, demand));
     if workload.work == Work::Connections && workload.connections / demand.machines >= 1024 {
         notes.push("a process has 1024 open files unless told otherwise: raise LimitNOFILE (nofile) and, beyond 1 048 576, fs.nr_open".to_owned());
@@ -410,8 +433,8 @@ fn enough_ports(workload: &Workload, demand: &Demand) -> Option<String> {
         false => String::new(),
     };
     Some(match part {
-        part if part > 1.0 => format!(
-            "{what}: connect() fails with EADDRNOTAVAIL. {wider}keep connections open, or use more addresses"
+        _ if demand.limit == Limit::Ports && demand.machines > 1 => format!(
+            "{what}; on fewer machines connect() fails with EADDRNOTAVAIL. {wider}more addresses, at either end, save machines as well"
         ),
         part if part > 0.8 => format!(
             "{what}: connect() searches for a free one and slows down (`ringway bench tcp-connect` shows by how much). \

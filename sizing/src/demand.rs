@@ -24,6 +24,8 @@ pub enum Limit {
     Memory,
     /// The link.
     Bandwidth,
+    /// Local ports of connections that are made from here.
+    Ports,
 }
 
 impl Limit {
@@ -33,6 +35,7 @@ impl Limit {
             Limit::Cores => "cores",
             Limit::Memory => "memory",
             Limit::Bandwidth => "bandwidth",
+            Limit::Ports => "ports",
         }
     }
 }
@@ -69,6 +72,8 @@ pub struct Asked {
     pub memory: f64,
     /// The link.
     pub bandwidth: f64,
+    /// Local ports; 0 where connections are accepted.
+    pub ports: f64,
 }
 
 /// Packets or messages a second that cost what the road says.
@@ -125,6 +130,10 @@ pub(crate) fn demand(workload: &Workload, costs: &Costs, road: Road) -> Option<D
         cores: (own + attack) / (f64::from(machine.cores) * workload.share),
         memory: (kernel_bytes + state_bytes) / (machine.memory_bytes as f64 * MEMORY),
         bandwidth: bandwidth / (machine.link_bits as f64 * LINK),
+        ports: workload.destinations.map_or(0.0, |destinations| {
+            let sockets = workload.connections as f64 + workload.time_wait as f64;
+            sockets / (workload.ports() as f64 * destinations.max(1) as f64)
+        }),
     };
     let (limit, most) = asked.most();
     Some(Demand {
@@ -135,17 +144,31 @@ pub(crate) fn demand(workload: &Workload, costs: &Costs, road: Road) -> Option<D
         state_bytes,
         bandwidth_bits: bandwidth,
         asked,
-        // A rate that is met exactly needs no machine more for what floating point adds.
-        machines: ((most - 1e-9).ceil() as u64).max(1),
+        machines: whole(most),
         limit,
     })
 }
 
+/// A rate that is met exactly needs no machine more for what floating point adds.
+fn whole(machines: f64) -> u64 {
+    ((machines - 1e-9).ceil() as u64).max(1)
+}
+
 impl Asked {
+    /// Machines that there are whatever packets cost.
+    pub(crate) fn anyway(&self) -> u64 {
+        whole(self.memory.max(self.bandwidth).max(self.ports))
+    }
+
     /// The most, and what asks for it.
     fn most(&self) -> (Limit, f64) {
         let mut most = (Limit::Cores, self.cores);
-        for (limit, asks) in [(Limit::Memory, self.memory), (Limit::Bandwidth, self.bandwidth)] {
+        let others = [
+            (Limit::Memory, self.memory),
+            (Limit::Bandwidth, self.bandwidth),
+            (Limit::Ports, self.ports),
+        ];
+        for (limit, asks) in others {
             if asks > most.1 {
                 most = (limit, asks);
             }

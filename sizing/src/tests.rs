@@ -169,8 +169,9 @@ fn each_machine_has_ports_of_its_own() {
         let line = answer.lines.into_iter().find(|line| line.unit == Unit::Ports).unwrap();
         (line.value, line.from, answer.notes.concat())
     };
+    // One has too few: two machines, half each.
     let (ports, from, notes) = used(|_| ());
-    assert_eq!((ports, from.contains("default")), (40_000.0, true));
+    assert_eq!((ports, from.contains("default")), (20_000.0, true));
     assert!(notes.contains("EADDRNOTAVAIL") && notes.contains("gives 64512"), "{notes}");
     // Two machines by memory: half each.
     let (ports, ..) = used(|w| (w.state_bytes, w.machine.memory_bytes) = (16 << 10, 1 << 29));
@@ -379,4 +380,32 @@ fn count() -> impl Strategy<Value = u64> {
 
 fn part() -> impl Strategy<Value = f64> {
     prop_oneof![8 => 0.01..1.0_f64, 1 => prop_oneof![Just(0.0), Just(f64::NAN), Just(1e-300)]]
+}
+
+#[test]
+fn machines_that_there_are_anyway_have_cores() {
+    // Eleven for the link: none of them has much to do.
+    let mut workload = Workload { packets_pps: Some(1e6), ..workload(Work::Answer) };
+    workload.packet_bytes = 9000;
+    let answer = size(&workload, &costs()).unwrap();
+    assert_eq!((answer.road, answer.demand.limit), (Road::Kernel, Limit::Bandwidth));
+    assert!(answer.why.contains("anyway"), "{}", answer.why);
+    // A road that takes more is not said to be enough.
+    workload = Workload {
+        packets_pps: Some(60e6),
+        machine: Machine { cores: 2, ..workload.machine },
+        ..workload
+    };
+    workload.packet_bytes = 50;
+    let answer = size(&workload, &costs()).unwrap();
+    let more =
+        answer.roads.iter().filter(|road| road.machines.is_some_and(|n| n > answer.machines));
+    assert!(
+        more.clone().count() > 0
+            && more
+                .clone()
+                .all(|road| road.why.contains("machines") || road.why.contains("elsewhere")),
+        "{:?}",
+        answer.roads
+    );
 }
