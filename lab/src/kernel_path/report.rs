@@ -75,6 +75,8 @@ pub struct Row {
     /// Milliseconds of samples that told user and system apart, of all rounds together: with few steps of
     /// [`Resolution::split_ns`] the two are a guess, their sum is not.
     pub sampled_ms: f64,
+    /// Milliseconds of softirqs that were counted, of all rounds together: few steps of [`Resolution::softirq_ns`] are a guess.
+    pub softirq_ms: f64,
     /// Of the three, in per cent: where the time went.
     pub went: Went,
     /// Context switches of the same thread.
@@ -157,6 +159,7 @@ impl Row {
             softirq_ns,
             others_percent,
             sampled_ms: spent.sampled_ns as f64 / 1e6,
+            softirq_ms: spent.softirq_ns as f64 / 1e6,
             went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: each(ran.spent.switches),
             system_calls: ran.calls.map(each),
@@ -219,6 +222,7 @@ impl Row {
             softirq_ns,
             others_percent: number(|r| Some(r.others_percent)),
             sampled_ms: rows.iter().map(|row| row.sampled_ms).sum(),
+            softirq_ms: rows.iter().map(|row| row.softirq_ms).sum(),
             went: Went::of(user_ns, system_ns, softirq_ns),
             context_switches: number(|r| Some(r.context_switches)),
             system_calls: middle(|r| r.system_calls),
@@ -259,7 +263,7 @@ impl Report {
                 ms(self.resolution.split_ns)
             ),
             format!(
-                "softirq: on all processors, in steps of {} ms in all. -: other processes had more than {OTHERS:.0} % of a processor, and it may be \
+                "softirq: on all processors, in steps of {} ms in all; ~: fewer than {FEW_SAMPLES}, a guess: measure longer. -: other processes had more than {OTHERS:.0} % of a processor, and it may be \
                  theirs.",
                 ms(self.resolution.softirq_ns)
             ),
@@ -300,7 +304,7 @@ impl Report {
         ] {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.group == group).collect();
             if !rows.is_empty() {
-                let bars: Vec<Bar> = rows.iter().map(|row| row.bar()).collect();
+                let bars: Vec<Bar> = rows.iter().map(|row| row.bar(self.resolution)).collect();
                 page.bars(title, "ns", "", &bars);
                 page.table(&HEADING, rows.iter().map(|row| row.in_cells(self.resolution).into()));
             }
@@ -346,7 +350,10 @@ impl Row {
             number(self.lost_percent, 2),
             number(self.user_ns, 0),
             number(self.system_ns, 0),
-            or_none(self.softirq_ns, 0),
+            match self.softirq_ns {
+                Some(ns) if self.softirq_is_a_guess(resolution) => format!("~{ns:.0}"),
+                known => or_none(known, 0),
+            },
             if guessed { format!("~{}", self.went) } else { self.went.to_string() },
             number(self.context_switches, 3),
             or_none(self.system_calls, 3),
@@ -354,10 +361,18 @@ impl Row {
         ]
     }
 
-    fn bar(&self) -> Bar {
+    fn softirq_is_a_guess(&self, resolution: Resolution) -> bool {
+        self.softirq_ms * 1e6 < FEW_SAMPLES * resolution.softirq_ns as f64
+    }
+
+    fn bar(&self, resolution: Resolution) -> Bar {
         let mut parts = vec![("user".into(), self.user_ns), ("system".into(), self.system_ns)];
         parts.extend(self.softirq_ns.map(|ns| ("softirq, all processors".into(), ns)));
-        let unknown = if self.softirq_ns.is_none() { ", softirq unknown" } else { "" };
+        let unknown = match self.softirq_ns {
+            None => ", softirq unknown",
+            Some(_) if self.softirq_is_a_guess(resolution) => ", softirq a guess",
+            Some(_) => "",
+        };
         Bar { label: format!("{}{unknown}", self.case), parts, mark: None }
     }
 }

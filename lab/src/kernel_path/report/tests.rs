@@ -71,8 +71,8 @@ fn softirqs_beside_others() {
     assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
     assert_eq!(busy.went.to_string(), "25/75/-");
     assert_eq!(
-        (quiet.bar().label, busy.bar().label),
-        ("epoll".into(), "epoll, softirq unknown".into())
+        (quiet.bar(FINE).label, busy.bar(FINE).label),
+        ("epoll, softirq a guess".into(), "epoll, softirq unknown".into())
     );
     assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
     assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
@@ -88,6 +88,12 @@ fn few_samples_are_a_guess() {
     let went = |row: &Row| row.in_cells(FINE)[7].clone();
     assert_eq!(went(&row(50_000_000)), "~90/10/0");
     assert_eq!(went(&medians(vec![row(50_000_000), row(50_000_000)])[0]), "90/10/0");
+    let softirq = |ms: u64| {
+        let spent = Spent { softirq_ns: ms * 1_000_000, ..Spent::default() };
+        let ran = Ran { units: 1_000_000, spent, ..Ran::default() };
+        Row::new(Group::Receive, "XDP drop".into(), &ran).in_cells(FINE)[6].clone()
+    };
+    assert_eq!((softirq(240), softirq(250)), ("~240".into(), "250".into()));
     assert_eq!(went(&Row::new(Group::Receive, "XDP drop".into(), &Ran::default())), "0/0/0");
 }
 
