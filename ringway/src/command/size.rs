@@ -1,8 +1,8 @@
 //! `ringway size`: which road, and how much of everything.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
@@ -88,10 +88,15 @@ fn calibrated(costs: &Costs, reference: &Costs) -> Table {
     table
 }
 
+/// Bytes of a file of costs; ours have some thousands.
+const LONGEST: u64 = 1 << 20;
+
 fn costs(file: Option<&Path>) -> anyhow::Result<Costs> {
     let Some(file) = file else { return Ok(Costs::reference()?) };
-    let text = fs::read_to_string(file)
-        .with_context(|| format!("cannot read the costs in {}", file.display()))?;
+    let mut text = String::new();
+    // A device may have no end.
+    let opened = File::open(file).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+    opened.with_context(|| format!("cannot read the costs in {}", file.display()))?;
     Ok(Costs::parse(&text).map_err(|error| not_costs(format!("{}: {error}", file.display())))?)
 }
 
@@ -300,6 +305,8 @@ mod tests {
         let refused = calibrate(&file, false).expect_err("there").to_string();
         assert!(refused.contains("costs.toml") && refused.contains("there already"), "{refused}");
         assert_eq!(fs::read_to_string(&file).expect("read"), "precious");
+        // Without an end, too.
+        assert!(costs(Some(Path::new("/dev/zero"))).is_err());
     }
 
     /// What the table shows is in the JSON, but for its prefixes.
