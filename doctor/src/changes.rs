@@ -111,15 +111,7 @@ mod tests {
         let blind = Machine::healthy().put(somaxconn, "16").remove(cookies);
         // Told by itself, or together with what comes of it, it is the same.
         let small = well.clone().put(somaxconn, "16");
-        let full = small.clone().counts("TcpExt", "ListenOverflows", 9).edit(
-            "/netlink/sockets.json",
-            |sockets: &mut ringway_host::sockets::Sockets| {
-                let address = [10, 0, 0, 1].into();
-                let (port, waiting, limit) = (80, 0, 16);
-                let one = ringway_host::sockets::Listener { address, port, waiting, limit };
-                sockets.listeners = vec![one];
-            },
-        );
+        let full = small.clone().counts("TcpExt", "ListenOverflows", 9).listener(16);
         let changes = between(&small, &full);
         assert_eq!(names(&changes.still), ["far-below-default"]);
         assert_eq!(names(&changes.new), ["listen-overflows"]);

@@ -213,15 +213,7 @@ mod tests {
 
     #[test]
     fn one_cause_is_one_finding() {
-        let small = Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").edit(
-            "/netlink/sockets.json",
-            |sockets: &mut ringway_host::sockets::Sockets| {
-                let address = [10, 0, 0, 1].into();
-                let (port, waiting, limit) = (80, 0, 16);
-                let one = ringway_host::sockets::Listener { address, port, waiting, limit };
-                sockets.listeners = vec![one];
-            },
-        );
+        let small = Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").listener(16);
         let names = |machine: &Machine| {
             let report = machine.report(crate::rules::ALL);
             report.symptoms().map(|one| (one.check.clone(), one.also.clone())).collect::<Vec<_>>()

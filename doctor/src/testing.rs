@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringway_host::Network;
+use ringway_host::sockets::{Listener, Sockets};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -110,6 +111,14 @@ impl Machine {
             sample.put(path, serde_json::to_string(&all).unwrap());
         }
         self
+    }
+
+    /// One socket that listens, with this backlog as it is in force.
+    pub fn listener(self, limit: u32) -> Self {
+        self.edit("/netlink/sockets.json", |sockets: &mut Sockets| {
+            let (address, port, waiting) = ([10, 0, 0, 1].into(), 80, 0);
+            sockets.listeners = vec![Listener { address, port, waiting, limit }];
+        })
     }
 
     /// Counts between the samples: `counts("TcpExt", "ListenOverflows", 7)`.
