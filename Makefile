@@ -1,5 +1,7 @@
 # Thin: every target is one command. `make help` lists them.
 CARGO := packaging/cargo
+# By the environment, so that no shell reads a path of the clone's.
+export RINGWAY_PEERS := $(CURDIR)/target/peers
 # Expanded only where used, so that packaging/bootstrap has provided a toolchain by then.
 TARGET = $(shell $(CARGO) -vV | sed -n 's/^host: //p')
 BINARY = target/$(TARGET)/release/ringway
@@ -11,21 +13,25 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
-	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) demo $(ARGS)
+	@packaging/as-root $(BINARY) demo $(ARGS)
 
 test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
 
-fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
-	@$(CARGO) build --quiet --workspace --bin ringway-fuzz
-	@packaging/as-root target/debug/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
+test-all: test ## And what takes longer: the package under a real systemd, all tables on all kernels
+	@packaging/test-systemd
+	@packaging/test-kernels
 
-test-kernels: ## Every program and packet table on Debian's stock kernels, in QEMU
+fuzz: bootstrap ## Mutated frames through the packet path: MINUTES=10, SEED=, EPISODE=
+	@$(CARGO) build --quiet --workspace --profile release-test --bin ringway-fuzz
+	@packaging/as-root target/release-test/ringway-fuzz --minutes $(MINUTES) $(SEED:%=--seed %) $(EPISODE:%=--episode %)
+
+test-kernels: ## Every program and packet table on four of Debian's kernels, in QEMU
 	@packaging/bootstrap --tests
 	@packaging/test-kernels
 
 bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
-	@RINGWAY_PEERS=$(CURDIR)/target/peers packaging/as-root $(BINARY) bench lb $(ARGS)
+	@packaging/as-root $(BINARY) bench lb $(ARGS)
 
 bootstrap: ## Check the machine and install what is missing
 	@packaging/bootstrap
@@ -33,10 +39,14 @@ bootstrap: ## Check the machine and install what is missing
 build: ## Debug build
 	@$(CARGO) build --workspace
 
-# No dynamic loader, and not position-independent either, so that ldd calls it what it is.
+# No dynamic loader, and not position-independent either, so that ldd calls it what it is. The MIR is
+# for packaging/check-mir, which asks for cargo's messages, too.
 release: ## The released binary: one statically linked file
-	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static" \
-		$(CARGO) build --release --target $(TARGET) -p ringway --features static-bpf
+	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --emit=mir" \
+		$(CARGO) build --release --target $(TARGET) -p ringway --features static-bpf $(MESSAGES)
+
+previous: # The release before this commit
+	@packaging/previous >/dev/null
 
 print-binary:
 	@echo $(BINARY)
@@ -49,12 +59,12 @@ fmt: ## Format Rust and C
 	@find packet lab -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
-	install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/ringway
-	install -D -m 644 packaging/ringway.service $(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service
-	install -D -m 644 packaging/ringway.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf
-	install -D -m 644 packaging/prometheus/ringway.rules.yml $(DESTDIR)$(PREFIX)/share/ringway/prometheus/ringway.rules.yml
-	install -D -m 644 packaging/grafana/ringway.json $(DESTDIR)$(PREFIX)/share/ringway/grafana/ringway.json
-	install -d -m 755 $(DESTDIR)/etc/ringway
+	install -D -m 755 $(BINARY) "$(DESTDIR)$(PREFIX)/bin/ringway"
+	install -D -m 644 packaging/ringway.service "$(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service"
+	install -D -m 644 packaging/ringway.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf"
+	install -D -m 644 packaging/prometheus/ringway.rules.yml "$(DESTDIR)$(PREFIX)/share/ringway/prometheus/ringway.rules.yml"
+	install -D -m 644 packaging/grafana/ringway.json "$(DESTDIR)$(PREFIX)/share/ringway/grafana/ringway.json"
+	install -d -m 755 "$(DESTDIR)/etc/ringway"
 
 deb: bootstrap release ## Debian package, checksums and bill of materials under target/deb
 	@packaging/deb $(BINARY) $(TARGET) target/deb
@@ -62,4 +72,4 @@ deb: bootstrap release ## Debian package, checksums and bill of materials under 
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test fuzz test-kernels bench bootstrap build release print-binary lint fmt install deb clean
+.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary lint fmt install deb clean

@@ -74,6 +74,9 @@ pub struct Offloads {
     pub tx_checksum: bool,
     /// The device verifies checksums on reception.
     pub rx_checksum: bool,
+    /// Frames may lie in several pieces; without it there is neither GSO nor TSO.
+    #[serde(default)]
+    pub scatter_gather: bool,
     /// TCP segmentation by the device.
     pub tso: bool,
     /// Generic segmentation offload.
@@ -214,6 +217,7 @@ impl Ethtool {
         Ok(Offloads {
             tx_checksum: self.optional(interface, Offload::TxChecksum.commands().0)? != 0,
             rx_checksum: self.optional(interface, Offload::RxChecksum.commands().0)? != 0,
+            scatter_gather: self.optional(interface, Offload::ScatterGather.commands().0)? != 0,
             tso: self.optional(interface, Offload::Tso.commands().0)? != 0,
             gso: self.optional(interface, Offload::Gso.commands().0)? != 0,
             gro: self.optional(interface, Offload::Gro.commands().0)? != 0,

@@ -4,6 +4,7 @@
 //! Read by the tools that everybody has, `nft` and `iptables-save`; what they cannot be asked is an error.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::process::Command;
 
@@ -95,7 +96,8 @@ fn run(tool: &str, arguments: &[&str]) -> Ran {
             let said = String::from_utf8_lossy(&output.stderr);
             Ran::Failed(format!("{tool}: {}", said.lines().next().unwrap_or("no answer")))
         }
-        Err(_) => Ran::Missing,
+        Err(error) if error.kind() == ErrorKind::NotFound => Ran::Missing,
+        Err(error) => Ran::Failed(format!("{tool}: {error}")),
     }
 }
 

@@ -41,7 +41,7 @@ pub use host::{Host, NETWORK};
 pub use mac::{Mac, ParseMacError};
 pub use monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
-pub use socket::{bind_late, set_mark};
+pub use socket::{bind_late, report_errors, set_mark};
 pub use source::{Files, Source};
 pub use tap::Tap;
 pub use who_has::who_has;

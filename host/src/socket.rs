@@ -16,6 +16,15 @@ pub fn bind_late(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::SOL_IP, IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Lets send(2) of a datagram socket fail where a queue of this machine's drops the packet (IP_RECVERR, see ip(7));
+/// receiving fails with what ICMP says of the far end.
+pub fn report_errors(socket: impl AsFd, v6: bool) -> io::Result<()> {
+    match v6 {
+        false => set(socket, libc::SOL_IP, libc::IP_RECVERR, 1),
+        true => set(socket, libc::SOL_IPV6, libc::IPV6_RECVERR, 1),
+    }
+}
+
 fn set(socket: impl AsFd, level: libc::c_int, name: libc::c_int, value: u32) -> io::Result<()> {
     // SAFETY: an open socket, and a value that outlives the call and is as long as said.
     let ret = unsafe {

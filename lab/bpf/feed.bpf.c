@@ -46,6 +46,15 @@ static __always_inline __be16 port_of(__u32 flow)
 	return bpf_htons(1024 + (flow & 0xff) * 251);
 }
 
+/* A checksum with more words under it: all it covers is 0 there in `frame`. */
+static __always_inline __u16 csum_with(__u16 check, __be32 address, __be16 port)
+{
+	__u32 sum = (__u16)~check + (address & 0xffff) + (address >> 16) + port;
+
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~((sum & 0xffff) + (sum >> 16));
+}
+
 /* The frame anew, in its full length. NULL: impossible, for the verifier. */
 static __always_inline void *fresh(struct xdp_md *ctx, const int words)
 {
@@ -80,7 +89,9 @@ int feed_v4(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	flow = next_flow();
 	ip->saddr = bpf_htonl(10u << 24 | flow >> 8);
+	ip->check = csum_with(ip->check, ip->saddr, 0);
 	tcp->source = port_of(flow);
+	tcp->check = csum_with(tcp->check, ip->saddr, tcp->source);
 	bpf_tail_call(ctx, &fed, 0);
 	return XDP_ABORTED;
 }
@@ -98,6 +109,7 @@ int feed_v6(struct xdp_md *ctx)
 	flow = next_flow();
 	ip->saddr.in6_u.u6_addr32[3] = bpf_htonl(flow >> 8);
 	tcp->source = port_of(flow);
+	tcp->check = csum_with(tcp->check, ip->saddr.in6_u.u6_addr32[3], tcp->source);
 	bpf_tail_call(ctx, &fed, 0);
 	return XDP_ABORTED;
 }

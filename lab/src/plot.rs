@@ -19,8 +19,9 @@ const COLOURS: [&str; 16] = [
 ];
 const STYLE: &str = "body{font:15px/1.45 system-ui,sans-serif;max-width:900px;margin:2em auto;padding:0 1em;\
     color:#222;background:#fff}.wide{overflow-x:auto}table{border-collapse:collapse;\
-    margin:1em 0;font-size:13px}td,th{padding:.25em .6em;text-align:right;vertical-align:top;white-space:nowrap;\
-    border-bottom:1px solid #ddd}td:first-child,th:first-child,.text{text-align:left}td.text{white-space:normal;min-width:15em}svg{width:100%;height:auto}\
+    margin:1em 0;font-size:13px}td,th{padding:.25em .6em;text-align:right;vertical-align:top;\
+    border-bottom:1px solid #ddd}td{white-space:nowrap}td:first-child,th:first-child,.text{text-align:left}td:first-child,td.text{white-space:normal}\
+    td:first-child{min-width:8em}td.text{min-width:15em}svg{width:100%;height:auto}\
     svg text{font:12px system-ui,sans-serif;fill:#333}.note{color:#666;font-size:13px}pre{white-space:pre-wrap}\
     .grid{stroke:#ddd}.mark{stroke:#000;stroke-width:3}@media(prefers-color-scheme:dark){\
     body{color:#ddd;background:#1a1a1a}td,th{border-color:#444}svg text{fill:#ccc}.note{color:#999}\
@@ -428,6 +429,14 @@ mod tests {
         let row = format!("<td>{long}</td><td>7</td><td class=\"text\">{long}</td>");
         assert!(html.contains(&row) && html.contains("<th class=\"text\">why</th>"), "{html}");
         assert!(html.contains("<div class=\"wide\"><table>"), "{html}");
+    }
+
+    /// A table of ten columns fits into the page: only figures keep their line.
+    #[test]
+    fn only_figures_stay_on_one_line() {
+        assert_eq!(STYLE.matches("nowrap").count(), 1);
+        assert!(STYLE.contains("}td{white-space:nowrap}"));
+        assert!(STYLE.contains("td:first-child,td.text{white-space:normal}"));
     }
 
     #[test]

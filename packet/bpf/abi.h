@@ -114,7 +114,12 @@ enum rw_reason {
 	RW_REASON_SOURCE_ROUTE, /* drop: IPv4 source route, or a routing header with segments left */
 	RW_REASON_TRACK_FULL,	/* drop: new flow in a changed slot, no room for its record */
 	RW_REASON_TRACK_QUOTA,	/* drop: the same, its source prefix opened too many */
-	RW_REASON_FRAGMENT_EARLY, /* drop: the first of its datagram is not known */
+	RW_REASON_FRAGMENT_EARLY,  /* drop: the first of its datagram is not known */
+	RW_REASON_OUT_OF_STATE,	   /* drop: nat, the handshake does not allow this segment */
+	RW_REASON_RESET_STRAY,	   /* RST to a backend: its segment is of an earlier connection */
+	RW_REASON_WRONG_INTERFACE, /* drop: nobody who may send this is on this interface */
+	RW_REASON_MARTIAN_SOURCE,  /* drop: the source is the address of no host */
+	RW_REASON_RESET_LIMITED,   /* drop: a reset was due, the rate limit spoke */
 	RW_REASONS,
 };
 #define RW_REASON_SPACE 64 /* room in the ledger */
@@ -176,9 +181,10 @@ struct rw_opening {
 	__u32 now;     /* seconds */
 	__u16 service;
 	__u8 source_client;
-	__u8 pad;
+	__u8 failed; /* out: enum rw_reason */
 	__u8 mac[6]; /* the request's L2 source */
-	__u16 pad2;
+	__u8 isn;    /* as in rw_flow's kept, in state SYN */
+	__u8 pad;
 };
 
 /* What the balancer leaves to its ICMP part. */
@@ -244,6 +250,18 @@ enum rw_iface_flags {
 	RW_IFACE_GENERIC = 2,
 	/* Has no Ethernet header (WireGuard, tun): no redirect can enter it. */
 	RW_IFACE_LAYER3 = 4,
+	/* Its packets may come from a stack of this machine, their checksums
+	 * unfinished (partial.bpf.h): generic path, veth, tap. */
+	RW_IFACE_LOCAL = 8,
+	/* Sends checksums as they are, finished or not. */
+	RW_IFACE_RAW = 16,
+	/* Faces clients only, by the configuration: their flows may move to it. */
+	RW_IFACE_CLIENTS = 32,
+	/* Faces backends only, by the configuration: any backend may answer by it, no client's
+	 * packet comes by it. */
+	RW_IFACE_BACKENDS = 64,
+	/* A backend is, or was, reached by it: unless it faces clients, no flow moves to it. */
+	RW_IFACE_WAY_OUT = 128,
 };
 
 struct rw_iface {
@@ -335,9 +353,10 @@ struct rw_pair {
 #define RW_BACKEND_GENERATION(ref) ((ref) >> RW_BACKEND_BITS)
 
 enum rw_backend_flags {
-	RW_BACKEND_UP = 1,	  /* healthy: its flows live */
+	RW_BACKEND_UP = 1,	  /* its flows live */
 	RW_BACKEND_RESOLVED = 2,  /* dmac, iface and mtu are valid */
 	RW_BACKEND_TAKES_NEW = 4, /* in its service's ring */
+	RW_BACKEND_KEPT = 8,	  /* its checks fail, but its established TCP flows go on */
 };
 
 struct rw_backend {
@@ -396,11 +415,15 @@ enum rw_flow_state {
 	RW_FLOW_ESTABLISHED, /* client's ACK of it seen */
 	RW_FLOW_FIN_CLIENT,
 	RW_FLOW_FIN_BACKEND,
-	RW_FLOW_CLOSED,	 /* FIN from both, or RST */
+	RW_FLOW_CLOSED,	 /* FIN from both, or RST from the backend */
 	RW_FLOW_UDP_NEW, /* no answer yet */
 	RW_FLOW_UDP,
+	RW_FLOW_RESET,	 /* RST from the client: the backend's next segment refutes it */
+	RW_FLOW_RESTING, /* UDP, evicted: its port is not given away yet */
 	RW_FLOW_STATES,
 };
+/* States with a timeout of their own: those before RESET. */
+#define RW_FLOW_TIMEOUTS 10
 
 /* nat_addr of a flow whose source stays the client's (source = "client"). */
 #define RW_NAT_CLIENT 0xff
@@ -417,13 +440,24 @@ enum rw_flow_state {
 struct rw_flow {
 	__u64 key;
 	__u32 client[4];
-	__u8 client_mac[6]; /* where replies go: L2 source of the last request */
-	__u8 iface;	    /* interface slot of the last request */
-	__u8 kept;	    /* 1: had packets a second apart or more; else on probation */
+	/* The next 8 bytes are one aligned word: it moves by compare-and-swap (faces.bpf.h). */
+	__u8 client_mac[6]; /* where replies go: L2 source of the requests */
+	__u8 iface;	    /* interface slot of the requests */
+	__u8 kept;	    /* RW_KEPT, RW_ASKED; during the handshake RW_ISN_SHIFT */
 	__u16 client_port_be;
 	__u16 service;
 	__u32 seen; /* seconds, CLOCK_MONOTONIC */
 };
+
+/*
+ * Bits of a flow's `kept`. A flow without RW_KEPT is on probation: a new one may
+ * take its place.
+ */
+#define RW_KEPT 1
+#define RW_ASKED 2 /* its client has sent something after the flow's first seconds */
+/* From here on, in states SYN and SYN_ACK: the lowest 7 bits of the number that
+ * acknowledges the client's SYN (0: unknown), and the backend's. */
+#define RW_ISN_SHIFT 1
 
 /* dport_be[i]: the port that flows[i]'s client talks to. */
 struct rw_flow_bucket {
@@ -468,6 +502,9 @@ enum rw_track_state {
 /* New flows of one source prefix in one second: second << 32 | flows. */
 #define RW_TRACK_QUOTAS 65536
 
+/* Kept flows of one source prefix towards one backend, by hash. */
+#define RW_KEPT_COUNTS 65536
+
 /* What became of tracked flows. Per CPU. */
 struct rw_tracking {
 	__u64 opened;  /* new flows, tracked */
@@ -505,8 +542,14 @@ struct rw_traffic {
 	__u64 reply_bytes;
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
-	__u64 ports;   /* where the next search for a nat port begins; the first: anywhere */
-	__u64 evicted; /* flows on probation that gave way to new ones */
+	__u64 ports;		 /* claim.bpf.h, struct port_search */
+	__u64 evicted;		 /* flows on probation that gave way to new ones */
+};
+
+/* How the flow tables' hash is computed (hash.bpf.h). */
+enum rw_hash {
+	RW_HASH_MULTILINEAR, /* tables made by 0.1.0 or before */
+	RW_HASH_NH,
 };
 
 /* Written by user space, read per packet. Seconds. */
@@ -518,13 +561,13 @@ struct rw_settings {
 	__u32 port_count;
 	__u32 reply_first;	  /* every port that a flow may have: pools of */
 	__u32 reply_count;	  /* earlier configurations too */
-	__u32 cpus;		  /* blocks the pool is split into */
+	__u32 cpus;		  /* possible CPUs; for earlier releases alone */
 	__u64 keys[RW_HASH_KEYS]; /* random: of the flow tables' hash; the ring's are fixed */
-	__u32 timeout[RW_FLOW_STATES];
+	__u32 timeout[RW_FLOW_TIMEOUTS];
 	__u32 source_client; /* a service has or had RW_SVC_SOURCE_CLIENT */
 	__u32 stages;	     /* bit per filled slot: 1 << RW_SLOT_... */
-	/* ICMP errors of our own, per CPU: one per gap, and this many at once; to
-	 * everyone, and to one prefix (/24, /56). */
+	/* Answers of our own, per CPU and kind (limit.bpf.h): one per gap, and this many at
+	 * once; to everyone, and to one prefix (/24, /56). */
 	__u32 icmp_gap_us;
 	__u32 icmp_prefix_gap_us;
 	__u32 icmp_burst;
@@ -532,7 +575,7 @@ struct rw_settings {
 	__u32 track_quota;    /* new records a second of one prefix (/24, /64); 0: any number */
 	__u32 port_blocks;    /* a service has more than one port */
 	__u32 services_epoch; /* raised when an entry of `services` has changed */
-	__u32 pad;
+	__u32 hash;	      /* enum rw_hash: stays what it was when the flow tables were made */
 };
 
 /* What the dry instance found, for `ringway explain` (dry.bpf.h). */
@@ -682,6 +725,8 @@ struct rw_daemon {
 _Static_assert(sizeof(struct rw_service_key) == 20, "layout");
 _Static_assert(sizeof(struct rw_backend) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_flow) == 40, "layout");
+_Static_assert(RW_FLOW_TIMEOUTS == RW_FLOW_RESET, "layout");
+_Static_assert(__builtin_offsetof(struct rw_flow, client_mac) % 8 == 0, "one word");
 _Static_assert(sizeof(struct rw_flow_bucket) == 128, "two cache lines");
 _Static_assert(sizeof(struct rw_index_bucket) == 64, "one cache line");
 _Static_assert(sizeof(struct rw_fragment_bucket) == 64, "one cache line");

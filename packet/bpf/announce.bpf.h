@@ -9,7 +9,7 @@
 
 #include <linux/icmpv6.h>
 
-#include "checksum.bpf.h"
+#include "csum_bytes.bpf.h"
 #include "env.bpf.h"
 #include "parse.bpf.h"
 
@@ -32,10 +32,15 @@ struct arp_ipv4 {
 
 #define ND_SOLICIT 135
 #define ND_ADVERT 136
+#define ND_OPT_SOURCE_MAC 1
 #define ND_OPT_TARGET_MAC 2
+#define ND_OPTIONS 8 /* of one message; RFC 4861 knows one, others are skipped */
 #define ND_SOLICITED 0x40000000
 #define ND_OVERRIDE 0x20000000
 #define ND_HOP_LIMIT 255 /* anything else came through a router */
+
+/* A solicitation's, of a packet without extension headers. */
+#define ND_OPTIONS_AT (ETH_HLEN + sizeof(struct ipv6hdr) + sizeof(struct icmp6hdr) + 16)
 
 /* A solicitation or advertisement with one link-layer option. */
 struct nd_message {
@@ -88,18 +93,66 @@ static __always_inline bool answer_arp(struct xdp_md *ctx, struct env *env)
 	return true;
 }
 
+/* Has it an option of no length, or its sender's link-layer address although that
+ * has no address? */
+static __always_inline bool options_spoil(struct xdp_md *ctx, __u32 stop, bool nameless)
+{
+	__u8 *option = (void *)(long)ctx->data + ND_OPTIONS_AT;
+	__u32 at = 0;
+
+	for (int i = 0; i < ND_OPTIONS && at < stop; i++) {
+		if ((void *)(option + 2) > (void *)(long)ctx->data_end)
+			return true;
+		if (!option[1] || (nameless && option[0] == ND_OPT_SOURCE_MAC))
+			return true;
+		at += option[1] * 8u;
+		option += option[1] * 8u;
+	}
+	return at != stop;
+}
+
+/* Is the solicitation in scratch none that RFC 4861 section 7.1.1 discards, nor
+ * from what is no host? A function of its own: few packets are one. */
+__noinline __u32 solicitation_valid(struct xdp_md *ctx)
+{
+	struct rw_scratch *s = RW_ONLY(scratch);
+	__u32 *from, *to, len;
+	bool nameless;
+	__u64 sum;
+
+	if (!s)
+		return 0;
+	from = s->tuple.saddr;
+	to = s->tuple.daddr;
+	len = s->layers.l4_len;
+	nameless = !(from[0] | from[1] | from[2] | from[3]);
+	/* From ::1, or from many. */
+	if ((!(from[0] | from[1] | from[2]) && from[3] == bpf_htonl(1)) ||
+	    (from[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
+		return 0;
+	/* To a solicited-node address, ff02::1:ff00:0/104. */
+	if (nameless && (to[0] != bpf_htonl(0xff020000) || to[1] || to[2] != bpf_htonl(1) ||
+			 (to[3] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000)))
+		return 0;
+	if (options_spoil(ctx, len - (ND_OPTIONS_AT - ETH_HLEN - sizeof(struct ipv6hdr)), nameless))
+		return 0;
+	sum = csum_pseudo(from, to, true, IPPROTO_ICMPV6, (__u16)len);
+	return csum_fold(sum + csum_bytes(ctx, s->layers.l4, len)) == 0xffff;
+}
+
 static __always_inline bool solicits_us(struct xdp_md *ctx, const struct packet *p, __u32 *target)
 {
 	struct ipv6hdr *ip = p->l3;
 	struct icmp6hdr *icmp = (void *)(ip + 1);
 	__u32 *asked = (__u32 *)(icmp + 1);
 
-	if ((void *)(asked + 4) > (void *)(long)ctx->data_end || p->l3_len < 64)
+	if ((void *)(asked + 4) > (void *)(long)ctx->data_end || p->l3_len < 64 ||
+	    p->at->l4 != ETH_HLEN + sizeof(*ip))
 		return false;
 	if (icmp->icmp6_type != ND_SOLICIT || icmp->icmp6_code || ip->hop_limit != ND_HOP_LIMIT)
 		return false;
 	copy_addr(target, asked);
-	return announced(target);
+	return announced(target) && solicitation_valid(ctx);
 }
 
 /* To the asker; to all nodes when it has no address yet (duplicate address

@@ -9,6 +9,9 @@
 
 #include "claim.bpf.h"
 #include "encap.bpf.h"
+#include "faces.bpf.h"
+#include "nat_state.bpf.h"
+#include "partial.bpf.h"
 #include "refuse.bpf.h"
 #include "reset.bpf.h"
 #include "track.bpf.h"
@@ -18,20 +21,46 @@ struct chosen {
 	__u32 reference;
 };
 
-/* The ring's backend for a new flow; false when the ring has none. */
+/*
+ * The ring's backend for a new flow; false when the ring has none. Rows are written before
+ * rings: when a backend has just gone, the ring may still name it for a while, and other slots
+ * are asked. Not under dsr: the flow's next packet would find no record, and the ring alone.
+ */
 static __always_inline bool ring_choose(const struct packet *p, const struct rw_service *service,
 					struct chosen *chosen)
 {
 	struct owners owners = {};
+	__u32 other;
 
 	if (!ring_owners(p->t, service, &owners) || !owners.current)
 		return false;
 	chosen->reference = owners.current;
 	chosen->backend = backend_of(chosen->reference);
+	if (chosen->backend &&
+	    (chosen->backend->flags & RW_BACKEND_NEW_FLOWS) == RW_BACKEND_NEW_FLOWS)
+		return true;
+	other = ring_other(p->t, service);
+	if (!other) { /* the ring's word, unless it is about a dead one */
+		trace_ring(&owners);
+		return chosen->backend && (chosen->backend->flags & RW_BACKEND_UP);
+	}
+	chosen->reference = other;
+	chosen->backend = backend_of(other);
 	return chosen->backend != NULL;
 }
 
-static __always_inline void count_request(const struct packet *p, __u32 reference, bool new_flow)
+/* An unfinished checksum from where none was expected: nobody finishes it. */
+static __always_inline void count_unfinished(const struct env *env, const struct packet *p,
+					     struct rw_traffic *t)
+{
+	if (p->check && !(env->in->flags & RW_IFACE_LOCAL))
+		t->partial_checksums +=
+			*p->check == csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6,
+							   p->t->proto, p->l4_len));
+}
+
+static __always_inline void count_request(const struct env *env, const struct packet *p,
+					  __u32 reference, bool new_flow)
 {
 	__u32 index = RW_BACKEND_INDEX(reference);
 	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
@@ -43,12 +72,18 @@ static __always_inline void count_request(const struct packet *p, __u32 referenc
 	if (!new_flow)
 		return;
 	t->flows++;
-	/* A local stack with checksum offload leaves just the pseudo-header's sum
-	 * there (CHECKSUM_PARTIAL): our change to it cannot come out right. */
-	if (p->t->proto == IPPROTO_TCP && p->check)
-		t->partial_checksums +=
-			*p->check == csum_fold(csum_pseudo(p->t->saddr, p->t->daddr, p->v6,
-							   p->t->proto, p->l4_len));
+	if (p->t->proto == IPPROTO_TCP)
+		count_unfinished(env, p, t);
+}
+
+static __always_inline void count_damaged(const struct env *env, const struct packet *p,
+					  __u32 reference)
+{
+	__u32 index = RW_BACKEND_INDEX(reference);
+	struct rw_traffic *t = bpf_map_lookup_elem(&traffic, &index);
+
+	if (t && !dry)
+		count_unfinished(env, p, t);
 }
 
 static __always_inline void count_reply(const struct packet *p, __u32 reference)
@@ -60,57 +95,6 @@ static __always_inline void count_reply(const struct packet *p, __u32 reference)
 		t->reply_packets++;
 		t->reply_bytes += p->l3_len;
 	}
-}
-
-/* A flow's next state, by who sent the segment. */
-static __always_inline __u8 state_after_request(__u8 state, __u8 tcp_flags)
-{
-	if (tcp_flags & TCP_RST)
-		return RW_FLOW_CLOSED;
-	if (tcp_flags & TCP_FIN) {
-		if (state == RW_FLOW_FIN_BACKEND)
-			return RW_FLOW_CLOSED;
-		return state == RW_FLOW_CLOSED ? state : RW_FLOW_FIN_CLIENT;
-	}
-	return state == RW_FLOW_SYN_ACK && (tcp_flags & TCP_ACK) ? RW_FLOW_ESTABLISHED : state;
-}
-
-static __always_inline __u8 state_after_reply(__u8 state, __u8 tcp_flags)
-{
-	if (state == RW_FLOW_UDP_NEW)
-		return RW_FLOW_UDP;
-	if (tcp_flags & TCP_RST)
-		return RW_FLOW_CLOSED;
-	if (tcp_flags & TCP_FIN) {
-		if (state == RW_FLOW_FIN_CLIENT)
-			return RW_FLOW_CLOSED;
-		return state == RW_FLOW_CLOSED ? state : RW_FLOW_FIN_BACKEND;
-	}
-	return state == RW_FLOW_SYN && (tcp_flags & TCP_SYN) ? RW_FLOW_SYN_ACK : state;
-}
-
-/* Two readings of a clock that counts seconds, so far apart, are a second apart at least. */
-#define PROBATION_TICKS 2
-
-/*
- * Written only when it changes: a busy flow dirties its line once a second. A
- * flow on probation keeps the time it began at, until a packet ends that; a
- * handshake that nobody answers does not.
- */
-static __always_inline void flow_touch(struct rw_flow *flow, __u64 *key, __u8 state, __u32 now)
-{
-	__u32 idle = now - READ_ONCE(flow->seen);
-
-	if (dry)
-		return;
-	if (idle && (flow->kept || state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK)) {
-		WRITE_ONCE(flow->seen, now);
-	} else if ((__s32)idle >= PROBATION_TICKS) {
-		flow->kept = 1;
-		WRITE_ONCE(flow->seen, now);
-	}
-	if (state != key_state(*key))
-		flow_move(flow, key, state);
 }
 
 /* client -> backend, by a flow that exists or has just been opened. */
@@ -132,7 +116,8 @@ static __always_inline int nat_request(struct env *env, struct packet *p, __u64 
 			return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
 		to.saddr = own->addr;
 	}
-	count_request(p, key_backend(key), new_flow);
+	count_request(env, p, key_backend(key), new_flow);
+	settle_checksum(env, p, backend->iface);
 	rewrite(p, &to);
 	return send_by(env, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
 }
@@ -154,18 +139,13 @@ static __always_inline enum rw_reason reachable(const struct packet *p,
 static __always_inline enum rw_reason refuse_source(const struct packet *p,
 						    const struct rw_service *service)
 {
-	struct rw_service_key key = {};
-	struct rw_service *entry;
+	__u32 flags = address_flags(p->t->saddr);
 
-	copy_addr(key.addr, p->t->saddr);
-	entry = bpf_map_lookup_elem(&services, &key);
-	if (!entry)
-		return RW_REASON_NONE;
-	if (entry->flags & RW_ADDR_SERVICE)
+	if (flags & RW_ADDR_SERVICE)
 		return RW_REASON_LOOP;
-	if ((entry->flags & RW_ADDR_NODE) && service->forward != RW_FORWARD_NAT)
+	if ((flags & RW_ADDR_NODE) && service->forward != RW_FORWARD_NAT)
 		return RW_REASON_LOOP;
-	if ((entry->flags & RW_ADDR_BACKEND) && (service->flags & RW_SVC_SOURCE_CLIENT))
+	if ((flags & RW_ADDR_BACKEND) && (service->flags & RW_SVC_SOURCE_CLIENT))
 		return RW_REASON_HAIRPIN;
 	return RW_REASON_NONE;
 }
@@ -183,10 +163,12 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 				     const struct rw_service *service, __u64 *key,
 				     struct rw_backend **backend, __u32 now, int *verdict)
 {
-	enum rw_reason refused = refuse_source(p, service);
+	enum rw_reason refused = RW_REASON_MARTIAN_SOURCE;
 	struct chosen chosen = {};
 	struct rw_opening *open = &env->scratch->opening;
 
+	if (is_host(p->t->saddr, p->v6))
+		refused = refuse_source(p, service);
 	if (refused) {
 		*verdict = leave(env->books, RW_DROP, refused);
 		return false;
@@ -207,9 +189,16 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 	open->service = (__u16)service->id;
 	open->source_client = !!(service->flags & RW_SVC_SOURCE_CLIENT);
 	copy_mac(open->mac, p->eth->h_source);
-	refused = flow_open(p->t, &env->scratch->reply, open);
-	if (refused >= RW_REASON_SPACE)
-		refused = RW_REASON_NO_STATE;
+	open->isn = 0;
+	if (p->t->proto == IPPROTO_TCP) {
+		if (!segment_intact(env, p, p->l4 - (void *)p->eth)) {
+			count_damaged(env, p, chosen.reference);
+			*verdict = leave(env->books, RW_DROP, RW_REASON_MALFORMED);
+			return false;
+		}
+		open->isn = syn_isn(ctx, p);
+	}
+	refused = flow_open(p->t, &env->scratch->reply, open, chosen.backend);
 	if (refused) {
 		*verdict = leave(env->books, RW_DROP, refused);
 		return false;
@@ -219,19 +208,30 @@ static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct
 	return true;
 }
 
-static __always_inline void flow_give_up(struct rw_flow *flow, __u64 *key)
+static __always_inline void flow_give_up(const struct env *env, struct rw_flow *flow, __u64 key,
+					 __u32 now)
 {
 	if (dry)
-		trace.freed_key = *key;
-	else
-		flow_move(flow, key, RW_FLOW_FREE);
+		trace.freed_key = key;
+	else if (flow_hold(flow, key))
+		flow_release(env->set, flow, key, now);
 }
 
-/* Is this segment the start of another connection on a finished one's tuple? */
-static __always_inline bool starts_anew(const struct packet *p, __u8 state)
+/*
+ * Is this segment the start of another connection on a finished one's tuple?
+ * After a RST of the client's its backend may have the connection still, and
+ * says so; but for a backend that takes nothing new, unless the RST was just
+ * now: of a connection that is alive it is refuted soon.
+ */
+static __always_inline bool starts_anew(const struct packet *p, const struct rw_flow *flow,
+					__u8 state, const struct rw_backend *backend, __u32 now)
 {
-	return (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN &&
-	       state == RW_FLOW_CLOSED;
+	if ((p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != TCP_SYN)
+		return false;
+	if (state == RW_FLOW_CLOSED)
+		return true;
+	return state == RW_FLOW_RESET && !(backend->flags & RW_BACKEND_TAKES_NEW) &&
+	       (__s32)(now - READ_ONCE(flow->seen)) >= PROBATION_TICKS;
 }
 
 static __always_inline bool opens_flow(const struct packet *p)
@@ -240,6 +240,30 @@ static __always_inline bool opens_flow(const struct packet *p)
 		return false; /* a later fragment */
 	return p->t->proto == IPPROTO_UDP ||
 	       (p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) == TCP_SYN;
+}
+
+/*
+ * Does a request stay with the backend of its flow? A backend that is kept has
+ * its established flows alone: the SYN of a half-open one tries another backend.
+ */
+static __always_inline bool flow_stays(const struct packet *p, const struct rw_flow *flow,
+				       __u8 state, const struct rw_backend *backend, __u32 now)
+{
+	if (!flow || !backend || !(backend->flags & RW_BACKEND_UP) ||
+	    starts_anew(p, flow, state, backend, now))
+		return false;
+	return !(backend->flags & RW_BACKEND_KEPT) || state > RW_FLOW_SYN_ACK || !opens_flow(p);
+}
+
+/* Was the client of this flow reset because the backend is down? Then the
+ * backend's next segment is answered with a reset, too. */
+static __always_inline bool flow_cut_off(const struct packet *p, __u64 key)
+{
+	struct rw_backend *backend = backend_of(key_backend(key));
+
+	if (p->t->proto != IPPROTO_TCP || (p->t->tcp_flags & TCP_RST))
+		return false;
+	return key_state(key) == RW_FLOW_CLOSED && backend && !(backend->flags & RW_BACKEND_UP);
 }
 
 /* client -> backend of a dsr service, which answers past us. */
@@ -251,6 +275,10 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	enum rw_reason refused;
 	__u32 overhead;
 
+	if (!is_host(p->t->saddr, p->v6))
+		return leave(env->books, RW_DROP, RW_REASON_MARTIAN_SOURCE);
+	if (same_addr(p->t->saddr, p->t->daddr))
+		return leave(env->books, RW_DROP, RW_REASON_LOOP);
 	if (begins) {
 		refused = refuse_source(p, service);
 		if (refused)
@@ -271,21 +299,19 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	if (service->forward == RW_FORWARD_DSR_L2 &&
 	    same_mac(p->eth->h_source, chosen.backend->dmac))
 		return leave(env->books, RW_DROP, RW_REASON_LOOP);
-	count_request(p, chosen.reference, syn);
+	count_request(env, p, chosen.reference, syn);
+	settle_checksum(env, p, chosen.backend->iface);
 	if (syn && chosen.backend->mss)
-		mss_clamp(ctx, p->l4 - (void *)p->eth, chosen.backend->mss);
+		mss_clamp(ctx, p->l4 - (void *)p->eth, chosen.backend->mss, p->unfinished);
 	return dsr_send(ctx, env, p, service->forward, chosen.backend, chosen.reference);
 }
 
 /* A packet of a flow that exists: what it changes in the record. */
 static __always_inline void flow_follow(const struct env *env, const struct packet *p,
-					struct rw_flow *flow, __u64 *key, __u32 now)
+					struct rw_flow *flow, __u32 place, __u64 *key, __u32 now)
 {
-	flow_touch(flow, key, state_after_request(key_state(*key), p->t->tcp_flags), now);
-	if (!same_mac(flow->client_mac, p->eth->h_source) && !dry)
-		copy_mac(flow->client_mac, p->eth->h_source);
-	if (flow->iface != env->slot && !dry)
-		flow->iface = (__u8)env->slot;
+	flow_requested(env, p, flow, key, now);
+	client_follow(env, p, flow, place, now);
 }
 
 /* Without a flow, or with one whose time is over, UDP and a SYN begin another;
@@ -296,38 +322,54 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	enum rw_reason refused, reset = RW_REASON_RESET_NO_FLOW;
 	struct rw_backend *backend = NULL;
 	struct rw_flow *flow;
+	__u32 now, place;
 	__u64 key = 0;
 	int verdict;
-	__u32 now;
 
 	capture_service(env->scratch, service->id);
+	if (!takes_requests(env->in))
+		return leave(env->books, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (service->forward != RW_FORWARD_NAT)
 		return dsr_request(ctx, env, p, service);
 	now = now_seconds();
-	flow = flow_at(flow_by_client(p->t, service->id, now, &key));
+	place = flow_by_client(p->t, service->id, now, &key);
+	flow = flow_at(place);
 	if (flow) {
 		backend = backend_of(key_backend(key));
 		capture_backend(env->scratch, key_backend(key));
 	}
-	if (backend && (backend->flags & RW_BACKEND_UP) && !starts_anew(p, key_state(key))) {
+	if (flow_stays(p, flow, key_state(key), backend, now)) {
+		if (key_state(key) == RW_FLOW_SYN && !handshakes(p))
+			return leave(env->books, RW_DROP, RW_REASON_OUT_OF_STATE);
 		refused = reachable(p, backend, 0);
 		if (refused)
 			return refuse(ctx, env, p, refused, backend->mtu, NULL);
-		flow_follow(env, p, flow, &key, now);
+		flow_follow(env, p, flow, place, &key, now);
 		return nat_request(env, p, key, backend, false);
 	}
 	if (opens_flow(p)) {
+		if (flow && p->t->proto == IPPROTO_TCP && !may_change(env, p))
+			return leave(env->books, RW_DROP, RW_REASON_MALFORMED);
 		if (flow)
-			flow_give_up(flow, &key);
+			flow_give_up(env, flow, key, now);
 		if (!new_flow(ctx, env, p, service, &key, &backend, now, &verdict))
 			return verdict;
 		return nat_request(env, p, key, backend, true);
 	}
 	if (flow) {
-		flow_touch(flow, &key, RW_FLOW_CLOSED, now);
+		if (p->t->proto == IPPROTO_TCP && !dry)
+			flow_to(env->set, flow, &key, RW_FLOW_CLOSED);
 		reset = RW_REASON_RESET_BACKEND_DOWN;
 	}
 	return send_reset(ctx, env, p, reset);
+}
+
+/* Of a connection that had the port before: its socket is told that it is gone. */
+static __always_inline int stray_reply(struct xdp_md *ctx, struct env *env, struct packet *p)
+{
+	if (!p->l4)
+		return leave(env->books, RW_DROP, RW_REASON_OUT_OF_STATE);
+	return send_reset(ctx, env, p, RW_REASON_RESET_STRAY);
 }
 
 /* backend -> client. */
@@ -349,10 +391,16 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	id = client.service;
 	capture_service(env->scratch, id);
 	capture_backend(env->scratch, key_backend(key));
+	if (!takes_replies(env->in, env->slot, backend_of(key_backend(key))))
+		return leave(env->books, RW_DROP, RW_REASON_WRONG_INTERFACE);
+	if (key_state(key) == RW_FLOW_SYN && is_stray(env, p, flow))
+		return stray_reply(ctx, env, p);
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client.iface);
 	if (!info || !way)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
+	if (flow_cut_off(p, key))
+		return send_reset(ctx, env, p, RW_REASON_RESET_BACKEND_DOWN);
 	to.saddr = info->addr;
 	to.sport_be = client.dport_be;
 	to.daddr = client.addr;
@@ -362,8 +410,9 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	if (refused)
 		return refuse(ctx, env, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
-	flow_touch(flow, &key, state_after_reply(key_state(key), p->t->tcp_flags), now);
+	flow_replied(env, p, flow, &key, now);
 	count_reply(p, key_backend(key));
+	settle_checksum(env, p, client.iface);
 	rewrite(p, &to);
 	return send_by(env, p, client.iface, (__u8 *)client.mac, RW_REASON_NAT_REPLY);
 }

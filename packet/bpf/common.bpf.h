@@ -37,6 +37,35 @@ static const bool capturing = RW_CAPTURING;
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
 
+/* x86 alone keeps loads in order; elsewhere a seqlock's reader needs barriers. */
+#ifdef __TARGET_ARCH_x86
+#define WEAK_MEMORY 0
+#else
+#define WEAK_MEMORY 1
+#endif
+
+/* The word that says whose the fields beside it are: no load before it comes after it, and none
+ * after it before. */
+static __always_inline __u64 read_ordered(__u64 *word)
+{
+	__u64 value;
+
+	if (WEAK_MEMORY)
+		return __sync_fetch_and_or(word, 0);
+	barrier();
+	value = READ_ONCE(*word);
+	barrier();
+	return value;
+}
+
+/* No load before it comes after it, and none after it before. `own`: a word that is this CPU's alone. */
+static __always_inline void read_fence(void *own)
+{
+	if (WEAK_MEMORY)
+		__sync_fetch_and_or((__u64 *)own, 0);
+	barrier();
+}
+
 /* x stays as it is, but the verifier no longer knows its value, as it does not know y's: ways
  * through a loop that differ in x alone are one to it. 6.1 takes every known number for important. */
 #define forget(x, y)                   \
@@ -73,6 +102,11 @@ static __always_inline void map_addr4(__u32 *to, __be32 addr)
 	to[1] = 0;
 	to[2] = bpf_htonl(0xffff);
 	to[3] = addr;
+}
+
+static __always_inline bool mapped_v4(const __u32 *addr)
+{
+	return !(addr[0] | addr[1] | (addr[2] ^ bpf_htonl(0xffff)));
 }
 
 /* By 16-bit words: a MAC address in a packet or map is 2-byte aligned. */

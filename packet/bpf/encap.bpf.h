@@ -41,11 +41,6 @@ struct inner {
 	__u8 proto; /* the inner packet's, as an outer header names it */
 };
 
-static __always_inline bool mapped_v4(const __u32 *addr)
-{
-	return !(addr[0] | addr[1] | (addr[2] ^ bpf_htonl(0xffff)));
-}
-
 /* Bytes in front of the packet. */
 static __always_inline __u32 encap_overhead(__u32 forward, const struct rw_backend *backend)
 {
@@ -152,6 +147,7 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 	struct ethhdr *eth = (void *)(long)ctx->data;
 	struct inner inner;
 	struct outer *outer;
+	__s64 frame_len, longest; /* of its first buffer */
 	__u16 macs[6];
 	bool v4;
 
@@ -167,11 +163,18 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 	v4 = mapped_v4(backend->addr);
 	ip_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	inner.hash = v4 && !gue ? 0 : spread(t);
+	/* RFC 894: what is behind the packet is not part of it. Where there is room,
+	 * it may come along, as Ethernet's padding does. */
+	frame_len = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+	longest = l3_at + (__s64)backend->mtu - ip_len - udp_len;
+	if (frame_len > longest && frame_len > l3_at + inner.len &&
+	    bpf_xdp_adjust_tail(ctx, (int)(l3_at + inner.len - frame_len)))
+		return false;
 	if (bpf_xdp_adjust_head(ctx, (int)l3_at - (int)(ETH_HLEN + ip_len + udp_len)))
 		return false;
 	outer = (void *)(long)ctx->data;
-	/* A whole IP header is behind the outer ones: so much there is in any case. */
-	if ((void *)(outer + 1) + sizeof(struct udphdr) > (void *)(long)ctx->data_end)
+	/* Two IPv4 headers, or one of IPv6: so much there is in any case. */
+	if ((void *)(outer + 1) > (void *)(long)ctx->data_end)
 		return false;
 	copy_mac(outer->eth.h_dest, (__u8 *)macs);
 	copy_mac(outer->eth.h_source, (__u8 *)(macs + 3));
@@ -185,8 +188,11 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 		outer->eth.h_proto = bpf_htons(ETH_P_IPV6);
 		write_outer6(outer->ip, &inner, backend, inner.len + udp_len,
 			     gue ? IPPROTO_UDP : inner.proto);
-		if (gue)
-			write_gue((__u32 *)(outer + 1), &inner, backend);
+		if (!gue)
+			return true;
+		if ((void *)(outer + 1) + sizeof(struct udphdr) > (void *)(long)ctx->data_end)
+			return false;
+		write_gue((__u32 *)(outer + 1), &inner, backend);
 	}
 	return true;
 }

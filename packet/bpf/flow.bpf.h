@@ -21,22 +21,6 @@
 #include "maps.bpf.h"
 #include "parse.bpf.h"
 
-/* Ports tried in this CPU's block, and then anywhere in the pool. 37 with those below: a
- * prime, so that refused rounds do not fall into step with the pool's size. */
-#define FLOW_TRIES_OWN 4
-#define FLOW_TRIES_ALL 27
-/* When all of those are taken, these of the own block are taken over, oldest first. */
-#define FLOW_TRIES_EVICT 6
-#define FLOW_TRIES (FLOW_TRIES_OWN + FLOW_TRIES_ALL + FLOW_TRIES_EVICT)
-#define PORT_STRIDE 2654435761u /* prime > any block: visits each port once a round */
-
-/* x86 alone keeps loads in order; elsewhere a seqlock's reader needs barriers. */
-#ifdef __TARGET_ARCH_x86
-#define WEAK_MEMORY 0
-#else
-#define WEAK_MEMORY 1
-#endif
-
 static __always_inline __u32 key_backend(__u64 key)
 {
 	return (__u32)key;
@@ -67,52 +51,98 @@ static __always_inline __u64 flow_key(__u32 backend, __u16 port, __u8 nat_addr, 
 	return backend | ((__u64)port << 32) | ((__u64)nat_addr << 48) | ((__u64)state << 56);
 }
 
+/* Does a flow's port have to rest when it ends? UDP, where nothing in a late answer tells whose it
+ * is. With source = "client" the port is the client's own. */
+static __always_inline bool key_rests(__u64 key)
+{
+	__u32 state = key_state(key);
+
+	return (state == RW_FLOW_UDP_NEW || state == RW_FLOW_UDP || state == RW_FLOW_RESTING) &&
+	       key_nat_addr(key) != RW_NAT_CLIENT;
+}
+
 /* A claimed record is alive whatever its age: its writer is at work. */
 static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key, __u32 seen,
 				       __u32 now)
 {
 	__u32 state = key_state(key);
 
+	if (state == RW_FLOW_RESET)
+		state = RW_FLOW_CLOSED;
 	/* Newer compilers would compare the whole key, and the verifier lose state's bounds. */
 	barrier_var(state);
 	if (state <= RW_FLOW_CLAIMED)
 		return state == RW_FLOW_CLAIMED;
-	if (state >= RW_FLOW_STATES)
+	if (state >= RW_FLOW_TIMEOUTS)
 		return false;
 	/* Signed: another CPU's clock reading may be one tick ahead of ours. */
 	return (__s32)(now - seen) <= (__s32)set->timeout[state];
 }
 
-/*
- * May a new flow take this one's place when there is no other? Flows begin on
- * probation, so that a flood of first packets displaces itself and nothing
- * else; one that is over has nothing to lose.
- */
-static __always_inline bool flow_evictable(const struct rw_flow *flow, __u64 key)
+/* Seconds for which the port of a UDP flow that is over goes to nobody. */
+#define PORT_REST 5
+
+/* Does a record hold its place against new flows: does it live, or its port rest? */
+static __always_inline bool flow_holds(const struct rw_settings *set, __u64 key, __u32 seen,
+				       __u32 now)
 {
-	return key_state(key) > RW_FLOW_CLAIMED &&
-	       (!flow->kept || key_state(key) == RW_FLOW_CLOSED);
+	__u32 rested = now - PORT_REST;
+
+	if (flow_alive(set, key, seen, now))
+		return true;
+	if (!key_rests(key))
+		return false;
+	if (key_state(key) == RW_FLOW_RESTING)
+		return (__s32)(rested - seen) <= 0;
+	return flow_alive(set, key, seen, rested);
+}
+
+/* What a flow is worth to a new one that finds no room: the least gives way first. */
+enum worth {
+	WORTH_NOTHING,
+	WORTH_HALF_OPEN, /* its handshake is not finished, or it is over */
+	WORTH_CLOSING,
+	WORTH_PROBATION,
+	WORTH_KEPT, /* gives way to nobody */
+};
+
+/* Of a TCP flow one side has sent a FIN, or its client a RST, and then neither anything more:
+ * whose connection goes on has said so by now. */
+static __always_inline bool flow_closing(const struct rw_flow *flow, __u32 state, __u32 now)
+{
+	return (state == RW_FLOW_FIN_CLIENT || state == RW_FLOW_FIN_BACKEND ||
+		state == RW_FLOW_RESET) &&
+	       (__s32)(now - READ_ONCE(flow->seen)) >= PORT_REST;
+}
+
+/* Flows begin on probation, so that a flood of first packets displaces itself and nothing else. */
+static __always_inline enum worth flow_worth(const struct rw_flow *flow, __u64 key, __u32 now)
+{
+	__u32 state = key_state(key);
+
+	if (state == RW_FLOW_CLOSED)
+		return WORTH_HALF_OPEN;
+	if (state <= RW_FLOW_CLAIMED || state == RW_FLOW_RESTING)
+		return WORTH_KEPT;
+	if (flow_closing(flow, state, now))
+		return WORTH_CLOSING;
+	if (READ_ONCE(flow->kept) & RW_KEPT)
+		return WORTH_KEPT;
+	if (state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK || state == RW_FLOW_UDP_NEW)
+		return WORTH_HALF_OPEN;
+	return WORTH_PROBATION;
 }
 
 /* The first half of a seqlock read: no field may be read before its key. */
 static __always_inline __u64 flow_key_read(struct rw_flow *flow)
 {
-	__u64 key;
-
-	if (WEAK_MEMORY)
-		return __sync_fetch_and_or(&flow->key, 0);
-	key = READ_ONCE(flow->key);
-	barrier();
-	return key;
+	return read_ordered(&flow->key);
 }
 
 /* The second half of a seqlock read: was the record the same throughout? */
 static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
 {
-	if (WEAK_MEMORY)
-		return __sync_fetch_and_or(&flow->key, 0) == key;
-	barrier();
-	return READ_ONCE(flow->key) == key;
+	return read_ordered(&flow->key) == key;
 }
 
 /* Two keys of one flow: nothing but its state differs. */
@@ -121,13 +151,15 @@ static __always_inline bool same_flow(__u64 a, __u64 b)
 	return key_with_state(a, 0) == key_with_state(b, 0) && key_state(b) > RW_FLOW_CLAIMED;
 }
 
-/* Moves a flow to another state, unless someone was faster. */
-static __always_inline void flow_move(struct rw_flow *flow, __u64 *key, __u8 state)
+/* Moves a flow to another state. False: someone was faster. */
+static __always_inline bool flow_move(struct rw_flow *flow, __u64 *key, __u8 state)
 {
 	__u64 to = key_with_state(*key, state);
 
-	if (__sync_val_compare_and_swap(&flow->key, *key, to) == *key)
-		*key = to;
+	if (__sync_val_compare_and_swap(&flow->key, *key, to) != *key)
+		return false;
+	*key = to;
+	return true;
 }
 
 /* A record's place: bucket << 2 | number + 1. Never 0. */
@@ -188,7 +220,7 @@ static __always_inline struct index_place index_place(const struct rw_settings *
 {
 	__u32 port = bpf_ntohs(port_be);
 	__u64 word = (__u64)service << 32 | (__u64)dport_be << 16 | port / PORTS_TOGETHER;
-	__u64 h = hash_end(hash_addr(set->keys[0], set->keys[1], client) + set->keys[2] * word);
+	__u64 h = hash_end(keyed_client(set, client, word));
 	struct index_place at;
 
 	at.tag = (__u32)(h >> 32) ^ (port % PORTS_TOGETHER) * 0x9e3779b1u;
@@ -265,12 +297,18 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 /* `t` is a packet from a backend: daddr and dport are the nat source's. */
 static __always_inline __u64 reply_hash(const struct rw_settings *set, const struct rw_tuple *t)
 {
-	const __u64 *key = set->keys;
 	__u64 word = (__u64)t->sport_be << 32 | bpf_ntohs(t->dport_be) / REPLIES_TOGETHER << 8 |
 		     t->proto;
 
-	return hash_end(hash_addr(key[0], key[1], t->saddr) + hash_addr(key[2], key[3], t->daddr) +
-			key[4] * word);
+	return hash_end(keyed_tuple(set, t, word));
+}
+
+/* The same for flow_open(), whose stack has no room for it. */
+__noinline __u64 reply_hash_of(const struct rw_tuple *t)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+
+	return set && t ? reply_hash(set, t) : 0;
 }
 
 /*
@@ -345,6 +383,16 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 	return 0;
 }
 
+/* The word of a flow that says where replies go. */
+union way_back {
+	struct {
+		__u8 mac[6];
+		__u8 iface;
+		__u8 kept;
+	};
+	__u64 word;
+};
+
 /* Where a reply goes. */
 struct flow_client {
 	__u32 addr[4];
@@ -365,13 +413,15 @@ static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flo
 		return false;
 	for (int reads = 0; reads < FLOW_READS; reads++) {
 		__u64 before = flow_key_read(flow);
+		union way_back way;
 
 		if (!same_flow(*key, before))
 			return false;
 		*key = before;
 		copy_addr(client->addr, flow->client);
-		copy_mac((__u8 *)client->mac, flow->client_mac);
-		client->iface = flow->iface;
+		way.word = READ_ONCE(*(__u64 *)flow->client_mac);
+		copy_mac((__u8 *)client->mac, way.mac);
+		client->iface = way.iface;
 		client->port_be = flow->client_port_be;
 		client->dport_be = *dport_be;
 		client->service = flow->service;

@@ -22,9 +22,17 @@ static __always_inline __u64 fragment_hash(const struct rw_settings *set, const 
 {
 	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
 
-	return hash_end(hash_addr(set->keys[0], set->keys[1], p->t->saddr) +
-			hash_addr(set->keys[2], set->keys[3], p->t->daddr) + set->keys[4] * id +
-			set->keys[5]);
+	return hash_end(keyed_tuple(set, p->t, id) + set->keys[5]);
+}
+
+/* Is it a later fragment, of a datagram whose first one fragment_note() notes? A
+ * ping's is not. Behind IPv6 extensions there may be anything. */
+static __always_inline bool has_noted_first(const struct packet *p)
+{
+	__u8 proto = p->t->proto;
+
+	return p->at->fragment == RW_FRAGMENT_LATER &&
+	       (proto == IPPROTO_TCP || proto == IPPROTO_UDP || (p->v6 && is_extension(proto)));
 }
 
 static __always_inline struct rw_fragment_bucket *fragment_bucket(__u64 hash)

@@ -17,17 +17,6 @@ static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_rea
 	return next_stage(ctx, env->books, env->set->stages, RW_SLOT_BALANCE, reason);
 }
 
-/* Is any service at this packet's destination address? */
-static __always_inline bool to_service_address(const struct packet *p)
-{
-	struct rw_service_key key = {};
-	struct rw_service *entry;
-
-	copy_addr(key.addr, p->t->daddr);
-	entry = bpf_map_lookup_elem(&services, &key);
-	return entry && (entry->flags & RW_ADDR_SERVICE);
-}
-
 /* IP that cannot be balanced: the kernel's, unless it is for a service. */
 static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason why)
@@ -49,7 +38,7 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 	}
 	if (!ours)
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
-	if (!to_service_address(p))
+	if (!is_service_address(p->t->daddr))
 		return pass(ctx, env, RW_REASON_NO_SERVICE);
 	if (why == RW_REASON_OTHER_PROTOCOL)
 		return pass(ctx, env, why);
@@ -101,7 +90,7 @@ GATEWAY_PROGRAM(ringway_balance)
 	p.t = &env.scratch->tuple;
 	p.at = &env.scratch->layers;
 	why = parse(ctx, &p);
-	if (why == RW_REASON_FRAGMENT && p.at->fragment == RW_FRAGMENT_LATER)
+	if (why == RW_REASON_FRAGMENT && has_noted_first(&p))
 		why = fragment_follow(&env, &p) ? RW_REASON_NONE : RW_REASON_FRAGMENT_EARLY;
 	switch (why) {
 	case RW_REASON_NONE:

@@ -128,22 +128,42 @@ static __always_inline bool icmp_open(struct xdp_md *ctx, __u32 l3_at, __u32 l4_
 	return it->l3_len >= it->head_len + 8;
 }
 
+/* Are the checksums of the message and of its IPv4 header right (RFC 1122 sections 3.2.1.2 and
+ * 3.2.2, RFC 4443 section 2.4)? */
+static __always_inline bool icmp_sums_up(struct xdp_md *ctx, const struct rw_scratch *s,
+					 const struct icmp_packet *it)
+{
+	__u64 sum = csum_bytes(ctx, s->layers.l4, it->icmp_len);
+
+	if (!it->v6 &&
+	    csum_fold(csum_bytes(ctx, s->layers.l4 - it->head_len, it->head_len)) != 0xffff)
+		return false;
+	if (it->v6)
+		sum += csum_pseudo(s->tuple.saddr, s->tuple.daddr, true, IPPROTO_ICMPV6,
+				   (__u16)it->icmp_len);
+	return csum_fold(sum) == 0xffff;
+}
+
 /* An answer goes to a host only, and one that is not ourselves. */
-static __always_inline enum icmp_next answer_echo(struct rw_scratch *s, struct icmp_packet *it)
+static __always_inline enum icmp_next answer_echo(struct xdp_md *ctx, struct rw_scratch *s,
+						  struct icmp_packet *it)
 {
 	struct ipv6hdr *ip6 = it->l3;
 	struct iphdr *ip = it->l3;
 	__u16 hops, head;
 
-	s->icmp.reason = RW_REASON_MALFORMED;
-	if (!is_host(s->tuple.saddr, it->v6))
-		return ICMP_DROP;
-	s->icmp.reason = RW_REASON_LOOP;
-	if (is_service_address(s->tuple.saddr))
+	s->icmp.reason = unanswerable(s->tuple.saddr, it->v6);
+	if (s->icmp.reason)
 		return ICMP_DROP;
 	/* Record route and the like would have to be answered in kind. */
 	s->icmp.reason = it->v6 ? RW_REASON_IPV6_EXTENSION : RW_REASON_IP_OPTIONS;
 	if (it->head_len != (it->v6 ? sizeof(*ip6) : sizeof(*ip)))
+		return ICMP_DROP;
+	s->icmp.reason = RW_REASON_MALFORMED;
+	if (!icmp_sums_up(ctx, s, it))
+		return ICMP_DROP;
+	s->icmp.reason = RW_REASON_ICMP_LIMITED;
+	if (!may_answer((const struct rw_address *)s->tuple.saddr, ANSWER_ECHO))
 		return ICMP_DROP;
 	if (it->v6) {
 		copy_addr(ip6->saddr.in6_u.u6_addr32, s->tuple.daddr);
@@ -198,6 +218,8 @@ static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct 
 		upper = upper6(q->l3, it->end);
 		len = sizeof(*ip6) + bpf_ntohs(ip6->payload_len);
 		copy_addr(t->saddr, ip6->daddr.in6_u.u6_addr32);
+		if (mapped_v4(t->saddr))
+			return RW_REASON_MALFORMED;
 		forged = !same_addr(t->daddr, ip6->saddr.in6_u.u6_addr32);
 	} else {
 		upper = upper4(q->l3, it->end);
@@ -297,6 +319,21 @@ static __always_inline void translate_error(struct icmp_packet *it, struct quote
 	it->icmp[1] = csum_apply(it->icmp[1], sum);
 }
 
+/*
+ * Does the error name an MTU that a path must not have (RFC 791, RFC 8200
+ * section 5)? A stack keeps it by destination, and under nat that is our address:
+ * one client would shrink the packets to all of them.
+ */
+static __always_inline bool says_tiny_mtu(const struct icmp_packet *it)
+{
+	__u32 mtu = bpf_ntohl(*(__u32 *)(it->icmp + 2));
+
+	if (it->v6)
+		return *(__u8 *)it->icmp == ICMPV6_PKT_TOOBIG && mtu < IPV6_LEAST_MTU;
+	return it->icmp[0] == bpf_htons(ICMP_UNREACHABLE << 8 | ICMP_FRAG_NEEDED) &&
+	       (mtu & 0xffff) < IPV4_LEAST_MTU;
+}
+
 /* An error about an error is never sent: one that cannot go on ends here. */
 static __always_inline enum rw_reason may_forward_error(struct icmp_packet *it, __u32 mtu)
 {
@@ -307,9 +344,21 @@ static __always_inline enum rw_reason may_forward_error(struct icmp_packet *it, 
 	return it->l3_len > mtu ? RW_REASON_TOO_BIG : RW_REASON_NONE;
 }
 
+/* In state SYN: does the error quote a segment of the connection that had the port before? */
+static __always_inline bool is_anothers(const struct rw_flow *flow, __u64 key,
+					const struct quoted *q)
+{
+	__u32 seq = (__u32)bpf_ntohs(q->l4[2]) << 16 | bpf_ntohs(q->l4[3]);
+
+	if (key_state(key) != RW_FLOW_SYN || !flow)
+		return false;
+	return isn_known(flow) && isn_known(flow) != isn_bits(seq + 1);
+}
+
 /* About what we sent a backend: to the client, as a reply of the flow. */
 static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, struct icmp_packet *it,
-						      struct quoted *q, __u32 place, __u64 key,
+						      struct quoted *q, const struct rw_iface *in,
+						      __u32 place, __u64 key,
 						      struct flow_client *client)
 {
 	struct rw_service_info *info;
@@ -317,12 +366,17 @@ static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, stru
 	struct rw_iface *way;
 	__u32 id;
 
+	s->icmp.reason = RW_REASON_WRONG_INTERFACE;
+	if (!takes_replies(in, s->iface, backend_of(key_backend(key))))
+		return ICMP_DROP;
 	s->icmp.reason = RW_REASON_ICMP_NO_FLOW;
 	if (!flow_read_client(place, &key, client))
 		return ICMP_DROP;
 	id = client->service;
 	capture_service(s, id);
 	capture_backend(s, key_backend(key));
+	if (is_anothers(flow_at(place), key, q))
+		return ICMP_DROP;
 	info = bpf_map_lookup_elem(&service_info, &id);
 	way = bpf_map_lookup_elem(&ifaces, &client->iface);
 	s->icmp.reason = RW_REASON_NO_STATE;
@@ -378,6 +432,9 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 			return ICMP_DROP;
 		to.saddr = own->addr;
 		saddr = own->addr;
+		s->icmp.reason = RW_REASON_MALFORMED;
+		if (says_tiny_mtu(it))
+			return ICMP_DROP;
 	}
 	translate_error(it, q, &s->tuple, &to, saddr);
 	s->icmp.reason = RW_REASON_ICMP_TO_BACKEND;
@@ -397,18 +454,19 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 {
 	struct rw_settings *set = RW_ONLY(settings);
 	struct icmp_room *room = RW_ONLY(icmp_rooms);
+	struct rw_iface *in = bpf_map_lookup_elem(&ifaces, &s->iface);
 	struct rw_service *service;
 	struct quoted q = {};
 	__u64 flow = 0;
 	__u32 place;
 
 	s->icmp.reason = quote_read(it, &s->tuple, &q);
-	if (!set || !room || s->icmp.reason)
+	if (!set || !room || !in || s->icmp.reason)
 		goto unknown;
 	if (may_be_ours(set, &s->tuple)) {
 		place = flow_by_reply(&s->tuple, now_seconds(), &flow);
 		if (place)
-			return error_to_client(s, it, &q, place, flow, &room->client);
+			return error_to_client(s, it, &q, in, place, flow, &room->client);
 	}
 	s->icmp.reason = RW_REASON_ICMP;
 	if (!to_service)
@@ -417,10 +475,13 @@ static __always_inline enum icmp_next find_flow(struct rw_scratch *s, struct icm
 	room->key.port_be = s->tuple.dport_be;
 	room->key.proto = s->tuple.proto;
 	room->key.block = 0; /* of the last packet's */
-	service = service_at(set, &room->key);
+	service = service_of(set, &room->key);
 	if (!service)
 		return ICMP_PASS;
 	capture_service(s, service->id);
+	s->icmp.reason = RW_REASON_WRONG_INTERFACE;
+	if (!takes_requests(in))
+		return ICMP_DROP;
 	if (service->forward != RW_FORWARD_NAT)
 		return ICMP_BALANCE;
 	if (flow_by_client(&s->tuple, service->id, now_seconds(), &flow))
@@ -453,13 +514,18 @@ static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, const bool v
 	if (s->layers.fragment != RW_FRAGMENT_NONE)
 		return to_service ? ICMP_DROP : ICMP_PASS;
 	type = *(__u8 *)it.icmp;
-	if (quotes_a_packet(type, v6))
-		return find_flow(s, &it, to_service);
+	if (quotes_a_packet(type, v6)) {
+		s->icmp.reason = unanswerable(s->tuple.saddr, v6);
+		if (!s->icmp.reason)
+			return find_flow(s, &it, to_service);
+		if (to_service)
+			return ICMP_DROP;
+	}
 	s->icmp.reason = RW_REASON_NO_SERVICE;
 	if (!to_service)
 		return ICMP_PASS;
 	if (type == (v6 ? ICMPV6_ECHO_REQUEST : ICMP_ECHO_REQUEST))
-		return answer_echo(s, &it);
+		return answer_echo(ctx, s, &it);
 	s->icmp.reason = RW_REASON_ICMP;
 	return ICMP_PASS;
 }
@@ -496,9 +562,9 @@ static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, s
 
 /* Under dsr: the error, as it is, to where its flow's packets go. */
 static __always_inline int dsr_error(struct xdp_md *ctx, struct env *env, struct packet *p,
-				     const struct rw_service_key *key)
+				     struct rw_service_key *key)
 {
-	struct rw_service *service = bpf_map_lookup_elem(&services, key);
+	struct rw_service *service = service_of(env->set, key);
 	struct rw_backend *backend;
 	enum rw_reason refused;
 	__u32 reference;

@@ -10,9 +10,11 @@
 
 #include <linux/icmpv6.h>
 
-#include "checksum.bpf.h"
+#include "csum_bytes.bpf.h"
 #include "dry.bpf.h"
 #include "env.bpf.h"
+#include "limit.bpf.h"
+#include "source.bpf.h"
 
 /* Types and codes of RFC 792; linux/icmp.h drags in a C library's headers. */
 #define ICMP_ECHO_REPLY 0
@@ -27,70 +29,9 @@
 #define L3_AT_MAX 22	       /* Ethernet with two tags */
 #define QUOTE4_MAX (576 - 28)  /* RFC 1812 section 4.3.2.3 */
 #define QUOTE6_MAX (1280 - 48) /* RFC 4443 section 2.4 (c) */
-#define QUOTE_WORDS (QUOTE6_MAX / 4)
 #define IPV6_LEAST_MTU 1280
+#define IPV4_LEAST_MTU 576 /* what every host takes (RFC 791 section 3.1) */
 #define IP_DONT_FRAGMENT 0x4000
-
-/*
- * writer, reader: gateway; nobody else, so it is not shared or pinned. Element 0
- * is for everyone, the others for prefixes, by hash: two prefixes may share one,
- * and its budget. When its next error would be in time (GCRA), nanoseconds.
- */
-#define ICMP_PREFIXES 1024 /* a power of two */
-RW_MAP(icmp_budget, BPF_MAP_TYPE_PERCPU_ARRAY, 1 + ICMP_PREFIXES, __u32, __u64, 0);
-
-/* Can this address be answered? Not one that stands for many, or for nobody. A
- * subnet's own broadcast address looks like any other from here. */
-static __always_inline bool is_host(const __u32 *addr, bool v6)
-{
-	__u8 first;
-
-	if (v6)
-		return (addr[0] | addr[1] | addr[2] | addr[3]) &&
-		       (addr[0] & bpf_htonl(0xff000000)) != bpf_htonl(0xff000000);
-	first = bpf_ntohl(addr[3]) >> 24;
-	return first && first != 127 && first < 224;
-}
-
-/* An address of ours that services have: whoever uses it as a source lies. */
-static __always_inline bool is_service_address(const __u32 *addr)
-{
-	struct rw_service_key key = {};
-	struct rw_service *entry;
-
-	copy_addr(key.addr, addr);
-	entry = bpf_map_lookup_elem(&services, &key);
-	return entry && (entry->flags & RW_ADDR_SERVICE);
-}
-
-/* One error more? Counted as sent when so (generic cell rate algorithm). */
-static __always_inline bool within(__u32 bucket, __u64 gap_us, __u32 burst, __u64 now)
-{
-	__u64 *due = bpf_map_lookup_elem(&icmp_budget, &bucket);
-	__u64 gap = gap_us * 1000, next;
-
-	if (!due)
-		return false;
-	next = (*due > now ? *due : now) + gap;
-	if (next - now > gap * burst)
-		return false;
-	if (!dry)
-		*due = next;
-	return true;
-}
-
-/* The prefix first: one that asks too much does not use up what others need. */
-static __always_inline bool may_complain(const struct rw_settings *set, const __u32 *to, bool v6)
-{
-	__u64 word = v6 ? ((__u64)to[0] << 32 | to[1]) & ~bpf_cpu_to_be64(0xff) :
-			  to[3] & bpf_htonl(0xffffff00);
-	__u64 now = bpf_ktime_get_ns();
-	__u32 bucket = (word * 0x9e3779b97f4a7c15ull) >> 32;
-
-	bucket = 1 + bucket % ICMP_PREFIXES;
-	return within(bucket, set->icmp_prefix_gap_us, set->icmp_burst, now) &&
-	       within(0, set->icmp_gap_us, set->icmp_burst, now);
-}
 
 /* Byte `at` of the frame, below 128. clang knows how far the offset reaches and
  * leaves out the mask, the verifier forgot it when it was put aside. */
@@ -98,23 +39,6 @@ static __always_inline void *frame_at(struct xdp_md *ctx, __u32 at)
 {
 	barrier_var(at);
 	return (void *)(long)ctx->data + (at & 0x7f);
-}
-
-/* Folded sum of `words` 32-bit words of the frame, from byte `at`. */
-__noinline __u32 csum_frame(struct xdp_md *ctx, __u32 at, __u32 words)
-{
-	__u32 *word = frame_at(ctx, at);
-	void *end = (void *)(long)ctx->data_end;
-	__u64 sum = 0;
-
-	for (__u32 i = 0; i < QUOTE_WORDS + 2 && i < words; i++) {
-		/* One pointer, or what is checked is not what is read. */
-		barrier_var(word);
-		if ((void *)(word + 1) > end)
-			break;
-		sum += *word++;
-	}
-	return csum_fold(sum);
 }
 
 /* The frame's link layer, while what follows it moves. Without tags the end of
@@ -152,7 +76,7 @@ struct complaint {
 	__u32 from[4];
 	__u32 to[4];
 	__u32 l3_at;
-	__u32 quote; /* bytes, a multiple of 4 */
+	__u32 quote; /* bytes */
 	__u32 head;  /* first word of the ICMP header: type, code */
 	__u32 mtu;
 };
@@ -195,7 +119,7 @@ static __always_inline bool finish_complaint(struct xdp_md *ctx, const struct co
 					     const bool v6)
 {
 	__u32 at = c->l3_at + (v6 ? 40 : 20);
-	__u64 sum = csum_frame(ctx, at, 2 + c->quote / 4);
+	__u64 sum = csum_bytes(ctx, at, 8 + c->quote);
 	__u16 *icmp = frame_at(ctx, at);
 
 	if (v6)
@@ -274,7 +198,6 @@ static __always_inline bool send_complaint(struct xdp_md *ctx, const struct comp
 static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 {
 	struct rw_scratch *scratched = RW_ONLY(scratch);
-	struct rw_settings *set = RW_ONLY(settings);
 	void *end = (void *)(long)ctx->data_end;
 	struct complaint c = {};
 	enum rw_reason failed;
@@ -283,7 +206,7 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 	__u32 linear;
 	void *l3;
 
-	if (!scratched || !set)
+	if (!scratched)
 		return RW_REASON_NO_STATE;
 	it = &scratched->icmp;
 	failed = it->task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED;
@@ -295,14 +218,15 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 	if (!(v6 ? plan_complaint6(l3, end, it->task, it->mtu, &c) :
 		   plan_complaint4(l3, end, it->task, it->mtu, &c)))
 		return failed;
-	if (!is_host(c.to, v6) || is_service_address(c.to))
+	if (unanswerable(c.to, v6))
 		return failed;
 	copy_addr(c.from, it->from);
-	if (!may_complain(set, c.to, v6))
+	if (!may_answer((const struct rw_address *)c.to,
+			it->task == RW_ICMP_TOO_BIG ? ANSWER_TOO_BIG : ANSWER_TIME_EXCEEDED))
 		return RW_REASON_ICMP_LIMITED;
-	/* Whole words, and of a frame in several buffers the first: enough for anybody. */
+	/* Of a frame in several buffers the first: enough for anybody. */
 	linear = end - l3;
-	c.quote = (c.quote < linear ? c.quote : linear) & ~3u;
+	c.quote = c.quote < linear ? c.quote : linear;
 	if (!send_complaint(ctx, &c, in, v6))
 		return failed;
 	return it->task == RW_ICMP_TOO_BIG ? RW_REASON_SENT_TOO_BIG : RW_REASON_SENT_TIME_EXCEEDED;

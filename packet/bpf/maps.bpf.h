@@ -81,6 +81,24 @@ RW_MAP(tracking, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_tracking, 0);
 RW_MAP(flows, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_flow_bucket, BPF_F_MMAPABLE);
 RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_MMAPABLE);
 
+/* writer: gateway, control (where it begins); reader: gateway. By backend index: how far its nat
+ * ports have been handed out. */
+RW_MAP(port_hands, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, __u32, 0);
+
+/* How searches for a nat port went that found none free. */
+struct vain_search {
+	__u32 index; /* of the backend */
+	__u32 second;
+	__u32 vain;   /* in that second: so many found no half-open flow */
+	__u32 sparse; /* grows with tries in vain: half-open flows are few */
+};
+#define VAIN_SEARCHES 256 /* a power of two */
+/* writer, reader: gateway. Of two backends in one place the later one counts. */
+RW_MAP(vain_searches, BPF_MAP_TYPE_PERCPU_ARRAY, VAIN_SEARCHES, __u32, struct vain_search, 0);
+
+/* writer, reader: gateway. How many flows of a prefix are kept. Two prefixes may share a count. */
+RW_MAP(kept_flows, BPF_MAP_TYPE_ARRAY, RW_KEPT_COUNTS, __u32, __u32, 0);
+
 /* writer: gateway; reader: status. By backend index. */
 RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);
 

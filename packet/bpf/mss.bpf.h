@@ -17,8 +17,9 @@
 #define TCP_OPTIONS_SEEN 16 /* of them; MSS is the first in practice */
 
 /* Verified once, by itself: changes bytes in place, no pointer becomes stale.
- * tcp_at: where the TCP header begins, in bytes from the frame's start. */
-__noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most)
+ * tcp_at: where the TCP header begins, in bytes from the frame's start.
+ * unfinished: the checksum does not cover the options yet. */
+__noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most, __u32 unfinished)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct tcphdr *tcp;
@@ -51,16 +52,18 @@ __noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most)
 		}
 		old = *mss;
 		new = bpf_htons((__u16)most);
+		at += TCP_OPT_MSS_LEN;
+		/* Of two, Linux takes the last. */
 		if (bpf_ntohs(old) <= most)
-			return 0;
+			continue;
 		*mss = new;
 		/* At an odd place its bytes are halves of two checksum words. */
 		if (at & 1) {
 			old = __builtin_bswap16(old);
 			new = __builtin_bswap16(new);
 		}
-		tcp->check = csum_apply(tcp->check, csum_change16(old, new));
-		return 1;
+		if (!unfinished)
+			tcp->check = csum_apply(tcp->check, csum_change16(old, new));
 	}
 	return 0;
 }

@@ -26,6 +26,7 @@ struct packet {
 	__u16 l3_len;	    /* bytes of layer 3, by its own header */
 	__u16 l4_len;	    /* of these, layer 4's */
 	bool v6;
+	bool unfinished; /* *check is the pseudo-header's sum, and stays that (partial.bpf.h) */
 };
 
 static __always_inline enum rw_reason parse_tcp(struct packet *p, void *end)
@@ -126,7 +127,8 @@ static __always_inline bool common_ipv6(struct packet *p, void *end)
 	p->t->proto = ip->nexthdr;
 	copy_addr(p->t->saddr, ip->saddr.in6_u.u6_addr32);
 	copy_addr(p->t->daddr, ip->daddr.in6_u.u6_addr32);
-	return true;
+	/* layers_ipv6() says what is wrong with it. */
+	return !mapped_v4(p->t->saddr) && !mapped_v4(p->t->daddr);
 }
 
 /* Any other packet. */

@@ -8,7 +8,10 @@
 #define RINGWAY_RESET_H
 
 #include "checksum.bpf.h"
+#include "limit.bpf.h"
+#include "partial.bpf.h"
 #include "send.bpf.h"
+#include "source.bpf.h"
 
 #define RESET_TTL 64
 #define MIN_FRAME 60 /* Ethernet's minimum, without FCS */
@@ -137,16 +140,36 @@ __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u3
 	return true;
 }
 
+/* Why a segment gets no reset. NONE: it does, and that is counted against the limit. */
+static __always_inline enum rw_reason no_reset(const struct env *env, const struct packet *p,
+					       enum answer kind)
+{
+	enum rw_reason why;
+
+	if (!p->l4)
+		return RW_REASON_FRAGMENT_EARLY;
+	if (p->t->tcp_flags & TCP_RST)
+		return RW_REASON_NO_FLOW;
+	/* RFC 9293 section 3.1: it is to be discarded, not answered. */
+	if (!segment_intact(env, p, p->l4 - (void *)p->eth))
+		return RW_REASON_MALFORMED;
+	why = unanswerable(p->t->saddr, p->v6);
+	if (why)
+		return why;
+	return may_answer((const struct rw_address *)p->t->saddr, kind) ? RW_REASON_NONE :
+									  RW_REASON_RESET_LIMITED;
+}
+
 /* Sends a reset back the way the segment came. */
 static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason reason)
 {
+	enum answer kind = reason == RW_REASON_RESET_STRAY ? ANSWER_STRAY : ANSWER_RESET;
+	enum rw_reason why = no_reset(env, p, kind);
 	struct ethhdr *eth;
 
-	if (!p->l4)
-		return leave(env->books, RW_DROP, RW_REASON_FRAGMENT_EARLY);
-	if (p->t->tcp_flags & TCP_RST)
-		return leave(env->books, RW_DROP, RW_REASON_NO_FLOW);
+	if (why)
+		return leave(env->books, RW_DROP, why);
 	if (!reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
 	eth = (void *)(long)ctx->data;

@@ -75,11 +75,11 @@ static __always_inline void trace_ring(const struct owners *owners)
 	trace.chosen = owners->current;
 }
 
-/* False: the service has no ring, which the loader rules out. */
-static __always_inline bool ring_owners(const struct rw_tuple *t, const struct rw_service *service,
+/* Who has this slot? False: the service has no ring, which the loader rules out. */
+static __always_inline bool slot_owners(const struct rw_service *service, __u32 slot,
 					struct owners *owners)
 {
-	__u32 id = service->ring, zero = 0, slot = ring_slot(t, service->flags);
+	__u32 id = service->ring, zero = 0;
 	void *inner = bpf_map_lookup_elem(&rings, &id);
 	struct rw_ring *ring;
 	struct rw_pair *pair;
@@ -113,6 +113,40 @@ static __always_inline bool ring_owners(const struct rw_tuple *t, const struct r
 	owners->changed = true;
 	trace_ring(owners);
 	return true;
+}
+
+static __always_inline bool ring_owners(const struct rw_tuple *t, const struct rw_service *service,
+					struct owners *owners)
+{
+	return slot_owners(service, ring_slot(t, service->flags), owners);
+}
+
+/* What the row of a backend says when its ring may name it. */
+#define RW_BACKEND_NEW_FLOWS (RW_BACKEND_UP | RW_BACKEND_TAKES_NEW)
+
+#define RING_OTHERS 8
+#define RING_STRIDE 24593 /* a prime, and no divisor of the slots */
+
+/* A backend that takes new flows, by some other slots: its reference; 0: none of those. */
+__noinline __u32 ring_other(const struct rw_tuple *t, const struct rw_service *service)
+{
+	struct owners owners = {};
+	__u32 slot;
+
+	if (!t || !service)
+		return 0;
+	slot = ring_slot(t, service->flags);
+	for (int i = 0; i < RING_OTHERS; i++) {
+		struct rw_backend *backend;
+
+		slot = (slot + RING_STRIDE) % RW_RING_SLOTS;
+		if (!slot_owners(service, slot, &owners) || !owners.current)
+			continue;
+		backend = backend_of(owners.current);
+		if (backend && (backend->flags & RW_BACKEND_NEW_FLOWS) == RW_BACKEND_NEW_FLOWS)
+			return owners.current;
+	}
+	return 0;
 }
 
 #endif

@@ -44,6 +44,13 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 
 	if (!ports || !p->check)
 		return; /* a later fragment */
+	if (p->unfinished) {
+		ports[0] = to->sport_be;
+		ports[1] = to->dport_be;
+		*p->check =
+			csum_fold(csum_pseudo(to->saddr, to->daddr, p->v6, p->t->proto, p->l4_len));
+		return;
+	}
 	change = csum_change_addr(p->t->saddr, to->saddr) +
 		 csum_change_addr(p->t->daddr, to->daddr) +
 		 csum_change16(p->t->sport_be, to->sport_be) +

@@ -60,6 +60,9 @@ static __always_inline struct rw_service *service_at(const struct rw_settings *s
  */
 #define SERVICES_REMEMBERED 64 /* a power of two */
 
+/* Copies of an entry that is changed under us. */
+#define SERVICE_COPIES 3
+
 struct remembered_service {
 	struct rw_service_key key;
 	__u32 epoch;
@@ -91,7 +94,7 @@ static __always_inline struct rw_service *service_of(const struct rw_settings *s
 {
 	__u32 epoch = READ_ONCE(set->services_epoch), place;
 	struct remembered_service *met;
-	struct rw_service *service;
+	struct rw_service *service, *again;
 
 	place = key->addr[3] ^ key->addr[2] ^ ((__u32 *)key)[4];
 	place = (place * 0x9e3779b1u) >> 26;
@@ -103,14 +106,22 @@ static __always_inline struct rw_service *service_of(const struct rw_settings *s
 	/* The epoch was read before the entry: one that is changed meanwhile is
 	 * looked up again by the next packet. */
 	met->key = *key;
+	read_fence(&met->service);
 	service = service_at(set, key);
-	if (!service) {
-		met->key.proto = 0; /* nobody's */
-		return NULL;
+	for (int i = 0; i < SERVICE_COPIES && service; i++) {
+		met->service = *service;
+		read_fence(&met->service);
+		/* The kernel gives a deleted entry's place to another at once: it is ours
+		 * only if it was so before and after. `key` is the entry's own by now. */
+		again = bpf_map_lookup_elem(&services, key);
+		if (again == service) {
+			met->epoch = epoch;
+			return &met->service;
+		}
+		service = again;
 	}
-	met->service = *service;
-	met->epoch = epoch;
-	return &met->service;
+	met->key.proto = 0; /* nobody's */
+	return NULL;
 }
 
 #endif

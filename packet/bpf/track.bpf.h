@@ -51,11 +51,9 @@ struct track_place {
 static __always_inline struct track_place
 track_place(const struct rw_settings *set, const struct rw_tuple *t, __u32 service, __u32 slot)
 {
-	const __u64 *k = set->keys;
 	__u64 ports = (__u64)t->sport_be << 32 | (__u64)t->dport_be << 16 | t->proto;
-	__u64 sum = hash_addr(k[0], k[1], t->saddr) + hash_addr(k[2], k[3], t->daddr) +
-		    k[4] * ports + k[5] * (service + 1ull);
-	__u64 h = hash_end(sum), g = hash_end(sum + k[0]);
+	__u64 sum = keyed_tuple(set, t, ports) + set->keys[5] * (service + 1ull);
+	__u64 h = hash_end(sum), g = hash_end(sum + set->keys[0]);
 	struct track_place at;
 
 	at.who = (h & ~TRACK_SLOT_MASK) | slot;
@@ -133,6 +131,17 @@ static __always_inline void track_touch(struct rw_track *track, __u64 what,
 	}
 }
 
+/*
+ * May a SYN on this tuple go elsewhere? It is another connection on a finished
+ * one's tuple, or the backend did not answer it before its checks failed.
+ */
+static __always_inline bool track_is_over(__u64 what, const struct rw_backend *backend)
+{
+	if (track_state(what) & RW_TRACK_CLOSING)
+		return true;
+	return (track_state(what) & RW_TRACK_SYN) && (backend->flags & RW_BACKEND_KEPT);
+}
+
 /* The backend of a flow that has a record; 0: it has none, or that is over. */
 static __always_inline __u32 track_find(const struct rw_settings *set, const struct track_place *at,
 					const struct rw_tuple *t, __u32 now, bool look)
@@ -148,18 +157,17 @@ static __always_inline __u32 track_find(const struct rw_settings *set, const str
 			struct rw_backend *backend;
 			__u64 what;
 
-			if (READ_ONCE(track->who) != at->who)
+			/* A plain load first: most records are others'. */
+			if (READ_ONCE(track->who) != at->who ||
+			    read_ordered(&track->who) != at->who)
 				continue;
-			barrier();
 			what = READ_ONCE(track->what);
-			barrier();
-			if (READ_ONCE(track->who) != at->who || !track_alive(set, what, now))
+			if (read_ordered(&track->who) != at->who || !track_alive(set, what, now))
 				continue;
 			backend = backend_of((__u32)what);
 			if (!backend || !(backend->flags & RW_BACKEND_UP))
 				continue;
-			/* Another connection on a finished one's tuple. */
-			if (is_syn(t) && (track_state(what) & RW_TRACK_CLOSING) && !look)
+			if (is_syn(t) && track_is_over(what, backend) && !look)
 				continue;
 			if (!look)
 				track_touch(track, what, t, now);
@@ -179,7 +187,7 @@ static __always_inline bool track_within_quota(const struct rw_settings *set,
 
 	if (!prefix && t->saddr[2] == bpf_htonl(0xffff))
 		prefix = t->saddr[3] & bpf_htonl(0xffffff00);
-	hash = hash_end(set->keys[1] * prefix + set->keys[2]);
+	hash = hash_end(nh_pair(set->keys[1], (__u32)prefix, (__u32)(prefix >> 32)));
 	number = (__u32)(hash >> 32) % RW_TRACK_QUOTAS;
 	quota = bpf_map_lookup_elem(&track_quotas, &number);
 	if (!quota)
@@ -212,6 +220,26 @@ static __always_inline __u32 track_worth(const struct rw_settings *set, __u64 wh
 		return 0;
 	/* The oldest on probation, but none that has not had its chance yet. */
 	return track_age(what, now) > TRACK_APART ? (__u32)track_age(what, now) : 0;
+}
+
+/* Flows without a record go to the former owner for as long as there may be any. */
+static __always_inline void track_failed(__u32 service, __u32 now)
+{
+	__u32 *failed = bpf_map_lookup_elem(&untracked, &service);
+
+	if (failed && !dry && READ_ONCE(*failed) != now)
+		WRITE_ONCE(*failed, now);
+}
+
+/* A flow whose record gives way. One that has sent more than SYNs goes to its
+ * slot's former owner from now on, which must stay that. */
+static __always_inline void track_evicted(struct rw_tracking *count, __u64 what, __u32 now)
+{
+	struct rw_backend *backend = backend_of((__u32)what);
+
+	count->evicted++;
+	if (backend && !(track_state(what) & RW_TRACK_SYN))
+		track_failed(backend->service, now);
 }
 
 /* Opens a record. False: there is no room. */
@@ -262,17 +290,8 @@ static __always_inline bool track_open(const struct rw_settings *set, const stru
 	__sync_lock_test_and_set(&best->what, what);
 	__sync_lock_test_and_set(&best->who, at->who);
 	if (most < 0xfffffffe)
-		count->evicted++;
+		track_evicted(count, old_what, now);
 	return true;
-}
-
-/* Flows without a record go to the former owner for as long as there may be any. */
-static __always_inline void track_failed(__u32 service, __u32 now)
-{
-	__u32 *failed = bpf_map_lookup_elem(&untracked, &service);
-
-	if (failed && !dry && READ_ONCE(*failed) != now)
-		WRITE_ONCE(*failed, now);
 }
 
 static __always_inline bool backend_has(__u32 reference, __u8 flag)

@@ -31,7 +31,7 @@ use ringway_host::Mac;
 #[derive(Debug, Parser)]
 #[command(
     name = "ringway",
-    version,
+    version = crate::version::TEXT,
     after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unhealthy or findings."
 )]
 pub struct Cli {
@@ -168,7 +168,7 @@ pub struct CheckArgs {
     after_help = "Exit code 3 when something is wrong, or no daemon runs or answers within two seconds: then it is told what \
     the tables say. 0 also when degraded: every service is \
     served, but not every backend gets traffic.\n\nExamples:\n  \
-    ringway status\n  ringway status --ledger -o json\n  ringway status --memory\n  ringway status --ready"
+    ringway status\n  ringway status --all\n  ringway status --ledger -o json\n  ringway status --memory\n  ringway status --ready"
 )]
 pub struct StatusArgs {
     #[command(flatten)]
@@ -182,6 +182,11 @@ pub struct StatusArgs {
     /// Show this service alone; with --ready: it must have a backend, too.
     #[arg(long, value_name = "NAME", conflicts_with = "memory")]
     pub service: Option<String>,
+    /// Show every problem, service and backend, however many there are.
+    ///
+    /// Without, long tables have what is worth a look, and their sums.
+    #[arg(long, conflicts_with_all = ["ready", "memory"])]
+    pub all: bool,
     /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
     #[arg(long)]
     pub ledger: bool,
@@ -250,6 +255,9 @@ pub struct ReloadArgs {
     /// Say what would change: services, backends, ring slots, flows. Change nothing.
     #[arg(long)]
     pub dry_run: bool,
+    /// Change nothing, and end with exit code 1, where the file comes with warnings.
+    #[arg(long)]
+    pub strict: bool,
     #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]

@@ -252,6 +252,31 @@ fn documents_link_to_what_is_there() {
     assert!(links > 30, "only {links} links were found");
 }
 
+/// The tests that rows about hostile neighbours name exist; a row without tests gives a reason.
+#[test]
+fn security_names_tests_that_exist() {
+    let document = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let sources: Vec<_> = read(".rs").into_iter().map(|(name, text)| (name, words(text))).collect();
+    let exists = |file: &str, test: &str| {
+        let functions = [format!("test] fn {test}("), format!("test] async fn {test}(")];
+        let mut sources = sources.iter().filter(|(name, _)| name.ends_with(&format!("/{file}.rs")));
+        sources.any(|(_, text)| functions.iter().any(|function| text.contains(function)))
+    };
+    let (mut rows, mut wrong) = (0, Vec::new());
+    let neighbours = document.split("### ").find(|part| part.starts_with("Hostile neighbours"));
+    for row in neighbours.unwrap().lines().filter(|line| line.starts_with("| ")) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [_, _, happens, tests] = cells[..] else { panic!("{row}") };
+        let named = tests.split('`').filter_map(|span| span.split_once("::"));
+        wrong.extend(named.filter(|(file, test)| !exists(file, test)));
+        let explained = happens.contains("Limit: ") || happens.starts_with("as a");
+        assert!(!tests.is_empty() || explained, "no test, and no reason: {row}");
+        rows += 1;
+    }
+    assert!(rows > 20 && wrong.is_empty(), "{rows} rows; no such tests: {wrong:?}");
+}
+
 #[test]
 fn messages_tell_commands_that_exist() {
     let own = |name: &String| name == "ringway/src/documented.rs";

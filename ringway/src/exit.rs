@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use ringway_gateway::problem::{Error, Kind};
 
+use crate::logging::Stderr;
+
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -42,8 +44,22 @@ impl Exit {
 /// Says on stderr what went wrong; nothing when the reader of our output went away (`| head`).
 pub fn complain(error: &anyhow::Error) {
     if !closed_pipe(error) {
-        say(format_args!("ringway: {}", in_words(error)));
+        let _ = io::stderr().write_all(&complaint(error, &Stderr::new()));
     }
+}
+
+/// The same of what carries its own words.
+pub fn refuse(why: impl Display) {
+    let _ = io::stderr().write_all(&marked(&why, &Stderr::new()));
+}
+
+fn complaint(error: &anyhow::Error, stderr: &Stderr) -> Vec<u8> {
+    marked(&format_args!("ringway: {}", in_words(error)), stderr)
+}
+
+/// With the priority of errors in the journal: `journalctl -p err` shows each line.
+fn marked(text: &impl Display, stderr: &Stderr) -> Vec<u8> {
+    stderr.lines(3, format!("{text}\n").as_bytes())
 }
 
 /// An error and its causes. Some say their cause themselves: it is not said again.
@@ -84,5 +100,13 @@ mod tests {
         assert_eq!(in_words(&run().into()), "cannot run ss: out of memory");
         let wrapped = Err::<(), _>(run()).context("counting").unwrap_err();
         assert_eq!(in_words(&wrapped), "counting: cannot run ss: out of memory");
+    }
+
+    #[test]
+    fn the_journal_gets_a_refusal_as_an_error() {
+        let refusal = anyhow::anyhow!("eth0: gone\neth1: down");
+        let of = |journal| complaint(&refusal, &Stderr::of(journal));
+        assert_eq!(of(true), b"<3>ringway: eth0: gone\n<3>eth1: down\n");
+        assert_eq!(of(false), b"ringway: eth0: gone\neth1: down\n");
     }
 }

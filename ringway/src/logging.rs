@@ -1,9 +1,13 @@
-//! Structured logs on stderr.
+//! Structured logs on stderr: as lines with a time, or for the journal, which has its own, with their priority.
+
+mod stderr;
 
 use ringway_config::{Log, LogFormat};
 use ringway_gateway::problem::Error;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+
+pub use stderr::Stderr;
 
 /// Begins logging as configured; `wish` (from --log or RINGWAY_LOG) outranks the file's level.
 pub fn start(log: Log, wish: Option<&str>) -> anyhow::Result<()> {
@@ -14,10 +18,16 @@ pub fn start(log: Log, wish: Option<&str>) -> anyhow::Result<()> {
         level += ",libbpf=info";
     }
     let filter = filter(&level)?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match log.format {
-        LogFormat::Json => builder.json().flatten_event(true).init(),
-        LogFormat::Text => builder.with_target(false).with_ansi(ansi()).init(),
+    let stderr = Stderr::new();
+    let journal = stderr.is_journal();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr);
+    match (log.format, journal) {
+        (LogFormat::Json, _) => builder.json().flatten_event(true).init(),
+        (LogFormat::Text, false) => builder.with_target(false).with_ansi(ansi()).init(),
+        // The journal knows when, and by the priority how bad it is.
+        (LogFormat::Text, true) => {
+            builder.with_target(false).with_ansi(false).with_level(false).without_time().init();
+        }
     }
     Ok(())
 }

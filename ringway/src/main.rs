@@ -9,6 +9,7 @@ mod logging;
 mod table;
 mod top;
 mod units;
+mod version;
 
 use std::process::ExitCode;
 

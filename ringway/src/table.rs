@@ -81,6 +81,11 @@ impl Table {
         self.rows.len()
     }
 
+    /// Leaves the first so many rows.
+    pub fn keep(&mut self, rows: usize) {
+        self.rows.truncate(rows);
+    }
+
     /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()

@@ -401,6 +401,18 @@ fn notes(workload: &Workload, costs: &Costs, road: Road, demand: &Demand) -> Vec
         );
     }
     notes.extend(enough_ports(workload, demand));
+    if workload.work == Work::Connections {
+        notes.push(
+            "new connections a second and TLS are not asked for, and not in here: connect, accept, close and handshakes cost cores \
+             of their own"
+                .to_owned(),
+        );
+    }
+    notes.push(
+        "the bytes of a packet cost bandwidth alone in here; where they are copied (sockets, AF_XDP without zero-copy), large ones \
+         cost time, too"
+            .to_owned(),
+    );
     if workload.work == Work::Connections && workload.connections / demand.machines >= 1024 {
         notes.push("a process has 1024 open files unless told otherwise: raise LimitNOFILE (nofile) and, beyond 1 048 576, fs.nr_open".to_owned());
     }

@@ -135,6 +135,20 @@ fn ports_run_out_towards_one_destination() {
 }
 
 #[test]
+fn what_is_not_reckoned_is_told() {
+    let notes = |work| {
+        let connections = if work == Work::Connections { 1000 } else { 0 };
+        let packets_pps = (connections == 0).then_some(1e6);
+        let workload = Workload { connections, packets_pps, ..workload(work) };
+        size(&workload, &costs()).unwrap().notes.concat()
+    };
+    for work in [Work::Connections, Work::Answer, Work::Forward] {
+        assert!(notes(work).contains("the bytes of a packet cost bandwidth alone"), "{work:?}");
+        assert_eq!(notes(work).contains("TLS"), work == Work::Connections, "{work:?}");
+    }
+}
+
+#[test]
 fn no_xdp_stands_before_dpdk() {
     let workload = Workload {
         packets_pps: Some(2e6),

@@ -1,6 +1,8 @@
 //! Waiting for conditions instead of sleeping and hoping.
 
+use std::env;
 use std::fmt::Display;
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -8,6 +10,14 @@ use crate::{Error, Result};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many times as long as on a real processor everything takes here: `RINGWAY_SLOWNESS`, which an emulator's
+/// guest sets (packaging/test-kernels); 1 elsewhere.
+fn slowness() -> u32 {
+    static SLOWNESS: OnceLock<u32> = OnceLock::new();
+    let read = || env::var("RINGWAY_SLOWNESS").ok()?.parse().ok();
+    *SLOWNESS.get_or_init(|| read().unwrap_or(1))
+}
 
 /// Polls `condition` until it is true. `what` reads as a sentence's subject: "the neighbour of b".
 pub fn wait_until(
@@ -18,12 +28,14 @@ pub fn wait_until(
     wait_for(what, timeout, || if condition() { Ok(()) } else { Err("") })
 }
 
-/// Polls `attempt` until it succeeds and returns its value; on timeout the error carries the last refusal.
+/// Polls `attempt` until it succeeds and returns its value; on timeout the error carries the last refusal. An emulated
+/// machine gets more time than `timeout`.
 pub fn wait_for<T, E: Display>(
     what: impl Display,
     timeout: Duration,
     mut attempt: impl FnMut() -> Result<T, E>,
 ) -> Result<T> {
+    let timeout = timeout * slowness();
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     let mut tries = 0;

@@ -29,12 +29,11 @@ fn gone(name: &str) -> bool {
         && !mounted(name)
 }
 
-/// One line over TCP from `from` to a listener at `address` in `to`.
-fn exchange(from: &Namespace, to: &Namespace, address: &str) -> Duration {
+/// One line over TCP from `from` to a listener at `address` in `to`, of which nothing is lost.
+fn exchange(from: &Namespace, to: &Namespace, address: &str) {
     let listener = to.run(|| TcpListener::bind(address).unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
     let server = thread::spawn(move || listener.accept().unwrap().0.write_all(b"hello").unwrap());
-    let start = Instant::now();
     let mut text = String::new();
     from.run(|| TcpStream::connect_timeout(&address, SOON).unwrap())
         .unwrap()
@@ -42,7 +41,16 @@ fn exchange(from: &Namespace, to: &Namespace, address: &str) -> Duration {
         .unwrap();
     server.join().unwrap();
     assert_eq!(text, "hello");
-    start.elapsed()
+    assert_eq!(sent_again(from) + sent_again(to), 0, "segments lost on the way to {address}");
+}
+
+/// TCP segments that a namespace has sent more than once.
+fn sent_again(namespace: &Namespace) -> u64 {
+    let snmp = namespace.run(|| fs::read_to_string("/proc/thread-self/net/snmp")).unwrap().unwrap();
+    let mut tcp = snmp.lines().filter(|line| line.starts_with("Tcp:"));
+    let (names, values) = (tcp.next().unwrap(), tcp.next().unwrap());
+    let at = names.split(' ').position(|name| name == "RetransSegs").unwrap();
+    values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -56,9 +64,7 @@ fn two_namespaces_talk_at_once_by_both_families() {
     let (link_a, link_b) = veth(&end_a, &end_b, &VethOptions::default()).unwrap();
     assert_ne!(link_a.mac, link_b.mac);
     for address in ["10.0.0.2:0", "[fd00::2]:0"] {
-        let took = exchange(&a, &b, address);
-        // A lost SYN costs a second.
-        assert!(took < Duration::from_millis(500), "{address} took {took:?}");
+        exchange(&a, &b, address);
     }
 }
 
@@ -211,20 +217,15 @@ fn iproute2_sees_them() {
 }
 
 #[test]
-fn two_armed_is_fast_and_complete() {
-    if !root_or_skip("two_armed_is_fast_and_complete") {
+fn two_armed_is_complete() {
+    if !root_or_skip("two_armed_is_complete") {
         return;
     }
-    let start = Instant::now();
     let net = two_armed(3, Families::Both).unwrap();
-    let took = start.elapsed();
-    println!("two_armed with 3 backends: {took:?}");
-    assert!(took < Duration::from_secs(3), "{took:?}");
     let gateway = &net.gateway;
     for node in net.backends.iter().chain([&net.client]) {
         for address in node.sockets(0) {
-            let took = exchange(gateway, &node.ns, &address.to_string());
-            assert!(took < Duration::from_millis(500), "{address} took {took:?}");
+            exchange(gateway, &node.ns, &address.to_string());
         }
     }
     // The gateway does not forward: what arrives came through what is being tested.

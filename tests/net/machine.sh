@@ -5,12 +5,19 @@
 # $PIECES is the directory that holds what is run, $UNIT the packaged unit.
 cp -a "$PIECES" /run/pieces
 PIECES=/run/pieces
+# The clone may lie under /tmp, which is hidden next.
+cp "$UNIT" /run/ringway.service
+UNIT=/run/ringway.service
+mkdir /run/bin
+touch /run/bin/ringway
+mount --bind "$(command -v ringway)" /run/bin/ringway
+PATH=/run/bin:$PATH
 mount -t tmpfs none /tmp
 cd /tmp
 cp -a /etc /run/etc
 mount --bind /run/etc /etc
 mount -t tmpfs none /var/lib
-mkdir -p /etc/ringway /run/bin
+mkdir -p /etc/ringway
 ip link set lo up
 unset http_proxy https_proxy HTTP_PROXY HTTPS_PROXY all_proxy ALL_PROXY
 
@@ -98,8 +105,7 @@ cat >/run/bin/journalctl <<'END'
 [ "$*" = '-u ringway -n 50' ] || exit 1
 tail -n 50 /run/ringway.log
 END
-chmod +x /run/bin/*
-PATH=/run/bin:$PATH
+chmod +x /run/bin/systemctl /run/bin/journalctl
 
 # For those pieces that want the file.
 export BINARY="$(command -v ringway)"

@@ -1,11 +1,12 @@
 //! The configuration as values: what the rest of Ringway works with.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use ringway_abi::Forward;
+pub use ringway_abi::{Faces, Forward};
 
 use ringway_abi::raw::RW_BLOCK_ALL;
 
@@ -77,6 +78,8 @@ pub struct Node {
     pub name: Located<String>,
     /// Interfaces to attach to; the position is the interface slot. 1 to `RW_MAX_IFACES`.
     pub interfaces: Vec<Located<String>>,
+    /// Whom they face, by name: those that say so. The others face clients and backends.
+    pub faces: BTreeMap<String, Faces>,
     /// How to attach.
     pub xdp_mode: Located<XdpMode>,
     /// Attach even to an interface that carries the default route.
@@ -85,6 +88,13 @@ pub struct Node {
     pub on_pass: Option<Located<PathBuf>>,
     /// Directory for what survives the daemon, absolute path: overrides, health.
     pub state: Located<PathBuf>,
+}
+
+impl Node {
+    /// Whom the interface of this name faces.
+    pub fn faces(&self, interface: &str) -> Faces {
+        self.faces.get(interface).copied().unwrap_or_default()
+    }
 }
 
 /// How XDP programs are attached.
@@ -307,6 +317,12 @@ pub struct Service {
     pub announce: Announce,
     /// What a client gets while no backend is healthy.
     pub when_none_healthy: WhenNoneHealthy,
+    /// Established TCP connections of a backend whose checks fail go on until it has sent nothing
+    /// for so long (`on_down = "keep"`); none: they are reset (`on_down = "reset"`).
+    pub keep_for: Option<Duration>,
+    /// With a larger share of unhealthy backends than this, checks are not believed: every backend
+    /// gets traffic. None: they always are.
+    pub max_unhealthy: Option<MaxUnhealthy>,
     /// A backend that comes up gets its whole weight only after this long, a tenth of it at once;
     /// none: at once.
     pub slow_start: Option<Duration>,
@@ -328,6 +344,17 @@ impl Service {
         check.address = backend.check.address.clone().or(check.address);
         check.port = backend.check.port.or(check.port);
         Some(check)
+    }
+}
+
+/// Percent of a service's backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaxUnhealthy(pub u8);
+
+impl MaxUnhealthy {
+    /// Whether so many unhealthy ones of all backends with weight are too many.
+    pub fn is_exceeded(self, unhealthy: usize, all: usize) -> bool {
+        unhealthy * 100 > all * usize::from(self.0)
     }
 }
 

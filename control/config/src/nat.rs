@@ -96,11 +96,11 @@ fn timeouts(nat: &mut Section) -> Timeouts {
         })
     };
     let timeouts = Timeouts {
-        syn: timeout("syn", 10),
-        established: timeout("established", 3600),
-        closing: timeout("closing", 60),
-        closed: timeout("closed", 10),
-        udp_new: timeout("udp_new", 30),
+        syn: timeout("syn", 240),
+        established: timeout("established", 7440),
+        closing: timeout("closing", 240),
+        closed: timeout("closed", 240),
+        udp_new: timeout("udp_new", 120),
         udp: timeout("udp", 120),
     };
     section.finish();

@@ -1,10 +1,11 @@
 //! `[node]`: this machine and its interfaces.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use ringway_abi::Faces;
 use ringway_abi::raw::RW_MAX_IFACES;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use crate::DEFAULT_STATE;
 use crate::located::Located;
@@ -20,6 +21,13 @@ const MAX_NODE_NAME: usize = 32;
 const MODES: [(&str, XdpMode); 3] =
     [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
 
+const FACES: [(&str, Faces); 3] =
+    [named(Faces::Both), named(Faces::Clients), named(Faces::Backends)];
+
+const fn named(faces: Faces) -> (&'static str, Faces) {
+    (faces.name(), faces)
+}
+
 /// `None` when name or interfaces are missing or wrong.
 pub(crate) fn read(file: &mut Section) -> Option<Node> {
     let Some(mut section) = file.table("node", "[node]".into()) else {
@@ -27,19 +35,17 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
         return None;
     };
     let name = section.required("name", "name = \"gw1\"", node_name);
-    let interfaces = section.required_list("interfaces", "interfaces = [\"eth0\"]", interface);
+    let written = section.required_list("interfaces", "interfaces = [\"eth0\"]", written);
+    let (interfaces, faces) = written.map(|written| interfaces(&section, written)).unzip();
     let xdp_mode = section.or("xdp_mode", XdpMode::Auto, |v| choice(v, &MODES));
     let allow_default_route = *section.or("allow_default_route", false, boolean);
     let on_pass = section.optional("on_pass", on_pass);
     let state = section.optional("state", state);
-    if let Some(interfaces) = &interfaces {
-        check_interfaces(&section, interfaces);
-    }
     section.finish();
-    let (name, interfaces) = (name?, interfaces?.into_inner());
+    let (name, interfaces, faces) = (name?, interfaces?, faces?);
     let default = || Path::new(DEFAULT_STATE).join(name.as_str()).into();
     let state = state.unwrap_or_else(default);
-    Some(Node { name, interfaces, xdp_mode, allow_default_route, on_pass, state })
+    Some(Node { name, interfaces, faces, xdp_mode, allow_default_route, on_pass, state })
 }
 
 /// A name that is a directory's, too.
@@ -64,6 +70,48 @@ fn on_pass(value: &DeValue) -> Read<PathBuf> {
         return Err(format!("is not the absolute path of a file: {REMEDY}"));
     }
     Ok(path.into())
+}
+
+/// An element of `interfaces`.
+enum Written<'v> {
+    Name(String),
+    Table(&'v DeTable<'v>),
+}
+
+fn written<'v>(value: &'v DeValue<'v>) -> Read<Written<'v>> {
+    match value {
+        DeValue::Table(table) => Ok(Written::Table(table)),
+        value => interface(value).map(Written::Name),
+    }
+}
+
+/// Names, and whom those face that say it.
+fn interfaces(
+    section: &Section,
+    written: Located<Vec<Located<Written>>>,
+) -> (Vec<Located<String>>, BTreeMap<String, Faces>) {
+    let span = written.span();
+    let (mut names, mut facing) = (Vec::new(), BTreeMap::new());
+    for (i, each) in written.into_inner().into_iter().enumerate() {
+        let at = each.span();
+        match each.into_inner() {
+            Written::Name(name) => names.push(Located::new(name, at)),
+            Written::Table(table) => {
+                let place = format!("interface {} of {}", i + 1, section.place);
+                let mut table = section.inside(place, &Located::new(table, at));
+                let name = table.required("name", "name = \"eth0\"", interface);
+                let faces = table.or("faces", Faces::Both, |v| choice(v, &FACES));
+                table.finish();
+                let Some(name) = name else { continue };
+                if *faces != Faces::Both {
+                    facing.insert(name.to_string(), *faces);
+                }
+                names.push(name);
+            }
+        }
+    }
+    check_interfaces(section, &Located::new(&names, span));
+    (names, facing)
 }
 
 /// What the kernel accepts as a device's name (dev_valid_name in net/core/dev.c).
@@ -91,7 +139,7 @@ fn state(value: &DeValue) -> Read<PathBuf> {
     Ok(path.into())
 }
 
-fn check_interfaces(section: &Section, interfaces: &Located<Vec<Located<String>>>) {
+fn check_interfaces(section: &Section, interfaces: &Located<&Vec<Located<String>>>) {
     let mut seen = HashSet::new();
     for interface in interfaces.iter() {
         if !seen.insert(interface.as_str()) {

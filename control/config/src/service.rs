@@ -9,8 +9,8 @@ use toml::de::{DeTable, DeValue};
 use crate::check::{self, Check, CheckAt};
 use crate::located::Located;
 use crate::model::{
-    Affinity, Announce, Backend, Forward, MssClamp, PortRange, Protocol, Service, SourceMode,
-    Tunnel, WhenNoneHealthy,
+    Affinity, Announce, Backend, Forward, MaxUnhealthy, MssClamp, PortRange, Protocol, Service,
+    SourceMode, Tunnel, WhenNoneHealthy,
 };
 use crate::section::Section;
 use crate::tunnel::mss_clamp;
@@ -20,6 +20,10 @@ use crate::value::{Read, choice, duration, integer, port, table, text, unicast, 
 const MAX_NAME: usize = RW_LABEL_LEN as usize - 1;
 const MAX_WEIGHT: u32 = 1000;
 const SLOW_START: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3600);
+const KEEP_FOR: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86400);
+const KEEP_FOR_DEFAULT: Duration = Duration::from_secs(300);
+/// Do established TCP connections of a backend whose checks fail go on?
+const ON_DOWN: [(&str, bool); 2] = [("keep", true), ("reset", false)];
 
 const SOURCES: [(&str, SourceMode); 2] =
     [("node", SourceMode::Node), ("client", SourceMode::Client)];
@@ -88,6 +92,8 @@ fn read_one(
     let announce = *section.or("announce", Announce::Kernel, |v| choice(v, &ANNOUNCE));
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
+    let keep_for = keep_for(&mut section);
+    let max_unhealthy = section.optional("max_unhealthy", |v| integer(v, 0..=99));
     let slow_start = section.optional("slow_start", |v| duration(v, SLOW_START));
     let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
@@ -105,6 +111,8 @@ fn read_one(
         affinity,
         announce,
         when_none_healthy,
+        keep_for,
+        max_unhealthy: max_unhealthy.map(|percent| MaxUnhealthy(percent.into_inner() as u8)),
         slow_start: slow_start.map(Located::into_inner),
         check,
         backends: backends?,
@@ -181,6 +189,20 @@ fn useless(section: &Section, key: &str, at: Range<usize>, forward: Forward, rem
         section.place
     );
     section.report.error(at, message);
+}
+
+/// How long `on_down = "keep"` keeps connections of a silent backend; none: `on_down = "reset"`.
+fn keep_for(section: &mut Section) -> Option<Duration> {
+    let keeps = *section.or("on_down", true, |v| choice(v, &ON_DOWN));
+    let found = section.optional("keep_for", |v| duration(v, KEEP_FOR));
+    if let (false, Some(found)) = (keeps, &found) {
+        let message = format!(
+            "keep_for in {} says nothing to on_down = \"reset\": remove it, or write on_down = \"keep\"",
+            section.place
+        );
+        section.report.error(found.span(), message);
+    }
+    keeps.then(|| found.map_or(KEEP_FOR_DEFAULT, Located::into_inner))
 }
 
 fn gue_port(section: &mut Section, forward: Forward) -> Option<u16> {

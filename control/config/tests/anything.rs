@@ -8,7 +8,7 @@ use ringway_config::parse;
 const PACKAGED: &str = include_str!("../../../packaging/ringway.toml");
 
 /// Pieces that mean something to the parser.
-const PIECES: [&str; 44] = [
+const PIECES: [&str; 45] = [
     "[node]\n",
     "[nat]\n",
     "[[service]]\n",
@@ -18,6 +18,7 @@ const PIECES: [&str; 44] = [
     "[log]\n",
     "name",
     "interfaces",
+    "faces",
     "address",
     "port",
     "ports",

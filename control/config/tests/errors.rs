@@ -146,6 +146,26 @@ fn interfaces() {
                 "interfaces = [\"eth0\",\n  \"\"]",
                 "4:3: \"\" in interfaces of [node] is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
             ),
+            (
+                "interfaces = [\"eth1\", { name = \"eth0\", faces = \"client\" }]",
+                "3:48: faces = \"client\" in interface 2 of [node] is not known: write \"both\", \"clients\" or \"backends\"",
+            ),
+            (
+                "interfaces = [{ faces = \"clients\" }]",
+                "3:15: interface 1 of [node] has no name: add name = \"eth0\"",
+            ),
+            (
+                "interfaces = [{ name = \"eth0\", face = \"clients\" }]",
+                "3:32: unknown key \"face\" in interface 1 of [node]: did you mean \"faces\"?",
+            ),
+            (
+                "interfaces = [\"eth0\", { name = \"eth0\" }]",
+                "3:32: \"eth0\" is twice in interfaces of [node]: remove one",
+            ),
+            (
+                "interfaces = [{ name = \"eth 0\" }]",
+                "3:24: name = \"eth 0\" in interface 1 of [node] is not an interface name: write a name as `ip link` shows it, such as \"eth0\"",
+            ),
         ],
     );
     let many: Vec<String> = (0..65).map(|i| format!("\"eth{i}\"")).collect();
@@ -316,6 +336,14 @@ fn service_keys() {
             (
                 "name = \"web\"\nwhen_none_healthy = \"wait\"",
                 "8:21: when_none_healthy = \"wait\" in service \"web\" is not known: write \"reset\", \"drop\" or \"all\"",
+            ),
+            (
+                "name = \"web\"\non_down = \"drain\"",
+                "8:11: on_down = \"drain\" in service \"web\" is not known: write \"keep\" or \"reset\"",
+            ),
+            (
+                "name = \"web\"\non_down = \"reset\"\nkeep_for = \"1m\"",
+                "9:12: keep_for in service \"web\" says nothing to on_down = \"reset\": remove it, or write on_down = \"keep\"",
             ),
             (
                 "name = \"web\"\nprotocol = \"sctp\"",

@@ -59,6 +59,28 @@ fn packaged_example_shows_defaults() {
     assert_eq!(shown, parse(PACKAGED, "packaged").unwrap());
 }
 
+/// A name alone faces clients and backends, and so does one that says so.
+#[test]
+fn interfaces_say_whom_they_face() {
+    let text = MINIMAL.replace(
+        "[\"eth0\"]",
+        "[\"eth0\", { name = \"eth1\", faces = \"clients\" }, \
+          { name = \"eth2\", faces = \"backends\" }, { name = \"eth3\", faces = \"both\" }]",
+    );
+    let node = parse(&text, "faces").unwrap_or_else(|errors| panic!("{errors}")).node;
+    let found: Vec<(&str, Faces)> =
+        node.interfaces.iter().map(|name| (name.as_str(), node.faces(name))).collect();
+    let wanted = [
+        ("eth0", Faces::Both),
+        ("eth1", Faces::Clients),
+        ("eth2", Faces::Backends),
+        ("eth3", Faces::Both),
+    ];
+    assert_eq!(found, wanted);
+    let plain = parse(&MINIMAL.replace("[\"eth0\"]", "[{ name = \"eth0\" }]"), "plain").unwrap();
+    assert_eq!(plain.node, parse(MINIMAL, "minimal").unwrap().node);
+}
+
 #[test]
 fn defaults() {
     let config = parse(MINIMAL, "minimal").unwrap_or_else(|errors| panic!("{errors}"));
@@ -67,7 +89,11 @@ fn defaults() {
     assert_eq!(*config.nat.ports, PortRange { first: 10000, last: 29999 });
     assert_eq!(config.nat.ports.count(), 20000);
     assert_eq!(config.nat.flows, 1 << 20);
-    assert_eq!(config.nat.timeouts.established, Duration::from_secs(3600));
+    // The least that RFC 5382 (REQ-5: 2 h 4 min, 4 min) and RFC 4787 (REQ-5: 2 min) want.
+    let [syn, established, closing, closed, udp_new, udp] =
+        [240, 7440, 240, 240, 120, 120].map(Duration::from_secs);
+    let timeouts = Timeouts { syn, established, closing, closed, udp_new, udp };
+    assert_eq!(config.nat.timeouts, timeouts);
     assert_eq!(*config.api.socket, Path::new(DEFAULT_SOCKET));
     assert_eq!(*config.metrics.listen.unwrap(), "127.0.0.1:9810".parse().unwrap());
     let service = &config.services[0];
@@ -77,9 +103,24 @@ fn defaults() {
     assert_eq!(service.source, SourceMode::Node);
     assert_eq!(service.announce, Announce::Kernel);
     assert_eq!(service.when_none_healthy, WhenNoneHealthy::Reset);
+    assert_eq!(service.max_unhealthy, None);
     assert_eq!(service.check, None);
+    assert_eq!(service.keep_for, Some(Duration::from_secs(300)));
     assert_eq!(*service.backends[0].address, ip("10.0.0.2"));
     assert_eq!((service.backends[0].port, service.backends[0].weight), (80, 1));
+}
+
+#[test]
+fn what_becomes_of_connections_of_a_backend_that_is_down() {
+    let keep_for = |more: &str| {
+        let text = format!("{MINIMAL}{more}\n");
+        let config = parse(&text, "keep").unwrap_or_else(|errors| panic!("{errors}"));
+        config.services[0].keep_for
+    };
+    assert_eq!(keep_for("on_down = \"reset\""), None);
+    let half_a_minute = Some(Duration::from_secs(30));
+    assert_eq!(keep_for("on_down = \"keep\"\nkeep_for = \"30s\""), half_a_minute);
+    assert_eq!(keep_for("keep_for = \"30s\""), half_a_minute);
 }
 
 /// A check with a short interval and no timeout does not wait longer than that.

@@ -19,15 +19,16 @@ pub const PERIOD: Duration = Duration::from_millis(500);
 const WINDOW: Duration = Duration::from_secs(10);
 /// A finding stays this long after what it tells of was seen last.
 const HOLD: Duration = Duration::from_secs(60);
-/// An interface carries packets steadily when at every look for this long ...
-const STEADY: Duration = Duration::from_secs(30);
+/// An interface carries packets steadily when at every look for this long ... A load test or a burst is over sooner,
+/// and that it ends is no news.
+const STEADY: Duration = Duration::from_secs(600);
 /// ... so many came in a second.
 const STEADY_PPS: f64 = 100.0;
 /// Then one in so many, or none, is quiet; and that for this long is worth knowing.
 const QUIETER: f64 = 100.0;
 const QUIET: Duration = Duration::from_millis(1500);
-/// And is the usual state after this.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+/// And is the usual state after as long as the packets had been steady.
+const FORGOTTEN: Duration = STEADY;
 /// Drops are told of from so many on, and from one packet in a thousand.
 const FEW: u64 = 10;
 const ONE_IN: u64 = 1000;

@@ -30,6 +30,10 @@ const PATIENCE: Duration = pulse::FRESH;
 pub fn status(whom: &Whom<'_>) -> Result<Status, Error> {
     let target = whom.find()?;
     let mut status = status_of(whom, &target)?;
+    // Under systemd the daemon does not see other users' processes (ProtectProc=invisible); who asks may.
+    for capture in status.captures.iter_mut().filter(|capture| capture.command.is_empty()) {
+        capture.command = board::command(capture.pid);
+    }
     if let Some(enter) = &target.elsewhere {
         status.findings.insert(0, stranger(&target.node, enter));
     }
@@ -113,6 +117,7 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
             let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();
             status.findings.push(board::losses_uncounted(None, &names));
         }
+        status.findings.extend(board::bpffs_covered());
         let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
         let late = late.map(|error| Late { error, beat });
         status.problems = problems(&status, late.as_ref(), elsewhere::enter(&view).as_deref());
@@ -243,6 +248,7 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTabl
             address: backend.address.ip().to_string(),
             port: backend.address.port(),
             last_health: Some(if backend.up { Health::Up } else { Health::Down }),
+            kept: backend.kept,
             next_hop: backend.next_hop.map(|hop| NextHop {
                 interface: name(hop.iface),
                 mac: Mac(hop.mac).to_string(),
@@ -277,6 +283,7 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTabl
         current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
         rates: None,
         backends,
+        ..Service::default()
     }
 }
 

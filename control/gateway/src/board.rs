@@ -8,10 +8,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
-use ringway_kernel::{BackendState, ServiceState, View};
+use ringway_kernel::{BackendState, DEFAULT_BPFFS, ServiceState, View};
 use ringway_plan::tables::ServiceKey;
 
 use crate::clock;
+use crate::departed::Departed;
 use crate::guard::Guard;
 use crate::problem::Error;
 use crate::pulse;
@@ -35,6 +36,8 @@ pub struct Board {
     /// Where counters are read; none are shown without.
     view: Option<View>,
     started: SystemTime,
+    /// What the program was built from.
+    pub commit: Option<&'static str>,
     turned: Mutex<Instant>,
     /// What waits for `ringway confirm`.
     pub guard: Guard,
@@ -44,6 +47,8 @@ pub struct Board {
     settled: Mutex<Option<Instant>>,
     /// What happens per second.
     meter: Mutex<Meter>,
+    /// What backends that have left had counted.
+    departed: Mutex<Departed>,
 }
 
 /// Flows, counted.
@@ -77,11 +82,13 @@ impl Board {
             posted: RwLock::default(),
             view,
             started: SystemTime::now(),
+            commit: None,
             turned: Mutex::new(Instant::now()),
             guard: Guard::default(),
             flows: Mutex::default(),
             settled: Mutex::default(),
             meter: Mutex::default(),
+            departed: Mutex::default(),
         };
         let problems = vec![Trouble::Starting.problem("starting", "wait")];
         board.post(Status { node: node.to_owned(), problems, ..Status::default() });
@@ -97,6 +104,7 @@ impl Board {
         status.daemon.pid = Some(std::process::id().into());
         status.daemon.since = Some(clock::rfc3339(self.started));
         status.daemon.version = Some(env!("CARGO_PKG_VERSION").to_owned());
+        status.daemon.commit = self.commit.map(str::to_owned);
         *self.posted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
     }
 
@@ -165,7 +173,13 @@ impl Board {
         })
     }
 
-    fn read_now(&self) -> Result<Status, Error> {
+    /// Reads it on this thread, which may wait.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn read_now(&self) -> Result<Status, Error> {
+        // Held until everything is read: what is read later is never less.
+        let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
         let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let mut status = Status::clone(&posted);
         status.findings.splice(..0, self.guard.finding());
@@ -183,6 +197,7 @@ impl Board {
                     (status.flow_table, status.tracked) = (Some(table), Some(tracked));
                     fill(&mut status, view)
                 })
+                .map(|()| departed.note(&mut status.services))
                 .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
             status.captures = captures(view);
             let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
@@ -239,7 +254,8 @@ pub(crate) fn captures(view: &View) -> Vec<Capture> {
     shown.collect()
 }
 
-fn command(pid: u32) -> String {
+/// What a process was started as, as far as it can be seen from here.
+pub(crate) fn command(pid: u32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     words.collect::<Vec<_>>().join(" ").trim_end().to_owned()
@@ -326,10 +342,21 @@ pub(crate) fn losses_uncounted(why: Option<&str>, interfaces: &[&str]) -> Proble
     )
 }
 
+/// That pins are below another mount. Whoever looks for them by their path finds none.
+pub(crate) fn bpffs_covered() -> Option<Problem> {
+    ringway_kernel::bpffs_is_covered(std::path::Path::new(DEFAULT_BPFFS)).then(|| {
+        Trouble::BpffsCovered.problem(
+            format!("another bpf file system is mounted on {DEFAULT_BPFFS}, over the one that was there first"),
+            format!("umount {DEFAULT_BPFFS}"),
+        )
+    })
+}
+
 /// Enters one backend's traffic.
 pub(crate) fn add_traffic(backend: &mut Backend, traffic: &rw_traffic) {
     (backend.flows, backend.evicted_flows) = (traffic.flows, traffic.evicted);
     backend.packets = traffic.packets;
+    backend.is_counted = true;
     backend.bytes = traffic.bytes;
     backend.reply_packets = traffic.reply_packets;
     backend.reply_bytes = traffic.reply_bytes;

@@ -91,6 +91,9 @@ pub struct ServiceChange {
     pub change: What,
     /// Which keys change, and how.
     pub keys: Vec<String>,
+    /// How many backends come or go with it; 0 where it stays.
+    #[serde(default)]
+    pub backends: u64,
 }
 
 /// One backend.

@@ -10,9 +10,9 @@ pub fn unix_s(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The moment `seconds` after 1970 (UTC).
+/// The moment `seconds` after 1970 (UTC); 1970 where there is none so late.
 pub fn from_unix_s(seconds: u64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_secs(seconds)
+    UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH)
 }
 
 /// RFC 3339 in UTC, to the second: `2026-01-31T12:00:00Z`. 1970 for what has no date there.
@@ -45,5 +45,6 @@ mod tests {
             assert_eq!(rfc3339(from_unix_s(seconds)), want);
             assert_eq!(from_rfc3339(want), Some(from_unix_s(seconds)));
         }
+        assert_eq!(rfc3339(from_unix_s(u64::MAX)), "1970-01-01T00:00:00Z");
     }
 }

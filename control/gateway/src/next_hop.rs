@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
-use ringway_config::Located;
+use ringway_config::{Faces, Node};
 use ringway_host::Mac;
 use ringway_host::bridge;
+use ringway_host::ethtool::{Ethtool, Offload};
 use ringway_host::links::{self, Link};
 use ringway_host::neighbours::{self, Neighbour, NeighbourState};
 use ringway_host::routes::{self, Path, RouteKind};
@@ -61,6 +63,15 @@ pub enum NoWay {
         /// The interface.
         interface: String,
     },
+    /// The route leaves by an interface that faces clients.
+    #[error(
+        "is reached by way of {interface}, which faces clients only: drop `faces` there in [node] \
+         interfaces, or mend the route"
+    )]
+    FacesClients {
+        /// The interface.
+        interface: String,
+    },
     /// The bridge does not know where the next hop is.
     #[error("bridge {bridge} has not learnt behind which port {next_hop} ({mac}) is")]
     UnknownPort {
@@ -99,20 +110,51 @@ pub struct Ways {
     pub ways: HashMap<IpAddr, Result<Hop, NoWay>>,
     /// Interface index and address of every next hop.
     pub kept: BTreeSet<(u32, IpAddr)>,
+    /// MAC addresses of the next hops.
+    pub macs: KnownMacs,
 }
 
+/// MAC addresses by interface index and address of the next hop.
+pub type KnownMacs = HashMap<(u32, IpAddr), KnownMac>;
+
+/// A next hop's MAC address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownMac {
+    mac: Mac,
+    /// Since when the kernel does not know it, if it does not.
+    missing_since: Option<Instant>,
+}
+
+impl KnownMac {
+    /// The kernel does not know it any more, and asks.
+    pub fn is_missing(&self) -> bool {
+        self.missing_since.is_some()
+    }
+}
+
+/// The kernel asks three times, a second apart, unless somebody has set that otherwise; an answer that has not come by
+/// now does not come.
+const MISSING: Duration = Duration::from_secs(10);
+
 /// Looks up the way to each address and has the kernel keep its next hop resolved. Acts in the
-/// calling thread's network namespace; some system calls per address.
+/// calling thread's network namespace; some system calls per address. `before`: what the last look
+/// found, which holds until the kernel's questions for a MAC address have failed.
 ///
 /// # Errors
 /// The kernel's tables could not be read: then nothing is known of any way.
-pub fn look(addresses: &[IpAddr], interfaces: &[Interface]) -> ringway_host::Result<Ways> {
-    let kernel = Kernel::read(interfaces)?;
+pub fn look(
+    addresses: &[IpAddr],
+    interfaces: &[Interface],
+    before: &KnownMacs,
+) -> ringway_host::Result<Ways> {
+    let kernel = Kernel::read(interfaces, before)?;
     let mut found = Ways::default();
     for address in addresses {
-        let way = kernel.out(*address).and_then(|(out, path)| {
+        let way = kernel.out(*address)?.and_then(|(out, path)| {
             if !out.is_layer3() {
-                found.kept.insert((path.ifindex, path.next_hop()));
+                let next_hop = (path.ifindex, path.next_hop());
+                found.kept.insert(next_hop);
+                found.macs.extend(kernel.mac(next_hop).map(|mac| (next_hop, mac)));
             }
             kernel.resolve(&out, &path)
         });
@@ -141,6 +183,7 @@ impl Out<'_> {
 /// What the kernel knows, read once per look.
 struct Kernel<'a> {
     interfaces: &'a [Interface],
+    before: &'a KnownMacs,
     links: Vec<Link>,
     neighbours: HashMap<(u32, IpAddr), Neighbour>,
     /// Forwarding tables of the bridges that our interfaces are ports of.
@@ -148,7 +191,10 @@ struct Kernel<'a> {
 }
 
 impl<'a> Kernel<'a> {
-    fn read(interfaces: &'a [Interface]) -> ringway_host::Result<Kernel<'a>> {
+    fn read(
+        interfaces: &'a [Interface],
+        before: &'a KnownMacs,
+    ) -> ringway_host::Result<Kernel<'a>> {
         let (links, neighbours) = (links::all()?, neighbours::all()?);
         let ours = |link: &&Link| interfaces.iter().any(|i| i.ifindex == link.ifindex);
         let bridges: BTreeSet<u32> =
@@ -156,15 +202,25 @@ impl<'a> Kernel<'a> {
         let ports = bridges.into_iter().map(|bridge| Ok((bridge, bridge::ports(bridge)?)));
         Ok(Kernel {
             interfaces,
+            before,
             neighbours: neighbours.into_iter().map(|n| ((n.ifindex, n.address), n)).collect(),
             ports: ports.collect::<ringway_host::Result<_>>()?,
             links,
         })
     }
 
-    /// Where the kernel would send it, if that is a way we can take.
-    fn out(&self, address: IpAddr) -> Result<(Out<'_>, Path), NoWay> {
-        let path = routes::route_to(address).map_err(|error| NoWay::NoRoute(error.to_string()))?;
+    /// Where the kernel would send it, if that is a way we can take. That it could not be asked is no answer.
+    fn out(&self, address: IpAddr) -> ringway_host::Result<Result<(Out<'_>, Path), NoWay>> {
+        match routes::route_to(address) {
+            Ok(path) => Ok(self.out_by(path)),
+            Err(error @ ringway_host::Error::NoRoute { .. }) => {
+                Ok(Err(NoWay::NoRoute(error.to_string())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn out_by(&self, path: Path) -> Result<(Out<'_>, Path), NoWay> {
         if path.kind == RouteKind::Local {
             return Err(NoWay::Local);
         }
@@ -187,6 +243,9 @@ impl<'a> Kernel<'a> {
             Out::Interface(interface) if interface.layer3 => (*interface, Mac([0; 6])),
             _ => self.neighbour(out, path)?,
         };
+        if interface.faces == Faces::Clients {
+            return Err(NoWay::FacesClients { interface: interface.name.clone() });
+        }
         let mtu = path.mtu.map_or(interface.mtu, |mtu| u16::try_from(mtu).unwrap_or(u16::MAX));
         Ok(Hop {
             slot: interface.slot,
@@ -212,12 +271,28 @@ impl<'a> Kernel<'a> {
             Out::Bridge(bridge) => &bridge.name,
         };
         let unresolved = || NoWay::Unresolved { next_hop, interface: name.clone() };
-        let mac = neighbour.and_then(Neighbour::usable).ok_or_else(unresolved)?;
+        let mac = self.mac((path.ifindex, next_hop)).ok_or_else(unresolved)?.mac;
         let interface = match out {
             Out::Interface(interface) => *interface,
             Out::Bridge(bridge) => self.port(bridge, mac, next_hop)?,
         };
         Ok((interface, mac))
+    }
+
+    /// The MAC address of a next hop: as the kernel knows it, or as it was, unless the kernel has asked
+    /// in vain or the link is down.
+    fn mac(&self, next_hop: (u32, IpAddr)) -> Option<KnownMac> {
+        let neighbour = self.neighbours.get(&next_hop);
+        if let Some(mac) = neighbour.and_then(Neighbour::usable) {
+            return Some(KnownMac { mac, missing_since: None });
+        }
+        let known = self.before.get(&next_hop)?;
+        let since = known.missing_since.unwrap_or_else(Instant::now);
+        let failed = neighbour.is_some_and(|n| n.state == NeighbourState::Failed);
+        let link = self.links.iter().find(|link| link.ifindex == next_hop.0);
+        let connected = link.is_some_and(|link| link.up && link.carrier);
+        let holds = !failed && connected && since.elapsed() < MISSING;
+        holds.then_some(KnownMac { mac: known.mac, missing_since: Some(since) })
     }
 
     /// The interface of ours behind which the bridge has learnt the MAC address.
@@ -265,17 +340,31 @@ pub fn release<'a>(kept: impl Iterator<Item = &'a (u32, IpAddr)>) {
 ///
 /// # Errors
 /// One does not exist or is not an Ethernet interface.
-pub fn interfaces(
-    names: &[Located<String>],
-    held: &[InterfaceState],
-) -> Result<(Slots, Vec<Interface>), Error> {
+pub fn interfaces(node: &Node, held: &[InterfaceState]) -> Result<(Slots, Vec<Interface>), Error> {
     let all = links::all().map_err(|error| Error::failed(error.to_string(), ""))?;
     let index_of = |name: &str| Some(all.iter().find(|link| link.name == name)?.ifindex);
-    let slots = Slots::assign(names, held, index_of);
-    let described = slots.iter().map(|(name, slot)| interface(slot, name, &all));
+    let slots = Slots::assign(node, held, index_of);
+    let described = slots.iter().map(|(name, slot, faces)| interface(slot, name, faces, &all));
     let mut interfaces = described.collect::<Result<Vec<_>, _>>()?;
     find_vlans(&mut interfaces, &all);
+    find_raw(&mut interfaces, &all).map_err(|error| Error::failed(error.to_string(), ""))?;
     Ok((slots, interfaces))
+}
+
+/// Those that finish no checksum as they send. Devices of software hand a packet on with the note that
+/// it is unfinished, but for a tap, whose reader gets it as it is unless it asked for more.
+fn find_raw(interfaces: &mut [Interface], all: &[Link]) -> ringway_host::Result<()> {
+    let ethtool = Ethtool::open()?;
+    for interface in interfaces {
+        let Some(link) = all.iter().find(|link| link.ifindex == interface.ifindex) else {
+            continue;
+        };
+        let driver_sends = matches!(link.kind.as_deref(), None | Some("tun"));
+        // What cannot be asked is taken for a card like most.
+        let finishes = || ethtool.get(&link.name, Offload::TxChecksum).unwrap_or(true);
+        interface.raw = driver_sends && !finishes();
+    }
+    Ok(())
 }
 
 /// How the interfaces are now.
@@ -304,18 +393,21 @@ impl Existing {
 /// # Errors
 /// The kernel does not tell: then nothing is known about any.
 pub fn existing(slots: &Slots, known: &HashMap<u32, u32>) -> ringway_host::Result<Existing> {
-    Ok(find(slots, known, &links::all()?))
+    let all = links::all()?;
+    let mut found = find(slots, known, &all);
+    find_raw(&mut found.interfaces, &all)?;
+    Ok(found)
 }
 
 fn find(slots: &Slots, known: &HashMap<u32, u32>, all: &[Link]) -> Existing {
     let mut found = Existing::default();
-    for (name, slot) in slots.iter() {
+    for (name, slot, faces) in slots.iter() {
         let same =
             known.get(&slot).and_then(|index| all.iter().find(|link| link.ifindex == *index));
         let Some(link) = same.or_else(|| all.iter().find(|link| link.name == name)) else {
             continue;
         };
-        let Ok(described) = describe(slot, name, link, all) else { continue };
+        let Ok(described) = describe(slot, name, faces, link, all) else { continue };
         found.interfaces.push(described);
         match (link.up, link.carrier) {
             (false, _) => found.down.push(name.to_owned()),
@@ -395,9 +487,9 @@ pub fn obstacle(interfaces: &[Interface], stacked: &HashMap<u32, String>) -> Opt
     interfaces.iter().find_map(found)
 }
 
-fn interface(slot: u32, name: &str, all: &[Link]) -> Result<Interface, Error> {
+fn interface(slot: u32, name: &str, faces: Faces, all: &[Link]) -> Result<Interface, Error> {
     let link = all.iter().find(|link| link.name == name);
-    describe(slot, name, link.ok_or_else(|| unfit(name, "does not exist"))?, all)
+    describe(slot, name, faces, link.ok_or_else(|| unfit(name, "does not exist"))?, all)
 }
 
 fn unfit(name: &str, what: &str) -> Error {
@@ -407,7 +499,13 @@ fn unfit(name: &str, what: &str) -> Error {
     )
 }
 
-fn describe(slot: u32, name: &str, link: &Link, all: &[Link]) -> Result<Interface, Error> {
+fn describe(
+    slot: u32,
+    name: &str,
+    faces: Faces,
+    link: &Link,
+    all: &[Link],
+) -> Result<Interface, Error> {
     let layer3 = link.is_layer3();
     let mac = match link.mac {
         None if layer3 => layer3_address(link),
@@ -416,17 +514,28 @@ fn describe(slot: u32, name: &str, link: &Link, all: &[Link]) -> Result<Interfac
         }
     };
     let master = link.master.and_then(|master| all.iter().find(|link| link.ifindex == master));
+    let second = master.or_else(|| all.iter().find(|upon| is_vrrp(upon, link)));
     Ok(Interface {
         slot,
         name: name.to_owned(),
         ifindex: link.ifindex,
         mac: mac.0,
-        alt_mac: master.and_then(|master| master.mac).map(|mac| mac.0),
+        alt_mac: second.and_then(|second| second.mac).map(|mac| mac.0),
         mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX),
         redirect: link.kind.as_deref() == Some("veth"),
         layer3,
+        local: matches!(link.kind.as_deref(), Some("veth" | "tun")),
+        raw: false,
         vlan: None,
+        faces,
     })
+}
+
+/// Whether this is a macvlan upon `below` with the MAC address of a virtual router (RFC 9568 section 7.3), as
+/// keepalived makes one (`use_vmac`).
+fn is_vrrp(link: &Link, below: &Link) -> bool {
+    let ours = link.lower == Some(below.ifindex) && !link.lower_elsewhere && link.up;
+    ours && link.mac.is_some_and(|mac| matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _]))
 }
 
 /// What the kernel compares with the destination of an Ethernet header that we put before a packet:

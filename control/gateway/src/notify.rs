@@ -1,8 +1,14 @@
 //! systemd's notification protocol (sd_notify(3)): datagrams to `$NOTIFY_SOCKET`.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::PathBuf;
 use std::time::Duration;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 /// The service manager, when there is one.
 #[derive(Debug)]
@@ -10,6 +16,9 @@ pub struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
 }
+
+/// What [`Notifier::keep`] gives is called so by the manager.
+const KEPT: &str = "nodes";
 
 /// A manager that does not read its socket is waited for no longer: the daemon has others to serve.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -35,6 +44,11 @@ impl Notifier {
         // Twice per period, as sd_watchdog_enabled(3) advises.
         let watchdog = watchdog_usec.filter(|_| to.is_some());
         Notifier { to, watchdog: watchdog.map(|usec| Duration::from_micros(usec / 2)) }
+    }
+
+    /// Whether there is a service manager.
+    pub fn is_there(&self) -> bool {
+        self.to.is_some()
     }
 
     /// How often [`Notifier::watchdog`] must be called.
@@ -69,6 +83,42 @@ impl Notifier {
         self.send("STOPPING=1");
     }
 
+    /// Has the manager keep a descriptor for the next process of this service, in place of a former one; for as long as
+    /// the service is not stopped (FileDescriptorStoreMax= in systemd.service(5)).
+    pub fn keep(&self, descriptor: BorrowedFd<'_>) {
+        let Some((_, to)) = &self.to else { return };
+        self.send(&format!("FDSTOREREMOVE=1\nFDNAME={KEPT}"));
+        let give = || -> std::io::Result<()> {
+            let socket = UnixDatagram::unbound()?;
+            socket.set_write_timeout(Some(PATIENCE))?;
+            socket.connect_addr(to)?;
+            let descriptors = [descriptor];
+            let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut room);
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+            let message = format!("FDSTORE=1\nFDNAME={KEPT}");
+            sendmsg(
+                &socket,
+                &[IoSlice::new(message.as_bytes())],
+                &mut ancillary,
+                SendFlags::NOSIGNAL,
+            )?;
+            Ok(())
+        };
+        if let Err(error) = give() {
+            tracing::debug!(%error, "the service manager keeps no descriptor");
+        }
+    }
+
+    /// What a former process of this service gave to [`Notifier::keep`], by a path of this process's own
+    /// (sd_listen_fds(3)).
+    pub fn kept() -> Option<PathBuf> {
+        let set = |name| std::env::var(name).ok();
+        let ours = set("LISTEN_PID")? == std::process::id().to_string();
+        let place = set("LISTEN_FDNAMES")?.split(':').position(|name| name == KEPT)?;
+        ours.then(|| format!("/proc/self/fd/{}", FIRST_PASSED + place).into())
+    }
+
     /// The daemon's loop is alive.
     pub fn watchdog(&self) {
         self.send("WATCHDOG=1");
@@ -82,6 +132,9 @@ impl Notifier {
         }
     }
 }
+
+/// SD_LISTEN_FDS_START.
+const FIRST_PASSED: usize = 3;
 
 /// A path, or `@name` for the abstract namespace.
 fn address(socket: &str) -> Option<SocketAddr> {

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ringway_config::{Backend, Check, Config, Forward, Service};
 use ringway_host::addresses::{self, Address};
@@ -11,6 +12,7 @@ use ringway_host::rules::{self, MarkRule};
 use ringway_host::{Tap, links};
 use ringway_kernel::{Interface, ProbeCounts, ProbeRoad, ProbeWay};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::health::{Lane, Source};
 use crate::next_hop::{Hop, NoWay};
@@ -18,6 +20,12 @@ use crate::problem::Error;
 
 /// Name of the device; the kernel puts a number in.
 const DEVICE: &str = "rwprobe%d";
+
+/// Whether this is the name of such a device, of whichever node.
+pub fn is_device(name: &str) -> bool {
+    let number = name.strip_prefix(DEVICE.trim_end_matches("%d"));
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
 /// What every IPv6 path carries, so that a tunnel's headers fit in front.
 const MTU: u32 = 1280;
 /// Early: after the local addresses, before rules of the administrator's that look at the source.
@@ -27,10 +35,37 @@ const TABLES: u32 = 0x7277_0000;
 
 /// The open road. Dropping it closes it.
 pub struct Road {
-    device: Tap,
+    device: Arc<Tap>,
     program: ProbeRoad,
     rules: Vec<MarkRule>,
     lanes: Vec<Checked>,
+    /// Rules are being put back, or were.
+    restoring: Option<JoinHandle<()>>,
+    /// Why the last time came to nothing.
+    unrestored: Arc<Mutex<Option<Error>>>,
+}
+
+/// What there is on this machine that the road depends on.
+#[derive(Debug)]
+pub struct Surroundings {
+    rules: Vec<MarkRule>,
+    addresses: Vec<Address>,
+}
+
+impl Surroundings {
+    /// Asks the kernel, which may take a while.
+    ///
+    /// # Errors
+    /// It does not tell.
+    pub fn now() -> ringway_host::Result<Surroundings> {
+        Ok(Surroundings { rules: rules::ours()?, addresses: addresses::all()? })
+    }
+
+    /// Where health checks come from, and where nothing to a service does.
+    pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
+        let reachable = |own: &&Address| !own.local_scope && !own.address.is_loopback();
+        self.addresses.iter().filter(reachable).map(|own| own.address).collect()
+    }
 }
 
 /// One backend whose checks take the road.
@@ -65,27 +100,51 @@ impl Road {
         if lanes.is_empty() {
             return Ok(None);
         }
-        let device = Tap::create(DEVICE, MTU).map_err(failed)?;
+        let device = Arc::new(Tap::create(DEVICE, MTU).map_err(failed)?);
         let program = loaded.take().map_or_else(ProbeRoad::load, Ok);
         let program = program
             .and_then(|program| program.attach(device.ifindex()))
             .map_err(|error| Error::failed(error.to_string(), ""))?;
-        let mut road = Road { device, program, rules: Vec::new(), lanes };
-        road.lead_all(config)?;
-        let device = road.device.name();
-        tracing::debug!(device, "health checks of dsr backends go to their service addresses");
-        Ok(Some(road))
+        let rules = lead_all(&device, config, families(config))?;
+        let name = device.name();
+        tracing::debug!(
+            device = name,
+            "health checks of dsr backends go to their service addresses"
+        );
+        let (restoring, unrestored) = (None, Arc::default());
+        Ok(Some(Road { device, program, rules, lanes, restoring, unrestored }))
+    }
+
+    /// Whether checks of this configuration take it.
+    pub fn is_needed(config: &Config) -> bool {
+        families(config).next().is_some()
+    }
+
+    /// What it takes before lanes for this configuration are added, for a thread that may wait; `None`: nothing.
+    pub fn leading(
+        &self,
+        config: &Arc<Config>,
+    ) -> Option<impl FnOnce() -> Result<Vec<MarkRule>, Error> + Send + use<>> {
+        let led: Vec<bool> = self.rules.iter().map(|rule| rule.v6).collect();
+        let missing: Vec<bool> = families(config).filter(|v6| !led.contains(v6)).collect();
+        let (device, config) = (self.device.clone(), config.clone());
+        (!missing.is_empty()).then_some(move || lead_all(&device, &config, missing))
     }
 
     /// Adds lanes for backends of another configuration whose numbers have none; those there are stay.
+    /// `led`: what [`Road::leading`] made.
     ///
     /// # Errors
-    /// There are not marks enough, or the kernel refuses; then nothing has changed.
-    pub fn add(&mut self, config: &Config, ids: &[usize]) -> Result<(), Error> {
-        let before = self.lanes.len();
-        let mut new = lanes(config, ids, &self.lanes)?;
-        self.lanes.append(&mut new);
-        self.lead_all(config).inspect_err(|_| self.lanes.truncate(before))
+    /// There are not marks enough; then there is no other lane.
+    pub fn add(
+        &mut self,
+        config: &Config,
+        ids: &[usize],
+        mut led: Vec<MarkRule>,
+    ) -> Result<(), Error> {
+        self.rules.append(&mut led);
+        self.lanes.append(&mut lanes(config, ids, &self.lanes)?);
+        Ok(())
     }
 
     /// Closes the lanes of other numbers.
@@ -93,48 +152,31 @@ impl Road {
         self.lanes.retain(|lane| has(lane.id));
     }
 
-    fn lead_all(&mut self, config: &Config) -> Result<(), Error> {
-        for v6 in [false, true] {
-            let wanted = self.lanes.iter().any(|lane| lane.service.is_ipv6() == v6);
-            if wanted && !self.rules.iter().any(|rule| rule.v6 == v6) {
-                self.lead(config, v6)?;
-            }
+    /// Puts back what others have removed, as network managers do with rules they do not know, on a thread that may
+    /// wait. What does not help is tried again at the next look.
+    fn restore(&mut self, there: &[MarkRule]) {
+        let under_way = self.restoring.as_ref().is_some_and(|restoring| !restoring.is_finished());
+        let missing = self.rules.iter().filter(|rule| !there.contains(rule));
+        let missing: Vec<MarkRule> = missing.copied().collect();
+        if missing.is_empty() {
+            *self.unrestored.lock().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        Ok(())
-    }
-
-    /// Leads marked packets of a family into the device.
-    fn lead(&mut self, config: &Config, v6: bool) -> Result<(), Error> {
-        let marks = *config.tunnel.marks;
-        let table = TABLES | self.device.ifindex() & 0xffff;
-        let rule = MarkRule { v6, priority: PRIORITY, mark: marks.value, mask: marks.mask, table };
-        if rules::ours().map_err(failed)?.iter().any(|other| rule.overlaps(other)) {
-            let what = format!("marks {marks} are in use by another Ringway node on this machine");
-            return Err(Error::configuration(
-                config.error_at(&config.tunnel.marks, what).to_string(),
-                "give each node its own [tunnel] marks",
-            ));
+        if missing.is_empty() || under_way {
+            return;
         }
-        self.stand(&rule)?;
-        self.rules.push(rule);
-        Ok(())
-    }
-
-    /// Puts a rule where it belongs, and what it leads to.
-    fn stand(&self, rule: &MarkRule) -> Result<(), Error> {
-        self.device.default_route(rule.table, rule.v6).map_err(failed)?;
-        rules::add(rule).map_err(failed)
-    }
-
-    /// Puts back what others have removed, as network managers do with rules they do not know.
-    fn restore(&self) -> Result<(), Error> {
-        let there = rules::ours().map_err(failed)?;
-        for rule in self.rules.iter().filter(|rule| !there.contains(rule)) {
-            let family = if rule.v6 { "IPv6" } else { "IPv4" };
-            tracing::warn!(family, "somebody removed the routing rule of health checks: put back");
-            self.stand(rule)?;
-        }
-        Ok(())
+        let (device, outcome) = (self.device.clone(), self.unrestored.clone());
+        self.restoring = Some(tokio::task::spawn_blocking(move || {
+            let put_back = |rule: &MarkRule| {
+                let family = if rule.v6 { "IPv6" } else { "IPv4" };
+                tracing::warn!(
+                    family,
+                    "somebody removed the routing rule of health checks: put back"
+                );
+                stand(&device, rule)
+            };
+            let error = missing.iter().find_map(|rule| put_back(rule).err());
+            *outcome.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        }));
     }
 
     /// The lanes, by the number of the health check.
@@ -144,22 +186,22 @@ impl Road {
     }
 
     /// Sends the checks by the ways as they are now, by the numbers of the checks. Called whenever routes or
-    /// rules change.
+    /// rules change. Asks the kernel nothing that could wait.
     ///
     /// # Errors
-    /// The program's table cannot be written, or a rule that somebody removed.
+    /// The program's table cannot be written, or a rule could not be put back.
     pub fn update(
         &mut self,
         all: &HashMap<usize, &Result<Hop, NoWay>>,
         interfaces: &[Interface],
+        around: &Surroundings,
     ) -> Result<(), Error> {
-        self.restore()?;
-        let known = addresses::all().unwrap_or_default();
+        self.restore(&around.rules);
         let mut ways = BTreeMap::new();
         let mut sources = Vec::new();
         for lane in &self.lanes {
             let found = match all.get(&lane.id) {
-                Some(Ok(hop)) => lane.by(hop, interfaces, &known),
+                Some(Ok(hop)) => lane.by(hop, interfaces, &around.addresses),
                 Some(Err(no_way)) => Err(no_way.to_string()),
                 None => Err("is not known".into()),
             };
@@ -177,7 +219,8 @@ impl Road {
                 changed
             });
         }
-        Ok(())
+        let unrestored = self.unrestored.lock().unwrap_or_else(PoisonError::into_inner);
+        unrestored.clone().map_or(Ok(()), Err)
     }
 
     /// What became of the checks' packets.
@@ -186,13 +229,66 @@ impl Road {
     }
 }
 
-impl Drop for Road {
-    fn drop(&mut self) {
-        for rule in &self.rules {
-            if let Err(error) = rules::remove(rule) {
-                tracing::warn!(%error, "not removed");
+/// The families, true: IPv6, of services whose checks take the road.
+fn families(config: &Config) -> impl Iterator<Item = bool> + '_ {
+    let taken = |v6: &bool| {
+        let same = config.services.iter().filter(|service| service.address.is_ipv6() == *v6);
+        same.into_iter().any(|s| s.backends.iter().any(|backend| is_taken(s, backend)))
+    };
+    [false, true].into_iter().filter(taken)
+}
+
+/// Leads marked packets of these families into the device.
+fn lead_all(
+    device: &Tap,
+    config: &Config,
+    families: impl IntoIterator<Item = bool>,
+) -> Result<Vec<MarkRule>, Error> {
+    let mut made = Vec::new();
+    for v6 in families {
+        match lead(device, config, v6) {
+            Ok(rule) => made.push(rule),
+            Err(error) => {
+                remove(&made);
+                return Err(error);
             }
         }
+    }
+    Ok(made)
+}
+
+fn lead(device: &Tap, config: &Config, v6: bool) -> Result<MarkRule, Error> {
+    let marks = *config.tunnel.marks;
+    let table = TABLES | device.ifindex() & 0xffff;
+    let rule = MarkRule { v6, priority: PRIORITY, mark: marks.value, mask: marks.mask, table };
+    if rules::ours().map_err(failed)?.iter().any(|other| rule.overlaps(other)) {
+        let what = format!("marks {marks} are in use by another Ringway node on this machine");
+        return Err(Error::configuration(
+            config.error_at(&config.tunnel.marks, what).to_string(),
+            "give each node its own [tunnel] marks",
+        ));
+    }
+    stand(device, &rule)?;
+    Ok(rule)
+}
+
+/// Puts a rule where it belongs, and what it leads to.
+fn stand(device: &Tap, rule: &MarkRule) -> Result<(), Error> {
+    device.default_route(rule.table, rule.v6).map_err(failed)?;
+    rules::add(rule).map_err(failed)
+}
+
+fn remove(rules: &[MarkRule]) {
+    for rule in rules {
+        if let Err(error) = rules::remove(rule) {
+            tracing::warn!(%error, "not removed");
+        }
+    }
+}
+
+impl Drop for Road {
+    fn drop(&mut self) {
+        remove(&self.rules);
     }
 }
 
@@ -405,7 +501,10 @@ mod tests {
             mtu: 1500,
             redirect: false,
             layer3: false,
+            local: false,
+            raw: false,
             vlan: None,
+            faces: Default::default(),
         };
         let hop = |source: &str| Hop {
             slot: 0,

@@ -1,6 +1,7 @@
 //! What the daemon knows about each backend: its health and the way to it. Pure, but for the time.
 
 mod follow;
+mod keep;
 mod recall;
 mod rise;
 
@@ -9,7 +10,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_config::{Check, Config, Forward, Protocol, WhenNoneHealthy, endpoint_text};
+use ringway_config::{
+    Check, Config, Forward, MaxUnhealthy, Protocol, WhenNoneHealthy, endpoint_text,
+};
 use ringway_plan::Observed;
 use ringway_plan::tables::NextHop;
 
@@ -19,6 +22,8 @@ use crate::next_hop::{Hop, NoWay};
 use crate::status::{self, Problem};
 use crate::trouble::Trouble;
 use follow::Asked;
+use keep::Kept;
+pub use keep::{Replies, replies};
 use rise::Rise;
 
 /// All services, in the order of the configuration.
@@ -46,8 +51,10 @@ pub struct Entry {
     pub protocols: Vec<Protocol>,
     forward: Forward,
     slow_start: Option<Duration>,
+    keep_for: Option<Duration>,
     shape: status::Service,
     when_none: WhenNoneHealthy,
+    max_unhealthy: Option<MaxUnhealthy>,
     /// In the order of the configuration.
     pub members: Vec<Member>,
 }
@@ -69,13 +76,15 @@ pub struct Member {
     asked: Asked,
     /// What its checks say.
     pub health: Health,
+    /// It is down, and its established TCP connections go on.
+    kept: Option<Kept>,
     since: Option<SystemTime>,
     reason: Option<String>,
     record: Arc<Record>,
     /// The way to it.
     pub way: Result<Hop, NoWay>,
-    /// There was one, and its loss was told.
-    way_lost: bool,
+    /// The interface of the way that there was, and whose loss was told.
+    lost_by: Option<String>,
 }
 
 /// A line for the log.
@@ -85,6 +94,8 @@ pub struct Line {
     pub good: bool,
     /// What has happened.
     pub text: String,
+    /// The interface that the way to the backend was lost by, if it was.
+    pub lost_by: Option<String>,
 }
 
 impl Roster {
@@ -125,14 +136,20 @@ impl Roster {
         &self.services
     }
 
-    /// Backends as they were left by an earlier daemon: `up` says whether one had traffic.
-    pub fn inherit(&mut self, up: impl Fn(&Entry, &Member) -> Option<bool>) {
+    /// Backends as they were left by an earlier daemon, as far as the tables tell.
+    pub fn inherit(&mut self, left: impl Fn(&Entry, &Member) -> Option<ringway_plan::Health>) {
         for entry in &mut self.services {
-            let known: Vec<_> = entry.members.iter().map(|member| up(entry, member)).collect();
-            for (member, up) in entry.members.iter_mut().zip(known) {
-                if let (Health::Unknown, Some(up)) = (member.health, up) {
-                    member.health = if up { Health::Up } else { Health::Down };
-                }
+            let known: Vec<_> = entry.members.iter().map(|member| left(entry, member)).collect();
+            for (member, left) in entry.members.iter_mut().zip(known) {
+                let (Health::Unknown, Some(left)) = (member.health, left) else { continue };
+                (member.health, member.kept) = match left {
+                    ringway_plan::Health::Up | ringway_plan::Health::Unchecked => {
+                        (Health::Up, None)
+                    }
+                    ringway_plan::Health::Unknown => (Health::Unknown, None),
+                    ringway_plan::Health::Down => (Health::Down, None),
+                    ringway_plan::Health::Kept => (Health::Down, Kept::begin(entry.keep_for)),
+                };
             }
         }
     }
@@ -171,20 +188,34 @@ impl Roster {
         let came_up = event.health.is_up() && !member.health.is_up();
         let whole = entry.slow_start.filter(|_| came_up && self.started);
         member.rising = Rise::begin(whole);
+        let had_flows = member.health.is_up() || entry.when_none == WhenNoneHealthy::All;
         member.health = event.health;
+        member.settle_keeping(entry.keep_for.filter(|_| had_flows));
         member.since = Some(event.at);
         member.reason.clone_from(&event.reason);
         let why = event.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
         Some(format!(
-            "{service}: backend {} is {}{why}",
+            "{service}: backend {} is {}{why}{}",
             endpoint_text(member.endpoint),
-            event.health.as_str()
+            event.health.as_str(),
+            member.kept_told()
         ))
     }
 
     /// Whose backend an event is about.
     pub fn service(&self, event: &Event) -> Option<&str> {
         self.find(event.id).map(|(entry, _)| entry.name.as_str())
+    }
+
+    /// The interface that the way to its backend was lost by.
+    pub fn lost_by(&self, event: &Event) -> Option<String> {
+        self.find(event.id).and_then(|(_, member)| member.lost_by.clone())
+    }
+
+    /// Whether this interface took the ways to several backends with it.
+    pub fn lost_several(&self, interface: &str) -> bool {
+        let lost = |member: &Member| member.lost_by.as_deref() == Some(interface);
+        self.members().filter(|(_, member)| lost(member)).nth(1).is_some()
     }
 
     /// Whom an event is about.
@@ -243,7 +274,9 @@ impl Roster {
             let health = match member.health {
                 Health::Up => ringway_plan::Health::Up,
                 Health::Unchecked => ringway_plan::Health::Unchecked,
-                Health::Unknown | Health::Down => ringway_plan::Health::Down,
+                Health::Down if member.kept.is_some() => ringway_plan::Health::Kept,
+                Health::Unknown => ringway_plan::Health::Unknown,
+                Health::Down => ringway_plan::Health::Down,
             };
             observed.set_health(&entry.name, member.endpoint, health);
             let Ok(hop) = &member.way else { continue };
@@ -271,7 +304,7 @@ impl Roster {
     pub fn shown(&self) -> Vec<status::Service> {
         let shown = |entry: &Entry, protocol: &Protocol| status::Service {
             protocol: protocol.to_string(),
-            backends: entry.members.iter().map(Member::shown).collect(),
+            backends: entry.members.iter().map(|member| member.shown_of(*protocol)).collect(),
             ..entry.shape.clone()
         };
         let all = self.services.iter();
@@ -288,6 +321,11 @@ impl Roster {
     pub fn problems(&self) -> Vec<Problem> {
         self.services.iter().filter_map(Entry::problem).collect()
     }
+
+    /// Services whose checks are not believed.
+    pub fn panicking(&self) -> impl Iterator<Item = Problem> {
+        self.services.iter().filter_map(Entry::panicking)
+    }
 }
 
 impl Entry {
@@ -299,7 +337,9 @@ impl Entry {
             protocols: service.protocols.clone(),
             forward: service.forward,
             slow_start: service.slow_start,
+            keep_for: service.keep_for.filter(|_| service.protocols.contains(&Protocol::Tcp)),
             when_none: service.when_none_healthy,
+            max_unhealthy: service.max_unhealthy,
             shape: status::Service {
                 name: service.name.to_string(),
                 address: service.address.to_string(),
@@ -318,7 +358,7 @@ impl Entry {
         if self.members.iter().any(Member::serves) {
             return None;
         }
-        let blind = self.when_none == WhenNoneHealthy::All;
+        let blind = self.when_none == WhenNoneHealthy::All || self.panicking().is_some();
         if blind && self.members.iter().any(|member| member.way.is_ok() && member.weight > 0) {
             return None;
         }
@@ -330,6 +370,24 @@ impl Entry {
         let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
         let error = format!("service {}: no backend gets traffic ({why})", self.name);
         Some(Trouble::NoBackend.problem(error, self.remedy()))
+    }
+
+    /// That more of its backends fail their checks than `max_unhealthy` allows.
+    fn panicking(&self) -> Option<Problem> {
+        let max = self.max_unhealthy?;
+        let weighted = || self.members.iter().filter(|member| member.weight > 0);
+        let all = weighted().count();
+        let down = weighted().filter(|member| member.health == Health::Down).count();
+        max.is_exceeded(down, all).then(|| {
+            let error = format!(
+                "service {}: {down} of {all} backends fail their checks, more than max_unhealthy = {} \
+                 percent: every backend gets traffic, whatever its checks say",
+                self.name, max.0
+            );
+            let mut down = self.members.iter().filter(|member| member.health == Health::Down);
+            let remedy = down.next().map(Member::next_step).unwrap_or_default();
+            Trouble::MaxUnhealthy.problem(error, remedy)
+        })
     }
 
     fn remedy(&self) -> String {
@@ -359,20 +417,25 @@ impl Member {
     fn take_way(&mut self, service: &str, way: Result<Hop, NoWay>) -> Option<Line> {
         let told = match (&self.way, &way) {
             (Ok(_), Err(why)) => Some((false, format!("no way to it: {why}"))),
-            (Err(before), Err(why)) if self.way_lost && before != why => {
+            (Err(before), Err(why)) if self.lost_by.is_some() && before != why => {
                 Some((false, format!("no way to it: {why}")))
             }
-            (Err(_), Ok(hop)) if self.way_lost => {
+            (Err(_), Ok(hop)) if self.lost_by.is_some() => {
                 Some((true, format!("there is a way to it again, by {}", hop.interface)))
             }
             _ => None,
         };
-        self.way_lost = way.is_err() && (self.way_lost || self.way.is_ok());
+        self.lost_by = match (&self.way, &way) {
+            (_, Ok(_)) => None,
+            (Ok(hop), Err(_)) => Some(hop.interface.clone()),
+            (Err(_), Err(_)) => self.lost_by.take(),
+        };
         self.way = way;
         let backend = endpoint_text(self.endpoint);
         told.map(|(good, what)| Line {
             good,
             text: format!("{service}: backend {backend}: {what}"),
+            lost_by: self.lost_by.clone(),
         })
     }
 
@@ -440,6 +503,12 @@ impl Member {
         }
     }
 
+    /// Of two protocols TCP alone has connections that go on.
+    fn shown_of(&self, protocol: Protocol) -> status::Backend {
+        let shown = self.shown();
+        status::Backend { kept: shown.kept && protocol == Protocol::Tcp, ..shown }
+    }
+
     fn shown(&self) -> status::Backend {
         status::Backend {
             address: self.endpoint.ip().to_string(),
@@ -449,6 +518,7 @@ impl Member {
             drained: self.drained,
             slow_start_percent: self.rising.and_then(|rise| rise.percent(Instant::now())),
             health: self.health,
+            kept: self.kept.is_some(),
             since: self.since.map(clock::rfc3339),
             reason: self.obstacle(),
             next_hop: self.way.as_ref().ok().map(Hop::shown),

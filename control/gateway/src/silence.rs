@@ -115,7 +115,8 @@ impl Silence {
         silent.into_iter().map(|(name, silent)| problem(name, silent)).collect()
     }
 
-    /// Senders that leave checksums to their network card; only native XDP cannot repair them.
+    /// Senders that leave checksums to a card, by an interface where the packet path expects none:
+    /// it finishes those of veth and tap devices, and in generic mode.
     pub fn findings(&self) -> Vec<Problem> {
         let met: Vec<_> = self
             .services
@@ -130,12 +131,12 @@ impl Silence {
         vec![Trouble::UnfinishedChecksum.problem(
             format!(
                 "unfinished checksums: of {of} connections within {} s {connections} began with one (service {}): \
-                 native XDP cannot repair it, the backends drop such packets",
+                 Ringway finishes those of veth and tap devices only, the backends drop the others",
                 WINDOW.as_secs(),
                 names.join(", ")
             ),
-            "at the far end of the veth pair they come from (inside the container or \
-             namespace): ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]",
+            "where they are sent (inside the container, namespace or virtual machine): \
+             ethtool -K IFACE tx off; or write xdp_mode = \"generic\" under [node]",
         )]
     }
 }
@@ -182,9 +183,9 @@ fn problem(service: &str, silent: Silent) -> Problem {
             "service {service}: requests go out, nothing comes back: {} flows, {} packets, 0 replies",
             silent.flows, silent.packets
         ),
-        "`ringway check --host`; usual causes: the far end of a veth pair without GRO or with \
-         checksum offload (there: ethtool -K IFACE gro on tx off), backends without a way back \
-         to the nat address, a firewall, nobody listening",
+        "`ringway check --host`; usual causes: the far end of a veth pair without GRO (there: \
+         ethtool -K IFACE gro on), backends without a way back to the nat address, a firewall, \
+         nobody listening",
     )
 }
 

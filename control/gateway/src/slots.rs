@@ -1,33 +1,35 @@
 //! Which interface has which slot. Flows remember slots, so an interface keeps its slot from one
 //! daemon to the next, wherever in `[node] interfaces` it stands.
 
-use ringway_config::Located;
+use ringway_config::{Faces, Node};
 use ringway_kernel::InterfaceState;
 
-/// Name and slot of each interface, in the order of `[node] interfaces`.
+/// Name and slot of each interface, and whom it faces, in the order of `[node] interfaces`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slots(Vec<(String, u32)>);
+pub struct Slots(Vec<(String, u32, Faces)>);
 
 impl Slots {
     /// Keeps the slots of `held`; others get free ones, if possible such as no interface had.
     pub fn assign(
-        names: &[Located<String>],
+        node: &Node,
         held: &[InterfaceState],
         index_of: impl Fn(&str) -> Option<u32>,
     ) -> Slots {
         let held: Vec<(u32, u32)> = held.iter().map(|state| (state.ifindex, state.slot)).collect();
-        let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
-        assign(&names, &held, index_of)
+        let names: Vec<&str> = node.interfaces.iter().map(|name| name.as_str()).collect();
+        let slots = assign(&names, &held, index_of).into_iter();
+        let with_name = |(name, slot): (&str, u32)| (name.to_owned(), slot, node.faces(name));
+        Slots(names.iter().copied().zip(slots).map(with_name).collect())
     }
 
-    /// Names and slots.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, u32)> {
-        self.0.iter().map(|(name, slot)| (name.as_str(), *slot))
+    /// Names, slots and whom they face.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, u32, Faces)> {
+        self.0.iter().map(|(name, slot, faces)| (name.as_str(), *slot, *faces))
     }
 }
 
 /// `held`: interface index and slot.
-fn assign(names: &[&str], held: &[(u32, u32)], index_of: impl Fn(&str) -> Option<u32>) -> Slots {
+fn assign(names: &[&str], held: &[(u32, u32)], index_of: impl Fn(&str) -> Option<u32>) -> Vec<u32> {
     let kept = |name: &str| {
         let ifindex = index_of(name)?;
         held.iter().find(|(index, _)| *index == ifindex).map(|(_, slot)| *slot)
@@ -35,7 +37,7 @@ fn assign(names: &[&str], held: &[(u32, u32)], index_of: impl Fn(&str) -> Option
     let kept: Vec<Option<u32>> = names.iter().map(|name| kept(name)).collect();
     let mut used: Vec<u32> = kept.iter().flatten().copied().collect();
     let unheld = |slot: &u32| !held.iter().any(|(_, held)| held == slot);
-    let slots = kept.into_iter().map(|kept| {
+    let slot = |kept: Option<u32>| {
         kept.unwrap_or_else(|| {
             // Validation allows no more interfaces than there are slots, so one is free.
             let free = |slot: &u32| !used.contains(slot);
@@ -45,8 +47,8 @@ fn assign(names: &[&str], held: &[(u32, u32)], index_of: impl Fn(&str) -> Option
             used.push(slot);
             slot
         })
-    });
-    Slots(names.iter().map(|name| (*name).to_owned()).zip(slots).collect())
+    };
+    kept.into_iter().map(slot).collect()
 }
 
 #[cfg(test)]
@@ -55,7 +57,7 @@ mod tests {
 
     fn slots(names: &[&str], held: &[(u32, u32)]) -> Vec<u32> {
         let index_of = |name: &str| name.strip_prefix("eth")?.parse().ok();
-        assign(names, held, index_of).iter().map(|(_, slot)| slot).collect()
+        assign(names, held, index_of)
     }
 
     #[test]

@@ -9,8 +9,10 @@ use ringway_config::PortRange;
 use ringway_plan::tables::{Protocol, ServiceKey};
 use serde::{Deserialize, Serialize};
 
+use crate::departed::Sums;
 use crate::health::Health;
 use crate::health::durations::Counted;
+use crate::words;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.status/1";
@@ -56,6 +58,9 @@ pub struct Status {
     /// How many reloads there were since the daemon began.
     #[serde(default)]
     pub reloads: Reloads,
+    /// Health checks that this machine could not make since the daemon began, by what it lacked.
+    #[serde(default)]
+    pub checks_not_made: BTreeMap<String, u64>,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -226,6 +231,21 @@ pub struct Problem {
     pub error: String,
     /// What to do about it.
     pub remedy: String,
+    /// What it is about, where `error` begins with a list of names: the same names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+}
+
+impl Problem {
+    /// The error with a few of its names, and how many more there are.
+    pub fn short(&self) -> String {
+        const NAMED: usize = 3;
+        let rest = self.error.strip_prefix(&self.subjects.join(", "));
+        match rest.filter(|_| self.subjects.len() > NAMED) {
+            Some(rest) => format!("{}{rest}", words::listed(&self.subjects, NAMED)),
+            None => self.error.clone(),
+        }
+    }
 }
 
 /// The daemon.
@@ -239,6 +259,9 @@ pub struct Daemon {
     pub since: Option<String>,
     /// Ringway's version, when it runs.
     pub version: Option<String>,
+    /// The commit it was built from, when it runs and where that is known.
+    #[serde(default)]
+    pub commit: Option<String>,
     /// Seconds since it began; absent when it does not answer.
     pub uptime_s: Option<u64>,
     /// Milliseconds since its loop turned last, which it does twice a second; absent when it does
@@ -257,6 +280,15 @@ pub struct Interface {
     /// The packet path's number for it, which it keeps while it is attached.
     #[serde(default)]
     pub slot: u32,
+    /// Which side it faces: `both`, `clients` or `backends`.
+    #[serde(default)]
+    pub faces: String,
+    /// The attachment's number, as `bpftool link` shows it; 0 while there is none.
+    #[serde(default)]
+    pub link_id: u32,
+    /// The program's number, as `bpftool prog` shows it; 0 while there is none.
+    #[serde(default)]
+    pub program_id: u32,
     /// Whether our program is attached, as last verified.
     pub attached: bool,
     /// How often the daemon had to attach it again since it began.
@@ -332,6 +364,9 @@ pub struct Service {
     pub rates: Option<Rates>,
     /// In the order of the configuration.
     pub backends: Vec<Backend>,
+    /// What was counted for backends that have left: for the metrics alone.
+    #[serde(skip)]
+    pub departed: Sums,
 }
 
 /// One backend of one service.
@@ -358,6 +393,9 @@ pub struct Backend {
     /// answers.
     #[serde(default)]
     pub last_health: Option<Health>,
+    /// It is down, and its established TCP connections go on (`on_down = "keep"`).
+    #[serde(default)]
+    pub kept: bool,
     /// Since when; absent before the first result.
     pub since: Option<String>,
     /// Why it gets no traffic: the last failed check, or no way to it.
@@ -371,6 +409,9 @@ pub struct Backend {
     /// How long they took: for the metrics alone.
     #[serde(skip)]
     pub check_durations: Counted,
+    /// Its traffic was found in the tables.
+    #[serde(skip)]
+    pub is_counted: bool,
     /// Flows begun.
     pub flows: u64,
     /// Of these, flows on probation that gave way to new ones, as there was no room; nat.
@@ -439,9 +480,21 @@ impl Backend {
 
     /// What its checks say, in words.
     pub fn health_text(&self) -> String {
-        match self.last_health {
-            Some(last) => format!("last known: {}", last.as_str()),
-            None => self.health.as_str().to_owned(),
+        let (last_known, health) = match self.last_health {
+            Some(last) => ("last known: ", last),
+            None => ("", self.health),
+        };
+        format!("{last_known}{}{}", health.as_str(), self.kept_text())
+    }
+
+    /// That its TCP connections go on though it is down; empty where there are none.
+    fn kept_text(&self) -> String {
+        match self.current_flows {
+            _ if !self.kept => String::new(),
+            Some(0) => String::new(),
+            Some(1) => ", its connection goes on".into(),
+            Some(flows) => format!(", its {flows} connections go on"),
+            None => ", its connections go on".into(),
         }
     }
 

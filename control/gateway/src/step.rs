@@ -39,7 +39,7 @@ impl Step<'_> {
         };
         let mut reshaped = HashSet::new();
         for (was, is) in self.pairs() {
-            let (name, change) = match (was, is) {
+            let (service, change) = match (was, is) {
                 (Some(was), Some(is)) => {
                     let keys = keys(was, is);
                     let before = changes.backends.len();
@@ -55,15 +55,20 @@ impl Step<'_> {
                         service: is.name.to_string(),
                         change: What::Changed,
                         keys,
+                        backends: 0,
                     });
                     continue;
                 }
-                (None, Some(is)) => (&is.name, What::Added),
-                (Some(was), None) => (&was.name, What::Removed),
+                (None, Some(is)) => (is, What::Added),
+                (Some(was), None) => (was, What::Removed),
                 (None, None) => continue,
             };
-            let (service, keys) = (name.to_string(), Vec::new());
-            changes.services.push(ServiceChange { service, change, keys });
+            changes.services.push(ServiceChange {
+                service: service.name.to_string(),
+                change,
+                keys: Vec::new(),
+                backends: service.backends.len() as u64,
+            });
         }
         changes.lost_endpoints = self.lost();
         changes.ended_services =
@@ -277,6 +282,9 @@ fn keys(was: &Service, is: &Service) -> Vec<String> {
     push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
     for (key, differs) in [
         ("mss_clamp", was.mss_clamp != is.mss_clamp),
+        ("on_down", was.keep_for.is_some() != is.keep_for.is_some()),
+        ("keep_for", was.keep_for.zip(is.keep_for).is_some_and(|(was, is)| was != is)),
+        ("max_unhealthy", was.max_unhealthy != is.max_unhealthy),
         ("slow_start", was.slow_start != is.slow_start),
         ("check", was.check != is.check || asked_elsewhere(was, is)),
     ] {

@@ -81,10 +81,18 @@ troubles! {
     TableFull => "table-full",
     /// Losses after our verdict cannot be counted.
     LossesUncounted => "losses-uncounted",
+    /// Another bpffs was mounted over the one that holds the pins.
+    BpffsCovered => "bpffs-covered",
     /// Clients leave checksums to a card that is none.
     UnfinishedChecksum => "unfinished-checksum",
     /// The file on the disk could not be put in force.
     ReloadFailed => "reload-failed",
+    /// This machine cannot make health checks.
+    ChecksNotMade => "checks-not-made",
+    /// More of a service's backends fail their checks than `max_unhealthy` allows.
+    MaxUnhealthy => "max-unhealthy",
+    /// The kernel's announcements of changed routes, neighbours and links are not heard.
+    ChangesUnheard => "changes-unheard",
     /// The authorities of a check cannot be read any more.
     AuthoritiesLost => "authorities-lost",
     /// Nobody named the node, and it is of another network namespace.
@@ -100,7 +108,8 @@ troubles! {
 impl Trouble {
     /// A problem or finding of this sort: what is wrong and why, and what to do about it.
     pub fn problem(self, error: impl Into<String>, remedy: impl Into<String>) -> Problem {
-        Problem { kind: self.name().to_owned(), error: error.into(), remedy: remedy.into() }
+        let (error, remedy) = (error.into(), remedy.into());
+        Problem { kind: self.name().to_owned(), error, remedy, subjects: Vec::new() }
     }
 
     /// An error that makes one.

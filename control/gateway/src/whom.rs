@@ -134,10 +134,7 @@ impl Target {
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
                 match last.filter(|last| last.running) {
-                    Some(last) if !lives(last.pid) => Error::unhealthy(
-                        format!("the daemon of node {} is starting", self.node),
-                        "ask again in a moment",
-                    ),
+                    Some(last) if !lives(last.pid) => starting(&self.node),
                     last => silent(&self.node, last.map(|last| last.pid)),
                 }
             }
@@ -241,6 +238,10 @@ fn not_loaded(
     hidden: bool,
     enter: impl Fn(&str) -> Option<String>,
 ) -> Error {
+    if known.iter().any(|known| known == node) {
+        let held = Pins::new(DEFAULT_BPFFS, node).is_ok_and(|pins| pins.is_held());
+        return unfinished(node, held);
+    }
     match known {
         [] if hidden => Error::unhealthy(
             format!(
@@ -272,6 +273,23 @@ fn not_loaded(
             format!("name one of them with --node; or start {node} with `ringway run`"),
         ),
     }
+}
+
+/// Its pins are not complete. `held`: by a daemon, which makes them.
+fn unfinished(node: &str, held: bool) -> Error {
+    match held {
+        true => starting(node),
+        false => Error::unhealthy(
+            format!(
+                "a start of node {node} was cut short: nothing of it is in use, and its daemon does not run"
+            ),
+            "start it with `ringway run`, which removes what is left",
+        ),
+    }
+}
+
+fn starting(node: &str) -> Error {
+    Error::unhealthy(format!("the daemon of node {node} is starting"), "ask again in a moment")
 }
 
 #[cfg(test)]

@@ -8,6 +8,15 @@ pub fn counted<N: Display + PartialEq + From<u8>>(count: N, thing: &str) -> Stri
     format!("{count} {thing}{ending}")
 }
 
+/// The first of these names and how many more there are: "a, b, c and 33 more".
+pub fn listed(names: &[impl AsRef<str>], first: usize) -> String {
+    let shown: Vec<&str> = names.iter().take(first).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(first) {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -17,5 +26,11 @@ mod tests {
         let said = [0_u64, 1, 2].map(|count| counted(count, "flow"));
         assert_eq!(said, ["0 flows", "1 flow", "2 flows"]);
         assert_eq!(counted(1_usize, "service"), "1 service");
+    }
+
+    #[test]
+    fn long_lists_are_counted() {
+        assert_eq!(listed(&["a", "b"], 2), "a, b");
+        assert_eq!(listed(&["a", "b", "c", "d"], 2), "a, b and 2 more");
     }
 }

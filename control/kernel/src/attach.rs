@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use libbpf_rs::ProgramHandle;
 use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
@@ -159,7 +160,7 @@ impl Gateway {
             }
         };
         losses::forget_earlier(self.maps(), root, slot)?;
-        self.slot_mut(slot)?.link = Some(link);
+        self.slot_mut(slot)?.link = Some(Arc::new(link));
         self.set_generic(slot, attached.mode == XdpMode::Generic)?;
         Ok(attached)
     }

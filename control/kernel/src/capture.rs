@@ -24,7 +24,7 @@ use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::map::{self, map_error};
-use crate::pins::Pins;
+use crate::pins::{Pins, remove_tree};
 use crate::{Error, Result, View, log, program};
 use place::{Held, Place};
 use shared::Shared;
@@ -129,6 +129,7 @@ impl Session {
         log::install();
         let pins = view.pins().cloned().ok_or_else(not_pinned)?;
         let place = Place::make(&pins)?;
+        place.require_own(&shared::pins())?;
         let started = Self::join(view, wanted, pins.clone(), &place);
         if started.is_err() && place.numbers().is_empty() {
             // The first reason is the one worth telling.
@@ -148,7 +149,7 @@ impl Session {
             return Err(Error::CapturesFull { node: pins.node().to_owned(), pids });
         };
         let joined = Self::begin(view, wanted, &shared, place, held.number)
-            .and_then(|begun| place.hand_over(&pins).map(|()| begun));
+            .and_then(|begun| place.hand_over().map(|()| begun));
         match joined {
             Ok((ring, batch)) => {
                 let (counts, snaplen) = (shared.counts, snaplen(wanted));
@@ -303,7 +304,14 @@ pub(crate) fn program_id(pins: &Pins) -> Option<u32> {
 /// Keeps captures from beginning or ending while a node is taken away: one that just loads would hold what is to be
 /// gone. The place is made for it, so that none can take it meanwhile.
 pub(crate) fn hold(pins: &Pins) -> Result<impl Sized + use<>> {
-    Place::make(pins)
+    match Place::make(pins) {
+        // Whatever has its name goes with the node.
+        Err(Error::CaptureForeign { .. }) => {
+            remove_tree(&pins.capture())?;
+            Place::make(pins)
+        }
+        made => made,
+    }
 }
 
 /// Ends the captures of processes that have ended without it: what the daemon does once a second.

@@ -40,6 +40,15 @@ pub enum Error {
         /// Why mounting failed.
         source: io::Error,
     },
+    /// Pins are below another bpffs.
+    #[error(
+        "another bpf file system is mounted on {}, over the one that was there first: if the program is this node's, its pins are there, \
+         and packets flow on; take off the one on top (`umount {}`), then start again", path.display(), path.display()
+    )]
+    BpffsCovered {
+        /// Where.
+        path: PathBuf,
+    },
     /// Another process looks after this node.
     #[error(
         "node {node} is already looked after by process {pid}; \
@@ -159,9 +168,7 @@ pub enum Error {
         source: libbpf_rs::Error,
     },
     /// A map could not be read or written.
-    #[error(
-        "cannot {action} map {map}: {source:#}; `ringway status` shows whether it is still loaded"
-    )]
+    #[error("cannot {action} map {map}: {source:#}; {}", map_hint(source))]
     Map {
         /// "read", "write", "open", ...
         action: &'static str,
@@ -277,6 +284,15 @@ pub enum Error {
         /// Name of the node.
         node: String,
     },
+    /// Something lies where captures are, and none has put it there.
+    #[error(
+        "not Ringway's: {0}; somebody with the daemon's rights has put that there: find out who, then: rm -r {0}",
+        paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ")
+    )]
+    CaptureForeign {
+        /// What is not ours.
+        paths: Vec<PathBuf>,
+    },
     /// Captures of another version are under way.
     #[error(
         "captures of node {node} are under way that another version of ringway has begun; \
@@ -323,6 +339,15 @@ fn known_nodes(known: &[String]) -> String {
     match known {
         [] => String::new(),
         names => format!(" (there: {})", names.join(", ")),
+    }
+}
+
+fn map_hint(source: &libbpf_rs::Error) -> &'static str {
+    match source.kind() {
+        libbpf_rs::ErrorKind::OutOfMemory => {
+            "give the control group more memory (MemoryMax= of the unit)"
+        }
+        _ => "`ringway status` shows whether it is still loaded",
     }
 }
 

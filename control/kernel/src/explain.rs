@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{
-    rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service, rw_settings, rw_trace,
+    RW_KEPT, rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service, rw_settings,
+    rw_trace,
 };
 use ringway_abi::{
     BackendRef, FlowKey, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict, addr_from_words,
@@ -124,7 +125,7 @@ impl Explainer {
     /// Loads the dry instance upon the maps of a node. Takes some hundred milliseconds.
     pub fn new(view: &View) -> Result<Self> {
         log::install();
-        let (balance, maps, trace) = load_dry(view.maps())?;
+        let (balance, maps, trace) = load_dry(view.maps(), answer_budget(view.maps()))?;
         Ok(Self { maps, trace, roots: BTreeMap::new(), balance, icmp: None, live: view.clone() })
     }
 
@@ -146,7 +147,7 @@ impl Explainer {
         if self.icmp.is_none() && for_icmp(reason) && self.is_filled(Slot::Icmp) {
             let live = self.live.maps();
             let own = (&self.maps, &self.trace);
-            self.icmp = Some(load_dry_icmp(live, own, icmp_budget(live))?);
+            self.icmp = Some(load_dry_icmp(live, own, answer_budget(live))?);
             (run, reason, scratch) = self.once(slot, frame)?;
         }
         let trace: rw_trace = map::get(&self.trace, 0)?;
@@ -261,7 +262,7 @@ impl Explainer {
             iface: flow.iface.into(),
             mac: flow.client_mac,
             idle_s: now.saturating_sub(flow.seen),
-            kept: flow.kept != 0,
+            kept: u32::from(flow.kept) & RW_KEPT != 0,
         }))
     }
 
@@ -327,13 +328,13 @@ fn counted(before: &[rw_ledger], after: &[rw_ledger]) -> Result<(usize, Reason)>
     Ok((seen, found.ok_or_else(lost)?.1))
 }
 
-/// Where the live program notes its ICMP errors; `None` where it cannot be found: then the dry one
-/// has a limit of its own, which is never reached.
-pub(crate) fn icmp_budget(live: &Maps) -> Option<MapHandle> {
+/// Where the live programs note their answers; `None` where it cannot be found: then the dry ones
+/// have a limit of their own, which is never reached.
+pub(crate) fn answer_budget(live: &Maps) -> Option<MapHandle> {
     let icmp = live.slots.lookup((Slot::Icmp as u32).as_bytes(), MapFlags::ANY).ok()??;
     let id = u32::read_from_bytes(&icmp).ok()?;
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
     let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == id)?;
     let maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
-    maps.into_iter().find(|map| map.name() == "icmp_budget")
+    maps.into_iter().find(|map| map.name() == "answer_budget")
 }

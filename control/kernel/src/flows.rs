@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use libbpf_rs::MapCore;
-use ringway_abi::raw::{RW_BUCKET_FLOWS, rw_address, rw_flow, rw_flow_bucket};
+use ringway_abi::raw::{
+    RW_BUCKET_FLOWS, RW_FLOW_TIMEOUTS, RW_KEPT, rw_address, rw_flow, rw_flow_bucket,
+};
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
 
 use crate::map;
@@ -14,8 +16,7 @@ use crate::{Result, View, now_seconds};
 
 /// 64-bit words of a bucket: the ports that clients talk to, then the records.
 const BUCKET_WORDS: usize = size_of::<rw_flow_bucket>() / size_of::<u64>();
-/// Timeouts in the settings, by state.
-const STATES: usize = FlowState::Udp as usize + 1;
+const STATES: usize = FlowState::Resting as usize + 1;
 const FLOW_WORDS: usize = size_of::<rw_flow>() / size_of::<u64>();
 
 /// A live flow of a nat service, as its record was at one moment.
@@ -60,7 +61,7 @@ pub struct NatFlows {
 
 /// How old a flow may become.
 struct Life {
-    timeout: [u32; STATES],
+    timeout: [u32; RW_FLOW_TIMEOUTS as usize],
     now: u32,
 }
 
@@ -106,6 +107,12 @@ impl NatFlows {
 }
 
 impl Life {
+    /// Seconds; as flow.bpf.h has it.
+    fn timeout(&self, state: FlowState) -> u32 {
+        let of = if state == FlowState::Reset { FlowState::Closed } else { state };
+        self.timeout.get(of as usize).copied().unwrap_or(0)
+    }
+
     /// `words`: of a record; `ports`: the word before the records of its bucket.
     fn judge(&self, words: &[u64; FLOW_WORDS], ports: u64, number: usize) -> Place {
         let Ok(flow) = rw_flow::read_from_bytes(words.as_bytes()) else { return Place::Free };
@@ -114,11 +121,12 @@ impl Life {
         match key.state {
             FlowState::Free => return Place::Free,
             FlowState::Claimed => return Place::Claimed,
+            FlowState::Resting => return Place::Expired,
             _ => {}
         }
         // Signed, as flow.bpf.h has it: another CPU's clock may be a tick ahead.
         let idle = self.now.wrapping_sub(flow.seen).cast_signed();
-        if i64::from(idle) > i64::from(self.timeout[key.state as usize]) {
+        if i64::from(idle) > i64::from(self.timeout(key.state)) {
             return Place::Expired;
         }
         let ports = ports.to_ne_bytes();
@@ -129,7 +137,7 @@ impl Life {
             port: u16::from_be_bytes([ports[2 * number], ports[2 * number + 1]]),
             service: flow.service,
             iface: flow.iface,
-            kept: flow.kept != 0,
+            kept: u32::from(flow.kept) & RW_KEPT != 0,
             idle_s: idle.max(0).cast_unsigned(),
         })
     }
@@ -177,7 +185,7 @@ impl FlowCounts {
             Place::Claimed | Place::Changing => self.live[FlowState::Claimed as usize] += 1,
             Place::Live(flow) => {
                 self.live[flow.key.state as usize] += 1;
-                if flow.key.state == FlowState::Closed {
+                if matches!(flow.key.state, FlowState::Closed | FlowState::Reset) {
                     return;
                 }
                 let flows = self.by_backend.entry(flow.key.backend).or_default();
@@ -251,7 +259,7 @@ mod tests {
     }
 
     fn life() -> Life {
-        let mut life = Life { timeout: [0; STATES], now: 1000 };
+        let mut life = Life { timeout: Default::default(), now: 1000 };
         life.timeout[FlowState::Udp as usize] = 120;
         life
     }
@@ -279,7 +287,7 @@ mod tests {
         assert_eq!((counts.in_state(FlowState::Udp), counts.expired, counts.total()), (3, 1, 4));
         assert_eq!(counts.by_backend[&1], BackendFlows { tcp: 0, udp: 3 });
         // Nobody waits for what is over.
-        let mut closed = Life { timeout: [0; STATES], now: 1000 };
+        let mut closed = Life { timeout: Default::default(), now: 1000 };
         closed.timeout[FlowState::Closed as usize] = 10;
         counts.count(closed.judge(&words(FlowState::Closed, 995), PORTS, 0));
         assert_eq!((counts.in_state(FlowState::Closed), counts.by_backend[&1].tcp), (1, 0));

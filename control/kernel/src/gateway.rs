@@ -1,16 +1,16 @@
 //! The packet path of one node, held by the process that looks after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use libbpf_rs::ErrorKind;
-use ringway_abi::Slot;
+use libbpf_rs::{ErrorKind, MapCore};
 use ringway_abi::raw::{
-    RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_REDIRECT, RW_MAX_IFACES, rw_daemon, rw_iface,
-    rw_vlan_key,
+    RW_IFACE_GENERIC, RW_IFACE_LAYER3, RW_IFACE_LOCAL, RW_IFACE_RAW, RW_IFACE_REDIRECT,
+    RW_IFACE_WAY_OUT, RW_KEPT, RW_MAX_IFACES, rw_daemon, rw_flow_bucket, rw_iface, rw_vlan_key,
 };
+use ringway_abi::{Faces, FlowKey, FlowState, Slot};
 
 use crate::link::XdpLink;
 use crate::load::{Programs, load_root};
@@ -42,9 +42,16 @@ pub struct Interface {
     /// Its packets have no Ethernet header (`RW_IFACE_LAYER3`). `mac` is then the first bytes of its link-layer
     /// address, zeros behind.
     pub layer3: bool,
+    /// In native mode, too, its packets may come from a stack of this machine with unfinished checksums
+    /// (`RW_IFACE_LOCAL`): set for veth and tap.
+    pub local: bool,
+    /// It sends checksums as they are, finished or not (`RW_IFACE_RAW`).
+    pub raw: bool,
     /// Set for a VLAN device whose frames are met, tagged, on the device below it. Nothing is
     /// attached to it then.
     pub vlan: Option<Vlan>,
+    /// Whom it faces.
+    pub faces: Faces,
 }
 
 /// Where a VLAN device's frames come by.
@@ -75,7 +82,7 @@ pub(crate) struct SlotState {
     /// In the generic path, as far as is known.
     pub(crate) generic: bool,
     pub(crate) root: Option<OwnedFd>,
-    pub(crate) link: Option<XdpLink>,
+    pub(crate) link: Option<Arc<XdpLink>>,
 }
 
 impl SlotState {
@@ -215,16 +222,38 @@ impl Gateway {
         on_it.map(|(at, _)| *at).try_for_each(|at| self.write_iface(at))
     }
 
-    /// A VLAN is received as its device is.
-    fn is_generic(&self, state: &SlotState) -> bool {
+    /// A VLAN is received, and sent, as its device is.
+    fn device_of<'s>(&'s self, state: &'s SlotState) -> &'s SlotState {
         let device = state.iface.vlan.as_ref().and_then(|vlan| self.slots.get(&vlan.device));
-        device.unwrap_or(state).generic
+        device.unwrap_or(state)
+    }
+
+    /// Makes every flow of nat look as if its handshake were finished: for measurements, whose
+    /// clients and backends are packets alone. No packets may be under way.
+    pub fn finish_handshakes(&mut self) -> Result<()> {
+        let flows = &self.maps.flows;
+        for number in 0..flows.max_entries() {
+            let mut bucket: rw_flow_bucket = map::get(flows, number)?;
+            let mut found = false;
+            for flow in bucket.flows.iter_mut().filter(|flow| flow.key != 0) {
+                let Ok(key) = FlowKey::unpack(flow.key) else { continue };
+                flow.key = FlowKey { state: FlowState::Established, ..key }.pack();
+                flow.kept = RW_KEPT as u8;
+                found = true;
+            }
+            if found {
+                map::put(flows, &number, &bucket)?;
+            }
+        }
+        Ok(())
     }
 
     fn write_iface(&self, slot: u32) -> Result<()> {
         let state = self.slot(slot)?;
-        let iface = &state.iface;
+        let (iface, device) = (&state.iface, self.device_of(state));
         let flag = |set: bool, flag: u32| if set { flag as u16 } else { 0 };
+        let have: rw_iface = map::get(&self.maps.ifaces, slot)?;
+        let same = have.ifindex == iface.ifindex;
         let value = rw_iface {
             ifindex: iface.ifindex,
             mac: iface.mac,
@@ -232,11 +261,28 @@ impl Gateway {
             mtu: iface.mtu,
             flags: flag(iface.redirect, RW_IFACE_REDIRECT)
                 | flag(iface.layer3, RW_IFACE_LAYER3)
-                | flag(self.is_generic(state), RW_IFACE_GENERIC),
+                | flag(device.generic, RW_IFACE_GENERIC)
+                | flag(device.generic || device.iface.local, RW_IFACE_LOCAL)
+                | flag(device.iface.raw, RW_IFACE_RAW)
+                | iface.faces.flag() as u16
+                | if same { have.flags & RW_IFACE_WAY_OUT as u16 } else { 0 },
             device: iface.vlan.as_ref().map_or(slot, |vlan| vlan.device),
             tags: iface.vlan.as_ref().map_or([0; 2], Vlan::tags),
         };
         map::put(&self.maps.ifaces, &slot, &value)
+    }
+
+    /// Notes by which interfaces backends are reached. That stays while a slot keeps its device: a
+    /// backend whose next hop is not known for a while must not open its link to flows of others.
+    pub(crate) fn note_ways_out(&self, slots: impl Iterator<Item = u32>) -> Result<()> {
+        for slot in slots.collect::<BTreeSet<u32>>() {
+            let mut iface: rw_iface = map::get(&self.maps.ifaces, slot)?;
+            if iface.flags & RW_IFACE_WAY_OUT as u16 == 0 {
+                iface.flags |= RW_IFACE_WAY_OUT as u16;
+                map::put(&self.maps.ifaces, &slot, &iface)?;
+            }
+        }
+        Ok(())
     }
 
     /// Gives up what is pinned for interfaces that this process has not attached, and empties

@@ -2,18 +2,22 @@
 //! and drops what it would have got.
 //!
 //! ```text
-//! BPFFS/ringway-engine/NAMESPACE-IFINDEX-PID    the attachment of one interface
+//! BPFFS/ringway-engine/NAMESPACE-IFINDEX-PID          the attachment of one interface
+//! BPFFS/ringway-engine/alive-NAMESPACE-IFINDEX-PID/   locked by its engine, for as long as that lives
 //! ```
-//! Whose pin it is still lives if the abstract socket of the pin's name has somebody: the kernel frees that name with the process, and it
-//! belongs to the network namespace as the interface does.
+//! Nobody else may open that directory, so nobody else can say that a dead engine lives.
+//!
+//! An engine of 0.1.0 (packaging/releases) has no such directory. It holds an abstract socket of its
+//! pin's name in the interface's network namespace, which is looked for where a pin has no directory.
+//! Only an upgrade from 0.1.0 needs this: remove [`former_lives`] once the next release is out.
 
 use std::fs;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::MapHandle;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 
 use crate::decap::map_of;
 use crate::link::XdpLink;
@@ -28,7 +32,7 @@ const SAME_NUMBER: u32 = 16;
 #[derive(Debug)]
 pub struct Kept {
     path: PathBuf,
-    _alive: UnixDatagram,
+    _alive: OwnedFd,
 }
 
 /// Has the attachment of an interface of the calling thread's network namespace outlive this process.
@@ -50,7 +54,7 @@ pub fn keep(ifindex: u32, link: BorrowedFd<'_>) -> Result<Kept> {
         .map(|n| if n == 0 { first.clone() } else { format!("{first}-{n}") })
         // A dead engine may have had our number, and its pin may still be of use.
         .filter(|name| !directory.join(name).exists())
-        .find_map(|name| alone(&name).map(|alive| (name, alive)))
+        .find_map(|name| alone(&alive(&name)).map(|alive| (name, alive)))
         .ok_or_else(|| pin_error("take", &directory.join(&first))(busy()))?;
     let path = directory.join(name);
     let link = link.try_clone_to_owned();
@@ -61,10 +65,19 @@ pub fn keep(ifindex: u32, link: BorrowedFd<'_>) -> Result<Kept> {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // Before its name is free: whoever finds the name free and the pin there takes it for a dead engine's.
-        let _ = fs::remove_file(&self.path);
-        let _ = fs::remove_dir(directory());
+        // Before its lock is free: whoever finds that free and the pin there takes it for a dead engine's.
+        let _ = remove(&self.path);
     }
+}
+
+/// Removes a pin, and what told whether its engine lives.
+fn remove(path: &Path) -> std::io::Result<()> {
+    fs::remove_file(path)?;
+    if let Some(name) = path.file_name() {
+        let _ = fs::remove_dir(alive(&name.to_string_lossy()));
+    }
+    let _ = fs::remove_dir(directory());
+    Ok(())
 }
 
 /// What an engine that was killed has left on an interface.
@@ -87,7 +100,7 @@ pub fn dead_engines(ifindex: u32) -> Result<Vec<DeadEngine>> {
     let mut dead = Vec::new();
     for entry in entries.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with(&prefix) && alone(&name).is_some() {
+        if name.starts_with(&prefix) && !lives(&name)? {
             let path = entry.path();
             let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
             let dropped = dropped(&link)?;
@@ -133,9 +146,7 @@ impl DeadEngine {
     /// # Errors
     /// Where the kernel refuses.
     pub fn remove(self) -> Result<()> {
-        fs::remove_file(&self.path).map_err(pin_error("remove", &self.path))?;
-        let _ = fs::remove_dir(directory());
-        Ok(())
+        remove(&self.path).map_err(pin_error("remove", &self.path))
     }
 }
 
@@ -159,12 +170,87 @@ fn of_interface(ifindex: u32) -> Result<String> {
     Ok(format!("{}-{ifindex}-", namespace.st_ino))
 }
 
-/// Whoever has the name of a pin lives; none: somebody does.
-fn alone(name: &str) -> Option<UnixDatagram> {
-    let address = SocketAddr::from_abstract_name(format!("ringway-engine/{name}")).ok()?;
-    UnixDatagram::bind_addr(&address).ok()
+fn alive(name: &str) -> PathBuf {
+    directory().join(format!("alive-{name}"))
+}
+
+/// Says that the engine of this directory lives, until what it returns is closed; none: somebody
+/// else does.
+fn alone(path: &Path) -> Option<OwnedFd> {
+    let _ = fs::DirBuilder::new().mode(0o700).create(path);
+    let lock = locked(path)?;
+    // Who had it until now may have taken it away.
+    let (named, held) = (stat(path).ok()?, fstat(&lock).ok()?);
+    (named.st_ino == held.st_ino).then_some(lock)
+}
+
+/// Whether the engine of a pin lives.
+fn lives(name: &str) -> Result<bool> {
+    let path = alive(name);
+    if path.exists() { Ok(locked(&path).is_none()) } else { former_lives(name) }
+}
+
+/// Whether an engine of 0.1.0 lives. An error where that cannot be read: a pin is not taken away on
+/// suspicion.
+fn former_lives(name: &str) -> Result<bool> {
+    // Of this thread's namespace: "Num: RefCount Protocol Flags Type St Inode @NAME", proc_pid_net(5).
+    let sockets = fs::read("/proc/thread-self/net/unix").map_err(|source| Error::System {
+        action: "look whether an engine of a former release lives",
+        source,
+    })?;
+    let (sockets, socket) = (String::from_utf8_lossy(&sockets), format!("@ringway-engine/{name}"));
+    Ok(sockets.lines().any(|line| line.split_whitespace().nth(7) == Some(&socket)))
+}
+
+fn locked(path: &Path) -> Option<OwnedFd> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = open(path, flags, Mode::empty()).ok()?;
+    flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok().then_some(fd)
 }
 
 fn busy() -> std::io::Error {
     std::io::ErrorKind::AddrInUse.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::linux::net::SocketAddrExt as _;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    use std::thread;
+
+    use rustix::thread::{Uid, set_thread_res_uid};
+
+    use super::*;
+
+    /// Only root can become another user.
+    #[test]
+    fn another_user_cannot_say_that_an_engine_lives() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("ringway-alive-{}", std::process::id()));
+        let engine = alone(&path).unwrap();
+        assert!(locked(&path).is_none());
+        drop(engine);
+        let another = || {
+            let user = Uid::from_raw(62_114);
+            // Of this thread alone.
+            set_thread_res_uid(user, user, user).unwrap();
+            locked(&path)
+        };
+        let held = thread::scope(|scope| scope.spawn(another).join().unwrap());
+        assert!(held.is_none() && locked(&path).is_some());
+        fs::remove_dir(&path).unwrap();
+    }
+
+    /// It has a socket and no directory.
+    #[test]
+    fn an_engine_of_the_former_release_lives() {
+        let name = format!("4026531840-7-{}", std::process::id());
+        let address = SocketAddr::from_abstract_name(format!("ringway-engine/{name}")).unwrap();
+        let engine = UnixDatagram::bind_addr(&address).unwrap();
+        assert!(lives(&name).unwrap() && !lives(&format!("{name}-1")).unwrap());
+        drop(engine);
+        assert!(!lives(&name).unwrap());
+    }
 }

@@ -9,6 +9,7 @@
 
 mod attach;
 pub mod capture;
+mod covered;
 mod decap;
 mod delta;
 mod detach;
@@ -49,6 +50,7 @@ mod tracked;
 mod upgrade;
 
 pub use attach::{Attached, Mode, NativeRefused, XdpMode, program_name};
+pub use covered::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
 pub use decap::{Decap, DecapPin, DecapState, Uses, decap_state};
 pub use delta::Applied;
 pub use detach::{Detached, detach};
@@ -72,7 +74,7 @@ pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
 pub use road::{ProbeCounts, ProbeRoad, ProbeWay};
 pub use rows::Existing;
 pub use shape::Shape;
-pub use standing::Standing;
+pub use standing::{Standing, StandingQuery};
 pub use steer::Steer;
 pub use testrun::{Frame, TestRun};
 pub use tracked::{TrackedCounts, now_seconds, tracked_state};

@@ -82,6 +82,11 @@ impl XdpLink {
         };
         Ok((ifindex, info.prog_id))
     }
+
+    /// Its own id, as bpftool shows it.
+    pub(crate) fn id(&self) -> libbpf_rs::Result<u32> {
+        Ok(LinkInfo::from_fd(self.fd.as_fd())?.id)
+    }
 }
 
 /// libbpf 1.x returns negative error numbers.

@@ -59,7 +59,7 @@ const CAPTURE: &str = "ringway_capture";
 const CAPTURE_ENTER: &str = "ringway_capture_enter";
 const DRY: &str = ".rodata.dry";
 const TRACE: &str = ".data.trace";
-const BUDGET: &str = "icmp_budget";
+const BUDGET: &str = "answer_budget";
 const ROOT: &str = "ringway_root";
 const LOSSES: &str = "ringway_lost_*";
 const DROPS: &str = "ringway_seen_*";
@@ -99,10 +99,15 @@ pub(crate) fn load_gateway(
 const OF_DRY: [&str; 5] = ["slots", "scratch", "ledger", "tracking", "untracked"];
 
 /// Loads the balancer once more, upon the same maps, to find and decide as the first one does and
-/// to write nothing (packet/bpf/dry.bpf.h). The last map is where it says what it found.
-pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, MapHandle)> {
+/// to write nothing (packet/bpf/dry.bpf.h). `budget` is where the live one keeps what it may answer. The
+/// last map is where it says what it found.
+pub(crate) fn load_dry(
+    live: &Maps,
+    mut budget: Option<MapHandle>,
+) -> Result<(OwnedFd, Maps, MapHandle)> {
     let mut open = open_dry(live, GATEWAY)?;
     share(&mut open, &mut |name| match name {
+        BUDGET => Ok(budget.take()),
         own if OF_DRY.contains(&own) => Ok(None),
         shared => clone_of(live, shared),
     })?;
@@ -112,7 +117,7 @@ pub(crate) fn load_dry(live: &Maps) -> Result<(OwnedFd, Maps, MapHandle)> {
 }
 
 /// Loads the program for ICMP beside a dry balancer, whose maps these are. `budget` is where the live one keeps
-/// what ICMP errors it may send.
+/// what it may answer.
 pub(crate) fn load_dry_icmp(
     live: &Maps,
     (dry, trace): (&Maps, &MapHandle),
@@ -194,6 +199,7 @@ fn open_gateway(sizes: FlowSizes) -> Result<OpenObject> {
     set_entries(&mut open, "tracked", sizes.track_buckets)?;
     set_entries(&mut open, "backends", sizes.backends)?;
     set_entries(&mut open, "traffic", sizes.backends)?;
+    set_entries(&mut open, "port_hands", sizes.backends)?;
     Ok(open)
 }
 

@@ -138,6 +138,15 @@ maps! {
     flow_index:
         "the way from a client to its flow",
         "the packet is dropped (flow-table-full)";
+    port_hands:
+        "where the next nat port towards each backend is looked for",
+        "cannot be: a place for each backend";
+    kept_flows:
+        "how many flows of each source prefix are kept, by backend",
+        "two prefixes may share one count";
+    vain_searches:
+        "how many searches for a nat port were in vain for a backend in this second",
+        "the older one is forgotten, and searched in full";
     fragments:
         "ports of datagrams in fragments, for 30 s",
         "the oldest is forgotten, the rest of it dropped (fragment-early)";
@@ -154,10 +163,17 @@ maps! {
 /// and what happens when it is full.
 pub(crate) const PRIVATE: &[(&str, &str, &str)] = &[
     ("icmp_rooms", "room to build one ICMP error in", "cannot be: one entry"),
+    ("csum_rooms", "room to sum up one packet in", "cannot be: one entry"),
+    ("claims", "how far the search for one nat port is", "cannot be: one entry"),
     (
-        "icmp_budget",
-        "when the next ICMP error to a prefix would be in time",
+        "answer_budget",
+        "when the next answer of a kind to a prefix would be in time",
         "two prefixes may share one budget",
+    ),
+    (
+        "other_senders",
+        "who else than a flow's client has sent for it lately",
+        "the older one is forgotten: a flow whose client moved follows later",
     ),
     (
         "services_met",

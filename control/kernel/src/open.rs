@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapHandle};
-use ringway_abi::raw::{RW_LAYOUT, rw_daemon, rw_settings};
+use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot};
 
 use crate::link::{OnInterface, XdpLink};
@@ -175,14 +175,15 @@ fn index_of(iface: &str) -> Option<u32> {
     rustix::net::netdevice::name_to_index(socket, iface).ok()
 }
 
-/// ICMP errors of our own, per CPU: a thousand a second, of which fifty to one prefix, and as many
-/// at once. A path MTU is told once per flow's start; a flood must not be answered in kind.
+/// ICMP errors of our own, per CPU and kind: a thousand a second, of which fifty to one prefix, and as
+/// many at once; ten times as many resets, and echo replies (limit.bpf.h). A path MTU is told once per
+/// flow's start; a flood must not be answered in kind.
 const ICMP_GAP_US: u32 = 1_000;
 const ICMP_PREFIX_GAP_US: u32 = 20_000;
 const ICMP_BURST: u32 = 50;
 
 fn new_settings(maps: &Maps) -> Result<rw_settings> {
-    let mut settings = rw_settings::default();
+    let mut settings = rw_settings { hash: RW_HASH_NH, ..Default::default() };
     rustix::rand::getrandom(settings.keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
         .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
     with_sizes(settings, maps)

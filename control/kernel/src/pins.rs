@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, Mode, OFlags};
 
-use crate::{Error, Result};
+use crate::{Error, Result, covered};
 
 /// Where the kernel expects bpffs.
 pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf";
@@ -27,7 +27,8 @@ pub const DEFAULT_BPFFS: &str = "/sys/fs/bpf";
 /// Paths of one node's pins. Makes no promise that they exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
-    bpffs: PathBuf,
+    /// The directory of all nodes.
+    nodes: PathBuf,
     node: String,
 }
 
@@ -35,7 +36,7 @@ impl Pins {
     /// The pins of `node` under `bpffs`. Fails on a name that cannot be a file name.
     pub fn new(bpffs: impl Into<PathBuf>, node: &str) -> Result<Self> {
         check_name(node)?;
-        Ok(Self { bpffs: bpffs.into(), node: node.to_owned() })
+        Ok(Self { nodes: covered::reach(&bpffs.into()), node: node.to_owned() })
     }
 
     /// Name of the node.
@@ -45,7 +46,7 @@ impl Pins {
 
     /// Directory of the node.
     pub fn dir(&self) -> PathBuf {
-        self.all_nodes().join(encode(&self.node))
+        self.nodes.join(encode(&self.node))
     }
 
     /// Directory of the node's maps.
@@ -95,14 +96,14 @@ impl Pins {
 
     /// Whether there is anything of the node, be it unfinished. Fails for a user who may not look.
     pub fn any(&self) -> Result<bool> {
-        self.dir().try_exists().map_err(|_| Error::NotReadable { path: self.bpffs.clone() })
+        self.dir().try_exists().map_err(|_| Error::NotReadable { path: named(&self.nodes) })
     }
 
     /// Whether a gateway is pinned here. The settings are pinned last: without them a start was
     /// cut short and nothing can be in use. Fails for a user who may not look.
     pub fn exist(&self) -> Result<bool> {
         let settings = self.map("settings");
-        settings.try_exists().map_err(|_| Error::NotReadable { path: self.bpffs.clone() })
+        settings.try_exists().map_err(|_| Error::NotReadable { path: named(&self.nodes) })
     }
 
     /// Interfaces that have pins, in alphabetical order.
@@ -113,14 +114,14 @@ impl Pins {
     /// Nodes that have pins under this bpffs, in alphabetical order. Fails for a user who may not
     /// look: that is not the same as none.
     pub fn known_nodes(&self) -> Result<Vec<String>> {
-        list(&self.all_nodes())
+        list(&self.nodes)
     }
 
     /// That nothing is pinned for this node.
     pub(crate) fn not_loaded(&self) -> Error {
         Error::NotLoaded {
             node: self.node.clone(),
-            path: self.all_nodes(),
+            path: named(&self.nodes),
             known: self.known_nodes().unwrap_or_default(),
         }
     }
@@ -211,9 +212,9 @@ impl Pins {
         // Shared with other nodes: stays when they are there. So it does for a user who was given it.
         let stays =
             [ErrorKind::NotFound, ErrorKind::DirectoryNotEmpty, ErrorKind::PermissionDenied];
-        match fs::remove_dir(self.all_nodes()) {
+        match fs::remove_dir(&self.nodes) {
             Err(error) if !stays.contains(&error.kind()) => {
-                Err(pin_error("remove", &self.all_nodes())(error))
+                Err(pin_error("remove", &self.nodes)(error))
             }
             _ => Ok(()),
         }
@@ -230,15 +231,24 @@ impl Pins {
         }
         Ok(!empty)
     }
-
-    fn all_nodes(&self) -> PathBuf {
-        self.bpffs.join("ringway")
-    }
 }
 
 pub(crate) fn pin_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
+    let path = named(path);
     move |source| Error::Pin { action, path, source }
+}
+
+/// What is reached through an open directory, by the name that this has.
+pub(crate) fn named(path: &Path) -> PathBuf {
+    if let Some(name) = covered::named(path) {
+        return name;
+    }
+    let of_fd = path.strip_prefix("/proc/self/fd").ok().and_then(|rest| {
+        let mut parts = rest.components();
+        let dir = fs::read_link(Path::new("/proc/self/fd").join(parts.next()?)).ok()?;
+        Some(dir.join(parts.as_path()))
+    });
+    of_fd.unwrap_or_else(|| path.to_owned())
 }
 
 fn check_name(name: &str) -> Result<()> {
@@ -262,7 +272,7 @@ fn list(dir: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            return Err(Error::NotReadable { path: dir.to_owned() });
+            return Err(Error::NotReadable { path: named(dir) });
         }
         entries => entries.map_err(pin_error("list", dir))?,
     };

@@ -84,7 +84,7 @@ pub fn ensure_bpffs(path: &Path) -> Result<Bpffs> {
     Ok(Bpffs::JustMounted { private })
 }
 
-fn is_bpffs(path: &Path) -> bool {
+pub(crate) fn is_bpffs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 

@@ -91,6 +91,8 @@ pub struct BackendState {
     pub address: std::net::SocketAddr,
     /// It is healthy.
     pub up: bool,
+    /// It is not, but its established TCP flows go on.
+    pub kept: bool,
     /// Way out, when known.
     pub next_hop: Option<NextHop>,
     /// Packets, bytes and flows, all CPUs added up. Counted per index: a backend that got a used
@@ -248,6 +250,7 @@ impl View {
                 generation: row.generation,
                 address: row.endpoint(),
                 up: row.up,
+                kept: row.kept,
                 next_hop: row.next_hop,
                 traffic: self.traffic(*index)?,
             });

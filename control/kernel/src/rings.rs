@@ -4,7 +4,7 @@
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -59,11 +59,12 @@ fn start(
 ) -> Result<Option<Update>> {
     let (Some(&ring), Some(map)) = (ids.last(), inner.last()) else { return Ok(None) };
     let last = (ring, map_id(map)?);
-    let maps = Arc::clone(maps);
-    let call = thread::Builder::new()
-        .name("ring-put".into())
-        .spawn(move || update(outer(&maps), &ids, &inner))
-        .map_err(|error| Error::Tables(format!("no thread to write rings with: {error}")))?;
+    let (maps, work) = (Arc::clone(maps), Arc::new((ids, inner)));
+    let write = move || update(outer(&maps), &work.0, &work.1);
+    let Ok(call) = Builder::new().name("ring-put".into()).spawn(write.clone()) else {
+        // The kernel gives no thread now.
+        return write().map(|()| None);
+    };
     Ok(Some(Update { outer, last, call }))
 }
 
@@ -213,17 +214,22 @@ fn map_id(map: &MapHandle) -> Result<u32> {
 fn all_new_slots(rows: &[&RingRow]) -> Result<Vec<MapHandle>> {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let share = rows.len().div_ceil(cpus).max(1);
-    let some = |rows: &[&RingRow]| rows.iter().map(|row| new_slots(row)).collect();
+    let some =
+        |rows: &[&RingRow]| rows.iter().map(|row| new_slots(row)).collect::<Result<Vec<_>>>();
     if rows.len() <= share {
         return some(rows);
     }
     thread::scope(|scope| {
-        let part = |rows| scope.spawn(move || -> Result<Vec<MapHandle>> { some(rows) });
-        let threads: Vec<_> = rows.chunks(share).map(part).collect();
+        let begin = |rows| (rows, Builder::new().spawn_scoped(scope, move || some(rows)));
+        let threads: Vec<_> = rows.chunks(share).map(begin).collect();
         let panicked = |_| Error::Tables("a thread that fills rings panicked".to_owned());
         let mut made = Vec::with_capacity(rows.len());
-        for thread in threads {
-            made.extend(thread.join().map_err(panicked)??);
+        for (rows, thread) in threads {
+            made.extend(match thread {
+                Ok(thread) => thread.join().map_err(panicked)??,
+                // The kernel gives no thread now.
+                Err(_) => some(rows)?,
+            });
         }
         Ok(made)
     })

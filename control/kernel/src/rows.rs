@@ -6,10 +6,10 @@ use std::net::IpAddr;
 
 use libbpf_rs::MapCore;
 use ringway_abi::raw::{
-    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_RESOLVED,
-    RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE, RW_SVC_NONE_RESET,
-    RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface, rw_label, rw_service, rw_service_info,
-    rw_service_key,
+    RW_ADDR_ANNOUNCE, RW_ADDR_BACKEND, RW_ADDR_NODE, RW_ADDR_SERVICE, RW_BACKEND_KEPT,
+    RW_BACKEND_RESOLVED, RW_BACKEND_TAKES_NEW, RW_BACKEND_UP, RW_LABEL_LEN, RW_SVC_AFFINITY_SOURCE,
+    RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_address, rw_backend, rw_iface, rw_label,
+    rw_service, rw_service_info, rw_service_key,
 };
 use ringway_abi::{IntoBytes, addr_from_words, addr_to_words};
 use ringway_plan::tables::{
@@ -292,14 +292,15 @@ fn add_address(
 
 fn backend(row: &BackendRow) -> rw_backend {
     let hop = row.next_hop;
-    let up = if row.up { RW_BACKEND_UP } else { 0 };
+    let up = if row.flows_live() { RW_BACKEND_UP } else { 0 };
+    let kept = if row.kept { RW_BACKEND_KEPT } else { 0 };
     let resolved = if hop.is_some() { RW_BACKEND_RESOLVED } else { 0 };
     let takes_new = if row.takes_new() { RW_BACKEND_TAKES_NEW } else { 0 };
     rw_backend {
         addr: addr_to_words(row.address),
         port_be: row.port.to_be(),
         proto: protocol_number(row.protocol),
-        flags: (up | resolved | takes_new) as u8,
+        flags: (up | kept | resolved | takes_new) as u8,
         generation: row.generation,
         service: row.service,
         dmac: hop.map_or([0; 6], |hop| hop.mac),
@@ -339,7 +340,8 @@ pub(crate) fn backend_row(index: u32, row: &rw_backend) -> BackendRow {
         port: u16::from_be(row.port_be),
         protocol: protocol_from(row.proto),
         weight: 0,
-        up: flags & RW_BACKEND_UP != 0,
+        up: flags & RW_BACKEND_UP != 0 && flags & RW_BACKEND_KEPT == 0,
+        kept: flags & RW_BACKEND_KEPT != 0,
         next_hop: (flags & RW_BACKEND_RESOLVED != 0).then_some(hop),
         nat: (row.nat_first, row.nat_count),
         tunnel: (row.tunnel_saddr != [0; 4]).then_some(tunnel),
@@ -392,6 +394,7 @@ mod tests {
             protocol: Protocol::Udp,
             weight: 1,
             up: true,
+            kept: false,
             next_hop,
             nat: (1, 2),
             tunnel: Some(Tunnel { source: "10.0.0.1".parse().unwrap(), port: 6080 }),

@@ -1,17 +1,26 @@
 //! How our programs stand on their interfaces, as the kernel has it now.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use crate::attach::{XdpMode, foreign, mode_of};
-use crate::gateway::Gateway;
-use crate::link::OnInterface;
+use crate::gateway::{Gateway, SlotState};
+use crate::link::{OnInterface, XdpLink};
 use crate::{Error, Result, losses};
 
 /// How the program of one slot stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Ours is there, and no other.
-    Attached(XdpMode),
+    Attached {
+        /// How it runs.
+        mode: XdpMode,
+        /// The kernel's numbers, as bpftool shows them: of its attachment, and of the program.
+        link: u32,
+        /// See there.
+        program: u32,
+    },
     /// The device is not in this network namespace any more.
     Gone,
     /// The device is there without any program: somebody took ours off, or it is another device of that name.
@@ -25,17 +34,25 @@ pub enum Standing {
     },
 }
 
-impl Gateway {
-    /// How the program of each slot stands that one is, or is to be, attached to. Reads from the kernel.
-    pub fn standings(&self) -> Result<Vec<(u32, Standing)>> {
-        let attachable = self.states().filter(|state| state.iface.vlan.is_none());
-        attachable.map(|state| Ok((state.iface.slot, self.standing(state.iface.slot)?))).collect()
+/// What tells how the program of one slot stands.
+#[derive(Debug)]
+pub struct StandingQuery {
+    slot: u32,
+    name: String,
+    ifindex: u32,
+    link: Option<Arc<XdpLink>>,
+    /// Id of the program that belongs there; `None` without a link.
+    root: Option<u32>,
+}
+
+impl StandingQuery {
+    /// Reads it from the kernel, which waits for RTNL: others may hold that for seconds.
+    pub fn ask(&self) -> Result<(u32, Standing)> {
+        Ok((self.slot, self.standing()?))
     }
 
-    fn standing(&self, slot: u32) -> Result<Standing> {
-        let state = self.slot(slot)?;
-        let iface = &state.iface;
-        let on = match OnInterface::query(iface.ifindex) {
+    fn standing(&self) -> Result<Standing> {
+        let on = match OnInterface::query(self.ifindex) {
             Ok(on) => on,
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {
                 return Ok(Standing::Gone);
@@ -44,23 +61,38 @@ impl Gateway {
                 return Err(Error::System { action: "read what runs on an interface", source });
             }
         };
-        let held = state.link.as_ref().and_then(|link| link.info().ok());
-        let held = held.filter(|(at, program)| *at == iface.ifindex && on.has(*program));
+        let held = self.link.as_ref().and_then(|link| Some((link.info().ok()?, link.id().ok()?)));
+        let held = held.filter(|((at, program), _)| *at == self.ifindex && on.has(*program));
         match (held, on.any()) {
-            (Some((_, program)), _) if program == losses::root_id(state.root()?)? => {
-                Ok(Standing::Attached(mode_of(on)))
+            (Some(((_, program), link)), _) if self.root == Some(program) => {
+                Ok(Standing::Attached { mode: mode_of(on), link, program })
             }
-            (Some((_, program)), _) => {
+            (Some(((_, program), _)), _) => {
                 let name = crate::program_name(program).unwrap_or_default();
                 let what = format!("{name} (id {program}) was put into its attachment");
                 Ok(Standing::Foreign { what, swapped: true })
             }
             (None, Some(program)) => {
-                let what = foreign(&iface.name, program).to_string();
+                let what = foreign(&self.name, program).to_string();
                 Ok(Standing::Foreign { what, swapped: false })
             }
             (None, None) => Ok(Standing::Detached),
         }
+    }
+}
+
+impl Gateway {
+    /// What tells how the program of each slot stands that one is, or is to be, attached to.
+    pub fn standings(&self) -> Result<Vec<StandingQuery>> {
+        let attachable = self.states().filter(|state| state.iface.vlan.is_none());
+        let query = |state: &SlotState| {
+            let root = || losses::root_id(state.root()?);
+            let root = state.link.as_ref().map(|_| root()).transpose()?;
+            let (slot, name, ifindex) =
+                (state.iface.slot, state.iface.name.clone(), state.iface.ifindex);
+            Ok(StandingQuery { slot, name, ifindex, link: state.link.clone(), root })
+        };
+        attachable.map(query).collect()
     }
 
     /// Pins attachments again whose pins somebody has removed: without, they would end with this process.

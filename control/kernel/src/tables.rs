@@ -7,9 +7,9 @@ use std::sync::Arc;
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::FlowState;
 use ringway_abi::raw::{
-    RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS, RW_MAX_SERVICES,
-    RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label, rw_service_info, rw_settings,
-    rw_traffic,
+    RW_FLOW_TIMEOUTS, RW_LABEL_LEN, RW_MAX_IFACES, RW_MAX_MEMBERS, RW_MAX_NAT_ADDRS, RW_MAX_RINGS,
+    RW_MAX_SERVICES, RW_NO_MEMBER, RW_RING_SLOTS, rw_address, rw_backend, rw_label,
+    rw_service_info, rw_settings, rw_traffic,
 };
 use ringway_plan::tables::{Tables, Timeouts};
 use zerocopy::{Immutable, IntoBytes};
@@ -36,6 +36,8 @@ impl Gateway {
             None => Rows::read(self.maps())?,
         };
         let mut want = Rows::wanted(tables, &have)?;
+        let hops = tables.backends.iter().filter_map(|backend| backend.next_hop);
+        self.note_ways_out(hops.map(|hop| hop.iface))?;
         let maps = Arc::clone(self.shared_maps());
         let mut applied = write(&maps, tables, &have, &want)?;
         switch::switch(&maps, tables, (&have, &want), &mut self.retiring, &mut applied)?;
@@ -83,7 +85,8 @@ fn remove_stale(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
         rings::grace();
     }
     for (index, row) in &leaving {
-        take_down(maps, *index, Some(row), &vacated(row))?;
+        map::put(&maps.backends, index, &without_flags(row))?;
+        give_address(maps, *index, Some(row), &vacated(row))?;
         map::put(&maps.backends, index, &vacated(row))?;
         removed += 1;
     }
@@ -122,9 +125,10 @@ where
 fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
     let key = map::get::<rw_settings>(&maps.settings, 0)?.keys[0];
     let (mut indexes, mut rows) = (Vec::new(), Vec::new());
+    take_down(maps, have, want)?;
     for (index, old, new) in both(&have.backends, &want.backends) {
         let Some(row) = new.filter(|new| old != Some(*new)) else { continue };
-        take_down(maps, index, old, row)?;
+        give_address(maps, index, old, row)?;
         if old.is_none() {
             scatter_ports(maps, index, key)?;
         }
@@ -139,18 +143,45 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
 /// begin at the pool's first port, a backend that comes back under another index, or a node loaded anew,
 /// would open connections from the very ports that the backend still holds in TIME_WAIT (RFC 9293 3.6.1).
 fn scatter_ports(maps: &Maps, index: u32, key: u64) -> Result<()> {
-    let ports = u64::from(index + 1).wrapping_mul(key | 1) >> 32;
-    map::put_percpu(&maps.traffic, index, &rw_traffic { ports, ..Default::default() })
+    map::put_percpu(&maps.traffic, index, &rw_traffic::default())?;
+    let place = (u64::from(index + 1).wrapping_mul(key | 1) >> 32) as u32;
+    map::put(&maps.port_hands, &index, &(place & !(PLACES_TOGETHER - 1)))
 }
 
+/// As claim.bpf.h has it: the ring's places are taken in so many at once.
+const PLACES_TOGETHER: u32 = 32;
+
 /// An element is not written at once, but word by word. An index that changes its owner is
-/// therefore taken down first and gets its flags last: no packet goes to a mixture.
-fn take_down(maps: &Maps, index: u32, old: Option<&rw_backend>, new: &rw_backend) -> Result<()> {
-    if let Some(old) = old.filter(|old| old.flags != 0 && other_owner(old, new)) {
-        map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*old })?;
-        map::put(&maps.backends, &index, &rw_backend { flags: 0, ..*new })?;
+/// therefore taken down first, and gets its flags last: no packet goes to a mixture. Between the two
+/// leave the packets that have chosen the former owner already.
+fn take_down(maps: &Maps, have: &Rows, want: &Rows) -> Result<()> {
+    let leaving: Vec<(u32, &rw_backend)> = both(&have.backends, &want.backends)
+        .filter_map(|(index, old, new)| Some((index, leaves(old, new?)?)))
+        .collect();
+    for (index, old) in &leaving {
+        map::put(&maps.backends, index, &without_flags(old))?;
+    }
+    if !leaving.is_empty() {
+        rings::grace();
     }
     Ok(())
+}
+
+/// The second step for an index that was taken down.
+fn give_address(maps: &Maps, index: u32, old: Option<&rw_backend>, new: &rw_backend) -> Result<()> {
+    match leaves(old, new) {
+        Some(_) => map::put(&maps.backends, &index, &without_flags(new)),
+        None => Ok(()),
+    }
+}
+
+/// The owner of an index, if packets may know it and it is to be another.
+fn leaves<'a>(old: Option<&'a rw_backend>, new: &rw_backend) -> Option<&'a rw_backend> {
+    old.filter(|old| old.flags != 0 && other_owner(old, new))
+}
+
+fn without_flags(row: &rw_backend) -> rw_backend {
+    rw_backend { flags: 0, ..*row }
 }
 
 fn other_owner(a: &rw_backend, b: &rw_backend) -> bool {
@@ -194,19 +225,19 @@ fn span(a: (u32, u32), b: (u32, u32)) -> (u32, u32) {
 }
 
 /// Idle timeout of each state, seconds.
-fn timeouts(of: &Timeouts) -> [u32; 10] {
+fn timeouts(of: &Timeouts) -> [u32; RW_FLOW_TIMEOUTS as usize] {
     let seconds = |state| match state {
-        FlowState::Free | FlowState::Claimed => 0,
+        FlowState::Free | FlowState::Claimed | FlowState::Resting => 0,
         FlowState::Syn | FlowState::SynAck => of.syn,
         FlowState::Established => of.established,
         FlowState::FinClient | FlowState::FinBackend => of.closing,
-        FlowState::Closed => of.closed,
+        FlowState::Closed | FlowState::Reset => of.closed,
         FlowState::UdpNew => of.udp_new,
         FlowState::Udp => of.udp,
     };
-    let mut timeouts = [0; 10];
-    for state in FlowState::all() {
-        timeouts[state as usize] = seconds(state);
+    let mut timeouts = [0; RW_FLOW_TIMEOUTS as usize];
+    for (timeout, state) in timeouts.iter_mut().zip(FlowState::all()) {
+        *timeout = seconds(state);
     }
     timeouts
 }

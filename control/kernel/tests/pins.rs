@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use common::node::Node;
 use common::tables;
-use ringway_abi::raw::rw_settings;
+use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
 use ringway_abi::{FromBytes, IntoBytes};
 use ringway_kernel::{
     Applied, Error, Gateway, Interface, Mode, Options, Orphan, OrphanCause, Result, XdpMode,
@@ -39,7 +39,10 @@ fn interface(link: &Link) -> Interface {
         alt_mac: None,
         redirect: false,
         layer3: false,
+        local: false,
+        raw: false,
         vlan: None,
+        faces: Default::default(),
         mtu: 1500,
     }
 }
@@ -85,10 +88,14 @@ fn traffic_outlives_the_process_and_is_taken_over() {
 
     let keys = view.settings().unwrap().keys;
     assert!(keys.iter().all(|key| *key != 0));
+    assert_eq!(view.settings().unwrap().hash, RW_HASH_NH);
+    // As a release before it left it: the flows lie where its hash put them.
+    change_settings(&node, |settings| settings.hash = RW_HASH_MULTILINEAR);
     let second = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
     assert_eq!(second, (XdpMode::Native, true));
     let view = node.view().unwrap();
     assert_eq!(view.settings().unwrap().keys, keys);
+    assert_eq!(view.settings().unwrap().hash, RW_HASH_MULTILINEAR);
     assert!(view.ledger(0).unwrap().seen >= states[0].ledger.seen);
     ping(&wire);
 }
@@ -287,7 +294,10 @@ fn auto_says_why_it_is_not_native() {
             alt_mac: None,
             redirect: false,
             layer3: false,
+            local: false,
+            raw: false,
             vlan: None,
+            faces: Default::default(),
             mtu: 65535,
         })?;
         let refused = gateway.attach(0, Mode::Native).unwrap_err().to_string();

@@ -12,8 +12,12 @@ use crate::tables::NextHop;
 pub enum Health {
     /// It answers.
     Up,
-    /// It does not, or has not been asked yet.
+    /// It does not.
     Down,
+    /// It has not been asked yet, and gets nothing.
+    Unknown,
+    /// It does not, but its established TCP flows go on.
+    Kept,
     /// Nobody asks; taken to be up.
     Unchecked,
 }
@@ -58,7 +62,7 @@ impl Observed {
     pub(crate) fn health_of(&self, service: &str) -> impl Fn(SocketAddr) -> Health {
         let backends = self.health.get(service);
         move |backend| {
-            backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Down)
+            backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Unknown)
         }
     }
 
@@ -77,7 +81,7 @@ impl Observed {
         }
     }
 
-    /// The health noted last; [`Health::Down`] for a backend never heard of, so that one with a
+    /// The health noted last; [`Health::Unknown`] for a backend never heard of, so that one with a
     /// check waits for its first. A service without a check does not ask.
     pub fn health(&self, service: &str, backend: SocketAddr) -> Health {
         self.health_of(service)(backend)

@@ -81,7 +81,8 @@ impl Planner {
     /// - A ring has the backends that are up, have weight and can be reached: with a next hop and a
     ///   source address for nat. Flows of one that cannot be reached for a while stay with it.
     /// - While no backend with weight is up, the ring is empty, or with
-    ///   `when_none_healthy = "all"` every backend counts as up.
+    ///   `when_none_healthy = "all"` every backend counts as up; so it does with more backends that
+    ///   are known to be down than `max_unhealthy` allows.
     ///
     /// # Errors
     /// Something does not fit its table; nothing has changed then.
@@ -108,9 +109,7 @@ impl Planner {
         tables.backends.sort_by_key(|row| row.index);
         tables.nat_addresses = places.table().to_vec();
         tables.nat_ports = (config.nat.ports.first, config.nat.ports.count());
-        if config.services.iter().any(|service| service.forward.is_dsr()) {
-            tables.own_addresses.clone_from(&observed.own_addresses);
-        }
+        tables.own_addresses.clone_from(&observed.own_addresses);
         tables.timeouts = timeouts(config);
         tables.track_quota = config.flows.new_per_prefix;
         if let Some((ids, given)) = new {
@@ -178,6 +177,15 @@ impl<'c> Entry<'c> {
         })
     }
 
+    /// The protocol by which its ring tells members. With `affinity = "source"` all protocols of a
+    /// service have one ring, so that a client has one backend.
+    fn ring_protocol(&self) -> Protocol {
+        match self.service.affinity {
+            Affinity::Source => self.service.protocols.first().copied().unwrap_or(Protocol::Tcp),
+            Affinity::FiveTuple => self.key.protocol,
+        }
+    }
+
     fn backend_keys(&self) -> impl Iterator<Item = BackendKey> {
         let service = self.key;
         let endpoints = self.service.backends.iter().map(Backend::endpoint);
@@ -242,7 +250,8 @@ impl Plan<'_> {
             Protocol::Tcp => timeouts.established,
             Protocol::Udp => timeouts.udp,
         };
-        let mut wish = wish(entry.key, id, &rows, self.observed.weight_of(&service.name));
+        let weight = self.observed.weight_of(&service.name);
+        let mut wish = wish(entry, id, &rows, weight);
         wish.remember = service.forward.is_dsr().then_some(timeout.as_secs() as u32);
         if let Some(row) = self.tables.services.last_mut() {
             row.members.clone_from(&wish.references);
@@ -260,6 +269,7 @@ impl Plan<'_> {
         (index, generation): (u32, u16),
     ) -> Result<BackendRow, PlanError> {
         let (forward, address) = (entry.service.forward, *backend.address);
+        let protocol = entry.key.protocol;
         let nat = match entry.service.source {
             SourceMode::Client => Some(0..0),
             SourceMode::Node => self.sources(address)?,
@@ -277,14 +287,21 @@ impl Plan<'_> {
             service,
             address,
             port: backend.port,
-            protocol: entry.key.protocol,
+            protocol,
             weight: backend.weight,
             up,
+            kept: !up && protocol == Protocol::Tcp && self.is_kept(entry.service, backend),
             next_hop,
             nat: nat.map_or((0, 0), |run| (run.start as u32, run.len() as u32)),
             tunnel,
             mss: next_hop.map_or(0, |hop| mss(entry.service, address, hop.mtu)),
         })
+    }
+
+    /// Whether the established TCP flows of a backend that is down go on.
+    fn is_kept(&self, service: &Service, backend: &Backend) -> bool {
+        let health = || self.observed.health(&service.name, backend.endpoint());
+        service.check.is_some() && health() == Health::Kept
     }
 
     /// The outer header towards a backend; `None` also while its source address is not known.
@@ -338,11 +355,18 @@ fn wanted_sources(config: &Config, observed: &Observed) -> HashSet<IpAddr> {
 /// Which backends of a service count as up, in the order of the configuration.
 fn up(service: &Service, observed: &Observed) -> Vec<bool> {
     let health = observed.health_of(&service.name);
-    let healthy =
-        |backend: &Backend| service.check.is_none() || health(backend.endpoint()) != Health::Down;
-    let mut up: Vec<bool> = service.backends.iter().map(healthy).collect();
-    let any = service.backends.iter().zip(&up).any(|(backend, up)| backend.weight > 0 && *up);
-    if !any && service.when_none_healthy == WhenNoneHealthy::All {
+    let health = |backend: &Backend| match service.check {
+        Some(_) => health(backend.endpoint()),
+        None => Health::Unchecked,
+    };
+    let is_up = |backend: &Backend| matches!(health(backend), Health::Up | Health::Unchecked);
+    let is_down = |backend: &&Backend| matches!(health(backend), Health::Down | Health::Kept);
+    let mut up: Vec<bool> = service.backends.iter().map(is_up).collect();
+    let weighted = || service.backends.iter().filter(|backend| backend.weight > 0);
+    let (all, down) = (weighted().count(), weighted().filter(is_down).count());
+    let panics = service.max_unhealthy.is_some_and(|max| max.is_exceeded(down, all));
+    let serves = weighted().any(is_up);
+    if panics || !serves && service.when_none_healthy == WhenNoneHealthy::All {
         up.fill(true);
     }
     up
@@ -352,31 +376,37 @@ fn up(service: &Service, observed: &Observed) -> Vec<bool> {
 /// member's identity only where two of them have one address: so services on different ports of
 /// the same machines share a ring.
 fn wish(
-    key: ServiceKey,
+    entry: &Entry,
     service: u16,
     rows: &[BackendRow],
     weight: impl Fn(SocketAddr, u16) -> u16,
 ) -> Wish {
     let mut rows: Vec<&BackendRow> = rows.iter().collect();
     rows.sort_by_key(|row| (row.address, row.port));
+    let protocol = entry.ring_protocol();
     Wish {
-        key,
+        key: entry.key,
         service,
-        members: (0..rows.len()).map(|place| member(&rows, place, &weight)).collect(),
+        members: (0..rows.len()).map(|place| member(&rows, place, protocol, &weight)).collect(),
         references: rows.iter().map(|row| row.reference()).collect(),
-        live: rows.iter().map(|row| row.up).collect(),
+        live: rows.iter().map(|row| row.flows_live()).collect(),
         remember: None,
     }
 }
 
 /// Of rows in the order of identity.
-fn member(rows: &[&BackendRow], place: usize, weight: &impl Fn(SocketAddr, u16) -> u16) -> Member {
+fn member(
+    rows: &[&BackendRow],
+    place: usize,
+    protocol: Protocol,
+    weight: &impl Fn(SocketAddr, u16) -> u16,
+) -> Member {
     let row = rows[place];
     let beside = [place.wrapping_sub(1), place + 1];
     let twice = beside.iter().filter_map(|n| rows.get(*n)).any(|r| r.address == row.address);
     let port = if twice { row.port } else { 0 };
     let weight = if row.takes_new() { weight(row.endpoint(), row.weight) } else { 0 };
-    Member { address: row.address, port, protocol: row.protocol, weight }
+    Member { address: row.address, port, protocol, weight }
 }
 
 fn timeouts(config: &Config) -> Timeouts {

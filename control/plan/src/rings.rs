@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::num::NonZero;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, Builder};
 
 use ringway_abi::raw::RW_MAX_RINGS;
 
@@ -270,11 +270,15 @@ fn on_all_cpus<T: Sync, R: Send>(all: &[T], make: impl Fn(&T) -> R + Sync) -> Ve
         return all.iter().map(make).collect();
     }
     let make = &make;
+    let some = |some: &[T]| some.iter().map(make).collect::<Vec<R>>();
     thread::scope(|scope| {
-        let share = all.len().div_ceil(cpus);
-        let some = |some| scope.spawn(move || <[T]>::iter(some).map(make).collect::<Vec<R>>());
-        let threads: Vec<_> = all.chunks(share).map(some).collect();
-        let made = threads.into_iter().map(|thread| thread.join());
-        made.flat_map(|made| made.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+        let begin = |share| (share, Builder::new().spawn_scoped(scope, move || some(share)));
+        let threads: Vec<_> = all.chunks(all.len().div_ceil(cpus)).map(begin).collect();
+        let made = threads.into_iter().map(|(share, thread)| match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            // The kernel gives no thread now.
+            Err(_) => some(share),
+        });
+        made.flatten().collect()
     })
 }

@@ -98,8 +98,10 @@ pub struct BackendRow {
     pub protocol: Protocol,
     /// Relative weight, 0..=1000; 0: no new flows.
     pub weight: u16,
-    /// Healthy, unchecked, or kept by `when_none_healthy = "all"`: its flows live.
+    /// Healthy, unchecked, or used by `when_none_healthy = "all"`: its flows live.
     pub up: bool,
+    /// TCP that is not up: its established flows go on (`on_down = "keep"`).
+    pub kept: bool,
     /// Way out, when known. None also while no source address for nat or the tunnel is known,
     /// and under dsr-l2 when the way leads by a router.
     pub next_hop: Option<NextHop>,
@@ -124,6 +126,11 @@ impl BackendRow {
     /// The reference that members and flow records hold. Never 0.
     pub fn reference(&self) -> u32 {
         BackendRef { index: self.index, generation: self.generation }.pack()
+    }
+
+    /// Whether the flows it has go on.
+    pub fn flows_live(&self) -> bool {
+        self.up || self.kept
     }
 
     /// Whether new flows are given to it.

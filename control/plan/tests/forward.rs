@@ -69,12 +69,12 @@ fn the_mode_is_in_the_tables() {
 }
 
 #[test]
-fn own_addresses_are_no_clients_of_dsr_services_alone() {
-    for (forward, told) in [("nat", false), ("dsr-l2", true), ("dsr-gue", true)] {
+fn own_addresses_are_nobodys_clients() {
+    for forward in ["nat", "dsr-l2", "dsr-gue"] {
         let config = config(forward, "", "");
         let mut observed = well(&config);
         observed.own_addresses = [ip("10.0.0.1")].into();
-        assert_eq!(!plan(&config, &observed).own_addresses.is_empty(), told, "{forward}");
+        assert!(!plan(&config, &observed).own_addresses.is_empty(), "{forward}");
     }
 }
 

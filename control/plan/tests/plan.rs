@@ -89,7 +89,7 @@ fn everything_well() {
     assert_eq!((second.up, second.next_hop, second.nat), (true, Some(HOP), (0, 1)));
     assert_eq!(tables.nat_addresses, [NODE]);
     assert_eq!(tables.nat_ports, (10000, 20000));
-    assert_eq!((tables.timeouts.established, tables.timeouts.udp), (3600, 120));
+    assert_eq!((tables.timeouts.established, tables.timeouts.udp), (7440, 120));
 }
 
 #[test]
@@ -116,6 +116,64 @@ fn a_dead_backend_leaves_the_ring() {
     let tables = plan(&config, &observed);
     assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into());
     assert!(!row(&tables, "10.0.0.2:80").up && row(&tables, "10.0.0.3:80").up);
+}
+
+#[test]
+fn a_kept_backend_has_its_tcp_flows_alone() {
+    let config = web(TWO, "protocol = [\"tcp\", \"udp\"]");
+    let mut observed = well(&config);
+    observed.set_health("web", at("10.0.0.2:80"), Health::Kept);
+    let tables = plan(&config, &observed);
+    for (service, ring) in tables.services.iter().zip(&tables.rings) {
+        assert_eq!(served(&tables, ring), [ip("10.0.0.3")].into());
+        let own = |row: &&BackendRow| row.service == service.id && row.address == ip("10.0.0.2");
+        let row = tables.backends.iter().find(own).unwrap();
+        assert_eq!((row.up, row.flows_live()), (false, service.key.protocol == Protocol::Tcp));
+    }
+    // Where all serve while none is healthy, it does.
+    let config = web("[{ address = \"10.0.0.2\" }]", "when_none_healthy = \"all\"");
+    let row = &plan(&config, &observed).backends[0];
+    assert!(row.up && !row.kept);
+}
+
+/// With dsr, too: the kept one is the former owner of its slots.
+#[test]
+fn flows_of_a_kept_backend_are_remembered() {
+    let config = web(TWO, "forward = \"dsr-l2\"\nannounce = \"arp\"");
+    let mut observed = well(&config);
+    let mut planner = Planner::default();
+    planner.plan(&config, &observed).unwrap();
+    for (health, changed) in [(Health::Kept, true), (Health::Down, false)] {
+        observed.set_health("web", at("10.0.0.2:80"), health);
+        observed.now += 1;
+        let tables = planner.plan(&config, &observed).unwrap();
+        let ring = tables.rings[0].written();
+        let formers: HashSet<_> = (0..ring.slots.len()).map(|slot| ring.former(slot)).collect();
+        assert_eq!(formers.len() > 1, changed, "{health:?}");
+        assert!((0..ring.slots.len()).all(|slot| ring.current(slot) == Some(1)));
+    }
+}
+
+#[test]
+fn affinity_by_source_is_one_backend_by_both_protocols() {
+    let both = "protocol = [\"tcp\", \"udp\"]\n";
+    for forward in ["", "forward = \"dsr-l2\"\nannounce = \"arp\"\n"] {
+        let plan = |more: &str| {
+            let config = web(TWO, &format!("{forward}{more}"));
+            plan(&config, &well(&config))
+        };
+        let slots = |tables: &Tables, n: usize| {
+            let id = tables.services[n].ring;
+            tables.rings.iter().find(|ring| ring.id == id).unwrap().slots.written()
+        };
+        let source = plan(&format!("{both}affinity = \"source\""));
+        assert!(slots(&source, 0) == slots(&source, 1));
+        // Nobody else's slots are others than they were: the ring of UDP alone, and by 5-tuple.
+        let five = plan(both);
+        assert!(slots(&five, 0) == slots(&source, 0) && slots(&five, 1) != slots(&five, 0));
+        let udp = plan("protocol = \"udp\"\naffinity = \"source\"");
+        assert!(slots(&udp, 0) == slots(&five, 1));
+    }
 }
 
 #[test]
@@ -157,6 +215,46 @@ fn none_healthy() {
         assert_eq!(web_serves(&tables), [ip("10.0.0.3")].into(), "{mode}");
         assert!(!row(&tables, "10.0.0.2:80").up, "{mode}");
     }
+}
+
+#[test]
+fn more_unhealthy_than_allowed() {
+    const FOUR: &str = "[{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }, \
+        { address = \"10.0.0.4\" }, { address = \"10.0.0.5\" }, { address = \"10.0.0.6\", weight = 0 }]";
+    let config = web(FOUR, "max_unhealthy = 50");
+    let mut observed = well(&config);
+    // One without weight is not counted.
+    for (down, served) in [("10.0.0.6:80", 4), ("10.0.0.2:80", 3), ("10.0.0.3:80", 2)] {
+        observed.set_health("web", at(down), Health::Down);
+        let tables = plan(&config, &observed);
+        assert_eq!(web_serves(&tables).len(), served, "without {down}");
+        assert!(!row(&tables, down).up, "{down}");
+    }
+    for down in ["10.0.0.4:80", "10.0.0.5:80"] {
+        observed.set_health("web", at(down), Health::Down);
+        let tables = plan(&config, &observed);
+        assert_eq!(web_serves(&tables).len(), 4, "checks are not believed any more: {down}");
+        assert!(tables.backends.iter().all(|row| row.up), "{down}");
+    }
+    observed.set_health("web", at("10.0.0.2:80"), Health::Up);
+    observed.set_health("web", at("10.0.0.3:80"), Health::Up);
+    let two = [ip("10.0.0.2"), ip("10.0.0.3")].into();
+    assert_eq!(web_serves(&plan(&config, &observed)), two);
+    // Nobody has asked them yet, which does not make them unhealthy: two of four are.
+    for unasked in ["10.0.0.2:80", "10.0.0.3:80"] {
+        observed.set_health("web", at(unasked), Health::Unknown);
+    }
+    assert!(web_serves(&plan(&config, &observed)).is_empty());
+}
+
+#[test]
+fn checks_are_believed_unless_told_otherwise() {
+    let config = web(TWO, "");
+    let mut observed = well(&config);
+    for endpoint in ["10.0.0.2:80", "10.0.0.3:80"] {
+        observed.set_health("web", at(endpoint), Health::Down);
+    }
+    assert!(web_serves(&plan(&config, &observed)).is_empty());
 }
 
 #[test]

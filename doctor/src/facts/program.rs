@@ -9,7 +9,7 @@ use ringway_host::xdp_features::{NATIVE, TARGET};
 use super::Facts;
 use crate::Unknown;
 
-/// Interfaces that are to get a program. What is attached already is seen without.
+/// Interfaces that are to get Ringway's program. What is attached already is seen without.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Program {
     /// All of them, by name.
@@ -61,6 +61,12 @@ impl Facts {
             Some(program) => program.native.contains(&one.link.name),
             None => has_native(one),
         }
+    }
+
+    /// Whether the program finishes the checksums of what it sends on: Ringway's does, of others
+    /// that is not known.
+    pub fn finishes_checksums(&self) -> bool {
+        self.program.is_some()
     }
 
     /// Whether a program is still to be put into its driver, as far as it is known.

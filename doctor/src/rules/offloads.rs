@@ -36,6 +36,10 @@ fn look(facts: &Facts) -> Looked {
             // On veth it is off until somebody wants NAPI there.
             off.extend(card.then_some(("gro", offloads.gro)));
             off.retain(|(_, on)| !on);
+            // The kernel keeps both off without scatter-gather, whatever is asked for.
+            if !offloads.scatter_gather && off.iter().any(|(what, _)| *what != "gro") {
+                off.insert(0, ("sg", false));
+            }
             // With an XDP program on a veth pair they must be off.
             if off.is_empty() || !one.link.xdp.is_empty() {
                 return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
@@ -71,6 +75,14 @@ mod tests {
         };
         assert_eq!(off(1).fixes(&CHECK), ["ethtool -K eth0 gso on tso on gro on"]);
         assert_eq!(off(2).undos(&CHECK), ["ethtool -K veth0 gso off tso off"]);
+        let scattered = |index: usize, gso| {
+            off(index).network(|network| {
+                let offloads = &mut network.interfaces[index].offloads;
+                (offloads.scatter_gather, offloads.gso, offloads.tso) = (false, gso, gso);
+            })
+        };
+        assert_eq!(scattered(2, false).fixes(&CHECK), ["ethtool -K veth0 sg on gso on tso on"]);
+        assert_eq!(scattered(1, true).fixes(&CHECK), ["ethtool -K eth0 gro on"]);
         let balancer = off(1).profile(Profile::Balancer);
         table(&CHECK, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
     }

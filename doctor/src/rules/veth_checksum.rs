@@ -9,10 +9,11 @@ use crate::{Check, Facts, Looked, Outcome, Unknown, each};
 pub const CHECK: Check = Check {
     number: 74,
     name: "veth-checksum",
-    rule: "where one end of a veth pair has native XDP, the other finishes checksums itself, and polls (XDP or GRO)",
+    rule: "where one end of a veth pair has native XDP, the other polls (XDP or GRO), and finishes \
+           checksums itself unless the program does, as Ringway's balancer",
     source: "Linux, drivers/net/veth.c: veth_xdp_xmit, veth_convert_skb_to_xdp_buff",
-    why: "Frames with unfinished checksums are dropped by their receiver, and what XDP sends to an end that does not poll \
-          is lost in silence.",
+    why: "What XDP sends to an end that does not poll is lost in silence, and frames with \
+          unfinished checksums are dropped by their receiver.",
     profiles: &[],
     look,
 };
@@ -28,12 +29,12 @@ fn look(facts: &Facts) -> Looked {
 fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
     let (name, far) = (&one.link.name, facts.far_end(one)?);
     let FarEnd { name: Some(peer), native, unfinished, .. } = &far else {
-        return elsewhere(name, &far);
+        return elsewhere(facts, name, &far);
     };
     let set = |what: &str, to: &str| format!("ethtool -K {peer} {what} {to}");
     let mut outcome =
         Outcome::warn(peer, format!("{name}, its other end, has native XDP")).advice(OR);
-    if *unfinished == Some(true) {
+    if *unfinished == Some(true) && !facts.finishes_checksums() {
         let seen = format!("ethtool -k {peer}, tx-checksumming");
         outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
     }
@@ -43,21 +44,24 @@ fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
     }
     if outcome.changes.is_empty() {
         let by = if *native == Some(true) { "native XDP" } else { "GRO" };
-        return Ok(Outcome::ok(peer, format!("it finishes checksums, and polls: it has {by}")));
+        return Ok(Outcome::ok(peer, format!("checksums are finished, and it polls: it has {by}")));
     }
     Ok(outcome)
 }
 
 /// Of what is in another namespace, the kernel tells in this one only whether it polls.
-fn elsewhere(name: &str, far: &FarEnd) -> Result<Outcome, Unknown> {
+fn elsewhere(facts: &Facts, name: &str, far: &FarEnd) -> Result<Outcome, Unknown> {
     let far_end = format!("the far end of {name}, in another network namespace,");
     if far.polls == Some(false) {
         let lost =
             format!("{far_end} has neither GRO nor native XDP: what is sent into it is lost");
-        let there = format!("there: ethtool -K IFACE gro on, and tx off where a stack sends; {OR}");
+        let there = format!("there: ethtool -K IFACE gro on; {OR}");
         return Ok(Outcome::warn(name, lost)
             .saw(format!("netlink netdev, xdp-features of {name}, ndo-xmit"), "off")
             .advice(there));
+    }
+    if far.polls.is_some() && facts.finishes_checksums() {
+        return Ok(Outcome::ok(name, format!("{far_end} polls")));
     }
     let polls = if far.polls.is_some() { "polls, but" } else { "may not poll, and" };
     Err(Unknown(format!(
@@ -113,17 +117,18 @@ mod tests {
         );
     }
 
+    /// It finishes checksums itself.
     #[test]
-    fn before_a_program_is_attached() {
-        let worst = |native: &[&str]| {
+    fn before_ringways_program_is_attached() {
+        let fixes = |gro: bool, native: &[&str]| -> Vec<String> {
             let program = Program {
                 interfaces: vec!["veth0".into()],
                 native: native.iter().map(|name| (*name).into()).collect(),
             };
-            let facts = pair(true, true, false).facts().with_program(program);
-            let found = look(&facts).unwrap();
-            found.iter().map(|one| one.state).max().unwrap_or(State::Ok)
+            let found = look(&pair(true, gro, false).facts().with_program(program)).unwrap();
+            found.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
         };
-        assert_eq!((worst(&["veth0"]), worst(&[])), (State::Warn, State::Ok));
+        assert_eq!(fixes(false, &["veth0"]), ["ethtool -K veth1 gro on"]);
+        assert!(fixes(true, &["veth0"]).is_empty() && fixes(false, &[]).is_empty());
     }
 }

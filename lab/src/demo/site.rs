@@ -126,7 +126,8 @@ fn text_for(net: &TwoArmed) -> String {
              announce = \"arp\"\n{more}backends = [\n{backends}]\n\n"
         )
     };
-    let http = format!("check = {{ type = \"http\", path = \"/\", {CHECK}\n");
+    // Clients of a machine that dies without a word learn it from the failed check.
+    let http = format!("on_down = \"reset\"\ncheck = {{ type = \"http\", path = \"/\", {CHECK}\n");
     let udp = format!("protocol = \"udp\"\ncheck = {{ type = \"tcp\", port = {HTTP}, {CHECK}\n");
     format!(
         "# A gateway between two networks: clients at eth0, backends at eth1.\n\

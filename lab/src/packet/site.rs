@@ -10,7 +10,7 @@ use ringway_plan::{Ids, Observed, Planner};
 
 use super::feeder::{Feeder, Meal};
 use super::frame::{self, NEXT_MAC, OUR_MAC, PORT};
-use super::path::{Course, Ip, Path};
+use super::path::{Course, Ip, POOL, Path};
 use crate::{Error, Result};
 
 /// Backends of the service.
@@ -52,7 +52,10 @@ impl Site {
             mtu: MTU,
             redirect: false,
             layer3: false,
+            local: false,
+            raw: false,
             vlan: None,
+            faces: Default::default(),
         })?;
         let tables = tables(path, ip)?;
         gateway.apply(&tables)?;
@@ -65,6 +68,7 @@ impl Site {
         if self.path.course().opened_before {
             let frame = self.segment(frame::SYN);
             self.feed(feeder, &Meal { ip: self.ip, frame: &frame, flows, packets: flows })?;
+            self.gateway.finish_handshakes()?;
         }
         Ok(())
     }
@@ -115,7 +119,7 @@ impl Site {
         let begun = after.1 - before.1;
         match wrong {
             Some(what) => Err(Error::OtherWay { path: self.path.name(), what }),
-            None if self.path == Path::NewFlow && begun < least(packets) => {
+            None if begun * 1000 < packets * self.path.opens_per_mille() => {
                 let what = format!("{begun} of {packets} packets opened a flow");
                 Err(Error::OtherWay { path: self.path.name(), what })
             }
@@ -186,6 +190,10 @@ fn configuration(path: Path, ip: Ip) -> String {
     let backends: Vec<String> = (1..=BACKENDS).map(backend).collect();
     let own: Vec<String> = (1..=OWN).map(|n| format!("\"{}\"", frame::own(ip, n))).collect();
     let sources = match forward {
+        "nat" if path == Path::FullPool => {
+            let last = 10_000 + POOL / u32::from(BACKENDS) - 1;
+            format!("[nat]\naddresses = [{}]\nports = \"10000-{last}\"", own[0])
+        }
         "nat" => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
         _ => format!("[tunnel]\nsource = {}", own[0]),
     };

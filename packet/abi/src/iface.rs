@@ -1,6 +1,38 @@
 //! What an interface's row says.
 
-use crate::raw::{RW_IFACE_LAYER3, rw_iface};
+use crate::raw::{RW_IFACE_BACKENDS, RW_IFACE_CLIENTS, RW_IFACE_LAYER3, rw_iface};
+
+/// Who is on an interface, by the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Faces {
+    /// Clients and backends, as far as is known.
+    #[default]
+    Both,
+    /// Clients only.
+    Clients,
+    /// Backends only.
+    Backends,
+}
+
+impl Faces {
+    /// As the configuration has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Both => "both",
+            Self::Clients => "clients",
+            Self::Backends => "backends",
+        }
+    }
+
+    /// As the packet path has it.
+    pub fn flag(self) -> u32 {
+        match self {
+            Self::Both => 0,
+            Self::Clients => RW_IFACE_CLIENTS,
+            Self::Backends => RW_IFACE_BACKENDS,
+        }
+    }
+}
 
 impl rw_iface {
     /// Its packets have no Ethernet header.

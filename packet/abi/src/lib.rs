@@ -66,6 +66,7 @@ pub mod raw {
 
 pub use address::{addr_from_words, addr_to_words};
 pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
+pub use iface::Faces;
 pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
 pub use reason::Explanation;
 pub use track::{TrackedFlow, track_buckets, track_capacity};

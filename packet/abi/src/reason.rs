@@ -122,8 +122,8 @@ impl Reason {
             Self::Malformed => Explanation {
                 name: "malformed",
                 verdicts: &[Verdict::Drop],
-                meaning: "A header is cut short, or its lengths disagree.",
-                cause: "A broken or hostile sender, or a path that cuts packets.",
+                meaning: "A header is cut short, its lengths disagree, or an IPv6 packet has an IPv4-mapped address; or what Ringway itself would have to answer, or a SYN that would open a flow, has a bad checksum; or an error names an MTU below 576 (IPv6: 1280).",
+                cause: "A broken or hostile sender, or a path that cuts or damages packets.",
                 next: "ringway status --ledger",
             },
             Self::IpOptions => Explanation {
@@ -153,6 +153,20 @@ impl Reason {
                 meaning: "A fragment to a service address, whose datagram's first fragment, which has the ports, has not come by yet.",
                 cause: "The fragments came out of order, the first was lost or dropped, it is older than 30 s, or so many others came since that it is forgotten (32 768 datagrams are remembered).",
                 next: "ip link show dev IFACE",
+            },
+            Self::OutOfState => Explanation {
+                name: "out-of-state",
+                verdicts: &[Verdict::Drop],
+                meaning: "A TCP segment that a connection's handshake does not allow: until the backend has answered the SYN, nothing but the handshake passes.",
+                cause: "The nat port of this connection belonged to another one before, and the backend or a client still sends to that; or somebody forges segments.",
+                next: "ringway top --view reasons",
+            },
+            Self::ResetStray => Explanation {
+                name: "reset-stray",
+                verdicts: &[Verdict::Tx, Verdict::Redirect],
+                meaning: "A backend's segment, neither SYN-ACK nor RST, in answer to a SYN: answered with a RST, and not sent on.",
+                cause: "The backend still has a connection on this nat port, of a client whose flow was evicted or has expired. The RST ends it, so that it never meets the port's next client.",
+                next: "",
             },
             Self::SourceRoute => Explanation {
                 name: "source-route",
@@ -220,8 +234,8 @@ impl Reason {
             Self::Loop => Explanation {
                 name: "loop",
                 verdicts: &[Verdict::Drop],
-                meaning: "The source is a service address, or under dsr an address of this node, \
-                          or the frame came from the backend that it would go to.",
+                meaning: "The packet would open a flow, or asks for an answer, and its source is a service address or, \
+                          where it is under dsr or asks for an answer, an address of this node; or the frame came from the backend that it would go to.",
                 cause: "What we sent has come back. Under dsr: a backend that lacks the service \
                         address forwards. Else a routing loop, or a forged source.",
                 next: "on the backend: ip address show dev lo; sysctl net.ipv4.ip_forward",
@@ -278,7 +292,7 @@ impl Reason {
             Self::ResetBackendDown => Explanation {
                 name: "reset-backend-down",
                 verdicts: &[Verdict::Tx, Verdict::Redirect],
-                meaning: "Answered with a TCP reset: the backend of this connection died or was removed.",
+                meaning: "Answered with a TCP reset: the backend of this connection is down or was removed.",
                 cause: "The client should connect again and will reach another backend.",
                 next: "ringway status",
             },
@@ -397,9 +411,30 @@ impl Reason {
             Self::IcmpLimited => Explanation {
                 name: "icmp-limited",
                 verdicts: &[Verdict::Drop],
-                meaning: "Too big or out of time; the sender was not told because it, or everyone together, had been told often enough.",
+                meaning: "Too big, out of time, or a ping; the sender got no answer because it, or everyone together, had got enough of that kind.",
                 cause: "A flood, a sender that ignores what it is told, or a routing loop.",
                 next: "ringway status --ledger",
+            },
+            Self::ResetLimited => Explanation {
+                name: "reset-limited",
+                verdicts: &[Verdict::Drop],
+                meaning: "A TCP reset was due and was not sent: this source prefix (/24, /56), or everyone together, got enough of them in this second.",
+                cause: "A flood of segments of unknown connections, or very many clients of a service without backends. The client tries again, and gets its reset then.",
+                next: "ringway status --ledger",
+            },
+            Self::WrongInterface => Explanation {
+                name: "wrong-interface",
+                verdicts: &[Verdict::Drop],
+                meaning: "A backend's packet by an interface that does not lead to that backend, or a client's packet by an interface that faces backends.",
+                cause: "A forged source address; or a backend whose answers take another way than its requests; or a backend that has just moved to another interface, for a moment.",
+                next: "ip route get BACKEND; where answers come by several interfaces, write { name = \"IFACE\", faces = \"backends\" } in [node] interfaces",
+            },
+            Self::MartianSource => Explanation {
+                name: "martian-source",
+                verdicts: &[Verdict::Drop],
+                meaning: "To a service address, from an address that no host can have: 0.0.0.0/8, 127.0.0.0/8, 224.0.0.0/3, ::, ::1 or ff00::/8.",
+                cause: "A forged source address, or a broken sender.",
+                next: "ringway capture --reason martian-source",
             },
             Self::NoTunnel => Explanation {
                 name: "no-tunnel",
@@ -488,6 +523,6 @@ mod tests {
     #[test]
     fn every_reason_has_room_in_the_ledger() {
         assert!(Reason::all().count() <= RW_REASON_SPACE as usize);
-        assert_eq!(Reason::all().last(), Some(Reason::FragmentEarly));
+        assert_eq!(Reason::all().last(), Some(Reason::ResetLimited));
     }
 }

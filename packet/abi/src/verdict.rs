@@ -99,6 +99,8 @@ impl FlowState {
             Self::Closed => "closed",
             Self::UdpNew => "udp-new",
             Self::Udp => "udp",
+            Self::Reset => "reset",
+            Self::Resting => "resting",
         }
     }
 }
@@ -135,6 +137,6 @@ mod tests {
     #[test]
     fn all_lists_every_value() {
         assert_eq!(Slot::all().count(), 6);
-        assert_eq!(FlowState::all().last(), Some(FlowState::Udp));
+        assert_eq!(FlowState::all().last(), Some(FlowState::Resting));
     }
 }

@@ -199,16 +199,21 @@ impl Engine {
             umem: umem.clone(),
             detector: Mutex::default(),
         };
+        let open = Arc::<AtomicBool>::default();
         for (n, worker) in workers.into_iter().enumerate() {
             let (ready, is_ready) = channel();
-            let seat = Seat { n, umem: umem.clone(), commons: commons.clone(), options };
+            let (umem, commons, open) = (umem.clone(), commons.clone(), open.clone());
+            let seat = Seat { n, umem, commons, options, open };
             engine.spawn(seat, worker, ready)?;
             // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
         }
         match commons.loose().pop() {
             Some(name) => Err(EngineError::Loose(name)),
-            None => Ok(engine),
+            None => {
+                open.store(true, Release);
+                Ok(engine)
+            }
         }
     }
 
@@ -291,7 +296,8 @@ impl Engine {
         workers.sort_by_key(|left| left.worker);
         let all = workers.len() == self.workers.len();
         let sent = if all {
-            self.umem.offer();
+            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after the claim.
+            unsafe { self.umem.offer() };
             successor.offer(&workers, paused_ns)
         } else {
             successor.refuse("a worker does not answer");
@@ -345,6 +351,8 @@ struct Seat {
     umem: Umem,
     commons: Commons,
     options: Options,
+    /// Every worker's ports are: what one asks may be answered at another's.
+    open: Arc<AtomicBool>,
 }
 
 impl Seat {
@@ -365,13 +373,15 @@ impl Seat {
             }
         };
         let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
-        if let Some(predecessor) = self.commons.predecessor() {
-            while !predecessor.is_claimed() {
-                if stop.load(Relaxed) {
-                    return None;
-                }
-                thread::sleep(Duration::from_micros(50));
+        let waits = || {
+            let predecessor = self.commons.predecessor();
+            !self.open.load(Acquire) || predecessor.is_some_and(|before| !before.is_claimed())
+        };
+        while waits() {
+            if stop.load(Relaxed) {
+                return None;
             }
+            thread::sleep(Duration::from_micros(50));
         }
         let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
         loop {
@@ -428,8 +438,7 @@ impl Seat {
     }
 
     fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
-        // As many as there are workers.
-        let pool = self.commons.pool(self.n).expect("there is a pool for each worker");
+        let pool = self.commons.pool(self.n)?;
         let open = |spec: &PortSpec| spec.open(&pool, &self.commons);
         let ports: Result<_, _> = config.ports.iter().map(open).collect();
         let ports = ports.map_err(|source| EngineError::Port { worker: self.n, source })?;

@@ -1,4 +1,4 @@
-//! Where a running engine listens for its successor, by its process.
+//! Running engines: which one has an interface, and where it listens for its successor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,21 @@ pub fn control_of(pid: u32) -> Result<PathBuf, SuccessionError> {
     let path = directory.join(path);
     let own = process.join("root").join(path.strip_prefix("/").unwrap_or(&path));
     Ok(if path.exists() { path } else { own })
+}
+
+/// The process of an engine that has queues of this interface, in the network namespace of the calling thread. None: there is no such
+/// engine, or this user may not see it.
+pub fn engine_on(interface: &str) -> Option<u32> {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
+    let ours = namespace("thread-self")?;
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let has_it = |pid: &u32| {
+        let look = Inspection::open(*pid).and_then(|inspection| inspection.look(0));
+        look.is_ok_and(|look| look.interfaces.iter().any(|one| one.interface == interface))
+    };
+    let others = pids.filter(|pid| *pid != std::process::id());
+    others.filter(|pid| namespace(&pid.to_string()).as_ref() == Some(&ours)).find(has_it)
 }
 
 /// Inode and path of a line of `/proc/net/unix`: "Num RefCount Protocol Flags Type St Inode Path".

@@ -75,7 +75,7 @@ pub use self::{
     burst::Burst,
     engine::{AppFactory, Engine, EngineConfig, Report, WorkerConfig, allowed_cpus},
     error::EngineError,
-    find::control_of,
+    find::{control_of, engine_on},
     leak::Leak,
     port::{Obtained, Port, PortError, PortStatistics},
     reason::Reason,

@@ -1,5 +1,6 @@
 //! Where packets come from and go to.
 
+use std::fmt::Display;
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -155,12 +156,18 @@ impl PortStatistics {
     }
 }
 
+/// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3", "af_packet:eth0,bypass".
+fn for_port(port: &str, advice: impl Display) -> String {
+    let interface = port.split([':', ',']).nth(1).unwrap_or("IFACE");
+    advice.to_string().replace("IFACE", interface)
+}
+
 /// Why a port cannot be opened, or go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
     /// The system refused something.
-    #[error("{port}: {what}: {source}; {remedy}")]
+    #[error("{port}: {what}: {source}; {}", for_port(port, remedy))]
     System {
         /// Which.
         port: String,
@@ -172,7 +179,7 @@ pub enum PortError {
         remedy: &'static str,
     },
     /// What it was asked for cannot be.
-    #[error("{port}: {why}; {remedy}")]
+    #[error("{port}: {why}; {}", for_port(port, remedy))]
     Refused {
         /// Which.
         port: String,
@@ -198,7 +205,7 @@ pub enum PortError {
         source: ringway_host::Error,
     },
     /// An AF_XDP socket cannot be opened.
-    #[error("{port}: {source}")]
+    #[error("{port}: {}", for_port(port, source))]
     Setup {
         /// Which.
         port: String,
@@ -206,7 +213,7 @@ pub enum PortError {
         source: ringway_xsk::SetupError,
     },
     /// An AF_XDP socket cannot go on.
-    #[error("{port}: {source}")]
+    #[error("{port}: {}", for_port(port, source))]
     Queue {
         /// Which.
         port: String,
@@ -247,4 +254,23 @@ pub enum PortError {
         /// What to do.
         remedy: &'static str,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_xsk::{Cause, SetupError, Step};
+
+    use super::*;
+
+    #[test]
+    fn advice_names_the_interface() {
+        let (on, source) = ("eth7, queue 3".to_owned(), io::ErrorKind::Other.into());
+        let source = SetupError { step: Step::Bind, on, cause: Cause::Down, source };
+        let said = PortError::Setup { port: "af_xdp:eth7:3".into(), source }.to_string();
+        assert!(said.contains("`ip link set eth7 up`") && !said.contains("IFACE"), "{said}");
+        assert_eq!(
+            for_port("af_packet:eth1,bypass", "ip link set IFACE up"),
+            "ip link set eth1 up"
+        );
+    }
 }

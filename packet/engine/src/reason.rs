@@ -57,7 +57,7 @@ reasons! {
     OtherMac = "other-mac",
     /// It was sent to another IP address, or looks for one.
     OtherAddress = "other-address",
-    /// Nothing here speaks its protocol, or listens on its port.
+    /// Nothing here speaks its protocol.
     OtherProtocol = "other-protocol",
     /// A fragment; nothing here puts them together.
     Fragment = "fragment",
@@ -87,6 +87,8 @@ reasons! {
     Undecided = "undecided",
     /// It was held or waited to be sent when the worker ended.
     Stopped = "stopped",
+    /// It was sent to a UDP port on which nothing here listens. Its sender is not told: no port unreachable.
+    OtherPort = "other-port",
 }
 
 impl From<Malformed> for Reason {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem};
+use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem, UmemError};
 
 use crate::arch::Cycles;
 use crate::port::{Port, PortError};
@@ -308,12 +308,16 @@ impl Commons {
     }
 
     /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
-    pub(crate) fn pool(&self, worker: usize) -> Option<Pool> {
+    ///
+    /// # Errors
+    /// Where the predecessor's books cannot be.
+    pub(crate) fn pool(&self, worker: usize) -> Result<Pool, UmemError> {
         let Some(predecessor) = &self.predecessor else {
-            return self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));
+            let pool = self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));
+            return Ok(pool.expect("there is a pool for each worker"));
         };
-        let free = *predecessor.free.get(worker)?;
-        self.umem.take_over_pool(u8::try_from(worker).ok()?, free)
+        // As many as there are workers, at most 255 (`Predecessor::fits`).
+        self.umem.take_over_pool(worker as u8, predecessor.free[worker])
     }
 
     /// The program on an interface: the one that is there, or what `attach` makes.

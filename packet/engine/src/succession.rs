@@ -70,6 +70,17 @@ pub enum SuccessionError {
         /// What to do.
         remedy: &'static str,
     },
+    /// Whoever made the memory can write to it afterwards.
+    #[error(
+        "{path}: the running engine is user {user}'s, who could change packets and counters while this one uses them; start this one \
+         as that user (`setpriv --reuid {user} --clear-groups ringway engine ...`), or end that one and start anew"
+    )]
+    OtherUser {
+        /// Where it listens.
+        path: PathBuf,
+        /// The user.
+        user: u32,
+    },
     /// The predecessor goes on itself.
     #[error("the running engine refuses: {0}")]
     Refused(String),
@@ -78,7 +89,20 @@ pub enum SuccessionError {
         "what the running engine says is not understood ({0}); it may be of another version: end it, and start anew"
     )]
     Odd(String),
-    /// Other workers or ports than the predecessor's.
+    /// More or fewer workers than the predecessor's.
+    #[error(
+        "the number of workers is {ours} here, and {theirs} in the running engine, which has {}; start with the same af_xdp ports and queues",
+        named(ports)
+    )]
+    Workers {
+        /// As asked for.
+        ours: usize,
+        /// As it is.
+        theirs: usize,
+        /// The running engine's ports.
+        ports: Vec<String>,
+    },
+    /// Other ports than the predecessor's.
     #[error(
         "worker {worker} has {} here, and {} in the running engine; start with the same workers and af_xdp ports",
         named(ours),
@@ -254,7 +278,10 @@ impl Successor {
 
     /// Has it map the memory while workers go on, since that takes longest.
     pub(crate) fn prepare(&self, umem: &Umem) -> io::Result<()> {
-        send_with(self.0.as_fd(), MEMORY, &[umem.file()])?;
+        // SAFETY: `Control::asked` let in root or this process's user, who can write to this process
+        // in any case. An engine writes to the memory once it has claimed it.
+        let file = unsafe { umem.file() };
+        send_with(self.0.as_fd(), MEMORY, &[file])?;
         self.hear(MUCH_PATIENCE)
     }
 
@@ -334,6 +361,11 @@ impl Predecessor {
             remedy: "give the path that the running engine was started with (--control PATH) where this is not it; where it is, that engine is stopped, hangs or is dead: end it, and start anew",
         };
         let connection = connected(path).map_err(failed)?;
+        let user = socket_peercred(&connection).map_err(|e| failed(e.into()))?.uid;
+        if !user.is_root() && user != rustix::process::geteuid() {
+            let (path, user) = (path.into(), user.as_raw());
+            return Err(SuccessionError::OtherUser { path, user });
+        }
         let patience = set_socket_timeout(&connection, Timeout::Recv, Some(PATIENCE));
         patience.map_err(|e| failed(e.into()))?;
         send(&connection, REQUEST, SendFlags::NOSIGNAL).map_err(|e| failed(e.into()))?;
@@ -347,7 +379,10 @@ impl Predecessor {
             return Err(SuccessionError::Refused(why.into()));
         }
         let memory = fds.pop().filter(|_| said == MEMORY);
-        let umem = Umem::from_file(memory.ok_or_else(|| odd("no memory".into()))?)?;
+        let memory = memory.ok_or_else(|| odd("no memory".into()))?;
+        // SAFETY: the predecessor is root's or this process's user's, as was checked above, who can
+        // write to this process in any case. An engine that was taken over writes there no more.
+        let umem = unsafe { Umem::from_file(memory) }?;
         send(&connection, MAPPED, SendFlags::NOSIGNAL).map_err(|_| SuccessionError::TooLate)?;
         let (letter, fds) = receive_with(connection.as_fd()).map_err(failed)?;
         let letter = serde_json::from_slice(&letter).map_err(|e| odd(e.to_string()))?;
@@ -381,17 +416,12 @@ impl Predecessor {
     /// Whether these are its workers and ports, which are asked for by their names.
     pub(crate) fn fits(&self, wanted: &[Vec<String>]) -> Result<(), SuccessionError> {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        for worker in 0..wanted.len().max(self.free.len()) {
-            let mut ours = wanted.get(worker).cloned().unwrap_or_default();
-            let of_worker = sockets.iter().filter(|(socket, _)| socket.worker == worker);
-            let mut theirs: Vec<_> = of_worker.map(|(socket, _)| socket.port.clone()).collect();
-            ours.sort();
-            theirs.sort();
-            if ours != theirs || wanted.len() != self.free.len() {
-                return Err(SuccessionError::Ports { worker, ours, theirs });
-            }
-        }
-        Ok(())
+        let of_worker = |worker: usize| {
+            let sockets = sockets.iter().filter(|(socket, _)| socket.worker == worker);
+            sockets.map(|(socket, _)| socket.port.clone()).collect()
+        };
+        let running: Vec<_> = (0..self.free.len()).map(of_worker).collect();
+        same_ports(wanted, &running)
     }
 
     /// The socket of a port.
@@ -446,6 +476,23 @@ impl Predecessor {
     pub(crate) fn is_claimed(&self) -> bool {
         self.verdict.load(Acquire) == CLAIMED
     }
+}
+
+/// Whether a successor has the workers and ports of the running engine.
+fn same_ports(wanted: &[Vec<String>], running: &[Vec<String>]) -> Result<(), SuccessionError> {
+    if wanted.len() != running.len() {
+        let (ours, theirs, ports) = (wanted.len(), running.len(), running.concat());
+        return Err(SuccessionError::Workers { ours, theirs, ports });
+    }
+    for (worker, (ours, theirs)) in wanted.iter().zip(running).enumerate() {
+        let (mut ours, mut theirs) = (ours.clone(), theirs.clone());
+        ours.sort();
+        theirs.sort();
+        if ours != theirs {
+            return Err(SuccessionError::Ports { worker, ours, theirs });
+        }
+    }
+    Ok(())
 }
 
 /// The system's clock, which all processes share.
@@ -510,5 +557,39 @@ mod tests {
         let said = SuccessionError::Ports { worker: 0, ours: Vec::new(), theirs }.to_string();
         let want = "worker 0 has no af_xdp port here, and af_xdp:eth1:0 and af_xdp:eth2:0 in the";
         assert!(said.starts_with(want), "{said}");
+    }
+
+    #[test]
+    fn another_number_of_workers_is_the_reason_that_is_told() {
+        let queue = |n: u32| vec![format!("af_xdp:va1:{n}")];
+        let running = [queue(0), queue(1)];
+        let said = same_ports(&[queue(0)], &running).unwrap_err().to_string();
+        let want = "the number of workers is 1 here, and 2 in the running engine, which has af_xdp:va1:0 and af_xdp:va1:1;";
+        assert!(said.starts_with(want), "{said}");
+        let other = same_ports(&[queue(1), queue(0)], &running).unwrap_err().to_string();
+        assert!(
+            other.starts_with("worker 0 has af_xdp:va1:1 here, and af_xdp:va1:0 in"),
+            "{other}"
+        );
+        assert!(same_ports(&running.clone(), &running).is_ok());
+    }
+
+    /// Only root can try.
+    #[test]
+    fn a_predecessor_of_another_user_is_refused() {
+        use rustix::thread::{Uid, set_thread_res_uid};
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("ringway-other-{}", std::process::id()));
+        let other = Uid::from_raw(62_114);
+        let listen = || {
+            set_thread_res_uid(other, other, other).unwrap();
+            Control::bind(&path, false).unwrap()
+        };
+        let control = std::thread::scope(|scope| scope.spawn(listen).join().unwrap());
+        let error = Predecessor::ask(&path).err().unwrap().to_string();
+        assert!(error.contains("is user 62114's") && error.contains("--reuid 62114"), "{error}");
+        drop(control);
     }
 }

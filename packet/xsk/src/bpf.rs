@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::sys::Plain;
+
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE: libc::c_int = 2;
 const MAP_DELETE: libc::c_int = 3;
@@ -44,6 +46,11 @@ fn name(name: &[u8]) -> [u8; 16] {
 
 /// A map from queue to AF_XDP socket.
 pub(crate) fn create_xskmap(queues: u32) -> io::Result<OwnedFd> {
+    create_map(MAP_TYPE_XSKMAP, 4, queues)
+}
+
+/// A map whose keys have four bytes.
+pub(crate) fn create_map(map_type: u32, value_size: u32, max_entries: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         map_type: u32,
@@ -56,10 +63,10 @@ pub(crate) fn create_xskmap(queues: u32) -> io::Result<OwnedFd> {
         map_name: [u8; 16],
     }
     let attributes = Attributes {
-        map_type: MAP_TYPE_XSKMAP,
+        map_type,
         key_size: 4,
-        value_size: 4,
-        max_entries: queues,
+        value_size,
+        max_entries,
         map_flags: 0,
         inner_map_fd: 0,
         numa_node: 0,
@@ -67,6 +74,21 @@ pub(crate) fn create_xskmap(queues: u32) -> io::Result<OwnedFd> {
     };
     // SAFETY: laid out as the kernel's, integers of four bytes and bytes; it points to nothing.
     descriptor(unsafe { bpf(MAP_CREATE, &attributes) })
+}
+
+/// A map from queues to sockets. Other maps may have longer keys and values, of which the kernel
+/// would read more than is there.
+#[derive(Clone, Copy)]
+pub(crate) struct Xskmap<'a>(BorrowedFd<'a>);
+
+impl<'a> Xskmap<'a> {
+    pub(crate) fn new(map: BorrowedFd<'a>) -> io::Result<Self> {
+        // Of what is no map this is another kind, and the kernel refuses it as a map.
+        match info::<u32>(map)? {
+            MAP_TYPE_XSKMAP => Ok(Self(map)),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no map of sockets")),
+        }
+    }
 }
 
 #[repr(C)]
@@ -79,20 +101,20 @@ struct Element {
 }
 
 impl Element {
-    fn new(map: BorrowedFd<'_>, key: &u32, value: Option<&u32>) -> Self {
+    fn new(map: Xskmap<'_>, key: &u32, value: Option<&u32>) -> Self {
         let address = |place: &u32| (&raw const *place) as u64;
         // Descriptors are not negative.
-        let map_fd = map.as_raw_fd() as u32;
+        let map_fd = map.0.as_raw_fd() as u32;
         Self { map_fd, zero: 0, key: address(key), value: value.map_or(0, address), flags: 0 }
     }
 }
 
-pub(crate) fn update(map: BorrowedFd<'_>, key: u32, value: u32) -> io::Result<()> {
+pub(crate) fn update(map: Xskmap<'_>, key: u32, value: u32) -> io::Result<()> {
     // SAFETY: laid out as the kernel's; key and value are there, and as long as those of a map of sockets.
     unsafe { bpf(MAP_UPDATE, &Element::new(map, &key, Some(&value))) }.map(drop)
 }
 
-pub(crate) fn delete(map: BorrowedFd<'_>, key: u32) -> io::Result<()> {
+pub(crate) fn delete(map: Xskmap<'_>, key: u32) -> io::Result<()> {
     // SAFETY: as above.
     unsafe { bpf(MAP_DELETE, &Element::new(map, &key, None)) }.map(drop)
 }
@@ -201,20 +223,29 @@ pub(crate) struct LinkInfo {
 }
 
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
+    info(link)
+}
+
+// SAFETY: integers of one size.
+unsafe impl Plain for LinkInfo {}
+
+/// The first bytes of what the kernel tells of an object.
+fn info<T: Plain + Default>(object: BorrowedFd<'_>) -> io::Result<T> {
     #[repr(C)]
     struct Attributes {
         bpf_fd: u32,
         info_len: u32,
         info: u64,
     }
-    let mut info = LinkInfo::default();
+    let mut info = T::default();
     let attributes = Attributes {
         // Descriptors are not negative.
-        bpf_fd: link.as_raw_fd() as u32,
-        info_len: size_of::<LinkInfo>() as u32,
+        bpf_fd: object.as_raw_fd() as u32,
+        info_len: size_of::<T>() as u32,
         info: (&raw mut info) as u64,
     };
-    // SAFETY: laid out as the kernel's, without padding; the info is there, of integers, and as long as said.
+    // SAFETY: laid out as the kernel's, without padding; the info is there, any bytes are one, and it
+    // is as long as said. The kernel finds no pointers in it: it is zero.
     unsafe { bpf(OBJ_GET_INFO_BY_FD, &attributes) }?;
     Ok(info)
 }

@@ -7,10 +7,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 
+use crate::ledger::Place;
 use crate::pool::Pool;
 use crate::queue::{Descriptor, Kernel, Rings, Use, Wake};
 use crate::ring::{Consumer, Producer, in_memory_from};
-use crate::umem::{KERNEL_HEADROOM, Umem};
+use crate::umem::KERNEL_HEADROOM;
 
 /// A queue whose kernel is played.
 pub type Queue = crate::queue::Queue<Wakes>;
@@ -45,7 +46,7 @@ impl Kernel for Wakes {
 
 /// The kernel's sides of one queue.
 pub struct Fake {
-    umem: Umem,
+    frames: Frames,
     fill: Consumer<u64>,
     completion: Producer<u64>,
     rx: Producer<Descriptor>,
@@ -80,9 +81,9 @@ pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, Fake) {
     let (tx, kernel_tx) = in_memory_from(slots, first);
     let wakes = Wakes::default();
     let rings = Rings { fill, completion, rx, tx };
-    let queue = Queue::new(pool, rings, wakes.clone(), usage);
+    let queue = Queue::new(pool, rings, wakes.clone(), usage).unwrap_or_else(|e| panic!("{e}"));
     let fake = Fake {
-        umem: pool.umem().clone(),
+        frames: Frames { pool: pool.clone(), queue: queue.number() },
         fill: kernel_fill,
         completion: kernel_completion,
         rx: kernel_rx,
@@ -91,7 +92,7 @@ pub fn queue(pool: &Pool, slots: u32, first: u32, usage: Use) -> (Queue, Fake) {
         sent: VecDeque::new(),
         wakes,
     };
-    (queue.unwrap_or_else(|e| panic!("{e}")), fake)
+    (queue, fake)
 }
 
 impl Fake {
@@ -104,7 +105,7 @@ impl Fake {
 
     /// A packet arrives: into frames that were taken out of FILL, or are now; as many as it needs.
     pub fn deliver(&mut self, packet: &[u8]) -> Arrival {
-        let layout = self.umem.layout();
+        let layout = self.frames.pool.umem().layout();
         let offset = u64::from(KERNEL_HEADROOM + layout.headroom);
         let room = layout.chunk.bytes() as usize - offset as usize;
         let parts: Vec<_> = packet.chunks(room).collect();
@@ -121,7 +122,7 @@ impl Fake {
         for (n, part) in parts.iter().enumerate() {
             let Some(frame) = self.to_fill.pop_front() else { break };
             let address = frame + offset;
-            write(&self.umem, address, part);
+            self.frames.write(address, part);
             let options = if n + 1 < parts.len() { Descriptor::CONTINUED } else { 0 };
             let _ = slots.push(Descriptor { address, len: part.len() as u32, options });
         }
@@ -135,7 +136,7 @@ impl Fake {
         let Ok(taken) = self.tx.peek(count) else { return packets };
         let mut begun = Vec::new();
         for descriptor in taken.iter() {
-            begun.extend(read(&self.umem, descriptor));
+            begun.extend(self.frames.read(descriptor));
             self.sent.push_back(descriptor.address);
             if descriptor.options & Descriptor::CONTINUED == 0 {
                 packets.push(std::mem::take(&mut begun));
@@ -207,20 +208,36 @@ impl Fake {
     }
 }
 
-/// As a kernel writes into a frame that it was given.
-fn write(umem: &Umem, address: u64, bytes: &[u8]) {
-    let place = address as usize;
-    assert!(place + bytes.len() <= umem.frame_bytes(), "{place:#x} is in no frame");
-    // SAFETY: within the frames, and of a frame that came out of FILL: the pool's side does not look at it now.
-    unsafe {
-        umem.base().add(place).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
-    };
+/// The frames that a queue has given to its kernel.
+struct Frames {
+    pool: Pool,
+    queue: u8,
 }
 
-/// As a kernel reads a frame that it is to send.
-fn read(umem: &Umem, descriptor: Descriptor) -> Vec<u8> {
-    let (place, len) = (descriptor.address as usize, descriptor.len as usize);
-    assert!(place + len <= umem.frame_bytes(), "{place:#x} is in no frame");
-    // SAFETY: within the frames, and of a frame that came out of TX: the pool's side does not write to it now.
-    unsafe { std::slice::from_raw_parts(umem.base().add(place).as_ptr(), len) }.to_vec()
+impl Frames {
+    /// As a kernel writes into a frame that it was given. Nothing is written where the pool has the
+    /// frame back, because of a lie or since the queue was closed.
+    fn write(&self, address: u64, bytes: &[u8]) {
+        if let Some(place) = self.place(address, bytes.len(), Place::Fill) {
+            // SAFETY: within a frame that the pool has given to this kernel: no packet has it.
+            unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        }
+    }
+
+    /// As a kernel reads a frame that it is to send; nothing where the pool has it back.
+    fn read(&self, Descriptor { address, len, .. }: Descriptor) -> Vec<u8> {
+        let place = self.place(address, len as usize, Place::Tx);
+        // SAFETY: as above.
+        let bytes = place.map(|place| unsafe { std::slice::from_raw_parts(place, len as usize) });
+        bytes.unwrap_or_default().to_vec()
+    }
+
+    /// Where so many bytes of a frame lie; none where the kernel does not have it for this.
+    fn place(&self, address: u64, len: usize, place: Place) -> Option<*mut u8> {
+        let (inner, begin) = (self.pool.inner(), address as usize);
+        assert!(begin + len <= inner.umem.frame_bytes(), "{address:#x} is in no frame");
+        let has = inner.kernel.has(address >> inner.shift, place, self.queue);
+        // SAFETY: within the frames.
+        has.then(|| unsafe { inner.umem.base().add(begin) }.as_ptr())
+    }
 }

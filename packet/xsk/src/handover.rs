@@ -71,6 +71,7 @@ impl Giver {
             let inner = packet.inner();
             packet.places().for_each(|(frame, ..)| inner.note(frame, Place::Away, inner.stage()));
             inner.ledger().handed.add(packet.frames() as u64);
+            inner.let_go(packet.frames() as u64);
             // As many were reserved.
             let _ = reserved.push(Entry { parts: packet.parts(), home: inner.number });
         }
@@ -105,7 +106,7 @@ impl Taker {
     /// [`Corrupt`].
     pub fn take(&mut self, pool: &Pool, into: &mut Batch) -> Result<usize, Corrupt> {
         let inner = pool.inner();
-        if !inner.umem.is(&self.umem) {
+        if !inner.umem.is(&self.umem) || !inner.is_usable() {
             return Ok(0);
         }
         let given = self.ring.peek(into.room().min(u32::MAX as usize) as u32)?;
@@ -120,6 +121,7 @@ impl Taker {
             into.extend_one(packet);
         }
         inner.ledger().adopted.add(frames);
+        inner.hold(frames);
         Ok(given.release() as usize)
     }
 

@@ -19,12 +19,19 @@ impl Label {
         }
     }
 
+    /// Whoever has the memory may have written it, so nothing in it moves a terminal's cursor.
     pub(crate) fn read(&self) -> String {
         let bytes: Vec<u8> =
             self.0.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
         let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        String::from_utf8_lossy(&bytes[..len]).into_owned()
+        without_controls(&String::from_utf8_lossy(&bytes[..len]))
     }
+}
+
+/// What moves no terminal's cursor.
+pub(crate) fn without_controls(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
 }
 
 #[cfg(test)]
@@ -39,6 +46,8 @@ mod tests {
             label.write(name);
             assert_eq!(label.read(), name);
         }
+        label.write("\x1b]0;owned\x07\n\u{9b}2J");
+        assert_eq!(label.read(), "\u{fffd}]0;owned\u{fffd}\u{fffd}\u{fffd}2J");
         label.write("1234567890123456789012345678901\u{e9}");
         assert_eq!(label.read(), "1234567890123456789012345678901");
     }

@@ -156,7 +156,8 @@ counters! {
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) ledger: Ledger,
-    pub(crate) returns: Returns,
+    /// Of former versions.
+    _unused: [AtomicU64; 16],
     pub(crate) legend: Legend,
 }
 
@@ -210,25 +211,29 @@ impl Counts {
     /// How many frames of the pool are in a place by these counters. Of those that are away, it knows what it has handed over
     /// and got back, but not what others have adopted since.
     pub fn in_place(&self, place: Place) -> u64 {
-        let (entered, left) = match place {
+        let (entered, left): (&[u64], &[u64]) = match place {
             Place::Free => (
-                self.given
-                    + self.freed
-                    + self.completed
-                    + self.unfilled
-                    + self.unsent
-                    + self.returned,
-                self.allocated + self.filled,
+                &[
+                    self.given,
+                    self.freed,
+                    self.completed,
+                    self.unfilled,
+                    self.unsent,
+                    self.returned,
+                ],
+                &[self.allocated, self.filled],
             ),
-            Place::Fill => (self.filled, self.received + self.unfilled),
+            Place::Fill => (&[self.filled], &[self.received, self.unfilled]),
             Place::Held => (
-                self.allocated + self.received + self.adopted,
-                self.freed + self.sent + self.handed,
+                &[self.allocated, self.received, self.adopted],
+                &[self.freed, self.sent, self.handed],
             ),
-            Place::Tx => (self.sent, self.completed + self.unsent),
-            Place::Away => (self.handed, self.returned),
+            Place::Tx => (&[self.sent], &[self.completed, self.unsent]),
+            Place::Away => (&[self.handed], &[self.returned]),
         };
-        entered.wrapping_sub(left)
+        // Others may have written them.
+        let sum = |counts: &[u64]| counts.iter().fold(0_u64, |sum, n| sum.wrapping_add(*n));
+        sum(entered).wrapping_sub(sum(left))
     }
 }
 

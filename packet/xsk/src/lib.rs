@@ -115,6 +115,23 @@
 //! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers share a [`Umem`], which is
 //! divided into as many pools, and hand packets to one another as [`Parcel`]s.
 //!
+//! # What is trusted
+//!
+//! - Every process that has the file can write the books. So the books are written for others to
+//!   read: watches, inspectors, and once a successor. Nothing that is read there decides who owns a
+//!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of this
+//!   process alone.
+//! - A successor reads the records once, checks what it has read, and goes on with its copy. So in one
+//!   process no frame has two owners, and no access leaves the mapping, whatever another process
+//!   writes, at whatever time.
+//! - The bytes of frames are shared in any case. A `&mut [u8]` cannot be defended against a process
+//!   that writes there. So what lets others write is `unsafe`: [`Umem::file`] and [`Umem::from_file`].
+//!   Safe code gets from this crate no descriptor that it could write to, and no second mapping. That
+//!   `/proc/self/fd` has one is as with `/proc/self/mem`: no library can close it.
+//! - The kernel is trusted to write to no frame that it does not have. What its rings say is checked.
+//!   Limit: a driver in zero-copy lets go of frames a moment after their socket is closed, and nothing
+//!   tells when.
+//!
 //! # Privileges
 //!
 //! | to | it takes |
@@ -167,7 +184,11 @@ pub mod fake;
 #[cfg(not(loom))]
 pub mod handover;
 #[cfg(not(loom))]
+mod inheritance;
+#[cfg(not(loom))]
 mod inspector;
+#[cfg(not(loom))]
+mod kernel_frames;
 #[cfg(not(loom))]
 mod label;
 #[cfg(not(loom))]

@@ -24,7 +24,13 @@ pub(crate) fn make(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> 
 }
 
 /// Maps them. The socket stays open as long as one of them is in use: a mapping holds it in any case.
-pub(crate) fn rings(fd: &Arc<OwnedFd>, config: &SocketConfig) -> io::Result<(Rings, Places)> {
+///
+/// # Safety
+/// They are of these sizes, and nobody else maps them to use them.
+pub(crate) unsafe fn rings(
+    fd: &Arc<OwnedFd>,
+    config: &SocketConfig,
+) -> io::Result<(Rings, Places)> {
     let offsets: libc::xdp_mmap_offsets = sys::get(fd.as_fd(), libc::XDP_MMAP_OFFSETS)?;
     let fill = Ring::map(fd, libc::XDP_UMEM_PGOFF_FILL_RING, offsets.fr, config.fill, 8)?;
     let completion =
@@ -33,8 +39,8 @@ pub(crate) fn rings(fd: &Arc<OwnedFd>, config: &SocketConfig) -> io::Result<(Rin
     let tx = Ring::map(fd, libc::XDP_PGOFF_TX_RING as u64, offsets.tx, config.tx, 16)?;
     let places = [("FILL", &fill), ("COMPLETION", &completion), ("RX", &rx), ("TX", &tx)]
         .map(|(name, ring)| (name, ring.mapping.range()));
-    // SAFETY: each mapping is that of its place, laid out as the kernel says, of integers; each was mapped for this one
-    // handle, and the kernel keeps to its side of the protocol.
+    // SAFETY: each mapping is that of its place, laid out as the kernel says, of integers; nobody
+    // else uses it, as the caller says, and the kernel keeps to its side of the protocol.
     let rings = unsafe {
         Rings {
             fill: fill.place::<u64>().producer(fill.keep()),

@@ -6,7 +6,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
+};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::numa;
@@ -97,6 +99,22 @@ impl fmt::Display for Obtained {
             write!(f, " on NUMA node {node}")?;
         }
         self.refusals.iter().try_for_each(|refusal| write!(f, "; {refusal}"))
+    }
+}
+
+/// Checks that all of a file is there, and stays there. An access to what is not there ends this
+/// process, or takes memory that whoever made the file has not paid for.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_file(file: impl AsFd) -> Result<(), &'static str> {
+    if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK)) {
+        return Err("it can be cut short while it is in use (no F_SEAL_SHRINK)");
+    }
+    // Blocks are 512 bytes here whatever the file system has (stat(3type)).
+    match fstat(file).is_ok_and(|stat| i128::from(stat.st_blocks) * 512 >= stat.st_size.into()) {
+        true => Ok(()),
+        false => Err("it has holes"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 
 use crate::inspector::Inspector;
+use crate::label::without_controls;
 use crate::socket::Socket;
 use crate::umem::Umem;
 
@@ -154,7 +155,8 @@ fn begin(line: &str) -> Option<Mapping> {
     let number = |hex| usize::from_str_radix(hex, 16).ok();
     let access = fields.next()?.to_owned();
     let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
-    let name = fields.nth(2).unwrap_or_default().trim().to_owned();
+    // Another process has chosen it.
+    let name = without_controls(fields.nth(2).unwrap_or_default().trim());
     let range = number(begin)?..number(end)?;
     Some(Mapping { range, access, offset, name, ..Mapping::default() })
 }
@@ -220,14 +222,17 @@ Rss:                  12 kB
         let stack = begin("7f00-7f10 rw-p 00000000 00:00 0 ");
         assert_eq!(recognised(&stack, Some(0x7f00), None)[0].name, "stack of a thread");
         assert_eq!(recognised(&stack, Some(0x6f00), None), []);
-        let code = begin("7f00-7f10 r-xp 00001000 00:1b 5 /usr/bin/ringway");
+        let code = begin("7f00-7f10 r-xp 00001000 00:1b 5 /usr/bin/ringway\x1b[2J");
+        assert_eq!(code.name, "/usr/bin/ringway\u{fffd}[2J");
         assert_eq!(recognised(&code, None, None)[0].name, "code");
     }
 
     #[test]
     fn from_outside() {
         let umem = Umem::new(&UmemConfig { frames: 64, ..UmemConfig::default() }).unwrap();
-        let inspector = Inspector::of_file(umem.file().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: nothing is written there.
+        let file = unsafe { umem.file() }.try_clone_to_owned().unwrap();
+        let inspector = Inspector::of_file(file).unwrap();
         let map = memory_map_of(std::process::id(), Some(&inspector)).unwrap();
         let parts: Vec<_> = map.iter().flat_map(|mapping| mapping.parts.clone()).collect();
         // As this process knows it itself, and once more where the inspector has mapped it.

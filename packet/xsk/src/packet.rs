@@ -67,7 +67,7 @@ pub struct NoRoom {
     pub room: usize,
 }
 
-/// Which frames follow the first of several: its word of the books.
+/// Which frames follow the first of several: its word of the links.
 #[derive(Clone, Copy)]
 struct Chain {
     /// The number of the second and one more.
@@ -87,7 +87,7 @@ impl Chain {
     }
 }
 
-/// What a frame behind the first holds, and the number of the next: its word of the books.
+/// What a frame behind the first holds, and the number of the next: its word of the links.
 #[derive(Clone, Copy)]
 pub(crate) struct Link {
     /// Its number and one more; 0: none. It is where a [`Chain`] has it.
@@ -440,7 +440,7 @@ impl Parts {
         (self.0 >> 48) as u16
     }
 
-    /// The number of its last frame, by the books of its UMEM.
+    /// The number of its last frame, by the links of its UMEM.
     #[inline]
     pub(crate) fn last(self, links: &[AtomicU64]) -> u32 {
         let frame = self.frame();
@@ -459,10 +459,12 @@ impl Drop for Packet {
         if self.is_single() {
             inner.put(self.frame());
             inner.ledger().freed.add(1);
+            inner.let_go(1);
         } else {
             self.places().for_each(|(frame, ..)| {
                 inner.put(frame);
                 inner.ledger().freed.add(1);
+                inner.let_go(1);
             });
         }
         // SAFETY: it has not ended, since this packet was held; nothing refers to it here any more.

@@ -28,6 +28,7 @@ impl Packet {
         let (inner, pool) = (self.inner(), self.pool());
         self.places().for_each(|(frame, ..)| inner.note(frame, Place::Away, inner.stage()));
         inner.ledger().handed.add(self.frames() as u64);
+        inner.let_go(self.frames() as u64);
         let parcel =
             Parcel { umem: Some(inner.umem.clone()), home: inner.number, parts: self.parts() };
         // Its frames have another owner now.
@@ -42,16 +43,18 @@ impl Pool {
     /// Makes it a packet of this pool.
     ///
     /// # Errors
-    /// Hands it back where it is of another UMEM.
+    /// Hands it back where it is of another UMEM, or this pool has not been claimed.
     pub fn adopt(&self, mut parcel: Parcel) -> Result<Packet, Parcel> {
         let inner = self.inner();
-        if !parcel.umem.as_ref().is_some_and(|umem| umem.is(&inner.umem)) {
+        let ours = parcel.umem.as_ref().is_some_and(|umem| umem.is(&inner.umem));
+        if !ours || !inner.is_usable() {
             return Err(parcel);
         }
         parcel.umem = None;
         let packet = Packet::of_parts(self.pointer(), parcel.parts);
         packet.places().for_each(|(frame, ..)| inner.note(frame, Place::Held, inner.stage()));
         inner.ledger().adopted.add(packet.frames() as u64);
+        inner.hold(packet.frames() as u64);
         Ok(packet)
     }
 }
@@ -68,7 +71,7 @@ impl Drop for Parcel {
         let Some(umem) = self.umem.take() else { return };
         let links = umem.links();
         let link = &links[self.parts.last(links) as usize];
-        umem.account(self.home).returns.add(self.parts.frame(), |next| {
+        umem.returns(self.home).add(self.parts.frame(), |next| {
             let next = next.map_or(0, |frame| frame + 1);
             link.store(Link { next, ..Link::unpack(link.load(Relaxed)) }.pack(), Relaxed);
         });

@@ -1,17 +1,21 @@
 //! A worker's frames: a list of the free ones, last in, first out, so that what comes next is still in the CPU's cache.
 //!
 //! A pool belongs to one thread, and nothing in it is locked or atomic read-modify-write. Handles to it and packets of it
-//! may be dropped in any order: it goes with the last of them. To know that, packets need not be counted one by one: the
-//! ledger knows how many frames are held.
+//! may be dropped in any order: it goes with the last of them.
+//!
+//! Its list is in memory of this process alone. What lies in the shared memory is written here, and
+//! never read.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use crate::batch::{Batch, forget_first};
-use crate::ledger::{Account, Counts, Ledger, Place, Record};
+use crate::inheritance::Share;
+use crate::kernel_frames::KernelFrames;
+use crate::ledger::{Account, Counts, Ledger, Place, Record, Returns};
 use crate::packet::{Link, Packet};
 use crate::umem::{KERNEL_HEADROOM, Umem};
 
@@ -32,12 +36,18 @@ pub struct Pool {
 /// What handles and packets point to.
 pub(crate) struct Inner {
     handles: Cell<usize>,
-    /// Frames on the list.
+    /// Frames on the list; none while the memory is another process's.
     free: Cell<u32>,
+    /// Of a pool that is taken over, until the memory is ours.
+    offered: Cell<Option<Offered>>,
+    /// Frames in packets. The ledger has them, too, but where others can write; on this depends when the pool ends.
+    held: Cell<u64>,
     now: Cell<u32>,
     stage: Cell<u8>,
     /// A bit for each queue that is open.
     queues: Cell<u64>,
+    /// A bit for each queue of a predecessor that the kernel has frames for, until it is resumed.
+    left_queues: Cell<u64>,
     pub(crate) number: u8,
     /// Frames are so many bits apart.
     pub(crate) shift: u32,
@@ -46,15 +56,27 @@ pub(crate) struct Inner {
     frames: NonNull<u8>,
     records: NonNull<[AtomicU64]>,
     links: NonNull<[AtomicU64]>,
-    stack: NonNull<[AtomicU32]>,
+    returns: NonNull<Returns>,
     account: NonNull<Account>,
+    /// The free frames. Those of one pool can be handed to another: each has room for all.
+    list: Box<[Cell<u32>]>,
+    pub(crate) kernel: KernelFrames,
     pub(crate) umem: Umem,
+}
+
+/// Frames on a list that is another process's still.
+#[derive(Clone, Copy)]
+struct Offered {
+    free: u32,
+    /// Behind them, those that nobody has any more.
+    away: u32,
 }
 
 impl Pool {
     pub(crate) fn open(umem: Umem, number: u8, now: u32) -> Self {
         let share = umem.share(number);
-        let pool = Self::taken_over(umem, number, 0);
+        let kernel = KernelFrames::none(umem.frames() as usize);
+        let pool = Self::of(umem, number, kernel);
         pool.set_now(now);
         let inner = pool.inner();
         inner.ledger().given.add(share.len() as u64);
@@ -63,15 +85,31 @@ impl Pool {
         pool
     }
 
-    /// Of which books, list and so many frames on it are in the memory already.
-    pub(crate) fn taken_over(umem: Umem, number: u8, free: u32) -> Self {
+    /// With what a predecessor had in it.
+    pub(crate) fn taken_over(umem: Umem, number: u8, share: Share) -> Self {
+        let Share { free, away, kernel } = share;
+        let pool = Self::of(umem, number, kernel);
+        let inner = pool.inner();
+        for (place, frame) in inner.list.iter().zip(free.iter().chain(&away)) {
+            place.set(*frame);
+        }
+        // The UMEM has u32 frames.
+        let (free, away) = (free.len() as u32, away.len() as u32);
+        inner.offered.set(Some(Offered { free, away }));
+        pool
+    }
+
+    fn of(umem: Umem, number: u8, kernel: KernelFrames) -> Self {
         let layout = *umem.layout();
         let inner = Box::new(Inner {
             handles: Cell::new(1),
-            free: Cell::new(free),
+            free: Cell::new(0),
+            offered: Cell::new(None),
+            held: Cell::new(0),
             now: Cell::new(0),
             stage: Cell::new(0),
             queues: Cell::new(0),
+            left_queues: Cell::new(kernel.queues()),
             number,
             shift: layout.chunk.shift(),
             // Below 4 096, as is checked of the UMEM.
@@ -79,8 +117,10 @@ impl Pool {
             frames: umem.base(),
             records: umem.records().into(),
             links: umem.links().into(),
-            stack: umem.stack(number).into(),
+            returns: umem.returns(number).into(),
             account: umem.account(number).into(),
+            list: (0..layout.frames).map(|_| Cell::new(0)).collect(),
+            kernel,
             umem,
         });
         Self { inner: NonNull::from(Box::leak(inner)), _inner: PhantomData }
@@ -102,11 +142,9 @@ impl Pool {
     pub fn allocate(&self) -> Option<Packet> {
         let inner = self.inner();
         let stage = inner.stage.get();
-        let frame = inner.take(Place::Held, stage).or_else(|| {
-            inner.take_returned();
-            inner.take(Place::Held, stage)
-        })?;
+        let frame = inner.take(Place::Held, stage).or_else(|| inner.take_late(stage))?;
         inner.ledger().allocated.add(1);
+        inner.hold(1);
         Some(Packet::new(self.inner, frame, inner.headroom, 0))
     }
 
@@ -121,12 +159,14 @@ impl Pool {
         let (headroom, stage) = (inner.headroom, inner.stage.get());
         let taken = inner.take_burst(count, Place::Held, stage);
         inner.ledger().allocated.add(taken.len() as u64);
+        inner.hold(taken.len() as u64);
         into.extend(taken.map(|frame| Packet::new(self.inner, frame, headroom, 0)))
     }
 
-    /// Frames that are free.
+    /// Frames that are free; of a pool that is taken over, also those that will be once its memory is claimed.
     pub fn free(&self) -> u32 {
-        self.inner().free.get()
+        let offered = self.inner().offered.get().map_or(0, |Offered { free, away }| free + away);
+        self.inner().free.get() + offered
     }
 
     /// Which of the UMEM's pools it is.
@@ -205,7 +245,20 @@ pub(crate) unsafe fn end_if_last(inner: NonNull<Inner>) {
 impl Inner {
     #[inline]
     fn is_over(&self) -> bool {
-        self.handles.get() == 0 && self.ledger().read().in_place(Place::Held) == 0
+        self.handles.get() == 0 && self.held.get() == 0
+    }
+
+    /// So many frames more are in packets.
+    #[inline]
+    pub(crate) fn hold(&self, frames: u64) {
+        // One that has just arrived may be let go before it was counted.
+        self.held.set(self.held.get().wrapping_add(frames));
+    }
+
+    /// So many are not any more.
+    #[inline]
+    pub(crate) fn let_go(&self, frames: u64) {
+        self.held.set(self.held.get().wrapping_sub(frames));
     }
 
     #[inline]
@@ -219,10 +272,45 @@ impl Inner {
         unsafe { self.account.as_ref() }
     }
 
+    /// Whether it has its frames: one that is taken over, once the memory is ours. Asked before anything is put on the list.
+    #[inline]
+    pub(crate) fn is_usable(&self) -> bool {
+        // Nearly always.
+        self.offered.get().is_none() || self.claimed()
+    }
+
+    #[cold]
+    fn claimed(&self) -> bool {
+        if !self.umem.is_ours() {
+            return false;
+        }
+        if let Some(Offered { free, away }) = self.offered.take() {
+            self.free.set(free);
+            // Each is put where it is already.
+            for place in &self.list[free as usize..(free + away) as usize] {
+                self.put(place.get());
+                self.ledger().returned.add(1);
+            }
+        }
+        true
+    }
+
+    /// Takes a frame to be held where the list was empty: one that came home from another thread.
+    #[cold]
+    #[inline(never)]
+    fn take_late(&self, stage: u8) -> Option<u32> {
+        self.take_returned();
+        self.take(Place::Held, stage)
+    }
+
     /// Puts frames on the list that came home from other threads.
     #[inline]
     pub(crate) fn take_returned(&self) {
-        let mut next = self.account().returns.take();
+        if !self.is_usable() {
+            return;
+        }
+        // SAFETY: as above.
+        let mut next = unsafe { self.returns.as_ref() }.take();
         while let Some(frame) = next {
             // Read before the frame is anybody else's.
             next = Link::unpack(self.links()[frame as usize].load(Relaxed)).next.checked_sub(1);
@@ -243,17 +331,12 @@ impl Inner {
         unsafe { self.links.as_ref() }
     }
 
-    #[inline]
-    fn stack(&self) -> &[AtomicU32] {
-        // SAFETY: as above.
-        unsafe { self.stack.as_ref() }
-    }
-
     /// The bytes of a frame.
     #[inline]
     pub(crate) fn frame(&self, frame: u32) -> NonNull<u8> {
         debug_assert!((frame as usize) < self.records().len());
-        // SAFETY: there is such a frame, so it lies within the mapping.
+        // SAFETY: there is such a frame, so it lies within the mapping. Numbers of frames come from
+        // this process's own memory.
         unsafe { self.frames.add((frame as usize) << self.shift) }
     }
 
@@ -287,7 +370,7 @@ impl Inner {
     #[inline]
     pub(crate) fn take(&self, place: Place, stage: u8) -> Option<u32> {
         let top = self.free.get().checked_sub(1)?;
-        let frame = self.stack()[top as usize].load(Relaxed);
+        let frame = self.list[top as usize].get();
         self.free.set(top);
         self.note(frame, place, stage);
         Some(frame)
@@ -304,8 +387,8 @@ impl Inner {
         let (free, record, records) = (self.free.get(), self.record(place, stage), self.records());
         let left = free.saturating_sub(count);
         self.free.set(left);
-        self.stack()[left as usize..free as usize].iter().rev().map(move |taken| {
-            let frame = taken.load(Relaxed);
+        self.list[left as usize..free as usize].iter().rev().map(move |taken| {
+            let frame = taken.get();
             write_down(records, frame, record);
             frame
         })
@@ -316,7 +399,7 @@ impl Inner {
     pub(crate) fn put(&self, frame: u32) {
         let top = self.free.get();
         self.note(frame, Place::Free, 0);
-        self.stack()[top as usize].store(frame, Relaxed);
+        self.list[top as usize].set(frame);
         self.free.set(top + 1);
     }
 
@@ -326,12 +409,12 @@ impl Inner {
     fn put_burst(&self, packets: &[Packet]) -> usize {
         let (top, record, records) = (self.free.get(), self.record(Place::Free, 0), self.records());
         let mut listed = 0;
-        for (place, packet) in self.stack()[top as usize..].iter().zip(packets) {
+        for (place, packet) in self.list[top as usize..].iter().zip(packets) {
             if !packet.is_single_of(self) {
                 break;
             }
             write_down(records, packet.frame(), record);
-            place.store(packet.frame(), Relaxed);
+            place.set(packet.frame());
             listed += 1;
         }
         self.free.set(top + listed);
@@ -340,12 +423,13 @@ impl Inner {
 
     /// The frames on the list.
     pub(crate) fn listed(&self) -> impl Iterator<Item = u32> {
-        self.stack()[..self.free.get() as usize].iter().map(|frame| frame.load(Relaxed))
+        let listed = self.free.get() + self.offered.get().map_or(0, |offered| offered.free);
+        self.list[..listed as usize].iter().map(Cell::get)
     }
 
     /// A number for a queue; at most 64 are open at a time.
     pub(crate) fn open_queue(&self) -> Option<u8> {
-        let number = self.queues.get().trailing_ones();
+        let number = (self.queues.get() | self.left_queues.get()).trailing_ones();
         let bit = 1_u64.checked_shl(number)?;
         self.queues.set(self.queues.get() | bit);
         Some(number as u8)
@@ -355,6 +439,7 @@ impl Inner {
     pub(crate) fn take_over_queue(&self, number: u8) -> Option<()> {
         let bit = 1_u64.checked_shl(number.into()).filter(|bit| self.queues.get() & bit == 0)?;
         self.queues.set(self.queues.get() | bit);
+        self.left_queues.set(self.left_queues.get() & !bit);
         Some(())
     }
 
@@ -365,17 +450,15 @@ impl Inner {
 
     /// Takes back what a queue had given to the kernel, which is gone.
     pub(crate) fn close_queue(&self, queue: u8) {
-        let of_queue = |place| self.record(place, queue) as u32;
-        let (fill, tx) = (of_queue(Place::Fill), of_queue(Place::Tx));
-        for frame in 0..self.umem.frames() {
-            let word = self.records()[frame as usize].load(Relaxed) as u32;
-            if word == fill {
-                self.ledger().unfilled.add(1);
-            } else if word == tx {
-                self.ledger().unsent.add(1);
-            } else {
-                continue;
-            }
+        // A successor has it otherwise, with all its frames.
+        if !self.umem.is_ours() || !self.is_usable() {
+            return;
+        }
+        for (frame, place) in self.kernel.of_queue(queue) {
+            let count =
+                if place == Place::Fill { &self.ledger().unfilled } else { &self.ledger().unsent };
+            count.add(1);
+            self.kernel.take_back(frame);
             self.put(frame);
         }
         self.queues.set(self.queues.get() & !(1 << queue));
@@ -397,6 +480,7 @@ pub(crate) fn free_all(packets: &mut Vec<Packet>) {
     let pool = first.handle();
     let listed = pool.inner().put_burst(packets);
     pool.inner().ledger().freed.add(listed as u64);
+    pool.inner().let_go(listed as u64);
     // They are on the list.
     forget_first(packets, listed);
     packets.clear();

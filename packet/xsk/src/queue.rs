@@ -6,10 +6,11 @@
 //!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
 //! ```
 //! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a kernel that is played
-//! ([`crate::fake`]). What comes out of RX and COMPLETION is believed only where the books agree: an address that is no
-//! frame's, or of a frame that the kernel does not have, is counted and left alone.
+//! ([`crate::fake`]). An address that comes out of RX or COMPLETION is believed only if this queue
+//! gave that frame to the kernel for that. Any other is counted and left alone.
 
 use std::io;
+use std::mem::ManuallyDrop;
 
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,12 @@ pub trait Kernel {
     /// # Errors
     /// As [`Kernel::wake_rx`].
     fn wake_tx(&mut self) -> io::Result<Wake>;
+
+    /// Closes it, after our sides of its rings. False where it goes on, since somebody else has it
+    /// open: then the pool never gets the frames back that it has.
+    fn close(&mut self) -> bool {
+        true
+    }
 }
 
 /// How a queue is used.
@@ -177,7 +184,7 @@ counters! {
 /// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped, then the kernel's side, and
 /// then the pool takes back what the kernel had.
 pub struct Queue<K: Kernel> {
-    rings: Rings,
+    rings: ManuallyDrop<Rings>,
     kernel: K,
     /// A packet whose last frame has not arrived.
     begun: Begun,
@@ -210,8 +217,10 @@ impl<K: Kernel> Queue<K> {
     pub fn new(pool: &Pool, rings: Rings, kernel: K, usage: Use) -> Result<Self, TooManyQueues> {
         let number = pool.inner().open_queue().ok_or(TooManyQueues)?;
         let usage = Use { fill: usage.fill.min(rings.fill.size()), ..usage };
-        let stock = Stock { pool: pool.clone(), number, tally: Tally::default(), usage };
+        let stock =
+            Stock { pool: pool.clone(), number, tally: Tally::default(), usage, closed: true };
         let stamps = stamps(pool, &rings, usage);
+        let rings = ManuallyDrop::new(rings);
         Ok(Self { rings, kernel, begun: Begun::Nothing, stamps, stock })
     }
 
@@ -230,10 +239,10 @@ impl<K: Kernel> Queue<K> {
         let tally = Tally::default();
         tally.filled_frames.add(left.fill);
         tally.sent_frames.add(left.unsent);
-        let stock = Stock { pool: pool.clone(), number: left.number, tally, usage };
+        let stock = Stock { pool: pool.clone(), number: left.number, tally, usage, closed: true };
         let begun = if left.begun { Begun::Broken } else { Begun::Nothing };
         let stamps = stamps(pool, &rings, usage);
-        Ok(Self { rings, kernel, begun, stamps, stock })
+        Ok(Self { rings: ManuallyDrop::new(rings), kernel, begun, stamps, stock })
     }
 
     /// What a successor has to know. A packet of which the end has not arrived is dropped.
@@ -256,6 +265,10 @@ impl<K: Kernel> Queue<K> {
         // More than u32::MAX does not fit into a ring.
         let room = into.room().min(u32::MAX as usize) as u32;
         let before = into.len();
+        // Else what arrives is a predecessor's.
+        if !self.stock.pool.inner().is_usable() {
+            return Ok(0);
+        }
         let arrived = self.rings.rx.peek(room).map_err(ring("RX"))?;
         let mut frames = 0;
         for descriptor in arrived.iter() {
@@ -304,8 +317,8 @@ impl<K: Kernel> Queue<K> {
             sendable
         });
         let mut reserved = self.rings.tx.reserve(wanted).map_err(ring("TX"))?;
-        let mut sent = 0;
-        for packet in from.iter_mut() {
+        let mut sending = Sending { stock, batch: from, sent: 0 };
+        for packet in sending.batch.iter_mut() {
             if packet.frames() > reserved.remaining() as usize {
                 break;
             }
@@ -314,8 +327,10 @@ impl<K: Kernel> Queue<K> {
                 // There is room for all of its frames.
                 let _ = reserved.push(descriptor);
             });
-            sent += 1;
+            sending.sent += 1;
         }
+        let sent = std::mem::take(&mut sending.sent);
+        drop(sending);
         let frames = reserved.submit();
         from.forget_first(sent);
         stock.count_sent(frames.into(), sent as u64, from.len() as u64);
@@ -389,10 +404,18 @@ impl<K: Kernel> Queue<K> {
         &mut self.kernel
     }
 
-    /// Gives the kernel its first frames.
+    /// Gives the kernel its first frames, and tells nobody.
     pub(crate) fn prime(&mut self) -> Result<(), Error> {
-        self.refill()?;
-        self.wake_rx(false)
+        self.refill()
+    }
+
+    /// Has the kernel look at FILL whatever it says of wake-ups, and goes on as it was granted.
+    pub(crate) fn begin(&mut self, usage: Use) {
+        self.stamps = stamps(&self.stock.pool, &self.rings, usage);
+        self.stock.usage = Use { fill: self.stock.usage.fill, ..usage };
+        self.stock.tally.rx_wakeups.add(1);
+        // An interface that is down says so again when it is to receive.
+        let _ = self.kernel.wake_rx();
     }
 
     /// A wake-up for its answer.
@@ -403,7 +426,8 @@ impl<K: Kernel> Queue<K> {
     /// Gives the kernel free frames, up to what it is to have.
     fn refill(&mut self) -> Result<(), Error> {
         let (stock, inner) = (&self.stock, self.stock.pool.inner());
-        let have = stock.tally.filled_frames.get() - stock.tally.received_frames.get();
+        let have =
+            stock.tally.filled_frames.get().saturating_sub(stock.tally.received_frames.get());
         let wanted = u64::from(stock.usage.fill).saturating_sub(have);
         inner.take_returned();
         if wanted == 0 {
@@ -414,6 +438,7 @@ impl<K: Kernel> Queue<K> {
         let mut reserved =
             self.rings.fill.reserve(wanted.min(inner.free())).map_err(ring("FILL"))?;
         for frame in inner.take_burst(reserved.remaining(), Place::Fill, stock.number) {
+            inner.kernel.lend(frame, Place::Fill, stock.number);
             // No more are taken than were reserved.
             let _ = reserved.push(inner.address(frame));
         }
@@ -426,14 +451,15 @@ impl<K: Kernel> Queue<K> {
 
     fn complete(&mut self) -> Result<(), Error> {
         let stock = &self.stock;
-        if stock.tally.sent_frames.get() == stock.tally.completed_frames.get() {
+        let nothing = stock.tally.sent_frames.get() == stock.tally.completed_frames.get();
+        if nothing || !stock.pool.inner().is_usable() {
             return Ok(());
         }
         let inner = stock.pool.inner();
         let done = self.rings.completion.peek(u32::MAX).map_err(ring("COMPLETION"))?;
         let mut completed = 0;
         for address in done.iter() {
-            match stock.believe(address, Place::Tx) {
+            match stock.redeem(address, Place::Tx) {
                 Some(frame) => {
                     if self.stamps.asked(frame) {
                         stock.with_front(address, frame, |front| self.stamps.told(front));
@@ -478,6 +504,32 @@ impl<K: Kernel> Queue<K> {
 
     fn left_in_tx(&self) -> Result<usize, Error> {
         Ok(self.rings.tx.unconsumed().map_err(ring("TX"))?.len())
+    }
+}
+
+impl<K: Kernel> Drop for Queue<K> {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses them any more.
+        unsafe { ManuallyDrop::drop(&mut self.rings) };
+        // A successor has it open otherwise.
+        if self.stock.pool.umem().is_ours() {
+            self.stock.closed = self.kernel.close();
+        }
+    }
+}
+
+/// Packets that are being put into TX. If the caller's closure panics, nothing is submitted, and
+/// they are still in the batch.
+struct Sending<'a> {
+    stock: &'a Stock,
+    batch: &'a mut Batch,
+    /// How many of the first are marked as the kernel's.
+    sent: usize,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.batch.iter().take(self.sent).for_each(|packet| self.stock.keep(packet));
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::bpf::{self, Instruction, LinkInfo};
+use crate::bpf::{self, Instruction, LinkInfo, Xskmap};
 use crate::btf;
 use crate::rx_hints::{Functions, HintKinds, HintReader, asking};
 use crate::setup::{Cause, SetupError, Step};
@@ -61,7 +61,8 @@ impl SocketMap {
     pub fn insert(&self, queue: u32, socket: impl AsFd) -> Result<(), SetupError> {
         // Descriptors are not negative.
         let socket = socket.as_fd().as_raw_fd() as u32;
-        bpf::update(self.0.as_fd(), queue, socket).map_err(|e| failed(queue, e))
+        let inserted = Xskmap::new(self.as_fd()).and_then(|map| bpf::update(map, queue, socket));
+        inserted.map_err(|e| failed(queue, e))
     }
 
     /// Packets of this queue go to the kernel again. None there is no error.
@@ -69,7 +70,7 @@ impl SocketMap {
     /// # Errors
     /// [`SetupError`].
     pub fn remove(&self, queue: u32) -> Result<(), SetupError> {
-        match bpf::delete(self.0.as_fd(), queue) {
+        match Xskmap::new(self.as_fd()).and_then(|map| bpf::delete(map, queue)) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other.map_err(|e| failed(queue, e)),
         }
@@ -342,6 +343,21 @@ mod tests {
     use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth};
 
     use super::*;
+
+    /// Into another one more bytes were written than a descriptor has.
+    #[test]
+    fn a_map_of_something_else_is_refused() {
+        const MAP_TYPE_ARRAY: u32 = 2;
+        if !root_or_skip("a_map_of_something_else_is_refused") {
+            return;
+        }
+        let map = SocketMap::from(bpf::create_map(MAP_TYPE_ARRAY, 4096, 1).unwrap());
+        for refused in [map.insert(0, &map), map.remove(0)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("it is no map of sockets"), "{said}");
+        }
+        SocketMap::new(1).unwrap().remove(0).unwrap();
+    }
 
     /// As a child has it that is being started. Whoever was handed the attachment keeps it.
     #[test]

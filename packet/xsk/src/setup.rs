@@ -61,6 +61,8 @@ pub enum Cause {
     MemoryLocked,
     /// The driver has no zero-copy.
     NoZeroCopy,
+    /// The driver has zero-copy, and not for this queue as it is set up now.
+    ZeroCopyRefused,
     /// The driver has no native XDP.
     NoNative,
     /// The driver has too few queues for native XDP.
@@ -101,6 +103,9 @@ impl fmt::Display for Cause {
                 "more memory than may be locked; grant CAP_IPC_LOCK, raise RLIMIT_MEMLOCK (`ulimit -l`), or ask for fewer frames"
             }
             Cause::NoZeroCopy => "its driver has no zero-copy for this queue; leave the choice to the kernel, or ask for copies",
+            Cause::ZeroCopyRefused => {
+                "its driver refuses zero-copy for this queue; ask for copies, or leave the choice to the kernel. virtio_net has it from Linux 6.11 on, for devices that use the platform's DMA (QEMU: iommu_platform=on) with mergeable buffers"
+            }
             Cause::NoNative => "its driver has no native XDP, or not as the interface is set up now (MTU, queues, offloads); use generic mode",
             Cause::FewQueues => {
                 "its driver has too few queues for native XDP; use fewer, so that some are left for it (`ethtool -L IFACE combined N`); on a veth the far end sends by more queues than arrive here: use fewer there (`ethtool -L IFACE tx N`)"

@@ -4,13 +4,15 @@
 //! register memory, make rings and bind takes none. Memory beyond RLIMIT_MEMLOCK takes CAP_IPC_LOCK, busy polling
 //! CAP_NET_ADMIN.
 
+use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -48,8 +50,8 @@ pub struct BusyPoll {
 /// What is wanted of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
-    /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good. The pool needs as many for each of its
-    /// queues, and beside them those that are sent or held.
+    /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good, and no fewer than the driver's own ring (`ethtool -g`),
+    /// which takes them at once in zero-copy. The pool needs as many for each of its queues, and beside them those that are sent or held.
     pub fill: u32,
     /// Slots of COMPLETION.
     pub completion: u32,
@@ -90,7 +92,7 @@ impl Default for SocketConfig {
 }
 
 /// What was obtained.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Granted {
     /// Whether the driver puts packets into the UMEM itself, as the kernel says (`XDP_OPTIONS`).
@@ -173,6 +175,20 @@ impl Kernel for Handle {
             Err(e) => Err(e.into()),
         }
     }
+
+    fn close(&mut self) -> bool {
+        let Ok(watcher) = watcher_of(self.fd.as_fd()) else { return false };
+        // Closes this process's own.
+        self.fd = Arc::new(watcher);
+        // A child that another thread is starting has it open until it executes.
+        (0..100).any(|_| {
+            let gone = knows_nobody(self.fd.as_fd());
+            if !gone {
+                thread::sleep(Duration::from_millis(1));
+            }
+            gone
+        })
+    }
 }
 
 impl Socket {
@@ -207,7 +223,7 @@ impl Socket {
     ) -> Result<Self, SetupError> {
         let on = format!("{interface}, queue {queue}");
         let sizes = [config.fill, config.completion, config.rx, config.tx];
-        if !sizes.iter().all(|n| n.is_power_of_two() && *n <= 1 << 20) {
+        if !sizes.iter().all(|n| is_ring_size(*n)) {
             return Err(SetupError::of(Step::Ring, on, Cause::RingSize));
         }
         let ifindex = interface_index(interface).map_err(|source| SetupError {
@@ -223,34 +239,42 @@ impl Socket {
         };
         mapped::make(fd.as_fd(), config).map_err(failed(Step::Ring))?;
         // Before it is bound: afterwards it takes Linux 6.4 (xsk_mmap, net/xdp/xsk.c).
-        let (rings, places) = mapped::rings(&fd, config).map_err(failed(Step::Ring))?;
-        let mut granted = bind(&fd, pool, ifindex, queue, config)
-            .map_err(|(step, e)| SetupError::new(step, &on, e))?;
+        // SAFETY: they have just been made, in these sizes, which works once for a socket; only
+        // `Socket::take_over` maps them again, and says what that takes.
+        let (rings, places) = unsafe { mapped::rings(&fd, config) }.map_err(failed(Step::Ring))?;
+        let usage = Use {
+            fill: config.fill,
+            need_wakeup: config.need_wakeup,
+            busy_poll: config.busy_poll.is_some(),
+            several_frames: false,
+            tx_metadata: false,
+            checksum: ChecksumBy::Us,
+        };
+        let handle = Handle { fd, on: on.clone(), granted: Granted::default(), places };
+        let mut socket = Queue::new(pool, rings, handle, usage)
+            .map_err(|_| SetupError::of(Step::Ring, &on, Cause::TooManyQueues))?;
+        // Before it is bound: a driver in zero-copy takes frames for its own ring then, and igb asks for none later that it has not got.
+        // To send alone, too: ice and i40e lose frames otherwise.
+        socket.prime().map_err(|e| failed(Step::Ring)(io::Error::other(e)))?;
+        // Borrowed: dropped after an error, the socket is open no longer than its queue.
+        let fd = &socket.kernel().fd;
+        let mut granted = bind(fd, pool, ifindex, queue, config)
+            .map_err(|(step, e)| bind_error(step, e, interface, queue, config))?;
         granted.zero_copy = zero_copy(fd.as_fd()).map_err(failed(Step::Option))?;
         if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
             return Err(SetupError::of(Step::Bind, on, Cause::NotGranted));
         }
         granted.checksum = checksum(&granted, config);
         options(fd.as_fd(), config, &mut granted.refusals).map_err(failed(Step::Option))?;
-        let usage = Use {
-            fill: config.fill,
-            need_wakeup: config.need_wakeup,
-            busy_poll: config.busy_poll.is_some(),
+        pool.umem().shared_with(fd, registered(&granted));
+        pool.inner().name_queue(socket.number(), &on);
+        socket.begin(Use {
             several_frames: granted.several_frames,
             tx_metadata: granted.tx_metadata,
             checksum: granted.checksum,
-        };
-        pool.umem().shared_with(&fd, registered(&granted));
-        let handle = Handle { fd, on: on.clone(), granted, places };
-        let mut socket = Queue::new(pool, rings, handle, usage)
-            .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))?;
-        pool.inner().name_queue(socket.number(), socket.name());
-        socket.prime().map_err(|e| SetupError {
-            step: Step::Ring,
-            on: socket.name().into(),
-            cause: Cause::Other,
-            source: io::Error::other(e),
-        })?;
+            ..usage
+        });
+        socket.kernel_mut().granted = granted;
         if pool.free() == 0 {
             let frames = pool.counts().given;
             socket.kernel_mut().granted.refusals.push(format!(
@@ -271,14 +295,27 @@ impl Socket {
 
     /// Goes on with a predecessor's socket, whose pool this is. Takes no capability, and Linux 6.4. To be used once the memory is claimed.
     ///
+    /// # Safety
+    /// `left` is what [`Socket::leave`] said of this socket as its memory was offered, and nobody else
+    /// uses the socket's rings. As for [`Umem::from_file`](crate::Umem::from_file), this takes a
+    /// predecessor that is trusted.
+    ///
     /// # Errors
     /// See [`SetupError`].
-    pub fn take_over(fd: OwnedFd, pool: &Pool, left: &LeftSocket) -> Result<Self, SetupError> {
+    pub unsafe fn take_over(
+        fd: OwnedFd,
+        pool: &Pool,
+        left: &LeftSocket,
+    ) -> Result<Self, SetupError> {
         let on = left.on.clone();
         let [fill, completion, rx, tx] = left.slots;
+        if !left.slots.iter().all(|n| is_ring_size(*n)) {
+            return Err(SetupError::of(Step::Ring, on, Cause::RingSize));
+        }
         let config = SocketConfig { fill, completion, rx, tx, ..SocketConfig::default() };
         let fd = Arc::new(fd);
-        let rings = mapped::rings(&fd, &config);
+        // SAFETY: the caller's.
+        let rings = unsafe { mapped::rings(&fd, &config) };
         let (rings, places) = rings.map_err(|e| SetupError::new(Step::Ring, &on, e))?;
         pool.umem().shared_with(&fd, registered(&left.granted));
         let handle = Handle { fd, on: on.clone(), granted: left.granted.clone(), places };
@@ -395,6 +432,29 @@ fn bind(
     bind(0).map_err(|e| (Step::Bind, e)).map(|()| granted)
 }
 
+/// Of a queue that is there, a driver that was asked for zero-copy means that.
+fn bind_error(
+    step: Step,
+    source: io::Error,
+    interface: &str,
+    queue: u32,
+    config: &SocketConfig,
+) -> SetupError {
+    let on = format!("{interface}, queue {queue}");
+    let mut error = SetupError::new(step, on, source);
+    let device = Path::new("/sys/class/net").join(interface);
+    let there = device.join(format!("queues/rx-{queue}")).exists();
+    if error.cause == Cause::NoQueue && config.mode == Mode::ZeroCopy && there {
+        error.cause = Cause::ZeroCopyRefused;
+        if let Some(driver) =
+            fs::read_link(device.join("device/driver")).ok().as_deref().and_then(Path::file_name)
+        {
+            error.on += &format!(" ({})", driver.to_string_lossy());
+        }
+    }
+    error
+}
+
 /// The kernel lets go of a queue a moment after its socket was closed (xp_release_deferred, net/xdp/xsk_buff_pool.c).
 fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
     const PAUSE: Duration = Duration::from_millis(5);
@@ -406,6 +466,24 @@ fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
         }
         patience -= 1;
     }
+}
+
+/// An epoll instance that knows this socket alone. It forgets it with the last of the socket's
+/// descriptors and mappings, in whatever process these are.
+fn watcher_of(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let watcher = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&watcher, socket, epoll::EventData::new_u64(0), epoll::EventFlags::empty())?;
+    Ok(watcher)
+}
+
+fn knows_nobody(watcher: BorrowedFd<'_>) -> bool {
+    // A line for each file that it knows (proc_pid_fdinfo(5)).
+    let known = fs::read_to_string(format!("/proc/self/fdinfo/{}", watcher.as_raw_fd()));
+    known.is_ok_and(|known| !known.contains("tfd:"))
+}
+
+fn is_ring_size(slots: u32) -> bool {
+    slots.is_power_of_two() && slots <= 1 << 20
 }
 
 fn worth_another_try(error: &io::Error) -> bool {
@@ -463,4 +541,60 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
     use rustix::net::{AddressFamily, SocketType, netdevice::name_to_index, socket};
     let any = socket(AddressFamily::UNIX, SocketType::DGRAM, None)?;
     Ok(name_to_index(&any, name)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What EINVAL means where binding to this queue; the interface has queue 0 alone.
+    fn refused(driver: Option<&str>, mode: Mode, queue: u32) -> SetupError {
+        let name = format!("ringway-bind-{}-{driver:?}-{mode:?}-{queue}", std::process::id());
+        // A path in the place of a name is not looked up below /sys.
+        let device = std::env::temp_dir().join(name);
+        fs::create_dir_all(device.join("queues/rx-0")).unwrap();
+        fs::create_dir(device.join("device")).unwrap();
+        if let Some(driver) = driver {
+            let bus = Path::new("../../../../bus/virtio/drivers").join(driver);
+            std::os::unix::fs::symlink(bus, device.join("device/driver")).unwrap();
+        }
+        let config = SocketConfig { mode, ..SocketConfig::default() };
+        let einval = io::Error::from_raw_os_error(libc::EINVAL);
+        let mut error = bind_error(Step::Bind, einval, device.to_str().unwrap(), queue, &config);
+        fs::remove_dir_all(&device).unwrap();
+        error.on = error.on.replace(device.to_str().unwrap(), "eth2");
+        error
+    }
+
+    #[test]
+    fn a_driver_that_refuses_zero_copy_is_named_with_the_way_out() {
+        let virtio = refused(Some("virtio_net"), Mode::ZeroCopy, 0);
+        assert_eq!(virtio.cause, Cause::ZeroCopyRefused);
+        let said = virtio.to_string();
+        assert!(
+            said.starts_with("eth2, queue 0 (virtio_net): binding: its driver refuses"),
+            "{said}"
+        );
+        for words in [
+            "ask for copies, or leave the choice to the kernel",
+            "virtio_net has it from Linux 6.11 on",
+            "iommu_platform=on",
+            "mergeable buffers",
+            "Invalid argument",
+        ] {
+            assert!(said.contains(words), "{words:?} not in {said}");
+        }
+        // Without a driver's name, too.
+        let nameless = refused(None, Mode::ZeroCopy, 0);
+        assert_eq!((nameless.cause, &*nameless.on), (Cause::ZeroCopyRefused, "eth2, queue 0"));
+        // A queue that is not there, and a kernel that had the choice, mean something else.
+        for (mode, queue) in [(Mode::ZeroCopy, 1), (Mode::Auto, 0), (Mode::Copy, 0)] {
+            let other = refused(Some("virtio_net"), mode, queue);
+            assert_eq!(
+                (other.cause, other.on.contains("virtio")),
+                (Cause::NoQueue, false),
+                "{mode:?}"
+            );
+        }
+    }
 }

@@ -1,8 +1,6 @@
 //! What a queue has of its pool: frames go from place to place here, and are counted.
 
-use std::sync::atomic::Ordering::Relaxed;
-
-use crate::ledger::{Place, Record};
+use crate::ledger::Place;
 use crate::packet::{MAX_FRAMES, Packet};
 use crate::pool::Pool;
 use crate::queue::{Descriptor, SHORTEST, Tally, Use};
@@ -14,26 +12,24 @@ pub(crate) struct Stock {
     pub(crate) number: u8,
     pub(crate) tally: Tally,
     pub(crate) usage: Use,
+    /// Whether the kernel has let go of all that it had, once the queue is closed.
+    pub(crate) closed: bool,
 }
 
 impl Drop for Stock {
     fn drop(&mut self) {
-        // A successor has the queue otherwise, with all its frames.
-        if self.pool.umem().is_ours() {
+        if self.closed {
             self.pool.inner().close_queue(self.number);
         }
     }
 }
 
 impl Stock {
-    /// The frame at an address, if it can be that the kernel gives it back.
+    /// Takes back the frame at an address, if it can be that the kernel gives it back.
     #[inline]
-    pub(crate) fn believe(&self, address: u64, place: Place) -> Option<u32> {
+    pub(crate) fn redeem(&self, address: u64, place: Place) -> Option<u32> {
         let inner = self.pool.inner();
-        let frame = address >> inner.shift;
-        let word = inner.records().get(usize::try_from(frame).ok()?)?.load(Relaxed);
-        // There is such a record, so the number is below the number of frames.
-        Record::is(word, place, inner.number).then_some(frame as u32)
+        inner.kernel.redeem(address >> inner.shift, place, self.number)
     }
 
     /// Fill to held.
@@ -42,7 +38,8 @@ impl Stock {
         let inner = self.pool.inner();
         let (chunk, offset) = (1_u64 << inner.shift, descriptor.address & ((1 << inner.shift) - 1));
         let fits = offset + u64::from(descriptor.len) <= chunk;
-        let Some(frame) = self.believe(descriptor.address, Place::Fill).filter(|_| fits) else {
+        let frame = if fits { self.redeem(descriptor.address, Place::Fill) } else { None };
+        let Some(frame) = frame else {
             self.tally.rx_unbelievable.add(1);
             return None;
         };
@@ -54,6 +51,7 @@ impl Stock {
     #[inline]
     pub(crate) fn count_received(&self, frames: u64, packets: u64) {
         self.pool.inner().ledger().received.add(frames);
+        self.pool.inner().hold(frames);
         self.tally.received_frames.add(frames);
         self.tally.received_packets.add(packets);
     }
@@ -124,10 +122,21 @@ impl Stock {
         }
     }
 
+    /// Tx to held, of a packet that was not submitted.
+    #[cold]
+    pub(crate) fn keep(&self, packet: &Packet) {
+        let inner = self.pool.inner();
+        for (frame, ..) in packet.places() {
+            inner.kernel.take_back(frame);
+            inner.note(frame, Place::Held, inner.stage());
+        }
+    }
+
     /// A frame, held to tx.
     #[inline]
     fn to_be_sent(&self, (frame, offset, len): (u32, u16, u16), options: u32) -> Descriptor {
         let inner = self.pool.inner();
+        inner.kernel.lend(frame, Place::Tx, self.number);
         inner.note(frame, Place::Tx, self.number);
         Descriptor { address: inner.address(frame) + u64::from(offset), len: len.into(), options }
     }
@@ -135,6 +144,7 @@ impl Stock {
     #[inline]
     pub(crate) fn count_sent(&self, frames: u64, packets: u64, handed_back: u64) {
         self.pool.inner().ledger().sent.add(frames);
+        self.pool.inner().let_go(frames);
         self.tally.sent_frames.add(frames);
         self.tally.sent_packets.add(packets);
         self.tally.tx_full_packets.add(handed_back);

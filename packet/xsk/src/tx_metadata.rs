@@ -228,8 +228,9 @@ impl Stamps {
     /// The time of the packet that begins in this frame is asked for.
     pub(crate) fn ask(&mut self, frame: u32) {
         if let Some(word) = self.asked.get_mut(frame as usize / 64) {
-            *word |= 1 << (frame % 64);
-            self.waiting += 1;
+            let bit = 1 << (frame % 64);
+            self.waiting += u32::from(*word & bit == 0);
+            *word |= bit;
         }
     }
 

@@ -1,22 +1,25 @@
 //! The memory that packets lie in, shared with the kernel: frames first, then the books about them.
 //!
 //! ```text
-//! +-----------------------+--------+---------+---------+--------+-----------+
-//! | frames x chunk        | header | ledgers | records | links  | stacks    |
-//! +-----------------------+--------+---------+---------+--------+-----------+
-//!   registered as UMEM               a pool    a frame   a frame  a pool
+//! +-----------------------+--------+---------+---------+
+//! | frames x chunk        | header | ledgers | records |
+//! +-----------------------+--------+---------+---------+
+//!   registered as UMEM               a pool    a frame
 //! ```
 //! The books lie in the same mapping, so they share its large pages, and a successor that receives the file has them too.
+//! The crate's documentation says what is trusted there.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use crate::ledger::{Account, Watch};
-use crate::memory::{Memory, Obtained, PageSize};
+use crate::inheritance::{Inheritance, Share};
+use crate::ledger::{Account, Returns, Watch};
+use crate::memory::{Memory, Obtained, PageSize, check_file};
 use crate::pool::Pool;
 use crate::sys;
 use crate::tx_metadata::TxMetadata;
@@ -144,17 +147,37 @@ pub enum UmemError {
 }
 
 /// Memory for packets. A handle: clones are the same memory, which goes with the last of them and of its packets.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Umem(Arc<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     memory: Memory,
     layout: Layout,
     /// Whether its frames are this process's to use.
     ours: AtomicBool,
+    /// Whether another process made it.
+    handed_over: bool,
+    /// A bit for each pool that was opened in this process.
+    opened: [AtomicU64; 4],
+    /// A word for each frame: where its packet goes on.
+    links: Box<[AtomicU64]>,
+    /// For each pool the frames that came home from other threads.
+    returns: Box<[Returns]>,
+    /// The number of the offer that a claim is for; 0: none yet. Or [`NEVER`].
+    offer: AtomicU32,
+    /// What a predecessor has left; none where nothing was offered.
+    inheritance: OnceLock<Option<Inheritance>>,
     /// Sockets that the kernel knows to have this memory.
     sockets: Mutex<Vec<(Weak<OwnedFd>, Registered)>>,
+}
+
+/// Who made a memory, and what it is mapped for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Here,
+    Predecessor,
+    /// By another process, to be read.
+    Inspected,
 }
 
 /// What sockets that share a registration have in common.
@@ -176,8 +199,6 @@ pub(crate) struct Layout {
     header: usize,
     ledgers: usize,
     records: usize,
-    links: usize,
-    stacks: usize,
     end: usize,
 }
 
@@ -189,16 +210,27 @@ struct Header {
     chunk: AtomicU32,
     headroom: AtomicU32,
     pools: AtomicU32,
-    /// The next pool that nobody has opened.
-    next_pool: AtomicU32,
-    /// 1 while whoever claims it first has it: a successor, or who offered it.
+    /// Of former versions.
+    _unused: AtomicU32,
+    /// While the memory is offered, the number of this offer; else 0. Whoever exchanges it has the
+    /// memory: a successor, or the process that offered it.
     offered: AtomicU32,
     /// [`TxMetadata`].
     tx_metadata: AtomicU32,
 }
 
 /// "RW-UMEM" and the layout's version.
-const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x03");
+const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x04");
+/// Of 0.1.0 (packaging/releases), which has lists behind the records. This version takes such memory
+/// over, and 0.1.0 must not take over what has no lists. Remove it once the next release is out.
+const MAGIC_WITH_LISTS: u64 = u64::from_be_bytes(*b"RW-UMEM\x03");
+
+/// Pools were taken over where nothing was offered.
+const NEVER: u32 = u32::MAX;
+
+// 2^31 frames of 4 096 bytes: offsets are `usize`, and would overflow.
+#[cfg(not(target_pointer_width = "64"))]
+compile_error!("ringway-xsk needs a target of 64 bits");
 
 impl Layout {
     fn new(frames: u32, chunk: Chunk, headroom: u32, pools: u8) -> Result<Self, UmemError> {
@@ -209,16 +241,19 @@ impl Layout {
         if headroom >= chunk.bytes() - KERNEL_HEADROOM {
             return Err(UmemError::Headroom { headroom, chunk: chunk.bytes() });
         }
-        let (count, lines) = (frames as usize, |bytes: usize| bytes.next_multiple_of(128));
+        let count = frames as usize;
         // Whole base pages of frames: what is registered ends at one.
         let header = (count << chunk.shift()).next_multiple_of(PageSize::Base.bytes());
         let ledgers = header + size_of::<Header>();
         let records = ledgers + size_of::<Account>() * usize::from(pools);
-        let links = records + lines(count * size_of::<AtomicU64>());
-        let stacks = links + lines(count * size_of::<AtomicU64>());
-        // Frames of one pool can be handed to another: each has room for all.
-        let end = stacks + lines(count * size_of::<AtomicU32>()) * usize::from(pools);
-        Ok(Self { frames, chunk, headroom, pools, header, ledgers, records, links, stacks, end })
+        let end = records + (count * size_of::<AtomicU64>()).next_multiple_of(128);
+        Ok(Self { frames, chunk, headroom, pools, header, ledgers, records, end })
+    }
+}
+
+impl fmt::Debug for Umem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Umem").field("layout", self.layout()).finish_non_exhaustive()
     }
 }
 
@@ -232,7 +267,7 @@ impl Umem {
         let memory = Memory::new(layout.end, config.pages, config.node).map_err(|source| {
             UmemError::Memory { frames: config.frames, bytes: layout.end, source }
         })?;
-        let umem = Self::of(memory, layout, true);
+        let umem = Self::of(memory, layout, Origin::Here);
         let header = umem.header();
         header.frames.store(layout.frames, Relaxed);
         header.chunk.store(layout.chunk.bytes(), Relaxed);
@@ -243,74 +278,156 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Memory that another process made and handed over: its [`Umem::file`]. To look at its books ([`Umem::watch`]).
+    /// Memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`] goes on
+    /// with it. To look at its books, take an [`Inspector`](crate::Inspector).
+    ///
+    /// # Safety
+    /// From the claim until this process offers the memory itself, nobody else writes to its frames:
+    /// neither the process that made it, nor others that have the file, nor this process by another
+    /// mapping. This cannot be checked. So take memory over only from a process that is trusted with
+    /// all that this one may do.
+    ///
+    /// Books are checked: they may say anything, and change at any time.
     ///
     /// # Errors
     /// [`UmemError::Foreign`], [`UmemError::Memory`].
-    pub fn from_file(file: OwnedFd) -> Result<Self, UmemError> {
-        Self::of_memory(Memory::from_file(file))
+    pub unsafe fn from_file(file: OwnedFd) -> Result<Self, UmemError> {
+        Self::of_memory(file, Memory::from_file, Origin::Predecessor)
     }
 
     /// The same, where nothing may be written: what is made of it must only read.
     pub(crate) fn read_only(file: OwnedFd) -> Result<Self, UmemError> {
-        Self::of_memory(Memory::read_only(file))
+        Self::of_memory(file, Memory::read_only, Origin::Inspected)
     }
 
-    fn of_memory(memory: io::Result<Memory>) -> Result<Self, UmemError> {
-        let memory = memory.map_err(|source| UmemError::Memory { frames: 0, bytes: 0, source })?;
+    fn of_memory(
+        file: OwnedFd,
+        map: impl FnOnce(OwnedFd) -> io::Result<Memory>,
+        origin: Origin,
+    ) -> Result<Self, UmemError> {
         let foreign = |why: &str| UmemError::Foreign { why: why.into() };
+        check_file(&file).map_err(foreign)?;
+        let memory = map(file);
+        let memory = memory.map_err(|source| UmemError::Memory { frames: 0, bytes: 0, source })?;
         let layout = find_header(&memory).ok_or_else(|| foreign("it has no header"))?;
         if layout.end > memory.obtained().bytes {
             return Err(foreign("it is shorter than its header says"));
         }
-        Ok(Self::of(memory, layout, false))
+        Ok(Self::of(memory, layout, origin))
     }
 
-    fn of(memory: Memory, layout: Layout, ours: bool) -> Self {
-        let (ours, sockets) = (AtomicBool::new(ours), Mutex::default());
-        Self(Arc::new(Inner { memory, layout, ours, sockets }))
+    fn of(memory: Memory, layout: Layout, origin: Origin) -> Self {
+        // Who only looks has no packets.
+        let (frames, pools) = match origin {
+            Origin::Inspected => (0, 0),
+            _ => (layout.frames, layout.pools),
+        };
+        Self(Arc::new(Inner {
+            memory,
+            layout,
+            ours: AtomicBool::new(origin == Origin::Here),
+            handed_over: origin != Origin::Here,
+            opened: Default::default(),
+            links: (0..frames).map(|_| AtomicU64::new(0)).collect(),
+            returns: (0..pools).map(|_| Returns::default()).collect(),
+            offer: AtomicU32::new(0),
+            inheritance: OnceLock::new(),
+            sockets: Mutex::default(),
+        }))
     }
 
     /// Offers it, with all its frames, to whoever claims it first: a successor that was given [`Umem::file`], or this process, which
-    /// goes on then. Until it has claimed it, this process must use neither its pools nor their queues and packets, but may drop
-    /// queues: what they have stays with the kernel.
-    pub fn offer(&self) {
-        self.0.ours.store(false, Relaxed);
+    /// goes on then. Its queues may be dropped meanwhile: what they have stays with the kernel.
+    ///
+    /// # Safety
+    /// Until it has claimed the memory ([`Umem::claim`]), this process uses neither its pools nor their queues, packets and parcels.
+    pub unsafe fn offer(&self) {
+        self.0.ours.store(false, Release);
+        // Another number each time, so that a late successor cannot claim what the next one is offered.
+        let number = self.0.offer.load(Relaxed) % (NEVER - 1) + 1;
+        self.0.offer.store(number, Relaxed);
         // Release: whoever claims it sees all that was written before.
-        self.header().offered.store(1, Release);
+        self.header().offered.store(number, Release);
     }
 
-    /// Claims memory that was offered. Whether it is ours now; else somebody else was first.
+    /// Claims memory that was offered. Whether it is ours now. It is not where somebody else was
+    /// first, or where the offer is another one than that of the pools which were taken over.
     pub fn claim(&self) -> bool {
-        let claimed = self.header().offered.compare_exchange(1, 0, Acquire, Relaxed).is_ok();
-        self.0.ours.fetch_or(claimed, Relaxed);
+        let header = self.header();
+        let offered = match self.0.offer.load(Relaxed) {
+            0 => header.offered.load(Relaxed),
+            offer => offer,
+        };
+        let claimed = ![0, NEVER].contains(&offered)
+            && header.offered.compare_exchange(offered, 0, Acquire, Relaxed).is_ok();
+        if claimed {
+            // A former release would look for lists, which are not kept from now on.
+            header.magic.store(MAGIC, Relaxed);
+            self.0.offer.store(offered, Relaxed);
+            // Release: who finds that it is ours sees what was written before it was.
+            self.0.ours.store(true, Release);
+        }
         claimed
     }
 
     pub(crate) fn is_ours(&self) -> bool {
-        self.0.ours.load(Relaxed)
+        self.0.ours.load(Acquire)
     }
 
-    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). To be used once this
-    /// process has claimed the memory ([`Umem::claim`]). None where there is no such pool.
-    pub fn take_over_pool(&self, number: u8, free: u32) -> Option<Pool> {
-        let fits = number < self.layout().pools && free <= self.frames();
-        fits.then(|| Pool::taken_over(self.clone(), number, free))
+    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). Each can be had once. It has no
+    /// frames, and its queues receive and complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
+    /// nothing is offered, it is empty, and this mapping of the memory can never be claimed.
+    ///
+    /// # Errors
+    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was taken, or its books cannot be.
+    pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
+        let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
+        if number >= self.layout().pools || !self.0.handed_over || !self.open_once(number) {
+            return Err(foreign("there is none, or it is in use".into()));
+        }
+        let counts = self.account(number).ledger.read();
+        let share = match self.inheritance() {
+            Some(inheritance) => inheritance.of_pool(number, free, &counts).map_err(foreign)?,
+            None => Share::none(self.frames() as usize),
+        };
+        Ok(Pool::taken_over(self.clone(), number, share))
     }
 
-    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use.
+    /// What a predecessor leaves: read once for all pools, so that no frame is in two of them.
+    fn inheritance(&self) -> Option<&Inheritance> {
+        let read = || {
+            if !self.is_ours() {
+                // Acquire: the records are of this offer. If they are of a later one, the claim fails.
+                let offered = self.header().offered.load(Acquire);
+                self.0.offer.store(if offered == 0 { NEVER } else { offered }, Relaxed);
+                if offered == 0 {
+                    return None;
+                }
+            }
+            Some(Inheritance::read(self.records()))
+        };
+        self.0.inheritance.get_or_init(read).as_ref()
+    }
+
+    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use, or another process
+    /// made this memory.
     pub fn pool(&self) -> Option<Pool> {
         self.pool_at(0)
     }
 
     /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since then.
     pub fn pool_at(&self, now: u32) -> Option<Pool> {
-        let next = &self.header().next_pool;
-        let number = next
-            .fetch_update(Relaxed, Relaxed, |n| (n < self.layout().pools.into()).then_some(n + 1))
-            .ok()?;
-        // Below `pools`, a u8.
-        Some(Pool::open(self.clone(), number as u8, now))
+        if self.0.handed_over {
+            return None;
+        }
+        let number = (0..self.layout().pools).find(|number| self.open_once(*number))?;
+        Some(Pool::open(self.clone(), number, now))
+    }
+
+    /// Whether nobody has opened this pool before. Not asked of the memory, where others can write.
+    fn open_once(&self, pool: u8) -> bool {
+        let bit = 1 << (pool % 64);
+        self.0.opened[usize::from(pool / 64)].fetch_or(bit, Relaxed) & bit == 0
     }
 
     /// The frames a pool begins with: an even share.
@@ -327,7 +444,18 @@ impl Umem {
     }
 
     /// The file that it lies in, to be handed to a successor or an inspector (SCM_RIGHTS).
-    pub fn file(&self) -> BorrowedFd<'_> {
+    ///
+    /// # Safety
+    /// Whoever gets it, this process included, writes there only by a [`Umem`] that has claimed the
+    /// memory.
+    /// ```compile_fail,E0133
+    /// # fn written(umem: &ringway_xsk::Umem) -> std::io::Result<()> {
+    /// use std::os::unix::fs::FileExt;
+    /// let file = std::fs::File::from(umem.file().try_clone_to_owned()?);
+    /// file.write_all_at(&[0; 4096], 0)
+    /// # }
+    /// ```
+    pub unsafe fn file(&self) -> BorrowedFd<'_> {
         self.0.memory.file()
     }
 
@@ -437,15 +565,12 @@ impl Umem {
 
     /// A word for each frame: where its packet goes on.
     pub(crate) fn links(&self) -> &[AtomicU64] {
-        self.table(self.layout().links, self.layout().frames).into_slice()
+        &self.0.links
     }
 
-    /// The free frames of a pool.
-    pub(crate) fn stack(&self, pool: u8) -> &[AtomicU32] {
-        assert!(pool < self.layout().pools, "pool {pool} of {}", self.layout().pools);
-        let stack = (self.layout().frames as usize * size_of::<AtomicU32>()).next_multiple_of(128);
-        let place = self.layout().stacks + usize::from(pool) * stack;
-        self.table(place, self.layout().frames).into_slice()
+    /// Frames of a pool that came home from other threads.
+    pub(crate) fn returns(&self, pool: u8) -> &Returns {
+        &self.0.returns[usize::from(pool)]
     }
 
     fn table<T: Shared>(&self, place: usize, count: u32) -> Table<'_, T> {
@@ -461,8 +586,6 @@ impl Umem {
 /// # Safety
 /// Made of atomics alone, for which all bytes are valid: others may write it while it is referred to.
 pub(crate) unsafe trait Shared {}
-// SAFETY: atomics.
-unsafe impl Shared for AtomicU32 {}
 // SAFETY: atomics.
 unsafe impl Shared for AtomicU64 {}
 // SAFETY: made of atomics.
@@ -496,7 +619,7 @@ fn find_header(memory: &Memory) -> Option<Layout> {
         |place| {
             // SAFETY: within the mapping, as the range says, and aligned; made of atomics.
             let header = unsafe { memory.base().add(place).cast::<Header>().as_ref() };
-            if header.magic.load(Acquire) != MAGIC {
+            if ![MAGIC, MAGIC_WITH_LISTS].contains(&header.magic.load(Acquire)) {
                 return None;
             }
             let chunk = Chunk::of_bytes(header.chunk.load(Relaxed))?;
@@ -517,9 +640,8 @@ mod tests {
         for (frames, pools) in [(1, 1), (7, 3), (4096, 16), (5, 5)] {
             let l = Layout::new(frames, Chunk::Bytes2048, 0, pools).unwrap();
             assert!(l.header >= frames as usize * 2048 && l.header.is_multiple_of(4096));
-            assert!(l.header < l.ledgers && l.ledgers < l.records && l.records < l.links);
-            assert!(l.links - l.records >= frames as usize * 8);
-            assert!(l.end - l.stacks >= frames as usize * 4 * usize::from(pools));
+            assert!(l.header < l.ledgers && l.ledgers < l.records);
+            assert!(l.end - l.records >= frames as usize * 8);
             let umem = Umem::new(&UmemConfig { frames, pools, ..UmemConfig::default() }).unwrap();
             let shares: Vec<_> = (0..pools).flat_map(|pool| umem.share(pool)).collect();
             assert_eq!(shares, (0..frames).collect::<Vec<_>>());
@@ -553,12 +675,19 @@ mod tests {
             UmemConfig { frames: 3, chunk: Chunk::Bytes4096, pools: 2, ..UmemConfig::default() };
         let umem = Umem::new(&config).unwrap();
         let _pool = umem.pool();
-        let again = Umem::from_file(umem.file().try_clone_to_owned().unwrap()).unwrap();
+        // SAFETY: nothing is written there.
+        let file = unsafe { umem.file() }.try_clone_to_owned().unwrap();
+        // SAFETY: it is not claimed.
+        let again = unsafe { Umem::from_file(file) }.unwrap();
         assert_eq!(again.layout(), umem.layout());
         assert_eq!(again.watch().counts(0), umem.watch().counts(0));
-        let other = rustix::fs::memfd_create("other", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        rustix::fs::ftruncate(&other, 1 << 20).unwrap();
-        let error = Umem::from_file(other).unwrap_err().to_string();
+        use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let other = memfd_create("other", flags).unwrap();
+        rustix::io::write(&other, &[0; 4096]).unwrap();
+        fcntl_add_seals(&other, SealFlags::SHRINK).unwrap();
+        // SAFETY: it is not claimed.
+        let error = unsafe { Umem::from_file(other) }.unwrap_err().to_string();
         assert!(error.contains("no header"), "{error}");
     }
 }

@@ -3,7 +3,11 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 
+use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +16,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use ringway_xsk::fake::{self, Arrival, Fake};
 use ringway_xsk::{
-    Batch, ChecksumBy, Descriptor, Packet, Parcel, Pool, SHORTEST, Umem, UmemConfig, Use,
+    Batch, ChecksumBy, Descriptor, Packet, Parcel, Pool, SHORTEST, TxRequest, Umem, UmemConfig, Use,
 };
 
 const FRAMES: u32 = 24;
@@ -181,17 +185,62 @@ impl World {
             let (to_fill, sent) = self.kernel.has();
             (to_fill as u64, sent as u64)
         });
+        self.check_owners();
+    }
+
+    /// No frame has two owners: each packet has its own, and holds what was written there.
+    fn check_owners(&self) {
+        let mut frames = HashSet::new();
         for (packet, content) in self.held.iter().zip(&self.contents) {
+            assert!(packet.segments().all(|bytes| frames.insert(bytes.as_ptr() as usize / 2048)));
             assert!(packet.segments().flatten().eq(content), "{packet:?}");
         }
     }
+
+    fn lie(&mut self, lie: Lie) {
+        match lie {
+            Lie::Complete(address) => drop(self.kernel.complete_address(address)),
+            Lie::Deliver(descriptor) => drop(self.kernel.deliver_descriptor(descriptor)),
+            Lie::Write(at, word) => {
+                let (_, frames, books) = self.pool.umem().place();
+                // SAFETY: it is written to books, and to no frame.
+                let file = unsafe { self.pool.umem().file() }.try_clone_to_owned().unwrap();
+                let at = frames + at % (books - 8);
+                File::from(file).write_all_at(&word.to_ne_bytes(), at as u64).unwrap();
+            }
+        }
+    }
+
+    /// A step of somebody who expects nothing, whoever lies.
+    fn step_among_liars(&mut self, step: Step) {
+        match step {
+            Step::Receive(room) => {
+                let mut batch = Batch::new(room);
+                self.queue.receive(&mut batch).unwrap();
+                batch.drain().for_each(|packet| self.keep(packet));
+            }
+            // What arrives is not what was sent any more; what is held still is.
+            Step::Transmit => drop(self.kernel.transmit(u32::MAX)),
+            step => self.step(step),
+        }
+    }
+
+    /// All that there was is free when all is over.
+    fn end(self) -> Pool {
+        let World { pool, queue, held, .. } = self;
+        drop((queue, held));
+        assert_eq!(pool.free(), FRAMES);
+        pool
+    }
 }
 
-/// What a kernel would never say.
+/// What a kernel would never say, and what nobody but this process should write.
 #[derive(Clone, Debug)]
 enum Lie {
     Complete(u64),
     Deliver(Descriptor),
+    /// Into the books.
+    Write(usize, u64),
 }
 
 fn lie() -> impl Strategy<Value = Lie> {
@@ -205,6 +254,16 @@ fn lie() -> impl Strategy<Value = Lie> {
             options
         })),
     ]
+}
+
+fn forgery() -> impl Strategy<Value = Lie> {
+    let word = prop_oneof![
+        // Numbers of frames, and records.
+        (0..u64::from(FRAMES + 2), 0..u64::from(FRAMES + 2)).prop_map(|(a, b)| a << 32 | b),
+        (1..6_u64, 0..2_u64).prop_map(|(place, stage)| stage << 8 | place),
+        any::<u64>(),
+    ];
+    (0..1_usize << 20, word).prop_map(|(at, word)| Lie::Write(at / 8 * 8, word))
 }
 
 proptest! {
@@ -232,26 +291,87 @@ proptest! {
         let mut world = World::new(before);
         for step in steps {
             match step {
-                Ok(Step::Receive(room)) => {
-                    let mut batch = Batch::new(room);
-                    world.queue.receive(&mut batch).unwrap();
-                    batch.drain().for_each(|packet| world.keep(packet));
-                }
-                // What arrives is not what was sent any more; what is held still is.
-                Ok(Step::Transmit) => drop(world.kernel.transmit(u32::MAX)),
-                Ok(step) => world.step(step),
-                Err(Lie::Complete(address)) => drop(world.kernel.complete_address(address)),
-                Err(Lie::Deliver(descriptor)) => drop(world.kernel.deliver_descriptor(descriptor)),
+                Ok(step) => world.step_among_liars(step),
+                Err(lie) => world.lie(lie),
             }
-            let mut frames = HashSet::new();
-            prop_assert!(world.held.iter().all(|packet| frames.insert(packet.frame())));
+            world.check_owners();
         }
-        let World { pool, queue, held, .. } = world;
-        drop((queue, held));
-        prop_assert_eq!(pool.free(), FRAMES);
-        let audit = pool.audit(&[]);
+        let audit = world.end().audit(&[]);
         prop_assert!(audit.balanced(), "{}", audit);
     }
+
+    /// Somebody who has the file overwrites books at any time, and the kernel lies, too.
+    #[test]
+    fn books_that_others_write(before in 0..40_u32, steps in vec(prop_oneof![
+        2 => step().prop_map(Ok), 1 => lie().prop_map(Err), 2 => forgery().prop_map(Err),
+    ], 1..150)) {
+        let mut world = World::new(before);
+        for step in steps {
+            match step {
+                Ok(step) => world.step_among_liars(step),
+                Err(lie) => world.lie(lie),
+            }
+            world.check_owners();
+        }
+        // It may say anything, and says it.
+        world.end().audit(&[]);
+    }
+}
+
+/// What a panicking closure has kept from being submitted is still the program's, whatever the kernel
+/// says.
+#[test]
+fn who_panics_keeps_its_packets() {
+    let pool = pool();
+    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, USE);
+    let mut batch = Batch::new(3);
+    pool.allocate_burst(&mut batch, 3);
+    batch.iter_mut().for_each(|packet| packet.append(&[7; 3000]).unwrap());
+    let sent = batch.pop().unwrap();
+    assert!(queue.send_one(sent).unwrap().is_none());
+    // It is asked whether each can be sent, and again as each is.
+    let asked = Cell::new(0);
+    let request = |_: &Packet| {
+        asked.set(asked.get() + 1);
+        assert!(asked.get() < 4, "as a test panics on purpose");
+        TxRequest::default()
+    };
+    let send = AssertUnwindSafe(|| queue.send_with(&mut batch, request));
+    catch_unwind(send).unwrap_err();
+    assert_eq!((batch.len(), asked.get(), kernel.transmit(9).len()), (2, 4, 1));
+    kernel.complete_address(u64::from(batch[0].frame()) * 2048);
+    queue.flush().unwrap();
+    assert_eq!(queue.counts().completion_unbelievable, 1);
+    let audit = pool.audit(&[queue.rings()]);
+    assert!(audit.balanced() && audit.found.held == 4, "{audit}");
+    assert_eq!(queue.send(&mut batch).unwrap(), 2);
+}
+
+/// A kernel that is played touches only frames that it has. The others may be in packets.
+#[test]
+fn a_kernel_that_goes_on_after_its_end() {
+    let pool = pool();
+    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, USE);
+    let mut batch = Batch::new(FRAMES as usize);
+    queue.receive(&mut batch).unwrap();
+    kernel.take_fill(6);
+    let mut packet = pool.allocate().unwrap();
+    packet.append(&[1; 60]).unwrap();
+    let address = u64::from(packet.frame()) * 2048;
+    assert!(queue.send_one(packet).unwrap().is_none());
+    // It says that both are done, and goes on with them.
+    kernel.complete_address(address);
+    kernel.deliver_descriptor(Descriptor { address: 0, len: 60, options: 0 });
+    assert_eq!(queue.receive(&mut batch).unwrap(), 1);
+    let before = batch[0].data().to_vec();
+    assert_eq!(kernel.deliver(&[9; 1000]), Arrival::Delivered);
+    assert_eq!(batch[0].data(), before);
+    assert_eq!(kernel.transmit(9), [[]]);
+    drop(queue);
+    pool.allocate_burst(&mut batch, FRAMES as usize);
+    batch.iter_mut().for_each(|packet| packet.buffer_mut().fill(7));
+    (0..5).for_each(|_| assert_eq!(kernel.deliver(&[9; 1000]), Arrival::Delivered));
+    assert!(batch.iter_mut().all(|packet| packet.buffer_mut().iter().all(|byte| *byte == 7)));
 }
 
 /// Two queues of one pool: what came by one leaves by the other, without a copy.

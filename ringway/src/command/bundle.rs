@@ -190,7 +190,7 @@ fn view(subject: &Subject<'_>) -> anyhow::Result<View> {
 }
 
 fn versions(_: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
-    let mut text = format!("ringway {}\n", env!("CARGO_PKG_VERSION"));
+    let mut text = format!("ringway {}\n", crate::version::TEXT);
     for file in
         ["/proc/version", "/etc/os-release", "/proc/cmdline", "/proc/loadavg", "/proc/meminfo"]
     {

@@ -67,7 +67,7 @@ pub fn main(args: &CheckArgs) -> anyhow::Result<Exit> {
     let exit = subject.verdict();
     match (args.output.output, &subject.config) {
         (Output::Json, _) => table::json(&subject.document())?,
-        (Output::Table, Some(Err(errors))) => exit::say(errors),
+        (Output::Table, Some(Err(errors))) => exit::refuse(errors),
         (Output::Table, _) => table::print(&subject.render(table::colour()))?,
     }
     Ok(exit)

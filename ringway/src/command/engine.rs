@@ -2,11 +2,13 @@
 
 mod dead;
 mod leaky;
+mod lost;
 mod offers;
 mod ping;
-mod wanted;
+pub mod wanted;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ use signal_hook::iterator::Signals;
 use crate::cli::{
     Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, TakeOver, WhenDead, WorkArgs,
 };
-use crate::command::engine_metrics::Metrics;
+use crate::command::engine_metrics::{self, Metrics};
 use crate::command::inspect;
 use crate::exit::{self, Exit};
 use crate::table;
@@ -49,6 +51,8 @@ struct Document {
     status: Status,
     /// Of af_xdp ports, as they were obtained.
     queues: Vec<QueueDocument>,
+    /// What their interfaces dropped; those whose counters cannot be read are left out.
+    interfaces: Vec<lost::Lost>,
     /// Whether every packet and every frame is accounted for.
     balanced: bool,
     /// Why it ended, unless it was told to or was done.
@@ -113,9 +117,19 @@ pub fn main(args: &EngineArgs) -> anyhow::Result<Exit> {
         bound = control()?;
     }
     let control = bound;
-    watch(&engine, signals, control.as_ref(), metrics.as_ref());
+    let since = lost::Since::start(&work.port);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        if let Some(metrics) = &metrics {
+            scope.spawn(|| metrics.serve(&over, || engine_metrics::text(&engine)));
+        }
+        watch(&engine, signals, control.as_ref());
+        over.store(true, Relaxed);
+    });
     let queues = engine.obtained().iter().map(QueueDocument::new).collect();
-    finish(engine.stop(), queues, work.output.output)
+    // Before its sockets are closed: what arrives then has nowhere to go.
+    let interfaces = since.lost();
+    finish(engine.stop(), queues, interfaces, work.output.output)
 }
 
 /// Its workers, one for each queue; and says what it has got.
@@ -201,12 +215,7 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
 }
 
 /// Until a signal says so, or the worker ends.
-fn watch(
-    engine: &Engine,
-    mut signals: Signals,
-    control: Option<&Control>,
-    metrics: Option<&Metrics>,
-) {
+fn watch(engine: &Engine, mut signals: Signals, control: Option<&Control>) {
     let (mut said, mut searched) = (Instant::now(), Instant::now());
     let mut known = Vec::new();
     while !engine.is_over() {
@@ -228,9 +237,6 @@ fn watch(
                     .iter()
                     .for_each(|n| eprintln!("worker {n} has not answered within a second"));
             }
-        }
-        if let Some(metrics) = metrics {
-            metrics.answer(engine);
         }
         if let Some(successor) = control.and_then(Control::asked) {
             match engine.offer(&successor) {
@@ -278,6 +284,7 @@ fn say_leaks(leaks: &[Leak], known: &mut Vec<(usize, String)>) {
 fn finish(
     ended: Vec<Result<Report, EngineError>>,
     queues: Vec<QueueDocument>,
+    interfaces: Vec<lost::Lost>,
     output: Output,
 ) -> anyhow::Result<Exit> {
     let reports: Vec<Report> = ended.into_iter().collect::<Result<_, _>>()?;
@@ -296,10 +303,14 @@ fn finish(
     }
     let status = Status { schema: "ringway.engine/1", workers, leaks };
     match output {
-        Output::Table => table::print(&status.to_string())?,
+        Output::Table => {
+            let dropped = interfaces.iter().filter(|one| one.rx_dropped_packets > 0);
+            let lines: String = dropped.map(|one| format!("{one}\n")).collect();
+            table::print(&format!("{status}{lines}"))?;
+        }
         Output::Json => {
             let error = error.as_ref().map(ToString::to_string);
-            table::json(&Document { status, queues, balanced, error })?;
+            table::json(&Document { status, queues, interfaces, balanced, error })?;
         }
     }
     if !balanced {

@@ -2,17 +2,24 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use ringway_engine::status::{Packets, WorkerStatus};
 use ringway_engine::{Engine, PortStatistics, Status};
 use ringway_gateway::metrics::text::{Family, Kind, Sheet};
 
-/// How long whoever asks may take for it: the engine is not watched meanwhile.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long whoever asks may take for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Who is answered at once; others wait.
+const MOST: usize = 16;
+/// Bytes of a request: its first line is of interest, and a scraper's headers.
+const MOST_BYTES: usize = 8192;
+const LOOKS: Duration = Duration::from_millis(20);
 
-/// Answers `GET /metrics`, one request at a time.
+/// Answers `GET /metrics`.
 pub struct Metrics(TcpListener);
 
 impl Metrics {
@@ -25,25 +32,57 @@ impl Metrics {
         listening.with_context(|| format!("--metrics {address}: choose an address that is free"))
     }
 
-    /// Answers who has asked; waits for nobody.
-    pub fn answer(&self, engine: &Engine) {
-        if let Ok((stream, _)) = self.0.accept() {
-            // Who asks and goes away misses nothing.
-            let _ = answer(stream, engine);
-        }
+    /// Answers each who asks on a thread of its own, until it is over.
+    pub fn serve(&self, over: &AtomicBool, text: impl Fn() -> String + Sync) {
+        let (text, asking) = (&text, &AtomicUsize::new(0));
+        thread::scope(|scope| {
+            while !over.load(Relaxed) {
+                let room = asking.load(Relaxed) < MOST;
+                let Some((stream, _)) = room.then(|| self.0.accept().ok()).flatten() else {
+                    thread::sleep(LOOKS);
+                    continue;
+                };
+                asking.fetch_add(1, Relaxed);
+                scope.spawn(move || {
+                    // Who asks and goes away misses nothing.
+                    let _ = answer(stream, text);
+                    asking.fetch_sub(1, Relaxed);
+                });
+            }
+        });
     }
 }
 
-fn answer(mut stream: TcpStream, engine: &Engine) -> io::Result<()> {
+/// What is exported of an engine.
+pub fn text(engine: &Engine) -> String {
+    let (status, silent) = engine.status();
+    render(&status, silent.len())
+}
+
+/// The head of a request, as far as it has come by then.
+fn head(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") && head.len() < MOST_BYTES {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        if rest.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(rest))?;
+        let mut some = [0; 1024];
+        match stream.read(&mut some)? {
+            0 => break,
+            len => head.extend_from_slice(&some[..len]),
+        }
+    }
+    Ok(head)
+}
+
+fn answer(mut stream: TcpStream, text: impl Fn() -> String) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    // What is asked for is in the first line; a request that is longer has headers that say nothing to us.
-    let mut request = [0; 4096];
-    let len = stream.read(&mut request)?;
-    let (state, text) = if request[..len].starts_with(b"GET /metrics ") {
-        let (status, silent) = engine.status();
-        ("200 OK", render(&status, silent.len()))
+    let (state, text) = if head(&mut stream)?.starts_with(b"GET /metrics ") {
+        ("200 OK", text())
     } else {
         ("404 Not Found", "there is /metrics alone\n".into())
     };
@@ -279,6 +318,47 @@ fn render(status: &Status, silent: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who does not ask to the end neither keeps others waiting nor stays; a request may come in pieces.
+    #[test]
+    fn one_that_is_slow_hinders_nobody() {
+        let metrics = Metrics::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = metrics.0.local_addr().unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let _ends = Ends(&over);
+            scope.spawn(|| metrics.serve(&over, || "served".into()));
+            let connect = || {
+                let stream = TcpStream::connect(address).unwrap();
+                // Longer than PATIENCE, 1 s.
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                stream
+            };
+            let mut idle: Vec<_> = (0..MOST - 1).map(|_| connect()).collect();
+            let mut asking = connect();
+            let mut said = String::new();
+            for part in ["GET /met", "rics HTTP/1.1\r\nHost: x\r\n", "\r\n"] {
+                asking.set_nodelay(true).unwrap();
+                asking.write_all(part.as_bytes()).unwrap();
+            }
+            asking.read_to_string(&mut said).unwrap();
+            assert!(said.starts_with("HTTP/1.1 200") && said.ends_with("served"), "{said}");
+            for stream in &mut idle {
+                let read = stream.read(&mut [0; 9]);
+                let late = read.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock);
+                assert!(!late && read.unwrap_or(0) == 0, "closed");
+            }
+        });
+    }
+
+    /// The server ends with the test, also with one that fails.
+    struct Ends<'o>(&'o AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
 
     #[test]
     fn the_document_lists_them() {

@@ -129,6 +129,7 @@ fn health(backend: &explain::Backend) -> Cell {
     let (word, tone) = match (backend.up, backend.withheld) {
         (true, None) => ("up".to_owned(), Tone::Good),
         (true, Some(why)) => (format!("up, but {why}"), Tone::Warn),
+        (false, _) if backend.kept => ("down, its connections go on".to_owned(), Tone::Warn),
         (false, _) => ("down".to_owned(), Tone::Bad),
     };
     let reason = backend.reason.as_ref().map_or_else(String::new, |reason| format!(", {reason}"));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
 use ringway_engine::apps::{Checker, Control, Generated, Generator};
 use ringway_engine::generate::{Checked, Clock};
 use ringway_engine::{
@@ -20,6 +20,7 @@ use signal_hook::iterator::Signals;
 
 use self::report::{Log, Report};
 use crate::cli::{GenArgs, GenPort, Output};
+use crate::command::engine::wanted;
 use crate::exit::{Exit, say};
 use crate::table;
 
@@ -98,7 +99,12 @@ impl<'a> Run<'a> {
         }
         let engine = match workers.is_empty() {
             true => None,
-            false => Some(Engine::start(&config(args, longest), workers)?),
+            false => {
+                let engine = Engine::start(&config(args, longest), workers);
+                let failed =
+                    |error| wanted::running(&error).map_or(anyhow!(error), |why| anyhow!(why));
+                Some(engine.map_err(failed)?)
+            }
         };
         let live = live_one.map(|(name, generated)| {
             let ifindex = ringway_host::interface_by_name(name)?.link.ifindex;

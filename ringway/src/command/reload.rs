@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use ringway_gateway::changes::{BackendChange, Changes, FlowChange, NewBackend, RingChange, What};
 use ringway_gateway::order;
 use ringway_gateway::overrides::Told;
-use ringway_gateway::status::{Problem, backend_text};
+use ringway_gateway::problem::Error;
+use ringway_gateway::status::backend_text;
 use ringway_gateway::words::counted;
 
 use crate::cli::{Output, ReloadArgs};
@@ -14,9 +15,24 @@ use crate::table::{self, Tone, paint};
 
 /// Asks the daemon, and shows what it says.
 pub fn main(args: &ReloadArgs) -> anyhow::Result<Exit> {
-    let changes = order::reload(&args.node.whom(), args.dry_run)?;
+    let whom = args.node.whom();
+    if args.strict {
+        let would = order::reload(&whom, true)?;
+        if !would.warnings.is_empty() {
+            show(&would, args.output.output)?;
+            return Err(refused(would.warnings.len()).into());
+        }
+    }
+    let changes = order::reload(&whom, args.dry_run)?;
     show(&changes, args.output.output)?;
     Ok(Exit::Done)
+}
+
+fn refused(warnings: usize) -> Error {
+    Error::failed(
+        format!("not reloaded: --strict, and the file comes with {}", counted(warnings, "warning")),
+        "mend what they say, or reload without --strict",
+    )
 }
 
 /// Prints what has changed, or would.
@@ -83,10 +99,10 @@ fn render(changes: &Changes, colour: bool) -> String {
     if !changes.dry_run {
         text += &idle(&changes.no_traffic_yet, colour);
     }
-    for Problem { error, remedy, .. } in &changes.warnings {
-        let _ = writeln!(text, "{}: {error}", paint("warning", Tone::Warn, colour));
-        if !remedy.is_empty() {
-            let _ = writeln!(text, "  to do: {remedy}");
+    for warning in &changes.warnings {
+        let _ = writeln!(text, "{}: {}", paint("warning", Tone::Warn, colour), warning.short());
+        if !warning.remedy.is_empty() {
+            let _ = writeln!(text, "  to do: {}", warning.remedy);
         }
     }
     for orphan in &changes.orphaned_overrides {
@@ -193,6 +209,7 @@ fn flows(flows: &FlowChange, ended: bool) -> String {
 mod tests {
     use super::*;
     use ringway_gateway::changes::ServiceChange;
+    use ringway_gateway::status::Problem;
 
     #[test]
     fn changes_in_words() {
@@ -200,6 +217,7 @@ mod tests {
             service: name.into(),
             change,
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            backends: 0,
         };
         let changes = Changes {
             node: "gw1".into(),

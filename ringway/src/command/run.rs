@@ -9,6 +9,6 @@ pub fn main(args: &RunArgs) -> anyhow::Result<Exit> {
     let config = ringway_config::load(&args.config.config)?;
     ringway_host::memory::trim();
     logging::start(config.log, args.log.as_deref())?;
-    ringway_gateway::daemon::run(config)?;
+    ringway_gateway::daemon::run(config, crate::version::commit())?;
     Ok(Exit::Done)
 }

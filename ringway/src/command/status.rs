@@ -1,5 +1,8 @@
 //! `ringway status`: a node as it stands.
 
+mod extent;
+mod problems;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -13,11 +16,13 @@ use ringway_gateway::status::{
 };
 use ringway_gateway::trouble::Trouble;
 use ringway_gateway::whom::Whom;
+use ringway_gateway::words::counted;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone, paint};
 use crate::units;
+use extent::{Extent, Shown};
 
 /// Asks the daemon, or reads the pins when there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
@@ -34,7 +39,11 @@ pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
     }
     match args.output.output {
         Output::Json => table::json(&status)?,
-        Output::Table => table::print(&render(&status, args.ledger, table::colour()))?,
+        Output::Table => {
+            let whole = args.all || args.service.is_some();
+            let extent = if whole { Extent::Whole } else { Extent::Short };
+            table::print(&render(&status, args.ledger, extent, table::colour()))?;
+        }
     }
     Ok(if status.healthy { Exit::Done } else { Exit::Unhealthy })
 }
@@ -63,49 +72,60 @@ fn ready(args: &StatusArgs, whom: &Whom<'_>) -> anyhow::Result<Exit> {
     Ok(if readiness.ready { Exit::Done } else { Exit::Unhealthy })
 }
 
-/// The whole status as text.
-fn render(status: &Status, ledger: bool, colour: bool) -> String {
+/// The status as text.
+fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String {
     let mut text = heading(status, colour);
-    for problem in &status.problems {
-        let mark = paint("problem", Tone::Bad, colour);
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "{mark}: {}\n  to do: {}", problem.error, problem.remedy);
-    }
-    // What this machine cannot tell is no news: it is said, but does not come before what is.
+    // What this machine cannot tell is no news: it is counted, below what is.
     let (unknown, known): (Vec<&Problem>, Vec<&Problem>) =
         status.findings.iter().partition(|f| f.kind == Trouble::CheckHostUnknown.name());
-    for finding in known {
-        let mark = paint("finding", Tone::Warn, colour);
-        let _ = writeln!(text, "{mark}: {}", finding.error);
-        if !finding.remedy.is_empty() {
-            let _ = writeln!(text, "  to do: {}", finding.remedy);
-        }
-    }
-    text += &section("interfaces", &interfaces(&status.interfaces), colour);
-    text += &section("services", &services(&status.services), colour);
-    text += &section("since it was loaded", &traffic(&status.services), colour);
+    let all: Vec<&Problem> = status.problems.iter().collect();
+    text += &problems::render("problem", Tone::Bad, &all, extent, colour);
+    text += &problems::render("finding", Tone::Warn, &known, extent, colour);
+    text += &part("interfaces", interfaces(&status.interfaces), extent, colour);
+    let shown = extent::services(status, extent);
+    text += &section("services", &services(status, &shown), colour);
+    text += &shown.rest().map_or_else(String::new, |rest| format!("  {rest}\n"));
+    text += &section("since it was loaded", &traffic(status, &shown), colour);
     if let Some(table) = &status.flow_table {
         text += &format!("\nflows now: {}\n", flows(table));
     }
     if let Some(tracked) = status.tracked.as_ref().filter(|tracked| tracked.in_use()) {
         text += &format!("dsr flows with a record now: {}\n", records(tracked));
     }
-    text += &section("packets", &counters(status), colour);
-    text += &section("lost after our verdict", &losses(&status.losses), colour);
-    text += &section("captures under way", &captures(&status.captures), colour);
+    text += &part("packets", counters(status), extent, colour);
+    text += &part("lost after our verdict", losses(&status.losses), extent, colour);
+    text += &part("captures under way", captures(&status.captures), extent, colour);
     if ledger {
         text += &section("ledger", &books(status), colour);
         let (sent, lost) = status.sent_and_lost();
         text +=
             &format!("\nof {sent} packets sent on, {lost} were dropped by the kernel afterwards\n");
     }
-    if !unknown.is_empty() {
-        text += "\ncould not be found out (`ringway check --host` has each with what to do)\n";
+    text + &unknowns(&unknown, extent, colour)
+}
+
+fn unknowns(unknown: &[&Problem], extent: Extent, colour: bool) -> String {
+    if unknown.is_empty() {
+        return String::new();
     }
-    for finding in unknown {
+    let count: usize = unknown.iter().map(|finding| finding.subjects.len().max(1)).sum();
+    let checks = counted(count, "host check");
+    let mut text =
+        format!("\n{checks} could not be completed; `ringway check --host` lists it all\n");
+    for finding in unknown.iter().filter(|_| extent == Extent::Whole) {
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "  {}", paint(&finding.error, Tone::Dim, colour));
     }
     text
+}
+
+/// A table of which a screen takes the first rows.
+fn part(title: &str, mut table: Table, extent: Extent, colour: bool) -> String {
+    let all = table.len();
+    let shown = extent.rows(all);
+    table.keep(shown);
+    let text = section(title, &table, colour);
+    if shown == all { text } else { format!("{text}  … and {} more (`--all`)\n", all - shown) }
 }
 
 fn captures(all: &[Capture]) -> Table {
@@ -161,8 +181,16 @@ fn health(status: &Status) -> (String, Tone) {
 }
 
 fn interfaces(interfaces: &[Interface]) -> Table {
-    let mut table =
-        Table::new(&["name", "attached", "mode", "packets", "per second", "why this mode"]);
+    let mut table = Table::new(&[
+        "name",
+        "attached",
+        "link",
+        "faces",
+        "mode",
+        "packets",
+        "per second",
+        "why this mode",
+    ]);
     for interface in interfaces {
         let attached = match interface.attached {
             true => Cell::new("yes").tone(Tone::Good),
@@ -171,6 +199,8 @@ fn interfaces(interfaces: &[Interface]) -> Table {
         table.row(vec![
             Cell::new(&interface.name),
             attached,
+            Cell::number(interface.link_id),
+            Cell::new(&interface.faces),
             Cell::new(&interface.mode),
             Cell::number(interface.ledger.seen_packets),
             Cell::number(units::rate(interface.rate_pps)),
@@ -180,7 +210,7 @@ fn interfaces(interfaces: &[Interface]) -> Table {
     table
 }
 
-fn services(services: &[Service]) -> Table {
+fn services(status: &Status, shown: &Shown<'_>) -> Table {
     let mut table = Table::new(&[
         "service",
         "backend",
@@ -194,23 +224,52 @@ fn services(services: &[Service]) -> Table {
         "bits/s",
         "remark",
     ]);
-    for service in services {
+    for (service, backends) in &shown.services {
         let tone = if service.serving() == 0 { Tone::Bad } else { Tone::Plain };
-        let last_known = service.backends.iter().any(|backend| backend.last_health.is_some());
-        let last = if last_known { "last known: " } else { "" };
         let mut row = vec![
             Cell::new(&service.name),
             Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
-            Cell::new(format!("{last}{}", serving(service))).tone(tone),
+            Cell::new(health_of(service)).tone(tone),
             Cell::number(""),
             Cell::number(units::count(service.current_flows)),
         ];
         row.extend(rates(service.rates.as_ref()));
         row.push(Cell::new(remark(service)).tone(Tone::Dim));
         table.row(row);
-        service.backends.iter().for_each(|backend| table.row(backend_row(backend)));
+        backends.iter().for_each(|backend| table.row(backend_row(backend)));
+    }
+    if shown.rest().is_some() {
+        let all = together(&status.services);
+        let mut row = vec![
+            Cell::new("all"),
+            Cell::new(counted(status.services.len(), "service")),
+            Cell::new(health_of(&all)),
+            Cell::number(""),
+            Cell::number(units::count(all.current_flows)),
+        ];
+        row.extend(rates(all.rates.as_ref()));
+        table.row(row);
     }
     table
+}
+
+fn health_of(service: &Service) -> String {
+    let last_known = service.backends.iter().any(|backend| backend.last_health.is_some());
+    format!("{}{}", if last_known { "last known: " } else { "" }, serving(service))
+}
+
+/// All services as one, as far as their figures are known.
+fn together(services: &[Service]) -> Service {
+    let mut all = Service::default();
+    for service in services {
+        all.backends.extend_from_slice(&service.backends);
+        let flows = all.current_flows.into_iter().chain(service.current_flows);
+        all.current_flows = flows.reduce(|sum, more| sum + more);
+        if let Some(rates) = &service.rates {
+            all.rates.get_or_insert_default().add(rates);
+        }
+    }
+    all
 }
 
 /// How many backends get traffic; those that an operator, or the file, keeps it from are no failures.
@@ -240,23 +299,28 @@ fn rates(rates: Option<&Rates>) -> [Cell; 5] {
 }
 
 /// What was counted since the packet path was loaded.
-fn traffic(services: &[Service]) -> Table {
+fn traffic(status: &Status, shown: &Shown<'_>) -> Table {
     let mut table =
         Table::new(&["service", "backend", "flows begun", "packets", "bytes", "replies", "bytes"]);
     let of: [fn(&Backend) -> u64; 5] =
         [|b| b.flows, |b| b.packets, |b| b.bytes, |b| b.reply_packets, |b| b.reply_bytes];
-    for service in services {
-        let sums = of.map(|of| Cell::number(service.backends.iter().map(of).sum::<u64>()));
-        let mut row = vec![
-            Cell::new(&service.name),
-            Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
-        ];
-        row.extend(sums);
+    let mut sums = |name: &str, what: String, backends: &mut dyn Iterator<Item = &Backend>| {
+        let backends: Vec<&Backend> = backends.collect();
+        let sum = |of: fn(&Backend) -> u64| backends.iter().map(|backend| of(backend)).sum::<u64>();
+        let mut row = vec![Cell::new(name), Cell::new(what)];
+        row.extend(of.map(|of| Cell::number(sum(of))));
         table.row(row);
-        for backend in &service.backends {
-            let mut row = vec![Cell::new(""), Cell::new(format!("  {}", backend.shown()))];
-            row.extend(of.map(|of| Cell::number(of(backend))));
-            table.row(row);
+    };
+    if shown.rest().is_some() {
+        let all = status.services.iter().flat_map(|service| &service.backends);
+        sums("all", counted(status.services.len(), "service"), &mut { all });
+        return table;
+    }
+    for (service, backends) in &shown.services {
+        let what = format!("{} {}", service.endpoint(), service.protocol);
+        sums(&service.name, what, &mut service.backends.iter());
+        for backend in backends {
+            sums("", format!("  {}", backend.shown()), &mut std::iter::once(*backend));
         }
     }
     table

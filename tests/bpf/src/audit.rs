@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, rw_flow, rw_flow_bucket, rw_index_bucket, rw_track_bucket,
+    RW_BUCKET_FLOWS, RW_KEPT, rw_flow, rw_flow_bucket, rw_index_bucket, rw_track, rw_track_bucket,
 };
-use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, addr_from_words};
+use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, TrackedFlow, addr_from_words};
 
 use crate::World;
 use crate::run::Program;
+use crate::whole::info_of;
 
 /// A flow record that is in use, dead or alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ fn record(place: u32, key: FlowKey, flow: &rw_flow) -> Record {
         iface: flow.iface,
         service: flow.service,
         seen: flow.seen,
-        kept: flow.kept == 1,
+        kept: u32::from(flow.kept) & RW_KEPT != 0,
     }
 }
 
@@ -109,6 +109,16 @@ pub fn age_tracked(world: &World, seconds: u64) {
     }
 }
 
+/// Every record of a tracked flow: its bucket, whose it is, and what it says.
+pub fn tracked(world: &World) -> Vec<(u32, u64, TrackedFlow)> {
+    let of = |(bucket, value): (u32, rw_track_bucket)| {
+        let unpacked =
+            move |track: &rw_track| Some((bucket, track.who, TrackedFlow::unpack(track)?));
+        value.tracks.iter().filter_map(unpacked).collect::<Vec<_>>()
+    };
+    elements(world.map("tracked")).into_iter().flat_map(of).collect()
+}
+
 /// Ends the probation of every record.
 pub fn keep_all(world: &World) {
     let map = world.map("flows");
@@ -139,13 +149,9 @@ fn elements<V: FromBytes>(map: BorrowedFd<'_>) -> Vec<(u32, V)> {
     all
 }
 
-fn handle(map: BorrowedFd<'_>) -> MapHandle {
-    let mut info = sys::bpf_map_info::default();
-    let mut len = size_of::<sys::bpf_map_info>() as u32;
-    // SAFETY: `info` is as long as `len` says.
-    let ret = unsafe { sys::bpf_map_get_info_by_fd(map.as_raw_fd(), &mut info, &mut len) };
-    assert_eq!(ret, 0, "reading a map's info");
-    MapHandle::from_map_id(info.id).unwrap()
+/// For what else there is to do with a map.
+pub fn handle(map: BorrowedFd<'_>) -> MapHandle {
+    MapHandle::from_map_id(info_of(map).id).unwrap()
 }
 
 /// Reads one element of an array.
@@ -201,7 +207,13 @@ pub fn audit(world: &World) -> Audit {
     for record in records(world) {
         let state = record.key.state;
         assert_ne!(state, FlowState::Claimed, "claimed for ever: {record:?}");
-        let alive = now.wrapping_sub(record.seen) as i32 <= timeout[state as usize] as i32;
+        let timeout = match state {
+            FlowState::Reset => timeout[FlowState::Closed as usize],
+            FlowState::Resting => 0,
+            state => timeout[state as usize],
+        };
+        let alive =
+            state != FlowState::Resting && now.wrapping_sub(record.seen) as i32 <= timeout as i32;
         let Some(backend) = world
             .tables
             .backends

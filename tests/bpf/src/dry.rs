@@ -1,21 +1,21 @@
 //! `ringway explain` beside the packet path: before each frame that a table feeds, the dry instance
 //! is asked upon the same maps. It must foretell verdict, reason and frame, and change nothing.
 
-use std::os::fd::BorrowedFd;
-
 use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Explained, Explainer};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
+use crate::clock::now;
+use crate::mapped::Mapping;
 use crate::watch::Seen;
-use crate::whole::{dump, info_of};
+use crate::whole::dump;
 use crate::{Summary, World};
 
 /// Read where they lie, before and after a world's first thousand frames and some of the others: what a
 /// packet's flow changes.
 const MAPPED: [&str; 3] = ["flows", "flow_index", "tracked"];
 /// Read for a world's first frames and some of the others: this takes milliseconds.
-const READ: [&str; 13] = [
+const READ: [&str; 16] = [
     "settings",
     "services",
     "service_info",
@@ -27,6 +27,9 @@ const READ: [&str; 13] = [
     "untracked",
     "tracking",
     "traffic",
+    "port_hands",
+    "kept_flows",
+    "vain_searches",
     "ledger",
     "scratch",
 ];
@@ -48,7 +51,7 @@ pub(crate) struct Foretold {
     explained: Explained,
     /// Where this thread may run: until then it stays where it is, as ports are each CPU's own.
     affinity: CpuSet,
-    second: i64,
+    second: u32,
 }
 
 impl Dry {
@@ -91,7 +94,8 @@ impl Foretold {
         }
         let same = (*verdict, *reason) == live.pair();
         // What time decides: it went on between the two runs.
-        let rested = *reason == Reason::IcmpLimited && live.verdict == Verdict::Tx;
+        let limited = matches!(reason, Reason::IcmpLimited | Reason::ResetLimited);
+        let rested = limited && live.verdict == Verdict::Tx;
         if !same && (rested || now() != self.second) {
             return;
         }
@@ -125,45 +129,5 @@ impl Foretold {
             let seen_backend = seen.backend.map(|backend| backend.index);
             assert_eq!(seen_backend, *backend, "{:?} {seen:?}", self.explained);
         }
-    }
-}
-
-/// As the programs read it.
-fn now() -> i64 {
-    rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse).tv_sec
-}
-
-/// An array's memory.
-#[derive(Debug)]
-struct Mapping {
-    at: *const u8,
-    len: usize,
-}
-
-// SAFETY: memory of the kernel's that stays where it is; whoever reads it sees some state of it.
-unsafe impl Send for Mapping {}
-
-impl Mapping {
-    fn new(map: BorrowedFd<'_>) -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap};
-        let info = info_of(map);
-        let len = info.max_entries as usize * (info.value_size as usize).next_multiple_of(8);
-        // SAFETY: a new mapping, at a place of the kernel's choice.
-        let at = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, map, 0).unwrap()
-        };
-        Self { at: at.cast(), len }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: mapped for as long as this lives; no frame is under way while a test compares.
-        unsafe { std::slice::from_raw_parts(self.at, self.len) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: mapped by new(), and nobody borrows it any more.
-        let _ = unsafe { rustix::mm::munmap(self.at.cast_mut().cast(), self.len) };
     }
 }

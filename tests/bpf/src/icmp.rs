@@ -79,13 +79,11 @@ pub fn quote(frame: &Frame, len: usize) -> Vec<u8> {
 }
 
 /// The error that Ringway itself sends about a frame it got: from `src`, as much of it quoted as
-/// is usual, rounded down to whole words.
+/// the RFCs allow.
 pub fn complaint(about: &Frame, src: IpAddr, says: Says) -> Frame {
     let family = about.family();
     let most = if family == Family::V4 { 576 - 28 } else { 1280 - 48 };
-    let quoted = quote(about, most);
-    let quoted = &quoted[..quoted.len() & !3];
-    frame(src, about.src.ip(), error(family, says, quoted)).with(|f| {
+    frame(src, about.src.ip(), error(family, says, &quote(about, most))).with(|f| {
         f.dst_mac = about.src_mac;
         f.src_mac = about.dst_mac;
         (f.ttl, f.tos, f.id) = (64, 0xc0, 0);

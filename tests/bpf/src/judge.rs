@@ -79,6 +79,7 @@ fn is_answer(reason: Reason) -> bool {
         Reason::ResetNoBackend
             | Reason::ResetBackendDown
             | Reason::ResetNoFlow
+            | Reason::ResetStray
             | Reason::NdReply
             | Reason::SentTooBig
             | Reason::SentTimeExceeded

@@ -16,7 +16,7 @@ use crate::dry::Dry;
 use crate::whole::clear;
 
 /// What packets write, and tables do not.
-const WRITTEN: [&str; 10] = [
+const WRITTEN: [&str; 13] = [
     "flows",
     "flow_index",
     "tracked",
@@ -25,11 +25,14 @@ const WRITTEN: [&str; 10] = [
     "tracking",
     "fragments",
     "traffic",
+    "port_hands",
+    "kept_flows",
+    "vain_searches",
     "ledger",
     "scratch",
 ];
-/// Of the balancer's ICMP program alone: what it may still send.
-const BUDGET: &str = "icmp_budget";
+/// Of the balancer's programs alone: what they may still send, and who else sent.
+const OWN: [&str; 2] = ["answer_budget", "other_senders"];
 
 static SPARE: Mutex<Vec<(Gateway, Option<Dry>)>> = Mutex::new(Vec::new());
 
@@ -90,13 +93,15 @@ fn empty(gateway: &Gateway) {
     for name in WRITTEN {
         clear(gateway.map(name).unwrap());
     }
-    clear(budget(gateway.map("slots").unwrap()).as_fd());
+    for map in own(gateway.map("slots").unwrap()) {
+        clear(map.as_fd());
+    }
 }
 
-fn budget(slots: BorrowedFd<'_>) -> MapHandle {
-    let id = u32::read_from_bytes(&audit::read(slots, Slot::Icmp as u32)).unwrap();
+fn own(slots: BorrowedFd<'_>) -> impl Iterator<Item = MapHandle> {
+    let id = u32::read_from_bytes(&audit::read(slots, Slot::Balance as u32)).unwrap();
     let options = ProgInfoQueryOptions::default().include_map_ids(true);
     let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == id).unwrap();
-    let mut maps = program.map_ids.into_iter().map(|id| MapHandle::from_map_id(id).unwrap());
-    maps.find(|map| map.name() == BUDGET).unwrap()
+    let maps = program.map_ids.into_iter().map(|id| MapHandle::from_map_id(id).unwrap());
+    maps.filter(|map| OWN.iter().any(|name| map.name() == *name))
 }

@@ -9,12 +9,14 @@
 pub mod audit;
 pub mod capture;
 pub mod cast;
+pub mod clock;
 mod dry;
 pub mod frame;
 pub mod icmp;
 pub mod inspect;
 pub mod judge;
 mod lent;
+pub mod mapped;
 pub mod model;
 pub mod mutate;
 pub mod run;

@@ -97,6 +97,7 @@ fn add_service(
             protocol,
             weight: 1,
             up: true,
+            kept: false,
             next_hop: iface.map(|iface| NextHop { iface, mac: backend_mac(*n), mtu }),
             nat: (u32::from(family == Family::V6), 1),
             tunnel: None,

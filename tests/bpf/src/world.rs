@@ -5,14 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
-use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
+use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
 use ringway_kernel::capture::Session;
 use ringway_kernel::{Detached, Gateway, Interface, Options};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
 use crate::capture;
-use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family};
+use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, Mac};
 use crate::dry::{Dry, Foretold};
 use crate::frame::{Frame, TCP, flags};
 use crate::lent::Lent;
@@ -62,10 +62,13 @@ pub struct Flow {
     pub source: SocketAddr,
 }
 
+/// The number of a backend's SYN.
+const BACKEND_ISN: u32 = 0x2000_0000;
+
 impl Flow {
     /// The client's next segment or datagram.
     pub fn next(&self, tcp_flags: u8) -> Frame {
-        let ack = if tcp_flags & flags::ACK != 0 { 0x2000_0001 } else { 0 };
+        let ack = if tcp_flags & flags::ACK != 0 { BACKEND_ISN + 1 } else { 0 };
         let seq = self.request.seq + 1;
         Frame { flags: tcp_flags, ack, seq, ..self.request.clone() }
     }
@@ -78,6 +81,8 @@ impl Flow {
             f.src_mac = hop.mac;
             f.dst_mac = mac_of(hop.iface);
             f.flags = tcp_flags;
+            f.ack = if tcp_flags & flags::ACK != 0 { self.request.seq + 1 } else { 0 };
+            f.seq = if tcp_flags & flags::SYN != 0 { BACKEND_ISN } else { BACKEND_ISN + 1 };
             f.payload = b"answer".to_vec();
         })
     }
@@ -106,6 +111,25 @@ impl Flow {
             ttl: answer.ttl - 1,
             ..answer.clone()
         }
+    }
+}
+
+/// The loopback device of a network namespace of our own, as a device of any kind: nothing is ever
+/// sent.
+fn interface(slot: u32, mac: Mac) -> Interface {
+    Interface {
+        slot,
+        name: "lo".to_owned(),
+        ifindex: 1,
+        mac,
+        alt_mac: None,
+        mtu: 9000,
+        redirect: false,
+        layer3: false,
+        local: false,
+        raw: false,
+        vlan: None,
+        faces: Faces::Both,
     }
 }
 
@@ -197,14 +221,8 @@ impl World {
     fn build(flows: u32, node: Option<Node>, change: impl FnOnce(&mut Tables)) -> Self {
         private_network();
         let mut gateway = lent(flows, node.as_ref());
-        for (slot, mac, alt_mac, mtu) in
-            [(FRONT, FRONT_MAC, Some(FRONT_ALT_MAC), 9000), (BACK, BACK_MAC, None, 9000)]
-        {
-            // The loopback device of a network namespace of our own: nothing is ever sent.
-            let (name, ifindex) = ("lo".to_owned(), 1);
-            let (redirect, layer3, vlan) = (false, false, None);
-            let iface =
-                Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
+        let front = Interface { alt_mac: Some(FRONT_ALT_MAC), ..interface(FRONT, FRONT_MAC) };
+        for iface in [front, interface(BACK, BACK_MAC)] {
             gateway.set_iface(&iface).unwrap();
         }
         let roots = [FRONT, BACK].map(|slot| Program::new(gateway.root_program(slot).unwrap()));
@@ -485,10 +503,12 @@ impl World {
     pub fn add_vlan(&mut self, slot: u32, device: u32, tags: &[(u16, u16)]) {
         self.gateway.spoil();
         let vlan = Some(ringway_kernel::Vlan { device, tags: tags.to_vec() });
-        let (mac, alt_mac) = (mac_of(device), None);
-        let (name, redirect, layer3) = (format!("vlan{slot}"), false, false);
-        let (ifindex, mtu) = (1, 1500);
-        let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
+        let iface = Interface {
+            name: format!("vlan{slot}"),
+            mtu: 1500,
+            vlan,
+            ..interface(slot, mac_of(device))
+        };
         self.gateway.set_iface(&iface).unwrap();
     }
 
@@ -496,9 +516,7 @@ impl World {
     /// them are. What it is fed from now on begins with the IP header.
     pub fn make_layer3(&mut self, slot: u32) {
         self.gateway.spoil();
-        let (name, ifindex, mac, mtu) = ("lo".to_owned(), 1, [0; 6], 9000);
-        let (alt_mac, redirect, layer3, vlan) = (None, false, true, None);
-        let iface = Interface { slot, name, ifindex, mac, alt_mac, mtu, redirect, layer3, vlan };
+        let iface = Interface { layer3: true, ..interface(slot, [0; 6]) };
         self.gateway.set_iface(&iface).unwrap();
         self.gateway.set_generic(slot, true).unwrap();
         let root = self.gateway.root_program(slot).unwrap();

@@ -1,16 +1,17 @@
-//! A link without Ethernet: a TUN device at either end, and two threads that carry the packets, as a
-//! WireGuard tunnel would.
+//! A link of two TUN or TAP devices, and two threads that carry the packets: bare ones as a WireGuard tunnel
+//! would, or frames as cards do.
 
 use std::fs::File;
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use ringway_testnet::Namespace;
 
-use crate::tunnel::{drain, open};
+use crate::tunnel::{drain, open, open_with};
 
 /// What becomes of a packet on its way.
 type Through = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
@@ -40,8 +41,43 @@ impl Cable {
         ends: [(&Namespace, &[&str]); 2],
         arrive: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
     ) -> Result<Cable> {
+        Cable::build(name, ends, || open(name), [Box::new(arrive), Box::new(<[u8]>::to_vec)])
+    }
+
+    /// A link with Ethernet. `finishes`: its devices are cards that finish checksums for whoever sends;
+    /// else they send what they are given.
+    ///
+    /// # Errors
+    /// No /dev/net/tun, or `ip` fails.
+    pub fn ethernet(name: &str, ends: [(&Namespace, &[&str]); 2], finishes: bool) -> Result<Cable> {
+        if !finishes {
+            let open = || open_with(name, libc::IFF_TAP);
+            return Cable::build(
+                name,
+                ends,
+                open,
+                [(); 2].map(|()| -> Through { Box::new(<[u8]>::to_vec) }),
+            );
+        }
+        let open = || {
+            let tap = open_with(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
+            // SAFETY: an open descriptor, and a number.
+            let set =
+                unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) };
+            ensure!(set == 0, "TUNSETOFFLOAD: {}", std::io::Error::last_os_error());
+            Ok(tap)
+        };
+        Cable::build(name, ends, open, [(); 2].map(|()| -> Through { Box::new(finish) }))
+    }
+
+    fn build(
+        name: &str,
+        ends: [(&Namespace, &[&str]); 2],
+        open: impl Fn() -> Result<File> + Sync,
+        [there, back]: [Through; 2],
+    ) -> Result<Cable> {
         let make = |(namespace, addresses): (&Namespace, &[&str])| -> Result<File> {
-            let tun = namespace.run(|| open(name))??;
+            let tun = namespace.run(&open)??;
             let mut lines = format!("link set {name} up\n");
             for address in addresses {
                 lines += &format!("addr add {address} dev {name}\n");
@@ -57,10 +93,29 @@ impl Cable {
             let work = move || drain(from, &stop, |packet| drop(to.write(&through(packet))));
             Ok::<_, std::io::Error>(std::thread::spawn(work))
         };
-        let there = carry(&near, &far, Box::new(arrive))?;
-        let back = carry(&far, &near, Box::new(<[u8]>::to_vec))?;
+        let (there, back) = (carry(&near, &far, there)?, carry(&far, &near, back)?);
         Ok(Cable { stop, threads: vec![there, back] })
     }
+}
+
+/// What a card does with a frame behind a virtio header (virtio 1.2, section 5.1.6.2): the rest of the checksum,
+/// where the driver left that to it.
+fn finish(sent: &[u8]) -> Vec<u8> {
+    const HEADER: usize = 10;
+    const NEEDS_CSUM: u8 = 1;
+    let mut frame = sent.to_vec();
+    let word = |at: usize| usize::from(u16::from_ne_bytes([sent[at], sent[at + 1]]));
+    if sent.len() > HEADER && sent[0] & NEEDS_CSUM != 0 {
+        let (start, field) = (HEADER + word(6), HEADER + word(6) + word(8));
+        let pairs = sent[start..].chunks(2);
+        let sum: u64 =
+            pairs.map(|p| u64::from(p[0]) << 8 | p.get(1).map_or(0, |b| u64::from(*b))).sum();
+        let folded = (sum & 0xffff) + (sum >> 16);
+        let check = !(((folded & 0xffff) + (folded >> 16)) as u16);
+        frame[field..field + 2].copy_from_slice(&check.to_be_bytes());
+    }
+    frame[..HEADER.min(sent.len())].fill(0);
+    frame
 }
 
 impl Drop for Cable {

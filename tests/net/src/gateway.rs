@@ -12,7 +12,7 @@ use ringway_testnet::{Child, Namespace, Signal, wait_for};
 use serde_json::Value;
 
 use crate::binary::{self, Ran};
-use crate::{SOON, ringway};
+use crate::{SOON, STARTED, ringway};
 
 const PINS: &str = "/sys/fs/bpf/ringway";
 
@@ -101,6 +101,25 @@ impl Gateway {
         &mut self.child
     }
 
+    /// Threads of the daemon but its first: numbers and names.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn threads(&self) -> Result<Vec<(u32, String)>> {
+        let first = self.child.pid();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(format!("/proc/{first}/task"))? {
+            let path = entry?.path();
+            let number = path.file_name().unwrap_or_default().to_string_lossy().parse()?;
+            // One that has just ended has no name.
+            let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
+            if number != first {
+                found.push((number, name.trim().to_owned()));
+            }
+        }
+        Ok(found)
+    }
+
     /// What the daemon has logged.
     pub fn log(&self) -> String {
         self.child.log()
@@ -111,7 +130,7 @@ impl Gateway {
     /// # Errors
     /// It does not.
     pub fn wait_serving(&mut self) -> Result<()> {
-        Ok(self.child.wait_for_log("serving: ", SOON)?)
+        Ok(self.child.wait_for_log("serving: ", STARTED)?)
     }
 
     /// Waits until the daemon finds nothing wrong; fails at once when it ends.
@@ -142,16 +161,7 @@ impl Gateway {
     /// # Errors
     /// It says something else than a status.
     pub fn status(&self) -> Result<Value> {
-        let ask = || self.ringway(&["status", "--ledger", "-o", "json"])?.json();
-        let mut status: Value = ask()?;
-        // On a machine with no time to spare the daemon's answer may come too late.
-        for _ in 0..2 {
-            if status["from_pins"] != true || status["daemon"]["running"] != true {
-                break;
-            }
-            status = ask()?;
-        }
-        Ok(status)
+        self.ringway(&["status", "--ledger", "-o", "json"])?.json()
     }
 
     /// `ringway ARGUMENTS -c CONFIGURATION` in the gateway's namespace, of the gateway's version.
@@ -170,7 +180,7 @@ impl Gateway {
     /// The socket breaks.
     pub fn api(&self, request: &[u8]) -> Result<String> {
         let mut stream = UnixStream::connect(self.namespace.directory().join("api.sock"))?;
-        stream.set_read_timeout(Some(SOON))?;
+        stream.set_read_timeout(Some(STARTED))?;
         stream.write_all(request)?;
         let mut answer = Vec::new();
         match stream.read_to_end(&mut answer) {

@@ -31,6 +31,9 @@ impl Player {
     }
 }
 
+/// So many notes that the traffic between them is steady.
+const STEADILY: u32 = (STEADY.as_millis() / PERIOD.as_millis()) as u32 + 2;
+
 fn kinds(problems: &[Problem]) -> Vec<&str> {
     problems.iter().map(|problem| problem.kind.as_str()).collect()
 }
@@ -38,7 +41,7 @@ fn kinds(problems: &[Problem]) -> Vec<&str> {
 #[test]
 fn packets_that_stop_are_missed_until_they_come_again() {
     let mut player = Player::new();
-    assert!(player.packets(62, 500).is_empty());
+    assert!(player.packets(STEADILY, 500).is_empty());
     assert!(player.packets(2, 0).is_empty(), "a second without may be chance");
     assert_eq!(kinds(&player.packets(1, 0)), ["traffic-stopped"]);
     assert_eq!(player.packets(30, 0).len(), 1);
@@ -49,7 +52,7 @@ fn packets_that_stop_are_missed_until_they_come_again() {
 
 #[test]
 fn nobody_misses_packets_that_came_now_and_then() {
-    for (times, each) in [(62, 49), (58, 500), (200, 1)] {
+    for (times, each) in [(STEADILY, 49), (STEADILY - 4, 500), (2 * STEADILY, 1)] {
         let mut player = Player::new();
         player.packets(times, each);
         assert!(player.packets(20, 0).is_empty(), "{times} {each}");
@@ -62,23 +65,33 @@ fn nobody_misses_packets_that_came_now_and_then() {
 #[test]
 fn one_missed_look_does_not_make_traffic_unsteady() {
     let mut player = Player::new();
-    player.packets(31, 500);
+    player.packets(STEADILY / 2, 500);
     player.packets(1, 0);
-    player.packets(31, 500);
+    player.packets(STEADILY / 2, 500);
     assert_eq!(player.packets(3, 0).len(), 1);
 }
 
 #[test]
 fn a_packet_now_and_then_hides_no_stop() {
     let mut player = Player::new();
-    player.packets(62, 80);
+    player.packets(STEADILY, 80);
     assert_eq!(kinds(&player.packets(3, 1)), ["traffic-stopped"]);
+}
+
+/// As a new user had it told of after each of his load tests.
+#[test]
+fn a_burst_that_ends_is_no_finding() {
+    let mut player = Player::new();
+    for minutes in [1, 1, 5, 9] {
+        assert!(player.packets(minutes * 120, 5000).is_empty());
+        assert!(player.packets(120, 0).is_empty(), "{minutes} minutes");
+    }
 }
 
 #[test]
 fn silence_becomes_usual() {
     let mut player = Player::new();
-    player.packets(62, 500);
+    player.packets(STEADILY, 500);
     assert_eq!(player.packets(1000, 0).len(), 1);
     assert!(player.packets(300, 0).is_empty());
 }
@@ -141,7 +154,7 @@ fn a_full_table_names_the_key_to_raise() {
 #[test]
 fn counters_that_begin_anew_are_no_jump() {
     let mut player = Player::new();
-    player.packets(62, 500);
+    player.packets(STEADILY, 500);
     player.counts = Counts::default();
     assert!(player.packets(1, 0).is_empty());
     assert!(player.packets(20, 0).is_empty());

@@ -13,7 +13,7 @@ use crate::problem::Error;
 /// How long the daemon may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The same for a reload of many services: new backends are checked first.
-const ORDER_PATIENCE: Duration = Duration::from_secs(120);
+pub(super) const ORDER_PATIENCE: Duration = Duration::from_secs(120);
 /// Longest answer that is read.
 const ANSWER_LIMIT: u64 = 64 * 1024 * 1024;
 
@@ -157,7 +157,8 @@ fn refused(socket: &Path, head: &[u8], body: &[u8]) -> Failure {
     if head.starts_with(b"HTTP/1.1 422 ") {
         return Failure::Failed(Error::configuration(problem.error, problem.remedy));
     }
-    failed(socket, &problem.error, &problem.remedy)
+    // The daemon's own words: its socket has done its part.
+    Failure::Failed(Error::failed(problem.error, problem.remedy))
 }
 
 fn failed(socket: &Path, what: &str, remedy: &str) -> Failure {

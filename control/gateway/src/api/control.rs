@@ -6,14 +6,11 @@ use std::path::PathBuf;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::connect_info::{ConnectInfo, Connected};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use axum::serve::IncomingStream;
-use axum::{Json, Router, routing};
+use axum::{Extension, Json, Router, routing};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 
 use super::refusal;
@@ -65,12 +62,6 @@ impl fmt::Display for Asker {
     }
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Asker {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Asker {
-        Asker { user: stream.io().peer_cred().ok().map(|peer| peer.uid()) }
-    }
-}
-
 /// Commands wait in it.
 pub type Control = mpsc::Sender<Command>;
 
@@ -117,7 +108,7 @@ async fn reload(State(control): State<Control>, body: Bytes) -> Response {
 
 async fn backend(
     State(control): State<Control>,
-    ConnectInfo(by): ConnectInfo<Asker>,
+    Extension(by): Extension<Asker>,
     body: Bytes,
 ) -> Response {
     match read::<Change>(&body, None) {
@@ -128,7 +119,7 @@ async fn backend(
 
 async fn clear(
     State(control): State<Control>,
-    ConnectInfo(by): ConnectInfo<Asker>,
+    Extension(by): Extension<Asker>,
     body: Bytes,
 ) -> Response {
     match read(&body, Some(Clear::default())) {

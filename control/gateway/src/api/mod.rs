@@ -27,5 +27,3 @@ mod tests;
 pub const BODY_LIMIT: usize = 64 * 1024;
 /// How long a request's body may take.
 pub const BODY_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests answered at once; more get status 503.
-pub const CONCURRENCY: usize = 64;

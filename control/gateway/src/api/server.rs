@@ -4,28 +4,32 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody, to_bytes};
 use axum::extract::{Path as UrlPath, Request, State};
 use axum::http::{Method, StatusCode, Uri};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::net::UnixListener;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::control::{self, Asker, Control};
+use super::client::ORDER_PATIENCE;
+use super::control::{self, Control};
 use super::refusal::refuse;
-use super::{BODY_LIMIT, BODY_PATIENCE, CONCURRENCY};
+use super::{BODY_LIMIT, BODY_PATIENCE};
 use crate::board::Board;
 use crate::problem::Error;
+use crate::serve;
 use crate::status::Status;
 
 /// Group that may use the socket, when it exists.
 const GROUP: &str = "ringway";
+/// A connection lasts no longer: nobody waits longer for an order.
+const PATIENCE: Duration = ORDER_PATIENCE;
 
 /// Takes the socket: removes a leftover of a daemon that is gone, sets mode 0660 and group.
 ///
@@ -83,16 +87,11 @@ fn group_id(name: &str) -> Option<u32> {
 }
 
 /// Answers until cancelled.
-///
-/// # Errors
-/// When the socket breaks.
-pub async fn serve(listener: UnixListener, board: Arc<Board>, control: Control) -> io::Result<()> {
-    let router = router(board, control).into_make_service_with_connect_info::<Asker>();
-    axum::serve(listener, router).await
+pub async fn serve(listener: UnixListener, board: Arc<Board>, control: Control) {
+    serve::serve(listener, router(board, control), PATIENCE).await;
 }
 
 fn router(board: Arc<Board>, control: Control) -> Router {
-    let gate = Arc::new(Semaphore::new(CONCURRENCY));
     Router::new()
         .route("/v1/status", get(status))
         .route("/v1/ledger", get(ledger))
@@ -103,19 +102,12 @@ fn router(board: Arc<Board>, control: Control) -> Router {
         .merge(control::router(control))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
-        .layer(from_fn_with_state(gate, bounds))
+        .layer(from_fn(bounds))
         .with_state(board)
 }
 
-/// Bounds requests in flight and the size of their bodies, before anything looks at them.
-async fn bounds(State(gate): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
-    let Ok(_permit) = gate.try_acquire() else {
-        return refuse(
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("{CONCURRENCY} requests are being answered already"),
-            "ask again in a second",
-        );
-    };
+/// Bounds bodies, before anything looks at them.
+async fn bounds(request: Request, next: Next) -> Response {
     let too_long = || {
         refuse(
             StatusCode::PAYLOAD_TOO_LARGE,

@@ -248,6 +248,7 @@ mod tests {
             generation: 1,
             address: address.parse().expect("an address"),
             up: true,
+            kept: false,
             next_hop: None,
             traffic: rw_traffic::default(),
         };

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use ringway_kernel::{Attached, Interface, Standing};
+use ringway_kernel::{Interface, Standing};
 use tokio::time::Instant;
 
-use super::path::{self, Order};
-use super::{Daemon, announce, start};
+use super::path::{self, Attachments, Order};
+use super::{Daemon, announce, observed, start};
 use crate::next_hop;
 use crate::problem::Error;
 use crate::status::Problem;
@@ -17,18 +17,26 @@ use crate::trouble::Trouble;
 const LATELY: Duration = Duration::from_secs(600);
 
 impl Daemon {
-    /// Writes the tables, then lets packets in.
-    pub(super) async fn attach(&mut self) -> Result<(), Error> {
-        self.due = None;
-        let attached = self.path.attach(self.interfaces.clone(), self.roster.observed()).await?;
-        // Beats from before must not be held against what is attached now.
-        while let Ok(report) = self.from_path.try_recv() {
-            self.report(report);
-        }
-        let provisional =
-            |(_, attached): &(&Interface, &ringway_kernel::Attached)| attached.provisional;
-        let names = self.interfaces.iter().zip(&attached).filter(provisional);
-        let names: Vec<String> = names.map(|(interface, _)| interface.name.clone()).collect();
+    /// Has the tables written, then packets let in; the loop waits for nobody.
+    pub(super) fn attach(&mut self) {
+        self.attaching = true;
+        let observed = observed(&self.roster, &self.own_addresses);
+        self.in_tables = self.roster.clone();
+        self.path.order(Order::Attach(self.interfaces.clone(), observed));
+        self.post();
+    }
+
+    /// Packets come in, or why not: then there is no use in going on.
+    pub(super) fn attached(
+        &mut self,
+        interfaces: &[Interface],
+        outcome: Result<Attachments, Error>,
+    ) -> Result<(), Error> {
+        self.attaching = false;
+        let attachments = outcome?;
+        let all = interfaces.iter().zip(&attachments.each);
+        let provisional = all.filter(|(_, attached)| attached.provisional);
+        let names: Vec<String> = provisional.map(|(one, _)| one.name.clone()).collect();
         if !names.is_empty() {
             let shown = names.join(", ");
             let within = self.board.guard.begin(names).as_secs();
@@ -37,26 +45,26 @@ impl Daemon {
                  reached, and run `ringway confirm`; otherwise it is detached again"
             );
         }
-        let interfaces = self.interfaces.clone();
-        self.describe(&interfaces, &attached);
+        self.describe(interfaces, &attachments);
         self.attached = true;
+        // What has changed meanwhile.
+        self.apply_soon();
         self.roster.start();
         // What comes from now on is compared with this.
         self.looks.at_traffic();
         self.looks.at_machine();
         announce::start(&self.config, &self.interfaces);
-        self.post();
         Ok(())
     }
 
     /// Takes note of how these are attached, and says so where that is new.
-    fn describe(&mut self, interfaces: &[Interface], attached: &[Attached]) {
-        let stacked = next_hop::stacked(interfaces);
-        let refused = attached.iter().position(|attached| attached.refused.is_some());
+    fn describe(&mut self, interfaces: &[Interface], attachments: &Attachments) {
+        let Attachments { each, stacked } = attachments;
+        let refused = each.iter().position(|attached| attached.refused.is_some());
         let refused = refused
             .map(|place| format!("{}, which refuses it", interfaces[place].name))
-            .or_else(|| next_hop::obstacle(interfaces, &stacked));
-        for (interface, attached) in interfaces.iter().zip(attached) {
+            .or_else(|| next_hop::obstacle(interfaces, stacked));
+        for (interface, attached) in interfaces.iter().zip(each) {
             let known = self.modes.get(&interface.slot);
             if attached.taken_over && known.is_some_and(|(mode, _)| *mode == attached.mode) {
                 continue;
@@ -86,7 +94,7 @@ impl Daemon {
             let Some(interface) = self.interfaces.iter().find(|i| i.slot == slot) else { continue };
             let name = &interface.name;
             match &standing {
-                Standing::Attached(_) => match before {
+                Standing::Attached { .. } => match before {
                     None => {}
                     Some(_) => tracing::info!(interface = name, "our program is on it again"),
                 },
@@ -114,7 +122,8 @@ impl Daemon {
         }
         // The others' modes count, too.
         let whole = |interface: &&Interface| {
-            matches!(self.standing(interface), Some(Standing::Attached(_))) || lacking(interface)
+            matches!(self.standing(interface), Some(Standing::Attached { .. }))
+                || lacking(interface)
         };
         let whole = self.interfaces.iter().filter(whole).cloned().collect();
         self.mending = true;
@@ -122,23 +131,19 @@ impl Daemon {
     }
 
     /// Our program is where it was missing, or why not.
-    pub(super) fn mended(
-        &mut self,
-        interfaces: &[Interface],
-        outcome: Result<Vec<Attached>, Error>,
-    ) {
+    pub(super) fn mended(&mut self, interfaces: &[Interface], outcome: Result<Attachments, Error>) {
         self.mending = false;
         match outcome {
-            Ok(attached) => {
+            Ok(attachments) => {
                 self.mend_error = None;
-                for (interface, attached) in interfaces.iter().zip(&attached) {
+                for (interface, attached) in interfaces.iter().zip(&attachments.each) {
                     if interface.vlan.is_none() && !attached.taken_over {
                         let again = self.again.entry(interface.slot);
                         let times = again.or_insert((0, Instant::now()));
                         *times = (times.0 + 1, Instant::now());
                     }
                 }
-                self.describe(interfaces, &attached);
+                self.describe(interfaces, &attachments);
                 announce::start(&self.config, interfaces);
                 self.look();
             }
@@ -155,14 +160,14 @@ impl Daemon {
     }
 
     /// How our program stands on the device that an interface's frames come by; `None`: not known yet.
-    fn standing(&self, interface: &Interface) -> Option<&Standing> {
+    pub(super) fn standing(&self, interface: &Interface) -> Option<&Standing> {
         self.standings.get(&path::below(interface))
     }
 
     /// Whether packets of this interface come to our program.
     pub(super) fn is_attached(&self, interface: &Interface) -> bool {
         let here = !self.gone.contains(&interface.slot);
-        here && matches!(self.standing(interface), None | Some(Standing::Attached(_)))
+        here && matches!(self.standing(interface), None | Some(Standing::Attached { .. }))
     }
 
     /// What is wrong with each interface.
@@ -189,7 +194,7 @@ impl Daemon {
                 ));
             }
             match self.standing(interface).filter(|_| !reverted.contains(name))? {
-                Standing::Attached(_) => None,
+                Standing::Attached { .. } => None,
                 Standing::Gone => Some(gone(name)),
                 Standing::Detached => Some(self.detached(name)),
                 Standing::Foreign { what, swapped } => Some(Trouble::ProgramReplaced.problem(

@@ -1,26 +1,30 @@
 //! From one configuration to the next: `ringway reload`, SIGHUP, and overrides.
 //!
-//! A change is read and judged on a thread that may wait; then its new backends are checked, and the
-//! ways to them looked up, while everything goes on as it was; then the tables are written, service
-//! by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
+//! A change is read and judged on a thread that may wait, and overrides are kept; then its new backends are
+//! checked, and the ways to them looked up, while everything goes on as it was; then the tables are written,
+//! service by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FilePath;
-use std::time::SystemTime;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use ringway_config::Config;
-use ringway_kernel::View;
+use ringway_host::rules::MarkRule;
+use ringway_kernel::{ProbeRoad, View};
 use tokio::time::Instant;
 
+use super::judges::{Judge, Judged};
 use super::load::{self, Loaded, Now, Refusal};
+use super::override_writer::{OverrideWriter, Written};
 use super::path::Order;
-use super::{Daemon, FIRST_RESULTS, announce};
+use super::{Daemon, FIRST_RESULTS, announce, observed};
 use crate::api::control::{Asker, Command, Reply};
-use crate::changes::Changes;
+use crate::changes::{Changes, What};
 use crate::clock;
 use crate::health::Target;
 use crate::overrides;
-use crate::problem::Error;
+use crate::problem::{Error, Kind as Fault};
 use crate::road::Road;
 use crate::roster::Roster;
 use crate::status::{self, Problem};
@@ -28,8 +32,14 @@ use crate::step;
 use crate::trouble::Trouble;
 use crate::words::counted;
 
+/// A configuration must be read and judged within this, what is kept beside it included.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// No change has this number.
+const NONE: u64 = 0;
+
 /// A change on its way; one at a time.
 pub struct Change {
+    number: u64,
     kind: Kind,
     reply: Option<Reply>,
     /// What was said of backends, and by whom.
@@ -53,14 +63,58 @@ struct Next {
     roster: Roster,
     /// Its new backends are waited for until then.
     until: Instant,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its overrides are being written.
+    Keeping,
+    /// The road of its checks is being made.
+    Leading,
+    /// Its new backends are looked at.
+    Waiting,
     /// The tables are being written.
-    ordered: bool,
+    Ordered,
+}
+
+/// What was made of the road, on a thread that may wait.
+pub struct Led {
+    road: Result<Lanes, Error>,
+    /// The program, where no road has taken it.
+    probe: Option<ProbeRoad>,
+}
+
+enum Lanes {
+    /// A road, if one is needed.
+    Opened(Option<Road>),
+    /// To be added to the road there is.
+    Added(Vec<MarkRule>),
 }
 
 impl Change {
     /// When waiting ends.
     pub fn until(&self) -> Option<Instant> {
-        self.next.as_ref().filter(|next| !next.ordered).map(|next| next.until)
+        match &self.next {
+            Some(Next { stage: Stage::Waiting, until, .. }) => Some(*until),
+            Some(Next { stage: Stage::Leading | Stage::Ordered, .. }) => None,
+            Some(Next { stage: Stage::Keeping, .. }) | None => Some(self.began + PATIENCE),
+        }
+    }
+
+    /// It was not read, judged and kept in time.
+    fn is_overdue(&self) -> bool {
+        let waits = self.next.as_ref().is_some_and(|next| next.stage == Stage::Waiting);
+        !waits && self.until().is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Lets go of it; what was kept before it is written again. Returns whether it had been judged.
+    fn give_up(&mut self, writer: &mut OverrideWriter) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        if self.kind == Kind::Override {
+            writer.write(NONE, next.loaded.kept);
+        }
+        true
     }
 
     /// What is known of the backends that will be.
@@ -70,7 +124,7 @@ impl Change {
 
     /// Whether tables are being written for it.
     pub fn is_ordered(&self) -> bool {
-        self.next.as_ref().is_some_and(|next| next.ordered)
+        self.next.as_ref().is_some_and(|next| next.stage == Stage::Ordered)
     }
 }
 
@@ -82,45 +136,50 @@ impl Daemon {
             roster: self.roster.clone(),
             view: self.path.view.clone(),
         };
-        let (judged, state) = (self.judged.0.clone(), self.state.clone());
+        let (state, file) = (self.state.clone(), self.file.clone());
+        self.changes += 1;
+        let number = self.changes;
         let mut said = None;
-        let (kind, reply) = match command {
+        let (kind, reply, judge): (_, _, Judge) = match command {
             Command::Reload { dry_run, file: meant, reply } => {
                 let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
                 if kind == Kind::Reload {
                     self.notifier.reloading();
                 }
-                let overrides = self.overrides.clone();
-                // Closed only when the daemon has ended.
-                tokio::task::spawn_blocking(move || {
-                    let _ = judged.send(load::file(&now, meant.as_deref(), overrides));
-                });
-                (kind, reply)
+                let (overrides, board) = (self.overrides.clone(), self.board.clone());
+                let judge = move || {
+                    let loaded = load::file(&now, meant.as_deref(), overrides);
+                    // The last that is known of backends that may leave.
+                    let _ = board.read_now();
+                    loaded
+                };
+                (kind, reply, Box::new(judge))
             }
             Command::Override { change, by, reply } => {
                 said = Some((change.clone(), by));
-                let (file, known) = (self.file.clone(), self.overrides.clone());
-                tokio::task::spawn_blocking(move || {
-                    let loaded = load::overridden(&now, &file, known, &change, &state);
-                    let _ = judged.send(loaded.map_err(Refusal::Wrong));
-                });
-                (Kind::Override, Some(reply))
+                let known = self.overrides.clone();
+                let judge = move || {
+                    load::overridden(&now, &file, known, &change, &state).map_err(Refusal::Wrong)
+                };
+                (Kind::Override, Some(reply), Box::new(judge))
             }
             Command::Recall => {
-                let file = self.file.clone();
-                tokio::task::spawn_blocking(move || {
-                    let _ =
-                        judged.send(load::recalled(&now, &file, &state).map_err(Refusal::Wrong));
-                });
-                (Kind::Recall, None)
+                let judge = move || load::recalled(&now, &file, &state).map_err(Refusal::Wrong);
+                (Kind::Recall, None, Box::new(judge))
             }
         };
-        self.change = Some(Change { kind, reply, said, began: Instant::now(), next: None });
+        let began = Instant::now();
+        self.change = Some(Change { number, kind, reply, said, began, next: None });
+        if let Err(error) = self.judges.begin(number, judge) {
+            self.refuse(error);
+        }
     }
 
-    /// It was read and judged.
-    pub(super) fn judged(&mut self, outcome: Result<Loaded, Refusal>) {
-        let Some(change) = &mut self.change else { return };
+    /// It was read and judged; one that was given up meanwhile counts no more.
+    pub(super) fn judged(&mut self, (number, outcome): Judged) {
+        let Some(change) = self.change.as_mut().filter(|change| change.number == number) else {
+            return;
+        };
         let loaded = match outcome {
             Ok(loaded) => loaded,
             Err(Refusal::Wrong(error)) => return self.refuse(error),
@@ -137,28 +196,83 @@ impl Daemon {
         }
         let mut roster = self.roster.follow(&loaded.config);
         roster.mark(&loaded.file, &loaded.overrides);
-        if let Err(error) = self.open_lanes(&loaded.config, &roster.ids()) {
+        let until = Instant::now() + FIRST_RESULTS;
+        if change.kind == Kind::Override {
+            self.writer.write(number, loaded.overrides.clone());
+            change.next = Some(Next { loaded, roster, until, stage: Stage::Keeping });
+            return;
+        }
+        let (config, ids) = (loaded.config.clone(), roster.ids());
+        change.next = Some(Next { loaded, roster, until, stage: Stage::Leading });
+        self.lead(config, ids);
+    }
+
+    /// Its overrides were written, or not; those of one that was given up meanwhile count no more.
+    pub(super) fn written(&mut self, (number, outcome): Written) {
+        let Some(change) = self.change.as_mut().filter(|change| change.number == number) else {
+            return;
+        };
+        if let Err(error) = outcome {
+            // What is kept is as it was.
+            change.next = None;
             return self.refuse(error);
         }
-        let until = Instant::now() + FIRST_RESULTS;
-        let next = Next { loaded, roster, until, ordered: false };
-        if let Some(change) = &mut self.change {
-            change.next = Some(next);
+        let Some(next) = &mut change.next else { return };
+        next.stage = Stage::Leading;
+        let (config, ids) = (next.loaded.config.clone(), next.roster.ids());
+        self.lead(config, ids);
+    }
+
+    /// Has the road made that new checks take. The kernel may take its time for that: on a thread that may wait.
+    fn lead(&mut self, config: Arc<Config>, ids: Vec<usize>) {
+        let led = self.led.0.clone();
+        let send = move |road, probe| {
+            // Closed only when the daemon has ended.
+            let _ = led.send(Led { road, probe });
+        };
+        let nothing = Led { road: Ok(Lanes::Added(Vec::new())), probe: None };
+        match &self.road {
+            None if !Road::is_needed(&config) => self.led(nothing),
+            None => {
+                let mut probe = self.path.probe.take();
+                tokio::task::spawn_blocking(move || {
+                    send(Road::open(&config, &ids, &mut probe).map(Lanes::Opened), probe);
+                });
+            }
+            Some(road) => match road.leading(&config) {
+                None => self.led(nothing),
+                Some(lead) => {
+                    tokio::task::spawn_blocking(move || send(lead().map(Lanes::Added), None));
+                }
+            },
         }
+    }
+
+    /// The road that the change's checks take is there, or cannot be.
+    pub(super) fn led(&mut self, led: Led) {
+        if self.path.probe.is_none() {
+            self.path.probe = led.probe;
+        }
+        let mut rules = Vec::new();
+        match led.road {
+            Ok(Lanes::Opened(road)) => self.road = road,
+            Ok(Lanes::Added(added)) => rules = added,
+            Err(error) => return self.refuse(error),
+        }
+        let Some(next) = self.change.as_mut().and_then(|change| change.next.as_mut()) else {
+            return;
+        };
+        let added = match &mut self.road {
+            Some(road) => road.add(&next.loaded.config, &next.roster.ids(), rules),
+            None => Ok(()),
+        };
+        if let Err(error) = added {
+            return self.refuse(error);
+        }
+        (next.stage, next.until) = (Stage::Waiting, Instant::now() + FIRST_RESULTS);
         self.check_both();
         self.look();
         self.go_on();
-    }
-
-    fn open_lanes(&mut self, config: &Config, ids: &[usize]) -> Result<(), Error> {
-        match &mut self.road {
-            Some(road) => road.add(config, ids),
-            None => {
-                let road = Road::open(config, ids, &mut self.path.probe)?;
-                self.road = road;
-                Ok(())
-            }
-        }
     }
 
     /// Checks backends that are and that will be.
@@ -174,15 +288,24 @@ impl Daemon {
 
     /// Has the tables written as soon as new backends are known, or were waited for long enough.
     pub(super) fn go_on(&mut self) {
+        if self.change.as_ref().is_some_and(Change::is_overdue) {
+            return self.refuse(Error::failed(
+                format!(
+                    "the configuration was not read and judged within {} s",
+                    PATIENCE.as_secs()
+                ),
+                "does the file system of the configuration, of a ca_file or of [node] state hang? Then try again",
+            ));
+        }
         let Some(next) = self.change.as_mut().and_then(|change| change.next.as_mut()) else {
             return;
         };
         let waiting = next.roster.waiting_beside(&self.roster) && Instant::now() < next.until;
-        if next.ordered || waiting {
+        if next.stage != Stage::Waiting || waiting {
             return;
         }
-        next.ordered = true;
-        let observed = Box::new(next.roster.observed());
+        next.stage = Stage::Ordered;
+        let observed = observed(&next.roster, &self.own_addresses);
         self.path.order(Order::Adopt(next.loaded.config.clone(), observed));
     }
 
@@ -194,13 +317,14 @@ impl Daemon {
         }
         let Some(next) = self.change.as_mut().and_then(|change| change.next.take()) else { return };
         let Next { loaded, roster, .. } = next;
-        let Loaded { file, config, overrides, mut changes } = loaded;
+        let Loaded { file, config, overrides, mut changes, .. } = loaded;
         changes.note(roster.idle_beside(&self.roster));
         for change in &changes.services {
             self.silence.forget(&change.service);
         }
         let old = std::mem::replace(&mut self.config, config);
         (self.file, self.overrides, self.roster) = (file, overrides, roster);
+        self.in_tables = self.roster.clone();
         self.settle_checks();
         self.looks.follow(self.config.clone());
         self.looks.at_machine();
@@ -233,19 +357,11 @@ impl Daemon {
     /// Nothing has changed, nor will it.
     fn refuse(&mut self, error: Error) {
         let Some(change) = &mut self.change else { return };
-        let judged = change.next.take().is_some();
-        match change.kind {
-            Kind::Reload => {
-                let error = ringway_config::in_one_line(&error.to_string());
-                tracing::error!(%error, "not reloaded: the configuration in force stays");
-            }
-            Kind::Override if judged => {
-                let (state, old) = (self.state.clone(), self.overrides.clone());
-                tokio::task::spawn_blocking(move || state.write(overrides::DOCUMENT, &old));
-            }
-            Kind::Override | Kind::Recall | Kind::DryRun => {}
+        if change.kind == Kind::Reload {
+            let error = ringway_config::in_one_line(&error.to_string());
+            tracing::error!(%error, "not reloaded: the configuration in force stays");
         }
-        if judged {
+        if change.give_up(&mut self.writer) {
             self.settle_checks();
         }
         self.end(Err(error));
@@ -276,13 +392,14 @@ impl Daemon {
                 at: clock::rfc3339(SystemTime::now()),
                 succeeded: error.is_none(),
                 error: error.map(|error| error.what.clone()).unwrap_or_default(),
-                remedy: error.map(|error| error.remedy.clone()).unwrap_or_default(),
+                remedy: error.map(remedy).unwrap_or_default(),
             });
         }
+        // Who is told asks for the status perhaps.
+        self.post();
         if let Some(reply) = reply {
             answer(reply, outcome, self.path.view.clone());
         }
-        self.post();
     }
 
     /// That the file on the disk is not what is in force, and overrides about nobody.
@@ -304,6 +421,15 @@ impl Daemon {
             )
         });
         failed.chain(orphans).collect()
+    }
+}
+
+/// What to do about an error whose words may tell it themselves.
+fn remedy(error: &Error) -> String {
+    match (error.kind, error.remedy.as_str()) {
+        // The file is not at fault.
+        (Fault::Failed, "") => "remove this cause".to_owned(),
+        (_, remedy) => remedy.to_owned(),
     }
 }
 
@@ -341,23 +467,132 @@ fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     });
 }
 
+/// What a reload came to, for the log: "2 services with 8 backends added, 48 services changed (check)".
 fn summary(changes: &Changes) -> String {
     let file = FilePath::new(&changes.file).display();
-    match (changes.services.len(), changes.backends.len()) {
-        _ if !changes.changed => format!("configuration {file} in force: nothing has changed"),
-        (services, backends) => {
-            format!(
-                "configuration {file} in force: {} and {} changed",
-                counted(services, "service"),
-                counted(backends, "backend")
-            )
+    if !changes.changed {
+        return format!("configuration {file} in force: nothing has changed");
+    }
+    let mut parts = Vec::new();
+    for (what, word) in [(What::Added, "added"), (What::Removed, "removed")] {
+        let those = changes.services.iter().filter(|service| service.change == what);
+        let (services, backends) =
+            those.fold((0_usize, 0), |(n, backends), one| (n + 1, backends + one.backends));
+        if services > 0 {
+            let with = counted(backends, "backend");
+            parts.push(format!("{} with {with} {word}", counted(services, "service")));
         }
     }
+    let changed = changes.services.iter().filter(|service| service.change == What::Changed);
+    let changed: Vec<_> = changed.collect();
+    if !changed.is_empty() {
+        // A key may come with its values: "port 80 becomes 81".
+        let keys = changed.iter().flat_map(|service| &service.keys);
+        let keys: BTreeSet<&str> = keys.filter_map(|key| key.split(' ').next()).collect();
+        let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+        parts.push(format!("{} changed ({keys})", counted(changed.len(), "service")));
+    }
+    for (what, word) in
+        [(What::Added, "added"), (What::Removed, "removed"), (What::Changed, "changed")]
+    {
+        let those = changes.backends.iter().filter(|backend| backend.change == what).count();
+        if those > 0 {
+            parts.push(format!("{} {word}", counted(those, "backend")));
+        }
+    }
+    parts.extend(changes.settings.iter().map(|table| format!("[{table}] changed")));
+    let parts =
+        if parts.is_empty() { "nothing that traffic depends on".into() } else { parts.join(", ") };
+    format!("configuration {file} in force: {parts}")
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::override_writer::tests::{Hanging, drained};
     use super::*;
+    use crate::overrides::Overrides;
+    use crate::state::State;
+
+    /// An override that drains 10.0.0.2 and has come so far; nothing was kept before.
+    fn draining(stage: Option<Stage>) -> Change {
+        let text = "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+                    address = \"203.0.113.9\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
+        let config = Arc::new(ringway_config::parse(text, "gw.toml").expect("valid"));
+        let next = |stage| {
+            let (roster, until) = (Roster::new(&config), Instant::now());
+            let (kept, changes) = (Overrides::default(), Changes::default());
+            let (file, config, overrides) = (config.clone(), config.clone(), drained(2));
+            Next { loaded: Loaded { file, config, overrides, kept, changes }, roster, until, stage }
+        };
+        let (kind, began, next) = (Kind::Override, Instant::now() - PATIENCE, stage.map(next));
+        Change { number: 1, kind, reply: None, said: None, began, next }
+    }
+
+    #[tokio::test]
+    async fn what_was_written_of_a_change_that_is_refused_is_taken_back() {
+        let place = tempfile::tempdir().expect("a directory");
+        let state = Arc::new(State::new(place.path()));
+        let kept = || state.read::<Overrides>(overrides::DOCUMENT).expect("read");
+        let mut writer = OverrideWriter::new(state.clone());
+        writer.write(1, drained(2));
+        assert_eq!(writer.next().await, Some((1, Ok(()))));
+        assert_eq!(kept(), Some(drained(2)));
+        // The kernel refuses its tables.
+        assert!(draining(Some(Stage::Ordered)).give_up(&mut writer), "it was judged");
+        writer.finish().await;
+        assert_eq!(kept(), Some(Overrides::default()));
+        // Others write nothing, nor does one that was not judged.
+        let mut reload = Change { kind: Kind::Reload, ..draining(Some(Stage::Ordered)) };
+        assert!(reload.give_up(&mut writer) && !draining(None).give_up(&mut writer));
+        assert!(!writer.is_busy());
+    }
+
+    #[tokio::test]
+    async fn a_document_that_hangs_is_waited_for_for_a_while_and_does_not_last() {
+        let place = Hanging::new();
+        let mut writer = OverrideWriter::new(place.state.clone());
+        writer.write(1, drained(2));
+        writer.begins().await;
+        let mut change = draining(Some(Stage::Keeping));
+        assert!(change.is_overdue() && draining(None).is_overdue());
+        for stage in [Stage::Leading, Stage::Waiting, Stage::Ordered] {
+            assert!(!draining(Some(stage)).is_overdue(), "{stage:?}");
+        }
+        change.give_up(&mut writer);
+        assert!(writer.is_busy(), "what was kept before is written once that is possible");
+        place.release();
+        writer.finish().await;
+        assert_eq!(place.kept(), Some(Overrides::default()));
+    }
+
+    #[test]
+    fn a_reload_is_counted_as_it_is() {
+        use crate::changes::{BackendChange, ServiceChange};
+
+        let service = |change, backends, keys: &[&str]| ServiceChange {
+            service: "web".into(),
+            change,
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            backends,
+        };
+        let said = |services: Vec<ServiceChange>, backends: Vec<BackendChange>| {
+            let file = "gw.toml".to_owned();
+            summary(&Changes { changed: true, file, services, backends, ..Changes::default() })
+        };
+        assert_eq!(
+            said(vec![service(What::Added, 1, &[]); 8], vec![]),
+            "configuration gw.toml in force: 8 services with 8 backends added"
+        );
+        assert_eq!(
+            said(vec![service(What::Changed, 0, &["check", "port 80 becomes 81"]); 48], vec![]),
+            "configuration gw.toml in force: 48 services changed (check, port)"
+        );
+        let gone = BackendChange { change: What::Removed, ..BackendChange::default() };
+        assert_eq!(
+            said(vec![service(What::Removed, 3, &[])], vec![gone]),
+            "configuration gw.toml in force: 1 service with 3 backends removed, 1 backend removed"
+        );
+    }
 
     #[test]
     fn a_refused_file_is_told_in_one_line_with_both_times() {

@@ -1,9 +1,13 @@
 //! How the node is: what the daemon posts for those who ask.
 
-use ringway_kernel::{Interface, XdpMode};
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use ringway_kernel::{DEFAULT_BPFFS, Interface, Standing, XdpMode};
 
 use super::{Daemon, SILENCE, looks};
 use crate::board;
+use crate::roster::{Line, Roster};
 use crate::status::{self, Problem, Status};
 use crate::trouble::Trouble;
 use crate::words::counted;
@@ -17,12 +21,15 @@ impl Daemon {
         }
         let unready = self.unready();
         let ready = self.attached && self.apply_error.is_none();
-        let (up, all) = self.roster.serving();
+        let (up, all) = self.shown_roster().serving();
         let services = counted(self.config.services.len(), "service");
         let line = format!("{services}, {up} of {all} backends get traffic");
         if ready && !self.told_ready {
             self.told_ready = true;
             self.notifier.ready(&line);
+            if let Some(nodes) = ringway_kernel::hold_nodes(Path::new(DEFAULT_BPFFS)) {
+                self.notifier.keep(nodes.as_fd());
+            }
             tracing::info!("serving: {line}");
         } else if self.told_ready {
             self.notifier.status(&line);
@@ -33,30 +40,46 @@ impl Daemon {
             unready,
             findings,
             interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
-            services: self.roster.shown(),
+            services: self.shown_roster().shown(),
             overrides: self.overrides.shown(&self.file),
             last_reload: self.last_reload.clone(),
             reloads: self.reloads,
+            checks_not_made: self.not_made.clone(),
             ..Status::default()
         });
+    }
+
+    /// Before the first attachment nothing is in force.
+    fn shown_roster(&self) -> &Roster {
+        if self.attached { &self.in_tables } else { &self.roster }
     }
 
     fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
         let (begun, over) = self.told.note(now);
         for problem in begun {
-            tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+            if self.crowd.admits(false) {
+                tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+            }
         }
         for line in over {
-            tracing::info!("over: {line}");
+            let text = format!("over: {line}");
+            self.crowd.tell(&Line { good: true, text, lost_by: None });
         }
     }
 
     fn shown(&self, interface: &Interface) -> status::Interface {
         let mode = self.modes.get(&interface.slot);
+        let (link_id, program_id) = match self.standing(interface) {
+            Some(Standing::Attached { link, program, .. }) => (*link, *program),
+            _ => (0, 0),
+        };
         status::Interface {
             name: interface.name.clone(),
             ifindex: interface.ifindex,
             slot: interface.slot,
+            faces: interface.faces.name().into(),
+            link_id,
+            program_id,
             attached: mode.is_some() && self.is_attached(interface),
             attached_again: self.again.get(&interface.slot).map_or(0, |(times, _)| *times),
             mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
@@ -68,6 +91,7 @@ impl Daemon {
     fn problems(&self) -> Vec<Problem> {
         let mut problems = self.own_problems();
         problems.extend(self.service_problems());
+        problems.extend(self.checks.problems());
         problems.extend(self.state.problems());
         problems.extend(looks::problems(&self.machine));
         problems
@@ -78,7 +102,7 @@ impl Daemon {
     fn unready(&self) -> Vec<Problem> {
         let mut unready = self.own_problems();
         let services = self.service_problems();
-        if services.len() >= self.roster.services().len() {
+        if services.len() >= self.shown_roster().services().len() {
             unready.extend(services);
         }
         unready.extend(looks::unready(&self.machine));
@@ -86,7 +110,7 @@ impl Daemon {
     }
 
     fn service_problems(&self) -> Vec<Problem> {
-        let mut problems = self.roster.problems();
+        let mut problems = self.shown_roster().problems();
         problems.extend(self.silence.problems());
         problems
     }
@@ -94,7 +118,12 @@ impl Daemon {
     /// Those of the node as a whole.
     fn own_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        if !self.attached {
+        if self.attaching {
+            problems.push(Trouble::Starting.problem(
+                "starting: attaching to the interfaces",
+                "wait for the kernel: some drivers take seconds",
+            ));
+        } else if !self.attached {
             problems.push(Trouble::Starting.problem(
                 "starting: not attached yet",
                 "wait for the first results of the health checks",
@@ -118,6 +147,8 @@ impl Daemon {
     fn findings(&self) -> Vec<Problem> {
         let mut findings = self.change_findings();
         findings.extend(self.lost_authorities.iter().map(|why| authorities_lost(why)));
+        findings.extend(self.watch.finding());
+        findings.extend(self.shown_roster().panicking());
         findings.extend(self.renamed());
         findings.extend(self.attached_again());
         findings.extend(self.alarm.findings(|name| {
@@ -128,7 +159,8 @@ impl Daemon {
         let names: Vec<&str> = self.interfaces.iter().map(|i| i.name.as_str()).collect();
         findings
             .extend(uncounted.map(|why| board::losses_uncounted(Some(&why.to_string()), &names)));
-        // The kernel finishes checksums itself in its generic path.
+        findings.extend(board::bpffs_covered());
+        // In the generic path they are kept right (packet/bpf/partial.bpf.h).
         if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
             findings.extend(self.silence.findings());
         }

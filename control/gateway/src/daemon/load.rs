@@ -8,16 +8,16 @@ use std::time::SystemTime;
 use ringway_config::Config;
 use ringway_kernel::View;
 
+use super::looks;
 use crate::changes::Changes;
 use crate::clock;
 use crate::overrides::{self, Overrides};
 use crate::preflight::{self, Finding};
-use crate::problem::{Error, Kind};
+use crate::problem::Error;
 use crate::roster::Roster;
 use crate::state::State;
 use crate::status::Problem;
 use crate::step::Step;
-use crate::trouble::Trouble;
 
 /// What is in force, as far as it is needed to judge what may follow.
 pub struct Now {
@@ -38,6 +38,8 @@ pub struct Loaded {
     pub config: Arc<Config>,
     /// What was said at runtime.
     pub overrides: Overrides,
+    /// What is kept of that so far.
+    pub kept: Overrides,
     /// What it changes.
     pub changes: Changes,
 }
@@ -73,7 +75,8 @@ pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loa
     let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
     fixed(&now.config, &file)?;
     room(&config, &now.view)?;
-    let mut loaded = judge(now, file, config, overrides)?;
+    let kept = overrides.clone();
+    let mut loaded = judge(now, file, config, overrides, kept)?;
     loaded.changes.warnings = warnings;
     Ok(loaded)
 }
@@ -98,10 +101,10 @@ fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
     ))
 }
 
-/// The same file with other overrides, which are kept already.
+/// The same file with other overrides, which have to be kept before they are in force.
 ///
 /// # Errors
-/// There is no such backend, or they cannot be kept.
+/// There is no such backend, or what is kept cannot be read.
 pub fn overridden(
     now: &Now,
     file: &Config,
@@ -117,12 +120,11 @@ pub fn overridden(
     let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
     let config = overrides.apply(file);
     let before = known.overrides.len();
-    let mut loaded = judge(now, file.clone(), config, overrides)?;
+    let mut loaded = judge(now, file.clone(), config, overrides, known)?;
     loaded.changes.backend = loaded.overrides.told(change, file);
     if let overrides::Change::Clear { .. } = change {
         loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
     }
-    state.write(overrides::DOCUMENT, &loaded.overrides)?;
     Ok(loaded)
 }
 
@@ -134,10 +136,16 @@ pub fn recalled(now: &Now, file: &Config, state: &State) -> Result<Loaded, Error
     let kept = Overrides::load(state)?;
     state.probe(overrides::DOCUMENT)?;
     let config = kept.apply(file);
-    judge(now, file.clone(), config, kept)
+    judge(now, file.clone(), config, kept.clone(), kept)
 }
 
-fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Result<Loaded, Error> {
+fn judge(
+    now: &Now,
+    file: Config,
+    config: Config,
+    overrides: Overrides,
+    kept: Overrides,
+) -> Result<Loaded, Error> {
     let step = Step { old: &now.config, new: &config };
     let mut changes = step.changes(&now.roster)?;
     changes.note(now.roster.follow(&config).idle_beside(&now.roster));
@@ -146,7 +154,7 @@ fn judge(now: &Now, file: Config, config: Config, overrides: Overrides) -> Resul
     let orphans = overrides.orphans(&file);
     changes.orphaned_overrides =
         orphans.map(|o| format!("{} {} ({})", o.service, o.shown(), o.in_words())).collect();
-    Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, changes })
+    Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, kept, changes })
 }
 
 /// What was decided at start.
@@ -155,9 +163,10 @@ fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
     const DETACH: &str =
         "it takes effect after `ringway detach`, which ends all connections, and a new start";
     let allowed = |config: &Config| config.node.allow_default_route;
+    let interfaces = |config: &Config| (config.node.interfaces.clone(), config.node.faces.clone());
     let keys = [
         ("node", "name", old.node.name != new.node.name, DETACH),
-        ("node", "interfaces", old.node.interfaces != new.node.interfaces, RESTART),
+        ("node", "interfaces", interfaces(old) != interfaces(new), RESTART),
         ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
         ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
         ("node", "state", old.node.state != new.node.state, RESTART),
@@ -216,21 +225,10 @@ fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
     let what = |finding: &Finding| (finding.check, finding.subject.clone(), finding.reason.clone());
     let before: HashSet<_> = preflight::run(old).findings.iter().map(what).collect();
     report.findings.retain(|finding| !before.contains(&what(finding)));
-    let failures: Vec<&Finding> = report.failures().collect();
-    if failures.is_empty() {
-        return Ok(report.findings.into_iter().map(warning).collect());
+    match report.refusal() {
+        Some(refused) => Err(refused),
+        None => Ok(report.causes(|_| true).iter().map(|cause| looks::problem(cause)).collect()),
     }
-    let at_fault = failures.iter().any(|finding| finding.place.is_some());
-    let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
-    let lines: Vec<String> = failures.iter().map(ToString::to_string).collect();
-    let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
-    Err(Error { kind, what, remedy: String::new() })
-}
-
-fn warning(finding: Finding) -> Problem {
-    let Finding { subject, reason, fix, .. } = finding;
-    let named = if reason.contains(&subject) { reason } else { format!("{subject}: {reason}") };
-    Trouble::CheckHost.problem(named, fix)
 }
 
 #[cfg(test)]

@@ -6,10 +6,12 @@ use ringway_config::Config;
 use ringway_host::counters;
 use ringway_kernel::View;
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 use crate::alarm::{Counts, Sample};
 use crate::board::Board;
-use crate::preflight::{self, Finding, Report, State};
+use crate::preflight::{self, Cause, Finding, Report, State};
+use crate::roster::{self, Replies};
 use crate::silence;
 use crate::status::{FlowTable, Problem, Tracked};
 use crate::trouble::Trouble;
@@ -17,8 +19,8 @@ use crate::trouble::Trouble;
 /// What a look found.
 #[derive(Debug)]
 pub enum Seen {
-    /// Every TCP service's counters.
-    Traffic(silence::Sample),
+    /// Every TCP service's counters, and what has come from each backend.
+    Traffic(silence::Sample, Replies),
     /// Every interface's counters.
     Books(Sample),
     /// How full the tables are.
@@ -34,13 +36,33 @@ pub struct Looks {
     config: Arc<Config>,
     send: mpsc::UnboundedSender<Seen>,
     receive: mpsc::UnboundedReceiver<Seen>,
+    traffic: OneAtATime,
+    books: OneAtATime,
+    tables: OneAtATime,
+    machine: OneAtATime,
+}
+
+/// Runs what may hang on a thread that may wait; while that lasts, nothing more of its sort.
+#[derive(Debug, Default)]
+struct OneAtATime {
+    running: Option<JoinHandle<()>>,
+}
+
+impl OneAtATime {
+    fn run(&mut self, work: impl FnOnce() + Send + 'static) {
+        if self.running.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.running = Some(tokio::task::spawn_blocking(work));
+        }
+    }
 }
 
 impl Looks {
     /// At this node.
     pub fn new(board: Arc<Board>, view: View, config: Arc<Config>) -> Looks {
         let (send, receive) = mpsc::unbounded_channel();
-        Looks { board, view, config, send, receive }
+        let (traffic, books) = (OneAtATime::default(), OneAtATime::default());
+        let (tables, machine) = (OneAtATime::default(), OneAtATime::default());
+        Looks { board, view, config, send, receive, traffic, books, tables, machine }
     }
 
     /// From now on at the machine as this configuration needs it.
@@ -49,13 +71,14 @@ impl Looks {
     }
 
     /// Reads the traffic counters.
-    pub fn at_traffic(&self) {
+    pub fn at_traffic(&mut self) {
         let (board, view, send) = (self.board.clone(), self.view.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || {
+        self.traffic.run(move || {
             let read = view.services().and_then(|services| {
                 board.meter(&services)?;
                 // Closed only when the daemon has ended.
-                let _ = send.send(Seen::Traffic(silence::sample(&services)));
+                let sample = silence::sample(&services);
+                let _ = send.send(Seen::Traffic(sample, roster::replies(&services)));
                 Ok(())
             });
             if let Err(error) = read {
@@ -65,9 +88,9 @@ impl Looks {
     }
 
     /// Reads these interfaces' books, and what their devices count.
-    pub fn at_books(&self, interfaces: Vec<(String, u32, u32)>) {
+    pub fn at_books(&mut self, interfaces: Vec<(String, u32, u32)>) {
         let (view, send) = (self.view.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || {
+        self.books.run(move || {
             let mut sample = Sample::new();
             for (name, slot, ifindex) in interfaces {
                 // One that has just vanished is told elsewhere.
@@ -82,9 +105,9 @@ impl Looks {
     }
 
     /// Counts flows, unless somebody has just asked how many there are.
-    pub fn at_tables(&self) {
+    pub fn at_tables(&mut self) {
         let (board, send) = (self.board.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || match board.flow_tables() {
+        self.tables.run(move || match board.flow_tables() {
             Ok(Some((flows, tracked))) => drop(send.send(Seen::Tables(flows, tracked))),
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, "flows not counted"),
@@ -92,9 +115,9 @@ impl Looks {
     }
 
     /// Looks at the machine.
-    pub fn at_machine(&self) {
+    pub fn at_machine(&mut self) {
         let (config, send) = (self.config.clone(), self.send.clone());
-        tokio::task::spawn_blocking(move || {
+        self.machine.run(move || {
             let _ = send.send(Seen::Machine(preflight::run(&config)));
         });
     }
@@ -107,42 +130,35 @@ impl Looks {
 
 /// What has become wrong since the start; the daemon watches the rest itself.
 pub fn problems(report: &Report) -> Vec<Problem> {
-    let watched = |finding: &&Finding| {
-        matches!(finding.check, "answers" | "forwarding" | "nat-address" | "nat-ports")
-    };
-    report.failures().filter(watched).map(|finding| problem(finding, &finding.subject)).collect()
+    failed(report, &["answers", "forwarding", "nat-address", "nat-ports"])
 }
 
 /// Those of them that are the whole node's.
 pub fn unready(report: &Report) -> Vec<Problem> {
-    let of_node =
-        |finding: &&Finding| matches!(finding.check, "forwarding" | "nat-address" | "nat-ports");
-    report.failures().filter(of_node).map(|finding| problem(finding, &finding.subject)).collect()
+    failed(report, &["forwarding", "nat-address", "nat-ports"])
 }
 
-/// What may be wrong, then what cannot be found out; what is alike is said once. The ways to the
+fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
+    let watched =
+        |finding: &Finding| finding.state == State::Fail && checks.contains(&finding.check);
+    report.causes(watched).iter().map(problem).collect()
+}
+
+/// What may be wrong, then what cannot be found out; each cause once. The ways to the
 /// backends are shown with them, and interfaces are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
-    let mut alike: Vec<(&Finding, Vec<&str>)> = Vec::new();
-    for finding in &report.findings {
-        let open = matches!(finding.state, State::Unknown | State::Warn);
-        if !open || matches!(finding.check, "interface" | "neighbour" | "route") {
-            continue;
-        }
-        let same = |one: &Finding| {
-            (one.state, &one.reason, &one.fix) == (finding.state, &finding.reason, &finding.fix)
-        };
-        match alike.iter_mut().find(|(one, _)| same(one)) {
-            Some((_, subjects)) => subjects.push(&finding.subject),
-            None => alike.push((finding, vec![&finding.subject])),
-        }
-    }
-    alike.sort_by_key(|(finding, _)| finding.state == State::Unknown);
-    alike.into_iter().map(|(finding, subjects)| problem(finding, &subjects.join(", "))).collect()
+    let open = |finding: &Finding| {
+        matches!(finding.state, State::Unknown | State::Warn)
+            && !matches!(finding.check, "interface" | "neighbour" | "route")
+    };
+    let mut causes = report.causes(open);
+    causes.sort_by_key(|cause| cause.first.state == State::Unknown);
+    causes.iter().map(problem).collect()
 }
 
-fn problem(finding: &Finding, subject: &str) -> Problem {
-    let Finding { check, state, reason, fix, .. } = finding;
+/// One cause, with all that it is about.
+pub fn problem(cause: &Cause<'_>) -> Problem {
+    let Finding { check, state, reason, fix, .. } = cause.first;
     let prefix = if *state == State::Unknown { "not known: " } else { "" };
     let trouble = match *check {
         _ if *state == State::Unknown => Trouble::CheckHostUnknown,
@@ -152,12 +168,36 @@ fn problem(finding: &Finding, subject: &str) -> Problem {
         "forwarding" => Trouble::Forwarding,
         _ => Trouble::CheckHost,
     };
-    trouble.problem(format!("{subject}: {prefix}{reason}"), fix.clone())
+    let subjects = cause.subjects();
+    let error = format!("{}: {prefix}{reason}", subjects.join(", "));
+    Problem { subjects, ..trouble.problem(error, fix.clone()) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_is_not_begun_again() {
+        let (begun, mut count) = mpsc::unbounded_channel();
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let mut sort = OneAtATime::default();
+        let first = begun.clone();
+        sort.run(move || {
+            let _ = first.send(1);
+            let _ = gate.recv();
+        });
+        assert_eq!(count.recv().await, Some(1));
+        sort.run(|| unreachable!("the first hangs"));
+        drop(release);
+        while !sort.running.as_ref().is_some_and(JoinHandle::is_finished) {
+            tokio::task::yield_now().await;
+        }
+        sort.run(move || {
+            let _ = begun.send(2);
+        });
+        assert_eq!(count.recv().await, Some(2));
+    }
 
     #[test]
     fn what_is_alike_is_said_once() {

@@ -4,20 +4,24 @@ mod announce;
 mod attachment;
 mod change;
 mod condition;
+mod crowd;
+mod judges;
 mod load;
 mod looks;
+mod override_writer;
 mod path;
 mod start;
 mod told;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use ringway_config::Config;
 use ringway_kernel::{Interface, Standing, XdpMode};
+use ringway_plan::Observed;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
@@ -32,13 +36,15 @@ use crate::overrides::{self, Overrides};
 use crate::preflight;
 use crate::problem::Error;
 use crate::road::Road;
-use crate::roster::{Line, Roster};
+use crate::roster::{Line, Replies, Roster};
 use crate::silence::{self, Silence};
 use crate::state::State;
 use crate::status;
-use change::Change;
-use load::{Loaded, Refusal};
+use change::{Change, Led};
+use crowd::Crowd;
+use judges::Judges;
 use looks::{Looks, Seen};
+use override_writer::OverrideWriter;
 use path::{Order, Path, Report};
 use told::Told;
 use watch::{News, Watch};
@@ -47,6 +53,8 @@ use watch::{News, Watch};
 const SETTLE: Duration = Duration::from_millis(3);
 /// What is looked at regularly is looked at this often, or every so many times.
 const TICK: Duration = alarm::PERIOD;
+/// Lines of the log that come together within this are counted together.
+const CROWD: u64 = every(Duration::from_secs(2));
 const A_SECOND: u64 = every(Duration::from_secs(1));
 /// The ways to backends are looked up this often even when the kernel tells no change.
 const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
@@ -60,6 +68,8 @@ const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
 const SILENCE: Duration = Duration::from_secs(5);
 /// A first start waits this long at most for the first results of checks.
 const FIRST_RESULTS: Duration = Duration::from_secs(3);
+/// Rosters that are kept for status while their tables are being written.
+const ORDERS_KNOWN: usize = 4;
 /// A tick this late means that the process did not run: stopped, or without a processor.
 const AWAY: Duration = Duration::from_secs(3);
 
@@ -69,17 +79,23 @@ const fn every(period: Duration) -> u64 {
 }
 
 /// Runs the gateway of this configuration in the calling thread's network namespace, until
-/// SIGTERM or SIGINT. The packet path stays when this returns without error.
+/// SIGTERM or SIGINT. The packet path stays when this returns without error. `commit`: what the program was built from.
 ///
 /// # Errors
 /// It cannot start; what a first start had made is taken away again.
-pub fn run(config: Config) -> Result<(), Error> {
+pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
     start::raise_open_files();
-    start::preflight(&config)?;
-    let begun = start::Begun::new(config);
+    if let Some(nodes) = Notifier::kept() {
+        ringway_kernel::give_nodes(&nodes);
+    }
+    start::await_interfaces(&config);
+    let machine = start::preflight(&config)?;
+    let begun = start::Begun::new(config, commit);
     let (reports, from_path) = mpsc::unbounded_channel();
     // Gives privileges up when the programs are loaded, so there must be no other thread yet.
     let path = Path::open(&begun.config, reports)?;
+    // Not before: a start that another daemon refuses has its reason as its only words.
+    start::tell_of_machine(&machine);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -110,6 +126,7 @@ async fn look_after(
     let outcome = daemon.live().await;
     daemon.notifier.stopping();
     daemon.keeper.finish(|| daemon.roster.saved()).await;
+    daemon.writer.finish().await;
     if let Some(pins) = daemon.path.view.pins() {
         let _ = pins.forget_socket();
     }
@@ -129,8 +146,6 @@ async fn look_after(
     outcome
 }
 
-type Judged = Result<Loaded, Refusal>;
-
 /// Everything the loop knows.
 struct Daemon {
     /// In force: the file's, with overrides.
@@ -142,8 +157,14 @@ struct Daemon {
     commands: mpsc::Receiver<Command>,
     /// The change that is on its way.
     change: Option<Change>,
-    /// Changes that were read and judged.
-    judged: (mpsc::UnboundedSender<Judged>, mpsc::UnboundedReceiver<Judged>),
+    /// Read and judge changes.
+    judges: Judges,
+    /// Keeps overrides.
+    writer: OverrideWriter,
+    /// Roads that were made for them.
+    led: (mpsc::UnboundedSender<Led>, mpsc::UnboundedReceiver<Led>),
+    /// Changes that have begun.
+    changes: u64,
     /// Some backend has not its whole weight yet.
     rising: bool,
     /// SIGHUP has come.
@@ -154,12 +175,22 @@ struct Daemon {
     from_path: mpsc::UnboundedReceiver<Report>,
     interfaces: Vec<Interface>,
     roster: Roster,
+    /// As it was when the tables were written; status shows this one.
+    in_tables: Roster,
+    /// As it was when the tables were ordered that are not written yet, by the order's number.
+    in_orders: VecDeque<(u64, Roster)>,
+    /// Orders to write the tables.
+    orders: u64,
     kept: BTreeSet<(u32, IpAddr)>,
+    /// [`Surroundings::own_addresses`](crate::road::Surroundings::own_addresses)
+    own_addresses: BTreeSet<IpAddr>,
     watch: Watch,
     results: mpsc::Receiver<health::Event>,
     checks: Checks,
     /// [`Checks::lost_authorities`], as last posted.
     lost_authorities: Vec<String>,
+    /// [`Checks::not_made`], as last posted.
+    not_made: BTreeMap<String, u64>,
     /// The checks of dsr backends take it.
     road: Option<Road>,
     road_error: Option<Error>,
@@ -169,6 +200,8 @@ struct Daemon {
     keeper: health::Keeper,
     notifier: Notifier,
     attached: bool,
+    /// An order to attach is on its way.
+    attaching: bool,
     /// Attach at the latest then, whatever is not known yet.
     attach_by: Instant,
     modes: BTreeMap<u32, (XdpMode, String)>,
@@ -178,6 +211,8 @@ struct Daemon {
     gone: BTreeSet<u32>,
     /// The interfaces as they were found last.
     existing: Existing,
+    /// An order to pin what is provisional is on its way.
+    confirming: bool,
     /// An order to attach again is on its way.
     mending: bool,
     mend_error: Option<Error>,
@@ -186,6 +221,8 @@ struct Daemon {
     alarm: Alarm,
     looks: Looks,
     silence: Silence,
+    /// What had come from each backend when the counters were read last.
+    replies: Replies,
     machine: preflight::Report,
     /// When the packet path's thread was heard last.
     beaten: Instant,
@@ -194,6 +231,8 @@ struct Daemon {
     told_ready: bool,
     /// What the log knows of problems.
     told: Told,
+    /// What it was told lately of backends and services.
+    crowd: Crowd,
     ticks: u64,
     ticked: Instant,
     /// Apply what has changed then.
@@ -210,8 +249,9 @@ impl Daemon {
         self.apply_soon();
         let board = self.board.clone();
         loop {
-            if !self.attached && (!self.roster.waiting() || Instant::now() >= self.attach_by) {
-                self.attach().await?;
+            let begins = !self.attached && !self.attaching;
+            if begins && (!self.roster.waiting() || Instant::now() >= self.attach_by) {
+                self.attach();
             }
             let due = self.due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
             let until = self.change.as_ref().and_then(Change::until);
@@ -220,20 +260,22 @@ impl Daemon {
                 Some(command) = self.commands.recv(), if self.attached && self.change.is_none() => {
                     self.begin(command);
                 }
-                Some(judged) = self.judged.1.recv() => self.judged(judged),
+                Some(judged) = self.judges.next() => self.judged(judged),
+                Some(written) = self.writer.next() => self.written(written),
+                Some(led) = self.led.1.recv() => self.led(led),
                 () = sleep_until(until.unwrap_or(due)), if until.is_some() => {}
                 news = self.watch.next() => match news {
                     News::Changed => self.look(),
-                    News::Found(found) => self.ways(found),
+                    News::Found(found) => self.ways(*found),
                     News::Unknown => {}
                 },
-                Some(report) = self.from_path.recv() => self.report(report),
+                Some(report) = self.from_path.recv() => self.report(report)?,
                 Some(seen) = self.looks.next() => self.seen(seen),
                 () = sleep_until(due), if self.due.is_some() => self.apply(),
-                () = sleep_until(self.attach_by), if !self.attached => {}
+                () = sleep_until(self.attach_by), if !self.attached && !self.attaching => {}
                 _ = watchdog.tick() => self.notifier.watchdog(),
                 _ = tick.tick() => self.tick(),
-                () = board.guard.rung() => self.confirm().await,
+                () = board.guard.rung() => self.confirm(),
                 stop = signals.next() => match stop {
                     true => return Ok(()),
                     false => self.hung_up = true,
@@ -257,6 +299,9 @@ impl Daemon {
                 since.as_secs()
             );
         }
+        if self.ticks.is_multiple_of(CROWD) {
+            self.crowd.end();
+        }
         self.path.order(Order::Beat);
         if self.attached {
             self.looks.at_books(self.seen_interfaces());
@@ -267,7 +312,9 @@ impl Daemon {
         if self.beaten.elapsed() > SILENCE {
             self.post();
         }
-        if let Some(names) = self.board.guard.expire() {
+        if !self.confirming
+            && let Some(names) = self.board.guard.expire()
+        {
             tracing::error!(interfaces = ?names, "no `ringway confirm` in time: detaching again");
             self.path.order(Order::Revert);
             self.post();
@@ -283,17 +330,20 @@ impl Daemon {
         }
         self.rising = rising;
         let lost = self.checks.lost_authorities();
-        if lost != self.lost_authorities {
-            self.lost_authorities = lost;
+        let not_made = self.checks.not_made();
+        if lost != self.lost_authorities || not_made != self.not_made {
+            (self.lost_authorities, self.not_made) = (lost, not_made);
             self.post();
         }
-        if self.ticks.is_multiple_of(LOOK_ANYWAY) || self.watch.failed() {
+        if self.ticks.is_multiple_of(LOOK_ANYWAY) || self.watch.failed() || self.watch.is_asking() {
             self.look();
         }
         if self.attached
             && self.change.is_none()
             && self.ticks.is_multiple_of(LOOK_AT_STATE)
             && self.state.trouble(overrides::DOCUMENT)
+            && self.judges.running() == 0
+            && !self.writer.is_busy()
         {
             self.begin(Command::Recall);
         }
@@ -314,12 +364,21 @@ impl Daemon {
         here.map(|i| (i.name.clone(), i.slot, i.ifindex)).collect()
     }
 
-    async fn confirm(&mut self) {
+    /// Has it pinned; the loop waits for nobody.
+    fn confirm(&mut self) {
         let guard = &self.board.guard;
-        let answer = match guard.waiting().is_empty() {
-            true => guard.nothing(),
-            false => self.path.confirm().await,
-        };
+        match guard.waiting().is_empty() {
+            true => guard.answer(&guard.nothing()),
+            false => {
+                self.confirming = true;
+                self.path.order(Order::Confirm);
+            }
+        }
+    }
+
+    fn confirmed(&mut self, answer: Result<Vec<String>, Error>) {
+        self.confirming = false;
+        let guard = &self.board.guard;
         if let Ok(names) = &answer
             && !names.is_empty()
         {
@@ -327,18 +386,23 @@ impl Daemon {
             tracing::info!(interfaces = ?names, "confirmed: attached for good");
         }
         guard.answer(&answer);
-        self.post();
     }
 
     fn seen(&mut self, seen: Seen) {
         match seen {
-            Seen::Traffic(sample) => {
+            Seen::Traffic(sample, replies) => {
+                self.replies = replies;
+                self.tend();
                 let before = self.silence.problems().len();
                 self.silence.note(std::time::Instant::now(), sample);
                 for problem in self.silence.problems().iter().skip(before) {
-                    tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+                    if self.crowd.admits(false) {
+                        tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+                    }
                 }
             }
+            // What could not be asked is as it was.
+            Seen::Machine(report) if report.blind => return,
             Seen::Machine(report) => self.machine = report,
             Seen::Books(sample) => {
                 let before = self.alarm.findings(|_| false);
@@ -376,7 +440,7 @@ impl Daemon {
 
     fn result(&mut self, event: &health::Event) {
         if let (health::Health::Down, Some(backend)) = (event.health, self.roster.address(event)) {
-            watch::doubt(backend);
+            self.watch.doubt(backend);
         }
         if let Some(service) = self.roster.service(event) {
             self.silence.forget(service);
@@ -384,24 +448,32 @@ impl Daemon {
         self.keeper.changed();
         let next = self.change.as_mut().and_then(Change::roster);
         let news = next.and_then(|next| next.take(event));
-        if let Some(line) = self.roster.take(event).or(news) {
-            match event.health.is_up() {
-                true => tracing::info!("{line}"),
-                false => tracing::warn!("{line}"),
+        if let Some(text) = self.roster.take(event).or(news) {
+            let good = event.health.is_up();
+            // That backends are up is what a start expects: the line "serving" has how many.
+            let line = Line { good, text, lost_by: self.roster.lost_by(event) };
+            match good && !self.told_ready || self.follows(&line) {
+                true => tracing::debug!("{}", line.text),
+                false => self.crowd.tell(&line),
             }
         }
         self.apply_soon();
     }
 
     fn ways(&mut self, found: watch::Found) {
-        self.found(found.existing);
-        let Ways { ways, kept } = found.ways;
+        let watch::Found { existing, ways: Ways { ways, kept, .. }, road: around } = found;
+        self.found(existing);
+        let own = around.own_addresses();
+        if std::mem::replace(&mut self.own_addresses, own) != self.own_addresses {
+            self.apply_soon();
+        }
         watch::release(self.kept.difference(&kept).copied().collect());
         self.kept = kept;
         let not_yet = Err(next_hop::NoWay::NotYet);
         let way = |address| ways.get(&address).unwrap_or(&not_yet).clone();
         let (changed, news) = self.roster.take_ways(way);
-        tell(&news);
+        self.log_lines(&news, "lost the way to");
+        self.tend();
         if changed {
             self.silence = Silence::default();
             self.apply_soon();
@@ -412,7 +484,20 @@ impl Daemon {
             both.extend(next.ways());
         }
         if let Some(road) = &mut self.road {
-            self.road_error = road.update(&both, &self.interfaces).err();
+            self.road_error = road.update(&both, &self.interfaces, &around).err();
+        }
+    }
+
+    /// Connections of backends that are down go on no longer than they may.
+    fn tend(&mut self) {
+        let now = std::time::Instant::now();
+        if let Some(next) = self.change.as_mut().and_then(Change::roster) {
+            next.tend(now, &self.replies);
+        }
+        let ended = self.roster.tend(now, &self.replies);
+        if !ended.is_empty() {
+            self.log_lines(&ended, "reset the connections of");
+            self.apply_soon();
         }
     }
 
@@ -453,9 +538,16 @@ impl Daemon {
         self.watch.look(addresses, ours.map(|i| (i.slot, i.ifindex)).collect());
     }
 
-    fn report(&mut self, report: Report) {
+    /// # Errors
+    /// It could not attach at the start.
+    fn report(&mut self, report: Report) -> Result<(), Error> {
         match report {
-            Report::Applied(outcome) => {
+            Report::Applied(number, outcome) => {
+                let written = |(ordered, _): &&(u64, Roster)| number >= Some(*ordered);
+                let count = self.in_orders.iter().take_while(written).count();
+                if let Some((_, roster)) = self.in_orders.drain(..count).next_back() {
+                    self.in_tables = roster;
+                }
                 let error = outcome.err();
                 // It is tried again every second; once is enough to tell.
                 if let Some(error) =
@@ -465,21 +557,39 @@ impl Daemon {
                 }
                 self.apply_error = error;
             }
-            Report::Adopted(outcome) => return self.adopted(outcome),
-            Report::Beat(Ok(standings)) => {
-                self.beaten = Instant::now();
-                self.beat_error = None;
+            Report::Adopted(outcome) => {
+                self.adopted(outcome);
+                return Ok(());
+            }
+            Report::Confirmed(answer) => self.confirmed(answer),
+            Report::Beat(Ok(())) => self.beaten = Instant::now(),
+            Report::Standings(Ok(standings)) => {
+                let known = (self.beat_error.take(), self.standings.clone());
                 if self.attached {
                     self.verify(standings);
                 }
+                if known == (None, self.standings.clone()) {
+                    return Ok(());
+                }
             }
+            Report::Standings(Err(error)) => self.unread(error),
+            Report::Attached(interfaces, outcome) => self.attached(&interfaces, outcome)?,
             Report::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),
             Report::Beat(Err(error)) => {
-                tracing::error!(%error, "the packet path cannot be read");
-                self.beat_error = Some(error);
+                // It answers.
+                self.beaten = Instant::now();
+                self.unread(error);
             }
         }
         self.post();
+        Ok(())
+    }
+
+    fn unread(&mut self, error: Error) {
+        if self.beat_error.as_ref() != Some(&error) {
+            tracing::error!(%error, "the packet path cannot be read");
+        }
+        self.beat_error = Some(error);
     }
 
     fn apply_soon(&mut self) {
@@ -495,24 +605,26 @@ impl Daemon {
         // Before the first attachment nothing is in force, so nothing is hurried. After it, status
         // follows when the tables are written: it should not be ahead of them.
         match self.attached {
-            true => self.path.order(Order::Apply(Box::new(self.roster.observed()))),
+            true => {
+                self.orders += 1;
+                // Of orders that wait the newest alone is written, so an older one is not missed.
+                if self.in_orders.len() >= ORDERS_KNOWN {
+                    self.in_orders.pop_front();
+                }
+                self.in_orders.push_back((self.orders, self.roster.clone()));
+                let observed = observed(&self.roster, &self.own_addresses);
+                self.path.order(Order::Apply(self.orders, observed));
+            }
             false => self.post(),
         }
     }
 }
 
-/// A cable that is pulled costs many backends their way at once.
-fn tell(news: &[Line]) {
-    const SHOWN: usize = 20;
-    for Line { good, text } in news.iter().take(SHOWN) {
-        match good {
-            true => tracing::info!("{text}"),
-            false => tracing::warn!("{text}"),
-        }
-    }
-    if let Some(more) = news.len().checked_sub(SHOWN).filter(|more| *more > 0) {
-        tracing::warn!("and so of {more} more backends: `ringway status` has each");
-    }
+/// What the tables are made from.
+fn observed(roster: &Roster, own: &BTreeSet<IpAddr>) -> Box<Observed> {
+    let mut observed = Box::new(roster.observed());
+    observed.own_addresses.clone_from(own);
+    observed
 }
 
 /// Signals that the daemon knows.

@@ -1,42 +1,47 @@
 //! The packet path on a thread of its own: planning a large configuration and writing its rings
 //! takes milliseconds, and the daemon's loop must not wait for that.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::SystemTime;
 
 use ringway_config::Config;
-use ringway_host::addresses;
-use ringway_kernel::{Attached, Gateway, Interface, Opened, ProbeRoad, Standing, View, XdpMode};
+use ringway_kernel::{
+    Attached, Gateway, Interface, Opened, ProbeRoad, Standing, StandingQuery, View, XdpMode,
+};
 use ringway_plan::{Observed, Planner, Records};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use crate::next_hop;
 use crate::preflight;
 use crate::privileges;
 use crate::problem::Error;
+use crate::reserve::Reserve;
 use crate::upgrade;
 
 /// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
 /// changing.
 const SETTLE_PERIOD: u64 = 10;
 
+/// Loans of descriptors that the thread keeps for itself.
+const RESERVED: usize = 2;
+
 /// What the loop asks for.
 #[derive(Debug)]
 pub enum Order {
-    /// Make the tables fit this state of the world.
-    Apply(Box<Observed>),
+    /// Make the tables fit this state of the world, which has a number.
+    Apply(u64, Box<Observed>),
     /// Make the tables fit another configuration, or leave them as they are.
     Adopt(Arc<Config>, Box<Observed>),
     /// Write the tables, attach to every interface, then give up those of an earlier
     /// configuration.
-    Attach(Vec<Interface>, Box<Observed>, oneshot::Sender<Result<Vec<Attached>, Error>>),
+    Attach(Vec<Interface>, Box<Observed>),
     /// Attach again to those of these interfaces that have lost our program.
     Mend(Vec<Interface>),
-    /// Pin what is attached provisionally; names of interfaces.
-    Confirm(oneshot::Sender<Result<Vec<String>, Error>>),
+    /// Pin what is attached provisionally.
+    Confirm,
     /// Take it off again.
     Revert,
     /// Another MAC address, MTU or index.
@@ -48,14 +53,29 @@ pub enum Order {
 /// What the loop is told.
 #[derive(Debug)]
 pub enum Report {
-    /// The tables were written, or why not.
-    Applied(Result<(), Error>),
+    /// The tables were written, or why not; with the number of the newest order, if there was one.
+    Applied(Option<u64>, Result<(), Error>),
     /// Those of another configuration were written; or why not, and the one from before is in force.
     Adopted(Result<(), Error>),
-    /// The heartbeat was written. How our program stands on each interface slot.
-    Beat(Result<Vec<(u32, Standing)>, Error>),
+    /// The heartbeat was written.
+    Beat(Result<(), Error>),
+    /// How our program stands on each interface slot.
+    Standings(Result<Vec<(u32, Standing)>, Error>),
+    /// What was provisional is pinned: names of interfaces, or why it is not.
+    Confirmed(Result<Vec<String>, Error>),
+    /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
+    Attached(Vec<Interface>, Result<Attachments, Error>),
     /// Attached again to these interfaces, or why not.
-    Mended(Vec<Interface>, Result<Vec<Attached>, Error>),
+    Mended(Vec<Interface>, Result<Attachments, Error>),
+}
+
+/// How our programs are attached.
+#[derive(Debug)]
+pub struct Attachments {
+    /// In the order of the interfaces.
+    pub each: Vec<Attached>,
+    /// [`next_hop::stacked`]
+    pub stacked: HashMap<u32, String>,
 }
 
 /// The open packet path.
@@ -93,6 +113,7 @@ impl Path {
         let planner = existing.planner();
         let (orders, receiver) = mpsc::unbounded_channel();
         let (config, observed) = (config.clone(), Observed::default());
+        let standings = Standings::start(reports.clone())?;
         let worker = Worker {
             config,
             gateway,
@@ -101,6 +122,9 @@ impl Path {
             records: Records::default(),
             beats: 0,
             provisional: Vec::new(),
+            reserve: Reserve::new(RESERVED),
+            unswept: None,
+            standings,
             reports,
         };
         let thread = thread::Builder::new()
@@ -125,30 +149,6 @@ impl Path {
             tracing::error!("the packet path's thread panicked");
         }
     }
-
-    /// Pins what is attached provisionally; the names of its interfaces.
-    ///
-    /// # Errors
-    /// The kernel refuses.
-    pub async fn confirm(&self) -> Result<Vec<String>, Error> {
-        let (done, wait) = oneshot::channel();
-        self.order(Order::Confirm(done));
-        wait.await.unwrap_or_else(|_| Err(Error::failed("the packet path's thread died", "")))
-    }
-
-    /// Writes the tables and attaches to every interface.
-    ///
-    /// # Errors
-    /// The tables do not fit, or the first interface that could not be attached to.
-    pub async fn attach(
-        &self,
-        interfaces: Vec<Interface>,
-        observed: Observed,
-    ) -> Result<Vec<Attached>, Error> {
-        let (done, wait) = oneshot::channel();
-        self.order(Order::Attach(interfaces, Box::new(observed), done));
-        wait.await.unwrap_or_else(|_| Err(Error::failed("the packet path's thread died", "")))
-    }
 }
 
 struct Worker {
@@ -162,6 +162,11 @@ struct Worker {
     beats: u64,
     /// Attached, but not pinned: slots and names.
     provisional: Vec<(u32, String)>,
+    /// A ring that is written anew takes a descriptor, and so does each question.
+    reserve: Reserve,
+    /// Why it was not cleaned up after captures that were killed, as last told.
+    unswept: Option<String>,
+    standings: Standings,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -170,15 +175,15 @@ impl Worker {
         let mut next = orders.blocking_recv();
         while let Some(order) = next.take() {
             next = match order {
-                Order::Apply(mut observed) => {
+                Order::Apply(mut number, mut observed) => {
                     // Only the newest state of the world matters.
                     let mut after = orders.try_recv().ok();
-                    while let Some(Order::Apply(newer)) = after {
-                        observed = newer;
+                    while let Some(Order::Apply(newest, newer)) = after {
+                        (number, observed) = (newest, newer);
                         after = orders.try_recv().ok();
                     }
                     let outcome = self.apply(*observed);
-                    let _ = self.reports.send(Report::Applied(outcome));
+                    let _ = self.reports.send(Report::Applied(Some(number), outcome));
                     after
                 }
                 Order::Adopt(config, observed) => {
@@ -186,10 +191,10 @@ impl Worker {
                     let _ = self.reports.send(Report::Adopted(outcome));
                     None
                 }
-                Order::Attach(interfaces, observed, done) => {
+                Order::Attach(interfaces, observed) => {
                     let guarded = preflight::guarded(&self.config);
-                    let attached = self.attach(&interfaces, *observed, &guarded);
-                    let _ = done.send(attached);
+                    let outcome = self.attach(&interfaces, *observed, &guarded);
+                    let _ = self.reports.send(Report::Attached(interfaces, outcome));
                     None
                 }
                 Order::Mend(interfaces) => {
@@ -197,8 +202,9 @@ impl Worker {
                     let _ = self.reports.send(Report::Mended(interfaces, outcome));
                     None
                 }
-                Order::Confirm(done) => {
-                    let _ = done.send(self.confirm());
+                Order::Confirm => {
+                    let outcome = self.confirm();
+                    let _ = self.reports.send(Report::Confirmed(outcome));
                     None
                 }
                 Order::Revert => {
@@ -213,10 +219,11 @@ impl Worker {
                     None
                 }
                 Order::Beat => {
-                    let beat = self.beat();
+                    let beat = self.by_all_means(Worker::beat);
+                    let beat = beat.map(|queries| self.standings.ask(queries));
                     let _ = self.reports.send(Report::Beat(beat));
                     if let Some(outcome) = self.settle() {
-                        let _ = self.reports.send(Report::Applied(outcome));
+                        let _ = self.reports.send(Report::Applied(None, outcome));
                     }
                     None
                 }
@@ -254,12 +261,26 @@ impl Worker {
         })
     }
 
-    fn apply(&mut self, mut observed: Observed) -> Result<(), Error> {
+    /// Once more with descriptors of the reserve, where it fails: mostly there is enough of all else.
+    fn by_all_means<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        work(self).or_else(|_| {
+            self.reserve.give_up();
+            let outcome = work(self);
+            self.reserve.fill();
+            outcome
+        })
+    }
+
+    fn apply(&mut self, observed: Observed) -> Result<(), Error> {
+        self.by_all_means(|worker| worker.write(observed.clone()))
+    }
+
+    fn write(&mut self, mut observed: Observed) -> Result<(), Error> {
         observed.now = ringway_kernel::now_seconds();
         observed.records = self.records.clone();
-        if self.config.services.iter().any(|service| service.forward.is_dsr()) {
-            observed.own_addresses = own_addresses()?;
-        }
         self.observed = observed;
         let tables = self
             .planner
@@ -277,7 +298,8 @@ impl Worker {
         interfaces: &[Interface],
         observed: Observed,
         guarded: &BTreeSet<String>,
-    ) -> Result<Vec<Attached>, Error> {
+    ) -> Result<Attachments, Error> {
+        self.standings.outdate();
         for interface in interfaces {
             self.gateway.set_iface(interface).map_err(kernel)?;
         }
@@ -339,7 +361,7 @@ impl Worker {
                 each.push(attached);
             }
         }
-        Ok(each)
+        Ok(Attachments { each, stacked })
     }
 
     fn attach_one(
@@ -376,7 +398,7 @@ impl Worker {
         }
     }
 
-    fn beat(&mut self) -> Result<Vec<(u32, Standing)>, Error> {
+    fn beat(&mut self) -> Result<Vec<StandingQuery>, Error> {
         self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
         self.sweep_captures();
         let provisional: Vec<u32> = self.provisional.iter().map(|(slot, _)| *slot).collect();
@@ -391,32 +413,80 @@ impl Worker {
 
     /// All of them anew, so that they agree on a mode: where our program still is, it stays. The programs are
     /// loaded already, for which this process has no privilege any more. What was confirmed needs it no more.
-    fn mend(&mut self, interfaces: &[Interface]) -> Result<Vec<Attached>, Error> {
+    fn mend(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
         let guarded = self.provisional.iter().map(|(_, name)| name.clone()).collect();
         self.attach(interfaces, self.observed.clone(), &guarded)
     }
 
     /// A capture whose process was killed. Packets are served with it as without.
-    fn sweep_captures(&self) {
+    fn sweep_captures(&mut self) {
         let Some(pins) = self.gateway.pins() else { return };
-        match ringway_kernel::capture::sweep(pins) {
-            Ok(0) => {}
-            Ok(count) => tracing::info!(count, "cleaned up after captures that were killed"),
-            Err(error) => tracing::warn!(%error, "captures that were killed are still there"),
+        let error = match ringway_kernel::capture::sweep(pins) {
+            Ok(0) => None,
+            Ok(count) => {
+                tracing::info!(count, "cleaned up after captures that were killed");
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = error.as_ref().filter(|_| error != self.unswept) {
+            tracing::warn!(%error, "not cleaned up after captures, should any have been killed");
         }
+        self.unswept = error;
+    }
+}
+
+/// Asks how programs stand, on a thread of its own: the kernel answers under RTNL, for which tables
+/// must not wait.
+struct Standings {
+    ask: SyncSender<(u64, Vec<StandingQuery>)>,
+    /// How often programs were attached.
+    turn: Arc<Mutex<u64>>,
+}
+
+impl Standings {
+    fn start(reports: mpsc::UnboundedSender<Report>) -> Result<Standings, Error> {
+        let (ask, asked) = sync_channel(0);
+        let turn = Arc::<Mutex<u64>>::default();
+        let current = Arc::clone(&turn);
+        let answer = move || {
+            let reserve = Reserve::new(1);
+            for (turn, queries) in asked {
+                let queries: Vec<StandingQuery> = queries;
+                let read = || queries.iter().map(StandingQuery::ask).collect::<Result<_, _>>();
+                let found = read().or_else(|_| {
+                    reserve.give_up();
+                    let found = read();
+                    reserve.fill();
+                    found
+                });
+                let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+                // Not where programs were attached meanwhile.
+                if *current == turn {
+                    let _ = reports.send(Report::Standings(found.map_err(kernel)));
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("standings".into()).spawn(answer);
+        thread.map_err(|error| Error::failed(format!("no thread to ask with: {error}"), ""))?;
+        Ok(Standings { ask, turn })
+    }
+
+    /// Nothing, while the last answer is waited for.
+    fn ask(&self, queries: Vec<StandingQuery>) {
+        let turn = *self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.ask.try_send((turn, queries));
+    }
+
+    /// What is being asked is not told any more.
+    fn outdate(&self) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 }
 
 /// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
 pub fn below(interface: &Interface) -> u32 {
     interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
-}
-
-/// Where health checks come from, and where nothing to a dsr service does.
-fn own_addresses() -> Result<BTreeSet<IpAddr>, Error> {
-    let all = addresses::all().map_err(|error| Error::failed(error.to_string(), ""))?;
-    let reachable = all.into_iter().filter(|own| !own.local_scope && !own.address.is_loopback());
-    Ok(reachable.map(|own| own.address).collect())
 }
 
 /// The kernel crate's messages carry their remedies themselves.

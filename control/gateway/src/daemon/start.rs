@@ -2,15 +2,19 @@
 
 use std::path::Path as FilePath;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::thread;
+use std::time::{Duration, SystemTime};
 
 use ringway_config::{Config, XdpMode};
-use ringway_kernel::{Attached, DEFAULT_BPFFS, Opened, OrphanCause};
+use ringway_host::links;
+use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::judges::Judges;
 use super::looks::Looks;
+use super::override_writer::OverrideWriter;
 use super::path::{Path, Report};
 use super::watch::{self, Watch};
 use super::{Daemon, FIRST_RESULTS};
@@ -20,7 +24,7 @@ use crate::health::{Checks, Keeper};
 use crate::notify::Notifier;
 use crate::overrides::{self, Overrides};
 use crate::preflight;
-use crate::problem::{Error, Kind};
+use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::{Entry, Member, Roster};
 use crate::state::State;
@@ -35,39 +39,71 @@ pub fn raise_open_files() {
     }
 }
 
-/// Looks at the machine; what is not well is logged.
+/// How long interfaces are waited for. Shorter than systemd's patience with a start, 90 s.
+const LATE: Duration = Duration::from_secs(30);
+
+/// Under a service manager, which starts us as the machine boots: bonds, VLANs and virtual functions come a while after
+/// it. Whoever starts us by hand is told at once what is missing.
+pub fn await_interfaces(config: &Config) {
+    let notifier = Notifier::from_env();
+    let until = Instant::now() + LATE;
+    let mut told = false;
+    while notifier.is_there() && Instant::now() < until {
+        // What cannot be asked is preflight's to tell.
+        let Ok(links) = links::all() else { return };
+        let is_up = |name: &str| links.iter().any(|link| link.name == name && link.up);
+        let names = config.node.interfaces.iter().map(|name| name.as_str());
+        let late: Vec<&str> = names.filter(|name| !is_up(name)).collect();
+        if late.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut told, true) {
+            let (late, within) = (late.join(", "), LATE.as_secs());
+            tracing::warn!("{late}: not there, or down: waiting {within} s at most");
+            notifier.status(&format!("waiting for {late}"));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Looks at the machine.
 ///
 /// # Errors
 /// Something forbids a start.
-pub fn preflight(config: &Config) -> Result<(), Error> {
+pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
     let report = preflight::run(config);
-    for finding in &report.findings {
-        let preflight::Finding { check, subject, reason, fix, .. } = finding;
-        match finding.state {
-            preflight::State::Ok => tracing::debug!(check, subject, "{reason}"),
-            preflight::State::Unknown => tracing::info!(check, subject, fix, "not known: {reason}"),
-            preflight::State::Warn => tracing::warn!(check, subject, fix, "{reason}"),
-            // All of them are told together below.
-            preflight::State::Fail => tracing::debug!(check, subject, fix, "{reason}"),
-        }
-        if finding.check == "answers" && finding.state == preflight::State::Ok {
-            tracing::info!(service = subject, "who answers for the address: {reason}");
+    match report.refusal() {
+        Some(refused) => Err(refused),
+        None => Ok(report),
+    }
+}
+
+/// Logs what preflight found: each cause in one line, each finding at level debug.
+pub fn tell_of_machine(report: &preflight::Report) {
+    for preflight::Finding { check, subject, state, reason, fix, .. } in &report.findings {
+        tracing::debug!(check, subject, fix, "{}: {reason}", state.as_str());
+    }
+    let told = |finding: &preflight::Finding| {
+        finding.state != preflight::State::Ok || finding.check == "answers"
+    };
+    for cause in report.causes(told) {
+        let (subject, preflight::Finding { check, reason, fix, .. }) = (cause.named(), cause.first);
+        match cause.first.state {
+            preflight::State::Ok => {
+                tracing::info!(service = subject, "who answers for the address: {reason}");
+            }
+            preflight::State::Unknown => {
+                tracing::info!(check, subject, fix, "not known: {reason}");
+            }
+            _ => tracing::warn!(check, subject, fix, "{reason}"),
         }
     }
-    let failures: Vec<String> = report.failures().map(ToString::to_string).collect();
-    if failures.is_empty() {
-        return Ok(());
-    }
-    let at_fault = report.failures().any(|finding| finding.place.is_some());
-    let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
-    let what = format!("this machine is not fit for this configuration:\n{}", failures.join("\n"));
-    Err(Error { kind, what, remedy: String::new() })
 }
 
 /// Says what was found in the kernel.
 pub fn tell(opened: &Opened) {
     for orphan in &opened.orphans {
-        let there = || ringway_host::links::by_name(&orphan.iface).is_ok();
+        let there = || links::by_name(&orphan.iface).is_ok();
         let what = match orphan.cause {
             OrphanCause::Vanished if there() => "the program had been taken off the interface",
             OrphanCause::Vanished => "the interface is gone",
@@ -107,11 +143,13 @@ pub struct Begun {
     pub overrides: Overrides,
     /// Where they were.
     pub state: Arc<State>,
+    /// What the program was built from.
+    pub commit: Option<&'static str>,
 }
 
 impl Begun {
     /// Overrides that were kept go over what the file says.
-    pub fn new(file: Config) -> Begun {
+    pub fn new(file: Config, commit: Option<&'static str>) -> Begun {
         let state = Arc::new(State::new(file.node.state.clone().into_inner()));
         let overrides = Overrides::load(&state).unwrap_or_else(|error| {
             tracing::error!(%error, "overrides not read: the file's weights are in force");
@@ -122,7 +160,7 @@ impl Begun {
             let _ = state.probe(overrides::DOCUMENT);
         }
         let config = Arc::new(overrides.apply(&file));
-        Begun { config, file: Arc::new(file), overrides, state }
+        Begun { config, file: Arc::new(file), overrides, state, commit }
     }
 }
 
@@ -154,9 +192,11 @@ struct Parts {
 
 async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     let config = &begun.config;
-    let board = Arc::new(Board::new(&config.node.name, Some(path.view.clone())));
+    let mut board = Board::new(&config.node.name, Some(path.view.clone()));
+    board.commit = begun.commit;
+    let board = Arc::new(board);
     let held = path.view.interfaces().map_err(super::path::kernel)?;
-    let (slots, interfaces) = next_hop::interfaces(&config.node.interfaces, &held)?;
+    let (slots, interfaces) = next_hop::interfaces(&config.node, &held)?;
     let mut roster = Roster::new(config);
     roster.mark(&begun.file, &begun.overrides);
     if path.opened.taken_over.is_some() {
@@ -164,7 +204,7 @@ async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     }
     let road = Road::open(config, &roster.ids(), &mut path.probe)?;
     // Watching begins before the first look, so that no change is missed.
-    let watch = Watch::start(slots.clone())?;
+    let mut watch = Watch::start(slots.clone())?;
     if let Some(address) = &config.metrics.listen {
         let listener = metrics::listen(**address).await?;
         let most = config.metrics.backends as usize;
@@ -180,8 +220,9 @@ async fn assemble(begun: &Begun, path: &mut Path) -> Result<Parts, Error> {
     }
     let (control, commands) = mpsc::channel(control::WAITING);
     tokio::spawn(api::server::serve(socket, board.clone(), control));
-    let found = watch::look(&slots, &roster.addresses(), &Default::default());
+    let found = watch::look(&slots, &roster.addresses(), &Default::default(), &Default::default());
     let found = found.map_err(|error| Error::failed(error.to_string(), ""))?;
+    watch.note(&found);
     Ok(Parts { interfaces, roster, watch, found, board, road, commands })
 }
 
@@ -192,7 +233,7 @@ impl Parts {
         path: Path,
         from_path: mpsc::UnboundedReceiver<Report>,
     ) -> Daemon {
-        let Begun { config, file, overrides, state } = begun;
+        let Begun { config, file, overrides, state, .. } = begun;
         let keeper = Keeper::new(state.clone());
         let mut roster = self.roster;
         if path.opened.taken_over.is_some() {
@@ -208,9 +249,12 @@ impl Parts {
             file,
             read_at: SystemTime::now(),
             overrides,
-            state,
             commands: self.commands,
-            judged: mpsc::unbounded_channel(),
+            judges: Judges::new(),
+            writer: OverrideWriter::new(state.clone()),
+            led: mpsc::unbounded_channel(),
+            changes: 0,
+            state,
             change: None,
             hung_up: false,
             rising: false,
@@ -219,35 +263,44 @@ impl Parts {
             path,
             from_path,
             interfaces: self.interfaces,
+            in_tables: Roster::default(),
+            in_orders: Default::default(),
+            orders: 0,
             roster,
             kept: Default::default(),
+            own_addresses: Default::default(),
             watch: self.watch,
             results,
             checks,
             lost_authorities: Vec::new(),
+            not_made: Default::default(),
             road: self.road,
             road_error: None,
             board: self.board,
             keeper,
             notifier: Notifier::from_env(),
             attached: false,
+            attaching: false,
             attach_by: Instant::now() + FIRST_RESULTS,
             modes: Default::default(),
             standings: Default::default(),
             gone: Default::default(),
             existing: Default::default(),
+            confirming: false,
             mending: false,
             mend_error: None,
             again: Default::default(),
             alarm: Default::default(),
             looks,
             silence: Default::default(),
+            replies: Default::default(),
             machine: Default::default(),
             beaten: Instant::now(),
             beat_error: None,
             apply_error: None,
             told_ready: false,
             told: super::told::Told::default(),
+            crowd: Default::default(),
             ticks: 0,
             ticked: Instant::now(),
             due: None,
@@ -261,15 +314,23 @@ impl Parts {
 fn inherit(roster: &mut Roster, path: &Path) -> Result<(), Error> {
     let states = path.view.services().map_err(super::path::kernel)?;
     roster.inherit(|entry: &Entry, member: &Member| {
-        let mut same = states
+        let same = states
             .iter()
             .filter(|state| state.key.address == entry.address && state.key.port == entry.port);
-        let backend = same.find_map(|state| {
-            state.backends.iter().find(|backend| backend.address == member.endpoint)
-        })?;
-        Some(backend.up)
+        let all = same.flat_map(|state| &state.backends);
+        let found = all.filter(|backend| backend.address == member.endpoint);
+        // Of two protocols TCP alone is kept.
+        found.map(left).max_by_key(|health| *health == ringway_plan::Health::Kept)
     });
     Ok(())
+}
+
+fn left(backend: &BackendState) -> ringway_plan::Health {
+    match (backend.up, backend.kept) {
+        (true, _) => ringway_plan::Health::Up,
+        (false, true) => ringway_plan::Health::Kept,
+        (false, false) => ringway_plan::Health::Down,
+    }
 }
 
 /// Takes away what a first start that failed has made; of a running packet path, nothing.

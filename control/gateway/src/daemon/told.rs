@@ -6,7 +6,9 @@ use crate::status::Problem;
 use crate::trouble::Trouble;
 
 /// Those that nobody else writes into the log.
-const SILENT: [Trouble; 5] = [
+const SILENT: [Trouble; 7] = [
+    Trouble::ChecksNotMade,
+    Trouble::MaxUnhealthy,
     Trouble::InterfaceDown,
     Trouble::NoCarrier,
     Trouble::InterfaceRenamed,

@@ -149,6 +149,8 @@ pub struct Backend {
     pub address: String,
     /// Whether the packet path takes it for healthy.
     pub up: bool,
+    /// It is not, but its established TCP connections go on (`on_down = "keep"`).
+    pub kept: bool,
     /// Why not, as far as the daemon says.
     pub reason: Option<String>,
     /// Who keeps new flows from it though it is up: `is drained by an operator (override)`.
@@ -306,6 +308,7 @@ impl Names<'_> {
         Some(Backend {
             address,
             up: state.up,
+            kept: state.kept,
             reason: told.and_then(|backend| backend.reason.clone()),
             withheld: told.and_then(status::Backend::withheld),
             next_hop: state.next_hop.map(|hop| NextHop {

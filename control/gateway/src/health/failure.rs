@@ -4,6 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
+use super::not_asked::{Cause, NotAsked};
+
 /// Why a check failed. The address is the backend's, so only the port is told.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -57,12 +61,40 @@ pub enum Failure {
         /// What would have passed.
         want: String,
     },
-    /// A program's verdict, or that it could not be run.
+    /// A program's verdict.
     #[error("{0}")]
     Program(String),
+    /// This machine could not ask: no failure of the backend's.
+    #[error("{0}")]
+    NotAsked(NotAsked),
 }
 
 impl Failure {
+    /// Whether the network says that there is no such host.
+    pub fn is_host_gone(&self) -> bool {
+        let Failure::Io { cause, .. } = self else { return false };
+        let code = Errno::from_io_error(cause);
+        matches!(code, Some(Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::HOSTDOWN))
+    }
+
+    /// What an error of the kernel means: some say nothing about the peer.
+    pub fn io(address: SocketAddr, cause: io::Error) -> Failure {
+        match Cause::of(&cause) {
+            Some(lack) => Failure::not_asked(lack, in_words(&cause)),
+            None => Failure::Io { address, cause },
+        }
+    }
+
+    /// This machine could not ask.
+    pub fn not_asked(cause: Cause, why: impl Into<String>) -> Failure {
+        Failure::NotAsked(NotAsked { cause, why: why.into() })
+    }
+
+    /// Whether there was no descriptor for it.
+    pub fn lacks_descriptors(&self) -> bool {
+        matches!(self, Failure::NotAsked(why) if why.cause == Cause::Descriptors)
+    }
+
     /// Failures of one sort are the same news: their texts may differ each time, as a program's output does.
     pub fn sort(&self) -> Sort {
         let detail = match self {

@@ -33,12 +33,20 @@ pub(super) async fn get(
          Accept: */*\r\nConnection: close\r\n\r\n",
         check.path
     );
-    let failed = |cause| Failure::Io { address, cause };
+    let failed = |cause| Failure::io(address, cause);
     stream.write_all(text.as_bytes()).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
 
-    let head = read_head(&mut stream).await.map_err(failed)?;
-    let got = status_code(&head).ok_or(Failure::NotHttp(address))?;
+    let mut head = Vec::with_capacity(1024);
+    let got = loop {
+        let end = read_head(&mut stream, &mut head).await.map_err(failed)?;
+        let got = status_code(&head).ok_or(Failure::NotHttp(address))?;
+        match end {
+            // Interim answers come before the answer (RFC 9110, section 15.2); after 101 it is no HTTP.
+            Some(end) if (100..200).contains(&got) && got != 101 => drop(head.drain(..end)),
+            _ => break got,
+        }
+    };
     drain(&mut stream).await;
     match check.expect.contains(got) {
         true => Ok(()),
@@ -46,15 +54,17 @@ pub(super) async fn get(
     }
 }
 
-/// Reads up to the end of the headers, the end of the stream or the limit.
-async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-    let mut head = Vec::with_capacity(1024);
-    while head.len() < HEAD_LIMIT && !head.windows(4).any(|four| four == b"\r\n\r\n") {
-        if stream.read_buf(&mut head).await? == 0 {
-            break;
+/// Reads up to the end of the headers, the end of the stream or the limit; where the headers end.
+async fn read_head(
+    stream: &mut (impl AsyncRead + Unpin),
+    head: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
+    loop {
+        let end = head.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
+        if end.is_some() || head.len() >= HEAD_LIMIT || stream.read_buf(head).await? == 0 {
+            return Ok(end);
         }
     }
-    Ok(head)
 }
 
 /// Reads what is left, for half a moment: closing with unread bytes would send a reset, which
@@ -138,6 +148,9 @@ mod tests {
         http(&good, &check(), SOON).await.expect("passes");
         let host = format!("\r\nHost: {}\r\n", good.address);
         assert!(asked.await.expect("asked").contains(&host));
+        let hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 100 Continue\r\n\r\n\
+            HTTP/1.1 200 OK\r\n\r\n";
+        http(&server(hints).await.0, &check(), SOON).await.expect("the last one counts");
         let (bad, _) = server(b"HTTP/1.1 503 Busy\r\n\r\n").await;
         let failure = http(&bad, &check(), SOON).await.expect_err("status");
         assert_eq!(failure.to_string(), "HTTP status 503; 200 to 399 pass");

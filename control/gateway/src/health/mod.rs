@@ -6,6 +6,8 @@
 //!
 //! A backend that is sent the clients' own packets (dsr) is asked at the service address, by a [`Lane`].
 //!
+//! What this machine cannot ask ([`not_asked`]) says nothing about a backend, and changes nothing.
+//!
 //! Checks leave from the node's own ephemeral ports. Validation keeps the nat pool out of
 //! `net.ipv4.ip_local_port_range`, so a check never uses a port of the pool.
 
@@ -17,6 +19,7 @@ mod failure;
 mod fit;
 mod http;
 mod https;
+mod not_asked;
 mod pace;
 mod peer;
 mod saved;
@@ -25,30 +28,38 @@ mod tcp;
 mod trust;
 mod udp;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use ringway_config::{Check, CheckKind, endpoint_text};
 
 pub use failure::Failure;
 pub use fit::unfit;
+pub use not_asked::{Cause, NotAsked};
 pub use peer::{Lane, Peer, Source};
 pub use saved::{Keeper, Saved};
 pub use state::{Causes, Health, Machine};
 
+use crate::reserve::Reserve;
+use crate::status::Problem;
 use durations::{Counted, Durations};
+use exec::{LastRun, Permit};
+use not_asked::Unasked;
 use pace::Pace;
 use trust::Trust;
 
 /// Checks in flight at most: bounds descriptors when thousands of targets begin together.
 const IN_FLIGHT: usize = 1024;
+/// Checks at once that the reserve of descriptors has room for.
+const RESERVED: usize = 8;
 
 /// One thing to check.
 #[derive(Clone, Debug)]
@@ -74,21 +85,32 @@ pub struct Target {
 /// Counted results of one target; read by status and metrics.
 #[derive(Debug, Default)]
 pub struct Record {
+    counts: Arc<Counts>,
+    last_failure: Mutex<Option<String>>,
+    host_gone: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
     passed: AtomicU64,
     failed: AtomicU64,
     durations: Durations,
-    last_failure: Mutex<Option<String>>,
 }
 
 impl Record {
+    /// Of the same backend, asked in another way from now on: it goes on counting.
+    pub fn go_on(&self) -> Record {
+        Record { counts: self.counts.clone(), ..Record::default() }
+    }
+
     /// Checks passed since the daemon began.
     pub fn passed(&self) -> u64 {
-        self.passed.load(Ordering::Relaxed)
+        self.counts.passed.load(Ordering::Relaxed)
     }
 
     /// Checks failed since the daemon began.
     pub fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
+        self.counts.failed.load(Ordering::Relaxed)
     }
 
     /// Why the last check failed; `None` when it passed.
@@ -96,16 +118,22 @@ impl Record {
         self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the last check met nobody at that address: the network said that the host is
+    /// unreachable.
+    pub fn host_gone(&self) -> bool {
+        self.host_gone.load(Ordering::Relaxed)
+    }
+
     /// How long checks took since the daemon began.
     pub fn durations(&self) -> Counted {
-        self.durations.counted()
+        self.counts.durations.counted()
     }
 
     fn count(&self, result: &Result<(), String>, took: Duration) {
-        self.durations.count(took);
+        self.counts.durations.count(took);
         match result {
-            Ok(()) => self.passed.fetch_add(1, Ordering::Relaxed),
-            Err(_) => self.failed.fetch_add(1, Ordering::Relaxed),
+            Ok(()) => self.counts.passed.fetch_add(1, Ordering::Relaxed),
+            Err(_) => self.counts.failed.fetch_add(1, Ordering::Relaxed),
         };
         let failure = result.as_ref().err().cloned();
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
@@ -139,9 +167,11 @@ impl Checks {
     /// Begins checking. Changes of state arrive on `events`.
     pub fn start(targets: Vec<Target>, events: &mpsc::Sender<Event>) -> Checks {
         let shared = Arc::new(Shared {
-            in_flight: Semaphore::new(IN_FLIGHT),
-            programs: Semaphore::new(exec::AT_ONCE),
+            in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
+            programs: Arc::new(Semaphore::new(exec::AT_ONCE)),
             trust: Trust::default(),
+            reserve: Reserve::new(RESERVED),
+            unasked: Unasked::default(),
         });
         let (tasks, running) = (JoinSet::new(), HashMap::new());
         let mut checks = Checks { events: events.clone(), shared, tasks, running };
@@ -157,6 +187,7 @@ impl Checks {
             _ => None,
         }));
         let wanted: HashSet<usize> = targets.iter().map(|target| target.id).collect();
+        self.shared.unasked.keep(|id| wanted.contains(&id));
         self.running.retain(|id, task| {
             let stays = wanted.contains(id);
             if !stays {
@@ -182,36 +213,57 @@ impl Checks {
     pub fn lost_authorities(&self) -> Vec<String> {
         self.shared.trust.lost()
     }
+
+    /// What keeps this machine from asking now.
+    pub fn problems(&self) -> Vec<Problem> {
+        self.shared.unasked.problems()
+    }
+
+    /// By cause, how many checks could not be made since the daemon began.
+    pub fn not_made(&self) -> BTreeMap<String, u64> {
+        self.shared.unasked.counts()
+    }
 }
 
 /// What all checks have in common.
 #[derive(Debug)]
 struct Shared {
-    in_flight: Semaphore,
-    programs: Semaphore,
+    in_flight: Arc<Semaphore>,
+    programs: Arc<Semaphore>,
     trust: Trust,
+    reserve: Reserve,
+    unasked: Unasked,
 }
 
 async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     let mut machine = Machine::new(target.check.rise, target.check.fall, target.initial);
     let mut causes = Causes::new(target.check.fall);
     let interval = target.check.interval;
+    let mut last = LastRun::default();
     let mut gaps = [pace.gap, pace.gap].into_iter();
     let mut next = Instant::now() + pace.first;
     loop {
         // No burst after a stall: what was missed is skipped.
         next = next.max(Instant::now());
         sleep_until(next).await;
-        let gate = match target.check.kind {
-            CheckKind::Exec(_) => &shared.programs,
-            _ => &shared.in_flight,
-        };
         let (result, sort, took) = {
-            let Ok(_permit) = gate.acquire().await else { return };
-            let began = Instant::now();
-            let result = ask(&target, &shared.trust).await;
-            let took = began.elapsed();
+            let limit = target.check.timeout;
+            let (result, took) = match last.end(limit).await {
+                Err(failure) => (Err(failure), limit),
+                Ok(()) => {
+                    let Some(permit) = permit(&target, &shared).await else { return };
+                    ask_by_all_means(&target, &shared, &mut last, &permit).await
+                }
+            };
+            if let Err(Failure::NotAsked(why)) = &result {
+                shared.unasked.note(target.id, Some(why));
+                next += gaps.next().unwrap_or(interval);
+                continue;
+            }
+            shared.unasked.note(target.id, None);
             let sort = result.as_ref().err().map(Failure::sort);
+            let gone = result.as_ref().is_err_and(Failure::is_host_gone);
+            target.record.host_gone.store(gone, Ordering::Relaxed);
             let result = result.map_err(|failure| in_words(&failure, &target.check));
             if target.check.log_checks {
                 log(&target, &result, took);
@@ -232,7 +284,44 @@ async fn watch(target: Target, pace: Pace, shared: Arc<Shared>, events: mpsc::Se
     }
 }
 
-async fn ask(target: &Target, trust: &Trust) -> Result<(), Failure> {
+/// Waits for room for one check. Programs that do not end may have taken it for good, which is told.
+async fn permit(target: &Target, shared: &Shared) -> Option<Permit> {
+    let CheckKind::Exec(_) = target.check.kind else {
+        return shared.in_flight.clone().acquire_owned().await.ok().map(Arc::new);
+    };
+    let mut waiting = pin!(shared.programs.clone().acquire_owned());
+    loop {
+        match timeout(target.check.interval, &mut waiting).await {
+            Ok(permit) => return permit.ok().map(Arc::new),
+            Err(_) => shared.unasked.note(target.id, Some(&exec::no_room())),
+        }
+    }
+}
+
+/// Asks; once more with descriptors of the reserve, where there are no others. Nothing was sent before.
+async fn ask_by_all_means(
+    target: &Target,
+    shared: &Shared,
+    last: &mut LastRun,
+    permit: &Permit,
+) -> (Result<(), Failure>, Duration) {
+    let began = Instant::now();
+    let result = ask(target, &shared.trust, last, permit).await;
+    if !result.as_ref().is_err_and(Failure::lacks_descriptors) {
+        return (result, began.elapsed());
+    }
+    let _loan = shared.reserve.lend().await;
+    let began = Instant::now();
+    let result = ask(target, &shared.trust, last, permit).await;
+    (result, began.elapsed())
+}
+
+async fn ask(
+    target: &Target,
+    trust: &Trust,
+    last: &mut LastRun,
+    permit: &Permit,
+) -> Result<(), Failure> {
     let to = Peer { address: target.address, lane: target.lane.clone() };
     let limit = target.check.timeout;
     match &target.check.kind {
@@ -241,7 +330,10 @@ async fn ask(target: &Target, trust: &Trust) -> Result<(), Failure> {
         CheckKind::Https(check, tls) => https::https(&to, check, tls, trust, limit).await,
         CheckKind::Udp(check) => udp::udp(&to, check, limit).await,
         CheckKind::Dns(check) => dns::dns(&to, check, limit).await,
-        CheckKind::Exec(check) => exec::exec(check, &target.service, target.address, limit).await,
+        CheckKind::Exec(check) => {
+            let (service, permit) = (&target.service, permit.clone());
+            exec::exec(check, service, target.address, limit, last, permit).await
+        }
     }
 }
 
@@ -323,6 +415,29 @@ mod tests {
         drop(checks);
         drop(send);
         assert!(receive.recv().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn programs_that_do_not_end_leave_no_room_and_this_is_told() {
+        let (send, _receive) = mpsc::channel(8);
+        let address = "192.0.2.7:80".parse().expect("an address");
+        let command = ["/bin/sleep", "100"].map(String::from).to_vec();
+        let kind = CheckKind::Exec(ringway_config::ExecCheck { command: command.into() });
+        let timeout = Duration::from_secs(60);
+        let check = Check { kind, timeout, ..target(address).check };
+        let one = |id| Target { id, check: check.clone(), ..target(address) };
+        let checks = Checks::start((0..=exec::AT_ONCE).map(one).collect(), &send);
+        let began = Instant::now();
+        let problem = loop {
+            if let Some(problem) = checks.problems().pop() {
+                break problem;
+            }
+            assert!(began.elapsed() < Duration::from_secs(10), "nothing is told");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert!(problem.error.contains("64 programs of checks have not ended"), "{problem:?}");
+        assert!(problem.error.contains("this affects 1 backend,"), "{problem:?}");
+        assert_eq!(checks.shared.programs.available_permits(), 0);
     }
 
     #[tokio::test]

@@ -58,7 +58,7 @@ impl Peer {
         };
         connected.map_err(|cause| match cause.kind() {
             io::ErrorKind::ConnectionRefused => Failure::Refused(address),
-            _ => Failure::Io { address, cause },
+            _ => Failure::io(address, cause),
         })
     }
 
@@ -69,7 +69,11 @@ impl Peer {
             None => any_port(address).await,
             Some(lane) => lane.datagrams(address).await,
         };
-        socket.map_err(|cause| Failure::Io { address, cause })
+        let reporting = socket.and_then(|socket| {
+            ringway_host::report_errors(&socket, address.is_ipv6())?;
+            Ok(socket)
+        });
+        reporting.map_err(|cause| Failure::io(address, cause))
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,6 +22,8 @@ const FRESH: Duration = Duration::from_secs(3600);
 /// Changes wait this long for others, or as many times as long as writing takes.
 const SETTLE: Duration = Duration::from_secs(1);
 const SHARE: u32 = 20;
+/// What could not be written is tried again after this.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// One backend whose checks have had results.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +57,8 @@ struct Document {
 #[derive(Debug)]
 pub struct Keeper {
     state: Arc<State>,
-    changed: bool,
+    /// Something is not written yet.
+    changed: Arc<AtomicBool>,
     /// A write in progress, or the last one.
     writing: Option<JoinHandle<()>>,
     /// No other before then.
@@ -65,7 +69,7 @@ impl Keeper {
     /// In this directory.
     pub fn new(state: Arc<State>) -> Keeper {
         let not_before = Arc::new(Mutex::new(Instant::now()));
-        Keeper { state, changed: false, writing: None, not_before }
+        Keeper { state, changed: Arc::default(), writing: None, not_before }
     }
 
     /// What the daemon before, last alive then, has left; nothing if it is of no use now.
@@ -83,32 +87,42 @@ impl Keeper {
 
     /// Something has changed.
     pub fn changed(&mut self) {
-        self.changed = true;
+        self.changed.store(true, Ordering::Relaxed);
     }
 
     /// Every second: begins to write if it is time.
     pub fn tick(&mut self, saved: impl FnOnce() -> Vec<Saved>) {
         let busy = self.writing.as_ref().is_some_and(|writing| !writing.is_finished());
-        if self.changed && !busy && Instant::now() >= *lock(&self.not_before) {
+        if self.changed.load(Ordering::Relaxed)
+            && !busy
+            && Instant::now() >= *lock(&self.not_before)
+        {
             self.write(saved());
         }
     }
 
     fn write(&mut self, saved: Vec<Saved>) {
-        self.changed = false;
+        self.changed.store(false, Ordering::Relaxed);
         let (state, not_before) = (self.state.clone(), self.not_before.clone());
+        let changed = self.changed.clone();
         self.writing = Some(tokio::task::spawn_blocking(move || {
             let began = Instant::now();
             // The state remembers what goes wrong, and `status` shows it.
-            let _ = state.write(NAME, &Document::new(saved));
-            *lock(&not_before) = Instant::now() + SETTLE.max(began.elapsed() * SHARE);
+            let pause = match state.write(NAME, &Document::new(saved)) {
+                Ok(()) => SETTLE,
+                Err(_) => {
+                    changed.store(true, Ordering::Relaxed);
+                    AGAIN
+                }
+            };
+            *lock(&not_before) = Instant::now() + pause.max(began.elapsed() * SHARE);
         }));
     }
 
     /// Writes what is not written yet, and waits for it.
     pub async fn finish(&mut self, saved: impl FnOnce() -> Vec<Saved>) {
         self.wait().await;
-        if self.changed {
+        if self.changed.load(Ordering::Relaxed) {
             self.write(saved());
         }
         self.wait().await;
@@ -174,6 +188,25 @@ mod tests {
         keeper.tick(|| unreachable!("too soon"));
         keeper.finish(|| saved(Health::Down)).await;
         assert_eq!(keeper.read(now()), saved(Health::Down));
+    }
+
+    #[tokio::test]
+    async fn what_could_not_be_written_is_written_when_it_can() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let place = directory.path().join("gw");
+        fs::write(&place, "in the way").expect("written");
+        let state = Arc::new(State::new(&place));
+        let mut keeper = Keeper::new(state.clone());
+        keeper.changed();
+        keeper.finish(|| saved(Health::Up)).await;
+        assert!(!state.problems().is_empty());
+        fs::remove_file(&place).expect("removed");
+        // Nothing has changed since; it is due again.
+        *lock(&keeper.not_before) = Instant::now();
+        keeper.tick(|| saved(Health::Up));
+        keeper.wait().await;
+        assert!(state.problems().is_empty(), "{:?}", state.problems());
+        assert_eq!(keeper.read(Some(SystemTime::now())), saved(Health::Up));
     }
 
     #[tokio::test]

@@ -4,10 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use ringway_config::TlsCheck;
+use tokio::time::timeout;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -19,6 +20,9 @@ use tokio_rustls::rustls::{
     ClientConfig, DigitallySignedStruct, Error as TlsError, RootCertStore, SignatureScheme,
 };
 
+/// A look at a file that is known already may take this long; what it said before holds meanwhile.
+const PATIENCE: Duration = Duration::from_millis(250);
+
 /// Where distributions keep the authorities of the machine: Debian, Fedora, SUSE.
 const BUNDLES: [&str; 3] = [
     "/etc/ssl/certs/ca-certificates.crt",
@@ -26,10 +30,19 @@ const BUNDLES: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
-/// What has been read, by file; `None`: nothing is verified.
+/// Which authorities a check takes. `None`: nothing is verified; `Some(None)`: those of the machine.
+type Key = Option<Option<PathBuf>>;
+
+fn key(check: &TlsCheck) -> Key {
+    check.verify.then(|| check.ca_file.as_ref().map(|file| (**file).clone()))
+}
+
+/// What has been read. Files are looked at on threads that may wait, one look at a time.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
-    known: Mutex<HashMap<Option<PathBuf>, Known>>,
+    known: Arc<Mutex<HashMap<Key, Known>>>,
+    /// Held by a look, also by one that hangs.
+    looking: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug)]
@@ -41,46 +54,35 @@ struct Known {
     lost: Option<String>,
 }
 
-impl Trust {
-    /// How to speak TLS for this check.
-    ///
-    /// # Errors
-    /// The file cannot be read or has no certificate: which, why, and what to do.
-    pub fn config(&self, check: &TlsCheck) -> Result<Arc<ClientConfig>, String> {
-        let file = match check.verify {
-            true => Some(authorities(check)?),
-            false => None,
-        };
-        let metadata = file.as_ref().and_then(|file| fs::metadata(file).ok());
-        let version = metadata.and_then(|found| Some((found.modified().ok()?, found.len())));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&file).filter(|known| known.version == version) {
-            return Ok(known.config.clone());
-        }
-        let config = match &file {
-            Some(file) => match (verifying(file), known.get_mut(&Some(file.clone()))) {
-                // A file that is being replaced must not take the backends down.
-                (Err(error), Some(known)) => {
-                    if known.version.take().is_some() {
-                        tracing::warn!("{error}; what it said before holds");
-                    }
-                    known.lost = Some(error);
-                    return Ok(known.config.clone());
-                }
-                (config, _) => config?,
-            },
-            None => believing(),
-        };
-        let config = Arc::new(config.map_err(|error| format!("TLS cannot be used: {error}"))?);
-        known.insert(file, Known { version, config: config.clone(), lost: None });
-        Ok(config)
-    }
+fn lock(known: &Mutex<HashMap<Key, Known>>) -> MutexGuard<'_, HashMap<Key, Known>> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Trust {
+    /// How to speak TLS for this check. What is known holds where looking for changes takes long.
+    ///
+    /// # Errors
+    /// The file cannot be read or has no certificate: which, why, and what to do.
+    pub async fn config(&self, check: &TlsCheck) -> Result<Arc<ClientConfig>, String> {
+        let known = lock(&self.known).get(&key(check)).map(|known| known.config.clone());
+        let look = async {
+            let looking = self.looking.clone().lock_owned().await;
+            let (known, check) = (self.known.clone(), check.clone());
+            let read = tokio::task::spawn_blocking(move || {
+                let _looking = looking;
+                read(&known, &check)
+            });
+            read.await.unwrap_or_else(|error| Err(format!("authorities not read: {error}")))
+        };
+        match known {
+            None => look.await,
+            Some(known) => timeout(PATIENCE, look).await.unwrap_or(Ok(known)),
+        }
+    }
+
     /// Why files that have been read before cannot be read any more, in order. What they said then holds.
     pub fn lost(&self) -> Vec<String> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lock(&self.known);
         let mut lost: Vec<String> = known.values().filter_map(|known| known.lost.clone()).collect();
         lost.sort();
         lost
@@ -88,11 +90,37 @@ impl Trust {
 
     /// Forgets files that none of these checks takes.
     pub fn keep<'c>(&self, checks: impl Iterator<Item = &'c TlsCheck>) {
-        let verified = checks.filter(|check| check.verify);
-        let used: HashSet<PathBuf> = verified.filter_map(|check| authorities(check).ok()).collect();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|file, _| file.as_ref().is_none_or(|file| used.contains(file)));
+        let used: HashSet<Key> = checks.map(key).collect();
+        lock(&self.known).retain(|key, _| used.contains(key));
     }
+}
+
+/// Looks at the file, and reads it where it has changed. May hang, as file systems do.
+fn read(all: &Mutex<HashMap<Key, Known>>, check: &TlsCheck) -> Result<Arc<ClientConfig>, String> {
+    let key = key(check);
+    let file = check.verify.then(|| authorities(check)).transpose()?;
+    let metadata = file.as_ref().and_then(|file| fs::metadata(file).ok());
+    let version = metadata.and_then(|found| Some((found.modified().ok()?, found.len())));
+    if let Some(known) = lock(all).get(&key).filter(|known| known.version == version) {
+        return Ok(known.config.clone());
+    }
+    let config = match &file {
+        Some(file) => match (verifying(file), lock(all).get_mut(&key)) {
+            // A file that is being replaced must not take the backends down.
+            (Err(error), Some(known)) => {
+                if known.version.take().is_some() {
+                    tracing::warn!("{error}; what it said before holds");
+                }
+                known.lost = Some(error);
+                return Ok(known.config.clone());
+            }
+            (config, _) => config?,
+        },
+        None => believing(),
+    };
+    let config = Arc::new(config.map_err(|error| format!("TLS cannot be used: {error}"))?);
+    lock(all).insert(key, Known { version, config: config.clone(), lost: None });
+    Ok(config)
 }
 
 /// The file of the authorities that this check takes.

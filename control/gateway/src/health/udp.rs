@@ -51,7 +51,7 @@ fn failed(peer: &Peer, cause: io::Error) -> Failure {
     let address = peer.address;
     match cause.kind() {
         io::ErrorKind::ConnectionRefused => Failure::Unreachable(address),
-        _ => Failure::Io { address, cause },
+        _ => Failure::io(address, cause),
     }
 }
 

@@ -10,7 +10,7 @@ use ringway_abi::{Loss, Reason};
 use super::process;
 use super::text::{Family, Kind, Sheet};
 use crate::clock;
-use crate::health::{Health, durations};
+use crate::health::{Cause, Health, durations};
 use crate::status::{Backend, Problem, Service, Status};
 use crate::trouble::Trouble;
 
@@ -23,7 +23,7 @@ macro_rules! families {
 }
 
 families! {
-    BUILD = Gauge "ringway_build_info" ["node", "version"] "Always 1: name of the node and version of its daemon.";
+    BUILD = Gauge "ringway_build_info" ["node", "version", "commit"] "Always 1: name of the node, version and commit of its daemon.";
     HEALTHY = Gauge "ringway_healthy" [] "1 while nothing is wrong.";
     READY = Gauge "ringway_ready" [] "1 while the node should get traffic, as ringway status --ready tells.";
     DEGRADED = Gauge "ringway_degraded" [] "1 while some backend gets no traffic, though every service is served.";
@@ -51,9 +51,11 @@ families! {
     SERVICE_PACKETS = Counter "ringway_service_packets_total" ["service", "protocol", "direction"] "Packets: request is client to backend; reply is 0 under dsr, where answers do not pass by.";
     SERVICE_BYTES = Counter "ringway_service_bytes_total" ["service", "protocol", "direction"] "Bytes of these packets, as they came in.";
     SERVICE_CHECKS = Counter "ringway_service_checks_total" ["service", "result"] "Health checks of all its backends: pass or fail.";
+    CHECKS_NOT_MADE = Counter "ringway_checks_not_made_total" ["cause"] "Health checks that this machine could not make, by what it lacked; they count for no backend.";
     CHECK_DURATION = Histogram "ringway_check_duration_seconds" ["service"] "How long health checks took, passed or failed.";
     LEFT_OUT = Gauge "ringway_backend_series_left_out" [] "Backends without series of their own, because there are more than [metrics] backends allows.";
     UP = Gauge "ringway_backend_up" ["service", "protocol", "backend"] "1 while the backend is healthy or has no check.";
+    KEPT = Gauge "ringway_backend_kept" ["service", "protocol", "backend"] "1 while its checks fail and its established TCP connections go on.";
     SERVING = Gauge "ringway_backend_serving" ["service", "protocol", "backend"] "1 while the backend gets new flows.";
     WEIGHT = Gauge "ringway_backend_weight" ["service", "protocol", "backend"] "Weight in force; 0 when drained.";
     SINCE = Gauge "ringway_backend_health_since_timestamp_seconds" ["service", "protocol", "backend"] "Since when its health is what it is, seconds since 1970; 0 before the first result.";
@@ -94,7 +96,8 @@ pub fn render(status: &Status, most_backends: usize) -> String {
 
 fn node(sheet: &mut Sheet, status: &Status) {
     let version = status.daemon.version.as_deref().unwrap_or_default();
-    sheet.family(&BUILD).add(&[&status.node, version], 1);
+    let commit = status.daemon.commit.as_deref().unwrap_or_default();
+    sheet.family(&BUILD).add(&[&status.node, version, commit], 1);
     sheet.family(&HEALTHY).add(&[], u8::from(status.healthy));
     let ready = status.unready.is_empty() && status.daemon.running;
     sheet.family(&READY).add(&[], u8::from(ready));
@@ -185,21 +188,26 @@ fn services(sheet: &mut Sheet, status: &Status) {
     }
     let mut series = sheet.family(&SERVICE_SERVING);
     all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], s.serving()));
-    let sum = |s: &Service, of: fn(&Backend) -> u64| s.backends.iter().map(of).sum::<u64>();
     let mut series = sheet.family(&SERVICE_FLOWS);
-    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], sum(s, |b| b.flows)));
+    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 0, |b| b.flows)));
     let mut series = sheet.family(&SERVICE_EVICTED);
-    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], sum(s, |b| b.evicted_flows)));
+    all.iter()
+        .for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 1, |b| b.evicted_flows)));
     let mut series = sheet.family(&SERVICE_PACKETS);
     for s in all {
-        series.add(&[&s.name, &s.protocol, "request"], sum(s, |b| b.packets));
-        series.add(&[&s.name, &s.protocol, "reply"], sum(s, |b| b.reply_packets));
+        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 2, |b| b.packets));
+        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 4, |b| b.reply_packets));
     }
     let mut series = sheet.family(&SERVICE_BYTES);
     for s in all {
-        series.add(&[&s.name, &s.protocol, "request"], sum(s, |b| b.bytes));
-        series.add(&[&s.name, &s.protocol, "reply"], sum(s, |b| b.reply_bytes));
+        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 3, |b| b.bytes));
+        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 5, |b| b.reply_bytes));
     }
+}
+
+/// Of all backends, and of those that have left: one of [`crate::departed::Sums::traffic`].
+fn traffic(service: &Service, of_departed: usize, of: fn(&Backend) -> u64) -> u64 {
+    service.departed.traffic[of_departed] + service.backends.iter().map(of).sum::<u64>()
 }
 
 fn ports(service: &Service) -> String {
@@ -218,12 +226,19 @@ fn checks(sheet: &mut Sheet, status: &Status) {
     let once: Vec<&Service> = once.collect();
     let mut series = sheet.family(&SERVICE_CHECKS);
     for s in &once {
-        series.add(&[&s.name, "pass"], s.backends.iter().map(|b| b.checks_passed).sum::<u64>());
-        series.add(&[&s.name, "fail"], s.backends.iter().map(|b| b.checks_failed).sum::<u64>());
+        let [passed, failed] = s.departed.checks;
+        let here = |of: fn(&Backend) -> u64| s.backends.iter().map(of).sum::<u64>();
+        series.add(&[&s.name, "pass"], passed + here(|b| b.checks_passed));
+        series.add(&[&s.name, "fail"], failed + here(|b| b.checks_failed));
+    }
+    let mut series = sheet.family(&CHECKS_NOT_MADE);
+    for cause in Cause::ALL {
+        let count = status.checks_not_made.get(cause.name()).copied().unwrap_or_default();
+        series.add(&[cause.name()], count);
     }
     let mut series = sheet.family(&CHECK_DURATION);
     for s in &once {
-        let mut sum = durations::Counted::default();
+        let mut sum = s.departed.durations.clone();
         s.backends.iter().for_each(|backend| sum.add(&backend.check_durations));
         let buckets: Vec<_> = durations::BOUNDS.into_iter().zip(sum.counts).collect();
         let more = sum.counts[durations::BOUNDS.len()];
@@ -242,6 +257,7 @@ fn backends(sheet: &mut Sheet, status: &Status) {
         all.iter().for_each(|(s, at, b)| series.add(&[&s.name, &s.protocol, at], value(b)));
     };
     each(&UP, |b| b.health.is_up().into());
+    each(&KEPT, |b| b.kept.into());
     each(&SERVING, |b| b.serves().into());
     each(&WEIGHT, |b| b.weight.unwrap_or_default().into());
     each(&SINCE, |b| moment(b.since.as_deref()));

@@ -27,11 +27,14 @@ use tokio::sync::Mutex;
 
 use crate::board::Board;
 use crate::problem::Error;
+use crate::serve;
 
 /// A text is shown again until it is so old ...
 const FRESH: Duration = Duration::from_millis(250);
 /// ... or so many times as old as it took to make: a large one must not keep a core busy.
 const REST: u32 = 9;
+/// Prometheus waits ten seconds unless told otherwise; a text of the largest node is made in four.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes the address.
 ///
@@ -55,21 +58,14 @@ struct Source {
 }
 
 /// Answers until cancelled. With more than `most_backends`, no backend has series of its own.
-///
-/// # Errors
-/// When the socket breaks.
-pub async fn serve(
-    listener: TcpListener,
-    board: Arc<Board>,
-    most_backends: usize,
-) -> std::io::Result<()> {
+pub async fn serve(listener: TcpListener, board: Arc<Board>, most_backends: usize) {
     let source = Source { board, most_backends, last: Mutex::default() };
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(Arc::new(source));
-    axum::serve(listener, router).await
+    serve::serve(listener, router, PATIENCE).await;
 }
 
 async fn metrics(State(source): State<Arc<Source>>) -> Response {

@@ -6,7 +6,7 @@ use super::families::{ALL, render};
 use super::text::{Family, Kind};
 use crate::health::Health;
 use crate::status::{
-    Backend, Counter, FlowTable, Interface, Ledger, Loss, Problem, Service, Status, Tracked,
+    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Service, Status, Tracked,
 };
 
 const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
@@ -31,6 +31,7 @@ fn status() -> Status {
     };
     Status {
         node: "gw1".into(),
+        daemon: Daemon { commit: Some("0123456789ab".into()), ..Daemon::default() },
         healthy: true,
         findings: vec![Problem { kind: "table-full".into(), ..Problem::default() }],
         interfaces: vec![Interface {
@@ -68,7 +69,7 @@ fn status() -> Status {
 fn every_line_has_its_labels() {
     let text = render(&status(), PLENTY);
     for line in [
-        "ringway_build_info{node=\"gw1\",version=\"\"} 1",
+        "ringway_build_info{node=\"gw1\",version=\"\",commit=\"0123456789ab\"} 1",
         "ringway_healthy 1",
         "ringway_finding{kind=\"table-full\"} 1",
         "ringway_problem{kind=\"table-full\"} 0",

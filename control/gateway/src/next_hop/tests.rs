@@ -26,14 +26,24 @@ fn ours(slot: u32, ifindex: u32) -> Interface {
         mtu: 1500,
         redirect: false,
         layer3: false,
+        local: false,
+        raw: false,
         vlan: None,
+        faces: Default::default(),
     }
+}
+
+fn node(names: &[&str]) -> Node {
+    let text = format!(
+        "[node]\nname = \"gw\"\ninterfaces = {names:?}\n[[service]]\nname = \"web\"\n\
+         address = \"203.0.113.1\"\nport = 80\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
+    );
+    ringway_config::parse(&text, "gw.toml").unwrap_or_else(|errors| panic!("{errors}")).node
 }
 
 #[test]
 fn an_interface_is_who_we_are_on_else_who_has_its_name() {
-    let names = ["if1", "if2"].map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
-    let slots = Slots::assign(&names, &[], |_| None);
+    let slots = Slots::assign(&node(&["if1", "if2"]), &[], |_| None);
     let named = |ifindex, name: &str| {
         let mut link = link(ifindex, None);
         (link.name, link.mac) = (name.to_owned(), Some(Mac([2; 6])));
@@ -55,9 +65,24 @@ fn an_interface_is_who_we_are_on_else_who_has_its_name() {
 }
 
 #[test]
+fn a_virtual_routers_address_is_ours() {
+    let slots = Slots::assign(&node(&["if1"]), &[], |_| None);
+    let own = Link { mac: Some(Mac([2; 6])), ..link(1, None) };
+    let upon =
+        |mac, lower, up| Link { lower: Some(lower), mac: Some(Mac(mac)), up, ..link(2, None) };
+    let second =
+        |upon: Link| find(&slots, &HashMap::new(), &[own.clone(), upon]).interfaces[0].alt_mac;
+    let (vrrp4, vrrp6) = ([0, 0, 0x5e, 0, 1, 51], [0, 0, 0x5e, 0, 2, 51]);
+    assert_eq!(second(upon(vrrp4, 1, true)), Some(vrrp4));
+    assert_eq!(second(upon(vrrp6, 1, true)), Some(vrrp6));
+    assert_eq!(second(upon(vrrp4, 3, true)), None, "upon another");
+    assert_eq!(second(upon(vrrp4, 1, false)), None, "down");
+    assert_eq!(second(upon([2, 0, 0, 0, 0, 9], 1, true)), None, "a container's");
+}
+
+#[test]
 fn without_a_carrier_an_interface_is_cut_off_as_one_that_is_down() {
-    let names = ["if1", "if2", "if3"];
-    let names = names.map(|name| ringway_config::Located::new(name.to_owned(), 0..0));
+    let node = node(&["if1", "if2", "if3"]);
     let all: Vec<Link> = [(1, true, true), (2, true, false), (3, false, false)]
         .map(|(ifindex, up, carrier)| Link {
             up,
@@ -66,12 +91,26 @@ fn without_a_carrier_an_interface_is_cut_off_as_one_that_is_down() {
             ..link(ifindex, None)
         })
         .into();
-    let found = find(&Slots::assign(&names, &[], |_| None), &HashMap::new(), &all);
+    let found = find(&Slots::assign(&node, &[], |_| None), &HashMap::new(), &all);
     assert_eq!(
         (found.no_carrier.as_slice(), found.down.as_slice()),
         (&["if2".into()][..], &["if3".into()][..])
     );
     assert!(!found.is_cut_off("if1") && found.is_cut_off("if2") && found.is_cut_off("if3"));
+}
+
+/// What was known holds while the kernel asks, but not where nobody could answer.
+#[test]
+fn a_link_that_is_down_leads_to_nobody() {
+    let next_hop = (1, "10.0.0.2".parse().unwrap());
+    let known = KnownMac { mac: Mac([2; 6]), missing_since: None };
+    let before: KnownMacs = [(next_hop, known)].into();
+    for (up, carrier, leads) in [(true, true, true), (true, false, false), (false, false, false)] {
+        let links = vec![Link { up, carrier, ..link(1, None) }];
+        let (neighbours, ports) = (HashMap::new(), HashMap::new());
+        let kernel = Kernel { interfaces: &[], before: &before, links, neighbours, ports };
+        assert_eq!(kernel.mac(next_hop).is_some(), leads, "up {up}, carrier {carrier}");
+    }
 }
 
 #[test]

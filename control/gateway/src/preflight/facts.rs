@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::path::Path;
+use std::thread::{self, Builder};
 use std::time::Duration;
 
 use ringway_config::Config;
@@ -72,6 +73,8 @@ pub struct Facts {
     pub health: Option<Vec<status::Service>>,
     /// What could not be read.
     pub errors: Vec<String>,
+    /// Links, addresses or routes are among that: what seems to be missing may be there.
+    pub blind: bool,
 }
 
 /// Somebody else who answers for an address.
@@ -123,6 +126,7 @@ impl Default for Facts {
             answering: HashMap::new(),
             health: None,
             errors: Vec::new(),
+            blind: false,
         }
     }
 }
@@ -136,11 +140,19 @@ impl Facts {
         let services = config.services.iter().map(|service| *service.address);
         let nat = config.nat.addresses.iter().map(|address| **address);
         let wanted = backends.map(|backend| *backend.address).chain(services).chain(nat);
-        let path = |address| (address, routes::route_to(address).map_err(|e| e.to_string()));
+        let known = errors.len();
         facts.probe = ringway_kernel::probe().map_err(|e| e.to_string());
         facts.addresses = noted(addresses::all(), errors);
-        facts.paths = wanted.map(path).collect();
+        for address in wanted {
+            match routes::route_to(address) {
+                Err(error) if !matches!(error, ringway_host::Error::NoRoute { .. }) => {
+                    errors.push(error.to_string());
+                }
+                path => drop(facts.paths.insert(address, path.map_err(|e| e.to_string()))),
+            }
+        }
         facts.neighbours = noted(neighbours::all(), errors);
+        facts.blind |= errors.len() > known;
         facts.local_ports = local_ports();
         facts.receiving = receiving(&facts.links);
         facts.own_links = own_links(&config.node.name);
@@ -182,7 +194,8 @@ impl Facts {
         let routes = noted(routes::all(), &mut errors);
         let default_route_links = routes::default_interfaces(&routes);
         let first_namespace = first_namespace();
-        Facts { links, default_route_links, first_namespace, errors, ..Facts::default() }
+        let blind = !errors.is_empty();
+        Facts { links, default_route_links, first_namespace, errors, blind, ..Facts::default() }
     }
 
     /// The interface of this name.
@@ -351,11 +364,16 @@ fn answering(config: &Config, facts: &Facts) -> HashMap<IpAddr, Result<Vec<Answe
     let mut found: HashMap<IpAddr, Result<Vec<Answerer>, String>> = HashMap::new();
     for some in asked.chunks(AT_ONCE) {
         // Threads are in the network namespace of the one that made them.
-        let answers = std::thread::scope(|scope| {
-            let ask = |(address, ifindex)| scope.spawn(move || ask(facts, address, ifindex));
+        let answers = thread::scope(|scope| {
+            let ask = |(address, ifindex)| {
+                Builder::new().spawn_scoped(scope, move || ask(facts, address, ifindex))
+            };
             let threads: Vec<_> = some.iter().copied().map(ask).collect();
-            let joined = threads.into_iter().map(|thread| thread.join().ok().flatten());
-            joined.collect::<Vec<_>>()
+            let answered = threads.into_iter().map(|thread| match thread {
+                Ok(thread) => thread.join().ok().flatten(),
+                Err(error) => Some(Err(format!("no thread to ask with: {error}"))),
+            });
+            answered.collect::<Vec<_>>()
         });
         for ((address, _), answer) in some.iter().zip(answers) {
             let Some(answer) = answer else { continue };

@@ -7,6 +7,7 @@ use ringway_kernel::{Holder, XdpMode as Attached};
 use super::facts::Facts;
 use super::{Report, State, drivers};
 use crate::next_hop::is_stacked;
+use crate::road;
 
 /// Every rule, interface by interface.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -27,7 +28,7 @@ fn present<'a>(
     report: &mut Report,
 ) -> Option<&'a Link> {
     let known = || {
-        let fit = |link: &&Link| link.up && is_usable(link);
+        let fit = |link: &&Link| link.up && is_usable(link) && !road::is_device(&link.name);
         facts.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
     };
     let Some(link) = facts.link(name) else {

@@ -2,6 +2,7 @@
 //!
 //! `facts` looks at the machine once; the rules are pure functions of configuration and facts.
 
+mod causes;
 mod checks;
 mod drivers;
 mod dsr;
@@ -27,6 +28,7 @@ use ringway_doctor::Program;
 use ringway_host::Host;
 use serde::Serialize;
 
+pub use causes::Cause;
 pub use engine::Queue;
 pub use facts::{Facts, compiler};
 pub use host::asked;
@@ -103,6 +105,7 @@ fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     for error in &facts.errors {
         report.push("facts", "this machine", State::Unknown, error, "");
     }
+    report.blind = facts.blind;
     system::look(facts, &mut report);
     nat::look(config, facts, &mut report);
     interfaces::look(config, facts, &mut report);
@@ -177,6 +180,9 @@ impl std::fmt::Display for Finding {
 pub struct Report {
     /// In the order of the packet's road.
     pub findings: Vec<Finding>,
+    /// Not all could be asked: what is said to be missing may be there.
+    #[serde(skip)]
+    pub blind: bool,
 }
 
 impl Report {

@@ -1,5 +1,7 @@
 //! Rules about the room that tunnels need.
 
+use std::collections::BTreeMap;
+
 use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
 use ringway_host::routes::RouteKind;
 
@@ -15,9 +17,22 @@ const IPV6_MIN: u32 = 1280;
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
     let tunnelled =
         |service: &&Service| matches!(service.forward, Forward::DsrIpip | Forward::DsrGue);
-    for service in config.services.iter().filter(tunnelled) {
-        service.backends.iter().for_each(|backend| room(config, facts, service, backend, report));
+    let services = config.services.iter().filter(tunnelled);
+    let all = services.flat_map(|service| service.backends.iter().map(move |one| (service, one)));
+    // One mtu for all that leave by an interface, so that one command mends them all.
+    let mut most: BTreeMap<String, u32> = BTreeMap::new();
+    for (service, backend) in all.clone() {
+        if let Some(Ok(path)) = facts.paths.get(&backend.address) {
+            let most = most.entry(facts.link_name(path.ifindex)).or_default();
+            *most = header(service, backend).max(*most);
+        }
     }
+    all.for_each(|(service, backend)| room(config, facts, (service, backend), &most, report));
+}
+
+/// Bytes that the tunnel adds.
+fn header(service: &Service, backend: &Backend) -> u32 {
+    u32::from(service.forward.overhead(backend.address.is_ipv6()))
 }
 
 /// What clients may send, as far as it shows from here: what fits the interfaces but the one to the
@@ -28,7 +43,14 @@ fn client_mtu(config: &Config, facts: &Facts, way: &str) -> u32 {
     others.or_else(|| Some(facts.link(way)?.mtu.min(1500))).unwrap_or(1500)
 }
 
-fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+/// `most`: the largest header by interface.
+fn room(
+    config: &Config,
+    facts: &Facts,
+    (service, backend): (&Service, &Backend),
+    most: &BTreeMap<String, u32>,
+    report: &mut Report,
+) {
     let Some(Ok(path)) = facts.paths.get(&backend.address) else { return };
     if path.kind == RouteKind::Local {
         return;
@@ -37,7 +59,7 @@ fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, re
     let Some(mtu) = path.mtu.or_else(|| facts.link(&way).map(|link| link.mtu)) else { return };
     let clients = client_mtu(config, facts, &way);
     let subject = format!("{} {}", *service.name, backend.shown());
-    let header = u32::from(service.forward.overhead(backend.address.is_ipv6()));
+    let header = header(service, backend);
     let room = mtu.saturating_sub(header);
     if room >= clients {
         let reason = format!("{room} bytes are left in {way}'s {mtu}: clients' {clients} fit");
@@ -80,7 +102,7 @@ fn room(config: &Config, facts: &Facts, service: &Service, backend: &Backend, re
     );
     let fix = format!(
         "ip link set dev {way} mtu {} (also at the switch and the backends){}",
-        clients + header,
+        clients + most.get(&way).copied().unwrap_or(header),
         if clamped { "" } else { "; or leave mss_clamp out of the service" }
     );
     report.push("mtu", &subject, State::Warn, reason, fix);

@@ -78,6 +78,43 @@ fn ports(config: &Config, facts: &Facts, report: &mut Report) {
         pool,
         "nat-ports",
         format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
-        format!("write ports = \"10000-29999\" and sysctl -w {name}=\"32768 60999\", or another pair apart"),
+        apart((pool.first, pool.last), (first, last)),
     );
+}
+
+/// Sets what overlaps, and nothing that is right already.
+fn apart((pool_first, pool_last): (u16, u16), (first, last): (u16, u16)) -> String {
+    // The pool that the file has by default, and the range that the kernel has.
+    const POOL: (u16, u16) = (10_000, 29_999);
+    const LOCAL: (u16, u16) = (32_768, 60_999);
+    let write = format!("write ports = \"{}-{}\" under [nat]", POOL.0, POOL.1);
+    let set = format!("sysctl -w net.ipv4.ip_local_port_range=\"{} {}\"", LOCAL.0, LOCAL.1);
+    if last < POOL.0 || POOL.1 < first {
+        write
+    } else if pool_last < LOCAL.0 || LOCAL.1 < pool_first {
+        set
+    } else {
+        format!("{write} and {set}, or another pair apart")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn what_is_right_already_is_not_set_again() {
+        for (pool, local, write, set) in [
+            ((10_000, 40_000), (32_768, 60_999), true, false),
+            ((10_000, 29_999), (9_000, 60_999), false, true),
+            ((20_000, 40_000), (9_000, 65_535), true, true),
+        ] {
+            let fix = apart(pool, local);
+            assert_eq!(
+                (fix.contains("write ports"), fix.contains("sysctl")),
+                (write, set),
+                "{fix}"
+            );
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ringway_config::{
-    Announce, Backend, Check, Config, Forward, Located, Protocol, Service, SourceMode,
+    Announce, Backend, Check, Config, Faces, Forward, Located, Protocol, Service, SourceMode,
 };
 use ringway_host::addresses::Address;
 use ringway_host::links::Link;
@@ -150,6 +150,16 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         report.fail_at(config, &backend.address, "route", reason, fix);
         return;
     }
+    if config.node.faces(&out) == Faces::Clients {
+        let reason = format!(
+            "{} is reached by way of {out}, which faces clients only: its answers would be dropped",
+            *backend.address
+        );
+        let fix =
+            format!("write \"{out}\" alone in [node] interfaces, or route the backend by another");
+        report.fail_at(config, &backend.address, "route", reason, fix);
+        return;
+    }
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
     report.ok("route", &subject, format!("by way of {out}, {via}"));
     neighbour(facts, path, &subject, report);
@@ -201,10 +211,15 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
             let macs: Vec<String> = answers.iter().map(|answer| answer.mac.to_string()).collect();
             report.ok("neighbour", subject, format!("{next_hop} is at {}", macs.join(" and ")));
         }
-        Some(Err(_)) | None => {
+        Some(Err(_)) => {
             let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
             let fix = format!("if that does not help: ping -c 3 {next_hop}");
             report.push("neighbour", subject, State::Unknown, reason, fix);
+        }
+        // At a start nobody has asked yet, so there is nothing to do.
+        None => {
+            let reason = format!("its next hop has not answered {by} yet; the gateway will ask");
+            report.push("neighbour", subject, State::Unknown, reason, "");
         }
     }
 }

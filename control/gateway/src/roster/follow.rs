@@ -61,6 +61,7 @@ impl Roster {
                 let asked = Asked::new(config, service, backend);
                 let mut member = Member::new(backend, asked);
                 let stays = known.is_some_and(|known| member.keep(known, service.forward));
+                member.kept = member.kept.filter(|_| entry.keep_for.is_some());
                 let had_flows = known.is_some_and(|(_, known)| known.weight > 0);
                 if self.started && !had_flows && member.weight > 0 && member.health.is_up() {
                     member.rising = Rise::begin(service.slow_start);
@@ -120,12 +121,13 @@ impl Member {
             drained: false,
             rising: None,
             health: if asked.check.is_some() { Health::Unknown } else { Health::Unchecked },
+            kept: None,
             asked,
             since: None,
             reason: None,
             record: Arc::default(),
             way: Err(NoWay::NotYet),
-            way_lost: false,
+            lost_by: None,
         }
     }
 
@@ -145,10 +147,12 @@ impl Member {
         };
         // It is as it was, whoever says so from now on.
         if self.health == known.health {
+            self.kept = known.kept;
             self.since = known.since;
             self.reason.clone_from(&known.reason);
         }
         if self.asked != known.asked {
+            self.record = Arc::new(known.record.go_on());
             return false;
         }
         self.id = known.id;

@@ -26,6 +26,7 @@ impl Roster {
                 let asked = member.asked.check.as_ref().map(|check| check.kind.name());
                 if member.health == saved.health && asked == Some(saved.check.as_str()) {
                     member.since = Some(clock::from_unix_s(saved.since_s));
+                    member.recall_keeping(entry.forward);
                     member.reason.clone_from(&saved.reason);
                 }
             }
@@ -53,6 +54,7 @@ impl Member {
 mod tests {
     use super::*;
     use crate::health::Event;
+    use ringway_plan::Health as Planned;
     use std::time::SystemTime;
 
     fn roster(check: &str) -> Roster {
@@ -76,6 +78,12 @@ mod tests {
         roster.saved()
     }
 
+    /// The second had traffic.
+    fn left_up(member: &Member) -> Planned {
+        let second = member.endpoint.ip().to_string().ends_with('3');
+        if second { Planned::Up } else { Planned::Down }
+    }
+
     fn shown(roster: &Roster) -> Vec<(Option<String>, Option<String>)> {
         let backends = &roster.shown()[0].backends;
         backends.iter().map(|backend| (backend.since.clone(), backend.reason.clone())).collect()
@@ -86,7 +94,7 @@ mod tests {
         let saved = left();
         assert_eq!(saved.len(), 2);
         let mut same = roster(TCP);
-        same.inherit(|_, member| Some(member.endpoint.ip().to_string().ends_with('3')));
+        same.inherit(|_, member| Some(left_up(member)));
         same.recall(saved.clone());
         let epoch = Some("1970-01-01T00:00:00Z".to_owned());
         let found = shown(&same);
@@ -94,12 +102,12 @@ mod tests {
         assert_eq!(found[1].0, epoch);
         // The tables say otherwise of the second: they are newer.
         let mut other = roster(TCP);
-        other.inherit(|_, _| Some(false));
+        other.inherit(|_, _| Some(Planned::Down));
         other.recall(saved.clone());
         assert_eq!(shown(&other)[1].0, None);
         // Another check, another meaning.
         let mut http = roster("type = \"http\"");
-        http.inherit(|_, member| Some(member.endpoint.ip().to_string().ends_with('3')));
+        http.inherit(|_, member| Some(left_up(member)));
         http.recall(saved);
         assert!(shown(&http).iter().all(|(since, _)| since.is_none()));
     }

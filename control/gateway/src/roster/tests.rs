@@ -117,6 +117,38 @@ fn blind_services_serve_while_there_is_a_way() {
 }
 
 #[test]
+fn only_those_known_to_be_down_are_unhealthy() {
+    let backends = (2..6).map(|n| format!("{{ address = \"10.0.0.{n}\" }}"));
+    let backends = backends.collect::<Vec<_>>().join(", ");
+    let with = |more: &str| {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\n{CHECK}\n{more}\nbackends = [{backends}]\n"
+        );
+        let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+        let mut roster = Roster::new(&config);
+        roster.take_ways(|_| way());
+        roster
+    };
+    let found = |roster: &Roster| roster.panicking().map(|one| one.error).collect::<Vec<_>>();
+    let mut roster = with("max_unhealthy = 50");
+    // A start: nobody was asked, so nobody gets traffic, and that is the problem.
+    assert!(found(&roster).is_empty());
+    let problem = roster.problems().remove(0).error;
+    assert!(problem.contains("has not been checked yet"), "{problem}");
+    (0..2).for_each(|id| drop(roster.take(&event(id, Health::Down))));
+    assert!(found(&roster).is_empty() && roster.problems().len() == 1, "two of four are");
+    roster.take(&event(2, Health::Down));
+    let found_now = found(&roster);
+    assert!(found_now[0].starts_with("service web: 3 of 4 backends fail"), "{found_now:?}");
+    assert!(roster.problems().is_empty(), "all get traffic");
+    // Without it, checks are believed.
+    let mut without = with("");
+    (0..4).for_each(|id| drop(without.take(&event(id, Health::Down))));
+    assert!(found(&without).is_empty() && without.problems().len() == 1);
+}
+
+#[test]
 fn a_service_whose_backends_are_drained_says_who_undoes_it() {
     let mut roster = roster(CHECK);
     roster.take_ways(|_| way());
@@ -132,7 +164,7 @@ fn a_service_whose_backends_are_drained_says_who_undoes_it() {
 #[test]
 fn a_new_daemon_begins_with_the_health_it_finds() {
     let mut roster = roster(CHECK);
-    roster.inherit(|_, member| (member.weight > 0).then_some(true));
+    roster.inherit(|_, member| (member.weight > 0).then_some(ringway_plan::Health::Up));
     assert!(roster.waiting(), "the second backend is new");
     let states: Vec<_> =
         roster.targets(&BTreeMap::new()).iter().map(|target| target.initial).collect();
@@ -199,7 +231,12 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     assert!(since.starts_with("1970"), "down since it went down: {since}");
 
     let by = |news: &[Line]| news.iter().map(|n| (n.good, n.text.clone())).collect::<Vec<_>>();
-    let lost = by(&roster.take_ways(|_| silent.clone()).1);
+    assert!(!roster.lost_several("eth0"));
+    let lines = roster.take_ways(|_| silent.clone()).1;
+    assert!(lines.iter().all(|line| line.lost_by.as_deref() == Some("eth0")), "{lines:?}");
+    assert!(roster.lost_several("eth0") && !roster.lost_several("eth1"));
+    assert_eq!(roster.lost_by(&still).as_deref(), Some("eth0"));
+    let lost = by(&lines);
     assert_eq!(lost.len(), 2);
     assert!(!lost[0].0 && lost[0].1.contains("10.0.0.2:80: no way to it: next hop 10.0.0.2 on"));
     assert_eq!(roster.take_ways(|_| silent.clone()).1, []);
@@ -207,6 +244,7 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     assert!(other[1].1.ends_with("10.0.0.3:80: no way to it: no route"), "{other:?}");
     let back = by(&roster.take_ways(|_| way()).1);
     assert!(back[0].0 && back[0].1.ends_with("there is a way to it again, by eth0"), "{back:?}");
+    assert!(!roster.lost_several("eth0") && roster.lost_by(&still).is_none());
 }
 
 /// `status` prints it: a remedy that points to `status` would lead nowhere.

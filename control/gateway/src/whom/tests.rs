@@ -37,6 +37,21 @@ fn who_mistypes_a_node_is_told_which_there_are() {
     assert!(not_loaded("gw9", &[], true, |_| None).to_string().contains("cannot be seen here"));
 }
 
+/// To be sent to the node that was asked for would lead in a circle.
+#[test]
+fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
+    for known in [&["gw1"][..], &["gw0", "gw1"]] {
+        let known: Vec<String> = known.iter().map(|name| (*name).to_owned()).collect();
+        let said = not_loaded("gw1", &known, false, |_| None);
+        assert!(said.what.starts_with("a start of node gw1 was cut short"), "{said}");
+        assert!(said.remedy.contains("`ringway run`"), "{said}");
+        assert!(!said.to_string().contains("status --node"), "{said}");
+    }
+    let starting = unfinished("gw1", true);
+    assert_eq!(starting.what, "the daemon of node gw1 is starting");
+    assert_eq!(starting.remedy, "ask again in a moment");
+}
+
 #[test]
 fn an_order_without_a_name_is_not_for_a_node_of_another_namespace() {
     let target = Target {

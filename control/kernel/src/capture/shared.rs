@@ -15,7 +15,7 @@ use ringway_abi::{FromBytes, IntoBytes, Slot, Verdict};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
-use crate::explain::icmp_budget;
+use crate::explain::answer_budget;
 use crate::load::{CapturePrograms, load_capture};
 use crate::map::{self, Maps, map_error};
 use crate::pins::{Pins, pin_error};
@@ -40,6 +40,11 @@ const SHIELD: &str = "shield";
 
 const FILTER: &CStr = c"ringway_filter";
 
+/// Names of all that is pinned.
+pub(super) fn pins() -> Vec<&'static str> {
+    MAPS.into_iter().map(|(_, pin)| pin).chain([ENTER, LAST, SHIELD]).collect()
+}
+
 /// The shared part of a node's captures.
 #[derive(Debug)]
 pub(super) struct Shared {
@@ -60,7 +65,7 @@ impl Shared {
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
         let own = MAPS.map(|(name, _)| name);
         let (programs, mut maps) =
-            load_capture(live, icmp_budget(live), cpus.try_into().unwrap_or(1), own)?;
+            load_capture(live, answer_budget(live), cpus.try_into().unwrap_or(1), own)?;
         for (map, (name, pin)) in maps.iter_mut().zip(MAPS) {
             map.pin(place.pin(pin)).map_err(map_error("pin", name))?;
         }
@@ -233,7 +238,7 @@ pub(super) fn last(pins: &Pins) -> PathBuf {
 
 /// What a first capture left unfinished is taken away.
 fn place_cleared(place: &Place) -> Result<()> {
-    for (_, name) in MAPS.into_iter().chain([("", LAST), ("", SHIELD)]) {
+    for name in pins() {
         let path = place.pin(name);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

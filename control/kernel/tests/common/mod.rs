@@ -28,7 +28,10 @@ pub fn gateway() -> Gateway {
             alt_mac: None,
             redirect: false,
             layer3: false,
+            local: false,
+            raw: false,
             vlan: None,
+            faces: Default::default(),
             mtu: 1500,
         };
         gateway.set_iface(&iface).expect("slots 0 and 1 take an interface");

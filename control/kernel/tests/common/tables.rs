@@ -39,6 +39,7 @@ pub fn add_service(tables: &mut Tables, key: ServiceKey, backends: &[SocketAddr]
             protocol: key.protocol,
             weight: 1,
             up: true,
+            kept: false,
             next_hop: Some(NextHop { iface: 1, mac: backend_mac(index), mtu: 1500 }),
             nat: (0, 1),
             tunnel: None,

@@ -71,11 +71,30 @@ fn softirqs_beside_others() {
     assert_eq!((busy.others_percent, busy.softirq_ns), (10.1, None));
     assert_eq!(busy.went.to_string(), "25/75/-");
     assert_eq!(
-        (quiet.bar(FINE).label, busy.bar(FINE).label),
-        ("epoll, softirq a guess".into(), "epoll, softirq unknown".into())
+        (quiet.bar(FINE).unwrap().label, busy.bar(FINE).unwrap().label),
+        ("epoll, softirq a guess".into(), "epoll *".into())
     );
     assert_eq!(medians(vec![row(900), row(0), row(900)])[0].softirq_ns, Some(600.0));
     assert_eq!(medians(vec![row(900)])[0].went.softirq, None);
+}
+
+/// Where all of the time may be in softirqs, a bar of no length would be a wrong figure.
+#[test]
+fn what_is_unknown_is_not_drawn() {
+    let row = |case: &str, user_ns| {
+        let spent = Spent { user_ns, others_ns: 900_000_000, ..Spent::default() };
+        let ran = Ran { units: 1, spent, seconds: 1.0, ..Ran::default() };
+        Row::new(Group::Receive, case.into(), &ran)
+    };
+    let mut report = report();
+    report.rows = vec![row("XDP drop", 0), row("read", 5), row("recvmmsg", 6)];
+    let page = report.html();
+    let label = |case: &str| page.contains(&format!("text-anchor=\"end\">{case}</text>"));
+    assert!(!label("XDP drop") && label("read *") && label("recvmmsg *"), "{page}");
+    assert_eq!(page.matches(SOFTIRQ_UNKNOWN).count(), 1, "{page}");
+    report.rows.truncate(1);
+    let page = report.html();
+    assert!(!page.contains("<svg") && page.contains("<td>XDP drop</td>"), "{page}");
 }
 
 /// A sample or two do not tell user mode from the kernel; those of all rounds together may.

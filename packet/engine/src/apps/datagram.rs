@@ -94,7 +94,7 @@ fn check_udp(ip: &Ip<&[u8]>, checksum: UdpChecksum, to: u16, port: u16) -> Resul
         UdpChecksum::Wrong => Err(Reason::BadChecksum),
         // RFC 8200, section 8.1.
         UdpChecksum::None if matches!(ip.header, IpHeader::V6(_)) => Err(Reason::BadChecksum),
-        _ if to != port => Err(Reason::OtherProtocol),
+        _ if to != port => Err(Reason::OtherPort),
         _ => Ok(()),
     }
 }

@@ -82,7 +82,10 @@ impl Sequence {
         let (word, bit) = place(number);
         let new = self.came[word] & bit == 0;
         self.came[word] |= bit;
-        self.unique += u64::from(new);
+        // Not `u64::from(new)`: rustc 1.95 miscompiles that (docs/rustc-bool-miscompilation.md).
+        if new {
+            self.unique += 1;
+        }
         new
     }
 
@@ -138,6 +141,18 @@ mod tests {
         assert_eq!(sequence.arrive(1000), Arrival::InOrder);
         assert_eq!(sequence.arrive(998), Arrival::Late { by: 3 });
         assert_eq!((sequence.unique(), sequence.missing()), (2, 1));
+    }
+
+    /// Fails in a release build of rustc 1.95 where a bool is counted as a number.
+    #[test]
+    fn reordered_packets_are_not_lost() {
+        let mut sequence = Sequence::new(Some(0));
+        for first in (0..5000).step_by(50) {
+            (first..first + 48).chain([first + 49, first + 48]).for_each(|number| {
+                sequence.arrive(number);
+            });
+        }
+        assert_eq!((sequence.unique(), sequence.missing()), (5000, 0));
     }
 
     proptest! {

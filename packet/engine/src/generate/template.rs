@@ -131,7 +131,8 @@ impl Places {
     }
 }
 
-/// Flows in turn: source ports first, then destination ports, sources, destinations; then from the beginning.
+/// Flows in turn: sources first, so that a prefix of many is soon used; then source ports, destination ports and
+/// destinations; then from the beginning.
 #[derive(Clone, Debug)]
 pub struct Flows {
     sources: Addresses,
@@ -155,9 +156,9 @@ impl Flows {
 
     fn counts(&self) -> [u64; 4] {
         [
+            self.sources.count(),
             self.source_ports.count(),
             self.destination_ports.count(),
-            self.sources.count(),
             self.destinations.count(),
         ]
     }
@@ -166,7 +167,7 @@ impl Flows {
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "there is always one")]
     pub fn next(&mut self) -> Flow {
-        let [source_port, destination_port, source, destination] = self.at;
+        let [source, source_port, destination_port, destination] = self.at;
         let ([a, b], [c, d]) =
             (self.source_ports.nth(source_port), self.destination_ports.nth(destination_port));
         let flow = Flow {
@@ -311,6 +312,8 @@ mod tests {
         let mut flows = Flows::of(&recipe(Transport::Udp, false, None, 60));
         assert_eq!(flows.count(), 7 * 6 * 12 * 256);
         let (first, all) = (flows.next(), flows.count());
+        // A few packets come from as many addresses.
+        assert_ne!(flows.clone().next().source, first.source);
         let mut seen =
             std::collections::HashSet::from([(first.source, first.destination, first.ports)]);
         for _ in 1..all {

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use ringway_host::Host;
+use ringway_host::ethtool::Ethtool;
 use ringway_host::xdp_features::{self, Features};
 use ringway_wire::Mac;
 use ringway_xsk::{
@@ -32,6 +33,9 @@ pub const QUEUES: u32 = 256;
 /// Packets that a system call sends in copy mode: all of some bursts. With the kernel's 32 a burst of 64 takes two, and forwarding and
 /// sending are slower by a tenth.
 const TX_BUDGET: u32 = 256;
+
+/// No driver's ring is longer.
+const MOST_FILL: u32 = 1 << 15;
 
 /// What is wanted of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -265,14 +269,43 @@ fn open(name: &str, pool: &Pool, config: &Config, commons: &Commons) -> Result<O
     let (mode, busy_poll) = (config.mode, config.busy_poll);
     let tx_budget = Some(TX_BUDGET);
     let wanted = SocketConfig { mode, busy_poll, tx_budget, ..SocketConfig::default() };
+    let ring = ring_frames(wanted.fill, rx_ring(&config.interface));
+    let fill = if ring < pool.free() { ring } else { wanted.fill };
+    let wanted = SocketConfig { fill, ..wanted };
     enough(pool.free(), wanted.fill).map_err(refused)?;
     let setup = |source| PortError::Setup { port: port(), source };
     let redirect =
         commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
     let socket = Socket::open(pool, &config.interface, config.queue, &wanted).map_err(setup)?;
     redirect.map().insert(config.queue, &socket).map_err(setup)?;
+    if let Some(short) = short(ring, fill, pool.counts().given)
+        && socket.granted().zero_copy
+    {
+        warn!("{name}: {short}");
+    }
     let mac = interface.link.mac.map(|mac| Mac(mac.0));
     Ok(Open { socket, redirect, mac, mtu: interface.link.mtu as usize, too_long: 0 })
+}
+
+/// Slots of the driver's own ring; none where it does not tell.
+fn rx_ring(interface: &str) -> Option<u32> {
+    Ethtool::open().ok()?.rings(interface).ok()?.map(|rings| rings.rx)
+}
+
+/// Frames for reception, if there are so many: in zero-copy the driver takes as many as its ring has at once.
+fn ring_frames(usual: u32, rx_ring: Option<u32>) -> u32 {
+    rx_ring.unwrap_or(0).min(MOST_FILL).next_power_of_two().max(usual)
+}
+
+/// Some drivers never ask again for frames that they lacked. `given`: frames of the whole pool.
+fn short(ring: u32, fill: u32, given: u64) -> Option<String> {
+    let frames = given + u64::from(ring);
+    (fill < ring).then(|| {
+        format!(
+            "the driver takes {ring} frames for its RX ring and gets {fill}, so packets may be lost: \
+             give each worker more (`--frames {frames}`)"
+        )
+    })
 }
 
 /// The kernel opens sockets on an interface that is down, and nothing comes or goes then.
@@ -281,11 +314,15 @@ fn up(name: &str, config: &Config) -> Result<(), PortError> {
     if ringway_host::links::by_name(&config.interface).map_err(host)?.up {
         return Ok(());
     }
-    let (why, remedy) = (
-        format!("{} is down", config.interface),
-        "`ip link set dev IFACE up`, or have it waited for (`--on-loss reopen`)",
-    );
-    Err(PortError::Refused { port: name.to_owned(), why, remedy })
+    let why = format!("{} is down", config.interface);
+    Err(PortError::Refused { port: name.to_owned(), why, remedy: remedy_of_down(config.on_loss) })
+}
+
+fn remedy_of_down(on_loss: OnLoss) -> &'static str {
+    match on_loss {
+        OnLoss::Exit => "`ip link set dev IFACE up`, or have it waited for (`--on-loss reopen`)",
+        OnLoss::Reopen => "`ip link set dev IFACE up`",
+    }
 }
 
 /// Why not, and what to do.
@@ -321,7 +358,9 @@ fn take_over(
     let setup = |source| PortError::Setup { port: name.to_owned(), source };
     let redirect =
         commons.redirect(&config.interface, || attach(config, commons)).map_err(setup)?;
-    let socket = Socket::take_over(socket, pool, &left).map_err(setup)?;
+    // SAFETY: both come from the predecessor that gave the memory (`Predecessor::ask`), and each
+    // socket is had once.
+    let socket = unsafe { Socket::take_over(socket, pool, &left) }.map_err(setup)?;
     let link = ringway_host::links::by_name(&config.interface);
     let mtu = link.map_err(|source| PortError::Host { port: name.to_owned(), source })?.mtu;
     let other = other_mode(config, redirect.hook(), socket.granted().zero_copy);
@@ -533,5 +572,21 @@ mod tests {
         }
         assert!(enough(2049, 2048).is_ok());
         assert!(enough(2048, 2048).is_err_and(|(_, remedy)| remedy.contains("`--frames 16384`")));
+    }
+
+    #[test]
+    fn a_pool_too_small_for_the_drivers_ring_is_told() {
+        for (rx_ring, wanted) in [
+            (None, 2048),
+            (Some(256), 2048),
+            (Some(4096), 4096),
+            (Some(4080), 4096),
+            (Some(u32::MAX), 32_768),
+        ] {
+            assert_eq!(ring_frames(2048, rx_ring), wanted, "{rx_ring:?}");
+        }
+        assert_eq!(short(8192, 8192, 16_384), None);
+        let said = short(8192, 2048, 8192).expect("a warning");
+        assert!(said.contains("takes 8192") && said.contains("`--frames 16384`"), "{said}");
     }
 }

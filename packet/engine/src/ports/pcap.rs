@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, ErrorKind, Write as _};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -21,6 +21,7 @@ use crate::port::{Port, PortError, PortStatistics};
 const REMEDY_READ: &str =
     "give a capture of Ethernet in pcap format (editcap -F pcap turns others into it)";
 const REMEDY_WRITE: &str = "choose another place to write to";
+const REMEDY_OPEN: &str = "give the path of a capture that this user may read";
 /// Bytes of a time, in nanoseconds since 1970.
 const TIME: usize = size_of::<u64>();
 
@@ -131,13 +132,15 @@ impl Pcap {
         input: Option<&Path>,
         output: Option<&Path>,
     ) -> Result<Self, PortError> {
+        // Without an output it ends in a colon.
+        let shown = name.trim_end_matches(':');
         if let Some((written, _)) = written_over(input, output) {
             let why = format!("{} is the file that it reads, too", written.display());
             let remedy = "give it another file to write to";
-            return Err(PortError::Refused { port: name, why, remedy });
+            return Err(PortError::Refused { port: shown.into(), why, remedy });
         }
-        let input = input.map(|path| reader(&name, path)).transpose()?;
-        let output = output.map(|path| writer(&name, path)).transpose()?;
+        let input = input.map(|path| reader(shown, path)).transpose()?;
+        let output = output.map(|path| writer(shown, path)).transpose()?;
         let frames = MAX_FRAMES.min(pool.free() as usize);
         let longest = frames * pool.umem().room() as usize;
         // So that nothing is allocated later.
@@ -221,9 +224,21 @@ fn capture(port: &str, path: &Path, source: PcapError, remedy: &'static str) -> 
     PortError::Capture { port: port.into(), file: path.display().to_string(), source, remedy }
 }
 
+/// What the system said, which [`PcapError`] does not show.
+fn not_opened(
+    port: &str,
+    verb: &str,
+    path: &Path,
+    error: io::Error,
+    remedy: &'static str,
+) -> PortError {
+    let why = format!("{verb} {}: {error}", path.display());
+    PortError::Refused { port: port.into(), why, remedy }
+}
+
 fn reader(port: &str, path: &Path) -> Result<Input, PortError> {
     let failed = |source| capture(port, path, source, REMEDY_READ);
-    let file = File::open(path).map_err(|e| failed(PcapError::IoError(e)))?;
+    let file = File::open(path).map_err(|e| not_opened(port, "reading", path, e, REMEDY_OPEN))?;
     let reader = PcapReader::new(BufReader::new(file)).map_err(failed)?;
     match reader.header().datalink {
         DataLink::ETHERNET => {
@@ -240,7 +255,8 @@ fn reader(port: &str, path: &Path) -> Result<Input, PortError> {
 
 fn writer(port: &str, path: &Path) -> Result<(PathBuf, PcapWriter<BufWriter<File>>), PortError> {
     let failed = |source| capture(port, path, source, REMEDY_WRITE);
-    let file = File::create(path).map_err(|e| failed(PcapError::IoError(e)))?;
+    let file =
+        File::create(path).map_err(|e| not_opened(port, "writing", path, e, REMEDY_WRITE))?;
     let header = PcapHeader { ts_resolution: TsResolution::NanoSecond, ..PcapHeader::default() };
     Ok((path.into(), PcapWriter::with_header(BufWriter::new(file), header).map_err(failed)?))
 }
@@ -332,14 +348,14 @@ mod tests {
         let none = dir.path().join("none.pcap");
         let text = dir.path().join("text.pcap");
         std::fs::write(&text, "no capture, but a text of more than one header's length").unwrap();
-        let open = |path: &Path| Pcap::open("pcap:x:".into(), &pool(), Some(path), None);
-        for path in [&none, &text] {
-            let error = open(path).err().unwrap().to_string();
-            assert!(
-                error.contains(&path.display().to_string()) && error.contains("editcap"),
-                "{error}"
-            );
-        }
+        let open = |path: &Path| {
+            Pcap::open("pcap:x:".into(), &pool(), Some(path), None).err().unwrap().to_string()
+        };
+        let error = open(&text);
+        assert!(error.contains("text.pcap") && error.contains("editcap"), "{error}");
+        let error = open(&none);
+        let missing = format!("pcap:x: reading {}: No such file", none.display());
+        assert!(error.starts_with(&missing) && !error.contains("editcap"), "{error}");
         let error = Pcap::open("pcap::x".into(), &pool(), None, Some(dir.path())).err().unwrap();
         assert!(error.to_string().contains("another place"), "{error}");
     }

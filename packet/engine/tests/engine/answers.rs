@@ -97,6 +97,14 @@ fn datagrams_come_back() {
 }
 
 #[test]
+fn datagrams_to_another_port_are_told_apart() {
+    let mut bench = Bench::new(UdpEcho::new(host(), PORT + 1));
+    assert!(bench.ask(udp(b"hello")).is_none());
+    assert_eq!(bench.worker.status().packets.dropped[0].reason, "other-port");
+    bench.end();
+}
+
+#[test]
 fn bids() {
     let mut bench = Bench::new(Bid::new(host(), PORT, offers(), 4));
     for (segment, floor, price) in [(SEGMENT, 1000, 1000), (SEGMENT, 1001, 0), (1, 0, 0)] {

@@ -90,7 +90,7 @@ fn answers_arrive_at_another_worker() {
             Worker::new(pool.clone(), vec![c], Icmp::new(host(2)), Options::default());
         let between = vec![to_a, to_b, to_c];
         let mut between = Worker::new(pool.clone(), between, Astray, Options::default());
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(20);
         while !asks.is_finished() {
             assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
             asks.round().unwrap();
@@ -122,7 +122,7 @@ fn pinged(address: &str, count: u64) -> Pinged {
     let between: Vec<Box<dyn Port>> = vec![Box::new(two), Box::new(three)];
     let mut between = Worker::new(pool.clone(), between, Bad::default(), options);
     let mut answers = Worker::new(pool.clone(), vec![Box::new(four)], Icmp::new(host(2)), options);
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while !asks.is_finished() {
         assert!(Instant::now() < deadline, "{:?}", pinged.lock().unwrap());
         asks.round().unwrap();

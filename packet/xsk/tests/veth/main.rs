@@ -6,6 +6,7 @@ mod rx_hints;
 mod tx_metadata;
 
 use std::net::UdpSocket;
+use std::os::fd::AsFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -242,7 +243,11 @@ fn queues_that_cannot_be_had() {
         assert!(said.contains("all 256 frames"), "{said}");
         drop(greedy);
         let first = Socket::open(&pool, "eth0", 0, &small).unwrap();
+        let before = pool.counts();
         let (cause, text) = open("eth0", 0, &small);
+        // Drivers take what FILL has as they are bound to it, so it was filled by then. All of it came back.
+        let counts = pool.counts();
+        assert_eq!((counts.filled - before.filled, counts.unfilled - before.unfilled), (64, 64));
         assert_eq!(cause, Cause::QueueTaken, "{text}");
         assert!(text.contains("ss --xdp"), "{text}");
         assert!(pool.audit(&[first.rings()]).balanced());
@@ -333,6 +338,42 @@ fn an_interface_that_goes_away() {
         drop((left, program));
         assert_eq!(pool.free(), 4096);
         assert!(pool.audit(&[]).balanced());
+    });
+}
+
+/// The kernel goes on filling the frames of a socket that somebody else has open, so nobody gets them.
+#[test]
+fn a_socket_that_is_open_elsewhere_keeps_its_frames() {
+    let name = "a_socket_that_is_open_elsewhere_keeps_its_frames";
+    on_a_pair(name, &VethOptions::default(), |pair| {
+        const FILL: u32 = 64;
+        let (near, far) = (pool(4096), pool(256));
+        let (mut left, _program) = open(&pair.left, &near, Hook::Native, &SocketConfig::default());
+        let config = SocketConfig { fill: FILL, rx: FILL, ..SocketConfig::default() };
+        let (right, _right_program) = open(&pair.right, &far, Hook::Native, &config);
+        let copy = right.as_fd().try_clone_to_owned().unwrap();
+        drop(right);
+        let mut batch = Batch::new(256);
+        far.allocate_burst(&mut batch, 256);
+        batch.iter_mut().for_each(|packet| packet.buffer_mut().fill(0xaa));
+        let mut sent = Batch::new(FILL as usize);
+        (0..u64::from(FILL)).for_each(|n| sent.push(numbered(&near, n, 64)).unwrap());
+        assert_eq!(left.send(&mut sent).unwrap(), FILL as usize);
+        wait_until("all packets at the far end", SOON, || {
+            left.flush().unwrap();
+            left.unsent() == 0
+        })
+        .unwrap();
+        let untouched = |packet: &mut Packet| packet.buffer_mut().iter().all(|byte| *byte == 0xaa);
+        assert!(batch.iter_mut().all(untouched));
+        assert_eq!(batch.len(), 256 - FILL as usize);
+        drop(copy);
+        let audit = far.audit(&[]);
+        assert!(audit.balanced() && audit.found.kernel_rx == u64::from(FILL), "{audit}");
+        // Of one that nobody else has open they come back.
+        let free = near.free();
+        drop(left);
+        assert!(near.free() > free);
     });
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{anyhow, bail};
 use ringway_engine::ports::af_xdp::{self, Loader};
 use ringway_engine::spread::Spread;
-use ringway_engine::{Engine, EngineError, PortError};
+use ringway_engine::{Engine, EngineError, PortError, control_of, engine_on};
 use ringway_gateway::problem::Error;
 use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
@@ -121,16 +121,40 @@ pub fn refused(error: &EngineError) -> anyhow::Error {
             | EngineError::TooMany(_)
             | EngineError::Cpu { .. }
     );
-    let taken = matches!(
-        error,
-        EngineError::Port { source: PortError::Setup { source, .. }, .. } if source.cause == Cause::ProgramThere
-    );
+    if let Some(running) = running(error) {
+        return anyhow!(running);
+    }
     let mut text = error.to_string();
-    if taken && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
+    if taken(error).is_some() && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
         text += "; if an engine was killed here (`--when-dead drop`), its program is seen and taken off where /sys/fs/bpf is the system's own: \
                  start by `nsenter --net=/run/netns/NAME` in the place of `ip netns exec`";
     }
     if never { usage(text).into() } else { anyhow!(text) }
+}
+
+/// The interface that has another XDP program.
+fn taken(error: &EngineError) -> Option<&str> {
+    match error {
+        EngineError::Port { source: PortError::Setup { source, .. }, .. }
+            if source.cause == Cause::ProgramThere =>
+        {
+            Some(&source.on)
+        }
+        _ => None,
+    }
+}
+
+/// That a running engine has the interface, if that is why there is no other.
+pub fn running(error: &EngineError) -> Option<String> {
+    let interface = taken(error)?;
+    let pid = engine_on(interface)?;
+    let what = format!("{interface}: process {pid} is a running engine and has this interface");
+    Some(match control_of(pid) {
+        Ok(_) => format!("{what}; go on in its place by `--take-over {pid}`, or end it"),
+        Err(_) => {
+            format!("{what}; end it first: `--take-over` takes engines with `--control PATH`")
+        }
+    })
 }
 
 /// What was obtained of what was asked for.

@@ -324,7 +324,7 @@ fn losses(f: &mut fmt::Formatter<'_>, port: &PortStatus) -> fmt::Result {
     let known = |count: Option<u64>| count.unwrap_or(0);
     let losses = [
         (known(s.kernel_rx_dropped_packets), "dropped by the kernel"),
-        (known(s.kernel_rx_ring_full_packets), "times the ring was full"),
+        (known(s.kernel_rx_ring_full_packets), "dropped since the ring was full"),
         (known(s.kernel_fill_ring_empty_times), "times the kernel had no frame"),
         (s.no_frame_times, "times no frame was free"),
         (s.too_long_packets, "too long"),
@@ -408,7 +408,9 @@ mod tests {
         (others.kernel_rx_ring_full_packets, others.no_frame_times) = (Some(3), 5);
         others.kernel_fill_ring_empty_times = Some(4);
         let said = Losses(others).to_string();
-        for count in ["3 times the ring was", "4 times the kernel had", "5 times no frame"] {
+        for count in
+            ["3 dropped since the ring was full", "4 times the kernel had", "5 times no frame"]
+        {
             assert!(said.contains(count), "{said}");
         }
     }

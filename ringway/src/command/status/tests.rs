@@ -55,7 +55,7 @@ fn status() -> Status {
 
 #[test]
 fn shows_what_is_wrong_first() {
-    let text = render(&status(), true, false);
+    let text = render(&status(), true, Extent::Short, false);
     let mut lines = text.lines();
     assert!(lines.next().expect("heading").starts_with("node gw1: unhealthy, daemon running"));
     assert_eq!(lines.next(), Some("problem: broken"));
@@ -82,7 +82,7 @@ fn degraded_is_healthy_and_said() {
     let mut status = Status { healthy: true, problems: Vec::new(), ..status() };
     status.findings =
         vec![Problem { error: "eth0: not known: its peer".into(), ..Problem::default() }];
-    let text = render(&status, false, false);
+    let text = render(&status, false, Extent::Short, false);
     assert!(
         text.starts_with("node gw1: healthy, degraded: 1 of 1 backends gets no traffic"),
         "{text}"
@@ -94,9 +94,10 @@ fn degraded_is_healthy_and_said() {
 fn what_cannot_be_known_does_not_lead() {
     let unknown = Trouble::CheckHostUnknown.problem("eth0: not known: its peer", "look there");
     let findings = vec![unknown, Trouble::CheckHost.problem("web: mtu", "")];
-    let text = render(&Status { findings, ..status() }, false, false);
+    let text = render(&Status { findings, ..status() }, false, Extent::Short, false);
     assert!(text.contains("\nfinding: web: mtu\n"), "{text}");
-    assert!(text.ends_with("has each with what to do)\n  eth0: not known: its peer\n"), "{text}");
+    let line = "\n1 host check could not be completed; `ringway check --host` lists it all\n";
+    assert!(text.ends_with(line) && !text.contains("its peer"), "{text}");
 }
 
 #[test]
@@ -106,15 +107,18 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     let backend = &mut status.services[0].backends[0];
     (backend.health, backend.last_health) = (Health::Unknown, Some(Health::Up));
     backend.next_hop = Some(ringway_gateway::status::NextHop::default());
-    let text = render(&status, false, false);
+    let text = render(&status, false, Extent::Short, false);
     assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
     assert!(!text.contains("difference"));
     assert!(text.contains("last known: up ") && text.contains("last known: 1/1 up"), "{text}");
     (status.daemon.running, status.daemon.pid) = (true, Some(7));
-    let text = render(&status, false, false);
+    let text = render(&status, false, Extent::Short, false);
     assert!(text.starts_with("node gw1: its daemon does not answer, daemon running"), "{text}");
     status.daemon = Daemon { running: true, ..Daemon::default() };
-    assert!(render(&status, false, false).starts_with("node gw1: its daemon is starting\n"));
+    assert!(
+        render(&status, false, Extent::Short, false)
+            .starts_with("node gw1: its daemon is starting\n")
+    );
 }
 
 #[test]
@@ -157,4 +161,107 @@ fn who_is_drained_is_not_counted_as_down() {
         let backends = backends.into_iter().cloned().collect();
         assert_eq!(serving(&Service { backends, ..Service::default() }), want);
     }
+}
+
+#[test]
+fn connections_that_go_on_are_told_beside_the_health() {
+    let text = |flows, last_health| {
+        let down = Backend { health: Health::Down, kept: true, last_health, ..Backend::default() };
+        Backend { current_flows: flows, ..down }.health_text()
+    };
+    assert_eq!(text(Some(3), None), "down, its 3 connections go on");
+    assert_eq!(text(Some(1), None), "down, its connection goes on");
+    assert_eq!(text(Some(0), None), "down");
+    assert_eq!(text(None, Some(Health::Down)), "last known: down, its connections go on");
+}
+
+/// So many services of four backends each; of every `nth` the last one is down.
+fn many(services: usize, nth: usize) -> Status {
+    let hop = Some(ringway_gateway::status::NextHop::default());
+    let rates = Some(Rates { rate_pps: 2.0, ..Rates::default() });
+    let service = |n: usize| {
+        let backend = |last: usize| Backend {
+            address: format!("10.0.{}.{last}", n % 256),
+            port: 80,
+            weight: Some(1),
+            health: if last == 3 && n.is_multiple_of(nth) { Health::Down } else { Health::Up },
+            next_hop: hop.clone(),
+            packets: 5,
+            ..Backend::default()
+        };
+        Service {
+            name: format!("s{n}"),
+            address: "203.0.113.1".into(),
+            port: 80,
+            protocol: "tcp".into(),
+            current_flows: Some(1),
+            rates,
+            backends: (0..4).map(backend).collect(),
+            ..Service::default()
+        }
+    };
+    Status {
+        node: "gw1".into(),
+        healthy: true,
+        services: (0..services).map(service).collect(),
+        ..Status::default()
+    }
+}
+
+#[test]
+fn a_thousand_services_fit_a_screen() {
+    let squeeze = |text: &str| -> Vec<String> {
+        text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    };
+    let well = render(&many(1000, 10_000), false, Extent::Short, false);
+    let lines = squeeze(&well);
+    assert!(lines.len() < 24, "{well}");
+    for beginning in [
+        "s0 203.0.113.1:80 tcp 3/4 up 1 0 2",
+        "10.0.0.3:80 down 1",
+        "all 1000 services 3999/4000 up 1000 0 2.00 k",
+        "… and 999 services, 3996 backends, all healthy (`--all`)",
+        "all 1000 services 0 20000 0 0 0",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(beginning)), "{beginning} not in\n{well}");
+    }
+    let ill = render(&many(1000, 2), false, Extent::Short, false);
+    assert!(ill.lines().count() < 40, "{ill}");
+    assert!(
+        ill.contains(
+            "… and 492 services that need attention; and 500 services, 2000 backends, all healthy"
+        ),
+        "{ill}"
+    );
+    let whole = render(&many(1000, 2), false, Extent::Whole, false);
+    assert_eq!(whole.lines().count(), 2 + 2 * (3 + 5000), "as it is without a bound");
+}
+
+#[test]
+fn one_service_of_many_backends_is_summed_up() {
+    let mut one = many(1, 1);
+    let backend = one.services[0].backends[0].clone();
+    one.services[0].backends.extend(vec![backend; 500]);
+    let text = render(&one, false, Extent::Short, false);
+    assert!(text.contains("10.0.0.3:80") && text.contains("503/504 up"), "{text}");
+    assert!(text.contains("… and 503 other backends of these (`--all`)"), "{text}");
+}
+
+#[test]
+fn what_nobody_serves_comes_first() {
+    let mut status = many(30, 1);
+    for backend in &mut status.services[29].backends {
+        backend.health = Health::Down;
+    }
+    let text = render(&status, false, Extent::Short, false);
+    let first = text.lines().skip_while(|line| *line != "services").nth(2).expect("a row");
+    assert!(first.contains("s29") && first.contains("0/4 up"), "{text}");
+}
+
+#[test]
+fn a_few_services_are_shown_whole() {
+    let few = many(3, 10);
+    let short = render(&few, false, Extent::Short, false);
+    assert_eq!(short, render(&few, false, Extent::Whole, false));
+    assert!(short.contains("10.0.2.3:80") && !short.contains("(`--all`)"), "{short}");
 }

@@ -205,6 +205,28 @@ fn neighbour_discovery() {
         not("too short", ask.clone().payload(&ask.payload[..23]), OtherHost),
         not("another host is asked", ask.clone().with(to_us(STRANGER_MAC)), OtherHost),
     ]);
+    // RFC 4861 section 7.1.1, and sources that no host has.
+    let from = |address: &str| {
+        let source: IpAddr = address.parse().unwrap();
+        move |f: &mut Frame| f.src = icmp(source)
+    };
+    let dad = solicit(ours, &[]).with(from("::"));
+    let mut damaged = ask.bytes();
+    *damaged.last_mut().unwrap() ^= 1;
+    rows.push(row("a bad checksum", damaged, Pass, OtherHost));
+    rows.extend([
+        not("no source, but its MAC", solicit(ours, &SOURCE).with(from("::")), OtherHost),
+        not("no source, to one host", dad.clone().with(to_us(FRONT_MAC)), Icmp),
+        not(
+            "no source, to all nodes",
+            dad.with(|f| f.dst = icmp("ff02::1".parse().unwrap())),
+            OtherHost,
+        ),
+        not("from many", ask.clone().with(from("ff02::9")), OtherHost),
+        not("from nowhere", ask.clone().with(from("::1")), OtherHost),
+        not("an option of no length", solicit(ours, &[14, 0, 0, 0, 0, 0, 0, 0]), OtherHost),
+        not("an option cut short", solicit(ours, &[14, 2, 0, 0, 0, 0, 0, 0]), OtherHost),
+    ]);
     // Ethernet padding is not part of the packet.
     let padded = solicit(ours, &[]).with(|f| f.padding = 30);
     let reply = Frame { padding: 0, ..answer(&padded, FRONT_MAC) };

@@ -71,7 +71,7 @@ fn nothing_is_left_after_the_last() {
     needs_root!("nothing_is_left_after_the_last");
     let mut world = World::pinned();
     assert!(!is_captured(&world));
-    let flow = world.open(Family::V4, TCP, ports::ACROSS);
+    let flow = world.connect(Family::V4, ports::ACROSS);
     let (mut one, mut two) = (begin(&world, ""), begin(&world, ""));
     world.request(&flow, flags::ACK);
     one.leave().unwrap();

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use ringway_abi::{Reason, Verdict};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
+use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::run::Program;
 use ringway_bpf_tests::{Summary, World, capture, protocol, ring, wire};
@@ -92,6 +92,7 @@ fn add(tables: &mut Tables, way: Way, proto: u8, kind: u16) {
             protocol: protocol(proto),
             weight: 1,
             up: true,
+            kept: false,
             next_hop: (kind != UNRESOLVED).then_some(hop),
             nat: (0, 0),
             tunnel: forward.is_tunnel().then_some(tunnel),
@@ -564,5 +565,68 @@ fn errors_are_the_cause_of_none() {
         assert_eq!(world.send(&old).pair(), (Verdict::Drop, Reason::TtlExpired), "{way:?}");
         let big = about(&mut world, PLAIN).with(|f| f.payload.resize(usize::from(MTU), 1));
         assert_eq!(world.send(&big).pair(), (Verdict::Drop, Reason::TooBig), "{way:?}");
+    }
+}
+
+/// The last fragment of a datagram may hold a few bytes only, and a device that pads nothing hands
+/// it over as it is.
+#[test]
+fn the_shortest_fragments() {
+    needs_root!("the_shortest_fragments");
+    let mut world = world();
+    for way in WAYS {
+        for tail in 1..=8 {
+            let request = packet(&mut world, way, UDP, PLAIN, 0)
+                .payload(&vec![7; 40 - 8 + tail])
+                .with(|f| f.fragment = 0);
+            let parts = fragments(&request.bytes(), 40, 0x77);
+            for part in &parts {
+                let seen = world.feed(FRONT, part);
+                assert_eq!(seen.pair(), (Verdict::Redirect, reason(way)), "{way:?} {tail}");
+                assert_eq!(seen.frame.len(), part.len() + overhead(way), "{way:?} {tail}");
+            }
+        }
+    }
+}
+
+/// What lies behind the packet does not make a tunnel packet too long for the way out.
+#[test]
+fn a_trailer_does_not_count() {
+    needs_root!("a_trailer_does_not_count");
+    let mut world = world();
+    for way in WAYS.into_iter().filter(|way| way.0.is_tunnel()) {
+        let request = packet(&mut world, way, TCP, PLAIN, flags::ACK).payload(&[]);
+        let room = usize::from(MTU) - overhead(way) - request.l3_len();
+        for (len, trailer) in [(room, 1), (room, 46), (room - 20, 46), (room - 46, 47)] {
+            let long = request.clone().payload(&vec![1; len]);
+            let seen = world.feed(FRONT, &long.clone().with(|f| f.padding = trailer).bytes());
+            let service = world.service(way.1, TCP, request.dst.port());
+            let expected = sent(way, &long, &service.backends[0], &seen.frame);
+            assert!(seen.frame == expected, "{way:?} {len} {trailer}: {}", seen.frame.len());
+        }
+    }
+}
+
+/// Linux takes the last of two.
+#[test]
+fn every_mss_option_is_lowered() {
+    needs_root!("every_mss_option_is_lowered");
+    let mut world = world();
+    let options =
+        |mss: [[u8; 2]; 2]| mss.iter().flat_map(|mss| [2, 4, mss[0], mss[1]]).collect::<Vec<u8>>();
+    let clamp = CLAMP.to_be_bytes();
+    for way in WAYS {
+        for (asked, gets) in [
+            ([[0x05, 0xb4], [0x05, 0xb4]], [clamp, clamp]),
+            ([[0x02, 0x00], [0x05, 0xb4]], [[0x02, 0x00], clamp]),
+            ([[0x05, 0xb4], [0x02, 0x00]], [clamp, [0x02, 0x00]]),
+        ] {
+            let syn = packet(&mut world, way, TCP, CLAMPED, flags::SYN);
+            let seen = world.send(&syn.clone().with(|f| f.tcp_options = options(asked)));
+            let lowered = syn.with(|f| f.tcp_options = options(gets));
+            let service = world.service(way.1, TCP, lowered.dst.port());
+            let expected = sent(way, &lowered, &service.backends[0], &seen.frame);
+            assert!(seen.frame == expected, "{way:?} {asked:?}\n{:02x?}", seen.frame);
+        }
     }
 }

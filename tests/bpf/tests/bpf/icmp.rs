@@ -105,10 +105,10 @@ fn what_is_no_ping_of_a_host_is_not_answered() {
         let from = |src: IpAddr| icmp::frame(src, family.vip(), icmp::echo(family, false, b"data"));
         let no_hosts: &[&str] = match family {
             Family::V4 => &["0.0.0.0", "127.0.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"],
-            Family::V6 => &["::", "ff02::1", "ff0e::1"],
+            Family::V6 => &["::", "::1", "ff02::1", "ff0e::1"],
         };
         for source in no_hosts {
-            rows.push(row(source, from(source.parse().unwrap()), Drop, Malformed));
+            rows.push(row(source, from(source.parse().unwrap()), Drop, MartianSource));
         }
         rows.push(row("from a service address", from(family.announced()), Drop, Loop));
         let ping = from(family.client());
@@ -140,6 +140,13 @@ fn what_is_no_ping_of_a_host_is_not_answered() {
         rows.push(row("a first fragment", ping.clone().with(fragment), Drop, Fragment));
     }
     check(&world, &rows);
+    let mut bytes = {
+        let echo = icmp::echo(Family::V4, false, b"data");
+        icmp::frame(Family::V4.client(), Family::V4.vip(), echo).bytes()
+    };
+    bytes[14 + 10] ^= 1;
+    let _damaged = capture::damaged("a wrong checksum is what this is about");
+    assert_eq!(world.feed(FRONT, &bytes).pair(), (Drop, Malformed), "its IPv4 header's checksum");
 }
 
 /// Under nat, both directions, every kind, whatever was quoted of the packet.
@@ -385,6 +392,31 @@ fn errors_that_belong_to_no_flow() {
     check(&world, &rows);
 }
 
+/// A nat port had another connection before: what is said of that one is nothing to the new one.
+#[test]
+fn errors_about_a_former_connection_go_to_nobody() {
+    needs_root!("errors_about_a_former_connection_go_to_nobody");
+    let mut world = World::new();
+    for (family, port) in FAMILIES.into_iter().flat_map(|f| SERVICES.map(|port| (f, port))) {
+        let flow = world.open(family, TCP, port);
+        let (before, back) = (world.record(&flow), flow.back_slot());
+        let former = flow.request.clone().with(|f| f.seq -= 1);
+        let mut rows: Vec<Row> = Vec::new();
+        for (says, len) in
+            icmp::ALL.into_iter().flat_map(|says| [(says, FULL), (says, family.header_len() + 8)])
+        {
+            let from = flow.backend.address;
+            let [came, _] = about_request(&flow, from, says, &former, len);
+            rows.push(row("about a former one", came, Drop, IcmpNoFlow).on(back));
+            let [came, goes] = about_request(&flow, from, says, &flow.request, len);
+            let verdict = there(back, flow.slot);
+            rows.push(row("about this one", came, verdict, IcmpToClient).on(back).gives(goes));
+        }
+        check(&world, &rows);
+        assert_eq!(world.record(&flow), before);
+    }
+}
+
 /// An error is never the cause of another.
 #[test]
 fn errors_that_cannot_go_on() {
@@ -495,4 +527,48 @@ fn there_and_back_is_the_original() {
         Ok(())
     });
     result.unwrap();
+}
+
+/// RFC 1122 section 3.2.2, RFC 4443 section 2.4: discarded, not answered as badly.
+#[test]
+fn a_ping_with_a_bad_checksum_is_not_answered() {
+    needs_root!("a_ping_with_a_bad_checksum_is_not_answered");
+    let world = World::new();
+    let mut rows: Vec<Row> = Vec::new();
+    for family in FAMILIES {
+        for len in [0, 1, 56, 1400, 8000] {
+            let ping = icmp::echo(family, false, &vec![1; len]);
+            let mut bytes = icmp::frame(family.client(), family.vip(), ping).bytes();
+            *bytes.last_mut().unwrap() ^= 0x10;
+            rows.push(row(&format!("{family:?} {len}"), bytes, Drop, Malformed));
+        }
+    }
+    check(&world, &rows);
+}
+
+/// Under nat all clients share an address towards the backend: none may shrink its path for all.
+#[test]
+fn no_client_tells_a_backend_of_a_tiny_mtu() {
+    needs_root!("no_client_tells_a_backend_of_a_tiny_mtu");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let least = if family == Family::V4 { 576 } else { 1280 };
+        for port in [ports::ACROSS, ports::CLIENT] {
+            let flow = world.connect(family, port);
+            let quoted = flow.answer(ACK);
+            for mtu in [0, 68, least - 1, least] {
+                let says = Says::TooBig(mtu);
+                let [came, goes] = about_reply(&flow, family.elsewhere(), says, &quoted, FULL);
+                let name = format!("{family:?} {port}: MTU {mtu}");
+                // With source = "client" the path is the client's own.
+                let told = mtu >= least || port == ports::CLIENT;
+                let one = if told {
+                    row(&name, came, Redirect, IcmpToBackend).gives(goes)
+                } else {
+                    row(&name, came, Drop, Malformed)
+                };
+                check(&world, &[one]);
+            }
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! Every length that can be wrong, by one; and frames cut at every byte.
 
-use ringway_abi::{Reason::*, Verdict::*};
+use std::net::SocketAddr;
+
+use ringway_abi::{FlowState, Reason::*, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, sum};
+use ringway_bpf_tests::icmp::{self, Says};
 use ringway_bpf_tests::table::{Row, check, row};
 use ringway_bpf_tests::{World, capture, ports, wire};
 
@@ -138,7 +141,11 @@ fn cut_at_every_byte_and_owned_up_to() {
     let mut world = World::new();
     for family in FAMILIES {
         for proto in [TCP, UDP] {
-            let frame = plain(&mut world, family, proto);
+            let mut frame = plain(&mut world, family, proto);
+            if proto == TCP {
+                let flow = world.connect(family, ports::ACROSS);
+                frame = flow.next(flags::ACK).with(|f| f.tcp_options = frame.tcp_options);
+            }
             let (whole, at) = (frame.bytes().len(), length_at(family));
             let l4 = IP + family.header_len();
             for len in l4..whole {
@@ -181,4 +188,41 @@ fn damage_is_not_mended() {
             }
         }
     }
+}
+
+/// In here an IPv4 address is held as ::ffff:a.b.c.d: no IPv6 packet may pass for one of IPv4.
+#[test]
+fn mapped_addresses_in_ipv6() {
+    needs_root!("mapped_addresses_in_ipv6");
+    let mut world = World::new();
+    let mapped = |address: SocketAddr| match address {
+        SocketAddr::V4(v4) => SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()),
+        SocketAddr::V6(_) => unreachable!(),
+    };
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    let (client, service) = (mapped(flow.request.src), mapped(flow.request.dst));
+    let (src, dst) = world.ends(Family::V6, ports::ACROSS);
+    let extension =
+        |f: &mut Frame| (f.options, f.first_extension) = (vec![6, 0, 1, 4, 0, 0, 0, 0], 60);
+    let mut rows: Vec<Row> = Vec::new();
+    for (what, src, dst) in
+        [("both", client, service), ("the source", client, dst), ("the destination", src, service)]
+    {
+        for (kind, frame) in [
+            ("SYN", Frame::tcp(src, dst, flags::SYN)),
+            ("RST", Frame::tcp(src, dst, flags::RST)),
+            ("ACK behind an extension", Frame::tcp(src, dst, flags::ACK).with(extension)),
+            ("UDP", Frame::udp(src, dst)),
+            ("ping", icmp::frame(src.ip(), dst.ip(), icmp::echo(Family::V6, false, b"data"))),
+        ] {
+            rows.push(row(&format!("{what}, {kind}"), frame, Drop, Malformed));
+        }
+    }
+    // Quoted by an error, as if the client had been sent it.
+    let quoted = Frame::tcp(service, client, flags::ACK);
+    let error = icmp::error(Family::V6, Says::Unreachable, &icmp::quote(&quoted, 100));
+    let quoting = icmp::frame(Family::V6.client(), Family::V6.vip(), error);
+    rows.push(row("quoted", quoting, Drop, Malformed));
+    check(&world, &rows);
+    assert_eq!(world.state(&flow), FlowState::Established);
 }

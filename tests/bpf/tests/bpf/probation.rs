@@ -1,69 +1,85 @@
 //! New flows are on probation: a flood of them displaces itself, and no flow that is established.
 
+use std::net::IpAddr;
+
 use ringway_abi::Verdict::*;
+use ringway_abi::{FlowState, Reason};
 use ringway_bpf_tests::cast::*;
+use ringway_bpf_tests::clock::{await_tick, now};
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
-use ringway_bpf_tests::{Flow, World, audit, ports};
+use ringway_bpf_tests::run::pin;
+use ringway_bpf_tests::{Flow, World, audit, capture, ports};
 
 use crate::needs_root;
-
-/// Seconds, as the packet path counts them.
-fn now() -> u32 {
-    rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse).tv_sec as u32
-}
-
-/// Returns at the start of a second.
-fn await_tick() {
-    let before = now();
-    while now() == before {
-        std::thread::yield_now();
-    }
-}
 
 /// Makes a flow look older.
 fn age(world: &World, flow: &Flow, seconds: i64) {
     audit::age(world, world.record(flow).place, seconds);
 }
 
+/// The client's ACK names the backend's sequence number: whoever forges its address has not seen it.
 #[test]
-fn packets_a_second_apart_end_it() {
-    needs_root!("packets_a_second_apart_end_it");
+fn a_finished_handshake_ends_it() {
+    needs_root!("a_finished_handshake_ends_it");
     let mut world = World::new();
     for family in FAMILIES {
-        for proto in [TCP, UDP] {
-            for port in [ports::ACROSS, ports::CLIENT] {
-                let flow = world.connect_or_open(family, proto, port);
-                let began = world.record(&flow);
-                // A clock that counts seconds may move on by one within a millisecond: it is set
-                // between two ticks.
-                await_tick();
-                audit::age(&world, began.place, i64::from(began.seen) - i64::from(now()) + 1);
-                world.request(&flow, ACK);
-                let record = world.record(&flow);
-                assert!(!record.kept && record.seen < now(), "{began:?}, {record:?}");
-                age(&world, &flow, 2);
-                world.request(&flow, ACK);
-                let record = world.record(&flow);
-                assert!(record.kept && record.seen >= began.seen, "{began:?}, {record:?}");
-                // From then on every second counts.
-                age(&world, &flow, 1);
-                world.request(&flow, ACK);
-                assert!(world.record(&flow).seen >= record.seen);
-            }
+        for port in [ports::ACROSS, ports::CLIENT] {
+            let flow = world.connect(family, port);
+            assert!(world.record(&flow).kept);
+            let forged = world.open(family, TCP, port);
+            world.answer(&forged, SYN | ACK);
+            let guess = forged.next(ACK).with(|f| f.ack += 64);
+            assert_eq!(world.send(&guess).reason, Reason::NatForward);
+            // Nobody tries all numbers.
+            world.request(&forged, ACK);
+            world.answer(&forged, SYN | ACK);
+            world.request(&forged, ACK);
+            assert!(!world.record(&forged).kept);
+            assert_eq!(world.state(&forged), FlowState::SynAck);
+            // It may have been the client all the same: the backend knows.
+            world.answer(&forged, PSH | ACK);
+            assert!(!world.record(&forged).kept);
+            assert_eq!(world.state(&forged), FlowState::Established);
         }
     }
 }
 
-/// Answers count as well: who only listens is no flood.
+/// From then on every second counts; before, every other.
 #[test]
-fn answers_end_it() {
-    needs_root!("answers_end_it");
+fn a_kept_flow_is_seen_each_second() {
+    needs_root!("a_kept_flow_is_seen_each_second");
     let mut world = World::new();
-    for (proto, port) in [(TCP, ports::SAME), (UDP, ports::ACROSS)] {
-        let flow = world.connect_or_open(Family::V6, proto, port);
-        age(&world, &flow, 3);
-        world.answer(&flow, ACK);
-        assert!(world.record(&flow).kept);
+    let flow = world.connect(Family::V4, ports::ACROSS);
+    await_tick();
+    let began = world.record(&flow);
+    audit::age(&world, began.place, i64::from(began.seen) - i64::from(now()) + 1);
+    world.request(&flow, ACK);
+    assert!(world.record(&flow).seen >= began.seen);
+}
+
+/// Datagrams of both sides, and not the first ones: a question alone, or its answer, is no proof.
+#[test]
+fn datagrams_of_both_sides_end_it() {
+    needs_root!("datagrams_of_both_sides_end_it");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for port in [ports::ACROSS, ports::CLIENT] {
+            let flow = world.open(family, UDP, port);
+            for _ in 0..3 {
+                age(&world, &flow, 3);
+                world.request(&flow, 0);
+                assert!(!world.record(&flow).kept, "by questions alone");
+            }
+            let flow = world.open(family, UDP, port);
+            for _ in 0..3 {
+                world.answer(&flow, 0);
+                age(&world, &flow, 3);
+                assert!(!world.record(&flow).kept, "by answers alone");
+            }
+            world.request(&flow, 0);
+            world.answer(&flow, 0);
+            assert!(world.record(&flow).kept);
+        }
     }
 }
 
@@ -72,9 +88,9 @@ fn a_handshake_without_end_stays_on_it() {
     needs_root!("a_handshake_without_end_stays_on_it");
     let mut world = World::new();
     let flow = world.open(Family::V4, TCP, ports::ACROSS);
-    for flags in [SYN, SYN] {
+    for _ in 0..2 {
         age(&world, &flow, 3);
-        world.request(&flow, flags);
+        assert_eq!(world.send(&flow.request).reason, Reason::NatForward);
         assert!(!world.record(&flow).kept);
     }
     world.answer(&flow, SYN | ACK);
@@ -99,9 +115,7 @@ fn flood(world: &World, family: Family, proto: u8, port: u16, packets: u32) -> u
 fn a_flood_displaces_itself() {
     needs_root!("a_flood_displaces_itself");
     const FLOOD: u32 = 3_000;
-    for (port, proto) in
-        [(ports::ACROSS, TCP), (ports::ACROSS, UDP), (ports::CLIENT, TCP), (ports::CLIENT, UDP)]
-    {
+    for (port, proto) in [(ports::ACROSS, TCP), (ports::CLIENT, TCP), (ports::CLIENT, UDP)] {
         for family in FAMILIES {
             let mut world = World::with(200, |tables| tables.nat_ports = (20_000, 64));
             let established: Vec<Flow> =
@@ -135,4 +149,196 @@ fn closed_flows_give_way() {
     world.request(&first, FIN | ACK);
     world.answer(&first, FIN | ACK);
     assert!(matches!(world.send(&next).verdict, Tx | Redirect));
+}
+
+/// A port of UDP rests: what the backend still sends for its last client goes to nobody else. So
+/// flows without an answer take half of the ports, and who comes too fast finds none.
+#[test]
+fn unanswered_datagrams_take_half_of_the_ports() {
+    needs_root!("unanswered_datagrams_take_half_of_the_ports");
+    const PORTS: u32 = 1024;
+    // Places that a CPU has taken out of turn.
+    const SLACK: usize = 128;
+    pin(0);
+    let mut world = World::with(4_000, |tables| tables.nat_ports = (20_000, PORTS as u16));
+    let held = |world: &World, what: FlowState| {
+        audit::records(world).iter().filter(|record| record.key.state == what).count()
+    };
+    let established: Vec<Flow> =
+        (0..24).map(|_| world.open(Family::V4, UDP, ports::ACROSS)).collect();
+    audit::keep_all(&world);
+    let sent = flood(&world, Family::V4, UDP, ports::ACROSS, 20_000);
+    assert!(sent > PORTS / 2 && sent <= PORTS, "{sent} found a place");
+    // So a flow has some seconds for its first answer, however many come.
+    let (unanswered, half) = (held(&world, FlowState::UdpNew), PORTS as usize / 2);
+    assert!((half - SLACK..=half + SLACK).contains(&unanswered), "{unanswered} unanswered");
+    for flow in &established {
+        world.request(flow, 0);
+        world.answer(flow, 0);
+    }
+    // Once the ports have rested the next ones are served, at the expense of the flood.
+    assert!(held(&world, FlowState::Resting) > 100);
+    audit::age_all(&world, 7);
+    // In the second in which no port was free a search is short.
+    await_tick();
+    let served = flood(&world, Family::V4, UDP, ports::ACROSS, 100);
+    assert!(served > 90, "{served}");
+    let late = world.open(Family::V4, UDP, ports::ACROSS);
+    world.answer(&late, 0);
+}
+
+/// Under a flood of SYNs a new flow lives for as many of them as there are ports.
+#[test]
+fn the_oldest_half_open_flow_gives_way() {
+    needs_root!("the_oldest_half_open_flow_gives_way");
+    const PORTS: u32 = 1024;
+    let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS as u16));
+    let idle: Vec<Flow> = (0..100).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
+    flood(&world, Family::V4, TCP, ports::ACROSS, 2 * PORTS);
+    let young = world.open(Family::V4, TCP, ports::ACROSS);
+    let sent = flood(&world, Family::V4, TCP, ports::ACROSS, PORTS / 2);
+    assert_eq!(sent, PORTS / 2);
+    world.answer(&young, SYN | ACK);
+    let evicted: u64 = world.traffic(&young.backend).evicted;
+    assert!(evicted >= u64::from(PORTS), "{evicted}");
+    for flow in &idle {
+        world.request(flow, ACK);
+    }
+}
+
+/// A SYN-ACK that is sent again is no answer to what a client asked, nor is a segment without data.
+#[test]
+fn forged_segments_keep_no_flow() {
+    needs_root!("forged_segments_keep_no_flow");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for flags in [SYN | ACK, ACK] {
+            let flow = world.open(family, TCP, ports::ACROSS);
+            world.answer(&flow, SYN | ACK);
+            {
+                let _damaged = capture::damaged("a handshake's last ACK");
+                let mut ack = flow.next(ACK).bytes();
+                *ack.last_mut().unwrap() ^= 1;
+                world.feed(flow.slot, &ack);
+            }
+            for _ in 0..3 {
+                age(&world, &flow, 3);
+                world.request(&flow, SYN);
+                let answer = flow.answer(flags).payload(b"");
+                assert_eq!(world.feed(flow.back_slot(), &answer.bytes()).reason, Reason::NatReply);
+            }
+            assert!(!world.record(&flow).kept);
+            assert_eq!(world.state(&flow), FlowState::SynAck);
+        }
+    }
+}
+
+/// Whoever forges senders of what a backend answers: of any number of prefixes together.
+#[test]
+fn forged_questions_keep_half_of_the_ports() {
+    needs_root!("forged_questions_keep_half_of_the_ports");
+    const PORTS: u16 = 256;
+    let mut world = World::with(4_000, |tables| tables.nat_ports = (20_000, PORTS));
+    for prefix in 0..4 {
+        for _ in 0..PORTS / 4 {
+            let (src, dst) = world.ends(Family::V4, ports::ACROSS);
+            let src = (std::net::Ipv4Addr::new(198, 18, prefix, 1), src.port()).into();
+            let flow = world.open_with(FRONT, Frame::udp(src, dst));
+            world.answer(&flow, 0);
+            age(&world, &flow, 3);
+            world.request(&flow, 0);
+            world.answer(&flow, 0);
+        }
+    }
+    let kept = audit::records(&world).iter().filter(|record| record.kept).count();
+    assert!((usize::from(PORTS) / 2 - 1..=usize::from(PORTS) / 2).contains(&kept), "{kept}");
+}
+
+/// Ten rounds through all ports, of which each takes a flood of SYNs but these.
+#[test]
+fn idle_connections_outlive_a_flood() {
+    needs_root!("idle_connections_outlive_a_flood");
+    let mut world = World::new();
+    let idle: Vec<Flow> = (0..400).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
+    let pool = u32::from(world.tables.nat_ports.1);
+    assert!(flood(&world, Family::V4, TCP, ports::ACROSS, 10 * pool) >= 9 * pool);
+    for flow in &idle {
+        assert!(world.record(flow).kept);
+        world.answer(flow, ACK);
+    }
+}
+
+/// Where none gives way the search is short; what becomes free is found all the same.
+#[test]
+fn a_pool_that_is_kept_is_searched_in_short() {
+    needs_root!("a_pool_that_is_kept_is_searched_in_short");
+    const PORTS: u16 = 1024;
+    pin(0);
+    let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
+    let flows: Vec<Flow> = (0..PORTS).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
+    audit::keep_all(&world);
+    for ended in &flows[..3] {
+        await_tick();
+        assert_eq!(flood(&world, Family::V4, TCP, ports::ACROSS, 100), 0);
+        audit::age(&world, world.record(ended).place, 100_000);
+        let found = flood(&world, Family::V4, TCP, ports::ACROSS, u32::from(PORTS));
+        assert!(found > 0);
+        audit::keep_all(&world);
+    }
+}
+
+/// One prefix keeps half of a backend's ports: who comes by other prefixes is not shut out by it.
+#[test]
+fn one_prefix_keeps_half_of_the_ports() {
+    needs_root!("one_prefix_keeps_half_of_the_ports");
+    const PORTS: u16 = 1024;
+    let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
+    pin(0);
+    let greedy: Vec<Flow> = (0..PORTS).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
+    let kept = audit::records(&world).iter().filter(|record| record.kept).count();
+    assert_eq!(kept, usize::from(PORTS) / 2);
+    // It is searched a few times for half-open flows before finished ones give way.
+    flood(&world, Family::V4, TCP, ports::ACROSS, 8);
+    assert!(flood(&world, Family::V4, TCP, ports::ACROSS, 10) >= 9);
+    // What is over is not counted any more.
+    let live = |flow: &Flow| audit::records(&world).iter().any(|r| r.client == flow.request.src);
+    let over: Vec<&Flow> = greedy.iter().filter(|flow| live(flow)).take(400).collect();
+    for flow in over {
+        world.request(flow, FIN | ACK);
+        world.answer(flow, FIN | ACK);
+    }
+    for _ in 0..10 {
+        let flow = world.connect(Family::V4, ports::ACROSS);
+        assert!(world.record(&flow).kept);
+    }
+}
+
+/// Hosts of one /24, of IPv6 one /64, keep half of a backend's ports together; its neighbour has
+/// its own half.
+#[test]
+fn hosts_of_a_prefix_share_its_half() {
+    needs_root!("hosts_of_a_prefix_share_its_half");
+    const PORTS: u16 = 64;
+    let mut world = World::new();
+    world.change(|tables| tables.nat_ports = (20_000, PORTS));
+    for family in FAMILIES {
+        let mut is_kept = |prefix: u8, host: u8| {
+            let src = match family {
+                Family::V4 => IpAddr::from([198, 18, prefix, host]),
+                Family::V6 => {
+                    let [prefix, host] = [prefix, host].map(u16::from);
+                    IpAddr::from([0x2001, 0xdb8, 5, prefix, host << 8, 0, 0, host])
+                }
+            };
+            let dst = (family.vip(), ports::ACROSS).into();
+            let flow = world.open_with(FRONT, Frame::tcp((src, 7).into(), dst, SYN));
+            world.answer(&flow, SYN | ACK);
+            world.request(&flow, ACK);
+            world.record(&flow).kept
+        };
+        let kept = (1..41).filter(|host| is_kept(1, *host)).count();
+        assert_eq!(kept, usize::from(PORTS) / 2, "{family:?}");
+        assert!(is_kept(2, 1) && is_kept(0, 1), "{family:?}");
+        assert!(!is_kept(1, 41), "{family:?}");
+    }
 }

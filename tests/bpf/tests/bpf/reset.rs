@@ -4,7 +4,7 @@ use ringway_abi::{FlowState, Reason, Reason::*, Verdict, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
 use ringway_bpf_tests::table::{Row, check, row};
-use ringway_bpf_tests::{Flow, World, ports, serve_by};
+use ringway_bpf_tests::{Flow, World, mac_of, ports, serve_by, wire};
 
 use crate::needs_root;
 
@@ -137,10 +137,50 @@ fn a_dead_backends_connections_are_reset() {
         let rst = world.send(&flow.next(RST));
         assert_eq!(rst.pair(), (Drop, NoFlow));
         check_reset(&world, "handshake", &half_open.next(ACK), ResetBackendDown);
-        // What it had sent before it died still arrives; other backends' flows live.
-        world.answer(&flow, ACK);
+        // Its client knows; the backend learns it with its next segment. A reset ends it anyway.
+        let answer = flow.answer(ACK);
+        let seen = world.feed(flow.back_slot(), &answer.bytes());
+        assert_eq!(seen.reason, ResetBackendDown);
+        let expected = reset(&answer).with(|f| f.src_mac = mac_of(flow.back_slot()));
+        let len = expected.bytes().len() - expected.padding;
+        assert_eq!(seen.frame[..len], expected.bytes()[..len]);
+        world.answer(&flow, RST);
+        // Other backends' flows live.
         world.request(&other, ACK);
         set_up(&mut world, &flow, true);
+    }
+}
+
+/// A backend whose checks fail has its connections still: what is on its way to the client arrives,
+/// and the client's next segment is not refused.
+#[test]
+fn a_kept_backends_connections_go_on() {
+    needs_root!("a_kept_backends_connections_go_on");
+    for family in FAMILIES {
+        let mut world = World::new();
+        let flow = world.connect(family, ports::POOL);
+        // A half-open one of the same backend.
+        let half_open = loop {
+            let other = world.open(family, TCP, ports::POOL);
+            if other.backend.index == flow.backend.index {
+                break other;
+            }
+        };
+        lose(&mut world, family, TCP, flow.backend.index);
+        world.change(|tables| tables.backends[flow.backend.index as usize].kept = true);
+        world.request(&flow, PSH | ACK);
+        world.answer(&flow, ACK);
+        world.request(&flow, FIN | ACK);
+        // Its SYN was not answered: another backend may.
+        let moved = world.open_with(FRONT, half_open.request.clone());
+        assert_ne!(moved.backend.index, flow.backend.index);
+        world.answer(&moved, SYN | ACK);
+        // No more: client and backend learn it, each by its next segment.
+        world.change(|tables| tables.backends[flow.backend.index as usize].kept = false);
+        world.answer(&flow, ACK);
+        check_reset(&world, "data", &flow.next(PSH | ACK), ResetBackendDown);
+        let seen = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
+        assert_eq!(seen.reason, ResetBackendDown);
     }
 }
 
@@ -255,4 +295,51 @@ fn a_ring_behind_the_times() {
     world.change(|tables| tables.backends[index].generation += 1);
     let (src, dst) = world.ends(Family::V4, ports::ACROSS);
     check_reset(&world, "SYN", &Frame::tcp(src, dst, SYN), ResetNoBackend);
+}
+
+/// RFC 9293 section 3.1: what was damaged on its way is no reason to reset anything.
+#[test]
+fn a_segment_with_a_bad_checksum_is_not_answered() {
+    needs_root!("a_segment_with_a_bad_checksum_is_not_answered");
+    let mut world = World::new();
+    for family in FAMILIES {
+        for (what, frame) in segments(&mut world, family, ports::ACROSS) {
+            if frame.flags & RST != 0 {
+                continue;
+            }
+            let mut bytes = frame.bytes();
+            bytes[14 + family.header_len() + 7] ^= 1; // of its sequence number
+            let seen = world.feed(FRONT, &bytes);
+            assert_eq!(seen.pair(), (Drop, Malformed), "{family:?} {what}");
+        }
+    }
+}
+
+/// Rows are written before rings: a ring may name one that has just died, or was drained.
+#[test]
+fn no_new_flow_goes_to_a_backend_known_dead() {
+    needs_root!("no_new_flow_goes_to_a_backend_known_dead");
+    for family in FAMILIES {
+        for proto in [TCP, UDP] {
+            let mut world = World::new();
+            let backends = world.service(family, proto, ports::POOL).backends;
+            world.change(|tables| {
+                tables.backends[backends[1].index as usize].up = false;
+                tables.backends[backends[2].index as usize].weight = 0;
+            });
+            for _ in 0..100 {
+                let (src, dst) = world.ends(family, ports::POOL);
+                let first = Frame { proto, flags: SYN, ..Frame::udp(src, dst) };
+                let seen = world.send(&first);
+                assert_eq!(seen.reason, NatForward);
+                let to = wire::check(&seen.frame).good().dst.ip();
+                assert!([backends[0].address, backends[3].address].contains(&to), "{to}");
+            }
+        }
+        let mut world = World::new();
+        let only = world.service(family, TCP, ports::ACROSS).backends[0].index as usize;
+        world.change(|tables| tables.backends[only].up = false);
+        let (src, dst) = world.ends(family, ports::ACROSS);
+        check_reset(&world, "SYN", &Frame::tcp(src, dst, SYN), ResetNoBackend);
+    }
 }

@@ -29,7 +29,7 @@ fn tcp_states() {
     use FlowState::*;
     const SHAKE: [(Sent, FlowState); 2] =
         [(Backend(SYN | ACK), SynAck), (Client(ACK), Established)];
-    let walks: [(&str, &[(Sent, FlowState)]); 13] = [
+    let walks: [(&str, &[(Sent, FlowState)]); 17] = [
         ("handshake", &[]),
         ("data", &[(Client(PSH | ACK), Established), (Backend(PSH | ACK), Established)]),
         (
@@ -67,12 +67,28 @@ fn tcp_states() {
                 (Backend(FIN | ACK), Closed),
             ],
         ),
-        ("the client resets", &[(Client(RST), Closed), (Client(ACK), Closed)]),
-        ("the backend resets", &[(Backend(RST | ACK), Closed), (Backend(ACK), Closed)]),
+        (
+            "the client resets, and the backend says otherwise",
+            &[(Client(RST), Reset), (Client(ACK), Reset), (Backend(ACK), Established)],
+        ),
+        (
+            "the client resets, and connects again",
+            &[(Client(RST), Reset), (Client(SYN), Reset), (Backend(SYN | ACK), SynAck)],
+        ),
+        (
+            "the client resets, and the backend agrees",
+            &[(Client(RST), Reset), (Backend(RST), Closed)],
+        ),
+        (
+            "data after a FIN",
+            &[(Backend(FIN | ACK), FinBackend), (Backend(PSH | ACK), Established)],
+        ),
+        ("a FIN without ACK", &[(Client(FIN), Established)]),
+        ("the backend resets", &[(Backend(RST | ACK), Closed), (Backend(ACK), FinClient)]),
         ("reset while closing", &[(Client(FIN | ACK), FinClient), (Backend(RST), Closed)]),
         ("SYN in an open connection", &[(Client(SYN), Established)]),
         ("SYN-ACK again", &[(Backend(SYN | ACK), Established)]),
-        ("FIN and RST at once", &[(Client(FIN | RST | ACK), Closed)]),
+        ("FIN and RST at once", &[(Client(FIN | RST | ACK), Reset)]),
     ];
     let mut world = World::new();
     for family in FAMILIES {
@@ -86,9 +102,9 @@ fn tcp_states() {
         }
         let early: [(&str, &[(Sent, FlowState)]); 6] = [
             ("SYN again", &[(Client(SYN), Syn)]),
-            ("ACK before any answer", &[(Client(ACK), Syn)]),
-            ("refused", &[(Backend(RST | ACK), Closed)]),
-            ("given up", &[(Client(RST), Closed)]),
+            ("simultaneous open", &[(Backend(SYN), SynAck), (Client(SYN | ACK), Established)]),
+            ("refused", &[(Backend(RST | ACK), Syn)]),
+            ("given up", &[(Client(RST), Syn)]),
             ("SYN again after the answer", &[(Backend(SYN | ACK), SynAck), (Client(SYN), SynAck)]),
             (
                 "FIN with the handshake's ACK",
@@ -155,6 +171,8 @@ fn a_closed_tuple_begins_anew() {
         let late = world.feed(old.back_slot(), &old.answer(ACK).bytes());
         assert_eq!(late.pair(), (Verdict::Pass, Reason::NoService));
         // A SYN-ACK or RST begins nothing.
+        world.answer(&new, SYN | ACK);
+        world.request(&new, ACK);
         world.answer(&new, RST);
         for tcp_flags in [SYN | ACK, RST, SYN | RST, ACK] {
             world.request(&new, tcp_flags);
@@ -173,10 +191,20 @@ fn each_state_has_its_timeout() {
         ("SYN", TCP, &[], timeouts.syn),
         ("SYN-ACK", TCP, &[Backend(SYN | ACK)], timeouts.syn),
         ("established", TCP, &[Backend(SYN | ACK), Client(ACK)], timeouts.established),
-        ("FIN of the client", TCP, &[Client(FIN | ACK)], timeouts.closing),
-        ("FIN of the backend", TCP, &[Backend(FIN | ACK)], timeouts.closing),
-        ("closed", TCP, &[Client(FIN | ACK), Backend(FIN | ACK)], timeouts.closed),
-        ("reset", TCP, &[Backend(RST)], timeouts.closed),
+        ("FIN of the client", TCP, &[Backend(SYN | ACK), Client(FIN | ACK)], timeouts.closing),
+        (
+            "FIN of the backend",
+            TCP,
+            &[Backend(SYN | ACK), Client(ACK), Backend(FIN | ACK)],
+            timeouts.closing,
+        ),
+        (
+            "closed",
+            TCP,
+            &[Backend(SYN | ACK), Client(FIN | ACK), Backend(FIN | ACK)],
+            timeouts.closed,
+        ),
+        ("reset", TCP, &[Backend(SYN | ACK), Client(ACK), Client(RST)], timeouts.closed),
         ("UDP unanswered", UDP, &[], timeouts.udp_new),
         ("UDP", UDP, &[Backend(0)], timeouts.udp),
     ];
@@ -193,7 +221,8 @@ fn each_state_has_its_timeout() {
             let state = world.state(&flow);
             audit::age(&world, place, idle.into());
             let aged = world.record(&flow).seen;
-            let answer = world.feed(flow.back_slot(), &flow.answer(ACK).bytes());
+            let flags = if state == FlowState::Syn { SYN | ACK } else { ACK };
+            let answer = world.feed(flow.back_slot(), &flow.answer(flags).bytes());
             let expected = if lives { Reason::NatReply } else { Reason::NoService };
             assert_eq!(answer.reason, expected, "{what}, {idle} s, answer");
             assert_eq!(
@@ -207,9 +236,10 @@ fn each_state_has_its_timeout() {
             let place = world.record(&flow).place;
             audit::age(&world, place, idle.into());
             let aged = world.record(&flow).seen;
-            let request = world.feed(flow.slot, &flow.next(ACK).bytes());
+            let flags = if state == FlowState::Syn { SYN } else { ACK };
+            let request = world.feed(flow.slot, &flow.next(flags).bytes());
             let expected = match (lives, proto) {
-                (false, TCP) => Reason::ResetNoFlow,
+                (false, TCP) if flags == ACK => Reason::ResetNoFlow,
                 // UDP begins anew.
                 _ => Reason::NatForward,
             };

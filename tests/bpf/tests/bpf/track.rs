@@ -12,13 +12,13 @@ use ringway_plan::tables::{BackendRow, Forward, NextHop, Pair, ServiceKey, Servi
 
 use crate::needs_root;
 
-const PORT: u16 = 2000;
+pub(crate) const PORT: u16 = 2000;
 /// As a slot names the first pair.
 const FIRST_PAIR: u16 = ringway_abi::raw::RW_MAX_MEMBERS as u16;
 const NOBODY: u16 = RW_NO_MEMBER as u16;
 
 /// One dsr-l2 service per family and protocol, with four backends; all slots are the first one's.
-fn world() -> World {
+pub(crate) fn world() -> World {
     let mut world = World::with(1_024, |tables| {
         for family in FAMILIES {
             for proto in [TCP, UDP] {
@@ -41,6 +41,7 @@ fn add(tables: &mut Tables, family: Family, proto: u8) {
         protocol: protocol(proto),
         weight: 1,
         up: true,
+        kept: false,
         next_hop: Some(NextHop { iface: BACK, mac: backend_mac(n), mtu: 1500 }),
         nat: (0, 0),
         tunnel: None,
@@ -78,7 +79,7 @@ fn own(world: &mut World, n: u16) {
 }
 
 /// All slots have changed.
-fn pair(world: &mut World, current: u16, former: u16) {
+pub(crate) fn pair(world: &mut World, current: u16, former: u16) {
     set(world, FIRST_PAIR, &[Pair { current, former, since: 7 }]);
 }
 
@@ -110,7 +111,7 @@ fn backend(world: &mut World, n: u8, change: impl Fn(&mut BackendRow)) {
 }
 
 #[derive(Clone, Debug)]
-struct Flow(Frame);
+pub(crate) struct Flow(pub(crate) Frame);
 
 fn flow(world: &mut World, family: Family, proto: u8) -> Flow {
     let (src, dst) = world.ends(family, PORT);
@@ -132,11 +133,11 @@ fn sent(world: &World, frame: &Frame) -> Result<u8, Reason> {
     }
 }
 
-fn go(world: &World, flow: &Flow, tcp_flags: u8) -> u8 {
+pub(crate) fn go(world: &World, flow: &Flow, tcp_flags: u8) -> u8 {
     sent(world, &flow.with(tcp_flags)).unwrap()
 }
 
-fn counts(world: &World) -> rw_tracking {
+pub(crate) fn counts(world: &World) -> rw_tracking {
     world.gateway.view().tracking().unwrap()
 }
 
@@ -244,6 +245,28 @@ fn owners_that_cannot_serve() {
     }
 }
 
+/// A backend whose checks fail keeps its flows, but a SYN that it has not answered goes elsewhere.
+#[test]
+fn a_kept_owner_has_its_established_flows() {
+    needs_root!("a_kept_owner_has_its_established_flows");
+    let mut world = world();
+    for family in FAMILIES {
+        pair(&mut world, 1, 0);
+        let (half_open, established) =
+            (flow(&mut world, family, TCP), flow(&mut world, family, TCP));
+        assert_eq!(go(&world, &half_open, SYN), 1);
+        assert_eq!([SYN, ACK].map(|flags| go(&world, &established, flags)), [1, 1]);
+        pair(&mut world, 2, 1);
+        let keep = |kept: bool| move |row: &mut BackendRow| (row.up, row.kept) = (!kept, kept);
+        backend(&mut world, 1, keep(true));
+        assert_eq!(go(&world, &half_open, SYN), 2);
+        assert_eq!([ACK, SYN].map(|flags| go(&world, &established, flags)), [1, 1]);
+        let older = flow(&mut world, family, TCP);
+        assert_eq!(go(&world, &older, ACK), 1);
+        backend(&mut world, 1, keep(false));
+    }
+}
+
 /// FIN and RST shorten a record's life, and another connection may begin on the tuple.
 #[test]
 fn connections_end() {
@@ -326,7 +349,7 @@ fn promotion() {
 }
 
 /// The nth of many clients, one to a prefix.
-fn stranger(n: u32) -> Flow {
+pub(crate) fn stranger(n: u32) -> Flow {
     let [_, a, b, c] = n.to_be_bytes();
     let address = IpAddr::V4(Ipv4Addr::new(20 + a, b, c, 1));
     Flow(Frame::tcp((address, 1024).into(), (Family::V4.vip(), PORT).into(), SYN))
@@ -479,4 +502,28 @@ fn what_fails_is_noted() {
         go(&world, flow, SYN);
     }
     assert!((before..before + 60).contains(&failed(&world)));
+}
+
+/// A flow whose record gave way goes to the former owner, as long as the daemon leaves that to it;
+/// a SYN's never went there.
+#[test]
+fn what_gives_way_is_noted_if_it_was_older_than_the_change() {
+    needs_root!("what_gives_way_is_noted_if_it_was_older_than_the_change");
+    for (flags, noted) in [(ACK, true), (SYN, false)] {
+        let mut world = world();
+        pair(&mut world, 1, 0);
+        let service = world.service(Family::V4, TCP, PORT).row.id;
+        (0..10_000).for_each(|n| assert!(go(&world, &stranger(0x40_0000 + n), flags) < 2));
+        age_tracked(&world, 3);
+        audit::write(world.map("untracked"), service.into(), &[0; 4]);
+        let before = counts(&world);
+        for n in 0..200 {
+            go(&world, &stranger(n), SYN);
+        }
+        let after = counts(&world);
+        assert!(after.evicted > before.evicted, "{after:?}");
+        assert_eq!(after.refused_full, before.refused_full, "each finds one to displace");
+        let failed = audit::read(world.map("untracked"), service.into());
+        assert_eq!(failed != [0; 4], noted, "{flags:#x}");
+    }
 }

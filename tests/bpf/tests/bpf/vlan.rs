@@ -209,8 +209,8 @@ fn icmp_in_a_vlan() {
         let big = Frame::udp((family.client(), 7).into(), (family.vip(), ports::SMALL).into())
             .payload(&[7; 1400]);
         let told = icmp::complaint(&big, family.vip(), Says::TooBig(1280));
-        let old = Frame::udp((family.client(), 7).into(), (family.vip(), ports::ACROSS).into())
-            .with(|f| f.ttl = 1);
+        let src = (family.client(), 7 + slot as u16).into();
+        let old = Frame::udp(src, (family.vip(), ports::ACROSS).into()).with(|f| f.ttl = 1);
         let told_old = icmp::complaint(&old, family.vip(), Says::TimeExceeded);
         let rows = [
             row("ping", tagged(&ping, slot), Tx, EchoReply).gives(tagged(&answer, slot)),

@@ -46,9 +46,10 @@ fn problem(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
 /// The node is healthy, and says this all the same.
 fn finding(gateway: &Gateway, kind: &str, words: &str) -> Result<()> {
     let began = Instant::now();
-    let status = gateway.wait_status(kind, |status| has(&status["findings"], kind))?;
+    // What happens on the way, such as a link that is down while it is renamed, is a problem for a moment.
+    let told = |status: &Value| has(&status["findings"], kind) && status["healthy"] == true;
+    let status = gateway.wait_status(kind, told)?;
     took(kind, began);
-    ensure!(status["healthy"] == true, "{}", status["problems"]);
     ensure!(status["findings"].to_string().contains(words), "{}", status["findings"]);
     metric(gateway, &format!("ringway_finding{{kind={kind:?}}} 1"))
 }
@@ -222,9 +223,10 @@ fn an_interface_that_is_down() -> Result<()> {
     Ok(())
 }
 
-/// A thousand datagrams a second for half a minute, then none.
+/// A thousand datagrams a second for half a minute, then none: a load test that ends is no finding. (What stops after
+/// ten minutes is one: unit tests of the gateway, by a clock of their own.)
 #[test]
-fn packets_that_stop() -> Result<()> {
+fn a_burst_that_ends() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let _echo = site.echo(SERVICE_V4, 7)?;
@@ -239,12 +241,10 @@ fn packets_that_stop() -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    ensure!(!has(&gateway.status()?["findings"], "traffic-stopped"), "told too early");
-    finding(&gateway, "traffic-stopped", "eth0: ")?;
-    for _ in 0..300 {
-        socket.send(b"x")?;
-    }
-    gateway.wait_status("packets again", |s| !has(&s["findings"], "traffic-stopped"))?;
+    // The rate is of the last two notes, two seconds apart: longer than a stop takes to be told.
+    let quiet = |status: &Value| status["interfaces"][0]["rate_pps"].as_f64() == Some(0.0);
+    let status = gateway.wait_status("quiet", quiet)?;
+    ensure!(!has(&status["findings"], "traffic-stopped"), "{}", status["findings"]);
     Ok(())
 }
 

@@ -172,6 +172,9 @@ fn pairs_that_do_not_fit() -> Result<()> {
     veth(&End::new(ns, "va"), &End::new(ns, "vb"), &VethOptions::default())?;
     // All offloads are off.
     patient.cure("offloads", "va", SOON)?;
+    // The kernel keeps what is asked for off without scatter-gather.
+    patient.sh("ethtool -K va tx on gso on tso on; ethtool -K va sg off")?;
+    patient.cure("offloads", "va", SOON)?;
     patient.sh("ip link set dev vb mtu 9000")?;
     patient.cure("mtu", "va", SOON)?;
     ensure!(patient.symptoms("xdp-mtu", SOON)?.len() == 1, "MTU 9000 is not told");
@@ -253,7 +256,7 @@ fn what_no_command_fixes() -> Result<()> {
     command.args(["decap", "-i", "va", "--mode", "generic"]);
     let decap = ns.spawn(command)?;
     let found = || patient.symptoms("xdp-generic", SOON).is_ok_and(|found| found.len() == 1);
-    wait_until("generic XDP to be found", std::time::Duration::from_secs(60), found)?;
+    wait_until("generic XDP to be found", ringway_net_tests::SOON, found)?;
     // Detaches.
     drop(decap);
     ensure!(patient.symptoms("xdp-generic", SOON)?.is_empty());

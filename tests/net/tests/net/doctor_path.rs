@@ -5,13 +5,14 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use ringway_net_tests::{binary, needs_root, not_tested, ringway};
+use ringway_net_tests::{SOON, binary, needs_root, not_tested, ringway};
 use ringway_testnet::{Child, End, Namespace, VethOptions, veth, wait_until};
 use serde_json::Value;
 
 use crate::doctor::Patient;
 
-const PATIENCE: Duration = Duration::from_secs(180);
+/// The longest look, and as much again.
+const PATIENCE: Duration = Duration::from_secs(128);
 /// Seconds to look: more, where the machine was too busy for all to be sent meanwhile.
 const LOOKS: [&str; 5] = ["4", "8", "16", "32", "64"];
 
@@ -35,7 +36,7 @@ fn look(patient: &Patient, before: &[&str], seconds: &str) -> Result<Child> {
     command.args(&words[1..]);
     let mut child = patient.ns.spawn(command)?;
     let under_way = || asleep(&child) || !child.running();
-    wait_until("the second look to be waited for", PATIENCE, under_way)?;
+    wait_until("the second look to be waited for", SOON, under_way)?;
     Ok(child)
 }
 
@@ -299,7 +300,7 @@ fn devices_upon_others() -> Result<()> {
             ran.json()
         };
         let answered = || Ok::<_, anyhow::Error>(road("uv")?["books"]["delivered"] != 0);
-        wait_until("packets", PATIENCE, || answered().unwrap_or(false))?;
+        wait_until("packets", SOON, || answered().unwrap_or(false))?;
         let (upper, lower) = (road("uv")?, road("va")?);
         ensure!(upper["below"]["interface"] == "va", "{upper:#}");
         ensure!(

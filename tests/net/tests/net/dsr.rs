@@ -57,8 +57,8 @@ pub(super) fn forwards(node: &Namespace, interface: &str) -> Result<()> {
 
 /// Such backends, serving.
 pub(super) struct Dsr {
-    net: TwoArmed,
-    _nginx: Vec<Nginx>,
+    pub(super) net: TwoArmed,
+    pub(super) nginx: Vec<Nginx>,
     echo: Vec<Echo>,
     _decaps: Vec<Child>,
 }
@@ -74,7 +74,7 @@ impl Dsr {
                 echo.push(Echo::start(&node.ns, SocketAddr::new(vip, ECHO), &name)?);
             }
         }
-        Ok(Dsr { net, _nginx: nginx, echo, _decaps: decaps })
+        Ok(Dsr { net, nginx, echo, _decaps: decaps })
     }
 
     /// Everything at one service address, to the backends' addresses of one family.

@@ -267,6 +267,14 @@ fn one_engine_takes_over_from_another() -> Result<()> {
     let mut running = start(&ours, &first)?;
     wait_until("an answer to a ping", SOON, || pings(&client, "10.8.0.9"))?;
 
+    // Another one on the same interface is told who has it.
+    let ran = ringway(&ours, &[&["engine"], &icmp[..], &["af_xdp:eth0:0"]].concat())?;
+    let who = format!(
+        "eth0: process {0} is a running engine and has this interface; go on in its place by `--take-over {0}`",
+        running.pid()
+    );
+    ensure!(ran.code == 1 && ran.err.contains(&who), "{ran:?}");
+
     let mut flood = client.command("ping");
     flood.args(["-i", "0.002", "-w", "60", "-c", "20000", "10.8.0.9"]);
     let mut flood = client.spawn(flood)?;
@@ -317,6 +325,27 @@ fn one_engine_takes_over_from_another() -> Result<()> {
 
     let ran = ringway(&ours, &[&["engine"], &next[..]].concat())?;
     ensure!(ran.code == 1 && ran.err.contains("--control PATH"), "{ran:?}");
+    Ok(())
+}
+
+/// What a veth's driver drops is in no port's counters alone.
+#[test]
+fn what_the_interface_dropped_is_told_at_the_end() -> Result<()> {
+    needs_root!();
+    let (client, ours) = pair()?;
+    let socket = client.run(|| UdpSocket::bind("10.8.0.2:0"))??;
+    client.ip("neigh add 10.8.0.9 lladdr 02:00:00:00:00:09 dev eth0")?;
+    let mut engine = start(&ours, &["sink", "--port", "af_xdp:eth0:0"])?;
+    // Nobody reads: more packets than a ring has room for.
+    engine.signal(Signal::STOP)?;
+    for _ in 0..20_000 {
+        socket.send_to(b"x", "10.8.0.9:9")?;
+    }
+    engine.signal(Signal::CONT)?;
+    let document = end(engine)?;
+    let dropped = document["interfaces"][0]["rx_dropped_packets"].as_u64();
+    ensure!(document["interfaces"][0]["interface"] == "eth0", "{document}");
+    ensure!(dropped.is_some_and(|packets| packets > 1000), "{document}");
     Ok(())
 }
 

@@ -176,6 +176,8 @@ fn a_link_that_is_down_is_waited_for() -> Result<()> {
     ensure!(ran.code == 1 && ran.err.contains("eth0 is down; `ip link set"), "{ran:?}");
     let mut engine = start(&ours, &[&ECHO[..], &["--on-loss", "reopen"]].concat())?;
     engine.wait_for_log("not back yet: af_xdp:eth0:0: eth0 is down", SOON)?;
+    let log = engine.log();
+    ensure!(log.contains("`ip link set dev eth0 up`") && !log.contains("--on-loss"), "{log}");
     ours.ip("link set eth0 up")?;
     wait_until("an echo", SOON, || echo(&client, "10.8.0.9:7").is_ok_and(|back| back))?;
     let document = end(engine)?;

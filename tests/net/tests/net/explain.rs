@@ -1,5 +1,6 @@
 //! `ringway explain` on a running gateway: it says what then happens, and changes nothing.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
@@ -103,13 +104,42 @@ fn says_what_then_happens() -> Result<()> {
     // Nobody left to answer.
     echo.clear();
     wait_for("all backends are down", SOON, || {
-        let said = explain(&gateway, &[&words]).map_err(|error| error.to_string())?;
-        let fits = said["reason"] == "reset-no-backend";
-        if fits { Ok(()) } else { Err(said.to_string()) }
+        let ran = gateway
+            .ringway(&["explain", "-i", "eth0", &words])
+            .map_err(|error| error.to_string())?;
+        let all = ["reset-no-backend", "to do: ", "nobody", ":7, down, "];
+        if all.iter().all(|word| ran.out.contains(word)) { Ok(()) } else { Err(ran.said()) }
     })?;
-    let ran = gateway.ringway(&["explain", "-i", "eth0", &words])?;
-    ensure!(ran.out.contains("to do: ") && ran.out.contains("nobody"), "{ran:?}");
-    ensure!(ran.out.contains(":7, down, "), "{ran:?}");
+    Ok(())
+}
+
+/// `affinity = "source"`: one backend for all that a client sends, by either protocol.
+#[test]
+fn one_client_has_one_backend() -> Result<()> {
+    needs_root!();
+    let site = Site::new(3)?;
+    let more = "protocol = [\"tcp\", \"udp\"]\naffinity = \"source\"\n";
+    let ends = [SERVICE_V4, SERVICE_V6].map(|address| SocketAddr::new(address, PORT));
+    let services = [("v4", ends[0]), ("v6", ends[1])];
+    let text = services.map(|(name, end)| site.service(name, end, more)).concat();
+    let mut gateway = Gateway::start(&site.net.gateway, &site.configuration(&text))?;
+    gateway.wait_healthy()?;
+    for end in ends {
+        let mut used = BTreeSet::new();
+        for n in 1..=12u16 {
+            let host = if end.is_ipv4() { format!("10.77.0.{n}") } else { format!("[fd77::{n}]") };
+            let backend = |protocol: &str, port: u16| -> Result<String> {
+                let words = format!("{protocol} {host}:{port} > {end}");
+                Ok(explain(&gateway, &[&words])?["backend"]["address"].to_string())
+            };
+            let first = backend("tcp", 1000 + n)?;
+            for (protocol, port) in [("udp", 1000 + n), ("udp", 7), ("tcp", 50_000)] {
+                ensure!(backend(protocol, port)? == first, "{protocol} {host}:{port}");
+            }
+            used.insert(first);
+        }
+        ensure!(used.len() == 3, "{used:?}");
+    }
     Ok(())
 }
 
@@ -154,9 +184,12 @@ fn takes_captures_and_no_nonsense() -> Result<()> {
     verdict(&passed, "pass", "no-service")?;
     let frame = bytes(passed["frame"].as_str().unwrap_or_default());
     ensure!(frame.len() == 54, "{passed}");
-    // The port of the service, which spoils the checksum: nobody looks at that.
+    // The port of the service, and the checksum with it (RFC 1624).
     let mut to_service = frame.clone();
     to_service[37] = PORT as u8;
+    let check = u16::from_be_bytes([frame[50], frame[51]]);
+    let (check, carry) = check.overflowing_add(81 - PORT);
+    to_service[50..52].copy_from_slice(&(check + u16::from(carry)).to_be_bytes());
     std::fs::write(&file, pcapng(&[frame, to_service]))?;
     ensure!(explain(&gateway, &["-r", &path])? == passed);
     let said = explain(&gateway, &["-r", &path, "-n", "2"])?;

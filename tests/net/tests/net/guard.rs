@@ -64,11 +64,10 @@ fn what_nobody_confirms_is_detached() -> Result<()> {
     let ns = &site.net.gateway;
     let mut gateway = guarded(&site, "5")?;
     gateway.wait_serving()?;
-    let waiting = |status: &serde_json::Value| {
-        status["findings"].to_string().contains("eth0 carries the default route: confirm within ")
-    };
-    let status = gateway.wait_status("a finding", waiting)?;
-    ensure!(status["healthy"] == true, "{status}");
+    let words = "eth0 carries the default route: confirm within ";
+    gateway.wait_status("a finding", |status| {
+        status["healthy"] == true && status["findings"].to_string().contains(words)
+    })?;
     get(site.client(), WEB)?;
     ensure!(has_program(ns, "eth0")? && !gateway.pins().join("ifaces/eth0/link").exists());
     ensure!(gateway.pins().join("ifaces/eth1/link").exists(), "only eth0 is guarded");

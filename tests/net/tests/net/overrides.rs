@@ -3,15 +3,18 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
+    Frozen, Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
 };
 use ringway_testnet::wait_for;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::dsr::{Dsr, ECHO as ECHO_DSR, Opener};
 
@@ -74,7 +77,7 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     ensure!(told["backend"]["flows"].as_u64() >= Some(1), "{told}");
     let flows = backend(&gateway.status()?, "10.2.0.11")?["current_flows"].as_u64();
     ensure!(flows >= Some(1), "{flows:?} flows, and one is open");
-    ensure!(told["unserved_services"] == serde_json::json!([]), "{told}");
+    ensure!(told["unserved_services"] == json!([]), "{told}");
     let logged = gateway.log();
     ensure!(logged.contains("echo: backend 10.2.0.11 is drained (by user 0)"), "{logged}");
     let only_second = |what: &str| -> Result<()> {
@@ -84,10 +87,10 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     };
     only_second("drained")?;
     ensure!(old.ask("still")? == "b1");
-    let status = gateway.status()?;
-    let drained = backend(&status, "10.2.0.11")?;
-    ensure!(drained["weight"] == 0 && drained["file_weight"] == 1, "{drained}");
-    ensure!(drained["drained"] == true && status["healthy"] == true, "{status}");
+    gateway.wait_status("what it is and what the file says", |status| {
+        let fits = |b: &Value| b["drained"] == true && b["weight"] == 0 && b["file_weight"] == 1;
+        backend(status, "10.2.0.11").is_ok_and(fits) && status["healthy"] == true
+    })?;
     let shown = gateway.ringway(&["status"])?.out;
     ensure!(shown.contains("drained, override; file says 1"), "{shown}");
 
@@ -97,7 +100,9 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     )?;
     done(&gateway, &["reload"])?;
     only_second("reloaded")?;
-    ensure!(backend(&gateway.status()?, "10.2.0.11")?["file_weight"] == 7);
+    gateway.wait_status("the file's other weight", |status| {
+        backend(status, "10.2.0.11").is_ok_and(|b| b["file_weight"] == 7)
+    })?;
     gateway.rewrite(&text)?;
     done(&gateway, &["reload"])?;
     // Restarts, of both kinds.
@@ -115,8 +120,126 @@ fn a_drain_takes_new_flows_alone_and_lasts() -> Result<()> {
     ensure!(listed["overrides"][0]["drained"] == true && listed["in_force"] == true, "{listed}");
     done(&gateway, &["backend", "undrain", "echo", "10.2.0.11:7"])?;
     ensure!(new_ones(&site, 40)?.len() == 2, "undrained");
-    ensure!(done(&gateway, &["overrides"])?["overrides"] == serde_json::json!([]));
+    gateway.wait_status("no override", |s| s["overrides"] == json!([]))?;
+    ensure!(done(&gateway, &["overrides"])?["overrides"] == json!([]));
     ensure!(old.ask("to the end")? == "b1");
+    Ok(())
+}
+
+/// The document of the state directory that drains these backends of `web`.
+fn with_drained(addresses: &[&str]) -> String {
+    let drained = |address: &&str| {
+        json!({
+            "service": "web", "address": address, "port": 80,
+            "drained": true, "weight": null, "since": "",
+        })
+    };
+    let overrides = addresses.iter().map(drained).collect::<Vec<_>>();
+    json!({ "schema": "ringway.overrides/1", "overrides": overrides }).to_string()
+}
+
+/// The thread of the daemon whose `file` under /proc has these words; its directory.
+fn thread_of(gateway: &mut Gateway, file: &str, words: &str) -> Result<PathBuf> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", gateway.child().pid()))?;
+    let is_it = |path: &PathBuf| {
+        fs::read_to_string(path.join(file)).is_ok_and(|text| text.trim_end() == words)
+    };
+    let found = tasks.flatten().map(|task| task.path()).find(is_it);
+    found.with_context(|| format!("no thread with {words} in {file}"))
+}
+
+/// The thread of the daemon that writes tables, stopped.
+fn stop_writing(gateway: &mut Gateway) -> Result<Frozen> {
+    let path = thread_of(gateway, "comm", "packet-path")?;
+    Frozen::thread(path.file_name().and_then(|name| name.to_str()).unwrap_or_default().parse()?)
+}
+
+/// Both wait for the tables: whichever is first, neither is lost.
+#[test]
+fn a_drain_while_a_reload_is_on_its_way() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    gateway.rewrite(&text.replace("\"10.2.0.12\",", "\"10.2.0.12\", weight = 7,"))?;
+    let stopped = stop_writing(&mut gateway)?;
+    let gateway = &gateway;
+    let asked = thread::scope(|scope| -> Result<[Result<Value>; 2]> {
+        let ask = |arguments: &'static [&str]| scope.spawn(move || done(gateway, arguments));
+        let both = [ask(&["reload"]), ask(&["backend", "drain", "web", "10.2.0.11"])];
+        wait_for("both asked", SOON, || {
+            let sockets = site.net.gateway.run(|| fs::read_to_string("/proc/thread-self/net/unix"));
+            let sockets = sockets.map_err(|error| error.to_string())?.unwrap_or_default();
+            // One listens, and one for each that is asked something.
+            let lines = sockets.lines().filter(|line| line.ends_with("/api.sock")).count();
+            if lines == 3 { Ok(()) } else { Err(sockets) }
+        })?;
+        drop(stopped);
+        Ok(both.map(|one| one.join().unwrap_or_else(|panic| resume_unwind(panic))))
+    })?;
+    for told in asked {
+        ensure!(told?["changed"] == true, "one changed nothing");
+    }
+    gateway.wait_status("both", |status| {
+        let of = |address, key: &str| backend(status, address).map(|b| b[key].clone()).ok();
+        of("10.2.0.11", "drained") == Some(true.into())
+            && of("10.2.0.12", "weight") == Some(7.into())
+    })?;
+    let kept = fs::read_to_string(site.net.gateway.directory().join("state/overrides.json"))?;
+    ensure!(kept.contains("10.2.0.11"), "{kept}");
+    Ok(())
+}
+
+/// One that hangs while it reads is given up; it goes on after another one has been kept and before that is in force, and
+/// takes nothing back.
+#[test]
+fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
+    const GIVEN_UP: Duration = Duration::from_secs(60);
+    needs_root!();
+    let site = Site::new(2)?;
+    let state = site.net.gateway.directory().join("state");
+    let [document, pipe, place] = ["overrides.json", "pipe", "place"].map(|name| state.join(name));
+    fs::create_dir(&state)?;
+    // What cannot be read is read again every few seconds.
+    fs::write(&document, "{")?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
+    gateway.wait_serving()?;
+    let (mode, fifo) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0)?;
+    fs::hard_link(&pipe, &place)?;
+    fs::rename(&place, &document)?;
+    let hanging = wait_for("a thread that hangs", SOON, || {
+        thread_of(&mut gateway, "wchan", "wait_for_partner").map_err(|error| error.to_string())
+    })?;
+    fs::write(&place, with_drained(&[]))?;
+    fs::rename(&place, &document)?;
+
+    let stopped = stop_writing(&mut gateway)?;
+    let (drain, gateway) = (["backend", "drain", "web", "10.2.0.11"], &mut gateway);
+    let told = thread::scope(|scope| -> Result<Result<Value>> {
+        let drain = scope.spawn(|| done(gateway, &drain));
+        wait_for("another one to be kept", GIVEN_UP, || match fs::read_to_string(&document) {
+            Ok(text) if text.contains("10.2.0.11") => Ok(()),
+            other => Err(format!("{other:?}")),
+        })?;
+        fs::write(&pipe, with_drained(&["10.2.0.12"]))?;
+        wait_for("an end of the late one", SOON, || {
+            // It has no more to do, or is gone.
+            match fs::read_to_string(hanging.join("wchan")) {
+                Ok(at) if !at.starts_with("futex") => Err(at),
+                _ => Ok(()),
+            }
+        })?;
+        drop(stopped);
+        Ok(drain.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    told?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_status("b1 drained", |status| {
+        backend(status, "10.2.0.11").is_ok_and(|b| b["drained"] == true)
+    })?;
     Ok(())
 }
 
@@ -136,8 +259,9 @@ fn weights_are_set_listed_and_cleared() -> Result<()> {
     }
     // All drained: no new flow, and everybody says so, and what undoes it.
     let told = done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
-    ensure!(told["unserved_services"] == serde_json::json!(["web"]), "{told}");
+    ensure!(told["unserved_services"] == json!(["web"]), "{told}");
     ensure!(get(site.client(), WEB).is_err());
+    gateway.wait_status("no backend", |status| status["healthy"] == false)?;
     let said = gateway.ringway(&["status"])?;
     ensure!(said.code == 3 && said.out.contains("no backend gets traffic"), "{said:?}");
     let undo = "ringway backend weight web 10.2.0.11:80 1";
@@ -244,11 +368,10 @@ fn overrides_of_what_is_not_there() -> Result<()> {
     gateway.rewrite(&text.replace("    { address = \"10.2.0.11\", port = 80 },\n", ""))?;
     let told = done(&gateway, &["reload"])?;
     ensure!(told["orphaned_overrides"][0] == "web 10.2.0.11:80 (drained)", "{told}");
-    let status = gateway.status()?;
-    let findings = status["findings"].to_string();
-    ensure!(findings.contains("ringway overrides clear web 10.2.0.11:80"), "{findings}");
+    let found = |status: &Value, words: &str| status["findings"].to_string().contains(words);
+    gateway.wait_status("a finding", |s| found(s, "ringway overrides clear web 10.2.0.11:80"))?;
     done(&gateway, &["overrides", "clear", "web", "10.2.0.11"])?;
-    ensure!(!gateway.status()?["findings"].to_string().contains("override of"));
+    gateway.wait_status("no finding", |s| !found(s, "override of"))?;
     Ok(())
 }
 
@@ -336,9 +459,9 @@ fn a_state_directory_that_is_full_or_read_only() -> Result<()> {
     let refused = |words: &str| -> Result<()> {
         let ran: Ran = gateway.ringway(&["backend", "drain", "web", "10.2.0.11"])?;
         ensure!(ran.code == 1 && ran.err.contains(words), "{words:?}: {ran:?}");
-        let status = gateway.status()?;
+        let told = |status: &Value| status["problems"].to_string().contains(words);
+        let status = gateway.wait_status(words, told)?;
         ensure!(backend(&status, "10.2.0.11")?["weight"] == 1, "half applied: {status}");
-        ensure!(status["problems"].to_string().contains(words), "{}", status["problems"]);
         get(site.client(), WEB)?;
         Ok(())
     };
@@ -373,11 +496,7 @@ fn a_daemon_starts_without_its_state() -> Result<()> {
     })?;
     // What was said before is in force as soon as it can be read.
     small.run("mount", &["-o", "remount,rw"])?;
-    fs::write(
-        small.0.join("overrides.json"),
-        "{\"schema\":\"ringway.overrides/1\",\"overrides\":[{\"service\":\"web\",\
-         \"address\":\"10.2.0.11\",\"port\":80,\"drained\":true,\"weight\":null,\"since\":\"\"}]}",
-    )?;
+    fs::write(small.0.join("overrides.json"), with_drained(&["10.2.0.11"]))?;
     let drained = |s: &Value| backend(s, "10.2.0.11").is_ok_and(|b| b["drained"] == true);
     gateway.wait_status("what was kept", |s| drained(s) && s["healthy"] == true)?;
     // A directory that can only be read is read.
@@ -430,8 +549,9 @@ fn who_comes_up_starts_slowly() -> Result<()> {
     })?;
     done(&gateway, &["backend", "drain", "web", "10.2.0.12"])?;
     done(&gateway, &["backend", "undrain", "web", "10.2.0.12"])?;
-    let status = gateway.status()?;
-    ensure!(percent(&status)?.as_u64().is_some_and(|percent| percent <= 50), "undrained: {status}");
+    gateway.wait_status("a slow start once it is undrained", |status| {
+        percent(status).is_ok_and(|percent| percent.as_u64().is_some_and(|percent| percent <= 50))
+    })?;
     drop(nginx);
     Ok(())
 }

@@ -1,18 +1,25 @@
 //! The daemon as the packaged unit runs it: user ringway, and after loading three capabilities alone.
 
 use std::fs;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Ran, SERVICE_V4, SOON, Site, WEB, binary, configuration, detach_link, get, needs_root, service,
+    Ran, SERVICE_V4, SOON, STARTED, Site, WEB, binary, configuration, detach_link, get, needs_root,
+    service,
 };
 use ringway_testnet::{
     Child, End, Namespace, Nginx, Node, Signal, VethOptions, XdpReceive, veth, wait_for, wait_until,
 };
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde_json::Value;
 
 use super::dsr::{Opener, backends_with_the_addresses};
@@ -111,15 +118,19 @@ impl Machine {
         Ok(file)
     }
 
-    /// The daemon as user ringway with what the unit gives it.
     fn start(&self, configuration: &Path) -> Result<Child> {
+        self.start_after("", configuration)
+    }
+
+    /// The daemon as user ringway with what the unit gives it, after these lines of shell.
+    fn start_after(&self, lines: &str, configuration: &Path) -> Result<Child> {
         let given = line_of("AmbientCapabilities=");
         ensure!(given == line_of("CapabilityBoundingSet="), "two sets");
         let given: String =
             given.split(' ').map(|name| format!(",+{}", &name[4..])).collect::<String>();
         let set = format!("-all{}", given.to_lowercase());
         // The last words of the script are what follows it.
-        let script = format!("{}\nexec \"$@\"", sandbox());
+        let script = format!("{}{lines}\nexec \"$@\"", sandbox());
         let mut command = self.command(&["unshare", "--mount", "--propagation", "private"]);
         command.args(["sh", "-euc", &script, "sh"]);
         command.args(["setpriv", "--reuid=ringway", "--regid=ringway"]);
@@ -128,9 +139,55 @@ impl Machine {
             .args(["--bounding-set", "--inh-caps", "--ambient-caps"].map(|o| format!("{o}={set}")));
         command.arg(self.directory.join("ringway")).arg("run").arg("-c").arg(configuration);
         let mut daemon = self.namespace.spawn(command)?;
-        daemon.wait_for_log("serving: ", SOON)?;
+        daemon.wait_for_log("serving: ", STARTED)?;
         Ok(daemon)
     }
+}
+
+/// A service manager: what it is given to keep.
+struct Manager {
+    socket: PathBuf,
+    kept: mpsc::Receiver<OwnedFd>,
+}
+
+impl Manager {
+    fn new(machine: &Machine) -> Result<Manager> {
+        let socket = machine.directory.join("notify");
+        let listener = UnixDatagram::bind(&socket)?;
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o777))?;
+        listener.set_read_timeout(Some(STARTED))?;
+        let (give, kept) = mpsc::channel();
+        // It reads for as long as somebody sends.
+        std::thread::spawn(move || while receive(&listener, &give).is_ok() {});
+        Ok(Manager { socket, kept })
+    }
+
+    fn daemon(&self) -> String {
+        format!("export NOTIFY_SOCKET={}\n", self.socket.display())
+    }
+
+    /// The daemon gets this descriptor (sd_listen_fds(3)).
+    fn daemon_with(&self, kept: &OwnedFd) -> String {
+        let place = format!("/proc/{}/fd/{}", std::process::id(), kept.as_raw_fd());
+        format!(
+            "{}exec 3<{place}\nexport LISTEN_FDS=1 LISTEN_PID=$$ LISTEN_FDNAMES=nodes\n",
+            self.daemon()
+        )
+    }
+}
+
+fn receive(listener: &UnixDatagram, give: &mpsc::Sender<OwnedFd>) -> Result<()> {
+    let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut room);
+    let mut message = [0; 4096];
+    let mut parts = [IoSliceMut::new(&mut message)];
+    recvmsg(listener, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    for part in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = part {
+            descriptors.for_each(|descriptor| _ = give.send(descriptor));
+        }
+    }
+    Ok(())
 }
 
 /// What systemd makes of bpffs for the daemon: ProtectKernelTunables has it read-only, whatever ReadWritePaths says of
@@ -297,6 +354,73 @@ fn captures_are_swept_away(site: &Site, machine: &Machine) -> Result<()> {
     Ok(())
 }
 
+/// The daemon's user owns the directory of the node's pins. What it plants there makes root neither give
+/// away what is not its own nor wait for ever.
+#[test]
+fn planted_links_are_refused() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    machine.prepare()?;
+    let mut daemon = machine.start(&file)?;
+    let node = site.net.gateway.name();
+    let place = format!("/sys/fs/bpf/ringway/{node}/capture");
+    let victim = machine.directory.join("victim");
+    fs::create_dir(&victim)?;
+    fs::write(victim.join("shadow"), "root's")?;
+    fs::set_permissions(victim.join("shadow"), fs::Permissions::from_mode(0o600))?;
+    // Whoever has the daemon's user can stop it, so that it sweeps nothing away.
+    let as_user = |script: &str| -> Result<()> {
+        let who = ["setpriv", "--reuid=ringway", "--regid=ringway", "--clear-groups"];
+        let victim = victim.to_string_lossy();
+        let bare = ["--no-new-privs", "--bounding-set=-all", "--inh-caps=-all"];
+        let ran = machine
+            .run(&[&who[..], &bare, &["sh", "-euc", script, "sh", &place, &victim]].concat())?;
+        ensure!(ran.code == 0, "{script}: {}", ran.said());
+        Ok(())
+    };
+    let untouched = || -> Result<()> {
+        for path in [victim.clone(), victim.join("shadow")] {
+            let about = fs::metadata(&path)?;
+            ensure!(
+                (about.uid(), about.gid()) == (0, 0),
+                "{} is {}'s",
+                path.display(),
+                about.uid()
+            );
+        }
+        Ok(())
+    };
+    as_user(&format!("kill -STOP {}", daemon.pid()))?;
+    let capture = ["capture", "--node", node, "--seconds", "1"];
+    for (planted, named) in [
+        ("mkdir $1; ln -s $2 $1/x", format!("{place}/x")),
+        ("rm -r $1; mkdir $1 $1/3; ln -s $2 $1/3/filter", format!("{place}/3/filter")),
+        ("rm -r $1; mkdir $1; ln -s $2 $1/3", format!("{place}/3")),
+        ("rm -r $1; ln -s $2 $1", place.clone()),
+    ] {
+        as_user(planted)?;
+        let ran = machine.ringway(&capture)?;
+        let said = format!("not Ringway's: {named}; somebody with the daemon's rights");
+        ensure!(ran.code == 1 && ran.err.contains(&said), "{planted}: {}", ran.said());
+        untouched().context(planted)?;
+    }
+    // What it says helps.
+    machine.run(&["rm", "-r", &place])?;
+    let ran = machine.ringway(&capture)?;
+    ensure!(ran.code == 0, "{}", ran.said());
+    as_user("ln -s $2 $1")?;
+    daemon.signal(Signal::CONT)?;
+    wait_up(&machine, &file, 0)?;
+    daemon.signal(Signal::TERM)?;
+    daemon.wait(SOON)?;
+    // Neither does removing the package stop there, nor what the link leads to go.
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    untouched()
+}
+
 /// What loads programs at a start may come by a reload: the road of dsr checks, with a device and rules of its own.
 #[test]
 fn a_reload_opens_the_road_of_checks() -> Result<()> {
@@ -330,6 +454,114 @@ fn a_reload_opens_the_road_of_checks() -> Result<()> {
     ensure!(detached.code == 0, "{}", detached.said());
     Ok(())
 }
+/// The unit's user may not look below a second bpffs: its manager keeps where its pins are.
+#[test]
+fn the_units_daemon_survives_a_second_bpffs() -> Result<()> {
+    needs_root!();
+    ensure!(line_of("FileDescriptorStoreMax=") == "1", "the unit's manager keeps nothing");
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    let manager = Manager::new(&machine)?;
+    machine.prepare()?;
+    let mut killed = machine.start_after(&manager.daemon(), &file)?;
+    wait_up(&machine, &file, 0)?;
+    let kept = manager.kept.recv_timeout(SOON)?;
+    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
+    killed.kill()?;
+    // Twice: the second one gives what it was given.
+    for _ in 0..2 {
+        machine.prepare()?;
+        let mut daemon = machine.start_after(&manager.daemon_with(&kept), &file)?;
+        let log = daemon.log();
+        ensure!(log.contains("took over the running packet path"), "{log}");
+        manager.kept.recv_timeout(SOON)?;
+        get(site.client(), WEB)?;
+        let found = status(&machine, &file)?;
+        ensure!(found["findings"].to_string().contains("bpffs-covered"), "{found}");
+        // It writes there, too.
+        machine.write(&fs::read_to_string(&file)?.replace("\"direct\"", "\"straight\""))?;
+        let reloaded = machine.ringway(&["reload", "-c", &file.to_string_lossy()])?;
+        ensure!(reloaded.code == 0, "{}", reloaded.said());
+        daemon.kill()?;
+        get(site.client(), WEB)?;
+    }
+    machine.run(&["umount", "/sys/fs/bpf"])?;
+    // What it was given is not needed then, and does no harm.
+    machine.prepare()?;
+    let mut daemon = machine.start_after(&manager.daemon_with(&kept), &file)?;
+    ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
+    daemon.signal(Signal::TERM)?;
+    daemon.wait(SOON)?;
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0, "{}", detached.said());
+    Ok(())
+}
+
+/// Many scripts mount a bpffs without a look. No request is lost when the daemon is killed then and starts again.
+#[test]
+fn a_second_bpffs_on_top() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let machine = Machine::new(&site.net.gateway)?;
+    let file = configure(&site, &machine)?;
+    machine.prepare()?;
+    let binary = machine.directory.join("ringway");
+    let words = [&*binary.to_string_lossy(), "run", "-c", &file.to_string_lossy()];
+    let start = || -> Result<Child> {
+        let mut daemon = machine.namespace.spawn(machine.command(&words))?;
+        daemon.wait_for_log("serving: ", SOON)?;
+        Ok(daemon)
+    };
+    let mut killed = start()?;
+    wait_up(&machine, &file, 0)?;
+    let covered = |status: &Value| {
+        let finding =
+            |f: &Value| f["kind"] == "bpffs-covered" && f["remedy"] == "umount /sys/fs/bpf";
+        status["findings"].as_array().is_some_and(|all| all.iter().any(finding))
+    };
+    let wait_told = |told: bool| {
+        wait_for("the finding", SOON, || {
+            let status = status(&machine, &file).map_err(|error| format!("{error:#}"))?;
+            let as_wanted = covered(&status) == told;
+            as_wanted.then_some(()).ok_or_else(|| status["findings"].to_string())
+        })
+    };
+    ensure!(!covered(&status(&machine, &file)?), "one mount is none too many");
+    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
+    wait_told(true)?;
+    killed.kill()?;
+    get(site.client(), WEB)?;
+    let unseen = status(&machine, &file)?;
+    ensure!(covered(&unseen) && unseen["from_pins"] == true, "{unseen}");
+
+    // The unit's user may not look below; what it is told helps.
+    machine.prepare()?;
+    let refused = machine.start(&file).err().context("it has started")?;
+    ensure!(format!("{refused:#}").contains("umount /sys/fs/bpf"), "{refused:#}");
+    get(site.client(), WEB)?;
+
+    // Root may. Nothing of it is where it does not belong.
+    let mut daemon = start()?;
+    ensure!(daemon.log().contains("took over the running packet path"), "{}", daemon.log());
+    get(site.client(), WEB)?;
+    wait_told(true)?;
+    let node = site.net.gateway.name();
+    ensure!(!machine.seen(&format!("/sys/fs/bpf/ringway/{node}")).exists(), "pinned on top");
+    machine.run(&["umount", "/sys/fs/bpf"])?;
+    ensure!(machine.seen(&format!("/sys/fs/bpf/ringway/{node}/maps/settings")).exists(), "no pins");
+    wait_told(false)?;
+    get(site.client(), WEB)?;
+
+    // Neither does taking it all away need the one on top gone.
+    machine.run(&["mount", "-t", "bpf", "bpf", "/sys/fs/bpf"])?;
+    daemon.signal(Signal::TERM)?;
+    daemon.wait(SOON)?;
+    let detached = machine.ringway(&["detach", "--verify", "-c", &file.to_string_lossy()])?;
+    ensure!(detached.code == 0 && detached.said().contains("verified"), "{}", detached.said());
+    Ok(())
+}
+
 /// Loading a program needs CAP_PERFMON, which is gone: what was loaded is kept for this.
 #[test]
 fn a_program_is_attached_again_without_more() -> Result<()> {

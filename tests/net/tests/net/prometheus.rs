@@ -15,6 +15,9 @@ use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::wait_for;
 use serde_json::Value;
 
+/// The rules wait for half a minute before they fire.
+const ALERTED: Duration = Duration::from_secs(90);
+
 const METRICS: &str = "127.0.0.1:9810";
 const CHECK: &str = "check = { type = \"http\", interval = \"200ms\" }\n";
 const RULES: &str = include_str!("../../../../packaging/prometheus/ringway.rules.yml");
@@ -251,7 +254,7 @@ fn prometheus_fires_an_alert() -> Result<()> {
     prometheus.wait_for_log("ready to receive web requests", SOON)?;
     site.nginx[0].kill()?;
     gateway.wait_status("no backend", |status| status["healthy"] == false)?;
-    wait_for("an alert", SOON, || {
+    wait_for("an alert", ALERTED, || {
         // 1.0: not in chunks.
         let request = b"GET /api/v1/alerts HTTP/1.0\r\n\r\n";
         let answer = http_raw(&ns, "127.0.0.1:9090".parse()?, request)?;
@@ -266,5 +269,64 @@ fn prometheus_fires_an_alert() -> Result<()> {
         ensure!(fires, "{body}");
         anyhow::Ok(())
     })?;
+    Ok(())
+}
+
+/// Series of a service's counters, with their values.
+fn counters(text: &str) -> Vec<(String, f64)> {
+    let sorts = ["_total{", "_bucket{", "_sum{", "_count{"];
+    let of_services = |line: &&str| {
+        line.starts_with("ringway_service_") || line.starts_with("ringway_check_duration_")
+    };
+    let lines = text.lines().filter(of_services).filter(|l| sorts.iter().any(|s| l.contains(s)));
+    let read = |line: &str| {
+        let (series, value) = line.rsplit_once(' ')?;
+        Some((series.to_owned(), value.parse().ok()?))
+    };
+    lines.filter_map(read).collect()
+}
+
+#[test]
+fn counters_never_go_backwards_at_a_reload() -> Result<()> {
+    needs_root!();
+    let site = Site::new(3)?;
+    let body = site.service("web", WEB, CHECK);
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&body))?;
+    for _ in 0..30 {
+        ringway_net_tests::get(site.client(), WEB)?;
+    }
+    gateway.wait_status("some checks", |s| {
+        let backends = s["services"][0]["backends"].as_array().into_iter().flatten();
+        backends.filter_map(|b| b["checks_passed"].as_u64()).all(|passed| passed > 3)
+    })?;
+    let before = counters(&scrape(&gateway)?);
+    let flows = |all: &[(String, f64)]| {
+        let found = all.iter().find(|(series, _)| series.contains("service_flows_total"));
+        found.map_or(0.0, |(_, value)| *value)
+    };
+    ensure!(flows(&before) >= 30.0 && before.len() > 20, "{before:?}");
+    // One backend leaves, and the others are checked in another way.
+    let one = site.backends(SERVICE_V4, 80)[0].ip();
+    let other = body.replace("\"http\"", "\"tcp\"");
+    let other: Vec<&str> =
+        other.lines().filter(|line| !line.contains(&format!("\"{one}\""))).collect();
+    fs::write(gateway.configuration(), site.configuration(&other.join("\n")))?;
+    let ran = gateway.ringway(&["reload"])?;
+    ensure!(ran.code == 0, "{}", ran.said());
+    gateway.wait_status("two backends", |status| {
+        status["services"][0]["backends"].as_array().map(Vec::len) == Some(2)
+    })?;
+    // A text is shown again for a while.
+    let newer = || {
+        let text = scrape(&gateway).map_err(|error| format!("{error:#}"))?;
+        let shown = text.lines().filter(|line| line.starts_with("ringway_backend_up")).count();
+        if shown == 2 { Ok(counters(&text)) } else { Err(format!("{shown} backends")) }
+    };
+    let after = wait_for("a scrape of the new configuration", SOON, newer)?;
+    for (series, was) in &before {
+        let is = after.iter().find(|(other, _)| other == series).map(|(_, value)| *value);
+        ensure!(is.is_some_and(|is| is >= *was), "{series} was {was} and is {is:?}");
+    }
+    ensure!(flows(&after) < flows(&before) + 30.0, "flows are counted twice: {after:?}");
     Ok(())
 }

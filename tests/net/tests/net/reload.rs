@@ -45,11 +45,14 @@ fn refuses(gateway: &Gateway, words: &[&str]) -> Result<()> {
             ensure!(ran.err.contains(word), "{word:?} not in {}", ran.err);
         }
     }
-    let status = gateway.status()?;
-    let findings = status["findings"].to_string();
-    ensure!(findings.contains("was refused at"), "{findings}");
-    ensure!(status["healthy"] == true, "{}", status["problems"]);
+    gateway.wait_status("a finding, and no problem", |status| {
+        finds(status, "was refused at") && status["healthy"] == true
+    })?;
     Ok(())
+}
+
+fn finds(status: &Value, words: &str) -> bool {
+    status["findings"].to_string().contains(words)
 }
 
 fn names(status: &Value) -> Vec<&str> {
@@ -74,9 +77,9 @@ fn a_thousand_services_come_change_and_go_under_load() -> Result<()> {
             "{}",
             before["services"]
         );
-        gateway.wait_healthy()?;
-        let status = gateway.status()?;
-        ensure!(names(&status).len() == 1002, "{}", names(&status).len());
+        gateway.wait_status("all of them served", |status| {
+            names(status).len() == 1002 && status["healthy"] == true
+        })?;
 
         // Half of them lose a backend, the rest other settings; those under load get weights.
         fs::write(directory.join("a.toml"), many(&backends[..1], 1000, 500, CHECK))?;
@@ -167,6 +170,7 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
     // A file that does not tell its node's name any more is found refused in the status, too; one of somebody else is not.
     gateway.rewrite(&good)?;
     reloads(&gateway)?;
+    gateway.wait_status("no finding", |status| !finds(status, "reload-failed"))?;
     let stranger = ns.directory().join("stranger.toml");
     fs::write(&stranger, &good)?;
     let stranger = stranger.display().to_string();
@@ -174,8 +178,8 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
         fs::write(&stranger, file)?;
         let ran = ringway(ns, &["reload", "-c", &stranger])?;
         ensure!(ran.code == 2, "{ran:?}");
-        let findings = gateway.status()?["findings"].to_string();
-        ensure!(!findings.contains("reload-failed"), "{findings}");
+        let status = gateway.status()?;
+        ensure!(!finds(&status, "reload-failed"), "{}", status["findings"]);
     }
     for nameless in
         [good.replacen("name = \"", "name = 7 # \"", 1), good.replacen("[node]", "[node", 1)]
@@ -184,17 +188,14 @@ fn a_bad_file_changes_nothing_and_says_why() -> Result<()> {
         let ran = gateway.ringway(&["reload"])?;
         ensure!(ran.code == 2 && ran.err.contains("ringway.toml:"), "{ran:?}");
         gateway.rewrite(&good)?;
-        gateway.wait_status("the refused reload", |status| {
-            status["findings"].to_string().contains("reload-failed")
-        })?;
+        gateway.wait_status("the refused reload", |status| finds(status, "reload-failed"))?;
         reloads(&gateway)?;
     }
 
     gateway.rewrite(&good)?;
     let same = reloads(&gateway)?;
     ensure!(same["changed"] == false, "{same}");
-    let status = gateway.status()?;
-    ensure!(!status["findings"].to_string().contains("reload"), "{}", status["findings"]);
+    gateway.wait_status("no finding of a reload", |status| !finds(status, "reload"))?;
     Ok(())
 }
 
@@ -283,8 +284,8 @@ fn sighup_reads_the_file_again_and_health_stays() -> Result<()> {
     let check = "check = { type = \"http\", interval = \"300ms\" }\n";
     let text = site.configuration(&site.service("web", WEB, check));
     let mut gateway = Gateway::start(&site.net.gateway, &text)?;
-    let before = gateway.status()?;
-    ensure!(before["services"][0]["backends"][1]["health"] == "down", "{before}");
+    let down = |status: &Value| status["services"][0]["backends"][1]["health"] == "down";
+    let before = gateway.wait_status("b2 down", down)?;
     // Another order, another service; the same backends and checks.
     let other =
         site.service("other", (SERVICE_V4, 81).into(), check).replace("port = 81 }", "port = 80 }");

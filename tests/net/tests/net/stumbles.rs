@@ -127,15 +127,20 @@ fn requests_go_out_and_nothing_comes_back() -> Result<()> {
     Ok(())
 }
 
+/// The far ends of these veth pairs are in other namespaces: `check --host` counts what that hides, and nobody else tells.
 #[test]
-fn what_cannot_be_seen_is_shown_as_such() -> Result<()> {
+fn what_can_never_be_seen_is_no_finding() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
-    let gateway =
-        Gateway::start(&site.net.gateway, &site.configuration(&site.service("web", WEB, "")))?;
-    let status =
-        gateway.wait_status("findings", |status| said(&status["findings"], "not known"))?;
-    ensure!(status["healthy"] == true && said(&status["findings"], "far end"), "{status}");
+    // A tunnel's header does not fit the links, as looking at the machine finds out.
+    let tunnelled = site.service("dns", WEB, "forward = \"dsr-gue\"\nprotocol = \"udp\"\n");
+    let gateway = Gateway::start(&site.net.gateway, &site.configuration(&tunnelled))?;
+    let looked = |status: &serde_json::Value| said(&status["findings"], "too big");
+    let status = gateway.wait_status("the machine looked at", looked)?;
+    ensure!(!said(&status["findings"], "far end"), "{status}");
+    ensure!(!gateway.log().contains("far end"), "{}", gateway.log());
+    let ran = check_host(&site.net.gateway, gateway.configuration())?;
+    ensure!(ran.out.contains(" unknown"), "{ran:?}");
     Ok(())
 }
 
@@ -172,11 +177,10 @@ fn why_a_backend_is_down_is_logged_as_it_becomes_known() -> Result<()> {
     logged(
         "web: backend 10.2.0.11:80: no way to it: next hop 10.2.0.11 on eth1 has not answered ARP",
     )?;
-    let status = gateway.status()?;
-    ensure!(
-        said(&status["problems"], "ip neighbour show dev eth1; ping -c 3 10.2.0.11"),
-        "{status}"
-    );
+    // Status follows when the tables are written.
+    gateway.wait_status("what to do next", |s| {
+        said(&s["problems"], "ip neighbour show dev eth1; ping -c 3 10.2.0.11")
+    })?;
     site.set_link(0, true)?;
     logged("web: backend 10.2.0.11:80: there is a way to it again, by eth1")?;
     logged("web: backend 10.2.0.11:80 is up")?;
@@ -208,8 +212,9 @@ fn a_service_whose_backends_cannot_be_reached_resets() -> Result<()> {
     gateway.wait_serving()?;
     let error = get(site.client(), WEB).err().context("somebody answered")?;
     ensure!(format!("{error:#}").contains("refused"), "{error:#}");
-    let status = gateway.status()?;
-    ensure!(said(&status["problems"], "10.2.0.99 on eth1 has not answered ARP"), "{status}");
+    gateway.wait_status("why it is so", |s| {
+        said(&s["problems"], "10.2.0.99 on eth1 has not answered ARP")
+    })?;
     Ok(())
 }
 

@@ -6,10 +6,16 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, SOON, binary, needs_root};
+use ringway_net_tests::{Echo, Flows, Gateway, Lan, Line, binary, needs_root};
 use ringway_testnet::{Child, Namespace, skip, tools, wait_for};
+
+/// keepalived's start, and an advertisement that is missed three times.
+const ELECTION: Duration = Duration::from_secs(25);
+/// BIRD's or ExaBGP's start, a session that is tried again after some seconds, and its routes.
+const CONVERGENCE: Duration = Duration::from_secs(40);
 
 const GUIDE: &str = include_str!("../../../../docs/two-nodes.md");
 /// The address that keepalived moves.
@@ -152,7 +158,7 @@ fn wait_address(
     what: &str,
     log: impl Fn() -> String,
 ) -> Result<()> {
-    wait_for(what, 2 * SOON, || match has_address(namespace, address) {
+    wait_for(what, ELECTION, || match has_address(namespace, address) {
         Ok(true) => Ok(()),
         other => Err(format!("{other:?}\n{}", log())),
     })?;
@@ -322,7 +328,7 @@ fn wait_routes(nodes: &Nodes, wanted: &[usize]) -> Result<()> {
             |n: &usize| text.split_whitespace().any(|word| word == format!("10.0.0.{}", n + 1));
         Ok((0..nodes.gateways.len()).filter(has).collect())
     };
-    wait_for(format!("routes by {wanted:?}"), 3 * SOON, || match look() {
+    wait_for(format!("routes by {wanted:?}"), CONVERGENCE, || match look() {
         Ok(found) if found == wanted => Ok(()),
         other => Err(format!("{other:?}")),
     })?;

@@ -34,6 +34,8 @@ fn foretold(gateway: &mut Gateway, running: &Path, next: &Path) -> Result<bool> 
     ensure!(report["daemon_runs"] == true, "{}", ran.said());
     let takes_over = report["takes_over"] == true;
     ensure!(ran.code == if takes_over { 0 } else { 3 }, "{}", ran.said());
+    let same = report["layout"] == report["own_layout"];
+    ensure!(takes_over || !same, "refused, though the layout is the same: {}", ran.said());
     Ok(takes_over)
 }
 

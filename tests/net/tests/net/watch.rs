@@ -3,11 +3,13 @@
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, SOON, Site, WEB, get, http, needs_root};
-use ringway_testnet::Signal;
+use ringway_testnet::{Namespace, Signal};
+use serde_json::Value;
 
 const METRICS: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9810);
@@ -71,19 +73,47 @@ fn readiness_follows_the_backends() -> Result<()> {
     Ok(())
 }
 
+/// A service manager's socket, and where it is.
+fn manager_of(ns: &Namespace) -> Result<(PathBuf, UnixDatagram)> {
+    let path = ns.directory().join("notify.sock");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(SOON))?;
+    Ok((path, manager))
+}
+
+fn heard(manager: &UnixDatagram) -> Result<String> {
+    let mut message = [0; 512];
+    let length = manager.recv(&mut message).context("the manager hears nothing")?;
+    Ok(String::from_utf8_lossy(&message[..length]).into_owned())
+}
+
+/// As the machine boots: by hand it would be refused at once.
+#[test]
+fn an_interface_that_comes_late_is_waited_for() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let ns = &site.net.gateway;
+    let (path, manager) = manager_of(ns)?;
+    ns.ip("link set dev eth1 down\nlink set dev eth1 name late0\n")?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::launch_with(ns, &text, |command| {
+        command.env("NOTIFY_SOCKET", &path);
+    })?;
+    while heard(&manager)? != "STATUS=waiting for eth1" {}
+    ns.ip("link set dev late0 name eth1\n")?;
+    ensure!(gateway.status().is_err(), "it is down still");
+    ns.ip("link set dev eth1 up\n")?;
+    while !heard(&manager)?.starts_with("READY=1") {}
+    Ok(())
+}
+
 #[test]
 fn the_service_manager_is_told() -> Result<()> {
     needs_root!();
     let site = Site::new(1)?;
     let ns = &site.net.gateway;
-    let path = ns.directory().join("notify.sock");
-    let manager = UnixDatagram::bind(&path)?;
-    manager.set_read_timeout(Some(SOON))?;
-    let hear = || -> Result<String> {
-        let mut message = [0; 512];
-        let length = manager.recv(&mut message).context("the manager hears nothing")?;
-        Ok(String::from_utf8_lossy(&message[..length]).into_owned())
-    };
+    let (path, manager) = manager_of(ns)?;
+    let hear = || heard(&manager);
     // Without a check, so that nothing but the start itself has asked for the backend's MAC address.
     let text = site.configuration(&site.service("web", WEB, ""));
     let mut gateway = Gateway::launch_with(ns, &text, |command| {
@@ -95,9 +125,13 @@ fn the_service_manager_is_told() -> Result<()> {
     }
     // Ready means that a request is answered at once, by its first packet.
     get(site.client(), WEB)?;
-    let status = gateway.status()?;
-    let mut counters = status["counters"].as_array().into_iter().flatten();
-    ensure!(!counters.any(|counter| counter["verdict"] == "drop"), "{}", status["counters"]);
+    let counted = |status: &Value, key: &str, what: &str| {
+        let mut counters = status["counters"].as_array().into_iter().flatten();
+        counters.any(|counter| counter[key] == what)
+    };
+    let status = gateway
+        .wait_status("its packets counted", |status| counted(status, "reason", "nat-forward"))?;
+    ensure!(!counted(&status, "verdict", "drop"), "{}", status["counters"]);
     let serving = "1 of 1 backends get traffic";
     ensure!(messages.iter().any(|message| message.contains(serving)), "{messages:?}");
     let pid = format!("MAINPID={}", gateway.child().pid());
@@ -171,11 +205,8 @@ fn the_api_answers_many_at_once() -> Result<()> {
     })?;
     for answer in &answers {
         let good = answer.starts_with("HTTP/1.1 200") && answer.contains("\"ringway.status/1\"");
-        let busy = answer.starts_with("HTTP/1.1 503") && answer.contains("\"remedy\"");
-        ensure!(good || busy, "{answer}");
+        ensure!(good, "{answer}");
     }
-    let good = answers.iter().filter(|answer| answer.starts_with("HTTP/1.1 200")).count();
-    ensure!(good >= 64, "only {good} of {} were answered", answers.len());
     Ok(())
 }
 
@@ -202,7 +233,7 @@ fn logs_for_machines_are_one_object_per_line() -> Result<()> {
     let log = gateway.terminate()?;
     let mut messages = Vec::new();
     for line in log.lines() {
-        let object: serde_json::Value =
+        let object: Value =
             serde_json::from_str(line).with_context(|| format!("no JSON: {line}"))?;
         ensure!(object["level"].is_string() && object["timestamp"].is_string(), "{line}");
         messages.push(object["message"].as_str().unwrap_or_default().to_owned());

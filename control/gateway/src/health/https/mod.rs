@@ -5,12 +5,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use ringway_config::{HttpCheck, TlsCheck};
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::{ServerName, UnixTime};
 use tokio_rustls::rustls::{CertificateError, Error as TlsError};
 
 use super::failure::Failure;
 use super::http::get;
+use super::not_asked::Cause;
 use super::peer::Peer;
 use super::trust::{Trust, authorities};
 use crate::clock;
@@ -24,7 +26,9 @@ pub(super) async fn https(
     trust: &Trust,
     limit: Duration,
 ) -> Result<(), Failure> {
-    let config = trust.config(tls).map_err(Failure::Tls)?;
+    let late = || Err(format!("they could not be read within {} ms", limit.as_millis()));
+    let config = timeout(limit, trust.config(tls)).await.unwrap_or_else(|_| late());
+    let config = config.map_err(|why| Failure::not_asked(Cause::Authorities, why))?;
     let name = server_name(peer.address.ip(), check, tls);
     peer.bounded(limit, async {
         let stream = peer.connect().await?;
@@ -62,7 +66,7 @@ fn not_agreed(peer: &Peer, tls: &TlsCheck, cause: io::Error) -> Failure {
         None if cause.kind() == io::ErrorKind::UnexpectedEof => {
             Failure::Tls(format!("port {port} closes the connection in the TLS handshake"))
         }
-        None => Failure::Io { address, cause },
+        None => Failure::io(address, cause),
     }
 }
 

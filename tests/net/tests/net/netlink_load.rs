@@ -1,0 +1,133 @@
+//! Others change the machine's network configuration, fast or slowly: the daemon stays informed, and
+//! answers.
+
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use ringway_net_tests::{Gateway, RtnlHeld, Site, WEB, get, needs_root};
+use ringway_testnet::{Namespace, Signal, wait_for};
+use serde_json::Value;
+
+/// Far below the 30 s after which the daemon looks up all ways anyway.
+const NOTICED: Duration = Duration::from_secs(10);
+/// The group RTNLGRP_NEIGH in a mask.
+const NEIGHBOURS: u32 = 1 << 2;
+/// Status is promised within this.
+const ANSWERED: Duration = Duration::from_secs(2);
+const CHECK: &str = "check = { type = \"http\", interval = \"100ms\" }\n";
+
+/// How many messages the kernel could not deliver to the daemon's subscription to changes.
+fn lost(gateway: &mut Gateway) -> Result<u64> {
+    let text = fs::read_to_string(format!("/proc/{}/net/netlink", gateway.child().pid()))?;
+    // sk Eth Pid Groups Rmem Wmem Dump Locks Drops Inode
+    let found = text.lines().skip(1).find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let groups = u32::from_str_radix(fields.get(3)?, 16).ok()?;
+        let subscribed = fields.get(1) == Some(&"0") && groups & NEIGHBOURS != 0;
+        subscribed.then(|| fields.get(8)?.parse().ok())?
+    });
+    found.with_context(|| format!("no subscription in {text}"))
+}
+
+/// A storm of changes that do not matter fills the daemon's queue, and changes that do are lost.
+#[test]
+fn changes_that_are_lost_are_noticed_all_the_same() -> Result<()> {
+    needs_root!();
+    let site = Site::new(2)?;
+    let ns = &site.net.gateway;
+    let mut gateway = Gateway::start(ns, &site.configuration(&site.service("web", WEB, "")))?;
+    let set = |address: &str, mac: &str, state: &str| {
+        format!("neigh replace {address} lladdr {mac} nud {state} dev eth1\n")
+    };
+    let noise = |state| set("10.2.0.200", "02:00:00:00:00:c8", state);
+    let way = |status: &Value, n: usize| status["services"][0]["backends"][n]["next_hop"].clone();
+    let noticed = |gateway: &Gateway, what: &str, fits: &dyn Fn(&Value) -> bool| {
+        wait_for(what, NOTICED, || match gateway.status() {
+            Ok(status) if fits(&status) => Ok(()),
+            Ok(status) => Err(status["services"].to_string()),
+            Err(error) => Err(format!("{error:#}")),
+        })
+    };
+    // After this the noise is known, and no look at the ways is pending.
+    let [first, second] = ["02:00:00:00:00:98", "02:00:00:00:00:99"];
+    ns.ip(&(noise("stale") + &set("10.2.0.11", first, "permanent")))?;
+    noticed(&gateway, "a change that is heard", &|status| way(status, 0)["mac"] == first)?;
+
+    let before = lost(&mut gateway)?;
+    gateway.child().signal(Signal::STOP)?;
+    let storm = (noise("reachable") + &noise("stale")).repeat(1000);
+    wait_for("an overflow", NOTICED, || -> Result<()> {
+        ns.ip(&storm)?;
+        ensure!(lost(&mut gateway)? > before, "nothing is lost");
+        Ok(())
+    })?;
+    let so_far = lost(&mut gateway)?;
+    ns.ip(&set("10.2.0.11", second, "permanent"))?;
+    ns.ip("route add unreachable 10.2.0.12/32\n")?;
+    ensure!(lost(&mut gateway)? >= so_far + 2, "the changes are not lost");
+    gateway.child().signal(Signal::CONT)?;
+    noticed(&gateway, "the lost changes", &|status| {
+        way(status, 0)["mac"] == second && way(status, 1).is_null()
+    })?;
+    ns.ip("route del unreachable 10.2.0.12/32\n")?;
+    noticed(&gateway, "a later change", &|status| !way(status, 1).is_null())?;
+    ensure!(!gateway.log().contains("are not heard"), "{}", gateway.log());
+    Ok(())
+}
+
+/// RTNL is one for the whole machine: a slow driver in any namespace holds it for all.
+#[test]
+fn status_answers_while_rtnl_is_held() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let elsewhere = Namespace::new("rtnl")?;
+    let Some(held) = RtnlHeld::by(&elsewhere)? else { return Ok(()) };
+    let blocked = thread::spawn(move || elsewhere.ip("link set lo mtu 60000\n"));
+    let began = Instant::now();
+    while began.elapsed() < ANSWERED + Duration::from_secs(1) {
+        let asked = Instant::now();
+        let status = gateway.ringway(&["status", "-o", "json"])?.json()?;
+        let took = asked.elapsed();
+        ensure!(status["from_pins"] == false && took < ANSWERED, "{took:?}: {status}");
+        ensure!(status["healthy"] == true, "{}", status["problems"]);
+        let age = status["daemon"]["loop_age_ms"].as_u64().map(Duration::from_millis);
+        ensure!(age.is_some_and(|age| age < ANSWERED), "the loop stands still: {age:?}");
+        get(site.client(), WEB)?;
+    }
+    ensure!(!blocked.is_finished(), "RTNL was not held");
+    drop(held);
+    blocked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+    Ok(())
+}
+
+#[test]
+fn a_dead_backend_leaves_while_rtnl_is_held() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let text = site.configuration(&site.service("web", WEB, CHECK));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let elsewhere = Namespace::new("rtnl")?;
+    let Some(held) = RtnlHeld::by(&elsewhere)? else { return Ok(()) };
+    // Twice a second the daemon asks the kernel how its programs stand.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        get(site.client(), WEB)?;
+    }
+    site.nginx[0].kill()?;
+    wait_for("b1 down", Duration::from_secs(3), || {
+        let status = gateway.status().map_err(|error| format!("{error:#}"))?;
+        match &status["services"][0]["backends"][0]["health"] {
+            health if health == "down" => Ok(()),
+            health => Err(health.to_string()),
+        }
+    })?;
+    for _ in 0..20 {
+        ensure!(get(site.client(), WEB)? == "b2");
+    }
+    drop(held);
+    Ok(())
+}

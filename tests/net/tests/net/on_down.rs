@@ -1,0 +1,179 @@
+//! What becomes of established connections when the checks of their backend fail.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use ringway_net_tests::{Gateway, Line, SERVICE_V4, SOON, Site, ask_udp, needs_root};
+use ringway_testnet::{Namespace, Nginx};
+use serde_json::Value;
+
+use crate::dsr::{Dsr, ECHO as DSR_ECHO, Opener};
+
+const ECHO: SocketAddr = SocketAddr::new(SERVICE_V4, 7);
+/// The echo servers live on when the web server that the checks ask is killed.
+const BOTH: &str = "protocol = [\"tcp\", \"udp\"]\n\
+    check = { type = \"http\", port = 80, interval = \"1s\", timeout = \"500ms\" }\n";
+/// A datagram to a live server is answered within this.
+const ANSWER: Duration = Duration::from_secs(5);
+
+/// `field` of the first backend of the first service.
+fn first<'s>(status: &'s Value, field: &str) -> &'s Value {
+    &status["services"][0]["backends"][0][field]
+}
+
+/// A TCP connection and a UDP socket of the same client to each of both backends.
+struct Flows {
+    client: Namespace,
+    target: SocketAddr,
+    lines: [Line; 2],
+    sockets: [UdpSocket; 2],
+}
+
+impl Flows {
+    fn open(client: &Namespace, target: SocketAddr) -> Result<Flows> {
+        let line = |name: &str| -> Result<Line> {
+            for _ in 0..60 {
+                let mut line = Line::open(client, target)?;
+                if line.ask("who?")? == name {
+                    return Ok(line);
+                }
+            }
+            bail!("none of 60 connections is with {name}")
+        };
+        let socket = |name: &str| -> Result<UdpSocket> {
+            for _ in 0..60 {
+                let socket = client.run(|| UdpSocket::bind("0.0.0.0:0"))??;
+                socket.connect(target)?;
+                if ask_udp(&socket, "who?", ANSWER)? == name {
+                    return Ok(socket);
+                }
+            }
+            bail!("none of 60 sockets is with {name}")
+        };
+        let lines = [line("b1")?, line("b2")?];
+        let sockets = [socket("b1")?, socket("b2")?];
+        Ok(Flows { client: client.clone(), target, lines, sockets })
+    }
+
+    /// Connections are where they were; everything else is with b2.
+    fn b1_has_its_connection_alone(&mut self) -> Result<()> {
+        for (line, name) in self.lines.iter_mut().zip(["b1", "b2"]) {
+            let now =
+                line.ask("still there?").with_context(|| format!("a connection to {name}"))?;
+            ensure!(now == name, "a connection to {name} is answered by {now}");
+        }
+        self.all_else_is_with_b2()
+    }
+
+    fn all_else_is_with_b2(&self) -> Result<()> {
+        for socket in &self.sockets {
+            let now = ask_udp(socket, "where now?", ANSWER)?;
+            ensure!(now == "b2", "a datagram is answered by {now}");
+        }
+        for _ in 0..20 {
+            let now = Line::open(&self.client, self.target)?.ask("hello")?;
+            ensure!(now == "b2", "a new connection is answered by {now}");
+        }
+        Ok(())
+    }
+
+    fn b1_is_cut_off(&mut self) -> Result<()> {
+        let error = self.lines[0].ask("still there?").err().context("b1 answers")?;
+        ensure!(error.kind() == ErrorKind::ConnectionReset, "{error}");
+        ensure!(self.lines[1].ask("and you?")? == "b2");
+        self.all_else_is_with_b2()
+    }
+}
+
+/// b1 is down, and has its connection; so it is after a restart of the daemon, until `lose` takes its
+/// host away.
+fn goes_on(
+    gateway: &mut Gateway,
+    flows: &mut Flows,
+    nginx: &mut Nginx,
+    lose: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    nginx.kill()?;
+    let kept = |status: &Value| first(status, "health") == "down" && first(status, "kept") == true;
+    gateway.wait_status("b1 down and kept", kept)?;
+    flows.b1_has_its_connection_alone()?;
+    ensure!(gateway.log().contains("; its established connections go on"), "{}", gateway.log());
+    gateway.kill()?;
+    flows.b1_has_its_connection_alone()?;
+    gateway.start_again()?;
+    gateway.wait_serving()?;
+    gateway.wait_status("b1 down and kept, still", kept)?;
+    flows.b1_has_its_connection_alone()?;
+    lose()?;
+    gateway.wait_status("b1 kept no more", |status| first(status, "kept") == false)?;
+    flows.b1_is_cut_off()?;
+    gateway.child().wait_for_log("its connections are reset: next hop ", SOON)?;
+    Ok(())
+}
+
+#[test]
+fn a_failed_check_cuts_no_connection() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let text = site.configuration(&site.service("echo", ECHO, BOTH));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut flows = Flows::open(site.client(), ECHO)?;
+    let mut nginx = site.nginx.remove(0);
+    goes_on(&mut gateway, &mut flows, &mut nginx, || site.set_link(0, false))
+}
+
+#[test]
+fn a_failed_check_cuts_no_connection_of_a_dsr_service() -> Result<()> {
+    needs_root!();
+    for forward in ["dsr-l2", "dsr-gue"] {
+        let mut site = Dsr::new(Opener::Ringway)?;
+        let plain = site.configuration(forward, SERVICE_V4, false);
+        let text = plain.replace("protocol = [\"tcp\", \"udp\"]\n", BOTH);
+        // The service that is looked at comes first.
+        let (head, services) = text.split_once("[[service]]").context("services")?;
+        let (_web, echo) = services.split_once("[[service]]").context("two services")?;
+        let mut gateway = Gateway::start(&site.net.gateway, &format!("{head}[[service]]{echo}"))?;
+        let mut flows = Flows::open(site.client(), SocketAddr::new(SERVICE_V4, DSR_ECHO))?;
+        let mut nginx = site.nginx.remove(0);
+        let lose = || Ok(site.net.switch.ip("link set b1 down\n")?);
+        goes_on(&mut gateway, &mut flows, &mut nginx, lose).context(forward)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_backend_that_says_nothing_is_kept_for_a_while() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let more = format!("keep_for = \"3s\"\n{BOTH}");
+    let mut gateway =
+        Gateway::start(&site.net.gateway, &site.configuration(&site.service("echo", ECHO, &more)))?;
+    let mut flows = Flows::open(site.client(), ECHO)?;
+    site.nginx[0].kill()?;
+    gateway.wait_status("b1 down", |status| first(status, "health") == "down")?;
+    gateway.wait_status("b1 kept no more", |status| first(status, "kept") == false)?;
+    flows.b1_is_cut_off()?;
+    gateway.child().wait_for_log("reset: nothing came from it for 3 s", SOON)?;
+    site.restart_nginx(0)?;
+    gateway.wait_status("b1 up", |status| first(status, "health") == "up")?;
+    Flows::open(site.client(), ECHO)?;
+    Ok(())
+}
+
+#[test]
+fn who_wants_resets_has_them_at_once() -> Result<()> {
+    needs_root!();
+    let mut site = Site::new(2)?;
+    let _echo = site.echo(SERVICE_V4, 7)?;
+    let more = format!("on_down = \"reset\"\n{BOTH}");
+    let text = site.configuration(&site.service("echo", ECHO, &more));
+    let gateway = Gateway::start(&site.net.gateway, &text)?;
+    let mut flows = Flows::open(site.client(), ECHO)?;
+    site.nginx[0].kill()?;
+    gateway.wait_status("b1 down", |status| first(status, "health") == "down")?;
+    flows.b1_is_cut_off()
+}
