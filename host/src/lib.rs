@@ -17,6 +17,7 @@ pub mod links;
 mod mac;
 pub mod memory;
 mod monitor;
+pub mod multicast;
 pub mod neighbours;
 mod netdev;
 mod netlink;

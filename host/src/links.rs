@@ -25,6 +25,7 @@ const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const IFLA_VLAN_ID: u16 = 1;
 const IFLA_VLAN_PROTOCOL: u16 = 5;
+const IFLA_TUN_VNET_HDR: u16 = 5;
 const IFLA_XDP_FD: u16 = 1;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_FLAGS: u16 = 3;
@@ -124,6 +125,10 @@ pub struct Link {
     /// Of a VLAN device.
     #[serde(default)]
     pub vlan: Option<VlanTag>,
+    /// Of a TUN or TAP device: whether its reader gets a `virtio_net_hdr` before each packet, which says whether the
+    /// checksum is unfinished.
+    #[serde(default)]
+    pub vnet_header: Option<bool>,
     /// Whether `lower` counts in another network namespace, so that it names nothing here.
     pub lower_elsewhere: bool,
     /// Attached XDP programs; more than one if native and generic are both there.
@@ -145,6 +150,15 @@ impl Link {
         let types =
             [ARPHRD_PPP, ARPHRD_RAWIP, ARPHRD_TUNNEL, ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_NONE];
         types.contains(&self.hardware)
+    }
+
+    /// Whether packets that come in here may be `upper`'s: the bridge or bond that this is a part of, or a device upon
+    /// this one (VLAN, macvlan, tunnel). The other end of a veth pair is none.
+    pub fn carries(&self, upper: &Link) -> bool {
+        let upon = upper.kind.as_deref() != Some("veth")
+            && !upper.lower_elsewhere
+            && upper.lower == Some(self.ifindex);
+        upon || self.master == Some(upper.ifindex)
     }
 }
 
@@ -247,6 +261,7 @@ pub(crate) fn read(message: Message) -> Option<Link> {
         master: None,
         lower: None,
         vlan: None,
+        vnet_header: None,
         lower_elsewhere: false,
         xdp: Vec::new(),
     };
@@ -273,15 +288,14 @@ fn fill(link: &mut Link, Attribute { kind, data }: Attribute) {
         IFLA_NUM_RX_QUEUES => link.rx_queues = number(),
         IFLA_NUM_TX_QUEUES => link.tx_queues = number(),
         IFLA_LINKINFO => {
-            for info in attributes(data) {
-                match info.kind {
-                    IFLA_INFO_KIND => link.kind = Some(string(info.data)),
-                    IFLA_INFO_DATA => link.vlan = vlan(info.data),
-                    _ => {}
-                }
-            }
-            if link.kind.as_deref() != Some("vlan") {
-                link.vlan = None; // other kinds number their attributes otherwise
+            let find = |kind| attributes(data).find(|info| info.kind == kind).map(|info| info.data);
+            let details = find(IFLA_INFO_DATA).unwrap_or_default();
+            link.kind = find(IFLA_INFO_KIND).map(string);
+            // Each kind numbers its attributes otherwise.
+            match link.kind.as_deref() {
+                Some("vlan") => link.vlan = vlan(details),
+                Some("tun") => link.vnet_header = vnet_header(details),
+                _ => {}
             }
         }
         IFLA_XDP => link.xdp = xdp(data),
@@ -296,6 +310,11 @@ fn vlan(data: &[u8]) -> Option<VlanTag> {
     };
     let protocol = find(IFLA_VLAN_PROTOCOL).map_or(0x8100, u16::from_be_bytes);
     Some(VlanTag { protocol, id: u16::from_ne_bytes(find(IFLA_VLAN_ID)?) })
+}
+
+fn vnet_header(data: &[u8]) -> Option<bool> {
+    let found = attributes(data).find(|a| a.kind == IFLA_TUN_VNET_HDR)?;
+    Some(*found.data.first()? != 0)
 }
 
 fn operstate(code: u8) -> Operstate {
@@ -373,6 +392,28 @@ mod tests {
         assert_eq!(link.mac, Some(Mac([2, 0, 0, 0, 0, 9])));
         assert!(link.up && link.operstate == Operstate::Up);
         assert_eq!(link.xdp, [Xdp { program: 42, mode: XdpMode::Native }]);
+    }
+
+    #[test]
+    fn attributes_of_a_kind_are_read_as_that_kind() {
+        let of = |kind: &[u8], details: &[u8]| {
+            let info = nested(&[(IFLA_INFO_KIND, kind), (IFLA_INFO_DATA, details)]);
+            let bytes = Request::new(libc::RTM_NEWLINK, 0, &[0; 16])
+                .attribute(IFLA_IFNAME, b"one\0")
+                .attribute(IFLA_LINKINFO, &info)
+                .finish(1);
+            let link = read(messages(&bytes).next().unwrap()).unwrap();
+            (link.vlan, link.vnet_header)
+        };
+        // Both have an attribute 5.
+        let vlan = nested(&[(IFLA_VLAN_ID, &[7, 0]), (IFLA_VLAN_PROTOCOL, &[0x81, 0])]);
+        let tag = VlanTag { protocol: 0x8100, id: u16::from_ne_bytes([7, 0]) };
+        assert_eq!(of(b"vlan\0", &vlan), (Some(tag), None));
+        for (byte, header) in [(0, false), (1, true)] {
+            let tap = nested(&[(IFLA_TUN_VNET_HDR, &[byte])]);
+            assert_eq!(of(b"tun\0", &tap), (None, Some(header)));
+            assert_eq!(of(b"veth\0", &tap), (None, None));
+        }
     }
 
     #[test]

@@ -2,15 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use ringway_host::neighbours::NeighbourState;
 use ringway_host::routes::RouteKind;
 use ringway_host::{
-    Change, Error, Host, Mac, Monitor, Network, addresses, announce, links, neighbours, routes,
-    xdp_features,
+    Change, Error, Host, Mac, Monitor, Network, addresses, announce, links, multicast, neighbours,
+    routes, xdp_features,
 };
 use ringway_testnet::{
     End, Families, Link, Namespace, VethOptions, root_or_skip, skip, two_armed, veth, wait_for,
@@ -30,6 +30,40 @@ fn pair() -> (Namespace, Namespace, Link, Link) {
     let end_b = End::new(&b, "eth0").address("10.0.0.2/24").address("fd00::2/64");
     let (link_a, link_b) = veth(&end_a, &end_b, &VethOptions::default()).unwrap();
     (a, b, link_a, link_b)
+}
+
+#[test]
+fn multicast_addresses_are_received_until_given_up() {
+    if !root_or_skip("multicast_addresses_are_received_until_given_up") {
+        return;
+    }
+    let (a, _b, link, _) = pair();
+    let group = multicast::solicited_node("fd00::ab:cdef".parse().unwrap());
+    let mac = multicast::mac_of(group);
+    let shown = || {
+        let output = a.command("ip").args(["maddr", "show", "dev", "eth0"]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (text.contains(&mac.to_string()), text.contains(&group.to_string()))
+    };
+    a.run(|| {
+        // Twice is as good as once, and others' needs stay.
+        multicast::receive(link.ifindex, mac).unwrap();
+        multicast::receive(link.ifindex, mac).unwrap();
+        assert_eq!(shown(), (true, false));
+        let (memberships, errors) = multicast::Memberships::join([(link.ifindex, group)]);
+        assert!(errors.is_empty() && shown() == (true, true), "{errors:?}");
+        assert!(multicast::stop_receiving(link.ifindex, mac).unwrap());
+        assert_eq!(shown(), (true, true));
+        drop(memberships);
+        assert_eq!(shown(), (false, false));
+        assert!(!multicast::stop_receiving(link.ifindex, mac).unwrap());
+        // More than one socket has memory for.
+        let many =
+            (0..2000).map(|n| (link.ifindex, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, n)));
+        let (_memberships, errors) = multicast::Memberships::join(many);
+        assert!(errors.is_empty(), "{errors:?}");
+    })
+    .unwrap();
 }
 
 #[test]

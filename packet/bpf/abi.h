@@ -443,7 +443,7 @@ struct rw_flow {
 	/* The next 8 bytes are one aligned word: it moves by compare-and-swap (faces.bpf.h). */
 	__u8 client_mac[6]; /* where replies go: L2 source of the requests */
 	__u8 iface;	    /* interface slot of the requests */
-	__u8 kept;	    /* RW_KEPT, RW_ASKED; during the handshake RW_ISN_SHIFT */
+	__u8 kept;	    /* RW_KEPT, RW_ASKED, RW_ACKED; during the handshake RW_ISN_SHIFT */
 	__u16 client_port_be;
 	__u16 service;
 	__u32 seen; /* seconds, CLOCK_MONOTONIC */
@@ -455,6 +455,7 @@ struct rw_flow {
  */
 #define RW_KEPT 1
 #define RW_ASKED 2 /* its client has sent something after the flow's first seconds */
+#define RW_ACKED 4 /* its client has ended the handshake; the backend has sent nothing since */
 /* From here on, in states SYN and SYN_ACK: the lowest 7 bits of the number that
  * acknowledges the client's SYN (0: unknown), and the backend's. */
 #define RW_ISN_SHIFT 1
@@ -542,8 +543,8 @@ struct rw_traffic {
 	__u64 reply_bytes;
 	__u64 flows;		 /* flows begun */
 	__u64 partial_checksums; /* SYNs whose checksum the sender left unfinished */
-	__u64 ports;		 /* claim.bpf.h, struct port_search */
-	__u64 evicted;		 /* flows on probation that gave way to new ones */
+	__u64 ports; /* claim.bpf.h: the next place in the ring; above, the second when none was free */
+	__u64 evicted; /* flows on probation that gave way to new ones */
 };
 
 /* How the flow tables' hash is computed (hash.bpf.h). */

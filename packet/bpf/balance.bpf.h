@@ -284,7 +284,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 		if (refused)
 			return leave(env->books, RW_DROP, refused);
 	}
-	chosen.reference = dsr_owner(p->t, service, false, &refused);
+	chosen.reference = dsr_owner(ctx, p, service, false, &refused);
 	capture_backend(env->scratch, chosen.reference);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);
@@ -314,6 +314,17 @@ static __always_inline void flow_follow(const struct env *env, const struct pack
 	client_follow(env, p, flow, place, now);
 }
 
+/*
+ * Under nat the fragments of all clients have one source to their backend, which
+ * may put two clients' together: then a checksum must tell.
+ */
+static __always_inline bool is_mixable(const struct packet *p, const struct rw_service *service)
+{
+	return p->at->fragment == RW_FRAGMENT_FIRST && service->forward == RW_FORWARD_NAT &&
+	       !p->v6 && p->t->proto == IPPROTO_UDP && p->check && !*p->check &&
+	       !(service->flags & RW_SVC_SOURCE_CLIENT);
+}
+
 /* Without a flow, or with one whose time is over, UDP and a SYN begin another;
  * anything else is reset. */
 static __always_inline int request(struct xdp_md *ctx, struct env *env, struct packet *p,
@@ -329,6 +340,8 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	capture_service(env->scratch, service->id);
 	if (!takes_requests(env->in))
 		return leave(env->books, RW_DROP, RW_REASON_WRONG_INTERFACE);
+	if (is_mixable(p, service))
+		return leave(env->books, RW_DROP, RW_REASON_FRAGMENT);
 	if (service->forward != RW_FORWARD_NAT)
 		return dsr_request(ctx, env, p, service);
 	now = now_seconds();
@@ -379,6 +392,7 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	struct rw_flow *flow = flow_at(place);
 	struct rw_service_info *info;
 	struct flow_client client;
+	struct rw_backend *backend;
 	struct rewrite to = {};
 	struct rw_iface *way;
 	enum rw_reason refused;
@@ -391,7 +405,8 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	id = client.service;
 	capture_service(env->scratch, id);
 	capture_backend(env->scratch, key_backend(key));
-	if (!takes_replies(env->in, env->slot, backend_of(key_backend(key))))
+	backend = backend_of(key_backend(key));
+	if (!takes_replies(env->in, env->slot, backend))
 		return leave(env->books, RW_DROP, RW_REASON_WRONG_INTERFACE);
 	if (key_state(key) == RW_FLOW_SYN && is_stray(env, p, flow))
 		return stray_reply(ctx, env, p);
@@ -410,7 +425,7 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	if (refused)
 		return refuse(ctx, env, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);
-	flow_replied(env, p, flow, &key, now);
+	flow_replied(env, p, flow, &key, now, is_its_own(env->in, p->eth, backend));
 	count_reply(p, key_backend(key));
 	settle_checksum(env, p, client.iface);
 	rewrite(p, &to);

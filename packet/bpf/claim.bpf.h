@@ -272,7 +272,7 @@ static __always_inline __u32 entry_least(const struct rw_index_bucket *bucket, _
 
 	for (__u32 i = 0; i < RW_INDEX_ENTRIES; i++) {
 		struct rw_flow *flow = flow_at((__u32)READ_ONCE(bucket->entries[i]));
-		__u32 that = WORTH_KEPT;
+		__u32 that;
 		__s32 this;
 
 		if (!flow)

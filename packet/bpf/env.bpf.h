@@ -38,6 +38,18 @@ static __always_inline bool frame_is_ours(const struct env *env, const struct et
 	return same_mac(eth->h_dest, env->in->mac) || same_mac(eth->h_dest, env->in->alt_mac);
 }
 
+/*
+ * May the frame be cut? Generic XDP of newer kernels keeps what a long packet
+ * has beyond its first page in pages that it frees wrongly when they are cut off
+ * (seen on 6.12 and 7.3: "BUG: Bad page state").
+ */
+static __always_inline bool may_cut(struct xdp_md *ctx, const struct rw_iface *in)
+{
+	return !(in->flags & RW_IFACE_GENERIC) ||
+	       (__s64)bpf_xdp_get_buff_len(ctx) ==
+		       (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+}
+
 /* For us, or for everyone (broadcast, multicast). */
 static __always_inline bool frame_reaches_us(const struct env *env, const struct ethhdr *eth)
 {

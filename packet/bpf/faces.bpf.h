@@ -5,6 +5,8 @@
  *
  * - A backend's packets are believed by the interface that leads to it, and by any that faces
  *   backends only.
+ *   What they say of a connection's end is believed only where it comes by the latter or from the
+ *   MAC address that leads to it: clients may come by the same interface.
  * - Clients' packets are taken by any interface but those.
  * - Replies leave by the interface that requests come by. That moves to another only if no
  *   backend is reached by it, or if it faces clients only. On one interface the MAC address
@@ -30,6 +32,14 @@ static __always_inline bool takes_replies(const struct rw_iface *in, __u32 slot,
 {
 	return backend && ((in->flags & RW_IFACE_BACKENDS) ||
 			   ((backend->flags & RW_BACKEND_RESOLVED) && backend->iface == slot));
+}
+
+/* Does nobody but the backend, or its router, send this? */
+static __always_inline bool is_its_own(const struct rw_iface *in, const struct ethhdr *eth,
+				       const struct rw_backend *backend)
+{
+	return (in->flags & (RW_IFACE_BACKENDS | RW_IFACE_LAYER3)) ||
+	       (backend && same_mac(eth->h_source, backend->dmac));
 }
 
 /*

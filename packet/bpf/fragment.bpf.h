@@ -4,6 +4,10 @@
  * of its datagram go where it went. Those that come before it are dropped: to
  * keep them would be to let anyone fill our memory. Both ways, so that answers
  * in fragments find their client as well.
+ *
+ * A first fragment that may not come by its interface is not noted, and one
+ * leads nobody else's away: all of a datagram come by one interface and from one
+ * MAC address.
  */
 #ifndef RINGWAY_FRAGMENT_H
 #define RINGWAY_FRAGMENT_H
@@ -18,11 +22,15 @@
 /* What all fragments of a datagram have in common. Under IPv6 not the protocol:
  * what follows the fragment header may be another extension (RFC 8200 section
  * 4.5), and only the first fragment shows what is behind it. */
-static __always_inline __u64 fragment_hash(const struct rw_settings *set, const struct packet *p)
+static __always_inline __u64 fragment_hash(const struct env *env, const struct packet *p)
 {
 	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
+	const __u64 *keys = env->set->keys;
+	union way_back from = { .iface = (__u8)env->slot };
 
-	return hash_end(keyed_tuple(set, p->t, id) + set->keys[5]);
+	copy_mac(from.mac, p->eth->h_source);
+	return hash_end(keyed_tuple(env->set, p->t, id) +
+			nh_pair(keys[5], (__u32)from.word, (__u32)(from.word >> 32)));
 }
 
 /* Is it a later fragment, of a datagram whose first one fragment_note() notes? A
@@ -55,7 +63,7 @@ static __always_inline bool fragments_old(__u64 ports, __u32 now)
 /* Notes a first fragment's ports, in the place of the same datagram's or of the oldest. */
 static __always_inline void fragment_note(const struct env *env, const struct packet *p)
 {
-	__u64 hash = fragment_hash(env->set, p), ports;
+	__u64 hash = fragment_hash(env, p), ports;
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 	__u32 oldest = ~0u, best = 0;
 
@@ -84,7 +92,7 @@ static __always_inline void fragment_note(const struct env *env, const struct pa
 /* A later fragment: takes the ports its first one had. False: that is not known. */
 static __always_inline bool fragment_follow(const struct env *env, struct packet *p)
 {
-	__u64 hash = fragment_hash(env->set, p);
+	__u64 hash = fragment_hash(env, p);
 	struct rw_fragment_bucket *bucket = fragment_bucket(hash);
 
 	if (!bucket)

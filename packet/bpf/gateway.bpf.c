@@ -55,28 +55,31 @@ static __always_inline bool may_be_reply(const struct env *env, const struct pac
 static __always_inline int balance(struct xdp_md *ctx, struct env *env, struct packet *p)
 {
 	struct rw_service_key *key = &env->scratch->key;
-	struct rw_service *service;
+	struct rw_service *service = NULL;
+	__u32 now = 0, place = 0;
+	__u64 flow_key = 0;
 
 	if (!frame_is_ours(env, p->eth))
 		return pass(ctx, env, RW_REASON_OTHER_HOST);
 	if (may_be_reply(env, p)) {
-		__u64 flow_key = 0;
-		__u32 now = now_seconds(), place = flow_by_reply(p->t, now, &flow_key);
-
-		if (place) {
-			if (p->at->fragment == RW_FRAGMENT_FIRST)
-				fragment_note(env, p);
-			return nat_reply(ctx, env, p, place, flow_key, now);
-		}
+		now = now_seconds();
+		place = flow_by_reply(p->t, now, &flow_key);
 	}
-	copy_addr(key->addr, p->t->daddr);
-	key_set_port(key, p->t->dport_be, p->t->proto);
-	service = service_of(env->set, key);
-	if (!service)
-		return pass(ctx, env, RW_REASON_NO_SERVICE);
-	if (p->at->fragment == RW_FRAGMENT_FIRST)
+	if (!place) {
+		copy_addr(key->addr, p->t->daddr);
+		key_set_port(key, p->t->dport_be, p->t->proto);
+		service = service_of(env->set, key);
+		if (!service)
+			return pass(ctx, env, RW_REASON_NO_SERVICE);
+	}
+	if (p->at->fragment == RW_FRAGMENT_FIRST &&
+	    (place ? takes_replies(env->in, env->slot, backend_of(key_backend(flow_key))) :
+		     takes_requests(env->in)))
 		fragment_note(env, p);
-	return request(ctx, env, p, service);
+	if (place)
+		return nat_reply(ctx, env, p, place, flow_key, now);
+	/* The second half is for the verifier. */
+	return service ? request(ctx, env, p, service) : pass(ctx, env, RW_REASON_NO_SERVICE);
 }
 
 GATEWAY_PROGRAM(ringway_balance)

@@ -571,7 +571,7 @@ static __always_inline int dsr_error(struct xdp_md *ctx, struct env *env, struct
 
 	if (!service)
 		return leave(env->books, RW_DROP, RW_REASON_NO_STATE);
-	reference = dsr_owner(p->t, service, true, &refused);
+	reference = dsr_owner(ctx, p, service, true, &refused);
 	capture_backend(env->scratch, reference);
 	if (refused)
 		return leave(env->books, RW_DROP, refused);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Which flows are kept: those that no new flow may evict. A TCP flow whose
- * client has acknowledged the backend's SYN is one; else it takes a packet of
- * the client's after the flow's first seconds, and one of the backend's after
- * that. One source prefix keeps half of a backend's ports at most: the rest of
+ * client has acknowledged the backend's SYN is one, once the backend has sent
+ * something else; otherwise it takes a packet of the client's after the flow's
+ * first seconds, and one of the backend's after that. One source prefix keeps half of a backend's ports at most: the rest of
  * its flows stay on probation. Kept flows whose time is over count until their
  * ports are taken; while there are such ports, nothing on probation gives way.
  */
@@ -54,8 +54,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "kept is the word's up
 
 /*
  * While a flow's handshake is under way `kept` says what acknowledges the SYN, the client's and then
- * the backend's, in seven bits: 0 is not known. A segment that acknowledges something else spoils it,
- * so that nobody tries all of them.
+ * the backend's, in seven bits: 0 is not known. A segment that acknowledges something else spoils it
+ * until the backend sends its SYN again, so that nobody tries all of them.
  */
 #define ISN_KINDS 126
 #define ISN_SPOILT 127

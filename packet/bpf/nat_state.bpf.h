@@ -5,6 +5,9 @@
  * RST of the client's is refuted by the backend's next segment (a challenge
  * ACK, RFC 5961), a FIN by later data of its sender (RFC 7857 section 2.2).
  *
+ * A reply that another host may have sent ends nothing either, and proves nothing
+ * (faces.bpf.h).
+ *
  * A port may be given to a client while its backend still has a socket of the
  * former one's. Such a socket answers the new SYN with an ACK that carries its
  * sequence numbers: in state SYN nothing passes but the handshake itself.
@@ -23,12 +26,6 @@ struct segment {
 	__u8 isn;   /* SYN: isn_bits() of what acknowledges it */
 	__u8 acked; /* of what it acknowledges itself */
 };
-
-/* Has the segment payload? Of a fragment that is not said. */
-static __always_inline bool has_data(const struct packet *p, const struct tcphdr *tcp)
-{
-	return !(p->t->tcp_flags & (TCP_SYN | TCP_RST)) && p->l4_len > tcp->doff * 4u;
-}
 
 static __always_inline struct segment segment_of(const struct env *env, const struct packet *p)
 {
@@ -159,18 +156,14 @@ static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 no
 	} else if ((__s32)idle >= PROBATION_TICKS) {
 		WRITE_ONCE(flow->seen, now);
 		if (request)
-			kept_note(flow, RW_ASKED);
+			kept_note(flow, RW_ASKED | (READ_ONCE(flow->kept) & RW_ACKED));
 	}
 }
 
 /* Is it an answer to what was asked? A segment without data may be one to a forged segment. */
 static __always_inline bool answers(const struct env *env, const struct packet *p)
 {
-	const struct tcphdr *tcp = p->l4;
-
-	if (p->t->proto == IPPROTO_UDP)
-		return true;
-	return tcp && (void *)(tcp + 1) <= (void *)(long)env->ctx->data_end && has_data(p, tcp);
+	return p->t->proto == IPPROTO_UDP || carries_data(env->ctx, p);
 }
 
 /* Has it been used long enough, by both sides, to be kept? */
@@ -190,22 +183,46 @@ static __always_inline void flow_to(const struct rw_settings *set, struct rw_flo
 }
 
 /* The client's first segment after the backend's SYN: does it show that it has seen that? */
-static __always_inline bool handshake_ends(const struct rw_settings *set, struct rw_flow *flow,
-					   __u64 key, const struct segment *s)
+static __always_inline bool handshake_ends(struct rw_flow *flow, const struct segment *s)
 {
 	if (isn_known(flow) != s->acked) {
 		kept_note(flow, ISN_SPOILT << RW_ISN_SHIFT);
 		return false;
 	}
-	kept_note(flow, 0);
-	flow_keep(set, flow, key);
+	kept_note(flow, RW_ACKED);
 	return true;
+}
+
+/* A doubtful reply: a RST may be refuted, a FIN does not count. */
+static __always_inline __u8 state_in_doubt(__u8 state, __u8 next, bool rst)
+{
+	if (next == RW_FLOW_CLOSED || next == RW_FLOW_FIN_BACKEND)
+		return rst && state != RW_FLOW_CLOSED ? RW_FLOW_RESET : state;
+	return next;
+}
+
+/*
+ * A reply to a flow on probation. Who forges a client's address may guess what ends its handshake;
+ * then the backend, if it takes that for an end at all, sends its SYN-ACK again, a RST, or nothing.
+ */
+static __always_inline void reply_proves(const struct env *env, const struct packet *p,
+					 struct rw_flow *flow, __u64 key, __u8 state)
+{
+	__u8 kept = READ_ONCE(flow->kept);
+
+	if (kept & RW_ACKED) {
+		kept_note(flow, kept & RW_ASKED);
+		if (!(p->t->tcp_flags & TCP_RST))
+			flow_keep(env->set, flow, key);
+	} else if (proves_itself(flow, state) && answers(env, p)) {
+		flow_keep(env->set, flow, key);
+	}
 }
 
 /* Most segments: nothing about them matters. */
 static __always_inline bool segment_plain(const struct packet *p, __u8 state)
 {
-	return state == RW_FLOW_ESTABLISHED && !(p->t->tcp_flags & (TCP_FIN | TCP_RST));
+	return state == RW_FLOW_ESTABLISHED && !(p->t->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
 /* A request of a flow that exists. */
@@ -226,17 +243,16 @@ static __always_inline void flow_requested(const struct env *env, const struct p
 			next = state;
 		else if (again)
 			kept_note(flow, syn_isn(env->ctx, p) << RW_ISN_SHIFT);
-		else if (state == RW_FLOW_SYN_ACK && next != state &&
-			 !handshake_ends(env->set, flow, *key, &s))
+		else if (state == RW_FLOW_SYN_ACK && next != state && !handshake_ends(flow, &s))
 			next = state;
 	}
 	flow_seen(flow, next, now, true);
 	flow_to(env->set, flow, key, next);
 }
 
-/* A reply of a flow that exists. */
+/* A reply of a flow that exists. `own`: nobody but its backend sends such (faces.bpf.h). */
 static __always_inline void flow_replied(const struct env *env, const struct packet *p,
-					 struct rw_flow *flow, __u64 *key, __u32 now)
+					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
 {
 	__u8 state = key_state(*key), next = state;
 	struct segment s = {};
@@ -248,6 +264,12 @@ static __always_inline void flow_replied(const struct env *env, const struct pac
 	} else if (!segment_plain(p, state)) {
 		s = segment_of(env, p);
 		next = state_after_reply(state, &s);
+		/* It has not seen what ended its handshake. */
+		if (own && state == RW_FLOW_ESTABLISHED && (s.flags & TCP_SYN) &&
+		    (READ_ONCE(flow->kept) & (RW_KEPT | RW_ACKED)) == RW_ACKED)
+			next = RW_FLOW_SYN_ACK;
+		if (!own)
+			next = state_in_doubt(state, next, s.flags & TCP_RST);
 		if ((next != state || (s.flags & TCP_SYN)) && !may_change(env, p)) {
 			next = state;
 			s.flags = 0;
@@ -255,13 +277,14 @@ static __always_inline void flow_replied(const struct env *env, const struct pac
 	}
 	flow_seen(flow, next, now, false);
 	if (next == RW_FLOW_SYN_ACK && (s.flags & TCP_SYN)) {
-		if (isn_known(flow) != ISN_SPOILT)
+		if (own || state != next)
 			kept_note(flow, s.isn << RW_ISN_SHIFT);
 	} else if (state == RW_FLOW_SYN_ACK) {
 		if (next != state)
 			kept_note(flow, 0);
-	} else if (proves_itself(flow, next) && answers(env, p))
-		flow_keep(env->set, flow, *key);
+	} else if (own && (READ_ONCE(flow->kept) & (RW_KEPT | RW_ACKED)) != RW_KEPT) {
+		reply_proves(env, p, flow, *key, next);
+	}
 	flow_to(env->set, flow, key, next);
 }
 

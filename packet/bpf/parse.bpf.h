@@ -198,4 +198,20 @@ static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p
 	return why ? why : parse_l4(p, end);
 }
 
+/* Has the segment payload? Of a fragment that is not said. */
+static __always_inline bool has_data(const struct packet *p, const struct tcphdr *tcp)
+{
+	return !(p->t->tcp_flags & (TCP_SYN | TCP_RST)) && p->l4_len > tcp->doff * 4u;
+}
+
+/* The same of any packet. */
+static __always_inline bool carries_data(const struct xdp_md *ctx, const struct packet *p)
+{
+	const struct tcphdr *tcp = p->l4;
+
+	/* The last holds since parse(): for the verifier. */
+	return p->t->proto == IPPROTO_TCP && tcp &&
+	       (void *)(tcp + 1) <= (void *)(long)ctx->data_end && has_data(p, tcp);
+}
+
 #endif

@@ -170,7 +170,7 @@ static __always_inline int send_reset(struct xdp_md *ctx, struct env *env, struc
 
 	if (why)
 		return leave(env->books, RW_DROP, why);
-	if (!reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
+	if (!may_cut(ctx, env->in) || !reset_segment(ctx, p->t, p->l4 - (void *)p->eth, p->l4_len))
 		return leave(env->books, RW_DROP, RW_REASON_RESET_FAILED);
 	eth = (void *)(long)ctx->data;
 	if ((void *)(eth + 1) > (void *)(long)ctx->data_end)

@@ -17,6 +17,10 @@
  *
  * A plain array, no locks: a record is taken by compare-and-swap of `who`, and
  * read like a seqlock. A record idle for too long is free where it lies.
+ *
+ * A FIN or RST may be forged, as answers that refute it do not pass by: it
+ * shortens its record's life until data follows, or anything after a pause, and
+ * a SYN leads elsewhere only after such a pause.
  */
 #ifndef RINGWAY_TRACK_H
 #define RINGWAY_TRACK_H
@@ -38,7 +42,8 @@ struct tracked {
 	struct owners owners;
 	__u32 service; /* its id */
 	__u32 now;     /* seconds */
-	__u32 look;    /* only look: nothing is opened or touched */
+	bool look;     /* only look: nothing is opened or touched */
+	bool data;     /* of TCP: it carries some, and neither SYN nor RST */
 	__u32 refused; /* out: reason, or NONE */
 };
 
@@ -105,8 +110,9 @@ static __always_inline bool is_syn(const struct rw_tuple *t)
 /* A packet of a tracked flow: its record is written when something changes,
  * for a busy flow once a second. On probation `seen` is the first packet's. */
 static __always_inline void track_touch(struct rw_track *track, __u64 what,
-					const struct rw_tuple *t, __u32 now)
+					const struct rw_tuple *t, const struct tracked *ask)
 {
+	__u32 now = ask->now;
 	__u32 state = track_state(what), seen = (__u32)(what >> 32) & TRACK_SEEN_MASK;
 	__s32 age = track_age(what, now);
 	struct rw_tracking *count;
@@ -116,6 +122,8 @@ static __always_inline void track_touch(struct rw_track *track, __u64 what,
 		state &= ~RW_TRACK_SYN;
 		if (t->tcp_flags & (TCP_FIN | TCP_RST))
 			state |= RW_TRACK_CLOSING;
+		else if (ask->data || age >= TRACK_APART)
+			state &= ~RW_TRACK_CLOSING;
 		if (age >= TRACK_APART)
 			state |= RW_TRACK_PROMOTED;
 	}
@@ -135,17 +143,19 @@ static __always_inline void track_touch(struct rw_track *track, __u64 what,
  * May a SYN on this tuple go elsewhere? It is another connection on a finished
  * one's tuple, or the backend did not answer it before its checks failed.
  */
-static __always_inline bool track_is_over(__u64 what, const struct rw_backend *backend)
+static __always_inline bool track_is_over(__u64 what, const struct rw_backend *backend, __u32 now)
 {
 	if (track_state(what) & RW_TRACK_CLOSING)
-		return true;
+		return track_age(what, now) >= TRACK_APART;
 	return (track_state(what) & RW_TRACK_SYN) && (backend->flags & RW_BACKEND_KEPT);
 }
 
 /* The backend of a flow that has a record; 0: it has none, or that is over. */
 static __always_inline __u32 track_find(const struct rw_settings *set, const struct track_place *at,
-					const struct rw_tuple *t, __u32 now, bool look)
+					const struct rw_tuple *t, const struct tracked *ask)
 {
+	__u32 now = ask->now;
+
 	for (int b = 0; b < 2; b++) {
 		__u32 number = at->bucket[b & 1];
 		struct rw_track_bucket *bucket = bpf_map_lookup_elem(&tracked, &number);
@@ -167,10 +177,10 @@ static __always_inline __u32 track_find(const struct rw_settings *set, const str
 			backend = backend_of((__u32)what);
 			if (!backend || !(backend->flags & RW_BACKEND_UP))
 				continue;
-			if (is_syn(t) && track_is_over(what, backend) && !look)
+			if (is_syn(t) && track_is_over(what, backend, now) && !ask->look)
 				continue;
-			if (!look)
-				track_touch(track, what, t, now);
+			if (!ask->look)
+				track_touch(track, what, t, ask);
 			return (__u32)what;
 		}
 	}
@@ -320,7 +330,7 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
 	current = ask->owners.current;
 	former = ask->owners.former;
 	at = track_place(set, t, ask->service, ask->owners.slot);
-	found = track_find(set, &at, t, ask->now, ask->look);
+	found = track_find(set, &at, t, ask);
 	if (dry)
 		trace.tracked = !!found;
 	if (found)
@@ -357,21 +367,23 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
  * The backend of a packet to a dsr service: its reference; 0: the service has
  * none for it, or with *refused a reason, the packet must go.
  */
-static __always_inline __u32 dsr_owner(const struct rw_tuple *t, const struct rw_service *service,
-				       bool look, enum rw_reason *refused)
+static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *p,
+				       const struct rw_service *service, bool look,
+				       enum rw_reason *refused)
 {
 	struct tracked ask = {};
 	__u32 reference, why;
 
 	*refused = RW_REASON_NONE;
-	if (!ring_owners(t, service, &ask.owners))
+	if (!ring_owners(p->t, service, &ask.owners))
 		return 0;
 	if (!ask.owners.changed)
 		return ask.owners.current;
 	ask.service = service->id;
 	ask.now = now_seconds();
 	ask.look = look;
-	reference = track_owner(t, &ask);
+	ask.data = carries_data(ctx, p);
+	reference = track_owner(p->t, &ask);
 	why = ask.refused;
 	if (dry)
 		trace.chosen = reference;

@@ -12,7 +12,7 @@ use crate::section::Section;
 use crate::value::{self, Read, integer, unicast, wrong_type};
 
 const MAX_ADDRESSES: usize = RW_MAX_NAT_ADDRS as usize;
-/// Fewer could not be split among the CPUs of a large machine.
+/// Fewer rest too long after a few flows of UDP.
 const MIN_PORTS: u16 = 1024;
 const DEFAULT_PORTS: PortRange = PortRange { first: 10000, last: 29999 };
 /// Tables of buckets, powers of two: 1.25 GiB at the upper end.

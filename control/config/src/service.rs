@@ -93,7 +93,7 @@ fn read_one(
     let when_none_healthy =
         *section.or("when_none_healthy", WhenNoneHealthy::Reset, |v| choice(v, &NONE_HEALTHY));
     let keep_for = keep_for(&mut section);
-    let max_unhealthy = section.optional("max_unhealthy", |v| integer(v, 0..=99));
+    let max_unhealthy = max_unhealthy(&mut section, table.get("check").is_some());
     let slow_start = section.optional("slow_start", |v| duration(v, SLOW_START));
     let check = check::read(&mut section, forward);
     let backends = backends(&mut section, port.as_deref().copied(), forward, check.as_ref());
@@ -112,7 +112,7 @@ fn read_one(
         announce,
         when_none_healthy,
         keep_for,
-        max_unhealthy: max_unhealthy.map(|percent| MaxUnhealthy(percent.into_inner() as u8)),
+        max_unhealthy,
         slow_start: slow_start.map(Located::into_inner),
         check,
         backends: backends?,
@@ -203,6 +203,19 @@ fn keep_for(section: &mut Section) -> Option<Duration> {
         section.report.error(found.span(), message);
     }
     keeps.then(|| found.map_or(KEEP_FOR_DEFAULT, Located::into_inner))
+}
+
+/// `checked`: the service has checks, without which no backend is ever unhealthy.
+fn max_unhealthy(section: &mut Section, checked: bool) -> Option<MaxUnhealthy> {
+    let found = section.optional("max_unhealthy", |v| integer(v, 0..=99))?;
+    if !checked {
+        let message = format!(
+            "max_unhealthy in {} says nothing without check: remove it, or write check = {{ type = \"tcp\" }}",
+            section.place
+        );
+        section.report.error(found.span(), message);
+    }
+    Some(MaxUnhealthy(found.into_inner() as u8))
 }
 
 fn gue_port(section: &mut Section, forward: Forward) -> Option<u16> {

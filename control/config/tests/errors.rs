@@ -496,6 +496,10 @@ fn checks() {
         "check = { type = \"http\" }",
         &[
             (
+                "max_unhealthy = 50",
+                "10:17: max_unhealthy in service \"web\" says nothing without check: remove it, or write check = { type = \"tcp\" }",
+            ),
+            (
                 "check = \"http\"",
                 "10:9: check = \"http\" in service \"web\" is a string: write a table, check = { ... }",
             ),

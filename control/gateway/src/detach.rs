@@ -11,8 +11,8 @@ use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View};
 use serde::Serialize;
 
 use crate::problem::Error;
-use crate::road;
 use crate::whom::Whom;
+use crate::{elsewhere, road, solicitations};
 
 /// How long the kernel may take to free programs and maps that nobody holds any more.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -49,6 +49,7 @@ impl Outcome {
 /// # Errors
 /// A daemon runs, or the kernel refuses. That nothing is loaded is no error, unless it was named.
 pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
+    refuse_blindly(whom, verify)?;
     let target = match whom.find() {
         Ok(target) => target,
         Err(error) if error.kind == crate::problem::Kind::Unhealthy => {
@@ -65,7 +66,8 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
         refuse_a_stranger(&target.node, view)?;
     }
     let hops = view.as_ref().map(next_hops).unwrap_or_default();
-    let unseen = view.as_ref().map(elsewhere).unwrap_or_default();
+    let solicited = view.as_ref().map(solicitations::of_tables).unwrap_or_default();
+    let unseen = view.as_ref().map(unseen_interfaces).unwrap_or_default();
     // An open view would hold on to the maps.
     drop(view);
     let detached = match ringway_kernel::detach(Path::new(DEFAULT_BPFFS), &outcome.node) {
@@ -89,6 +91,9 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
             Err(error) => outcome.left.push(error.to_string()),
         }
     }
+    let (given_up, failed) = solicitations::give_up(&solicited);
+    outcome.removed.extend(given_up);
+    outcome.left.extend(failed.iter().map(ToString::to_string));
     remove_rules(&mut outcome);
     if verify {
         outcome.verified = true;
@@ -101,6 +106,16 @@ pub fn run(whom: &Whom<'_>, verify: bool) -> Result<Outcome, Error> {
         }));
     }
     Ok(outcome)
+}
+
+/// Nothing may be said to be gone where nothing can be seen.
+fn refuse_blindly(whom: &Whom<'_>, verify: bool) -> Result<(), Error> {
+    let verify = if verify { " --verify" } else { "" };
+    let command = format!("ringway detach{}{verify}", whom.options());
+    match elsewhere::hidden("what is loaded", &command) {
+        Some((what, remedy)) => Err(Error::failed(format!("{what}; nothing was removed"), remedy)),
+        None => Ok(()),
+    }
 }
 
 /// What a killed daemon has left of the road of its health checks; the rest went with it.
@@ -177,7 +192,7 @@ fn next_hops(view: &View) -> Vec<Neighbour> {
 }
 
 /// Interfaces that exist, but cannot be seen from here.
-fn elsewhere(view: &View) -> Vec<String> {
+fn unseen_interfaces(view: &View) -> Vec<String> {
     let states = view.interfaces().unwrap_or_default();
     let unseen = states.into_iter().filter(|state| state.mode.is_none());
     unseen.filter_map(|state| state.name).collect()

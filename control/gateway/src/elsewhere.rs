@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use ringway_kernel::View;
+use ringway_kernel::{DEFAULT_BPFFS, View, bpffs_is_hidden, bpffs_is_overmounted};
 
 /// Where namespaces have names (ip-netns(8)).
 const NAMED: &str = "/run/netns";
@@ -30,6 +30,26 @@ pub fn enter(view: &View) -> Option<String> {
 pub fn here() -> String {
     let own = identity(&net("self")).and_then(|own| name(Path::new(NAMED), own));
     format!("nsenter --net={NAMED}/{}", own.as_deref().unwrap_or("NAMESPACE"))
+}
+
+/// Why this process cannot tell what is loaded, and what to do; `None` where it can. `what`: what cannot be seen.
+/// `command`: what to run where it can.
+pub fn hidden(what: &str, command: &str) -> Option<(String, String)> {
+    let reason = format!("{what} cannot be seen here: this process has no {DEFAULT_BPFFS}");
+    bpffs_is_hidden(Path::new(DEFAULT_BPFFS)).then(|| (reason, unhide(command)))
+}
+
+/// How to run a command where the pins can be seen, for a process that cannot see them.
+pub fn unhide(command: &str) -> String {
+    match bpffs_is_overmounted(Path::new(DEFAULT_BPFFS)) {
+        true => format!(
+            "another file system is mounted over it: `umount {DEFAULT_BPFFS}`, then `{command}`"
+        ),
+        false => format!(
+            "if it was started by `ip netns exec`, which hides that: `{} {command}` does not",
+            here()
+        ),
+    }
 }
 
 fn by_process(pid: u64, name: Option<String>) -> String {

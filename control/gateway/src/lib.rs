@@ -37,6 +37,7 @@ pub mod roster;
 pub mod serve;
 pub mod silence;
 pub mod slots;
+mod solicitations;
 pub mod started;
 pub mod state;
 pub mod status;

@@ -351,20 +351,25 @@ pub fn interfaces(node: &Node, held: &[InterfaceState]) -> Result<(Slots, Vec<In
     Ok((slots, interfaces))
 }
 
-/// Those that finish no checksum as they send. Devices of software hand a packet on with the note that
-/// it is unfinished, but for a tap, whose reader gets it as it is unless it asked for more.
+/// Notes which of them send checksums as they are, finished or not.
 fn find_raw(interfaces: &mut [Interface], all: &[Link]) -> ringway_host::Result<()> {
     let ethtool = Ethtool::open()?;
     for interface in interfaces {
         let Some(link) = all.iter().find(|link| link.ifindex == interface.ifindex) else {
             continue;
         };
-        let driver_sends = matches!(link.kind.as_deref(), None | Some("tun"));
-        // What cannot be asked is taken for a card like most.
-        let finishes = || ethtool.get(&link.name, Offload::TxChecksum).unwrap_or(true);
-        interface.raw = driver_sends && !finishes();
+        let offload = ethtool.get(&link.name, Offload::TxChecksum);
+        interface.raw = is_raw(link, offload.ok());
     }
     Ok(())
+}
+
+/// Whether nobody looks at the mark of an unfinished checksum as the device sends: true of a tap alone, whose reader
+/// asked neither for unfinished checksums (`tx_checksum`) nor for the mark. NICs go by the mark even with
+/// tx-checksumming off (virtio_net, igb): what is finished beforehand, they finish a second time.
+fn is_raw(link: &Link, tx_checksum: Option<bool>) -> bool {
+    let tap = link.kind.as_deref() == Some("tun");
+    tap && link.vnet_header == Some(false) && tx_checksum == Some(false)
 }
 
 /// How the interfaces are now.
@@ -533,7 +538,7 @@ fn describe(
 
 /// Whether this is a macvlan upon `below` with the MAC address of a virtual router (RFC 9568 section 7.3), as
 /// keepalived makes one (`use_vmac`).
-fn is_vrrp(link: &Link, below: &Link) -> bool {
+pub(crate) fn is_vrrp(link: &Link, below: &Link) -> bool {
     let ours = link.lower == Some(below.ifindex) && !link.lower_elsewhere && link.up;
     ours && link.mac.is_some_and(|mac| matches!(mac.0, [0, 0, 0x5e, 0, 1 | 2, _]))
 }

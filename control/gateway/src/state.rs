@@ -32,12 +32,23 @@ pub struct State {
     directory: PathBuf,
     /// What went wrong last, by document.
     trouble: Mutex<BTreeMap<String, Error>>,
+    /// Its file is new each time: one at a time makes it.
+    probing: Mutex<()>,
+    /// The disk does not answer: what writes waits.
+    #[cfg(test)]
+    pub(crate) hangs: std::sync::atomic::AtomicBool,
 }
 
 impl State {
     /// In this directory, which need not exist yet.
     pub fn new(directory: impl Into<PathBuf>) -> State {
-        State { directory: directory.into(), trouble: Mutex::default() }
+        State {
+            directory: directory.into(),
+            trouble: Mutex::default(),
+            probing: Mutex::default(),
+            #[cfg(test)]
+            hangs: Default::default(),
+        }
     }
 
     /// Where it is.
@@ -67,6 +78,7 @@ impl State {
     /// # Errors
     /// It could not.
     pub fn probe(&self, name: &str) -> Result<(), Error> {
+        let _alone = self.probing.lock().unwrap_or_else(PoisonError::into_inner);
         let unfinished = self.directory.join(".probe.new");
         let written = self.open().and_then(|()| {
             let text = [b' '; 4096];
@@ -112,18 +124,30 @@ impl State {
         }
         let path = self.path(name);
         let mut text = Vec::new();
-        let file = OpenOptions::new().read(true).custom_flags(flags(OFlags::NOFOLLOW)).open(&path);
-        match file.and_then(|file| file.take(LIMIT).read_to_end(&mut text)) {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(self.failed(&error)),
-        }
+        let Some(file) = self.open_document(&path)? else { return Ok(None) };
+        file.take(LIMIT).read_to_end(&mut text).map_err(|error| self.failed(&error))?;
         serde_json::from_slice(&text).map(Some).map_err(|error| {
             Error::failed(
                 format!("{} cannot be understood: {error}", path.display()),
                 "mend it, or remove it to begin without what it says",
             )
         })
+    }
+
+    /// `None`: there is none. The daemon's user may write into the directory and root reads there: a FIFO would have its
+    /// opener wait for ever.
+    fn open_document(&self, path: &Path) -> Result<Option<File>, Error> {
+        let how = flags(OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC);
+        let file = OpenOptions::new().read(true).custom_flags(how).open(path);
+        match file.and_then(|file| Ok((file.metadata()?.is_file(), file))) {
+            Ok((true, file)) => Ok(Some(file)),
+            Ok((false, _)) => Err(Error::failed(
+                format!("{} is not a regular file: it is not read", path.display()),
+                format!("find out who has put that there, then: rm -r {}", path.display()),
+            )),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(self.failed(&error)),
+        }
     }
 
     fn write_now<T: Serialize>(&self, name: &str, document: &T) -> Result<(), Error> {
@@ -147,14 +171,17 @@ impl State {
         File::open(&self.directory)?.sync_all()
     }
 
+    /// Into a new file: what lies there already may be a FIFO, or a link.
     fn write_file(&self, path: &Path, text: &[u8]) -> io::Result<()> {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o640)
-            .custom_flags(flags(OFlags::NOFOLLOW))
-            .open(path)?;
+        #[cfg(test)]
+        while self.hangs.load(std::sync::atomic::Ordering::Relaxed) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o640).open(path)?;
         file.write_all(text)?;
         file.sync_all()
     }
@@ -298,6 +325,23 @@ mod tests {
             let error = state.write("numbers", &[1]).expect_err("foreign");
             assert!(error.what.contains("belongs to user 54321"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_fifo_hangs_nobody() {
+        let place = tempfile::tempdir().expect("a directory");
+        let state = State::new(place.path());
+        let fifo = |name: &str| {
+            let (mode, kind) = (rustix::fs::Mode::RWXU, rustix::fs::FileType::Fifo);
+            let path = place.path().join(name);
+            rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).expect("made");
+        };
+        ["numbers.json", ".numbers.json.new", ".probe.new"].into_iter().for_each(fifo);
+        let refused = state.read::<u32>("numbers").expect_err("no document").to_string();
+        assert!(refused.contains("not a regular file") && refused.contains("rm -r"), "{refused}");
+        state.probe("numbers").expect("room");
+        state.write("numbers", &1).expect("both are replaced");
+        assert_eq!(state.read("numbers"), Ok(Some(1)));
     }
 
     #[test]

@@ -74,11 +74,15 @@ pub struct Table {
 /// Looks at the pins of this configuration's node. Changes nothing.
 ///
 /// # Errors
-/// They may not be looked at.
+/// They may not be looked at, or cannot be seen here.
 pub fn look(config: &Config) -> Result<Report, Error> {
+    let node = config.node.name.as_str();
+    let pins = format!("what is pinned for node {node}");
+    if let Some((what, remedy)) = elsewhere::hidden(&pins, "ringway check --upgrade") {
+        return Err(Error::unhealthy(what, remedy));
+    }
     let found = ringway_kernel::upgrade(&options(config))
         .map_err(|error| Error::failed(error.to_string(), ""))?;
-    let node = config.node.name.as_str();
     let view = View::open(Path::new(DEFAULT_BPFFS), node).ok();
     let enter = view.as_ref().and_then(elsewhere::enter).unwrap_or_else(elsewhere::here);
     let daemon = view.and_then(|view| view.daemon().ok().flatten());

@@ -37,6 +37,13 @@ pub struct Target {
 }
 
 impl Whom<'_> {
+    /// The options that name the same node, each with a space before it.
+    pub(crate) fn options(&self) -> String {
+        let file = self.config.map(|file| format!(" -c {}", file.display()));
+        let node = self.node.map(|node| format!(" --node {node}"));
+        [file, node].into_iter().flatten().collect()
+    }
+
     /// Finds the node: by the given configuration, by name, by the default configuration if there
     /// is one, or the only one that is pinned. Asks nobody.
     ///
@@ -247,10 +254,7 @@ fn not_loaded(
             format!(
                 "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
             ),
-            format!(
-                "if it was started by `ip netns exec`, which hides that: `{} ringway status --node {node}` does not",
-                elsewhere::here()
-            ),
+            elsewhere::unhide(&format!("ringway status --node {node}")),
         ),
         [] => Error::unhealthy(
             format!("daemon not running, and nothing is loaded for node {node}"),

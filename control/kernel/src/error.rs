@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 /// Result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -359,10 +361,38 @@ fn load_hint(source: &libbpf_rs::Error) -> &'static str {
         libbpf_rs::ErrorKind::OutOfMemory | libbpf_rs::ErrorKind::TooBig => {
             " (lower [nat] flows, or give the control group more memory)"
         }
-        _ => " (run with RUST_LOG=debug for the whole log)",
+        // The log says nothing about it.
+        _ if is_out_of_files(source) => {
+            " (raise the limit: `ulimit -n`, or LimitNOFILE= in the unit)"
+        }
+        _ => " (run with RINGWAY_LOG=debug for the whole log)",
     }
+}
+
+/// EMFILE or ENFILE, which libbpf-rs knows as other errors of the system.
+fn is_out_of_files(source: &libbpf_rs::Error) -> bool {
+    let text = format!("{source:#}");
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| {
+        let os_error = io::Error::from(*errno).to_string();
+        text.contains(&os_error)
+    })
 }
 
 fn log_tail(log: &str) -> String {
     if log.is_empty() { String::new() } else { format!("\n{log}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_is_offered_where_it_helps() {
+        let of = |errno: i32| load_hint(&libbpf_rs::Error::from_raw_os_error(errno)).to_owned();
+        assert!(of(Errno::INVAL.raw_os_error()).contains("RINGWAY_LOG=debug"));
+        for errno in [Errno::MFILE, Errno::NFILE] {
+            let hint = of(errno.raw_os_error());
+            assert!(hint.contains("ulimit -n") && !hint.contains("RINGWAY_LOG"), "{hint}");
+        }
+    }
 }

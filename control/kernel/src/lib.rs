@@ -69,7 +69,7 @@ pub use only::{Only, OnlyError};
 pub use open::{Opened, Orphan, OrphanCause, TakenOver};
 pub use options::Options;
 pub use pins::{DEFAULT_BPFFS, Pins};
-pub use probe::{Bpffs, Probe, bpffs_is_hidden, ensure_bpffs, probe};
+pub use probe::{Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, ensure_bpffs, probe};
 pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
 pub use road::{ProbeCounts, ProbeRoad, ProbeWay};
 pub use rows::Existing;

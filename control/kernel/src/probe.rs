@@ -88,10 +88,26 @@ pub(crate) fn is_bpffs(path: &Path) -> bool {
     rustix::fs::statfs(path).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == BPF_FS_MAGIC)
 }
 
-/// Whether this process has mounts of its own, and among them no bpffs: what is pinned may be there all the
-/// same. `ip netns exec` does that to whom it starts (iproute2, lib/namespace.c: it mounts /sys anew).
+/// Whether pins may exist that this process cannot see: it has mounts of its own and no bpffs among them, or another
+/// file system lies over the bpffs. `ip netns exec` does the first (iproute2, lib/namespace.c: it mounts /sys anew).
 pub fn bpffs_is_hidden(path: &Path) -> bool {
-    !is_bpffs(path) && in_private_mount_namespace()
+    !is_bpffs(path) && (has_bpffs_below(path) || in_private_mount_namespace())
+}
+
+/// Whether another file system is mounted over the bpffs at this path: `umount` brings that back.
+pub fn bpffs_is_overmounted(path: &Path) -> bool {
+    !is_bpffs(path) && has_bpffs_below(path)
+}
+
+fn has_bpffs_below(path: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    bpffs_among(&mounts, path)
+}
+
+/// By proc_pid_mountinfo(5): the fifth field is the mount point.
+fn bpffs_among(mounts: &str, path: &Path) -> bool {
+    let here = |line: &str| line.split(' ').nth(4).is_some_and(|point| Path::new(point) == path);
+    mounts.lines().any(|line| here(line) && line.contains(" - bpf "))
 }
 
 /// Mounts have numbers of their own on the whole machine; which namespace process 1 has is not everybody's to read.
@@ -149,6 +165,16 @@ mod tests {
         assert_eq!(version("5.10.0-39-amd64"), (5, 10));
         assert!(version("6.18.44") >= FLOOR && version("5.15.1") < FLOOR);
         assert_eq!(version("strange"), (0, 0));
+    }
+
+    #[test]
+    fn a_bpffs_below_another_file_system_is_known() {
+        let mounts = "42 27 0:39 / /sys/fs/bpf rw,relatime shared:9 - bpf bpf rw\n\
+                      77 42 0:50 / /sys/fs/bpf rw,relatime - tmpfs tmpfs rw\n";
+        assert!(bpffs_among(mounts, Path::new("/sys/fs/bpf")));
+        assert!(!bpffs_among(mounts, Path::new("/sys/fs")));
+        let tmpfs_alone = mounts.lines().nth(1).unwrap_or_default();
+        assert!(!bpffs_among(tmpfs_alone, Path::new("/sys/fs/bpf")));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Reads a node's counters, flows and tables: for the daemon, and for `status` without one.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -236,6 +238,13 @@ impl View {
             });
         }
         Ok(services)
+    }
+
+    /// Service addresses that the packet path answers ARP and neighbour solicitations for.
+    pub fn announced(&self) -> Result<BTreeSet<IpAddr>> {
+        let rows = Rows::read(&self.maps)?;
+        let services = rows.info.iter().filter_map(|(id, info)| rows.service(*id, info));
+        Ok(services.filter(|row| row.announce).map(|row| row.key.address).collect())
     }
 
     fn backends_of(&self, rows: &Rows, service: u32) -> Result<Vec<BackendState>> {

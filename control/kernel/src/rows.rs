@@ -160,7 +160,7 @@ impl Rows {
     }
 
     /// `None` for one that clients cannot reach: its removal was cut short.
-    fn service(&self, id: u32, info: &rw_service_info) -> Option<ServiceRow> {
+    pub(crate) fn service(&self, id: u32, info: &rw_service_info) -> Option<ServiceRow> {
         let entry = self.services.get(&key_bytes(&info_key(info)))?;
         let address = self.services.get(&key_bytes(&address_key(info.addr)))?;
         Some(ServiceRow {

@@ -1,5 +1,7 @@
 //! Offloads that are off on a host that ends connections.
 
+use ringway_host::{Interface, Network};
+
 use crate::{Check, Facts, Looked, Outcome, Profile, each};
 
 /// GRO, GSO and TSO let the stack handle 64 KiB at a time.
@@ -19,6 +21,7 @@ fn look(facts: &Facts) -> Looked {
         return Ok(Vec::new());
     }
     let interfaces = facts.interfaces()?;
+    let network = facts.network()?;
     let found = each(
         interfaces,
         |one| one.link.name.clone(),
@@ -34,7 +37,7 @@ fn look(facts: &Facts) -> Looked {
             let no_tso = !offloads.tso && !offloads.gso && offloads.tx_checksum;
             let mut off = vec![("gso", offloads.gso), ("tso", !no_tso)];
             // On veth it is off until somebody wants NAPI there.
-            off.extend(card.then_some(("gro", offloads.gro)));
+            off.extend((card && !is_below_program(network, one)).then_some(("gro", offloads.gro)));
             off.retain(|(_, on)| !on);
             // The kernel keeps both off without scatter-gather, whatever is asked for.
             if !offloads.scatter_gather && off.iter().any(|(what, _)| *what != "gro") {
@@ -59,8 +62,23 @@ fn look(facts: &Facts) -> Looked {
     Ok(found)
 }
 
+/// Whether an XDP program on a bridge, bond or the like gets this card's packets behind GRO: it wants them as they came.
+fn is_below_program(network: &Network, one: &Interface) -> bool {
+    fn search(network: &Network, one: &Interface, depth: u8) -> bool {
+        let uppers = network.interfaces.iter().filter(|upper| one.link.carries(&upper.link));
+        depth > 0
+            && uppers
+                .into_iter()
+                .any(|upper| !upper.link.xdp.is_empty() || search(network, upper, depth - 1))
+    }
+    // As deep as the kernel lets devices be stacked.
+    search(network, one, 8)
+}
+
 #[cfg(test)]
 mod tests {
+    use ringway_host::links::{Xdp, XdpMode};
+
     use super::*;
     use crate::State;
     use crate::testing::{Machine, table};
@@ -83,6 +101,21 @@ mod tests {
         };
         assert_eq!(scattered(2, false).fixes(&CHECK), ["ethtool -K veth0 sg on gso on tso on"]);
         assert_eq!(scattered(1, true).fixes(&CHECK), ["ethtool -K eth0 gro on"]);
+        let below = |xdp: &[Xdp]| {
+            off(1).network(|network| {
+                let offloads = &mut network.interfaces[1].offloads;
+                (offloads.gso, offloads.tso) = (true, true);
+                network.interfaces[1].link.master = Some(9);
+                let mut bridge = network.interfaces[2].clone();
+                (bridge.link.ifindex, bridge.link.name) = (9, "br0".into());
+                (bridge.link.kind, bridge.link.lower) = (Some("bridge".into()), None);
+                bridge.link.xdp = xdp.to_vec();
+                network.interfaces.push(bridge);
+            })
+        };
+        assert_eq!(below(&[]).fixes(&CHECK), ["ethtool -K eth0 gro on"]);
+        let generic = Xdp { program: 7, mode: XdpMode::Generic };
+        assert!(below(&[generic]).fixes(&CHECK).is_empty());
         let balancer = off(1).profile(Profile::Balancer);
         table(&CHECK, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
     }

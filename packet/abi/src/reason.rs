@@ -143,8 +143,8 @@ impl Reason {
             Self::Fragment => Explanation {
                 name: "fragment",
                 verdicts: &[Verdict::Drop],
-                meaning: "A fragment to a service address, neither TCP nor UDP.",
-                cause: "Large pings, or a probe. Only fragments of TCP and UDP are balanced.",
+                meaning: "A fragment to a service address, neither TCP nor UDP; or under nat of a UDP datagram without checksum.",
+                cause: "Large pings, or a probe. Only fragments of TCP and UDP are balanced; under nat a backend may put those of two clients together, which a checksum must tell.",
                 next: "ringway top --view reasons",
             },
             Self::FragmentEarly => Explanation {
@@ -426,8 +426,8 @@ impl Reason {
                 name: "wrong-interface",
                 verdicts: &[Verdict::Drop],
                 meaning: "A backend's packet by an interface that does not lead to that backend, or a client's packet by an interface that faces backends.",
-                cause: "A forged source address; or a backend whose answers take another way than its requests; or a backend that has just moved to another interface, for a moment.",
-                next: "ip route get BACKEND; where answers come by several interfaces, write { name = \"IFACE\", faces = \"backends\" } in [node] interfaces",
+                cause: "A forged source address; or a backend whose answers take another way than its requests; or a client on an interface that was declared to face backends; or a backend that has just moved to another interface, for a moment.",
+                next: "ip route get BACKEND; then in [node] interfaces: { name = \"IFACE\", faces = \"backends\" } for each interface that a backend's answers come by; faces = \"both\" for one that clients are on, too",
             },
             Self::MartianSource => Explanation {
                 name: "martian-source",

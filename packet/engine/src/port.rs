@@ -157,8 +157,9 @@ impl PortStatistics {
 }
 
 /// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3", "af_packet:eth0,bypass".
-fn for_port(port: &str, advice: impl Display) -> String {
-    let interface = port.split([':', ',']).nth(1).unwrap_or("IFACE");
+pub(crate) fn for_port(port: &str, advice: impl Display) -> String {
+    let interface =
+        port.split([':', ',']).nth(1).filter(|name| !name.is_empty()).unwrap_or("IFACE");
     advice.to_string().replace("IFACE", interface)
 }
 
@@ -261,6 +262,7 @@ mod tests {
     use ringway_xsk::{Cause, SetupError, Step};
 
     use super::*;
+    use crate::spec::PortSpec;
 
     #[test]
     fn advice_names_the_interface() {
@@ -272,5 +274,7 @@ mod tests {
             for_port("af_packet:eth1,bypass", "ip link set IFACE up"),
             "ip link set eth1 up"
         );
+        let said = "af_xdp:eth7:x".parse::<PortSpec>().expect_err("no queue").to_string();
+        assert!(said.contains("`ethtool -l eth7`") && !said.contains("IFACE"), "{said}");
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem, UmemError};
 
 use crate::arch::Cycles;
-use crate::port::{Port, PortError};
+use crate::port::{Port, PortError, for_port};
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp, Keeper, Legacy, Loader, OnLoss};
 use crate::ports::memory::{Plug, cable};
@@ -47,7 +47,7 @@ pub enum PortSpec {
 
 /// Why a text is no port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("port `{text}`: {why}; {remedy}")]
+#[error("port `{text}`: {why}; {}", for_port(text, remedy))]
 pub struct SpecError {
     pub(crate) text: String,
     pub(crate) why: String,
@@ -425,14 +425,14 @@ mod tests {
     fn what_is_wrong_is_said_with_what_to_write() {
         for (text, why, remedy) in [
             ("", "no kind ``", "af_packet:IFACE"),
-            ("af_xdp:eth0", "it has no queue", "af_xdp:IFACE:QUEUE"),
+            ("af_xdp:eth0", "it has no queue", "af_xdp:eth0:QUEUE"),
             ("af_xdp:eth0:-1", "`-1` is no queue", "ethtool -l"),
             ("af_xdp:eth0:256", "`256` is no queue", "ethtool -l"),
             ("af_xdp::0", "`` is no interface", "ip link"),
             ("af_xdp:eth0:0,copy,zero-copy", "`copy` and `zero-copy` exclude", "choose one"),
             ("af_xdp:eth0:0,generic,native", "`native` and `generic` exclude", "choose one"),
             ("af_xdp:eth0:0,generic,zero-copy", "no zero-copy", "leave out"),
-            ("afpacket:eth0", "no kind `afpacket`", "af_packet:IFACE"),
+            ("afpacket:eth0", "no kind `afpacket`", "af_packet:eth0"),
             ("af_packet:", "`` is no interface", "ip link"),
             ("af_packet:a/b", "`a/b` is no interface", "ip link"),
             ("af_packet:0123456789abcdef", "is no interface", "ip link"),

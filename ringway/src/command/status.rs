@@ -4,7 +4,7 @@ mod extent;
 mod problems;
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 use ringway_gateway::ask;
 use ringway_gateway::health::Health;
@@ -199,8 +199,9 @@ fn interfaces(interfaces: &[Interface]) -> Table {
         table.row(vec![
             Cell::new(&interface.name),
             attached,
-            Cell::number(interface.link_id),
-            Cell::new(&interface.faces),
+            // Without a daemon neither is known.
+            Cell::number(known(interface.link_id != 0, &interface.link_id)),
+            Cell::new(known(!interface.faces.is_empty(), &interface.faces)),
             Cell::new(&interface.mode),
             Cell::number(interface.ledger.seen_packets),
             Cell::number(units::rate(interface.rate_pps)),
@@ -208,6 +209,10 @@ fn interfaces(interfaces: &[Interface]) -> Table {
         ]);
     }
     table
+}
+
+fn known(is_known: bool, what: &dyn Display) -> String {
+    if is_known { what.to_string() } else { "-".to_owned() }
 }
 
 fn services(status: &Status, shown: &Shown<'_>) -> Table {

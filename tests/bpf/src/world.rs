@@ -402,6 +402,7 @@ impl World {
         let flow = self.open(family, TCP, port);
         self.answer(&flow, flags::SYN | flags::ACK);
         self.request(&flow, flags::ACK);
+        self.answer(&flow, flags::ACK);
         flow
     }
 

@@ -16,6 +16,17 @@ use crate::tunnel::{drain, open, open_with};
 /// What becomes of a packet on its way.
 type Through = Box<dyn Fn(&[u8]) -> Vec<u8> + Send>;
 
+/// What becomes of checksums on a link with Ethernet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// The sender's stack finishes them: the devices send what they are given.
+    AsSent,
+    /// The devices finish them, as most cards do.
+    FinishedByCard,
+    /// Nobody does, and the receiver is told which they are: as between two virtual machines (virtio).
+    LeftUnfinished,
+}
+
 /// The link. Dropping it takes both devices away.
 #[derive(Debug)]
 pub struct Cable {
@@ -44,30 +55,26 @@ impl Cable {
         Cable::build(name, ends, || open(name), [Box::new(arrive), Box::new(<[u8]>::to_vec)])
     }
 
-    /// A link with Ethernet. `finishes`: its devices are cards that finish checksums for whoever sends;
-    /// else they send what they are given.
+    /// A link with Ethernet.
     ///
     /// # Errors
     /// No /dev/net/tun, or `ip` fails.
-    pub fn ethernet(name: &str, ends: [(&Namespace, &[&str]); 2], finishes: bool) -> Result<Cable> {
-        if !finishes {
-            let open = || open_with(name, libc::IFF_TAP);
-            return Cable::build(
-                name,
-                ends,
-                open,
-                [(); 2].map(|()| -> Through { Box::new(<[u8]>::to_vec) }),
-            );
-        }
-        let open = || {
-            let tap = open_with(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
-            // SAFETY: an open descriptor, and a number.
-            let set =
-                unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) };
-            ensure!(set == 0, "TUNSETOFFLOAD: {}", std::io::Error::last_os_error());
-            Ok(tap)
+    pub fn ethernet(
+        name: &str,
+        ends: [(&Namespace, &[&str]); 2],
+        checksums: Checksums,
+    ) -> Result<Cable> {
+        let through = || -> Through {
+            match checksums {
+                Checksums::FinishedByCard => Box::new(finish),
+                Checksums::AsSent | Checksums::LeftUnfinished => Box::new(<[u8]>::to_vec),
+            }
         };
-        Cable::build(name, ends, open, [(); 2].map(|()| -> Through { Box::new(finish) }))
+        let open = || match checksums {
+            Checksums::AsSent => open_with(name, libc::IFF_TAP),
+            Checksums::FinishedByCard | Checksums::LeftUnfinished => open_virtio(name),
+        };
+        Cable::build(name, ends, open, [through(), through()])
     }
 
     fn build(
@@ -96,6 +103,18 @@ impl Cable {
         let (there, back) = (carry(&near, &far, there)?, carry(&far, &near, back)?);
         Ok(Cable { stop, threads: vec![there, back] })
     }
+}
+
+/// A TAP device that leaves checksums to us; before each frame is a virtio header (virtio 1.2, section 5.1.6). Written
+/// without blocking, as hypervisors do: only such frames meet a native program as that (drivers/net/tun.c,
+/// `tun_can_build_skb`).
+fn open_virtio(name: &str) -> Result<File> {
+    let tap = open_with(name, libc::IFF_TAP | libc::IFF_VNET_HDR)?;
+    // SAFETY: an open descriptor, and a number.
+    let set = unsafe { libc::ioctl(tap.as_raw_fd(), libc::TUNSETOFFLOAD, libc::TUN_F_CSUM) };
+    ensure!(set == 0, "TUNSETOFFLOAD: {}", std::io::Error::last_os_error());
+    rustix::fs::fcntl_setfl(&tap, rustix::fs::OFlags::NONBLOCK)?;
+    Ok(tap)
 }
 
 /// What a card does with a frame behind a virtio header (virtio 1.2, section 5.1.6.2): the rest of the checksum,

@@ -9,10 +9,18 @@ use ringway_host::Mac;
 use ringway_host::addresses::{self, Address};
 use ringway_kernel::Interface;
 
+use super::Daemon;
 use crate::preflight::covers;
 
 /// Nobody acknowledges an announcement: it is made this often.
 const TIMES: u32 = 3;
+
+impl Daemon {
+    /// Has the interfaces receive what asks for announced addresses.
+    pub(super) fn receive_solicitations(&self) {
+        self.solicitations.follow(&ours(&self.config), &self.interfaces);
+    }
+}
 
 /// Announces in the background.
 pub fn start(config: &Config, interfaces: &[Interface]) {

@@ -53,6 +53,7 @@ impl Daemon {
         // What comes from now on is compared with this.
         self.looks.at_traffic();
         self.looks.at_machine();
+        self.receive_solicitations();
         announce::start(&self.config, &self.interfaces);
         Ok(())
     }

@@ -328,6 +328,7 @@ impl Daemon {
         self.settle_checks();
         self.looks.follow(self.config.clone());
         self.looks.at_machine();
+        self.receive_solicitations();
         announce::new(&old, &self.config, &self.interfaces);
         self.look();
         self.apply_error = None;

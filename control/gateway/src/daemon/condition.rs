@@ -5,6 +5,7 @@ use std::path::Path;
 
 use ringway_kernel::{DEFAULT_BPFFS, Interface, Standing, XdpMode};
 
+use super::told::may_be_many;
 use super::{Daemon, SILENCE, looks};
 use crate::board;
 use crate::roster::{Line, Roster};
@@ -57,13 +58,16 @@ impl Daemon {
     fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
         let (begun, over) = self.told.note(now);
         for problem in begun {
-            if self.crowd.admits(false) {
+            if !may_be_many(&problem.kind) || self.crowd.admits(false) {
                 tracing::warn!(remedy = problem.remedy, "{}", problem.error);
             }
         }
-        for line in over {
-            let text = format!("over: {line}");
-            self.crowd.tell(&Line { good: true, text, lost_by: None });
+        for (kind, line) in over {
+            let line = Line { good: true, text: format!("over: {line}"), lost_by: None };
+            match may_be_many(&kind) {
+                true => self.crowd.tell(&line),
+                false => tracing::info!("{}", line.text),
+            }
         }
     }
 

@@ -24,7 +24,7 @@ use ringway_kernel::{Interface, Standing, XdpMode};
 use ringway_plan::Observed;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 use crate::alarm::{self, Alarm};
 use crate::api::control::Command;
@@ -38,6 +38,7 @@ use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::{Line, Replies, Roster};
 use crate::silence::{self, Silence};
+use crate::solicitations::Solicitations;
 use crate::state::State;
 use crate::status;
 use change::{Change, Led};
@@ -72,6 +73,8 @@ const FIRST_RESULTS: Duration = Duration::from_secs(3);
 const ORDERS_KNOWN: usize = 4;
 /// A tick this late means that the process did not run: stopped, or without a processor.
 const AWAY: Duration = Duration::from_secs(3);
+/// A document that is being written when the daemon stops is waited for no longer.
+const LAST_WRITE: Duration = Duration::from_secs(5);
 
 /// So many ticks.
 const fn every(period: Duration) -> u64 {
@@ -84,7 +87,7 @@ const fn every(period: Duration) -> u64 {
 /// # Errors
 /// It cannot start; what a first start had made is taken away again.
 pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
-    start::raise_open_files();
+    start::raise_open_files()?;
     if let Some(nodes) = Notifier::kept() {
         ringway_kernel::give_nodes(&nodes);
     }
@@ -125,7 +128,8 @@ async fn look_after(
     };
     let outcome = daemon.live().await;
     daemon.notifier.stopping();
-    daemon.keeper.finish(|| daemon.roster.saved()).await;
+    // A disk that hangs keeps nobody from stopping.
+    let _ = timeout(LAST_WRITE, daemon.keeper.finish(|| daemon.roster.saved())).await;
     daemon.writer.finish().await;
     if let Some(pins) = daemon.path.view.pins() {
         let _ = pins.forget_socket();
@@ -184,6 +188,8 @@ struct Daemon {
     kept: BTreeSet<(u32, IpAddr)>,
     /// [`Surroundings::own_addresses`](crate::road::Surroundings::own_addresses)
     own_addresses: BTreeSet<IpAddr>,
+    /// What the interfaces receive for announced IPv6 addresses.
+    solicitations: Solicitations,
     watch: Watch,
     results: mpsc::Receiver<health::Event>,
     checks: Checks,
@@ -226,6 +232,8 @@ struct Daemon {
     machine: preflight::Report,
     /// When the packet path's thread was heard last.
     beaten: Instant,
+    /// It has been asked for a beat, and has not answered.
+    beating: bool,
     beat_error: Option<Error>,
     apply_error: Option<Error>,
     told_ready: bool,
@@ -302,7 +310,9 @@ impl Daemon {
         if self.ticks.is_multiple_of(CROWD) {
             self.crowd.end();
         }
-        self.path.order(Order::Beat);
+        if !std::mem::replace(&mut self.beating, true) {
+            self.path.order(Order::Beat);
+        }
         if self.attached {
             self.looks.at_books(self.seen_interfaces());
         }
@@ -510,6 +520,9 @@ impl Daemon {
                 *known = interface.clone();
             }
         }
+        if self.attached {
+            self.receive_solicitations();
+        }
         let here: BTreeSet<u32> = existing.interfaces.iter().map(|i| i.slot).collect();
         let all = self.interfaces.iter().map(|interface| interface.slot);
         let gone: BTreeSet<u32> = all.filter(|slot| !here.contains(slot)).collect();
@@ -562,7 +575,13 @@ impl Daemon {
                 return Ok(());
             }
             Report::Confirmed(answer) => self.confirmed(answer),
-            Report::Beat(Ok(())) => self.beaten = Instant::now(),
+            Report::Beat(outcome) => {
+                // It answers.
+                (self.beating, self.beaten) = (false, Instant::now());
+                if let Err(error) = outcome {
+                    self.unread(error);
+                }
+            }
             Report::Standings(Ok(standings)) => {
                 let known = (self.beat_error.take(), self.standings.clone());
                 if self.attached {
@@ -575,11 +594,6 @@ impl Daemon {
             Report::Standings(Err(error)) => self.unread(error),
             Report::Attached(interfaces, outcome) => self.attached(&interfaces, outcome)?,
             Report::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),
-            Report::Beat(Err(error)) => {
-                // It answers.
-                self.beaten = Instant::now();
-                self.unread(error);
-            }
         }
         self.post();
         Ok(())

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use ringway_config::{Config, XdpMode};
-use ringway_host::links;
+use ringway_host::links::{self, Link};
 use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
@@ -27,15 +27,39 @@ use crate::preflight;
 use crate::problem::Error;
 use crate::road::Road;
 use crate::roster::{Entry, Member, Roster};
+use crate::solicitations::Solicitations;
 use crate::state::State;
 use crate::{api, metrics, next_hop};
 
+/// Open files below which no start is tried: programs, tables and sockets of a small node take about a hundred.
+const FEWEST_FILES: u64 = 512;
+
 /// Thousands of health checks need as many descriptors.
-pub fn raise_open_files() {
+///
+/// # Errors
+/// There may not be enough for a start: it would fail halfway.
+pub fn raise_open_files() -> Result<(), Error> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
     if let Err(error) = setrlimit(Resource::Nofile, wanted) {
         tracing::debug!(%error, "limit of open files not raised");
+    }
+    enough_files(getrlimit(Resource::Nofile).current)
+}
+
+/// `None`: without limit.
+fn enough_files(limit: Option<u64>) -> Result<(), Error> {
+    match limit.filter(|limit| *limit < FEWEST_FILES) {
+        None => Ok(()),
+        Some(limit) => Err(Error::failed(
+            format!(
+                "the limit of open files is {limit}, and a start needs {FEWEST_FILES}: nothing was touched"
+            ),
+            format!(
+                "ulimit -n {FEWEST_FILES}, or more for many health checks; under systemd, \
+                 LimitNOFILE= in the unit"
+            ),
+        )),
     }
 }
 
@@ -46,12 +70,18 @@ const LATE: Duration = Duration::from_secs(30);
 /// it. Whoever starts us by hand is told at once what is missing.
 pub fn await_interfaces(config: &Config) {
     let notifier = Notifier::from_env();
+    if !notifier.is_there() {
+        return;
+    }
     let until = Instant::now() + LATE;
+    // One that is down and carries our program must not keep the others without a daemon.
+    let own = preflight::own_links(&config.node.name).unwrap_or_default();
+    let serves = |link: &Link| link.up || own.contains_key(&link.ifindex);
     let mut told = false;
-    while notifier.is_there() && Instant::now() < until {
+    while Instant::now() < until {
         // What cannot be asked is preflight's to tell.
         let Ok(links) = links::all() else { return };
-        let is_up = |name: &str| links.iter().any(|link| link.name == name && link.up);
+        let is_up = |name: &str| links.iter().any(|link| link.name == name && serves(link));
         let names = config.node.interfaces.iter().map(|name| name.as_str());
         let late: Vec<&str> = names.filter(|name| !is_up(name)).collect();
         if late.is_empty() {
@@ -244,6 +274,7 @@ impl Parts {
         let looks = Looks::new(self.board.clone(), path.view.clone(), config.clone());
         let lanes = self.road.as_ref().map(Road::lanes).unwrap_or_default();
         let checks = Checks::start(roster.targets(&lanes), &send);
+        let solicitations = Solicitations::inherit(&path.view);
         let mut daemon = Daemon {
             config,
             file,
@@ -269,6 +300,7 @@ impl Parts {
             roster,
             kept: Default::default(),
             own_addresses: Default::default(),
+            solicitations,
             watch: self.watch,
             results,
             checks,
@@ -296,6 +328,7 @@ impl Parts {
             replies: Default::default(),
             machine: Default::default(),
             beaten: Instant::now(),
+            beating: false,
             beat_error: None,
             apply_error: None,
             told_ready: false,
@@ -352,5 +385,21 @@ pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) ->
         }
         (None, XdpMode::Auto, None) => "auto: the driver takes it".into(),
         (None, XdpMode::Native | XdpMode::Generic, _) => "as configured".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_needs_descriptors() {
+        let refused = enough_files(Some(90)).expect_err("too few").to_string();
+        for word in ["is 90", "needs 512", "ulimit -n 512", "LimitNOFILE="] {
+            assert!(refused.contains(word), "{refused}");
+        }
+        for enough in [Some(512), None] {
+            assert_eq!(enough_files(enough), Ok(()));
+        }
     }
 }

@@ -16,6 +16,14 @@ const SILENT: [Trouble; 7] = [
     Trouble::UnfinishedChecksum,
 ];
 
+/// Of these there may be one for each service.
+const MANY: [Trouble; 2] = [Trouble::MaxUnhealthy, Trouble::NoBackend];
+
+/// Whether problems of this kind come in crowds, of which the log has a few in full.
+pub(super) fn may_be_many(kind: &str) -> bool {
+    MANY.iter().any(|many| many.name() == kind)
+}
+
 /// What the log was told last: sort and subject, and the whole line.
 #[derive(Debug, Default)]
 pub(super) struct Told {
@@ -23,17 +31,17 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Takes what is wrong now. Returns what was not before, and the lines of what is over.
+    /// Takes what is wrong now. Returns what was not before, and the kinds and lines of what is over.
     pub(super) fn note<'p>(
         &mut self,
         now: impl Iterator<Item = &'p Problem>,
-    ) -> (Vec<&'p Problem>, Vec<String>) {
+    ) -> (Vec<&'p Problem>, Vec<(String, String)>) {
         let silent = |problem: &&Problem| SILENT.iter().any(|kind| kind.name() == problem.kind);
         let now: BTreeMap<_, _> = now.filter(silent).map(|one| (about(one), one)).collect();
         let begun = now.iter().filter(|(about, _)| !self.known.contains_key(*about));
         let begun = begun.map(|(_, problem)| *problem).collect();
         let over = self.known.iter().filter(|(about, _)| !now.contains_key(*about));
-        let over = over.map(|(_, line)| line.clone()).collect();
+        let over = over.map(|((kind, _), line)| (kind.clone(), line.clone())).collect();
         self.known = now.into_iter().map(|(about, one)| (about, one.error.clone())).collect();
         (begun, over)
     }
@@ -51,6 +59,7 @@ mod tests {
 
     fn lines(told: &mut Told, now: &[Problem]) -> (Vec<String>, Vec<String>) {
         let (begun, over) = told.note(now.iter());
+        let over = over.into_iter().map(|(_, line)| line).collect();
         (begun.into_iter().map(|one| one.error.clone()).collect(), over)
     }
 

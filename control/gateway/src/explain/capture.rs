@@ -1,6 +1,6 @@
 //! One packet of a capture: pcapng or the classic format, as tcpdump and Wireshark write them.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek};
 use std::path::Path;
 
@@ -33,6 +33,10 @@ pub fn packet(path: &Path, n: u64, layer3: bool) -> Result<Vec<u8>, Error> {
         Error::configuration(format!("{}: {why}", path.display()), remedy)
     };
     let unreadable = |error: std::io::Error| failed(&error, "give a file that tcpdump -w wrote");
+    // Before it is opened: to open a named pipe waits for its writer. The file is read twice, so no pipe will do.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(failed(&"not a regular file", "write the capture to a file, and name that"));
+    }
     let mut file = File::open(path).map_err(unreadable)?;
     let mut magic = [0; 4];
     let filled = file.read_exact(&mut magic).is_ok();
@@ -156,6 +160,16 @@ mod tests {
         let found = packet(&path, n, layer3).map_err(|error| error.to_string());
         std::fs::remove_file(&path).expect("remove");
         found
+    }
+
+    #[test]
+    fn a_pipe_is_not_waited_for() {
+        let place = tempfile::tempdir().expect("a directory");
+        let fifo = place.path().join("fifo");
+        let (mode, kind) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, kind, mode, 0).expect("made");
+        let refused = packet(&fifo, 1, false).expect_err("no file").to_string();
+        assert!(refused.contains("not a regular file"), "{refused}");
     }
 
     #[test]

@@ -114,6 +114,25 @@ fn a_link_that_is_down_leads_to_nobody() {
 }
 
 #[test]
+fn only_a_tap_without_marks_sends_checksums_as_they_are() {
+    for (kind, vnet_header, tx_checksum, raw) in [
+        (Some("tun"), Some(false), Some(false), true),
+        // Its reader finishes them, or is told which are unfinished, or it is not known.
+        (Some("tun"), Some(false), Some(true), false),
+        (Some("tun"), Some(true), Some(false), false),
+        (Some("tun"), None, Some(false), false),
+        (Some("tun"), Some(false), None, false),
+        // A NIC, and devices of software, go by the mark.
+        (None, None, Some(false), false),
+        (None, None, None, false),
+        (Some("veth"), None, Some(false), false),
+    ] {
+        let link = Link { kind: kind.map(str::to_owned), vnet_header, ..link(1, None) };
+        assert_eq!(is_raw(&link, tx_checksum), raw, "{kind:?} {vnet_header:?} {tx_checksum:?}");
+    }
+}
+
+#[test]
 fn vlan_devices_upon_our_interfaces() {
     let all = [
         link(1, None),

@@ -16,7 +16,8 @@ use ringway_host::neighbours::{self, Neighbour};
 use ringway_host::routes::{self, RouteKind};
 use ringway_host::{Host, Mac};
 use ringway_kernel::{
-    DEFAULT_BPFFS, Holder, Probe, View, XdpFeatures, XdpMode, check_on_pass, xdp_features,
+    DEFAULT_BPFFS, Holder, Probe, View, XdpFeatures, XdpMode, bpffs_is_hidden, check_on_pass,
+    xdp_features,
 };
 
 use crate::api::client;
@@ -50,6 +51,8 @@ pub struct Facts {
     /// Interfaces on which this node's own program is attached already, and how; `None` when this
     /// process may not look.
     pub own_links: Option<BTreeMap<u32, XdpMode>>,
+    /// Pins cannot be seen here: that none are found means nothing.
+    pub bpffs_hidden: bool,
     /// What holds the XDP programs on interfaces, by program; of those that could be found out.
     pub holders: HashMap<u32, Holder>,
     /// Native XDP of the drivers, by interface name; absent where the kernel does not tell.
@@ -115,6 +118,7 @@ impl Default for Facts {
             local_ports: None,
             receiving: HashMap::new(),
             own_links: None,
+            bpffs_hidden: false,
             holders: HashMap::new(),
             features: HashMap::new(),
             channels: HashMap::new(),
@@ -156,6 +160,7 @@ impl Facts {
         facts.local_ports = local_ports();
         facts.receiving = receiving(&facts.links);
         facts.own_links = own_links(&config.node.name);
+        facts.bpffs_hidden = bpffs_is_hidden(Path::new(DEFAULT_BPFFS));
         facts.holders = holders(&facts.links);
         facts.cpus = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
         let on_pass = config.node.on_pass.as_ref();
@@ -313,7 +318,7 @@ fn receiving(links: &[Link]) -> HashMap<String, Receiving> {
 }
 
 /// Interfaces that carry this node's own program from before.
-fn own_links(node: &str) -> Option<BTreeMap<u32, XdpMode>> {
+pub(crate) fn own_links(node: &str) -> Option<BTreeMap<u32, XdpMode>> {
     let view = match View::open(Path::new(DEFAULT_BPFFS), node) {
         Ok(view) => view,
         Err(ringway_kernel::Error::NotLoaded { .. }) => return Some(BTreeMap::new()),

@@ -1,13 +1,14 @@
 //! Rules about the interfaces of `[node] interfaces`.
 
 use ringway_config::{Config, Located, XdpMode};
+use ringway_host::Mac;
 use ringway_host::links::Link;
-use ringway_kernel::{Holder, XdpMode as Attached};
+use ringway_kernel::{DEFAULT_BPFFS, Holder, XdpMode as Attached};
 
 use super::facts::Facts;
 use super::{Report, State, drivers};
-use crate::next_hop::is_stacked;
-use crate::road;
+use crate::next_hop::{is_stacked, is_vrrp};
+use crate::{elsewhere, road};
 
 /// Every rule, interface by interface.
 pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
@@ -16,10 +17,14 @@ pub fn look(config: &Config, facts: &Facts, report: &mut Report) {
         let Some(link) = present(config, facts, name, report) else { continue };
         guard(config, facts, name, link, report);
         foreign(facts, link, report);
+        virtual_routers(facts, link, report);
         mode(config, facts, link, report);
         drivers::look(config, facts, link, report);
     }
 }
+
+const FIRST: &str =
+    "make it before the start (under systemd, one that comes later is waited for 30 s)";
 
 fn present<'a>(
     config: &Config,
@@ -37,10 +42,10 @@ fn present<'a>(
             name = name.as_str()
         );
         let fix = match facts.has_ours(config) {
-            true => format!("name one of: {}", known()),
+            true => format!("{FIRST}; or name one of: {}", known()),
             false => format!(
                 "none of the file's interfaces is here: another network namespace? Then run it there: \
-                 nsenter --net=/run/netns/NAME ringway ...; otherwise name some of: {}",
+                 nsenter --net=/run/netns/NAME ringway ...; otherwise {FIRST}; or name some of: {}",
                 known()
             ),
         };
@@ -65,7 +70,9 @@ fn present<'a>(
     }
     if !link.up {
         let fix = format!("ip link set dev {} up", link.name);
-        report.push("interface", &link.name, State::Fail, "it is down", fix);
+        // Where our program is on it already, the others' traffic wants a daemon.
+        let state = if attached(facts, link).is_some() { State::Warn } else { State::Fail };
+        report.push("interface", &link.name, state, "it is down", fix);
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
         let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
@@ -159,6 +166,28 @@ fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
     }
 }
 
+/// The packet path knows one MAC address of an interface beside its own.
+fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
+    let mut macs: Vec<Mac> = Vec::new();
+    for mac in facts.links.iter().filter(|upon| is_vrrp(upon, link)).filter_map(|upon| upon.mac) {
+        if !macs.contains(&mac) {
+            macs.push(mac);
+        }
+    }
+    let [first, others @ ..] = macs.as_slice() else { return };
+    if others.is_empty() {
+        return report.ok("virtual-router", &link.name, format!("serves {first} as well"));
+    }
+    let others = others.iter().map(Mac::to_string).collect::<Vec<_>>().join(", ");
+    let reason = format!(
+        "several virtual routers' MAC addresses are on {}: packets to {first} are served, packets to {others} \
+         are not",
+        link.name
+    );
+    let fix = "leave out use_vmac of all but one vrrp_instance on it (IPv4 and IPv6 are two)";
+    report.push("virtual-router", &link.name, State::Warn, reason, fix);
+}
+
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
      passes on";
 
@@ -184,6 +213,15 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
     }
     let name = ringway_kernel::program_name(xdp.program).unwrap_or_else(|| "unknown".into());
     let holder = facts.holders.get(&xdp.program).unwrap_or(&Holder::Netlink);
+    if facts.bpffs_hidden && *holder != Holder::Decap {
+        let reason = format!(
+            "XDP program {name:?} (id {}) is attached, and whether it is this node's cannot be seen here: \
+             this process has no {DEFAULT_BPFFS}",
+            xdp.program
+        );
+        let fix = elsewhere::unhide("ringway ...");
+        return report.push("foreign-xdp", &link.name, State::Fail, reason, fix);
+    }
     report.push(
         "foreign-xdp",
         &link.name,

@@ -9,6 +9,7 @@ mod dsr;
 mod engine;
 mod facts;
 mod firewall;
+mod gro;
 mod host;
 mod interfaces;
 mod mtu;
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 pub use causes::Cause;
 pub use engine::Queue;
+pub(crate) use facts::own_links;
 pub use facts::{Facts, compiler};
 pub use host::asked;
 pub(crate) use services::covers;
@@ -109,6 +111,7 @@ fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     system::look(facts, &mut report);
     nat::look(config, facts, &mut report);
     interfaces::look(config, facts, &mut report);
+    gro::look(config, facts, &mut report);
     services::look(config, facts, &mut report);
     checks::look(config, facts, &mut report);
     passing::look(config, facts, &mut report);

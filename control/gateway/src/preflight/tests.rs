@@ -45,6 +45,7 @@ pub(super) fn link(ifindex: u32, name: &str) -> Link {
         master: None,
         lower: None,
         vlan: None,
+        vnet_header: None,
         lower_elsewhere: false,
         xdp: Vec::new(),
     }
@@ -179,6 +180,45 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
 }
 
 #[test]
+fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
+    let mut facts = Facts { bpffs_hidden: true, ..machine() };
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok, "no program");
+    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    for holder in [Holder::Netlink, Holder::Link(7)] {
+        facts.holders = HashMap::from([(u32::MAX, holder)]);
+        let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+        assert_eq!(finding.state, State::Fail);
+        assert!(finding.reason.contains("whether it is this node's cannot be seen"), "{finding}");
+        let advised = ["detach", "xdp off"].iter().any(|word| finding.fix.contains(word));
+        assert!(finding.fix.contains("ringway ...") && !advised, "{finding}");
+    }
+    facts.holders = HashMap::from([(u32::MAX, Holder::Decap)]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
+}
+
+#[test]
+fn one_virtual_router_on_an_interface_is_served() {
+    let router = |ifindex: u32, mac: [u8; 6]| Link {
+        kind: Some("macvlan".into()),
+        mac: Some(Mac(mac)),
+        lower: Some(2),
+        ..link(ifindex, &format!("vrrp.{ifindex}"))
+    };
+    let mut facts = machine();
+    let found = judge(&config(ETH0, ""), &facts).findings;
+    assert!(found.iter().all(|finding| finding.check != "virtual-router"), "{found:?}");
+    facts.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
+    facts.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
+    assert_eq!(find(&config(ETH0, ""), &facts, "virtual-router").state, State::Ok);
+    facts.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
+    let finding = find(&config(ETH0, ""), &facts, "virtual-router");
+    assert_eq!(finding.state, State::Warn);
+    let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
+    assert!(both.iter().all(|words| finding.reason.contains(words)), "{finding}");
+}
+
+#[test]
 fn only_interfaces_that_would_do_are_suggested() {
     let mut facts = machine();
     let mut lo = link(1, "lo");
@@ -190,7 +230,8 @@ fn only_interfaces_that_would_do_are_suggested() {
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
     assert!(finding.fix.ends_with("name some of: eth0, eth1"), "{finding}");
     let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
-    assert_eq!(finding.fix, "name one of: eth0, eth1");
+    assert!(finding.fix.ends_with("; or name one of: eth0, eth1"), "{finding}");
+    assert!(finding.fix.contains("under systemd, one that comes later is waited for"), "{finding}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use ringway_host::Mac;
 use ringway_host::ethtool::{Channels, Offloads};
 use ringway_host::firewall::Rule;
-use ringway_host::links::Link;
+use ringway_host::links::{Link, VlanTag};
 use ringway_host::neighbours::{Neighbour, NeighbourState};
 use ringway_kernel::{XdpFeatures, XdpMode as Attached};
 
@@ -64,6 +64,54 @@ fn native_or_generic_and_why() {
     let finding = find(&config(&native, ""), &unable, "xdp-mode");
     assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
     assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").state, State::Ok);
+}
+
+/// A program on a device upon a NIC meets what the NIC's GRO has joined.
+#[test]
+fn gro_below_interfaces_of_ours() {
+    let upon = |kind: &str, vlan: Option<VlanTag>| Link {
+        kind: Some(kind.into()),
+        lower: (kind != "bridge" && kind != "bond").then_some(2),
+        vlan,
+        ..link(4, "up0")
+    };
+    let with = |upper: Link, gro: bool| {
+        let mut facts = machine();
+        if upper.lower.is_none() {
+            facts.links[0].master = Some(upper.ifindex);
+        }
+        facts.links.push(upper);
+        facts.offloads.insert("eth0".into(), Offloads { gro, ..Offloads::default() });
+        facts
+    };
+    let ours = "interfaces = [\"up0\"]";
+    let tag = Some(VlanTag { protocol: 0x8100, id: 5 });
+    for (upper, fix) in [
+        (upon("bridge", None), "; or name the ports of up0 in [node] interfaces instead"),
+        (upon("vlan", tag), "; or name eth0 beside up0 in [node] interfaces"),
+        (upon("macvlan", None), ""),
+    ] {
+        let finding = has(&with(upper.clone(), true), ours, "gro").expect("a line");
+        let said = (finding.state, finding.subject.as_str(), finding.fix);
+        assert_eq!(said, (State::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
+        let finding = has(&with(upper.clone(), false), ours, "gro").expect("a line");
+        assert_eq!(finding.state, State::Ok);
+        // The program is on the NIC itself then, and the kernel joins nothing; or nowhere above.
+        let both = "interfaces = [\"eth0\", \"up0\"]";
+        assert_eq!(has(&with(upper.clone(), true), both, "gro"), None);
+        assert_eq!(has(&with(upper, true), "interfaces = [\"eth1\"]", "gro"), None);
+    }
+    // Through a bond; and the bond itself, unless its program is in the driver.
+    let mut facts = with(upon("bond", None), true);
+    facts.links.push(Link { lower: Some(4), vlan: tag, ..upon("vlan", tag) });
+    (facts.links[3].ifindex, facts.links[3].name) = (5, "up0.5".into());
+    let vlan = "interfaces = [\"up0.5\"]";
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Warn));
+    let generic = format!("{ours}\nxdp_mode = \"generic\"");
+    assert_eq!(has(&facts, &generic, "gro").map(|finding| finding.state), Some(State::Warn));
+    assert_eq!(has(&facts, ours, "gro"), None);
+    facts.offloads.remove("eth0");
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Unknown));
 }
 
 #[test]

@@ -16,6 +16,8 @@ use crate::units;
 
 /// A rate that is missed by less is kept.
 const KEPT: f64 = 0.99;
+/// Packets that a rate may allow beyond a count in the last round: what the generator sends at once.
+const LAST_ROUND: u64 = 32;
 
 /// The result.
 #[derive(Debug, Serialize)]
@@ -39,7 +41,7 @@ struct Sent {
     stream: u16,
     /// From the first packet to the last.
     seconds: f64,
-    /// By the rate, until the last; without a rate as many as were sent.
+    /// By the rate, until the last, and no more than the count; without a rate as many as were sent.
     intended_packets: u64,
     /// Taken by the port.
     sent_packets: u64,
@@ -114,7 +116,7 @@ impl Report {
             let packets = worker.map(|report| &report.status.packets);
             let taken = packets.map_or(made.packets, |packets| packets.transmitted_packets);
             let dropped = packets.map(|packets| packets.dropped.clone()).unwrap_or_default();
-            Sent::new(port, stream, made, taken, dropped)
+            Sent::new(port, stream, args.count, made, taken, dropped)
         });
         let from = sent.as_ref().map(|sent| sent.sent_packets);
         let of_engine = ended.iter().all(|report| report.books.balanced());
@@ -154,7 +156,14 @@ fn reasons(dropped: &[Dropped]) -> String {
 }
 
 impl Sent {
-    fn new(port: &GenPort, stream: u16, made: &Made, sent: u64, dropped: Vec<Dropped>) -> Self {
+    fn new(
+        port: &GenPort,
+        stream: u16,
+        count: Option<u64>,
+        made: &Made,
+        sent: u64,
+        dropped: Vec<Dropped>,
+    ) -> Self {
         let seconds = made.ns as f64 / 1e9;
         let unsent_packets = made.packets.saturating_sub(sent);
         let ours = |dropped: &Dropped| dropped.reason != Reason::Consumed.name();
@@ -163,7 +172,7 @@ impl Sent {
             0 => 0,
             packets => (u128::from(made.bytes) * u128::from(sent) / u128::from(packets)) as u64,
         };
-        let (intended_packets, share) = intended(made, sent);
+        let (intended_packets, share) = intended(made, sent, count);
         let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
         let has_rate = made.intended_units > 0;
         Self {
@@ -175,27 +184,43 @@ impl Sent {
             unsent_packets,
             unsent,
             sent_bytes: bytes,
-            intended_pps: has_rate.then(|| per_second(intended_packets as f64)),
+            intended_pps: has_rate.then(|| per_second(by_rate(made, sent) as f64)),
             sent_pps: per_second(sent as f64),
             sent_bps: per_second(bytes as f64 * 8.0),
             sent_share: share,
-            // What cannot be sent yet since it is the next packet is not missed.
-            kept_rate: share >= KEPT || sent + 1 >= intended_packets,
+            kept_rate: kept_rate(made, sent, count),
         }
     }
 }
 
-/// Packets that were intended, and which share of them was sent. Bits are turned into packets by the mean of those that were made.
-fn intended(made: &Made, sent: u64) -> (u64, f64) {
-    if made.intended_units == 0 {
-        return (sent, 1.0);
+/// Packets that were intended, and which share of them was sent. With a count never more than that.
+fn intended(made: &Made, sent: u64, count: Option<u64>) -> (u64, f64) {
+    match by_rate(made, sent).min(count.unwrap_or(u64::MAX)) {
+        0 if sent == 0 && made.intended_units > 0 => (0, 0.0),
+        0 => (0, 1.0),
+        intended => (intended, sent as f64 / intended as f64),
     }
-    if made.units == 0 {
-        return (0, if sent == 0 { 0.0 } else { 1.0 });
+}
+
+/// Packets that the rate allowed in the time it took; without a rate those that were sent. Bits are turned into packets
+/// by the mean of those that were made.
+fn by_rate(made: &Made, sent: u64) -> u64 {
+    match (made.intended_units, made.units) {
+        (0, _) => sent,
+        (_, 0) => 0,
+        (intended, units) => {
+            let by_units = intended as f64 * made.packets as f64 / units as f64;
+            (by_units as u64).max(made.packets)
+        }
     }
-    let by_units = made.intended_units as f64 * made.packets as f64 / made.units as f64;
-    let intended = (by_units as u64).max(made.packets);
-    (intended, sent as f64 / intended as f64)
+}
+
+fn kept_rate(made: &Made, sent: u64, count: Option<u64>) -> bool {
+    // What cannot be sent yet since it is the next packet is not missed. In the round that sends the last of a count,
+    // the rate mostly allows more than is left.
+    let spare = if count == Some(sent) { LAST_ROUND } else { 1 };
+    let wanted = by_rate(made, sent);
+    sent as f64 >= wanted as f64 * KEPT || sent + spare >= wanted
 }
 
 impl Received {
@@ -271,7 +296,7 @@ impl fmt::Display for Sent {
             writeln!(
                 f,
                 "  THE RATE WAS NOT KEPT: sent/intended = {:.3}, {}packets/s were intended",
-                self.sent_share,
+                self.sent_pps / intended,
                 unit(units::decimal(intended))
             )?;
         }
@@ -358,7 +383,7 @@ impl Log {
         if made.finished || self.every.is_none_or(|every| passed < every) {
             return;
         }
-        let (intended, _) = intended(made, made.packets);
+        let (intended, _) = intended(made, made.packets, args.count);
         let interval = Interval {
             seconds: self.start.elapsed().as_secs_f64(),
             intended_packets: intended.saturating_sub(intended_before),
@@ -389,6 +414,27 @@ mod tests {
     use ringway_engine::PortStatistics;
 
     use super::*;
+
+    #[test]
+    fn no_more_than_the_count_is_intended() {
+        let made = |intended_units| Made {
+            packets: 1000,
+            units: 1000,
+            intended_units,
+            ns: 1_000_000,
+            finished: true,
+            ..Made::default()
+        };
+        assert_eq!(intended(&made(1015), 1000, Some(1000)), (1000, 1.0));
+        assert!(kept_rate(&made(1015), 1000, Some(1000)));
+        // Twice as long as the rate takes: every packet was sent, and not at that rate.
+        assert_eq!(intended(&made(2000), 1000, Some(1000)).0, 1000);
+        assert!(!kept_rate(&made(2000), 1000, Some(1000)));
+        // Ended by its time.
+        let (wanted, share) = intended(&made(1015), 1000, Some(5000));
+        assert!(wanted == 1015 && share < KEPT && !kept_rate(&made(1015), 1000, Some(5000)));
+        assert_eq!(intended(&Made::default(), 0, None), (0, 1.0));
+    }
 
     #[test]
     fn what_a_sink_has_lost_is_said_with_where() {

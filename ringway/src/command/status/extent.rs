@@ -33,6 +33,8 @@ pub struct Shown<'s> {
     pub services: Vec<(&'s Service, Vec<&'s Backend>)>,
     /// All of the others are healthy.
     hidden_healthy: (usize, usize),
+    /// No daemon runs: that is what was known last.
+    last_known: bool,
     /// Some backend of each is worth a look, and there is no room.
     hidden_notable: usize,
     /// Of the services that are shown.
@@ -46,7 +48,7 @@ pub fn services(status: &Status, extent: Extent) -> Shown<'_> {
         let whole = status.services.iter().map(|one| (one, one.backends.iter().collect()));
         return Shown { services: whole.collect(), ..Shown::default() };
     }
-    let mut shown = Shown::default();
+    let mut shown = Shown { last_known: status.from_pins, ..Shown::default() };
     let (mut notable, healthy): (Vec<&Service>, Vec<&Service>) =
         status.services.iter().partition(|service| is_notable(service));
     notable.sort_by_key(|service| service.serving() > 0);
@@ -79,7 +81,8 @@ impl Shown<'_> {
         }
         if services > 0 {
             let all = format!("{}, {}", counted(services, "service"), counted(backends, "backend"));
-            parts.push(format!("{all}, all healthy"));
+            let healthy = if self.last_known { "all up when last known" } else { "all healthy" };
+            parts.push(format!("{all}, {healthy}"));
         }
         if parts.is_empty() && self.hidden_backends > 0 {
             parts.push(format!("{} of these", counted(self.hidden_backends, "other backend")));

@@ -110,6 +110,9 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     let text = render(&status, false, Extent::Short, false);
     assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
     assert!(!text.contains("difference"));
+    let interface = text.lines().skip_while(|line| *line != "interfaces").nth(2).expect("a row");
+    let cells: Vec<&str> = interface.split_whitespace().collect();
+    assert_eq!(cells[..3], ["no", "-", "-"], "attached, link, faces in {interface}");
     assert!(text.contains("last known: up ") && text.contains("last known: 1/1 up"), "{text}");
     (status.daemon.running, status.daemon.pid) = (true, Some(7));
     let text = render(&status, false, Extent::Short, false);
@@ -225,6 +228,10 @@ fn a_thousand_services_fit_a_screen() {
     ] {
         assert!(lines.iter().any(|line| line.starts_with(beginning)), "{beginning} not in\n{well}");
     }
+    let mut last_known = many(1000, 10_000);
+    last_known.from_pins = true;
+    let text = render(&last_known, false, Extent::Short, false);
+    assert!(text.contains("3996 backends, all up when last known (`--all`)"), "{text}");
     let ill = render(&many(1000, 2), false, Extent::Short, false);
     assert!(ill.lines().count() < 40, "{ill}");
     assert!(

@@ -4,7 +4,7 @@ use ringway_abi::{Reason::*, Verdict, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags, fragments, reassemble};
 use ringway_bpf_tests::table::{check, row};
-use ringway_bpf_tests::{Flow, World, audit, ports, wire};
+use ringway_bpf_tests::{Flow, World, audit, mac_of, ports, wire};
 
 use crate::needs_root;
 
@@ -114,6 +114,50 @@ fn datagrams_are_not_mixed_up() {
         let sources = out.map(|parts| wire::check(&reassemble(&parts)).good().src.port());
         assert!(sources[0] != sources[1] && sources[1] != sources[2] && sources[0] != sources[2]);
     }
+}
+
+/// Whoever forges the first fragment of another client's answer, with its own port, gets nothing of the rest.
+#[test]
+fn a_forged_first_leads_nobodys_fragments_away() {
+    needs_root!("a_forged_first_leads_nobodys_fragments_away");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let victim = world.open(family, UDP, ports::ACROSS);
+        let attacker = world
+            .open_with(FRONT, Frame::udp((family.nth_client(9), 7).into(), victim.request.dst));
+        let cut = |flow: &Flow, slot, mac| {
+            let answer = flow.answer(0).with(|f| {
+                (f.fragment, f.src_mac, f.dst_mac) = (0, mac, mac_of(slot));
+                f.payload = vec![7; 4000];
+            });
+            fragments(&answer.bytes(), 1480, 0x77)
+        };
+        let own = victim.backend.next_hop.unwrap().mac;
+        let answer = cut(&victim, victim.back_slot(), own);
+        for (slot, mac, reason) in
+            [(FRONT, own, WrongInterface), (victim.back_slot(), [2, 0, 0, 0, 9, 9], NatReply)]
+        {
+            let forged = &cut(&attacker, slot, mac)[0];
+            assert_eq!(world.feed(victim.back_slot(), &answer[0]).reason, NatReply);
+            assert_eq!(world.feed(slot, forged).reason, reason);
+            for part in &answer[1..] {
+                let to = wire::check(&world.feed(victim.back_slot(), part).frame).good().dst.ip();
+                assert_eq!(to, victim.request.src.ip(), "{reason}");
+            }
+        }
+    }
+}
+
+/// Under nat a backend may put two clients' fragments together: then a checksum must tell.
+#[test]
+fn fragments_of_a_datagram_without_checksum() {
+    needs_root!("fragments_of_a_datagram_without_checksum");
+    let mut world = World::new();
+    let bare = long(&mut world, Family::V4, UDP).with(|f| f.no_checksum = true);
+    let seen = world.feed(FRONT, &fragments(&bare.bytes(), 1480, 5)[0]);
+    assert_eq!((seen.verdict, seen.reason), (Drop, Fragment));
+    let whole = bare.payload(b"short");
+    assert_eq!(world.send(&whole).reason, NatForward);
 }
 
 #[test]

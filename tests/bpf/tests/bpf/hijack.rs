@@ -33,8 +33,12 @@ fn before_the_handshake_nothing_else_passes() {
                 assert_eq!(seen.pair(), (Verdict::Drop, Reason::OutOfState), "{flags:#x}");
             }
             assert_eq!(world.state(&flow), FlowState::Syn);
-            // The handshake goes on: SYN again, refused once, answered at last.
+            // The handshake goes on: SYN again, with data too (TCP Fast Open), refused once, answered at last.
             assert_eq!(world.send(&flow.request).reason, Reason::NatForward);
+            let with_data = flow.request.clone().payload(b"early");
+            let seen = world.send(&with_data);
+            assert_eq!(seen.reason, Reason::NatForward);
+            assert_eq!(seen.frame, flow.forwarded(&with_data).bytes());
             world.answer(&flow, RST | ACK);
             world.answer(&flow, SYN | ACK);
             world.request(&flow, ACK);
@@ -99,6 +103,41 @@ fn a_forged_fin_ends_nothing() {
         audit::age(&world, world.record(&flow).place, established - 1);
         world.answer(&flow, PSH | ACK);
         world.request(&flow, ACK);
+    }
+}
+
+/// Where clients come by the backends' interface, any of them may send in a backend's name: that ends nothing, and the
+/// backend has the last word.
+#[test]
+fn an_end_in_a_backends_name_is_refuted() {
+    needs_root!("an_end_in_a_backends_name_is_refuted");
+    use FlowState::{Closed, Established, FinClient, Reset};
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.connect(family, ports::ACROSS);
+        let forged = |world: &World, flags| {
+            let frame = flow.answer(flags).payload(b"").with(|f| {
+                f.src_mac[5] ^= 1;
+                f.seq += 77_777;
+            });
+            assert_eq!(world.feed(flow.back_slot(), &frame.bytes()).reason, Reason::NatReply);
+            world.state(&flow)
+        };
+        assert_eq!(forged(&world, FIN | ACK), Established);
+        for flags in [RST, RST | ACK, RST] {
+            assert_eq!(forged(&world, flags), Reset);
+        }
+        // And a SYN in the client's.
+        let syn = flow.request.clone().with(|f| f.seq += 77_777);
+        assert_eq!(world.send(&syn).frame, flow.forwarded(&syn).bytes());
+        world.answer(&flow, ACK);
+        assert_eq!(world.state(&flow), Established);
+        world.request(&flow, FIN | ACK);
+        assert_eq!(forged(&world, FIN | ACK), FinClient);
+        assert_eq!(forged(&world, RST), Reset);
+        assert!(world.record(&flow).kept);
+        world.answer(&flow, RST);
+        assert_eq!(world.state(&flow), Closed, "its own word");
     }
 }
 

@@ -5,7 +5,7 @@
 //! - UDP: an answer reaches another client only after its port has rested.
 //! - A flow's state is what [`next_state`] says.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::UNIX_EPOCH;
 
@@ -97,6 +97,8 @@ struct Model {
     /// Handshakes under way, by nat port: what acknowledges the backend's SYN; `None` once the client has acknowledged
     /// something else.
     handshakes: HashMap<u16, Option<u32>>,
+    /// Nat ports whose client has ended the handshake, and whose backend has sent nothing since.
+    acked: HashSet<u16>,
     /// Flows that live, by nat port and client: when each ends, if nobody uses it.
     alive: HashMap<(u16, SocketAddr), i64>,
     /// UDP: when a client's flow ended that had this nat port.
@@ -120,6 +122,7 @@ impl Model {
             clients: vec![Client::default(); CLIENTS],
             sockets: HashMap::new(),
             handshakes: HashMap::new(),
+            acked: HashSet::new(),
             alive: HashMap::new(),
             ended: HashMap::new(),
             on_the_way: Vec::new(),
@@ -251,12 +254,17 @@ impl Model {
         let source = wire::check(&seen.frame).good().src.port();
         let after = self.flow_of(n).expect("a flow");
         let anew = |before: &Record| before.key.state == FlowState::Closed && flags == SYN;
+        if before.as_ref().is_none_or(anew) {
+            self.acked.remove(&source);
+        }
         if let Some(before) = before.filter(|before| self.proto == TCP && !anew(before)) {
             let mut expected = next_state(before.key.state, From::Client, flags, data);
             let acknowledges =
                 before.key.state == FlowState::SynAck && expected != before.key.state;
             if acknowledges && !self.finishes(source, ack) {
                 expected = before.key.state;
+            } else if acknowledges {
+                self.acked.insert(source);
             }
             assert_eq!(after.key.state, expected, "{before:?} {flags:#x}");
         }
@@ -266,7 +274,7 @@ impl Model {
         }
     }
 
-    /// Does the client acknowledge the backend's SYN? Who is wrong once is not believed any more.
+    /// Does the client acknowledge the backend's SYN? Who is wrong once is not believed until that comes again.
     fn finishes(&mut self, port: u16, ack: u32) -> bool {
         let known = self.handshakes.get(&port).copied().flatten();
         let finishes = known.is_some_and(|number| kept_of(number) == kept_of(ack));
@@ -374,13 +382,18 @@ impl Model {
                 }
                 let before = before.expect("a flow");
                 let data = !frame.payload.is_empty();
-                let expected = next_state(before.key.state, From::Backend, frame.flags, data);
+                let mut expected = next_state(before.key.state, From::Backend, frame.flags, data);
+                let acked = self.acked.contains(&port) && !before.kept;
+                if before.key.state == FlowState::Established && frame.flags & SYN != 0 && acked {
+                    expected = FlowState::SynAck;
+                }
                 let after = self.flow_at(port).expect("a flow");
                 assert_eq!(after.key.state, expected, "{before:?} {:#x}", frame.flags);
-                let spoilt = before.key.state == FlowState::SynAck
-                    && self.handshakes.get(&port) == Some(&None);
-                if expected == FlowState::SynAck && frame.flags & SYN != 0 && !spoilt {
+                if expected == FlowState::SynAck && frame.flags & SYN != 0 {
                     self.handshakes.insert(port, Some(frame.seq.wrapping_add(1)));
+                    self.acked.remove(&port);
+                } else if before.key.state != FlowState::SynAck {
+                    self.acked.remove(&port);
                 }
                 self.client_gets(owner, who, &frame);
             }

@@ -32,8 +32,6 @@ fn a_finished_handshake_ends_it() {
             assert_eq!(world.send(&guess).reason, Reason::NatForward);
             // Nobody tries all numbers.
             world.request(&forged, ACK);
-            world.answer(&forged, SYN | ACK);
-            world.request(&forged, ACK);
             assert!(!world.record(&forged).kept);
             assert_eq!(world.state(&forged), FlowState::SynAck);
             // It may have been the client all the same: the backend knows.
@@ -41,6 +39,50 @@ fn a_finished_handshake_ends_it() {
             assert!(!world.record(&forged).kept);
             assert_eq!(world.state(&forged), FlowState::Established);
         }
+    }
+}
+
+/// Who guesses the number that ends a handshake, or has it dropped on its way to the backend, keeps nothing: a backend that
+/// has seen no end of it says nothing more, or its SYN again.
+#[test]
+fn a_guessed_handshake_is_not_kept() {
+    needs_root!("a_guessed_handshake_is_not_kept");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, TCP, ports::ACROSS);
+        for _ in 0..2 {
+            world.answer(&flow, SYN | ACK);
+            assert_eq!(world.state(&flow), FlowState::SynAck);
+            world.request(&flow, ACK);
+            assert_eq!(world.state(&flow), FlowState::Established);
+            assert!(!world.record(&flow).kept);
+        }
+        let anothers = flow.answer(ACK).with(|f| f.src_mac[5] ^= 1);
+        assert_eq!(world.feed(flow.back_slot(), &anothers.bytes()).reason, Reason::NatReply);
+        world.request(&flow, PSH | ACK);
+        assert!(!world.record(&flow).kept, "by an answer that may be anybody's");
+        world.answer(&flow, ACK);
+        assert!(world.record(&flow).kept);
+    }
+}
+
+/// A wrong acknowledgement that was sent before a client connects does not count against it.
+#[test]
+fn a_spoilt_handshake_begins_anew() {
+    needs_root!("a_spoilt_handshake_begins_anew");
+    let mut world = World::new();
+    for family in FAMILIES {
+        let flow = world.open(family, TCP, ports::ACROSS);
+        world.answer(&flow, SYN | ACK);
+        for guess in [64, 65] {
+            let wrong = flow.next(ACK).with(|f| f.ack += guess);
+            assert_eq!(world.send(&wrong).reason, Reason::NatForward);
+        }
+        world.request(&flow, SYN);
+        world.answer(&flow, SYN | ACK);
+        world.request(&flow, ACK);
+        world.answer(&flow, ACK);
+        assert!(world.record(&flow).kept);
     }
 }
 
@@ -183,8 +225,34 @@ fn unanswered_datagrams_take_half_of_the_ports() {
     await_tick();
     let served = flood(&world, Family::V4, UDP, ports::ACROSS, 100);
     assert!(served > 90, "{served}");
-    let late = world.open(Family::V4, UDP, ports::ACROSS);
+    // One of the hundred, as some may be lost.
+    let ends: Vec<_> = (0..10).map(|_| world.ends(Family::V4, ports::ACROSS)).collect();
+    let mut asks = ends.iter().map(|(src, dst)| Frame::udp(*src, *dst));
+    let ask = asks.find(|ask| world.send(ask).reason == Reason::NatForward).unwrap();
+    let late = world.open_with(FRONT, ask);
     world.answer(&late, 0);
+}
+
+/// Syslog: nobody answers, and every message finds its way, beside as many new flows as have room while ports rest.
+#[test]
+fn one_way_datagrams_go_on_beside_a_flood() {
+    needs_root!("one_way_datagrams_go_on_beside_a_flood");
+    const PORTS: u16 = 1024;
+    // Of half of the ports a flow each, which rests for five seconds and one that has begun.
+    const A_SECOND: u32 = PORTS as u32 / 2 / 6;
+    pin(0);
+    let mut world = World::with(4_000, |tables| tables.nat_ports = (20_000, PORTS));
+    let log = world.open(Family::V4, UDP, ports::ACROSS);
+    for second in 0..40 {
+        for n in 0..A_SECOND {
+            let src = (Family::V4.nth_client(n as u16), 1_000 + second).into();
+            let seen = world.send(&Frame::udp(src, log.request.dst));
+            assert_eq!(seen.reason, Reason::NatForward, "second {second}");
+        }
+        let seen = world.send(&log.request);
+        assert_eq!(seen.reason, Reason::NatForward, "second {second}");
+        audit::age_all(&world, 1);
+    }
 }
 
 /// Under a flood of SYNs a new flow lives for as many of them as there are ports.
@@ -280,6 +348,12 @@ fn a_pool_that_is_kept_is_searched_in_short() {
     for ended in &flows[..3] {
         await_tick();
         assert_eq!(flood(&world, Family::V4, TCP, ports::ACROSS, 100), 0);
+        // Places of the ring that ten searches look at, of some forty that each may.
+        let looked_at = || world.traffic(&ended.backend).ports as u32;
+        let before = looked_at();
+        assert_eq!(flood(&world, Family::V4, TCP, ports::ACROSS, 10), 0);
+        let looked = looked_at().wrapping_sub(before);
+        assert!((1..=40).contains(&looked), "{looked}");
         audit::age(&world, world.record(ended).place, 100_000);
         let found = flood(&world, Family::V4, TCP, ports::ACROSS, u32::from(PORTS));
         assert!(found > 0);
@@ -334,6 +408,7 @@ fn hosts_of_a_prefix_share_its_half() {
             let flow = world.open_with(FRONT, Frame::tcp((src, 7).into(), dst, SYN));
             world.answer(&flow, SYN | ACK);
             world.request(&flow, ACK);
+            world.answer(&flow, ACK);
             world.record(&flow).kept
         };
         let kept = (1..41).filter(|host| is_kept(1, *host)).count();

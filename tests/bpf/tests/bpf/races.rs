@@ -141,7 +141,7 @@ fn both_directions_at_once() {
         );
         assert_eq!(
             ledgers[1].count(Verdict::Redirect, Reason::NatReply),
-            (FLOWS * (BACKEND.len() + 1)) as u64
+            (FLOWS * (BACKEND.len() + 2)) as u64
         );
         // Each has seen at least one FIN; the other's may have come second.
         for record in audit::records(&world) {

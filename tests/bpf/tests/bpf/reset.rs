@@ -1,5 +1,6 @@
 //! Nobody to talk to: resets that a client's stack will believe, moves, and drops.
 
+use ringway_abi::raw::RW_IFACE_GENERIC;
 use ringway_abi::{FlowState, Reason, Reason::*, Verdict, Verdict::*};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
@@ -81,6 +82,21 @@ fn unknown_flows() {
 }
 
 /// RFC 9293: a reset is never answered, or two would never end.
+/// In the generic path a frame of several buffers cannot be cut: newer kernels free what is cut off wrongly.
+#[test]
+fn long_segments_in_the_generic_path() {
+    needs_root!("long_segments_in_the_generic_path");
+    let mut world = World::new();
+    world.change_iface(FRONT, |iface| iface.flags |= RW_IFACE_GENERIC as u16);
+    for family in FAMILIES {
+        for (len, reason) in [(1400, ResetNoFlow), (8000, ResetFailed)] {
+            let (src, dst) = world.ends(family, ports::SAME);
+            let seen = world.send(&Frame::tcp(src, dst, ACK).payload(&vec![7; len]));
+            assert_eq!(seen.reason, reason, "{family:?} {len}");
+        }
+    }
+}
+
 #[test]
 fn a_reset_is_never_answered() {
     needs_root!("a_reset_is_never_answered");

@@ -41,6 +41,7 @@ fn closing_flows_give_way_when_they_are_silent() {
             );
             world.answer(&flow, SYN | ACK);
             world.request(&flow, ACK);
+            world.answer(&flow, ACK);
             flow
         };
         let flows: Vec<Flow> = (0..PORTS).map(connect).collect();

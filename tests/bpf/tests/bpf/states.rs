@@ -87,7 +87,15 @@ fn tcp_states() {
         ("the backend resets", &[(Backend(RST | ACK), Closed), (Backend(ACK), FinClient)]),
         ("reset while closing", &[(Client(FIN | ACK), FinClient), (Backend(RST), Closed)]),
         ("SYN in an open connection", &[(Client(SYN), Established)]),
-        ("SYN-ACK again", &[(Backend(SYN | ACK), Established)]),
+        (
+            "SYN-ACK again",
+            &[
+                (Backend(SYN | ACK), SynAck),
+                (Client(ACK), Established),
+                (Backend(ACK), Established),
+                (Backend(SYN | ACK), Established),
+            ],
+        ),
         ("FIN and RST at once", &[(Client(FIN | RST | ACK), Reset)]),
     ];
     let mut world = World::new();

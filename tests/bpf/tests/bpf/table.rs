@@ -63,8 +63,7 @@ fn refused_for(world: &World, reason: Reason, all: u64) {
 }
 
 /// Towards one backend no more flows than ports; how many of them before the first refusal is
-/// what the bounded search for a port is worth. With one receive queue all flows are opened on
-/// one CPU; with two, each CPU has half of the pool first.
+/// what the bounded search for a port is worth, whether one CPU opens all flows or two take turns.
 #[test]
 fn a_pool_runs_out_with_a_counted_drop() {
     needs_root!("a_pool_runs_out_with_a_counted_drop");

@@ -280,6 +280,8 @@ fn connections_end() {
         assert!(records(&world).iter().all(|record| record.closing));
         pair(&mut world, 2, 0);
         assert_eq!(go(&world, &flow, ACK), 1, "the last acknowledgement");
+        assert_eq!(go(&world, &flow, SYN), 1, "it may be a forged one's");
+        age_tracked(&world, 2);
         assert_eq!(go(&world, &flow, SYN), 2, "another connection");
         assert_eq!(records(&world).len(), 1, "in the place of the first");
         assert_eq!(go(&world, &flow, end), 2);
@@ -289,6 +291,31 @@ fn connections_end() {
         assert_eq!(records(&world).len(), 0);
         assert_eq!(go(&world, &flow, ACK), 0, "as if it had never been");
         age_tracked(&world, 2 * u64::from(timeouts.established));
+    }
+}
+
+/// Whoever forges a client's address ends nothing: data refutes it, and so does anything after a pause.
+#[test]
+fn a_forged_end_moves_no_connection() {
+    needs_root!("a_forged_end_moves_no_connection");
+    let mut world = world();
+    let closing = |world: &World| records(world).iter().filter(|record| record.closing).count();
+    for end in [FIN | ACK, RST] {
+        pair(&mut world, 1, 0);
+        let flow = flow(&mut world, Family::V6, TCP);
+        assert_eq!([SYN, ACK].map(|tcp_flags| go(&world, &flow, tcp_flags)), [1, 1]);
+        pair(&mut world, 2, 1);
+        let more = Flow(flow.0.clone().payload(b"more"));
+        for refutes in ["data", "a pause"] {
+            assert_eq!(go(&world, &flow, end), 1);
+            assert_eq!((go(&world, &flow, ACK), closing(&world)), (1, 1), "{refutes}");
+            assert_eq!((go(&world, &flow, SYN), closing(&world)), (1, 1), "{refutes}");
+            let sent = if refutes == "data" { &more } else { &flow };
+            age_tracked(&world, if refutes == "data" { 0 } else { 2 });
+            assert_eq!((go(&world, sent, ACK), closing(&world)), (1, 0), "{refutes}");
+            assert_eq!(go(&world, &flow, SYN), 1, "{refutes}");
+        }
+        age_tracked(&world, 100_000);
     }
 }
 

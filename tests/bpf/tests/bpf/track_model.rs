@@ -25,7 +25,8 @@ const STEPS: usize = 1_000;
 const FLOWS: u32 = 40;
 /// The first backend.
 const FORMER: u8 = 0;
-/// Seconds after which a record on probation may give way.
+/// Seconds after which a record on probation may give way, and a SYN begins another connection on the tuple of one that
+/// was closed.
 const CHANCE: i32 = 2;
 
 /// A record's bucket, name and contents.
@@ -158,8 +159,9 @@ impl Model {
     }
 
     fn hold(&mut self, sent: &Sent) {
-        let follows =
-            |own: &TrackedFlow| self.is_alive(own, sent.now) && !(sent.syn && own.closing);
+        let leads_elsewhere =
+            |own: &TrackedFlow| sent.syn && own.closing && own.age(sent.now) >= CHANCE;
+        let follows = |own: &TrackedFlow| self.is_alive(own, sent.now) && !leads_elsewhere(own);
         if let Some(own) = sent.own[0].filter(follows) {
             assert_eq!(sent.to, self.owner(&own), "{sent:?}");
             assert_eq!((sent.begun, sent.refused, sent.told), (0, 0, [false; 2]), "{sent:?}");

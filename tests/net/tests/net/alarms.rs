@@ -223,6 +223,23 @@ fn an_interface_that_is_down() -> Result<()> {
     Ok(())
 }
 
+/// The others' traffic wants a daemon.
+#[test]
+fn a_restart_while_an_interface_is_down() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    site.net.gateway.ip("link set dev eth1 down\n")?;
+    gateway.kill()?;
+    gateway.start_again()?;
+    gateway.wait_serving()?;
+    problem(&gateway, "interface-down", "ip link set dev eth1 up")?;
+    site.net.gateway.ip("link set dev eth1 up\n")?;
+    mended(&gateway)?;
+    get(site.client(), WEB)?;
+    Ok(())
+}
+
 /// A thousand datagrams a second for half a minute, then none: a load test that ends is no finding. (What stops after
 /// ten minutes is one: unit tests of the gateway, by a clock of their own.)
 #[test]

@@ -66,6 +66,61 @@ fn a_start_is_announced_to_those_who_knew_another_owner() -> Result<()> {
     Ok(())
 }
 
+/// The gateway's interface receives what asks for WEB6 (static: whoever asked for it lives or not), and the gateway is
+/// a member of that group.
+fn receives(site: &Site, received: bool, member: bool) -> Result<()> {
+    let fits = || {
+        let mut command = site.net.gateway.command("ip");
+        let output = command.args(["maddr", "show", "dev", "eth0"]).output();
+        let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        let text = text.map_err(|error| error.to_string())?;
+        let is_received = |line: &str| {
+            line.contains("33:33:ff:00:00:80") && line.split_whitespace().any(|w| w == "static")
+        };
+        let is_member = |line: &str| line.contains("inet6 ff02::1:ff00:80");
+        let found = (text.lines().any(is_received), text.lines().any(is_member));
+        if found == (received, member) { Ok(()) } else { Err(text) }
+    };
+    wait_for(format!("received: {received}, member: {member}"), SOON, fits)?;
+    Ok(())
+}
+
+/// The filter of a card lets solicitations for the address through for as long as the packet path answers them.
+#[test]
+fn multicast_addresses_come_and_go_with_announced_ipv6_addresses() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let web = site.service("web", WEB, "");
+    let without = site.configuration(&web);
+    let with = site.configuration(&(web + &site.service("web6", WEB6, "")));
+    let reload = |gateway: &Gateway, text: &str| {
+        gateway.rewrite(text)?;
+        let ran = gateway.ringway(&["reload"])?;
+        ensure!(ran.code == 0, "{ran:?}");
+        anyhow::Ok(())
+    };
+    let mut gateway = Gateway::start(&site.net.gateway, &with)?;
+    receives(&site, true, true)?;
+    gateway.kill()?;
+    receives(&site, true, false)?;
+    // A daemon that no longer has the service gives up what the one before left.
+    gateway.rewrite(&without)?;
+    gateway.start_again()?;
+    gateway.wait_healthy()?;
+    receives(&site, false, false)?;
+    reload(&gateway, &with)?;
+    receives(&site, true, true)?;
+    reload(&gateway, &without)?;
+    receives(&site, false, false)?;
+    reload(&gateway, &with)?;
+    receives(&site, true, true)?;
+    gateway.kill()?;
+    let detached = gateway.ringway(&["detach", "--verify"])?;
+    ensure!(detached.code == 0, "{detached:?}");
+    ensure!(detached.said().contains("multicast address 33:33:ff:00:00:80"), "{detached:?}");
+    receives(&site, false, false)
+}
+
 #[test]
 fn an_address_of_the_nodes_kernel() -> Result<()> {
     needs_root!();

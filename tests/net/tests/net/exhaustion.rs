@@ -5,6 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{Gateway, Line, SERVICE_V4, SERVICE_V6, SOON, Site, WEB, get, needs_root};
@@ -226,6 +228,38 @@ fn ten_thousand_hostile_connections_cost_nothing() -> Result<()> {
         asked.map(drop).map_err(|error| format!("{error:#}"))
     };
     wait_for("metrics again", SOON, healthy)?;
+    Ok(())
+}
+
+/// Of those who may use it: who asks besides is told what the pins hold, and waits no longer for that than for the daemon.
+#[test]
+fn a_crowd_at_the_api_costs_nothing() -> Result<()> {
+    needs_root!();
+    const CROWD: usize = 500;
+    let site = Site::new(1)?;
+    let text = site.configuration(&site.service("web", WEB, ""));
+    let mut gateway = Gateway::start(&site.net.gateway, &text)?;
+    let _ = gateway.status()?;
+    let (memory, descriptors) = (resident(&mut gateway)?, open_descriptors(&mut gateway)?);
+    let socket = gateway.namespace().directory().join("api.sock");
+    let half = |n: usize| -> Result<UnixStream> {
+        let mut stream = UnixStream::connect(&socket)?;
+        stream.write_all(&b"GET /v1/status HTTP/1.1\r\nX: "[..n % 29])?;
+        Ok(stream)
+    };
+    let held = (0..CROWD).map(half).collect::<Result<Vec<_>>>()?;
+    let began = Instant::now();
+    let status = gateway.ringway(&["status", "-o", "json"])?.json()?;
+    ensure!(status["services"][0]["name"] == "web", "{status}");
+    // It asks the daemon for two seconds, then the pins.
+    ensure!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    let grown = resident(&mut gateway)?.saturating_sub(memory);
+    ensure!(grown < 8 * 1024, "{grown} KiB more with {CROWD} connections");
+    let opened = open_descriptors(&mut gateway)?.saturating_sub(descriptors);
+    ensure!(opened < 64, "{opened} descriptors more");
+    get(site.client(), WEB)?;
+    drop(held);
+    gateway.wait_status("the daemon itself", |status| status["from_pins"] == false)?;
     Ok(())
 }
 

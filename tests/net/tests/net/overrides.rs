@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Frozen, Gateway, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
+    Frozen, Gateway, HeldFile, Line, Ran, SERVICE_V4, SOON, Site, WEB, get, needs_root, ringway,
 };
 use ringway_testnet::wait_for;
 use serde_json::{Value, json};
@@ -138,19 +138,15 @@ fn with_drained(addresses: &[&str]) -> String {
     json!({ "schema": "ringway.overrides/1", "overrides": overrides }).to_string()
 }
 
-/// The thread of the daemon whose `file` under /proc has these words; its directory.
-fn thread_of(gateway: &mut Gateway, file: &str, words: &str) -> Result<PathBuf> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", gateway.child().pid()))?;
-    let is_it = |path: &PathBuf| {
-        fs::read_to_string(path.join(file)).is_ok_and(|text| text.trim_end() == words)
-    };
-    let found = tasks.flatten().map(|task| task.path()).find(is_it);
-    found.with_context(|| format!("no thread with {words} in {file}"))
-}
-
 /// The thread of the daemon that writes tables, stopped.
 fn stop_writing(gateway: &mut Gateway) -> Result<Frozen> {
-    let path = thread_of(gateway, "comm", "packet-path")?;
+    const NAME: &str = "packet-path";
+    let tasks = fs::read_dir(format!("/proc/{}/task", gateway.child().pid()))?;
+    let is_it = |path: &PathBuf| {
+        fs::read_to_string(path.join("comm")).is_ok_and(|text| text.trim_end() == NAME)
+    };
+    let found = tasks.flatten().map(|task| task.path()).find(is_it);
+    let path = found.with_context(|| format!("no thread {NAME}"))?;
     Frozen::thread(path.file_name().and_then(|name| name.to_str()).unwrap_or_default().parse()?)
 }
 
@@ -198,20 +194,17 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
     needs_root!();
     let site = Site::new(2)?;
     let state = site.net.gateway.directory().join("state");
-    let [document, pipe, place] = ["overrides.json", "pipe", "place"].map(|name| state.join(name));
+    let [document, late, place] = ["overrides.json", "late", "place"].map(|name| state.join(name));
     fs::create_dir(&state)?;
     // What cannot be read is read again every few seconds.
     fs::write(&document, "{")?;
     let text = site.configuration(&site.service("web", WEB, ""));
     let mut gateway = Gateway::launch(&site.net.gateway, &text)?;
     gateway.wait_serving()?;
-    let (mode, fifo) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, fifo, mode, 0)?;
-    fs::hard_link(&pipe, &place)?;
-    fs::rename(&place, &document)?;
-    let hanging = wait_for("a thread that hangs", SOON, || {
-        thread_of(&mut gateway, "wchan", "wait_for_partner").map_err(|error| error.to_string())
-    })?;
+    fs::write(&late, with_drained(&["10.2.0.12"]))?;
+    let held = HeldFile::new(&late)?;
+    fs::rename(&late, &document)?;
+    let hanging = PathBuf::from(format!("/proc/{}", held.opened()?));
     fs::write(&place, with_drained(&[]))?;
     fs::rename(&place, &document)?;
 
@@ -223,7 +216,7 @@ fn a_change_that_comes_too_late_takes_no_other_back() -> Result<()> {
             Ok(text) if text.contains("10.2.0.11") => Ok(()),
             other => Err(format!("{other:?}")),
         })?;
-        fs::write(&pipe, with_drained(&["10.2.0.12"]))?;
+        drop(held);
         wait_for("an end of the late one", SOON, || {
             // It has no more to do, or is gone.
             match fs::read_to_string(hanging.join("wchan")) {

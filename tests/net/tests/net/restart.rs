@@ -272,3 +272,34 @@ fn a_second_daemon_is_refused() -> Result<()> {
     get(site.client(), WEB)?;
     Ok(())
 }
+
+/// Where pins cannot be seen, as under `ip netns exec`, nothing is said to be gone, and nobody is told to take ours away.
+#[test]
+fn what_cannot_be_seen_is_not_said_to_be_gone() -> Result<()> {
+    needs_root!();
+    let site = Site::new(1)?;
+    let mut gateway = start(&site)?;
+    gateway.terminate()?;
+    let blindly = |words: &str| -> Result<(Option<i32>, String)> {
+        let (binary, file) = (binary()?, gateway.configuration().to_owned());
+        let script = format!(
+            "while umount -l /sys/fs/bpf 2>/dev/null; do :; done; exec {} {words} -c {}",
+            binary.display(),
+            file.display()
+        );
+        let mut command = site.net.gateway.command("unshare");
+        let ran = command.args(["--mount", "sh", "-c", &script]).output()?;
+        let said = [ran.stdout, ran.stderr].concat();
+        Ok((ran.status.code(), String::from_utf8_lossy(&said).into_owned()))
+    };
+    for (words, code) in [("detach --verify", 1), ("check --upgrade", 3), ("status", 3), ("run", 1)]
+    {
+        let (ended, said) = blindly(words)?;
+        ensure!(ended == Some(code), "{words}: {ended:?} {said}");
+        ensure!(said.contains("cannot be seen here") && said.contains("nsenter --net="), "{said}");
+        ensure!(!said.contains("is not this node's"), "{words}: {said}");
+        get(site.client(), WEB).with_context(|| words.to_owned())?;
+    }
+    gateway.start_again()?;
+    gateway.wait_healthy()
+}
