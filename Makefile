@@ -56,7 +56,7 @@ lint: ## clippy, shellcheck, formats
 
 fmt: ## Format Rust and C
 	@$(CARGO) fmt --all
-	@find packet lab -name '*.[ch]' -print0 | xargs -0 clang-format -i
+	@find bpf lab -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
 install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
 	install -D -m 755 $(BINARY) "$(DESTDIR)$(PREFIX)/bin/ringway"

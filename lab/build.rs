@@ -1,4 +1,4 @@
-//! Compiles bpf/*.bpf.c and generates their skeletons, as control/kernel does for the gateway.
+//! Compiles bpf/*.bpf.c and generates their skeletons, as kernel does for the gateway.
 
 use std::env;
 use std::error::Error;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Check, Finding, Origin, Report, State};
+use crate::{Finding, Origin, Report, Rule, State};
 
 /// As much of an earlier run's JSON as is compared.
 #[derive(Debug, Clone, Deserialize)]
@@ -42,7 +42,7 @@ pub struct Changes {
 
 impl Changes {
     /// Between an earlier run and this one. What was told together with another finding was, or is, there all the same.
-    pub fn between(earlier: &[Finding], now: &Report, asked: &[&Check]) -> Self {
+    pub fn between(earlier: &[Finding], now: &Report, asked: &[&Rule]) -> Self {
         let mut changes = Self::default();
         for was in earlier.iter().filter(|finding| finding.severity > State::Unknown) {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
@@ -96,7 +96,7 @@ mod tests {
         let (bad, well) = (Machine::healthy().put(cookies, "0"), Machine::healthy());
         let names = |named: &[Named]| named.iter().map(|one| one.check.clone()).collect::<Vec<_>>();
         let between = |was: &Machine, now: &Machine| {
-            let asked: Vec<&Check> = rules::ALL.iter().collect();
+            let asked: Vec<&Rule> = rules::ALL.iter().collect();
             Changes::between(&was.report(rules::ALL).findings, &now.report(rules::ALL), &asked)
         };
         let only = [rules::find("listen-overflows").unwrap()];

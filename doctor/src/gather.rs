@@ -8,8 +8,9 @@ mod tools;
 
 use std::fs;
 
-use ringway_host::xdp_sockets::XdpSocket;
-use ringway_host::{Host, Source, counters, qdiscs, queues, sockets, xdp_features, xdp_sockets};
+use ringway_host::netlink::xdp_sockets::{self, XdpSocket};
+use ringway_host::netlink::{counters, qdiscs, queues, sockets, xdp_features};
+use ringway_host::{Host, Source};
 
 use crate::Sample;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gather (live)  ─┐
-//!                 ├─> Collection: two samples ──> Facts ──> Check::look ──> Report ──> script, changes
+//!                 ├─> Collection: two samples ──> Facts ──> Rule::check ──> Report ──> script, changes
 //! Collection::read┘   of files, by path                     (pure)
 //! ```
 //! A [`Sample`] is files by path: those of `/proc` and `/sys` as they were, what netlink and ethtool said as JSON
@@ -11,8 +11,8 @@
 //! The first sample holds counters only; the second, taken seconds later, everything.
 //!
 //! # How to write a rule
-//! One file `rules/NAME.rs` with `pub const CHECK: Check` (what it asks, where the threshold comes from, why it
-//! matters), a function `look(&Facts) -> Looked`, and a table test; then a line in [`rules::ALL`].
+//! One file `rules/NAME.rs` with `pub const RULE: Rule` (what it asks, where the threshold comes from, why it
+//! matters), a function `check(&Facts) -> Looked`, and a table test; then a line in [`rules::ALL`].
 //! - Read through [`Facts`] alone, and end with `?`: what is missing comes out as [`Unknown`] with the reason,
 //!   and so never as well.
 //! - One [`Outcome`] for each thing looked at (an interface, a socket), or one for the machine; [`each`] does that for
@@ -26,7 +26,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod changes;
-mod check;
 mod collection;
 mod contents;
 #[cfg(test)]
@@ -35,6 +34,7 @@ mod facts;
 mod gather;
 pub mod path;
 mod report;
+mod rule;
 pub mod rules;
 mod sample;
 mod script;
@@ -42,13 +42,11 @@ mod script;
 mod testing;
 
 pub use changes::{Changes, Earlier};
-pub use check::{
-    Change, Check, Evidence, Looked, Outcome, Profile, State, Unknown, each, each_card,
-};
 pub use collection::{Collection, Error};
 pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Program};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
 pub use report::{Finding, Report, judge};
+pub use rule::{Change, Evidence, Looked, Outcome, Profile, Rule, State, Unknown, each, each_card};
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

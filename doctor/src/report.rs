@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::check::{Change, Evidence, MACHINE};
-use crate::{Check, Facts, Outcome, State};
+use crate::rule::{Change, Evidence, MACHINE};
+use crate::{Facts, Outcome, Rule, State};
 
 /// One thing looked at, with all that is known about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl Report {
 }
 
 /// Asks these rules.
-pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Check>, facts: &Facts) -> Report {
+pub fn judge<'a>(checks: impl IntoIterator<Item = &'a Rule>, facts: &Facts) -> Report {
     let mut findings: Vec<Finding> =
         checks.into_iter().flat_map(|check| ask(check, facts)).collect();
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -130,8 +130,8 @@ fn sees(cause: &Finding, symptom: Option<&str>) -> bool {
     })
 }
 
-fn ask(check: &Check, facts: &Facts) -> Vec<Finding> {
-    let outcomes = match (check.look)(facts) {
+fn ask(check: &Rule, facts: &Facts) -> Vec<Finding> {
+    let outcomes = match (check.check)(facts) {
         Ok(none) if none.is_empty() => {
             vec![Outcome::ok(MACHINE, "there is nothing here that this is about")]
         }
@@ -141,7 +141,7 @@ fn ask(check: &Check, facts: &Facts) -> Vec<Finding> {
     outcomes.into_iter().map(|outcome| finding(check, outcome)).collect()
 }
 
-fn finding(check: &Check, outcome: Outcome) -> Finding {
+fn finding(check: &Rule, outcome: Outcome) -> Finding {
     let (changes, withheld): (Vec<Change>, Vec<Change>) = outcome
         .changes
         .into_iter()
@@ -238,7 +238,7 @@ mod tests {
     /// A range of ports that is nearly used up is far below the default, too: one finding, one fix.
     #[test]
     fn two_that_set_the_same_set_it_alike() {
-        let road = ringway_host::sockets::Road {
+        let road = ringway_host::netlink::sockets::PeerTuple {
             source: [10, 0, 0, 1].into(),
             destination: [10, 0, 0, 2].into(),
             port: 80,
@@ -246,7 +246,7 @@ mod tests {
         };
         let ports = Machine::healthy()
             .put("/proc/sys/net/ipv4/ip_local_port_range", "40000\t40099")
-            .edit("/netlink/sockets.json", |all: &mut ringway_host::sockets::Sockets| {
+            .edit("/netlink/sockets.json", |all: &mut ringway_host::netlink::sockets::Sockets| {
                 all.roads = vec![road];
             });
         let report = ports.report(crate::rules::ALL);

@@ -85,103 +85,103 @@ mod xps;
 mod xsk_queues;
 mod xsk_rings;
 
-use crate::{Check, Profile};
+use crate::{Profile, Rule};
 
 pub(crate) use queue_balance::of_queue as counts_a_queue;
 
 /// All of them, by number. 25 is no check: that a line of softnet_stat is not its processor is seen to by `Facts`.
-pub const ALL: &[Check] = &[
-    nic_rings::CHECK,
-    nic_missed::CHECK,
-    dropped::CHECK,
-    frame_errors::CHECK,
-    driver_counters::CHECK,
-    link_mode::CHECK,
-    pcie_link::CHECK,
-    pause_frames::CHECK,
-    link_flaps::CHECK,
-    numa_node::CHECK,
-    queue_count::CHECK,
-    irq_sharing::CHECK,
-    irq_on_first::CHECK,
-    irqbalance::CHECK,
-    queue_balance::CHECK,
-    indirection::CHECK,
-    rps_missing::CHECK,
-    rps_needless::CHECK,
-    rfs::CHECK,
-    flow_limit::CHECK,
-    xps::CHECK,
-    threaded_napi::CHECK,
-    softnet_backlog::CHECK,
-    time_squeeze::CHECK,
-    softirq_load::CHECK,
-    coalescing::CHECK,
-    napi_defer::CHECK,
-    offloads::CHECK,
-    lro::CHECK,
-    qdisc_drops::CHECK,
-    cpu_governor::CHECK,
-    numa_balancing::CHECK,
-    listen_overflows::CHECK,
-    listen_drops::CHECK,
-    syn_queue::CHECK,
-    tcp_syncookies::CHECK,
-    time_wait::CHECK,
-    local_ports::CHECK,
-    tcp_memory::CHECK,
-    orphans::CHECK,
-    retransmissions::CHECK,
-    receive_pruned::CHECK,
-    tcp_window::CHECK,
-    udp_buffers::CHECK,
-    abort_on_memory::CHECK,
-    slow_start_after_idle::CHECK,
-    tcp_hash::CHECK,
-    conntrack_full::CHECK,
-    conntrack_buckets::CHECK,
-    conntrack_timeout::CHECK,
-    conntrack_forwarder::CHECK,
-    long_chains::CHECK,
-    two_firewalls::CHECK,
-    reverse_path::CHECK,
-    no_route::CHECK,
-    neighbour_table::CHECK,
-    bridge_filter::CHECK,
-    mtu::CHECK,
-    open_files::CHECK,
-    huge_pages::CHECK,
-    iommu::CHECK,
-    iommu_sharing::CHECK,
-    way_in::CHECK,
-    bifurcated::CHECK,
-    noiommu::CHECK,
-    vfio_binding::CHECK,
-    isolated_cores::CHECK,
-    xdp_generic::CHECK,
-    xsk_rings::CHECK,
-    xsk_queues::CHECK,
-    bpf_jit::CHECK,
-    btf::CHECK,
-    veth_checksum::CHECK,
-    bond_xdp::CHECK,
-    driver_queues::CHECK,
-    xdp_mtu::CHECK,
-    dsr_quiet::CHECK,
-    far_below_default::CHECK,
-    kernel::CHECK,
-    bpffs::CHECK,
-    tcp_options::CHECK,
-    filter_drops::CHECK,
+pub const ALL: &[Rule] = &[
+    nic_rings::RULE,
+    nic_missed::RULE,
+    dropped::RULE,
+    frame_errors::RULE,
+    driver_counters::RULE,
+    link_mode::RULE,
+    pcie_link::RULE,
+    pause_frames::RULE,
+    link_flaps::RULE,
+    numa_node::RULE,
+    queue_count::RULE,
+    irq_sharing::RULE,
+    irq_on_first::RULE,
+    irqbalance::RULE,
+    queue_balance::RULE,
+    indirection::RULE,
+    rps_missing::RULE,
+    rps_needless::RULE,
+    rfs::RULE,
+    flow_limit::RULE,
+    xps::RULE,
+    threaded_napi::RULE,
+    softnet_backlog::RULE,
+    time_squeeze::RULE,
+    softirq_load::RULE,
+    coalescing::RULE,
+    napi_defer::RULE,
+    offloads::RULE,
+    lro::RULE,
+    qdisc_drops::RULE,
+    cpu_governor::RULE,
+    numa_balancing::RULE,
+    listen_overflows::RULE,
+    listen_drops::RULE,
+    syn_queue::RULE,
+    tcp_syncookies::RULE,
+    time_wait::RULE,
+    local_ports::RULE,
+    tcp_memory::RULE,
+    orphans::RULE,
+    retransmissions::RULE,
+    receive_pruned::RULE,
+    tcp_window::RULE,
+    udp_buffers::RULE,
+    abort_on_memory::RULE,
+    slow_start_after_idle::RULE,
+    tcp_hash::RULE,
+    conntrack_full::RULE,
+    conntrack_buckets::RULE,
+    conntrack_timeout::RULE,
+    conntrack_forwarder::RULE,
+    long_chains::RULE,
+    two_firewalls::RULE,
+    reverse_path::RULE,
+    no_route::RULE,
+    neighbour_table::RULE,
+    bridge_filter::RULE,
+    mtu::RULE,
+    open_files::RULE,
+    huge_pages::RULE,
+    iommu::RULE,
+    iommu_sharing::RULE,
+    way_in::RULE,
+    bifurcated::RULE,
+    noiommu::RULE,
+    vfio_binding::RULE,
+    isolated_cores::RULE,
+    xdp_generic::RULE,
+    xsk_rings::RULE,
+    xsk_queues::RULE,
+    bpf_jit::RULE,
+    btf::RULE,
+    veth_checksum::RULE,
+    bond_xdp::RULE,
+    driver_queues::RULE,
+    xdp_mtu::RULE,
+    dsr_quiet::RULE,
+    far_below_default::RULE,
+    kernel::RULE,
+    bpffs::RULE,
+    tcp_options::RULE,
+    filter_drops::RULE,
 ];
 
 /// Those that are asked about a machine that passes packets on.
-pub fn balancer() -> impl Iterator<Item = &'static Check> {
+pub fn balancer() -> impl Iterator<Item = &'static Rule> {
     ALL.iter().filter(|check| check.applies(Some(Profile::Balancer)))
 }
 
 /// By name or number.
-pub fn find(wanted: &str) -> Option<&'static Check> {
+pub fn find(wanted: &str) -> Option<&'static Rule> {
     let number = wanted.parse::<u8>().ok();
     ALL.iter().find(|check| check.name == wanted || Some(check.number) == number)
 }
@@ -196,7 +196,7 @@ mod tests {
     fn names_and_numbers_are_unique_and_in_order() {
         assert!(ALL.is_sorted_by_key(|check| check.number));
         for check in ALL {
-            let same = |one: &&Check| one.name == check.name || one.number == check.number;
+            let same = |one: &&Rule| one.name == check.name || one.number == check.number;
             assert_eq!(ALL.iter().filter(same).count(), 1, "{}", check.name);
             assert!(check.why.ends_with('.') && !check.source.is_empty(), "{}", check.name);
             assert!(find(check.name).is_some() && find(&check.number.to_string()).is_some());
@@ -225,7 +225,7 @@ mod tests {
         let healthy = Machine::healthy();
         for check in ALL {
             let facts = healthy.facts();
-            let _ = (check.look)(&facts);
+            let _ = (check.check)(&facts);
             let asked = facts.asked();
             assert!(!asked.is_empty(), "{} asks for nothing", check.name);
             let files = healthy.collection.after.files();

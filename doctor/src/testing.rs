@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use ringway_host::Network;
-use ringway_host::sockets::{Listener, Sockets};
+use ringway_host::netlink::sockets::{Listener, Sockets};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Check, Collection, Facts, Outcome, Profile, Report, State, judge};
+use crate::{Collection, Facts, Outcome, Profile, Report, Rule, State, judge};
 
 /// A captured machine: one veth pair and a card with four queues, on which every rule is content.
 const HEALTHY: &str = include_str!("../testdata/healthy.txt");
@@ -93,7 +93,7 @@ impl Machine {
     pub fn stats(
         self,
         name: &str,
-        change: impl FnOnce(&mut ringway_host::counters::Stats),
+        change: impl FnOnce(&mut ringway_host::netlink::counters::Stats),
     ) -> Self {
         self.edit("/netlink/stats.json", |all: &mut BTreeMap<String, _>| {
             change(all.get_mut(name).unwrap());
@@ -104,7 +104,7 @@ impl Machine {
     pub fn both_stats(mut self, name: &str, like: &str) -> Self {
         for sample in [&mut self.collection.before, &mut self.collection.after] {
             let path = "/netlink/stats.json";
-            let mut all: BTreeMap<String, ringway_host::counters::Stats> =
+            let mut all: BTreeMap<String, ringway_host::netlink::counters::Stats> =
                 serde_json::from_str(&sample.files()[path]).unwrap();
             let stats = all[like];
             all.insert(name.into(), stats);
@@ -148,39 +148,39 @@ impl Machine {
         Facts::new(&self.collection, self.profile)
     }
 
-    pub fn report<'a>(&self, checks: impl IntoIterator<Item = &'a Check>) -> Report {
+    pub fn report<'a>(&self, checks: impl IntoIterator<Item = &'a Rule>) -> Report {
         judge(checks, &self.facts())
     }
 
     /// What a rule says of each thing; nothing to look at is an empty list.
-    pub fn outcomes(&self, check: &Check) -> Vec<Outcome> {
-        match (check.look)(&self.facts()) {
+    pub fn outcomes(&self, check: &Rule) -> Vec<Outcome> {
+        match (check.check)(&self.facts()) {
             Ok(outcomes) => outcomes,
             Err(why) => vec![Outcome::unknown("", why)],
         }
     }
 
     /// The worst that a rule says.
-    pub fn worst(&self, check: &Check) -> State {
+    pub fn worst(&self, check: &Rule) -> State {
         self.outcomes(check).iter().map(|outcome| outcome.state).max().unwrap_or(State::Ok)
     }
 
     /// The commands that it proposes.
-    pub fn fixes(&self, check: &Check) -> Vec<String> {
+    pub fn fixes(&self, check: &Rule) -> Vec<String> {
         agree(&self.report(crate::rules::ALL));
         let outcomes = self.outcomes(check);
         outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
     }
 
     /// And those that take them back.
-    pub fn undos(&self, check: &Check) -> Vec<String> {
+    pub fn undos(&self, check: &Rule) -> Vec<String> {
         let outcomes = self.outcomes(check);
         outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.undo).collect()
     }
 }
 
 /// Each machine comes out so; a healthy one is well, and one of which nothing is known is unknown.
-pub fn table(check: &Check, rows: impl IntoIterator<Item = (Machine, State)>) {
+pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, State)>) {
     let own = [(Machine::healthy(), State::Ok), (Machine::unknown(), State::Unknown)];
     for (row, (machine, wanted)) in own.into_iter().chain(rows).enumerate() {
         let outcomes = machine.outcomes(check);

@@ -5,47 +5,27 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod addresses;
-mod announce;
-pub mod bridge;
-pub mod counters;
 mod error;
 pub mod ethtool;
 pub mod firewall;
-mod host;
-pub mod links;
 mod mac;
-pub mod memory;
-mod monitor;
-pub mod multicast;
-pub mod neighbours;
-mod netdev;
-mod netlink;
+pub mod machine;
+pub mod neighbour_packets;
+pub mod netlink;
 mod network;
-pub mod qdiscs;
-pub mod queues;
-pub mod routes;
-pub mod rules;
-mod socket;
-pub mod sockets;
-mod source;
-pub mod sysctl;
-pub mod system;
+mod socket_options;
 mod tap;
-mod who_has;
-pub mod xdp_features;
-pub mod xdp_sockets;
 
-pub use announce::{announce, gratuitous_arp, unsolicited_na};
 pub use error::Error;
-pub use host::{Host, NETWORK};
 pub use mac::{Mac, ParseMacError};
-pub use monitor::{Change, Monitor, MonitorThread};
+pub use machine::host::{Host, NETWORK};
+pub use machine::source::{Files, Source};
+pub use neighbour_packets::announce::{announce, gratuitous_arp, unsolicited_na};
+pub use neighbour_packets::who_has::who_has;
+pub use netlink::monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
-pub use socket::{bind_late, report_errors, set_mark};
-pub use source::{Files, Source};
+pub use socket_options::{bind_late, report_errors, set_mark};
 pub use tap::Tap;
-pub use who_has::who_has;
 
 /// Result of every fallible call in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::addresses::{self, Address};
 use crate::ethtool::{Channels, Driver, Ethtool, Offloads};
-use crate::links::{self, Link, Operstate};
-use crate::neighbours::{self, Neighbour};
-use crate::routes::{self, Route};
+use crate::netlink::addresses::{self, Address};
+use crate::netlink::links::{self, Link, Operstate};
+use crate::netlink::neighbours::{self, Neighbour};
+use crate::netlink::routes::{self, Route};
 use crate::{Error, Result};
 
 /// An interface with what its driver says.

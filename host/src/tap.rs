@@ -5,8 +5,8 @@ use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use crate::netlink::{Netlink, Request};
-use crate::{Error, Result, links};
+use crate::netlink::{Netlink, Request, links};
+use crate::{Error, Result};
 
 const DEVICE: &str = "/dev/net/tun";
 // linux/rtnetlink.h, linux/if_link.h

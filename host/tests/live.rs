@@ -6,12 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use ringway_host::neighbours::NeighbourState;
-use ringway_host::routes::RouteKind;
-use ringway_host::{
-    Change, Error, Host, Mac, Monitor, Network, addresses, announce, links, multicast, neighbours,
-    routes, xdp_features,
-};
+use ringway_host::neighbour_packets::multicast;
+use ringway_host::netlink::neighbours::{self, NeighbourState};
+use ringway_host::netlink::routes::{self, RouteKind};
+use ringway_host::netlink::{addresses, links, xdp_features};
+use ringway_host::{Change, Error, Host, Mac, Monitor, Network, announce};
 use ringway_testnet::{
     End, Families, Link, Namespace, VethOptions, root_or_skip, skip, two_armed, veth, wait_for,
     wait_until,

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::words::counted;
+use crate::harness::words::counted;
 
 /// Why something could not be measured, and what to do about it.
 #[derive(Debug, thiserror::Error)]

@@ -12,23 +12,11 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod calibrate;
-pub mod capture;
+pub mod benches;
 pub mod demo;
-pub mod engine;
 mod error;
-pub mod kernel_path;
-pub mod lb;
+mod harness;
 pub mod live;
-mod machine;
-mod median;
-mod named;
-pub mod packet;
-mod plot;
-pub mod tcp;
-mod tool;
-mod words;
-mod wrk;
 
 pub use error::Error;
 

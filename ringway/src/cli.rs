@@ -133,7 +133,7 @@ pub struct RunArgs {
     pub config: ConfigArgs,
     /// What to log, and how much of it.
     ///
-    /// error, warn, info, debug, trace, off, or filters such as info,ringway_gateway=debug.
+    /// error, warn, info, debug, trace, off, or filters such as info,ringway_daemon=debug.
     #[arg(long, env = "RINGWAY_LOG", value_name = "LEVEL")]
     pub log: Option<String>,
 }
@@ -277,8 +277,11 @@ pub struct NodeArgs {
 
 impl NodeArgs {
     /// Whom to ask.
-    pub fn whom(&self) -> ringway_gateway::whom::Whom<'_> {
-        ringway_gateway::whom::Whom { config: self.config.as_deref(), node: self.node.as_deref() }
+    pub fn selector(&self) -> ringway_api::client::node_selector::NodeSelector<'_> {
+        ringway_api::client::node_selector::NodeSelector {
+            config: self.config.as_deref(),
+            node: self.node.as_deref(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ringway_gateway::problem::{Error, Kind};
+use ringway_api::error::{Error, Kind};
 
 use crate::logging::Stderr;
 

@@ -2,8 +2,8 @@
 
 mod stderr;
 
+use ringway_api::error::Error;
 use ringway_config::{Log, LogFormat};
-use ringway_gateway::problem::Error;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -59,10 +59,10 @@ mod tests {
 
     #[test]
     fn a_misspelt_level_is_refused() {
-        for good in ["info", "WARN", "off", "debug,libbpf=info", "ringway_gateway=trace"] {
+        for good in ["info", "WARN", "off", "debug,libbpf=info", "ringway_daemon=trace"] {
             assert!(filter(good).is_ok(), "{good}");
         }
-        for bad in ["lloud", "info,lloud", "ringway_gateway=lloud"] {
+        for bad in ["lloud", "info,lloud", "ringway_daemon=lloud"] {
             let error = filter(bad).expect_err(bad).to_string();
             assert!(error.contains("use error, warn"), "{error}");
         }

@@ -1,12 +1,13 @@
 //! Links between namespaces: veth pairs and bridges.
 
-use ringway_host::Mac;
-use ringway_host::ethtool::{Ethtool, Offload};
-use ringway_host::links::{self, Operstate};
-use ringway_host::routes::{self, RouteKind};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
+
+use ringway_host::Mac;
+use ringway_host::ethtool::{Ethtool, Offload};
+use ringway_host::netlink::links::{self, Operstate};
+use ringway_host::netlink::routes::{self, RouteKind};
 
 use crate::{Namespace, Result, XdpReceive, attach_pass, enable_napi, wait_for};
 

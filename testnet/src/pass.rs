@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use ringway_host::ethtool::{Ethtool, Offload};
-use ringway_host::links::{self, XdpMode};
+use ringway_host::netlink::links::{self, XdpMode};
 
 use crate::{Error, Namespace, Result};
 

@@ -2,14 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::env;
-use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 use ringway_testnet::{
     End, Families, Namespace, Nginx, VethOptions, XdpReceive, attach_pass, detach_pass, one_bridge,
@@ -73,7 +71,9 @@ fn wishes_for_a_veth_are_met() {
     if !root_or_skip("wishes_for_a_veth_are_met") {
         return;
     }
-    use ringway_host::{Mac, ethtool::Ethtool, links};
+    use ringway_host::Mac;
+    use ringway_host::ethtool::Ethtool;
+    use ringway_host::netlink::links;
     let ns = Namespace::new("wish").unwrap();
     let mac = Mac([2, 0, 0, 0, 0, 7]);
     let options = VethOptions { queues: 2, mtu: 3000, ..VethOptions::default() };
@@ -279,7 +279,8 @@ fn pass_programs_come_and_go() {
     if !root_or_skip("pass_programs_come_and_go") {
         return;
     }
-    use ringway_host::links::{self, XdpMode};
+    use ringway_host::netlink::links;
+    use ringway_host::netlink::links::XdpMode;
     let (a, b) = (Namespace::new("a").unwrap(), Namespace::new("b").unwrap());
     let end_a = End::new(&a, "eth0").address("10.0.0.1/24").xdp_receive(XdpReceive::Pass);
     let end_b = End::new(&b, "eth0").address("10.0.0.2/24");

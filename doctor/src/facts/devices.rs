@@ -1,9 +1,10 @@
 //! Interfaces, and what their drivers say.
 
-use ringway_host::Interface;
-use ringway_host::counters::Stats;
-use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
+
+use ringway_host::Interface;
+use ringway_host::netlink::counters::Stats;
+use serde::de::DeserializeOwned;
 
 use super::{Counter, Facts, MOST};
 use crate::Unknown;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ringway_host::Interface;
-use ringway_host::links::XdpMode;
-use ringway_host::xdp_features::{NATIVE, TARGET};
+use ringway_host::netlink::links::XdpMode;
+use ringway_host::netlink::xdp_features::{NATIVE, TARGET};
 
 use super::Facts;
 use crate::Unknown;
@@ -110,7 +110,7 @@ fn has_native(one: &Interface) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::links::VlanTag;
+    use ringway_host::netlink::links::VlanTag;
 
     use super::*;
     use crate::testing::Machine;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use ringway_host::ethtool::Ethtool;
-use ringway_host::{Error, Source, links};
+use ringway_host::netlink::links;
+use ringway_host::{Error, Source};
 
 use super::file;
 use crate::Sample;

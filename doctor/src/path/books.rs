@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ringway_host::Interface;
-use ringway_host::counters::Stats;
-use ringway_host::links::XdpMode;
+use ringway_host::netlink::counters::Stats;
+use ringway_host::netlink::links::XdpMode;
 use serde::Serialize;
 
 use super::steps::after_queue;
@@ -43,35 +43,35 @@ pub struct Books {
 }
 
 /// Steps with what reached them and what was lost.
-pub(super) fn steps(look: &Look) -> Vec<Reached> {
-    let (before, after) = (&look.before, &look.after);
+pub(super) fn steps(check: &Look) -> Vec<Reached> {
+    let (before, after) = (&check.before, &check.after);
     let mut lost: BTreeMap<Step, Vec<Loss>> = BTreeMap::new();
     lost.insert(Step::Ring, counters::of_ring(before, after));
-    match &look.trace {
+    match &check.trace {
         Some(_) => {
-            for (step, loss) in traced(look, look.interface.link.ifindex) {
+            for (step, loss) in traced(check, check.interface.link.ifindex) {
                 lost.entry(step).or_default().push(loss);
             }
         }
-        None => untraced(look, &mut lost),
+        None => untraced(check, &mut lost),
     }
-    let taken = driver_xdp(look).unwrap_or_default();
+    let taken = driver_xdp(check).unwrap_or_default();
     if !taken.is_empty() {
         // What the driver counts, the trace may have seen as well.
         let seen = lost.remove(&Step::Xdp).unwrap_or_default().into_iter().map(Loss::uncounted);
         lost.insert(Step::Xdp, taken.into_iter().chain(seen).collect());
     }
-    let sockets = counters::sockets(look.facts).into_iter().map(Loss::uncounted);
+    let sockets = counters::sockets(check.facts).into_iter().map(Loss::uncounted);
     lost.entry(Step::Socket).or_default().extend(sockets);
     // What lies upon another device has no ring of its own.
-    let first = if upon::is_carried(look.interface) { Step::Upon } else { Step::Ring };
+    let first = if upon::is_carried(check.interface) { Step::Upon } else { Step::Ring };
     let order = [first, Step::Xdp, Step::Stack, Step::Ip, Step::Protocol, Step::Socket, Step::Copy];
     let one = |step: Step| {
         let mut losses = lost.remove(&step).unwrap_or_default();
         losses.retain(|loss| loss.packets > 0);
         losses.sort_by_key(|loss| (!loss.counted, std::cmp::Reverse(loss.packets)));
         let counted = losses.iter().filter(|loss| loss.counted).map(|loss| loss.packets);
-        let (packets, scope) = reached(look, step);
+        let (packets, scope) = reached(check, step);
         Reached { step, packets, scope, lost: counted.sum(), losses }
     };
     let steps = order.into_iter().map(one);
@@ -81,8 +81,8 @@ pub(super) fn steps(look: &Look) -> Vec<Reached> {
 }
 
 /// Losses on the receive road that were seen at tracepoints.
-fn traced(look: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
-    let Some(trace) = &look.trace else { return Vec::new() };
+fn traced(check: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
+    let Some(trace) = &check.trace else { return Vec::new() };
     let mut found = Vec::new();
     for at in [SeenAt::Lost, SeenAt::LostNear] {
         for seen in trace.at(at, ifindex) {
@@ -107,9 +107,9 @@ fn traced(look: &Look, ifindex: u32) -> Vec<(Step, Loss)> {
 }
 
 /// This host's own packets that were lost on their way out of the interface.
-pub(super) fn lost_out(look: &Look) -> Vec<Loss> {
-    let Some(trace) = &look.trace else { return Vec::new() };
-    let near = trace.at(SeenAt::LostNear, look.interface.link.ifindex);
+pub(super) fn lost_out(check: &Look) -> Vec<Loss> {
+    let Some(trace) = &check.trace else { return Vec::new() };
+    let near = trace.at(SeenAt::LostNear, check.interface.link.ifindex);
     let out = near.filter(|seen| Step::of_near(&seen.reason, &seen.function) == Step::Out);
     let loss = |seen: &super::Seen| Loss {
         function: Some(seen.function.clone()),
@@ -118,11 +118,11 @@ pub(super) fn lost_out(look: &Look) -> Vec<Loss> {
     out.map(loss).collect()
 }
 
-fn untraced(look: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
-    let dropped = look.after.rx_dropped.saturating_sub(look.before.rx_dropped);
+fn untraced(check: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
+    let dropped = check.after.rx_dropped.saturating_sub(check.before.rx_dropped);
     // A full backlog is in here, and so are protocols that nobody speaks; some drivers count what XDP dropped.
     lost.entry(Step::Stack).or_default().push(Loss::new("rx_dropped", dropped, Scope::Interface));
-    if let Ok(all) = look.facts.softnet() {
+    if let Ok(all) = check.facts.softnet() {
         let sum = |of: fn(&crate::facts::Softnet) -> u64| all.iter().map(of).sum::<u64>();
         let rows = [
             ("backlog full (softnet_stat)", sum(|one| one.dropped.delta)),
@@ -131,13 +131,13 @@ fn untraced(look: &Look, lost: &mut BTreeMap<Step, Vec<Loss>>) {
         let rows = rows.map(|(what, n)| Loss::new(what, n, Scope::Machine).uncounted());
         lost.entry(Step::Stack).or_default().extend(rows);
     }
-    for (step, loss) in counters::losses(look.facts) {
+    for (step, loss) in counters::losses(check.facts) {
         lost.entry(step).or_default().push(loss);
     }
 }
 
 /// What the driver counts of an XDP program's verdicts, but for those that let packets pass; `None`: it counts none.
-fn driver_xdp(look: &Look) -> Option<Vec<Loss>> {
+fn driver_xdp(check: &Look) -> Option<Vec<Loss>> {
     const TAKEN: [&str; 7] = [
         "xdp_drop",
         "xdp_drops",
@@ -147,8 +147,8 @@ fn driver_xdp(look: &Look) -> Option<Vec<Loss>> {
         "xdp_tx_xmit",
         "xdp_aborted",
     ];
-    let path = format!("/ethtool/{}/statistics.json", look.interface.link.name);
-    let (before, after) = look.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
+    let path = format!("/ethtool/{}/statistics.json", check.interface.link.name);
+    let (before, after) = check.facts.pair::<BTreeMap<String, u64>>(&path).ok()?;
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     // What a queue for sending counts has been counted when it was received.
     for (name, now) in after.iter().filter(|(name, _)| !name.starts_with("tx")) {
@@ -166,17 +166,17 @@ fn driver_xdp(look: &Look) -> Option<Vec<Loss>> {
     counts.then(|| sums.into_iter().map(loss).filter(|loss| loss.packets > 0).collect())
 }
 
-fn reached(look: &Look, step: Step) -> (Option<u64>, Scope) {
-    let ip = counters::ip(look.facts).ok();
-    let ifindex = look.interface.link.ifindex;
-    let received = look.after.rx_packets - look.before.rx_packets;
-    let trace = look.trace.as_ref();
+fn reached(check: &Look, step: Step) -> (Option<u64>, Scope) {
+    let ip = counters::ip(check.facts).ok();
+    let ifindex = check.interface.link.ifindex;
+    let received = check.after.rx_packets - check.before.rx_packets;
+    let trace = check.trace.as_ref();
     match step {
-        Step::Ring => (Some(offered(look)), Scope::Interface),
+        Step::Ring => (Some(offered(check)), Scope::Interface),
         Step::Xdp | Step::Upon => (Some(received), Scope::Interface),
-        Step::Stack => (trace.map(|_| own(look, ifindex).packets), Scope::Interface),
+        Step::Stack => (trace.map(|_| own(check, ifindex).packets), Scope::Interface),
         Step::Ip if trace.is_some() => {
-            let mine = own(look, ifindex);
+            let mine = own(check, ifindex);
             (
                 Some(mine.packets.saturating_sub(mine.not_ip_at_first + mine.handed_up)),
                 Scope::Interface,
@@ -189,24 +189,24 @@ fn reached(look: &Look, step: Step) -> (Option<u64>, Scope) {
 }
 
 /// What came in, with what the device lost.
-fn offered(look: &Look) -> u64 {
-    let ring: u64 = counters::of_ring(&look.before, &look.after).iter().map(|l| l.packets).sum();
+fn offered(check: &Look) -> u64 {
+    let ring: u64 = counters::of_ring(&check.before, &check.after).iter().map(|l| l.packets).sum();
     // A veth counts as received what the other end has sent, and that is not what its backlog had no room for
     // (drivers/net/veth.c, veth_xmit).
-    let backlog: u64 = match look.interface.link.kind.as_deref() {
-        Some("veth") => traced(look, look.interface.link.ifindex)
+    let backlog: u64 = match check.interface.link.kind.as_deref() {
+        Some("veth") => traced(check, check.interface.link.ifindex)
             .iter()
             .filter(|(_, loss)| loss.what == "CPU_BACKLOG")
             .map(|(_, loss)| loss.packets)
             .sum(),
         _ => 0,
     };
-    look.after.rx_packets - look.before.rx_packets + ring + backlog
+    check.after.rx_packets - check.before.rx_packets + ring + backlog
 }
 
 /// What it comes to.
-pub(super) fn books(look: &Look, steps: &[Reached]) -> Books {
-    let received = offered(look);
+pub(super) fn books(check: &Look, steps: &[Reached]) -> Books {
+    let received = offered(check);
     let sum = |wanted: &dyn Fn(Step) -> bool| {
         steps.iter().filter(|one| wanted(one.step)).map(|one| one.lost).sum::<u64>()
     };
@@ -224,9 +224,9 @@ pub(super) fn books(look: &Look, steps: &[Reached]) -> Books {
         rest: None,
         rest_percent: None,
     };
-    let filled = match &look.trace {
-        Some(_) => of_trace(look, steps, &mut books),
-        None => of_counters(look, steps, &mut books),
+    let filled = match &check.trace {
+        Some(_) => of_trace(check, steps, &mut books),
+        None => of_counters(check, steps, &mut books),
     };
     if filled.is_ok() {
         close(&mut books);
@@ -261,10 +261,10 @@ struct Own {
     passed_on: u64,
 }
 
-fn own(look: &Look, ifindex: u32) -> Own {
-    let mut own = came_up(look, ifindex);
-    let Some(trace) = &look.trace else { return own };
-    own.handed_up = upon::uppers(look, ifindex).iter().map(|upper| upper.packets).sum();
+fn own(check: &Look, ifindex: u32) -> Own {
+    let mut own = came_up(check, ifindex);
+    let Some(trace) = &check.trace else { return own };
+    own.handed_up = upon::uppers(check, ifindex).iter().map(|upper| upper.packets).sum();
     for seen in trace.at(SeenAt::Received, ifindex) {
         own.packets += seen.all();
         own.segments += seen.segments;
@@ -294,18 +294,18 @@ fn own(look: &Look, ifindex: u32) -> Own {
 }
 
 /// What came from the device below, or from ports that are bundled: of these no tracepoint tells.
-fn came_up(look: &Look, ifindex: u32) -> Own {
+fn came_up(check: &Look, ifindex: u32) -> Own {
     let mut own = Own::default();
-    let Ok(network) = look.facts.network() else { return own };
+    let Ok(network) = check.facts.network() else { return own };
     let Some(one) = network.interface_by_index(ifindex) else { return own };
     if upon::is_carried(one) {
         (own.packets, own.segments) =
-            (upon::received(look.facts, one), upon::received(look.facts, one));
+            (upon::received(check.facts, one), upon::received(check.facts, one));
     }
     if upon::bundles(one) {
         // Bundles of bundles no kernel makes.
         for port in upon::ports(network, one).into_iter().filter(|port| !upon::bundles(port)) {
-            let port = self::own(look, port.link.ifindex);
+            let port = self::own(check, port.link.ifindex);
             own.packets +=
                 port.packets.saturating_sub(port.early + port.passed_on + port.handed_up);
             own.segments += port.segments;
@@ -315,11 +315,11 @@ fn came_up(look: &Look, ifindex: u32) -> Own {
     own
 }
 
-fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
-    let link = &look.interface.link;
-    let mine = own(look, link.ifindex);
+fn of_trace(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+    let link = &check.interface.link;
+    let mine = own(check, link.ifindex);
     let before: u64 = steps.iter().filter(|one| one.step == Step::Ring).map(|one| one.lost).sum();
-    let near: u64 = traced_near(look);
+    let near: u64 = traced_near(check);
     // GRO joined at most what the segments show, and no more than what is missing.
     let missing = books.received.saturating_sub(before + near + books.taken_by_xdp + mine.packets);
     books.joined = missing.min(mine.segments.saturating_sub(mine.packets));
@@ -332,12 +332,12 @@ fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unk
     if mine.handed_up > 0 {
         books.handed_up = Some(mine.handed_up);
     }
-    let ip = counters::ip(look.facts)?;
-    let network = look.facts.network()?;
+    let ip = counters::ip(check.facts)?;
+    let network = check.facts.network()?;
     // Each packet that IP delivered came in by one of these.
     let others = network.interfaces.iter().filter(|one| one.link.ifindex != link.ifindex);
     let others = others.filter(|one| one.link.master.is_none()).map(|one| {
-        let one = own(look, one.link.ifindex);
+        let one = own(check, one.link.ifindex);
         let stayed = one.packets.saturating_sub(one.not_ip + one.handed_up);
         stayed.saturating_sub(one.early + one.passed_on)
     });
@@ -347,18 +347,18 @@ fn of_trace(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unk
 }
 
 /// Lost before the stack knew of them, XDP's apart.
-fn traced_near(look: &Look) -> u64 {
-    let Some(trace) = &look.trace else { return 0 };
-    let near = trace.at(SeenAt::LostNear, look.interface.link.ifindex);
+fn traced_near(check: &Look) -> u64 {
+    let Some(trace) = &check.trace else { return 0 };
+    let near = trace.at(SeenAt::LostNear, check.interface.link.ifindex);
     let early = |seen: &&super::Seen| Step::of_near(&seen.reason, &seen.function) == Step::Stack;
     near.filter(early).map(super::Seen::all).sum()
 }
 
-fn of_counters(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
-    let name = &look.interface.link.name;
-    let network = look.facts.network()?;
+fn of_counters(check: &Look, steps: &[Reached], books: &mut Books) -> Result<(), Unknown> {
+    let name = &check.interface.link.name;
+    let network = check.facts.network()?;
     let (before, after): (BTreeMap<String, Stats>, BTreeMap<String, Stats>) =
-        look.facts.pair("/netlink/stats.json")?;
+        check.facts.pair("/netlink/stats.json")?;
     let of_other = |other: &String| {
         let received =
             |stats: &BTreeMap<String, Stats>| stats.get(other).map_or(0, |s| s.rx_packets);
@@ -368,10 +368,10 @@ fn of_counters(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), 
         if other == name || twice { 0 } else { received(&after).saturating_sub(received(&before)) }
     };
     let others: u64 = after.keys().map(of_other).sum();
-    let counted_below = upon::below(network, look.interface).is_some();
+    let counted_below = upon::below(network, check.interface).is_some();
     let own = if counted_below { books.received } else { 0 };
     books.others = Some(others.saturating_sub(own));
-    let ip = counters::ip(look.facts)?;
+    let ip = counters::ip(check.facts)?;
     let late = steps.iter().filter(|one| matches!(one.step, Step::Protocol | Step::Socket));
     let late: u64 = late.map(|one| one.lost).sum();
     books.joined = ip.segments.saturating_sub(ip.received);
@@ -385,12 +385,12 @@ fn of_counters(look: &Look, steps: &[Reached], books: &mut Books) -> Result<(), 
 }
 
 /// What to mind about the sums.
-pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
-    let link = &look.interface.link;
+pub(super) fn notes(check: &Look, books: &Books) -> Vec<String> {
+    let link = &check.interface.link;
     let mut notes = Vec::new();
     let mut note = |text: String| notes.push(text);
     let native = link.xdp.first().filter(|xdp| xdp.mode != XdpMode::Generic);
-    if let Some(xdp) = native.filter(|_| driver_xdp(look).is_none()) {
+    if let Some(xdp) = native.filter(|_| driver_xdp(check).is_none()) {
         note(format!(
             "XDP program {} is attached, and the driver counts none of its verdicts: what it took is not accounted \
              for here; of Ringway's: `ringway status --ledger`",
@@ -398,13 +398,13 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
         ));
     }
     if let Some(master) =
-        link.master.and_then(|index| look.facts.network().ok()?.interface_by_index(index))
+        link.master.and_then(|index| check.facts.network().ok()?.interface_by_index(index))
     {
         note(format!("it is a port of {}: what is handed up goes on there", master.link.name));
     }
-    notes.extend(upon::notes(look));
+    notes.extend(upon::notes(check));
     let mut note = |text: String| notes.push(text);
-    if let Some(uncounted) = look.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0) {
+    if let Some(uncounted) = check.trace.as_ref().map(|trace| trace.uncounted).filter(|n| *n > 0) {
         note(format!(
             "{uncounted} packets were of more kinds than there is room to count, and are not accounted for"
         ));
@@ -413,7 +413,7 @@ pub(super) fn notes(look: &Look, books: &Books) -> Vec<String> {
         note("packets of other interfaces are in counters marked *, and so in the sum".into());
     }
     if books.rest.is_some_and(|rest| rest != 0) {
-        let unnamed = if look.trace.is_none() {
+        let unnamed = if check.trace.is_none() {
             "rules of nftables and tc drop without a counter; ARP is none of IP's; "
         } else {
             ""

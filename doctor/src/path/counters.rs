@@ -1,6 +1,6 @@
 //! What the kernel counts of losses, and of packets on their way, without being asked to.
 
-use ringway_host::counters::Stats;
+use ringway_host::netlink::counters::Stats;
 
 use super::{Loss, Scope, Step};
 use crate::{Facts, Unknown};

@@ -17,8 +17,8 @@ mod trace;
 mod upon;
 
 use ringway_host::Interface;
-use ringway_host::counters::Stats;
-use ringway_host::qdiscs::Qdisc;
+use ringway_host::netlink::counters::Stats;
+use ringway_host::netlink::qdiscs::Qdisc;
 use serde::Serialize;
 
 use crate::{Facts, Unknown};
@@ -177,11 +177,11 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
         Ok(trace) => (Some(trace), None),
         Err(why) => (None, Some(why.0)),
     };
-    let look = Look { facts, interface, before, after, trace };
-    let steps = books::steps(&look);
-    let books = books::books(&look, &steps);
+    let check = Look { facts, interface, before, after, trace };
+    let steps = books::steps(&check);
+    let books = books::books(&check, &steps);
     let mut notes: Vec<String> = why_not.into_iter().map(|why| without_trace(&why)).collect();
-    notes.extend(books::notes(&look, &books));
+    notes.extend(books::notes(&check, &books));
     let lower = upon::below(facts.network()?, interface).map(|lower| lower.link.name.as_str());
     Ok(Path {
         interface: name.into(),
@@ -190,12 +190,12 @@ fn one(facts: &Facts, name: &str, within: bool) -> Result<Path, Error> {
             .filter(|_| !within)
             .map(|lower| one(facts, lower, true).map(Box::new))
             .transpose()?,
-        uppers: upon::uppers(&look, interface.link.ifindex),
+        uppers: upon::uppers(&check, interface.link.ifindex),
         interval_seconds: facts.seconds,
-        traced: look.trace.is_some(),
-        queues: queues::queues(&look),
-        processors: queues::processors(&look),
-        sent: sent(&look),
+        traced: check.trace.is_some(),
+        queues: queues::queues(&check),
+        processors: queues::processors(&check),
+        sent: sent(&check),
         steps,
         books,
         notes,
@@ -224,11 +224,11 @@ fn gone(facts: &Facts, name: &str, why: Unknown) -> Error {
     }
 }
 
-fn sent(look: &Look) -> Sent {
-    let (before, after, ifindex) = (&look.before, &look.after, look.interface.link.ifindex);
-    let mut losses = counters::losses_out(look.facts);
+fn sent(check: &Look) -> Sent {
+    let (before, after, ifindex) = (&check.before, &check.after, check.interface.link.ifindex);
+    let mut losses = counters::losses_out(check.facts);
     let root = |qdiscs: &[Qdisc]| qdiscs.iter().find(|one| one.ifindex == ifindex).cloned();
-    let qdiscs = look.facts.pair::<Vec<Qdisc>>("/netlink/qdiscs.json").ok();
+    let qdiscs = check.facts.pair::<Vec<Qdisc>>("/netlink/qdiscs.json").ok();
     // The first of an interface is its root, which sums up those below.
     let (was, now) = qdiscs.map_or((None, None), |(was, now)| (root(&was), root(&now)));
     if let (Some(was), Some(now)) = (&was, &now) {
@@ -239,11 +239,11 @@ fn sent(look: &Look) -> Sent {
     losses.push(Loss::new("tx_dropped", of_device, Scope::Interface));
     let of_device = after.tx_errors.saturating_sub(before.tx_errors);
     losses.push(Loss::new("tx_errors", of_device, Scope::Interface));
-    losses.extend(books::lost_out(look));
+    losses.extend(books::lost_out(check));
     losses.retain(|loss| loss.packets > 0);
     Sent {
         packets: after.tx_packets - before.tx_packets,
-        queued: look.trace.as_ref().map(|trace| trace.sum(SeenAt::Queued, ifindex)),
+        queued: check.trace.as_ref().map(|trace| trace.sum(SeenAt::Queued, ifindex)),
         waiting: now.as_ref().map_or(0, |now| now.queued),
         qdisc: now.map(|now| now.kind),
         losses,

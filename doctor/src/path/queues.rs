@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringway_host::queues::{Counts, Queue as Told};
+use ringway_host::netlink::queues::{Counts, Queue as Told};
 use serde::Serialize;
 
 use super::{Look, SeenAt};
@@ -52,16 +52,16 @@ pub struct Processor {
 }
 
 /// Its queues.
-pub(super) fn queues(look: &Look) -> Vec<Queue> {
-    let link = &look.interface.link;
+pub(super) fn queues(check: &Look) -> Vec<Queue> {
+    let link = &check.interface.link;
     let mine = |ifindex: u32| ifindex == link.ifindex;
-    let told: Vec<Told> = look.facts.json(QUEUES).unwrap_or_default();
-    let counted = look.facts.pair::<Vec<Counts>>(QUEUE_COUNTS).unwrap_or_default();
-    let by_name = by_name(look);
-    let irqs = look.facts.irqs(&link.name).unwrap_or_default();
-    let lines = interrupts(look);
-    let used = look.interface.channels.map_or(link.rx_queues, |channels| channels.rx);
-    let received = look.after.rx_packets - look.before.rx_packets;
+    let told: Vec<Told> = check.facts.json(QUEUES).unwrap_or_default();
+    let counted = check.facts.pair::<Vec<Counts>>(QUEUE_COUNTS).unwrap_or_default();
+    let by_name = by_name(check);
+    let irqs = check.facts.irqs(&link.name).unwrap_or_default();
+    let lines = interrupts(check);
+    let used = check.interface.channels.map_or(link.rx_queues, |channels| channels.rx);
+    let received = check.after.rx_packets - check.before.rx_packets;
     let alone = (used == 1).then_some(received);
     let one = |queue: u32| {
         let told = told.iter().find(|one| mine(one.ifindex) && one.queue == queue);
@@ -83,16 +83,16 @@ pub(super) fn queues(look: &Look) -> Vec<Queue> {
             napi: told.and_then(|told| told.napi),
             interrupts: irq.and_then(|irq| lines.get(&irq).cloned()).unwrap_or_default(),
             irq,
-            rps_cpus: look.facts.text(&rps).ok().map(str::to_owned),
+            rps_cpus: check.facts.text(&rps).ok().map(str::to_owned),
         }
     };
     (0..used).map(one).collect()
 }
 
 /// Packets by queue, of a driver that counts under names of its own.
-fn by_name(look: &Look) -> BTreeMap<u32, u64> {
-    let path = format!("/ethtool/{}/statistics.json", look.interface.link.name);
-    let both = look.facts.pair::<BTreeMap<String, u64>>(&path);
+fn by_name(check: &Look) -> BTreeMap<u32, u64> {
+    let path = format!("/ethtool/{}/statistics.json", check.interface.link.name);
+    let both = check.facts.pair::<BTreeMap<String, u64>>(&path);
     let (before, after) = both.unwrap_or_default();
     let mut found: BTreeMap<u32, u64> = BTreeMap::new();
     for (name, now) in after.iter().filter(|(name, _)| counts_a_queue(name)) {
@@ -105,8 +105,8 @@ fn by_name(look: &Look) -> BTreeMap<u32, u64> {
 }
 
 /// How often each interrupt came between the samples, by processor.
-fn interrupts(look: &Look) -> BTreeMap<u32, BTreeMap<u32, u64>> {
-    let Ok((before, after)) = look.facts.texts("/proc/interrupts") else { return BTreeMap::new() };
+fn interrupts(check: &Look) -> BTreeMap<u32, BTreeMap<u32, u64>> {
+    let Ok((before, after)) = check.facts.texts("/proc/interrupts") else { return BTreeMap::new() };
     let before = lines(before);
     let mut found = BTreeMap::new();
     for (irq, now) in lines(after) {
@@ -146,15 +146,15 @@ fn net_rx(text: &str) -> BTreeMap<u32, u64> {
 }
 
 /// Processors that had anything to do with received packets.
-pub(super) fn processors(look: &Look) -> Vec<Processor> {
-    let Ok(softnet) = look.facts.softnet() else { return Vec::new() };
-    let irqs = queues(look);
-    let busy = look.facts.busy().unwrap_or_default();
-    let (was, now) = look.facts.texts("/proc/softirqs").unwrap_or_default();
+pub(super) fn processors(check: &Look) -> Vec<Processor> {
+    let Ok(softnet) = check.facts.softnet() else { return Vec::new() };
+    let irqs = queues(check);
+    let busy = check.facts.busy().unwrap_or_default();
+    let (was, now) = check.facts.texts("/proc/softirqs").unwrap_or_default();
     let (was, now) = (net_rx(was), net_rx(now));
-    let ifindex = look.interface.link.ifindex;
+    let ifindex = check.interface.link.ifindex;
     let received = |cpu: u32| {
-        let all = look.trace.as_ref()?.at(SeenAt::Received, ifindex);
+        let all = check.trace.as_ref()?.at(SeenAt::Received, ifindex);
         Some(all.filter_map(|seen| seen.packets.get(cpu as usize)).sum())
     };
     let one = |one: &crate::facts::Softnet| {

@@ -1,6 +1,6 @@
 //! Pictures of machines with known traffic.
 
-use ringway_host::links::{VlanTag, Xdp, XdpMode};
+use ringway_host::netlink::links::{VlanTag, Xdp, XdpMode};
 
 use super::*;
 use crate::testing::Machine;

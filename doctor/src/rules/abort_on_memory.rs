@@ -1,20 +1,20 @@
 //! Connections that TCP broke off for want of memory.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// The last thing that TCP does about memory.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 46,
     name: "abort-on-memory",
     rule: "TCPAbortOnMemory does not grow",
     source: "Linux, net/ipv4/tcp_timer.c: tcp_out_of_resources; netdata, alarm tcp_connections",
     why: "Connections in use are reset because there are too many orphans, or TCP is out of memory.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let aborted = facts.counter("TcpExt", "TCPAbortOnMemory")?;
     if aborted.delta == 0 {
         return Outcome::ok(MACHINE, "none was broken off").into();
@@ -36,6 +36,6 @@ mod tests {
 
     #[test]
     fn one_is_too_many() {
-        table(&CHECK, [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), State::Crit)]);
+        table(&RULE, [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), State::Crit)]);
     }
 }

@@ -1,22 +1,22 @@
 //! Drivers that stay in the kernel beside DPDK.
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each};
 
 /// Their DPDK driver works through the kernel's.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 65,
     name: "bifurcated",
     rule: "cards of bifurcated drivers (mlx4, mlx5, mana) stay bound to them",
     source: "DPDK, Getting Started Guide for Linux: bifurcated driver",
     why: "Unbound from the kernel they are lost to DPDK, too.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
 const VENDORS: [(&str, &[&str]); 3] =
     [("mlx5", &["mlx5_core"]), ("mlx4", &["mlx4_core", "mlx4_en"]), ("mana", &["mana"])];
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     facts.network()?;
     let devices = facts.list("/sys/bus/pci/devices")?;
     let found = each(devices, Clone::clone, |device| {
@@ -55,6 +55,6 @@ mod tests {
         let directory = "/sys/bus/pci/devices/0000:01:00.0";
         let own = Machine::healthy().put(&format!("{directory}/driver"), "mlx5_core");
         let lost = own.clone().put(&format!("{directory}/driver_override"), "vfio-pci");
-        table(&CHECK, [(own, State::Ok), (lost, State::Crit)]);
+        table(&RULE, [(own, State::Ok), (lost, State::Crit)]);
     }
 }

@@ -2,20 +2,20 @@
 
 use ringway_host::Interface;
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// Since Linux 5.15 a bond takes a program for all of its parts.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 75,
     name: "bond-xdp",
     rule: "an XDP program is on the bond, or on every one of its parts",
     source: "Linux, drivers/net/bonding/bond_main.c: bond_xdp_set",
     why: "A program on some of the parts sees some of the packets, and the bond chooses which.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let bonds = facts.of_kind("bond")?;
     let network = facts.network()?;
     let found = each(
@@ -78,7 +78,7 @@ fn whole(facts: &Facts, bond: &Interface, parts: &[&Interface]) -> Result<Outcom
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::links::{Xdp, XdpMode};
+    use ringway_host::netlink::links::{Xdp, XdpMode};
 
     use std::collections::BTreeMap;
 
@@ -103,7 +103,7 @@ mod tests {
                 network.interfaces.push(bond);
             })
         };
-        table(&CHECK, [(bond(false), State::Warn), (bond(true), State::Ok)]);
+        table(&RULE, [(bond(false), State::Warn), (bond(true), State::Ok)]);
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
                 Program { interfaces: vec!["bond0".into()], native: vec!["bond0".into()] };
             let features: BTreeMap<u32, u64> = bits;
             let machine = machine.clone().json("/netlink/xdp_features.json", features);
-            look(&machine.facts().with_program(program)).unwrap().remove(0)
+            check(&machine.facts().with_program(program)).unwrap().remove(0)
         };
         let unknown = looked(None);
         assert!(unknown.state == State::Unknown && unknown.found.contains("eth0 (ixgbe)"));

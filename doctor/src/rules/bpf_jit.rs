@@ -1,9 +1,9 @@
 //! Whether BPF programs are compiled.
 
-use crate::{Check, Facts, Looked, Outcome, Profile, State, Unknown, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, State, Unknown, each};
 
 /// Without, they are interpreted.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 72,
     name: "bpf-jit",
     rule: "net.core.bpf_jit_enable is 1, bpf_jit_harden is 0 or 1",
@@ -11,13 +11,13 @@ pub const CHECK: Check = Check {
     why: "Interpreted programs take several times as long; harden = 2 blinds constants for root's programs, too, and \
           costs some percent.",
     profiles: &[],
-    look,
+    check,
 };
 
 const ENABLE: &str = "net/core/bpf_jit_enable";
 const HARDEN: &str = "net/core/bpf_jit_harden";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     Ok(each(
         [ENABLE, HARDEN],
         |key| key.replace('/', "."),
@@ -60,8 +60,8 @@ mod tests {
     fn off_and_hardened() {
         let put =
             |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
-        table(&CHECK, [(put(ENABLE, "0"), State::Warn), (put(HARDEN, "2"), State::Info)]);
+        table(&RULE, [(put(ENABLE, "0"), State::Warn), (put(HARDEN, "2"), State::Info)]);
         let balancer = put(HARDEN, "2").profile(Profile::Balancer);
-        assert_eq!(balancer.worst(&CHECK), State::Warn);
+        assert_eq!(balancer.worst(&RULE), State::Warn);
     }
 }

@@ -1,22 +1,22 @@
 //! Where programs are pinned.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
 
 /// What is pinned there outlives who pinned it.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 81,
     name: "bpffs",
     rule: "a BPF file system is mounted at /sys/fs/bpf",
     source: "kernel documentation, bpf/index; libbpf's default place for pins",
     why: "Pins keep traffic going while the daemon is away; in a mount namespace without it nobody finds them.",
     profiles: &[Profile::Balancer],
-    look,
+    check,
 };
 
 const AT: &str = "/sys/fs/bpf";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let path = "/proc/self/mountinfo";
     facts.text(path)?;
     let mounts = facts.host().bpffs_mounts().map_err(|error| Unknown(error.to_string()))?;
@@ -48,16 +48,16 @@ mod tests {
     fn mounts() {
         let of = |text: &str| Machine::healthy().put("/proc/self/mountinfo", text);
         let elsewhere = of("42 27 0:39 / /run/bpf rw,relatime - bpf bpf rw");
-        assert_eq!(elsewhere.undos(&CHECK), ["umount /sys/fs/bpf"]);
+        assert_eq!(elsewhere.undos(&RULE), ["umount /sys/fs/bpf"]);
         let named = serde_json::json!({
             "collected": "2026-01-31T12:00:00Z",
             "namespace": { "id": "net:[1]", "name": "blue" }
         });
         let named = elsewhere.clone().json("/tools/origin.json", named);
-        assert!(named.fixes(&CHECK).is_empty());
-        let advice = named.outcomes(&CHECK)[0].advice.clone().unwrap();
+        assert!(named.fixes(&RULE).is_empty());
+        let advice = named.outcomes(&RULE)[0].advice.clone().unwrap();
         assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
-        table(&CHECK, [(elsewhere, State::Info), (named, State::Info), (none, State::Info)]);
+        table(&RULE, [(elsewhere, State::Info), (named, State::Info), (none, State::Info)]);
     }
 }

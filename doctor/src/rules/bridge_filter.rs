@@ -1,19 +1,19 @@
 //! Frames of a bridge that pass through iptables, too.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// br_netfilter hands what a bridge forwards to the rules for IP.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 58,
     name: "bridge-filter",
     rule: "net.bridge.bridge-nf-call-iptables is 0 where a bridge forwards",
     source: "kernel documentation, networking/bridge, br_netfilter",
     why: "Frames between two ports of a bridge walk all rules and are tracked as connections. Docker and Kubernetes need it.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let bridges = facts.of_kind("bridge")?;
     if bridges.is_empty() {
         return Ok(Vec::new());
@@ -56,13 +56,13 @@ mod tests {
             machine.network(|network| network.interfaces[2].link.kind = Some("bridge".into()))
         };
         assert_eq!(
-            bridge(on.clone()).fixes(&CHECK),
+            bridge(on.clone()).fixes(&RULE),
             ["sysctl -w net.bridge.bridge-nf-call-iptables=0"]
         );
         let off =
             on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
         table(
-            &CHECK,
+            &RULE,
             [(on.clone(), State::Ok), (bridge(on), State::Info), (bridge(off), State::Ok)],
         );
     }

@@ -1,10 +1,10 @@
 //! Whether the kernel describes its own types.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// CO-RE programs ask it where fields are.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 73,
     name: "btf",
     rule: "there is /sys/kernel/btf/vmlinux",
@@ -12,10 +12,10 @@ pub const CHECK: Check = Check {
     why: "Without it programs that trace the kernel are not loaded: drop reasons, capture at drops, and Ringway's count of \
           what was lost after its verdict.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let release = facts.text("/proc/sys/kernel/osrelease")?;
     if facts.host().has_btf() {
         return Outcome::ok(MACHINE, "there").into();
@@ -37,6 +37,6 @@ mod tests {
 
     #[test]
     fn absent() {
-        table(&CHECK, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), State::Warn)]);
+        table(&RULE, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), State::Warn)]);
     }
 }

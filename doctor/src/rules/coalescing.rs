@@ -2,20 +2,20 @@
 
 use ringway_host::ethtool::Coalescing;
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each_card};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each_card};
 
 /// Waiting gathers packets; it also delays them.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 27,
     name: "coalescing",
     rule: "a card that interrupts more than 20 000 times a second waits 30 us; under the profile latency it does not wait",
     source: "kernel documentation, networking/scaling: interrupt coalescing; heuristic of Ringway for the rate",
     why: "Each interrupt costs a microsecond or two; each microsecond of waiting is one of delay.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -69,14 +69,11 @@ mod tests {
                 .put("/proc/interrupts", &line(0))
                 .then("/proc/interrupts", &line(count))
         };
-        assert_eq!(
-            machine(1, 90_000).undos(&CHECK),
-            ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]
-        );
+        assert_eq!(machine(1, 90_000).undos(&RULE), ["ethtool -C eth0 adaptive-rx off rx-usecs 1"]);
         let slow = machine(30, 10).profile(Profile::Latency);
-        assert_eq!(slow.fixes(&CHECK), ["ethtool -C eth0 adaptive-rx off rx-usecs 0"]);
+        assert_eq!(slow.fixes(&RULE), ["ethtool -C eth0 adaptive-rx off rx-usecs 0"]);
         table(
-            &CHECK,
+            &RULE,
             [
                 (machine(1, 90_000), State::Warn),
                 (machine(1, 1000), State::Ok),

@@ -1,22 +1,22 @@
 //! How long the lists are in which tracked connections are found.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Each connection is in the table twice, once for each direction.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 50,
     name: "conntrack-buckets",
     rule: "two entries for each bucket of nf_conntrack_buckets, or fewer",
     source: "kernel documentation, networking/nf_conntrack-sysctl, nf_conntrack_buckets",
     why: "Every packet walks the list of its bucket.",
     profiles: &[],
-    look,
+    check,
 };
 
 const BUCKETS: &str = "net/netfilter/nf_conntrack_buckets";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
     let buckets = facts.sysctl(BUCKETS)?;
     if 2 * count <= 2 * buckets {
@@ -44,10 +44,7 @@ mod tests {
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{BUCKETS}"), "1024")
         };
-        assert_eq!(
-            count(1025).fixes(&CHECK),
-            ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]
-        );
-        table(&CHECK, [(count(1024), State::Ok), (count(1025), State::Warn)]);
+        assert_eq!(count(1025).fixes(&RULE), ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]);
+        table(&RULE, [(count(1024), State::Ok), (count(1025), State::Warn)]);
     }
 }

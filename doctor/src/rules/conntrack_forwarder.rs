@@ -1,20 +1,20 @@
 //! Connections tracked on a machine that only passes packets on.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// Tracking is for firewalls and NAT.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 52,
     name: "conntrack-forwarder",
     rule: "a machine that only forwards tracks no connections",
     source: "heuristic of Ringway",
     why: "Each packet is looked up in a table, and each new flow makes an entry, for nobody's use.",
     profiles: &[Profile::Balancer],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
     let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
     if !forwards || count < 1000 {
@@ -45,6 +45,6 @@ mod tests {
             (machine("1", "999"), State::Ok),
             (machine("0", "1000"), State::Ok),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

@@ -1,22 +1,22 @@
 //! Room in the table of tracked connections.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// A full table drops packets of new connections.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 49,
     name: "conntrack-full",
     rule: "nf_conntrack_count is below 90 % of nf_conntrack_max",
     source: "netdata, alarm netfilter_conntrack_full (90 % and 95 %)",
     why: "When the table is full, packets of new connections are dropped, whoever they are for.",
     profiles: &[],
-    look,
+    check,
 };
 
 const MAX: &str = "net/netfilter/nf_conntrack_max";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
     let most = facts.sysctl(MAX)?;
     // 0 is no limit.
@@ -45,9 +45,9 @@ mod tests {
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
                 .put(&format!("/proc/sys/{MAX}"), "1000")
         };
-        assert_eq!(count(951).undos(&CHECK), ["sysctl -w net.netfilter.nf_conntrack_max=1000"]);
+        assert_eq!(count(951).undos(&RULE), ["sysctl -w net.netfilter.nf_conntrack_max=1000"]);
         table(
-            &CHECK,
+            &RULE,
             [(count(900), State::Ok), (count(901), State::Warn), (count(951), State::Crit)],
         );
     }

@@ -1,22 +1,22 @@
 //! How long tracked connections are kept that nobody uses.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Five days, unless somebody says otherwise.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 51,
     name: "conntrack-timeout",
     rule: "a table that fills up forgets established connections within a day",
     source: "heuristic of Ringway",
     why: "Connections whose ends have gone stay in the table for five days.",
     profiles: &[],
-    look,
+    check,
 };
 
 const TIMEOUT: &str = "net/netfilter/nf_conntrack_tcp_timeout_established";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
     let most = facts.sysctl("net/netfilter/nf_conntrack_max")?;
     let timeout = facts.sysctl(TIMEOUT)?;
@@ -53,6 +53,6 @@ mod tests {
             (machine("500", "432000"), State::Warn),
             (machine("500", "3600"), State::Ok),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

@@ -1,20 +1,20 @@
 //! Processors that slow down when there is little to do.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// They take their time to be fast again.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 32,
     name: "cpu-governor",
     rule: "the governor of every processor is performance",
     source: "TuneD, profiles network-latency and throughput-performance",
     why: "The first packets of a burst meet a slow processor.",
     profiles: &[Profile::Throughput, Profile::Latency, Profile::Balancer, Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let mut outcome = Outcome::warn(MACHINE, "processors slow down when there is little to do");
     for cpu in facts.cpus()? {
         let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor");
@@ -41,7 +41,7 @@ mod tests {
     fn one_that_saves_power() {
         let path = "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
         let saves = Machine::healthy().put(path, "powersave");
-        assert_eq!(saves.undos(&CHECK), [format!("echo powersave > {path}")]);
-        table(&CHECK, [(saves, State::Warn), (Machine::healthy().remove(path), State::Unknown)]);
+        assert_eq!(saves.undos(&RULE), [format!("echo powersave > {path}")]);
+        table(&RULE, [(saves, State::Warn), (Machine::healthy().remove(path), State::Unknown)]);
     }
 }

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// Names differ from driver to driver; these parts of names are common.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 5,
     name: "driver-counters",
     rule: "no counter of `ethtool -S` whose name speaks of loss grows",
     source: "heuristic of Ringway",
     why: "Cards and drivers lose packets in places that the common counters do not show.",
     profiles: &[],
-    look,
+    check,
 };
 
 const WORDS: [&str; 9] =
@@ -36,7 +36,7 @@ const MEANINGS: [(&str, &str); 7] = [
 
 type Counters = BTreeMap<String, u64>;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let found = each(
         interfaces,
@@ -87,8 +87,8 @@ mod tests {
             (grows("rx_out_of_buffer"), State::Warn),
             (grows("rx_queue_0_xdp_packets"), State::Ok),
         ];
-        table(&CHECK, rows);
-        let told = grows("rx_queue_0_xdp_tx_errors").outcomes(&CHECK);
+        table(&RULE, rows);
+        let told = grows("rx_queue_0_xdp_tx_errors").outcomes(&RULE);
         assert!(
             told.iter()
                 .any(|one| one.advice.as_ref().is_some_and(|text| text.contains("veth-peer")))

@@ -2,20 +2,20 @@
 
 use ringway_host::ethtool::Channels;
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each_card};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each_card};
 
 /// XDP sends by queues of its own.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 76,
     name: "driver-queues",
     rule: "ena: half of the queues at most are in use; virtio_net: as many are to spare as there are processors",
     source: "Linux, drivers/net/ethernet/amazon/ena: ena_xdp_legal_queue_count; drivers/net/virtio_net.c: virtnet_xdp_set",
     why: "The driver refuses native XDP, or all processors share one queue under a lock.",
     profiles: &[Profile::Balancer, Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?.len() as u32;
     let found = each_card(cards, |card| {
@@ -69,9 +69,9 @@ mod tests {
                 card.channels.as_mut().unwrap().rx = rx;
             })
         };
-        assert_eq!(card("ena", 8).fixes(&CHECK), ["ethtool -L eth0 combined 4"]);
+        assert_eq!(card("ena", 8).fixes(&RULE), ["ethtool -L eth0 combined 4"]);
         table(
-            &CHECK,
+            &RULE,
             [
                 (card("ena", 4), State::Ok),
                 (card("ena", 5), State::Warn),

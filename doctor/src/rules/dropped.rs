@@ -1,23 +1,23 @@
 //! Packets that an interface received or should send, and dropped.
 
-use ringway_host::counters::Stats;
+use ringway_host::netlink::counters::Stats;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// Some are dropped on purpose: by XDP programs, for protocols that nobody speaks here.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 3,
     name: "dropped",
     rule: "fewer than 2 % of more than 10 000 packets are dropped",
     source: "netdata, alarms inbound_packets_dropped_ratio and outbound_packets_dropped_ratio",
     why: "Somebody's packets do not arrive, though they came as far as this host.",
     profiles: &[],
-    look,
+    check,
 };
 
 const MANY: u64 = 10_000;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let found = each(
         interfaces,
@@ -68,7 +68,7 @@ mod tests {
         anew.collection.before.put("/netlink/stats.json", large);
         let anew = anew.stats("veth0", |stats| (stats.tx_packets, stats.tx_dropped) = (5, 0));
         table(
-            &CHECK,
+            &RULE,
             [
                 (anew, State::Ok),
                 (dropped(19_600, 400), State::Warn),

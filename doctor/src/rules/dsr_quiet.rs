@@ -4,20 +4,20 @@ use std::net::IpAddr;
 
 use ringway_host::{Interface, Network};
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// The address is on lo, for the balancer to bring packets; ARP for it is not theirs to answer.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 78,
     name: "dsr-quiet",
     rule: "where lo has a service's address, arp_ignore is 1 and arp_announce is 2, and tunnels are opened by who takes clients",
     source: "kernel documentation, networking/ip-sysctl, arp_ignore and arp_announce; a practice of direct server return",
     why: "A backend that answers ARP for the address takes the traffic from the balancer.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let network = facts.network()?;
     let lo =
         network.interfaces.iter().find(|one| one.link.loopback).map_or(0, |lo| lo.link.ifindex);
@@ -84,7 +84,7 @@ fn opens(facts: &Facts, network: &Network) -> Result<Outcome, Unknown> {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::addresses::Address;
+    use ringway_host::netlink::addresses::Address;
 
     use super::*;
     use crate::State;
@@ -106,7 +106,7 @@ mod tests {
             "sysctl -w net.ipv4.conf.all.arp_ignore=1",
             "sysctl -w net.ipv4.conf.all.arp_announce=2",
         ];
-        assert_eq!(service.fixes(&CHECK), fixes);
+        assert_eq!(service.fixes(&RULE), fixes);
         let quiet = service.clone().put("/proc/sys/net/ipv4/conf/all/arp_ignore", "1");
         let quiet = quiet.put("/proc/sys/net/ipv4/conf/all/arp_announce", "2");
         let tunnel = |rp_filter: &str| {
@@ -120,7 +120,7 @@ mod tests {
             )
         };
         let strict = tunnel("1");
-        assert_eq!(strict.fixes(&CHECK), ["sysctl -w net.ipv4.conf.tunl0.rp_filter=2"]);
+        assert_eq!(strict.fixes(&RULE), ["sysctl -w net.ipv4.conf.tunl0.rp_filter=2"]);
         // Who opens tunnels is not told where nothing is there for it.
         let rows = [
             (service, State::Warn),
@@ -128,7 +128,7 @@ mod tests {
             (strict, State::Warn),
             (tunnel("2"), State::Ok),
         ];
-        table(&CHECK, rows);
-        assert_eq!(quiet.outcomes(&CHECK)[0].state, State::Ok);
+        table(&RULE, rows);
+        assert_eq!(quiet.outcomes(&RULE)[0].state, State::Ok);
     }
 }

@@ -1,16 +1,16 @@
 //! Settings that somebody once set far below what the kernel starts with.
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// A number far below what the kernel starts with is a mistake, or was right long ago.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 79,
     name: "far-below-default",
     rule: "no limit is far below the kernel's own default",
     source: "heuristic of Ringway: an eighth of the default or less",
     why: "Such a limit bites at the first burst, long before anything else is full.",
     profiles: &[],
-    look,
+    check,
 };
 
 /// Setting, which of its numbers, what Linux 6.1 starts with on a machine with some memory, and below what it is
@@ -32,7 +32,7 @@ const FLOORS: [(&str, usize, i64, i64); 13] = [
 ];
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let mut found = each([PORTS], |key| (*key).to_owned(), |_| ports(facts));
     found.extend(each(FLOORS, |(key, ..)| (*key).to_owned(), |row| limit(facts, *row)));
     Ok(found)
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn each_limit_by_itself() {
-        assert_eq!(Machine::healthy().worst(&CHECK), State::Ok);
+        assert_eq!(Machine::healthy().worst(&RULE), State::Ok);
         for (key, text, fix, undo) in [
             ("core/somaxconn", "16", "core.somaxconn=4096", "core.somaxconn=16"),
             (
@@ -102,11 +102,11 @@ mod tests {
             ),
         ] {
             let machine = Machine::healthy().put(&format!("/proc/sys/net/{key}"), text);
-            assert_eq!(machine.worst(&CHECK), State::Warn, "{key}");
-            assert_eq!(machine.fixes(&CHECK), [format!("sysctl -w net.{fix}")]);
-            assert_eq!(machine.undos(&CHECK), [format!("sysctl -w net.{undo}")]);
+            assert_eq!(machine.worst(&RULE), State::Warn, "{key}");
+            assert_eq!(machine.fixes(&RULE), [format!("sysctl -w net.{fix}")]);
+            assert_eq!(machine.undos(&RULE), [format!("sysctl -w net.{undo}")]);
         }
         let strange = Machine::healthy().put("/proc/sys/net/core/somaxconn", "many");
-        assert_eq!(strange.worst(&CHECK), State::Unknown);
+        assert_eq!(strange.worst(&RULE), State::Unknown);
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// Mostly it is meant so: worth knowing for whoever looks for lost packets.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 83,
     name: "filter-drops",
     rule: "no rule of nftables drops or rejects packets meanwhile",
     source: "heuristic of Ringway; manual page nft(8): counter, handle",
     why: "What a rule drops is in no counter of an interface or a protocol, and looks like a packet that never came.",
     profiles: &[],
-    look,
+    check,
 };
 
 const RULES: &str = "/tools/nft.json";
@@ -24,7 +24,7 @@ const NAMED: usize = 8;
 /// As many as this may seem lost because counters are read one after the other.
 const FEW: u64 = 10;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let (before, after): (Value, Value) = facts.pair(RULES)?;
     let (before, after) = (Verdicts::of(&before), Verdicts::of(&after));
     let mut grown: Vec<(&Place, u64)> = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
         let counter = |n: u64| json!({"counter": {"packets": n, "bytes": 0}});
         let drop = |n| json!([matches, counter(n), {"log": null}, {"drop": null}]);
         let counted = machine(&drop(5), &drop(12));
-        let seen = counted.outcomes(&CHECK)[0].evidence[0].clone();
+        let seen = counted.outcomes(&RULE)[0].evidence[0].clone();
         assert!(seen.source.starts_with("nft -a list chain ip t c, handle 7, drop"), "{seen:?}");
         assert_eq!(seen.value, "7");
         let reject = |n| json!([counter(n), {"reject": {"type": "tcp reset"}}]);
@@ -216,7 +216,7 @@ mod tests {
         let bare = json!([matches, {"drop": null}]);
         let silent = machine(&bare, &bare);
         let lost = |n| silent.clone().counts("Ip", "InReceives", n);
-        assert!(lost(30).outcomes(&CHECK)[1].found.contains("30 of 30 packets"));
+        assert!(lost(30).outcomes(&RULE)[1].found.contains("30 of 30 packets"));
         // What a rule's counter tells of did not go nowhere.
         let both = |n| {
             let rules = json!({"nftables": [
@@ -227,13 +227,13 @@ mod tests {
         };
         let both = Machine::healthy().put(RULES, &both(0)).then(RULES, &both(3810));
         let both = both.counts("Ip", "InReceives", 4030).counts("Ip", "InDelivers", 200);
-        let found = both.outcomes(&CHECK);
+        let found = both.outcomes(&RULE);
         assert!(found[1].state == State::Unknown, "{:?}", found[1]);
         assert!(found[0].evidence[0].source.contains("drop, \"web\""), "{:?}", found[0]);
         let told = lost(30).counts("Ip", "InDelivers", 10).counts("IpExt", "InNoRoutes", 15);
         let accept = |n| json!([counter(n), {"accept": null}]);
         table(
-            &CHECK,
+            &RULE,
             [
                 (counted, State::Info),
                 (machine(&drop(5), &drop(5)), State::Ok),
@@ -254,8 +254,8 @@ mod tests {
             let chain = json!({"family": "inet", "table": "t", "name": "c", "policy": policy});
             Machine::healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
         };
-        assert_eq!(policy("accept").worst(&CHECK), State::Ok);
-        let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&CHECK);
+        assert_eq!(policy("accept").worst(&RULE), State::Ok);
+        let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&RULE);
         assert_eq!(found[1].state, State::Info);
         assert_eq!(found[1].evidence[1].value, "policy of inet t c");
     }

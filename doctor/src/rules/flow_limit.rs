@@ -1,22 +1,22 @@
 //! One flow that fills the backlog of a processor.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Flow limits drop packets of the largest flow first.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 20,
     name: "flow-limit",
     rule: "where a backlog overflows, flow_limit_cpu_bitmap is set",
     source: "kernel documentation, networking/scaling, RPS flow limit",
     why: "When one flow fills more than half of a backlog, all others lose packets with it.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/core/flow_limit_cpu_bitmap";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let softnet = facts.softnet()?;
     let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).fold(0, u64::saturating_add);
     let bitmap = facts.text(&format!("/proc/sys/{KEY}"))?;
@@ -43,8 +43,8 @@ mod tests {
         let line = |dropped: u32| format!("0000000a {dropped:08x} 0 0 0 0 0 0 0 0 0 0 00000000");
         let lossy = Machine::healthy().put("/proc/net/softnet_stat", &line(0));
         let lossy = lossy.then("/proc/net/softnet_stat", &line(4));
-        assert_eq!(lossy.fixes(&CHECK), ["sysctl -w net.core.flow_limit_cpu_bitmap=f"]);
+        assert_eq!(lossy.fixes(&RULE), ["sysctl -w net.core.flow_limit_cpu_bitmap=f"]);
         let limited = lossy.clone().put(&format!("/proc/sys/{KEY}"), "f");
-        table(&CHECK, [(lossy, State::Info), (limited, State::Ok)]);
+        table(&RULE, [(lossy, State::Info), (limited, State::Ok)]);
     }
 }

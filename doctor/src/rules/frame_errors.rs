@@ -1,19 +1,19 @@
 //! Frames that arrived damaged.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// A cable, a connector, a transceiver; or frames longer than the interface takes.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 4,
     name: "frame-errors",
     rule: "CRC, frame and length errors do not grow",
     source: "kernel documentation, networking/statistics",
     why: "Damaged frames are lost, and TCP slows down for each.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let found = each(
         interfaces,
@@ -50,6 +50,6 @@ mod tests {
     fn each_kind() {
         let crc = Machine::healthy().stats("eth0", |stats| stats.rx_crc_errors = 1);
         let length = Machine::healthy().stats("eth0", |stats| stats.rx_length_errors = 1);
-        table(&CHECK, [(crc, State::Warn), (length, State::Warn)]);
+        table(&RULE, [(crc, State::Warn), (length, State::Warn)]);
     }
 }

@@ -1,20 +1,20 @@
 //! Huge pages for programs that bypass the kernel.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
 
 /// DPDK and large UMEMs want them.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 61,
     name: "huge-pages",
     rule: "huge pages are free on every node that has a card",
     source: "DPDK, Getting Started Guide for Linux: use of hugepages",
     why: "Without them DPDK does not start; on the wrong node each access is to far memory.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let mut nodes = Vec::new();
     for card in facts.cards()? {
         let path = format!("/sys/class/net/{}/device/numa_node", card.link.name);
@@ -65,7 +65,7 @@ mod tests {
     fn none_free_on_the_cards_node() {
         let path = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
         let none = Machine::healthy().put(&format!("{path}/free_hugepages"), "0");
-        assert_eq!(none.fixes(&CHECK), [format!("echo 1024 > {path}/nr_hugepages")]);
-        table(&CHECK, [(none, State::Warn)]);
+        assert_eq!(none.fixes(&RULE), [format!("echo 1024 > {path}/nr_hugepages")]);
+        table(&RULE, [(none, State::Warn)]);
     }
 }

@@ -2,17 +2,17 @@
 
 use ringway_host::ethtool::Indirection;
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_card};
 
 /// The indirection table names a queue for each hash.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 16,
     name: "indirection",
     rule: "the indirection table names every receive queue",
     source: "kernel documentation, networking/scaling, RSS",
     why: "Queues that it leaves out get nothing, and their processors neither. AF_XDP may want that.",
     profiles: &[],
-    look,
+    check,
 };
 
 /// More than any card has.
@@ -32,7 +32,7 @@ pub fn entries(table: &Indirection, queues: usize) -> Result<Vec<usize>, Unknown
     Ok(counts)
 }
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -67,7 +67,7 @@ mod tests {
     fn queues_left_out() {
         let path = "/ethtool/eth0/indirection.json";
         let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
-        assert_eq!(two.undos(&CHECK), ["ethtool -X eth0 weight 2 2 0 0"]);
-        table(&CHECK, [(two, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
+        assert_eq!(two.undos(&RULE), ["ethtool -X eth0 weight 2 2 0 0"]);
+        table(&RULE, [(two, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
     }
 }

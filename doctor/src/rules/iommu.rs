@@ -1,20 +1,20 @@
 //! Whether devices can be given to programs safely.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// vfio-pci wants IOMMU groups.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 62,
     name: "iommu",
     rule: "there are IOMMU groups",
     source: "DPDK, Getting Started Guide for Linux: Linux drivers; kernel documentation, driver-api/vfio",
     why: "Without an IOMMU a device that a program drives can write to any memory of the machine.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cmdline = facts.text("/proc/cmdline")?;
     let groups = facts.list("/sys/kernel/iommu_groups")?;
     if !groups.is_empty() {
@@ -36,6 +36,6 @@ mod tests {
     #[test]
     fn no_groups() {
         let none = Machine::healthy().remove("/sys/kernel/iommu_groups");
-        table(&CHECK, [(none, State::Warn)]);
+        table(&RULE, [(none, State::Warn)]);
     }
 }

@@ -1,19 +1,19 @@
 //! Devices that can only be given away together.
 
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// All devices of a group, or none.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 63,
     name: "iommu-sharing",
     rule: "a group with a device on vfio-pci has no device on a driver of the kernel",
     source: "kernel documentation, driver-api/vfio: groups; DPDK, Getting Started Guide for Linux",
     why: "vfio refuses the group while the kernel drives one of its devices.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     // On a machine of which nothing is known there is nothing to be seen either.
     facts.text("/proc/cmdline")?;
     let mut found = Vec::new();
@@ -55,6 +55,6 @@ mod tests {
     fn a_group_of_two() {
         let mixed =
             Machine::healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
-        table(&CHECK, [(mixed, State::Warn)]);
+        table(&RULE, [(mixed, State::Warn)]);
     }
 }

@@ -1,19 +1,19 @@
 //! All queues of a card on processor 0.
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// Where everything else is, too.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 13,
     name: "irq-on-first",
     rule: "a card's queues do not all interrupt processor 0",
     source: "a practice of many guides; kernel documentation, core-api/irq/irq-affinity",
     why: "Processor 0 gets timers and devices as well; the others wait.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
@@ -45,8 +45,8 @@ mod tests {
             let machine = machine.put(&format!("/proc/irq/{irq}/effective_affinity_list"), "0");
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), "0-3")
         });
-        assert_eq!(first.fixes(&CHECK)[0], "echo 1 > /proc/irq/40/smp_affinity_list");
-        assert_eq!(first.undos(&CHECK)[0], "echo 0-3 > /proc/irq/40/smp_affinity_list");
-        table(&CHECK, [(first, State::Warn)]);
+        assert_eq!(first.fixes(&RULE)[0], "echo 1 > /proc/irq/40/smp_affinity_list");
+        assert_eq!(first.undos(&RULE)[0], "echo 0-3 > /proc/irq/40/smp_affinity_list");
+        table(&RULE, [(first, State::Warn)]);
     }
 }

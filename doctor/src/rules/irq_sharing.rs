@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// While another has none.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 12,
     name: "irq-sharing",
     rule: "each queue of a card interrupts a processor of its own, as long as there are some",
     source: "kernel documentation, networking/scaling, RSS IRQ configuration",
     why: "Two queues on one processor are no faster than one.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
@@ -59,8 +59,8 @@ mod tests {
             machine.put(&format!("/proc/irq/{irq}/smp_affinity_list"), cpu)
         };
         let shared = on(Machine::healthy(), 41, "0");
-        assert_eq!(shared.fixes(&CHECK), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
-        assert_eq!(shared.undos(&CHECK), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
-        table(&CHECK, [(shared, State::Warn)]);
+        assert_eq!(shared.fixes(&RULE), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
+        assert_eq!(shared.undos(&RULE), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
+        table(&RULE, [(shared, State::Warn)]);
     }
 }

@@ -1,21 +1,21 @@
 //! irqbalance beside interrupts that were pinned.
 
-use crate::check::MACHINE;
 use crate::gather::Process;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// It moves what somebody else has put in its place.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 14,
     name: "irqbalance",
     rule: "irqbalance does not run where interrupts are pinned by hand",
     source: "kernel documentation, networking/scaling, RSS IRQ configuration",
     why: "Within ten seconds it moves interrupts to where it thinks best, onto polling cores, too.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let processes: Vec<Process> = facts.json(crate::gather::PROCESSES)?;
     let Some(found) = processes.iter().find(|one| one.name == "irqbalance") else {
         return Outcome::ok(MACHINE, "it does not run").into();
@@ -89,6 +89,6 @@ mod tests {
             (runs(banned), State::Ok),
             (free, State::Ok),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

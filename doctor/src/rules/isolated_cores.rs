@@ -1,24 +1,24 @@
 //! Processors that poll and nothing else.
 
-use crate::check::MACHINE;
 use crate::facts::cpu_list;
 use crate::gather::{POLLERS, PROCESSES, Process};
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// A polling core never waits, so whatever else runs there takes from it.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 68,
     name: "isolated-cores",
     rule: "polling cores are isolated, and no interrupt comes to them",
     source: "DPDK, Getting Started Guide for Linux: how to get best performance",
     why: "A program or an interrupt that takes a polling core for a millisecond makes a queue overflow.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
 const PATH: &str = "/sys/devices/system/cpu/isolated";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let text = facts.text(PATH)?;
     let isolated = cpu_list(text).ok_or_else(|| Unknown(format!("{PATH} holds {text:?}")))?;
     let interrupts = match isolated.is_empty() {
@@ -91,11 +91,11 @@ mod tests {
     fn none_and_disturbed() {
         let path = "/sys/devices/system/cpu/isolated";
         let disturbed = Machine::healthy().put(path, "2-3");
-        assert_eq!(disturbed.fixes(&CHECK)[0], "echo 0,1 > /proc/irq/42/smp_affinity_list");
-        assert_eq!(disturbed.worst(&CHECK), State::Warn);
-        assert_eq!(Machine::healthy().put(path, "").worst(&CHECK), State::Info);
-        assert_eq!(Machine::healthy().put(path, "7").worst(&CHECK), State::Ok);
-        assert_eq!(Machine::unknown().worst(&CHECK), State::Unknown);
+        assert_eq!(disturbed.fixes(&RULE)[0], "echo 0,1 > /proc/irq/42/smp_affinity_list");
+        assert_eq!(disturbed.worst(&RULE), State::Warn);
+        assert_eq!(Machine::healthy().put(path, "").worst(&RULE), State::Info);
+        assert_eq!(Machine::healthy().put(path, "7").worst(&RULE), State::Ok);
+        assert_eq!(Machine::unknown().worst(&RULE), State::Unknown);
         let poller = |cpus: Option<&str>| {
             let (files, limit, arguments) = (None, None, None);
             let (name, cpus) = ("lcore-worker-7".into(), cpus.map(str::to_owned));
@@ -105,9 +105,9 @@ mod tests {
         for (cpus, state) in
             [(Some("7"), State::Ok), (Some("0-7"), State::Info), (None, State::Unknown)]
         {
-            assert_eq!(poller(cpus).worst(&CHECK), state, "{cpus:?}");
+            assert_eq!(poller(cpus).worst(&RULE), state, "{cpus:?}");
         }
         let blind = Machine::healthy().put(path, "7").remove(PROCESSES);
-        assert_eq!(blind.worst(&CHECK), State::Unknown);
+        assert_eq!(blind.worst(&RULE), State::Unknown);
     }
 }

@@ -1,23 +1,23 @@
 //! Whether the kernel is new enough for Ringway's programs.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
 
 /// Older ones lack what the programs call.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 80,
     name: "kernel",
     rule: "Linux is 6.1 or newer",
     source: "Ringway: what its programs need, and its tests load them on",
     why: "An older kernel refuses the programs: nothing starts.",
     profiles: &[Profile::Balancer],
-    look,
+    check,
 };
 
 const PATH: &str = "/proc/sys/kernel/osrelease";
 const FLOOR: (u32, u32) = (6, 1);
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let text = facts.text(PATH)?;
     let release = facts.host().kernel_release().map_err(|error| Unknown(error.to_string()))?;
     if (release.major, release.minor) >= FLOOR {
@@ -39,7 +39,7 @@ mod tests {
     fn releases() {
         let of = |release: &str| Machine::healthy().put(PATH, release);
         table(
-            &CHECK,
+            &RULE,
             [
                 (of("5.10.0-39-amd64"), State::Crit),
                 (of("6.0.19"), State::Crit),

@@ -1,19 +1,19 @@
 //! Links that come and go, and queues that hang.
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// While nobody changed anything.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 9,
     name: "link-flaps",
     rule: "carrier_changes and tx_timeout do not grow",
     source: "Linux, Documentation/ABI/testing/sysfs-class-net and sysfs-class-net-queues",
     why: "While the link is away, or a queue hangs until the driver resets it, nothing passes.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let mut found =
         each(
@@ -66,7 +66,7 @@ mod tests {
             Machine::healthy().then(&format!("/sys/class/net/eth0/{key}"), text)
         };
         let vanished = Machine::healthy().both_stats("eth7", "eth0");
-        let said = vanished.outcomes(&CHECK).pop().unwrap();
+        let said = vanished.outcomes(&RULE).pop().unwrap();
         assert!(said.subject == "eth7" && said.found.starts_with("eth7 went away"), "{said:?}");
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
         let rows = [
@@ -75,6 +75,6 @@ mod tests {
             (vanished, State::Info),
             (elsewhere, State::Unknown),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

@@ -2,20 +2,20 @@
 
 use ringway_host::ethtool::LinkMode;
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// What the two ends have agreed on.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 6,
     name: "link-mode",
     rule: "full duplex, and the best speed that both ends can",
     source: "IEEE 802.3, auto-negotiation",
     why: "At half duplex frames collide; a gigabit link that fell back to 100 Mbit/s mostly has a bad cable.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?.into_iter().filter(|card| card.link.up && card.link.carrier);
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -68,10 +68,10 @@ mod tests {
             Machine::healthy().json("/ethtool/eth0/link_mode.json", mode)
         };
         let forced = mode(100, true, false);
-        assert_eq!(forced.undos(&CHECK), ["ethtool -s eth0 autoneg off speed 100 duplex full"]);
-        assert!(mode(100, true, true).fixes(&CHECK).is_empty());
+        assert_eq!(forced.undos(&RULE), ["ethtool -s eth0 autoneg off speed 100 duplex full"]);
+        assert!(mode(100, true, true).fixes(&RULE).is_empty());
         table(
-            &CHECK,
+            &RULE,
             [
                 (forced, State::Warn),
                 (mode(1000, false, true), State::Warn),

@@ -1,20 +1,20 @@
 //! SYNs and connections that a listening socket dropped for other reasons than a full accept queue.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Every overflow is a drop, too; what is more has another cause.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 35,
     name: "listen-drops",
     rule: "ListenDrops grows no faster than ListenOverflows",
     source: "Linux, net/ipv4/tcp_ipv4.c and tcp_input.c: who counts LINUX_MIB_LISTENDROPS",
     why: "Connections are refused though the accept queue has room: for want of memory, ports or a route.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let drops = facts.counter("TcpExt", "ListenDrops")?;
     let overflows = facts.counter("TcpExt", "ListenOverflows")?;
     let others = drops.delta.saturating_sub(overflows.delta);
@@ -43,6 +43,6 @@ mod tests {
             let machine = Machine::healthy().counts("TcpExt", "ListenDrops", drops);
             machine.counts("TcpExt", "ListenOverflows", overflows)
         };
-        table(&CHECK, [(machine(5, 5), State::Ok), (machine(6, 5), State::Warn)]);
+        table(&RULE, [(machine(5, 5), State::Ok), (machine(6, 5), State::Warn)]);
     }
 }

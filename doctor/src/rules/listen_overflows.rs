@@ -1,23 +1,23 @@
 //! Connections that wait for accept(2).
 
-use ringway_host::sockets::Sockets;
+use ringway_host::netlink::sockets::Sockets;
 
 use super::listeners::{nearly_full, suspects, with_remedy};
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// The accept queue is the place where a slow server loses its clients.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 34,
     name: "listen-overflows",
     rule: "no accept queue overflows, none is nearly full",
     source: "TuneD, profile throughput-performance (somaxconn); netdata, alarm tcp_listen_overflows (more than 5: critical)",
     why: "A client whose last handshake packet finds the queue full waits a second or more for the retransmission.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let overflows = facts.counter("TcpExt", "ListenOverflows")?;
     let Sockets { listeners: all, .. } = facts.json("/netlink/sockets.json")?;
     let full = all.iter().filter(nearly_full).count();
@@ -39,7 +39,7 @@ fn look(facts: &Facts) -> Looked {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::sockets::Listener;
+    use ringway_host::netlink::sockets::Listener;
 
     use super::*;
     use crate::testing::Machine;
@@ -62,13 +62,13 @@ mod tests {
             (queue(1, 1), State::Ok),
             (Machine::healthy().remove("/netlink/sockets.json"), State::Unknown),
         ] {
-            assert_eq!(machine.worst(&CHECK), wanted, "{:?}", machine.outcomes(&CHECK));
+            assert_eq!(machine.worst(&RULE), wanted, "{:?}", machine.outcomes(&RULE));
         }
         let small = queue(16, 16).put("/proc/sys/net/core/somaxconn", "16");
-        assert_eq!(small.fixes(&CHECK), ["sysctl -w net.core.somaxconn=4096"]);
-        assert!(queue(128, 128).fixes(&CHECK).is_empty());
+        assert_eq!(small.fixes(&RULE), ["sysctl -w net.core.somaxconn=4096"]);
+        assert!(queue(128, 128).fixes(&RULE).is_empty());
         // One cause is one finding, whatever shows it.
         let both = small.counts("TcpExt", "ListenOverflows", 9);
-        assert_eq!(both.outcomes(&CHECK).len(), 1);
+        assert_eq!(both.outcomes(&RULE).len(), 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use ringway_host::sockets::Listener;
+use ringway_host::netlink::sockets::Listener;
 
 use crate::{Facts, Outcome, Unknown};
 

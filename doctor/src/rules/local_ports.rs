@@ -1,12 +1,12 @@
 //! Local ports that are used up towards one destination.
 
-use ringway_host::sockets::{Road, Sockets};
+use ringway_host::netlink::sockets::{PeerTuple, Sockets};
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// To one address and port there is one connection for each local port and address.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 39,
     name: "local-ports",
     rule: "fewer than 80 % of the local ports lead to one address and port",
@@ -14,17 +14,17 @@ pub const CHECK: Check = Check {
     why: "connect(2) searches longer the fewer ports are left, and fails with EADDRNOTAVAIL when none is. What helps \
           more than a wider range is one more address, at either end.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/ip_local_port_range";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let sockets: Sockets = facts.json("/netlink/sockets.json")?;
     let [first, last] = facts.sysctls(KEY)?;
     let ports = last - first + 1;
-    let crowded = |road: &&Road| road.connections as f64 > ports as f64 * 0.8;
-    let crowded: Vec<&Road> = sockets.roads.iter().filter(crowded).collect();
+    let crowded = |road: &&PeerTuple| road.connections as f64 > ports as f64 * 0.8;
+    let crowded: Vec<&PeerTuple> = sockets.roads.iter().filter(crowded).collect();
     if crowded.is_empty() {
         let most = sockets.roads.first().map_or(0, |road| road.connections);
         return Outcome::ok(MACHINE, format!("at most {most} of {ports} ports lead to one place"))
@@ -33,11 +33,11 @@ fn look(facts: &Facts) -> Looked {
     Ok(each(crowded, |road| subject(road), |road| outcome(facts, road, ports)))
 }
 
-fn subject(road: &Road) -> String {
+fn subject(road: &PeerTuple) -> String {
     format!("{} to {} port {}", road.source, road.destination, road.port)
 }
 
-fn outcome(facts: &Facts, road: &Road, ports: i64) -> Result<Outcome, Unknown> {
+fn outcome(facts: &Facts, road: &PeerTuple, ports: i64) -> Result<Outcome, Unknown> {
     let said = format!("{} of {ports} local ports are taken", road.connections);
     let state = if road.connections as i64 >= ports { Outcome::crit } else { Outcome::warn };
     let outcome = state(subject(road), said)
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn roads_that_fill_up() {
         let taken = |connections| {
-            let road = Road {
+            let road = PeerTuple {
                 source: [10, 0, 0, 1].into(),
                 destination: [10, 0, 0, 2].into(),
                 port: 80,
@@ -71,10 +71,7 @@ mod tests {
             machine.edit("/netlink/sockets.json", |all: &mut Sockets| all.roads = vec![road])
         };
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
-        assert_eq!(taken(81).undos(&CHECK), undo);
-        table(
-            &CHECK,
-            [(taken(80), State::Ok), (taken(81), State::Warn), (taken(100), State::Crit)],
-        );
+        assert_eq!(taken(81).undos(&RULE), undo);
+        table(&RULE, [(taken(80), State::Ok), (taken(81), State::Warn), (taken(100), State::Crit)]);
     }
 }

@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// A rule costs every packet some nanoseconds; a set costs the same for one address as for a million.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 53,
     name: "long-chains",
     rule: "a packet walks fewer than 50 rules at a hook, those of chains that are jumped to among them",
     source: "heuristic of Ringway; `ringway bench kernel-path` has measured what rules cost",
     why: "Rules are walked one after another, by every packet.",
     profiles: &[],
-    look,
+    check,
 };
 
 const MANY: usize = 50;
 const LEGACY: &str = "/proc/net/ip_tables_names";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let document: Value = facts.json("/tools/nft.json")?;
     let ruleset = Ruleset::of(&document);
     let mut seen = BTreeMap::new();
@@ -179,7 +179,7 @@ mod tests {
     fn rules_are_counted_by_hook_and_through_jumps() {
         let one =
             |count| machine(&[vec![chain("c", Some("input"))], rules("c", count, &json!([]))]);
-        assert_eq!(one(50).outcomes(&CHECK)[0].subject, "inet t c");
+        assert_eq!(one(50).outcomes(&RULE)[0].subject, "inet t c");
         let map = json!([{"vmap": {"key": {}, "data": {"set": [["a", {"jump": {"target": "d"}}], ["b", {"drop": null}]]}}}]);
         let jumps = |count| {
             let first = rules("c", 10, &json!([]));
@@ -193,12 +193,12 @@ mod tests {
             machine(&[chains, rules("c", 25, &json!([])), rules("d", count, &json!([]))])
         };
         let warned: Vec<_> =
-            two(25).outcomes(&CHECK).into_iter().map(|one| (one.subject, one.state)).collect();
+            two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.state)).collect();
         assert!(warned.contains(&("ip6 hook input".into(), State::Warn)), "{warned:?}");
         let unhooked = machine(&[vec![chain("d", None)], rules("d", 90, &json!([]))]);
         let legacy = Machine::healthy().put(LEGACY, "filter\nnat\n");
         table(
-            &CHECK,
+            &RULE,
             [
                 (one(49), State::Ok),
                 (one(50), State::Warn),

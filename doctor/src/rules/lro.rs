@@ -1,19 +1,19 @@
 //! Large receive offload where packets are passed on.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// LRO glues segments together and forgets what they were.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 30,
     name: "lro",
     rule: "LRO is off where packets are forwarded or an XDP program is attached",
     source: "kernel documentation, networking/segmentation-offloads; drivers refuse XDP while LRO is on",
     why: "What it glued together cannot be sent on as it came: too large, with wrong acknowledgements.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
     let found = each(
@@ -50,10 +50,10 @@ mod tests {
     fn where_packets_are_passed_on() {
         let end = Machine::healthy().network(|network| network.interfaces[1].offloads.lro = true);
         let router = end.clone().put("/proc/sys/net/ipv4/ip_forward", "1");
-        assert_eq!(router.fixes(&CHECK), ["ethtool -K eth0 lro off"]);
+        assert_eq!(router.fixes(&RULE), ["ethtool -K eth0 lro off"]);
         let program = Program { interfaces: vec!["eth0".into()], native: vec!["eth0".into()] };
-        let looked = (CHECK.look)(&end.facts().with_program(program)).unwrap();
+        let looked = (RULE.check)(&end.facts().with_program(program)).unwrap();
         assert_eq!(looked[0].state, State::Warn, "{looked:?}");
-        table(&CHECK, [(end, State::Ok), (router, State::Warn)]);
+        table(&RULE, [(end, State::Ok), (router, State::Warn)]);
     }
 }

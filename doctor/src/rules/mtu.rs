@@ -2,23 +2,23 @@
 
 use ringway_host::{Interface, Network};
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// A veth pair, and a bridge with its ports.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 59,
     name: "mtu",
     rule: "both ends of a veth pair, and a bridge's ports, have one MTU; no connection finds a black hole",
     source: "heuristic of Ringway; kernel documentation, networking/ip-sysctl, tcp_mtu_probing (RFC 4821)",
     why: "What is larger than the far end takes is dropped there, and nobody sends an ICMP error: connections hang.",
     profiles: &[],
-    look,
+    check,
 };
 
 const PROBING: &str = "net/ipv4/tcp_mtu_probing";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let network = facts.network()?;
     let mut found: Vec<Outcome> =
         network.interfaces.iter().filter_map(|interface| one(facts, network, interface)).collect();
@@ -135,8 +135,8 @@ mod tests {
             network.interfaces[2].link.lower_elsewhere = false;
             network.interfaces.push(peer);
         });
-        assert_eq!(pair.fixes(&CHECK), ["ip link set dev veth0 mtu 9000"]);
-        assert_eq!(pair.undos(&CHECK), ["ip link set dev veth0 mtu 1500"]);
+        assert_eq!(pair.fixes(&RULE), ["ip link set dev veth0 mtu 9000"]);
+        assert_eq!(pair.undos(&RULE), ["ip link set dev veth0 mtu 1500"]);
         let bridge = Machine::healthy().network(|network| {
             let mut bridge = network.interfaces[2].clone();
             (bridge.link.ifindex, bridge.link.kind) = (9, Some("bridge".into()));
@@ -145,7 +145,7 @@ mod tests {
             network.interfaces[1].link.mtu = 1400;
             network.interfaces.push(bridge);
         });
-        assert_eq!(bridge.fixes(&CHECK), ["ip link set dev eth0 mtu 1500"]);
+        assert_eq!(bridge.fixes(&RULE), ["ip link set dev eth0 mtu 1500"]);
         let vlan = Machine::healthy().network(|network| {
             let mut vlan = network.interfaces[2].clone();
             (vlan.link.ifindex, vlan.link.name, vlan.link.mtu) = (9, "eth0.5".into(), 9000);
@@ -153,7 +153,7 @@ mod tests {
             vlan.link.lower_elsewhere = false;
             network.interfaces.push(vlan);
         });
-        assert_eq!(vlan.fixes(&CHECK), ["ip link set dev eth0 mtu 9000"]);
+        assert_eq!(vlan.fixes(&RULE), ["ip link set dev eth0 mtu 9000"]);
         let hole = Machine::healthy().counts("TcpExt", "TCPMTUPFail", 1);
         let refused = Machine::healthy().counts("Ip", "FragFails", 1);
         let blind = Machine::healthy().put("/proc/sys/net/ipv4/tcp_mtu_probing", "0");
@@ -174,7 +174,7 @@ mod tests {
             (blind, State::Unknown),
         ];
         for (row, (machine, wanted)) in rows.into_iter().enumerate() {
-            assert_eq!(machine.worst(&CHECK), wanted, "row {row}");
+            assert_eq!(machine.worst(&RULE), wanted, "row {row}");
         }
     }
 }

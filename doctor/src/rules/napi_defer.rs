@@ -1,19 +1,19 @@
 //! Two settings of NAPI of which one alone does nothing.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// With both, the kernel polls by a timer and leaves interrupts off meanwhile.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 28,
     name: "napi-defer",
     rule: "gro_flush_timeout and napi_defer_hard_irqs are set both, or none",
     source: "kernel documentation, networking/napi, software IRQ coalescing",
     why: "With one alone interrupts come as before, or packets wait for nothing.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let found = each(
         interfaces,
@@ -51,8 +51,8 @@ mod tests {
         let flush = "/sys/class/net/veth0/gro_flush_timeout";
         let defer = "/sys/class/net/veth0/napi_defer_hard_irqs";
         let one = Machine::healthy().put(flush, "20000").put(defer, "0");
-        assert_eq!(one.fixes(&CHECK), [format!("echo 2 > {defer}")]);
+        assert_eq!(one.fixes(&RULE), [format!("echo 2 > {defer}")]);
         let both = one.clone().put(defer, "2");
-        table(&CHECK, [(one, State::Warn), (both, State::Ok)]);
+        table(&RULE, [(one, State::Warn), (both, State::Ok)]);
     }
 }

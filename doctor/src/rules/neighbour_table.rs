@@ -2,20 +2,20 @@
 
 use std::net::IpAddr;
 
-use crate::{Check, Facts, Looked, Outcome, State, each};
+use crate::{Facts, Looked, Outcome, Rule, State, each};
 
 /// One table for each family and the whole machine.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 57,
     name: "neighbour-table",
     rule: "neighbours are fewer than 80 % of gc_thresh3, and none is refused",
     source: "kernel documentation, networking/ip-sysctl, neigh/default/gc_thresh3",
     why: "What finds the table full cannot be sent at all: no buffer space available.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let neighbours = &facts.network()?.neighbours;
     let count = |v4: bool| {
         neighbours.iter().filter(|one| matches!(one.address, IpAddr::V4(_)) == v4).count()
@@ -84,11 +84,11 @@ mod tests {
         let key = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
         // There is one neighbour.
         let full = Machine::healthy().put(key, "1");
-        assert_eq!(full.fixes(&CHECK), ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4"]);
+        assert_eq!(full.fixes(&RULE), ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4"]);
         let stat = |n: &str| format!("entries table_fulls\n00000001 0000000{n}\n00000001 00000000");
         let path = "/proc/net/stat/arp_cache";
         let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
         let elsewhere = Machine::healthy().remove(key);
-        table(&CHECK, [(full, State::Warn), (refused, State::Crit), (elsewhere, State::Unknown)]);
+        table(&RULE, [(full, State::Warn), (refused, State::Crit), (elsewhere, State::Unknown)]);
     }
 }

@@ -1,19 +1,19 @@
 //! Packets that a card had no room for.
 
-use crate::{Check, Facts, Looked, Outcome, State, each_card};
+use crate::{Facts, Looked, Outcome, Rule, State, each_card};
 
 /// They never reach the kernel.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 2,
     name: "nic-missed",
     rule: "rx_missed_errors and rx_fifo_errors do not grow",
     source: "netdata, alarm net_fifo; kernel documentation, networking/statistics",
     why: "The processor does not fetch packets as fast as they come: nobody above the card knows of them.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -41,6 +41,6 @@ mod tests {
     fn few_and_many() {
         let missed =
             |count| Machine::healthy().stats("eth0", |stats| stats.rx_missed_errors = count);
-        table(&CHECK, [(missed(1), State::Warn), (missed(300), State::Crit)]);
+        table(&RULE, [(missed(1), State::Warn), (missed(300), State::Crit)]);
     }
 }

@@ -2,20 +2,20 @@
 
 use ringway_host::ethtool::Rings;
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// A ring holds what comes while the processor is elsewhere.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 1,
     name: "nic-rings",
     rule: "a card that misses packets has its receive ring at 2048, or half of what it can",
     source: "a practice of many guides, confirmed by the card's own counters",
     why: "A burst that does not fit into the ring is lost; a larger ring absorbs it, and adds delay.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -60,11 +60,11 @@ mod tests {
             let machine = Machine::healthy().json("/ethtool/eth0/rings.json", rings);
             machine.stats("eth0", |stats| stats.rx_missed_errors = 7)
         };
-        assert_eq!(lossy(512).fixes(&CHECK), ["ethtool -G eth0 rx 2048"]);
-        assert_eq!(lossy(512).undos(&CHECK), ["ethtool -G eth0 rx 512"]);
+        assert_eq!(lossy(512).fixes(&RULE), ["ethtool -G eth0 rx 2048"]);
+        assert_eq!(lossy(512).undos(&RULE), ["ethtool -G eth0 rx 512"]);
         let silent = lossy(512).remove("/ethtool/eth0/rings.json");
         table(
-            &CHECK,
+            &RULE,
             [(lossy(512), State::Warn), (lossy(2048), State::Ok), (silent, State::Unknown)],
         );
     }

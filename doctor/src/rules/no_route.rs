@@ -1,22 +1,22 @@
 //! Packets for which there was no way.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Either they are for somebody else and this host does not forward, or it has no route.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 56,
     name: "no-route",
     rule: "InAddrErrors and InNoRoutes do not grow",
     source: "RFC 4293, ipSystemStatsInAddrErrors and InNoRoutes",
     why: "Packets come in for addresses that are not this host's, and are dropped.",
     profiles: &[],
-    look,
+    check,
 };
 
 const FORWARD: &str = "net/ipv4/ip_forward";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let address = facts.counter("Ip", "InAddrErrors")?;
     let route = facts.counter("IpExt", "InNoRoutes")?;
     let lost = address.delta + route.delta;
@@ -51,9 +51,9 @@ mod tests {
             let machine = Machine::healthy().put(&format!("/proc/sys/{FORWARD}"), text);
             machine.counts("Ip", "InAddrErrors", 3)
         };
-        assert_eq!(forwards("0").fixes(&CHECK), ["sysctl -w net.ipv4.ip_forward=1"]);
-        assert!(forwards("1").fixes(&CHECK).is_empty());
+        assert_eq!(forwards("0").fixes(&RULE), ["sysctl -w net.ipv4.ip_forward=1"]);
+        assert!(forwards("1").fixes(&RULE).is_empty());
         let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
-        table(&CHECK, [(forwards("0"), State::Warn), (route, State::Warn)]);
+        table(&RULE, [(forwards("0"), State::Warn), (route, State::Warn)]);
     }
 }

@@ -1,22 +1,22 @@
 //! Whether the kernel moves memory about between sockets.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// It takes pages away to see who misses them.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 33,
     name: "numa-balancing",
     rule: "kernel.numa_balancing is 0",
     source: "TuneD, profile network-latency",
     why: "Pages that it takes away for a look cost their program a fault, and a delay, each.",
     profiles: &[Profile::Latency, Profile::Bypass],
-    look,
+    check,
 };
 
 const KEY: &str = "kernel/numa_balancing";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let now = facts.sysctl(KEY)?;
     if now == 0 {
         return Outcome::ok(MACHINE, "off").into();
@@ -33,6 +33,6 @@ mod tests {
 
     #[test]
     fn on() {
-        table(&CHECK, [(Machine::healthy().put(&format!("/proc/sys/{KEY}"), "1"), State::Info)]);
+        table(&RULE, [(Machine::healthy().put(&format!("/proc/sys/{KEY}"), "1"), State::Info)]);
     }
 }

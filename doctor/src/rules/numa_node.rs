@@ -1,19 +1,19 @@
 //! Which memory a card is near to.
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_card};
 
 /// On machines with several sockets.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 10,
     name: "numa-node",
     rule: "a card's NUMA node is known, and its interrupts come to processors of that node",
     source: "DPDK, Getting Started Guide for Linux: how to get best performance",
     why: "Each access to memory of the other socket takes half as long again.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let nodes = facts.list("/sys/devices/system/node")?;
     let nodes = nodes.iter().filter(|name| name.starts_with("node")).count();
     let cards = facts.cards()?;
@@ -67,9 +67,9 @@ mod tests {
         let two = Machine::healthy()
             .put("/sys/devices/system/node/node0/cpulist", "0-1")
             .put("/sys/devices/system/node/node1/cpulist", "2-3");
-        assert_eq!(two.fixes(&CHECK)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
-        assert_eq!(two.undos(&CHECK)[0], "echo 2 > /proc/irq/42/smp_affinity_list");
+        assert_eq!(two.fixes(&RULE)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
+        assert_eq!(two.undos(&RULE)[0], "echo 2 > /proc/irq/42/smp_affinity_list");
         let unknown = two.clone().put("/sys/class/net/eth0/device/numa_node", "-1");
-        table(&CHECK, [(two, State::Warn), (unknown, State::Info)]);
+        table(&RULE, [(two, State::Warn), (unknown, State::Info)]);
     }
 }

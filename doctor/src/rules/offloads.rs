@@ -2,20 +2,20 @@
 
 use ringway_host::{Interface, Network};
 
-use crate::{Check, Facts, Looked, Outcome, Profile, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each};
 
 /// GRO, GSO and TSO let the stack handle 64 KiB at a time.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 29,
     name: "offloads",
     rule: "GSO and TSO are on, and on cards GRO",
     source: "kernel documentation, networking/segmentation-offloads",
     why: "Without them each packet of 1500 bytes walks through the stack by itself, up to forty times as many.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     // Who passes packets on wants them as they came.
     if matches!(facts.profile, Some(Profile::Balancer | Profile::Bypass)) {
         return Ok(Vec::new());
@@ -77,7 +77,7 @@ fn is_below_program(network: &Network, one: &Interface) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::links::{Xdp, XdpMode};
+    use ringway_host::netlink::links::{Xdp, XdpMode};
 
     use super::*;
     use crate::State;
@@ -91,16 +91,16 @@ mod tests {
                 (offloads.gso, offloads.tso, offloads.gro) = (false, false, false);
             })
         };
-        assert_eq!(off(1).fixes(&CHECK), ["ethtool -K eth0 gso on tso on gro on"]);
-        assert_eq!(off(2).undos(&CHECK), ["ethtool -K veth0 gso off tso off"]);
+        assert_eq!(off(1).fixes(&RULE), ["ethtool -K eth0 gso on tso on gro on"]);
+        assert_eq!(off(2).undos(&RULE), ["ethtool -K veth0 gso off tso off"]);
         let scattered = |index: usize, gso| {
             off(index).network(|network| {
                 let offloads = &mut network.interfaces[index].offloads;
                 (offloads.scatter_gather, offloads.gso, offloads.tso) = (false, gso, gso);
             })
         };
-        assert_eq!(scattered(2, false).fixes(&CHECK), ["ethtool -K veth0 sg on gso on tso on"]);
-        assert_eq!(scattered(1, true).fixes(&CHECK), ["ethtool -K eth0 gro on"]);
+        assert_eq!(scattered(2, false).fixes(&RULE), ["ethtool -K veth0 sg on gso on tso on"]);
+        assert_eq!(scattered(1, true).fixes(&RULE), ["ethtool -K eth0 gro on"]);
         let below = |xdp: &[Xdp]| {
             off(1).network(|network| {
                 let offloads = &mut network.interfaces[1].offloads;
@@ -113,10 +113,10 @@ mod tests {
                 network.interfaces.push(bridge);
             })
         };
-        assert_eq!(below(&[]).fixes(&CHECK), ["ethtool -K eth0 gro on"]);
+        assert_eq!(below(&[]).fixes(&RULE), ["ethtool -K eth0 gro on"]);
         let generic = Xdp { program: 7, mode: XdpMode::Generic };
-        assert!(below(&[generic]).fixes(&CHECK).is_empty());
+        assert!(below(&[generic]).fixes(&RULE).is_empty());
         let balancer = off(1).profile(Profile::Balancer);
-        table(&CHECK, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
+        table(&RULE, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
     }
 }

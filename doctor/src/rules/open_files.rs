@@ -1,21 +1,21 @@
 //! Open files: of the machine, and of its processes.
 
-use crate::check::MACHINE;
 use crate::gather::Process;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// A socket is an open file.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 60,
     name: "open-files",
     rule: "the machine has fewer than 90 % of fs.file-max open, a process fewer than 95 % of its limit",
     source: "netdata, alarms system_file_descriptors_utilization and apps_group_file_descriptors_utilization",
     why: "At the limit accept(2) and socket(2) fail, and connections are refused.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let path = "/proc/sys/fs/file-nr";
     let [open, _, most] = facts.numbers(path)?;
     let mut found = vec![Outcome::ok(MACHINE, format!("{open} of {most} open files"))];
@@ -66,10 +66,10 @@ mod tests {
             };
             Machine::healthy().json(crate::gather::PROCESSES, [one])
         };
-        assert_eq!(process(951).undos(&CHECK), ["prlimit --pid 7 --nofile=1000:"]);
+        assert_eq!(process(951).undos(&RULE), ["prlimit --pid 7 --nofile=1000:"]);
         let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
         table(
-            &CHECK,
+            &RULE,
             [(process(950), State::Ok), (process(951), State::Crit), (machine, State::Crit)],
         );
     }

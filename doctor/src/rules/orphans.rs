@@ -1,22 +1,22 @@
 //! Connections that no process has any more.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// The kernel finishes what a program has closed; of these there may be so many.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 41,
     name: "orphans",
     rule: "orphaned connections are fewer than 25 % of tcp_max_orphans",
     source: "netdata, alarm tcp_orphans (25 % and 50 %)",
     why: "When there are too many the kernel resets them, and what they had still to send is lost.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_max_orphans";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let orphans = facts.sockstat("TCP", "orphan")?;
     let most = facts.sysctl(KEY)?;
     let state = match orphans as f64 / most as f64 {
@@ -46,7 +46,7 @@ mod tests {
                 .put(&format!("/proc/sys/{KEY}"), "1000")
         };
         table(
-            &CHECK,
+            &RULE,
             [(orphans(250), State::Ok), (orphans(251), State::Warn), (orphans(501), State::Crit)],
         );
     }

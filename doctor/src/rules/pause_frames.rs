@@ -4,22 +4,22 @@ use std::collections::BTreeMap;
 
 use ringway_host::ethtool::Pause;
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// Drivers count them under names of their own.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 8,
     name: "pause-frames",
     rule: "no pause frames are sent or received",
     source: "IEEE 802.3, annex 31B; a practice of many guides",
     why: "One slow receiver holds up a whole switch; without flow control its packets are lost instead.",
     profiles: &[],
-    look,
+    check,
 };
 
 type Counters = BTreeMap<String, u64>;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let found = each_card(cards, |card| {
         let name = &card.link.name;
@@ -64,7 +64,7 @@ mod tests {
             .put(path, r#"{"rx_pause_frames": 1}"#)
             .then(path, r#"{"rx_pause_frames": 9}"#)
             .json("/ethtool/eth0/pause.json", Pause { rx: true, tx: false });
-        assert_eq!(paused.undos(&CHECK), ["ethtool -A eth0 rx on tx off"]);
-        table(&CHECK, [(paused, State::Warn)]);
+        assert_eq!(paused.undos(&RULE), ["ethtool -A eth0 rx on tx off"]);
+        table(&RULE, [(paused, State::Warn)]);
     }
 }

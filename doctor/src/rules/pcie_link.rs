@@ -1,19 +1,19 @@
 //! The slot that a card is in.
 
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// A slot with fewer lanes than the card, or an older one.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 7,
     name: "pcie-link",
     rule: "a card's PCIe link has the width and speed that the card can",
     source: "DPDK, Getting Started Guide for Linux: how to get best performance",
     why: "A slot half as wide carries half as much, and no counter of the network says so.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let pci = |bus: &str| bus.matches(':').count() == 2;
     let of_pci =
         |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
@@ -47,6 +47,6 @@ mod tests {
             (Machine::healthy().put(width, "4"), State::Warn),
             (Machine::healthy().remove(width), State::Unknown),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

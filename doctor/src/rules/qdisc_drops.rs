@@ -1,21 +1,21 @@
 //! Packets that a queueing discipline dropped.
 
-use ringway_host::qdiscs::Qdisc;
+use ringway_host::netlink::qdiscs::Qdisc;
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// More was to be sent than the interface takes.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 31,
     name: "qdisc-drops",
     rule: "drops and requeues of queueing disciplines do not grow by more than 10",
     source: "manual page tc(8); heuristic of Ringway for the number",
     why: "Packets wait behind one another, and what finds the queue full is lost.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
     let interfaces = facts.interfaces()?;
     let found = each(
@@ -97,19 +97,19 @@ mod tests {
                 all[0].kind = "pfifo_fast".into();
             })
         };
-        assert_eq!(drops(11).undos(&CHECK), ["tc qdisc replace dev eth0 root pfifo_fast"]);
+        assert_eq!(drops(11).undos(&RULE), ["tc qdisc replace dev eth0 root pfifo_fast"]);
         let of = |kind: &str| {
             let kind = kind.to_owned();
             let machine = drops(11).edit("/netlink/qdiscs.json", |all: &mut Vec<Qdisc>| {
                 all[0].kind = kind;
             });
-            let outcomes = machine.outcomes(&CHECK);
+            let outcomes = machine.outcomes(&RULE);
             let one = outcomes.into_iter().find(|one| one.state == State::Warn).unwrap();
             assert!(!one.found.contains("refused"), "{}", one.found);
             one.advice.unwrap()
         };
         assert!(of("pfifo_fast").contains("shape to") && !of("tbf").contains("shape to"));
         assert!(of("tbf").contains("raise its rate"));
-        table(&CHECK, [(drops(10), State::Ok), (drops(11), State::Warn)]);
+        table(&RULE, [(drops(10), State::Ok), (drops(11), State::Warn)]);
     }
 }

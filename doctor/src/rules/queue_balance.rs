@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use ringway_host::ethtool::Indirection;
 
 use super::indirection::entries;
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// The card chooses by a hash of addresses and ports.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 15,
     name: "queue-balance",
     rule: "no queue gets more than twice the mean",
     source: "heuristic of Ringway; kernel documentation, networking/scaling, RSS",
     why: "One processor is worn out while others wait. Few flows, or UDP that is hashed by addresses alone, cause it.",
     profiles: &[],
-    look,
+    check,
 };
 
 type Counters = BTreeMap<String, u64>;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.cards()?;
     let found = each(
         interfaces,
@@ -111,10 +111,10 @@ mod tests {
         };
         let uneven = machine(10_000, 1000)
             .json("/ethtool/eth0/indirection.json", Indirection { queues: vec![0, 0, 0, 1, 2, 3] });
-        assert_eq!(uneven.fixes(&CHECK), ["ethtool -X eth0 equal 4"]);
-        assert_eq!(uneven.undos(&CHECK), ["ethtool -X eth0 weight 3 1 1 1"]);
+        assert_eq!(uneven.fixes(&RULE), ["ethtool -X eth0 equal 4"]);
+        assert_eq!(uneven.undos(&RULE), ["ethtool -X eth0 weight 3 1 1 1"]);
         table(
-            &CHECK,
+            &RULE,
             [
                 (uneven, State::Warn),
                 (machine(1900, 1000), State::Ok),

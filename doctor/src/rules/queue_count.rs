@@ -1,20 +1,20 @@
 //! A queue whose processor is worn out, while there could be more queues.
 
 use crate::facts::Irq;
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// The smallest number of queues that does not overflow is the best.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 11,
     name: "queue-count",
     rule: "no queue's processor spends 90 % in softirqs while the card has queues to spare",
     source: "kernel documentation, networking/scaling, RSS",
     why: "One processor cannot do more; another queue brings another processor.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let busy = facts.busy()?;
     let cpus = facts.cpus()?.len() as u32;
@@ -66,8 +66,8 @@ mod tests {
             let channels = network.interfaces[1].channels.as_mut().unwrap();
             (channels.rx, channels.tx) = (1, 1);
         });
-        assert_eq!(few.fixes(&CHECK), ["ethtool -L eth0 combined 2"]);
+        assert_eq!(few.fixes(&RULE), ["ethtool -L eth0 combined 2"]);
         // Four processors have four queues already.
-        table(&CHECK, [(worn, State::Ok), (few, State::Warn)]);
+        table(&RULE, [(worn, State::Ok), (few, State::Warn)]);
     }
 }

@@ -1,22 +1,22 @@
 //! What TCP threw out of receive buffers.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// A full buffer is pruned: data that had come, and was promised, is dropped.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 43,
     name: "receive-pruned",
     rule: "RcvPruned, OfoPruned and TCPOFODrop do not grow",
     source: "kernel documentation, networking/ip-sysctl, tcp_rmem",
     why: "The sender must send again what had come already.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_rmem";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let mut outcome = Outcome::warn(MACHINE, "TCP throws data out of full receive buffers");
     for name in ["RcvPruned", "OfoPruned", "TCPOFODrop"] {
         let counter = facts.counter("TcpExt", name)?;
@@ -45,6 +45,6 @@ mod tests {
     fn each_counter() {
         let rows = ["RcvPruned", "OfoPruned", "TCPOFODrop"];
         let rows = rows.map(|name| (Machine::healthy().counts("TcpExt", name, 1), State::Warn));
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

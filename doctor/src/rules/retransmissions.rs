@@ -1,20 +1,20 @@
 //! TCP segments that had to be sent again.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// Somewhere on the road something is lost.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 42,
     name: "retransmissions",
     rule: "fewer than 1 % of TCP segments are sent again",
     source: "heuristic of Ringway",
     why: "Each loss costs a round trip at least, and the connection slows down.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let again = facts.counter("Tcp", "RetransSegs")?;
     let sent = facts.counter("Tcp", "OutSegs")?;
     let syns = facts.counter("TcpExt", "TCPSynRetrans")?;
@@ -65,7 +65,7 @@ mod tests {
     fn one_in_a_hundred() {
         let again = |by| Machine::healthy().counts("Tcp", "RetransSegs", by);
         // 100 000 are sent on a healthy machine.
-        table(&CHECK, [(again(1010), State::Ok), (again(1011), State::Warn)]);
+        table(&RULE, [(again(1010), State::Ok), (again(1011), State::Warn)]);
     }
 
     #[test]
@@ -75,7 +75,7 @@ mod tests {
             machine.counts("TcpExt", "TCPSynRetrans", syns)
         };
         let said = |machine: &Machine| {
-            let one = machine.outcomes(&CHECK).remove(0);
+            let one = machine.outcomes(&RULE).remove(0);
             format!("{} {}", one.found, one.advice.unwrap())
         };
         let (few, many) = (said(&machine(1000)), said(&machine(1001)));

@@ -1,22 +1,22 @@
 //! Packets dropped because the way back to their sender leads elsewhere.
 
-use ringway_host::routes::{Route, RouteKind};
+use ringway_host::netlink::routes::{Route, RouteKind};
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Unknown};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// Strict reverse path filtering wants the route to a sender to lead out where its packet came in.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 55,
     name: "reverse-path",
     rule: "IPReversePathFilter does not grow",
     source: "kernel documentation, networking/ip-sysctl, rp_filter (RFC 3704)",
     why: "Packets vanish without a trace where routes are not symmetric.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let dropped = facts.counter("TcpExt", "IPReversePathFilter")?;
     if dropped.delta == 0 {
         return Outcome::ok(MACHINE, "no packet was dropped").into();
@@ -100,28 +100,28 @@ mod tests {
             (other.destination, other.ifindex) = ([192, 0, 2, 0].into(), Some(2));
             network.routes.push(other);
         });
-        assert_eq!(strict.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
+        assert_eq!(strict.fixes(&RULE), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
         // The interface's own is enough, be it strict by itself or by all.
         for own in ["0", "1"] {
             let both = strict
                 .clone()
                 .put("/proc/sys/net/ipv4/conf/all/rp_filter", "1")
                 .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", own);
-            assert_eq!(both.fixes(&CHECK), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"], "{own}");
+            assert_eq!(both.fixes(&RULE), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"], "{own}");
             let undo = format!("sysctl -w net.ipv4.conf.veth0.rp_filter={own}");
-            assert_eq!(both.undos(&CHECK), [undo]);
+            assert_eq!(both.undos(&RULE), [undo]);
         }
         let loosened = strict.clone().put("/proc/sys/net/ipv4/conf/all/rp_filter", "2");
-        assert!(loosened.fixes(&CHECK).is_empty());
+        assert!(loosened.fixes(&RULE).is_empty());
         // Nobody can be reached by another interface: loose is no better.
         let alone = strict.clone().network(|network| {
             network.routes.retain(|route| route.ifindex == Some(3));
         });
-        assert!(alone.fixes(&CHECK).is_empty());
-        let said = alone.outcomes(&CHECK)[0].advice.clone().unwrap();
+        assert!(alone.fixes(&RULE).is_empty());
+        let said = alone.outcomes(&RULE)[0].advice.clone().unwrap();
         assert!(said.contains("without any route"), "{said}");
         let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
-        assert!(loose.fixes(&CHECK).is_empty());
-        table(&CHECK, [(strict, State::Warn), (alone, State::Warn), (loose, State::Warn)]);
+        assert!(loose.fixes(&RULE).is_empty());
+        table(&RULE, [(strict, State::Warn), (alone, State::Warn), (loose, State::Warn)]);
     }
 }

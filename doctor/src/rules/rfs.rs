@@ -1,22 +1,22 @@
 //! RFS that is set at one of its two places.
 
 use super::rps;
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// RFS leads packets to the processor where their program runs.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 19,
     name: "rfs",
     rule: "rps_sock_flow_entries and every rps_flow_cnt are set, or none",
     source: "kernel documentation, networking/scaling, RFS: 32768, and 32768 / queues",
     why: "With one of the two alone it does nothing.",
     profiles: &[],
-    look,
+    check,
 };
 
 const ENTRIES: &str = "net/core/rps_sock_flow_entries";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     // Seen in the first network namespace alone, where it is set for all.
     let entries = facts.sysctl(ENTRIES)?;
@@ -65,12 +65,12 @@ mod tests {
     fn one_half_of_it() {
         let path = "/sys/class/net/eth0/queues/rx-0/rps_flow_cnt";
         let queue = Machine::healthy().put(path, "8192");
-        assert_eq!(queue.fixes(&CHECK).len(), 4);
-        assert_eq!(queue.fixes(&CHECK)[0], "sysctl -w net.core.rps_sock_flow_entries=32768");
+        assert_eq!(queue.fixes(&RULE).len(), 4);
+        assert_eq!(queue.fixes(&RULE)[0], "sysctl -w net.core.rps_sock_flow_entries=32768");
         let both = (0..4).fold(queue.clone(), |machine, n| {
             machine.put(&format!("/sys/class/net/eth0/queues/rx-{n}/rps_flow_cnt"), "8192")
         });
         let both = both.put(&format!("/proc/sys/{ENTRIES}"), "32768");
-        table(&CHECK, [(queue, State::Warn), (both, State::Ok)]);
+        table(&RULE, [(queue, State::Warn), (both, State::Ok)]);
     }
 }

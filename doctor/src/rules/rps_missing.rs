@@ -1,20 +1,20 @@
 //! Cards with fewer queues than processors, that spread nothing in software.
 
 use super::rps::{self, Queue};
-use crate::{Check, Facts, Looked, Outcome, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_card};
 
 /// RPS hands packets of one queue to several processors.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 17,
     name: "rps-missing",
     rule: "a card with fewer queues than processors has rps_cpus set, if its processors are worn out",
     source: "kernel documentation, networking/scaling, RPS: suggested configuration",
     why: "Processors without a queue get no packet, while those with one do all the work.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     let worn = facts.busy()?.iter().any(|one| one.softirq > 90.0);
@@ -60,7 +60,7 @@ mod tests {
         let worn = one.clone().put("/proc/stat", "cpu0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0");
         let worn = worn.then("/proc/stat", stat);
         // All four have interrupts, so all four share.
-        assert_eq!(worn.fixes(&CHECK), ["echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus"]);
-        table(&CHECK, [(one, State::Ok), (worn, State::Warn)]);
+        assert_eq!(worn.fixes(&RULE), ["echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus"]);
+        table(&RULE, [(one, State::Ok), (worn, State::Warn)]);
     }
 }

@@ -1,20 +1,20 @@
 //! RPS where every processor has a queue.
 
 use super::rps::{self, Queue};
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// Then the card has spread packets already.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 18,
     name: "rps-needless",
     rule: "rps_cpus is 0 where there is a queue for each processor",
     source: "kernel documentation, networking/scaling, RPS: suggested configuration",
     why: "Handing a packet to another processor costs an interrupt between the two, and gains nothing.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?.len();
     let found = each(
@@ -53,9 +53,9 @@ mod tests {
     fn a_queue_each_and_rps() {
         let path = "/sys/class/net/eth0/queues/rx-2/rps_cpus";
         let on = Machine::healthy().put(path, "00000000,0000000f");
-        assert_eq!(on.fixes(&CHECK), [format!("echo 0 > {path}")]);
-        assert_eq!(on.undos(&CHECK), [format!("echo 00000000,0000000f > {path}")]);
+        assert_eq!(on.fixes(&RULE), [format!("echo 0 > {path}")]);
+        assert_eq!(on.undos(&RULE), [format!("echo 00000000,0000000f > {path}")]);
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
-        table(&CHECK, [(on, State::Info), (elsewhere, State::Unknown)]);
+        table(&RULE, [(on, State::Info), (elsewhere, State::Unknown)]);
     }
 }

@@ -1,22 +1,22 @@
 //! Whether a connection that was idle begins slowly again.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// For traffic that comes in bursts over connections that stay open.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 47,
     name: "slow-start-after-idle",
     rule: "net.ipv4.tcp_slow_start_after_idle is 0 where connections stay open between bursts",
     source: "heuristic of Ringway; kernel documentation, networking/ip-sysctl, tcp_slow_start_after_idle",
     why: "After a pause of one retransmission time the first burst is sent in small bits again.",
     profiles: &[Profile::Throughput, Profile::Latency],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_slow_start_after_idle";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     if facts.sysctl(KEY)? == 0 {
         return Outcome::ok(MACHINE, "windows stay as they are").into();
     }
@@ -33,12 +33,12 @@ mod tests {
     #[test]
     fn on_and_off() {
         let on = Machine::healthy().put(&format!("/proc/sys/{KEY}"), "1");
-        assert_eq!(on.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_slow_start_after_idle=0"]);
+        assert_eq!(on.fixes(&RULE), ["sysctl -w net.ipv4.tcp_slow_start_after_idle=0"]);
         assert!(
-            CHECK.applies(Some(Profile::Latency))
-                && !CHECK.applies(None)
-                && !CHECK.applies(Some(Profile::Balancer))
+            RULE.applies(Some(Profile::Latency))
+                && !RULE.applies(None)
+                && !RULE.applies(Some(Profile::Balancer))
         );
-        table(&CHECK, [(on, State::Info)]);
+        table(&RULE, [(on, State::Info)]);
     }
 }

@@ -1,9 +1,9 @@
 //! Processors that do nothing but softirqs.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// The load average does not show it: nobody waits in a queue.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 26,
     name: "softirq-load",
     rule: "no processor spends more than 90 % of its time in softirqs",
@@ -11,10 +11,10 @@ pub const CHECK: Check = Check {
     why: "It can take no more packets, and programs on it starve, while the load average stays low: softirqs are no \
           processes.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let load = facts.text("/proc/loadavg")?.split(' ').next().unwrap_or_default();
     let found = each(
@@ -49,7 +49,7 @@ mod tests {
                 .then("/proc/stat", &line(idle, softirq))
         };
         table(
-            &CHECK,
+            &RULE,
             [
                 (spent(10, 90), State::Ok),
                 (spent(9, 91), State::Warn),

@@ -1,23 +1,23 @@
 //! Packets that found the backlog of a processor full.
 
-use crate::check::MACHINE;
 use crate::facts::Softnet;
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// The backlog holds what RPS, loopback and veth hand to a processor.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 23,
     name: "softnet-backlog",
     rule: "no packet is dropped at the backlog (column 2 of softnet_stat)",
     source: "kernel documentation, admin-guide/sysctl/net, netdev_max_backlog",
     why: "The processor that a queue, RPS or a veth hands packets to does not keep up, and what comes then is lost.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/core/netdev_max_backlog";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cpus = facts.softnet()?;
     let lossy: Vec<&Softnet> = cpus.iter().filter(|cpu| cpu.dropped.delta > 0).collect();
     if lossy.is_empty() {
@@ -67,14 +67,14 @@ mod tests {
                 .put(path, &line(was))
                 .then(path, &line(is))
         };
-        assert_eq!(machine("0000000a 00000001", "0000000b 00000001").worst(&CHECK), State::Ok);
+        assert_eq!(machine("0000000a 00000001", "0000000b 00000001").worst(&RULE), State::Ok);
         let lossy = machine("0000000a 00000001", "0000000c 00000005");
-        let [outcome] = lossy.outcomes(&CHECK).try_into().unwrap();
+        let [outcome] = lossy.outcomes(&RULE).try_into().unwrap();
         assert!(outcome.found.starts_with("4 of 6 packets"), "{outcome:?}");
         assert_eq!((outcome.state, outcome.subject.as_str()), (State::Warn, "processor 3"));
-        assert_eq!(lossy.fixes(&CHECK), ["sysctl -w net.core.netdev_max_backlog=2000"]);
+        assert_eq!(lossy.fixes(&RULE), ["sysctl -w net.core.netdev_max_backlog=2000"]);
         assert_eq!(
-            Machine::healthy().remove("/proc/net/softnet_stat").worst(&CHECK),
+            Machine::healthy().remove("/proc/net/softnet_stat").worst(&RULE),
             State::Unknown
         );
     }

@@ -1,25 +1,25 @@
 //! SYNs that found the SYN queue full.
 
-use ringway_host::sockets::Sockets;
+use ringway_host::netlink::sockets::Sockets;
 
 use super::listeners::with_remedy;
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// With cookies they are answered, without they are dropped.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 36,
     name: "syn-queue",
     rule: "TCPReqQFullDrop and TCPReqQFullDoCookies do not grow",
     source: "netdata, alarms tcp_syn_queue_drops and tcp_syn_queue_cookies; Linux, net/ipv4/tcp_input.c, tcp_conn_request",
     why: "More clients are in the middle of their handshake than the queue holds (about 304 bytes each).",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_max_syn_backlog";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let drops = facts.counter("TcpExt", "TCPReqQFullDrop")?.delta;
     let with = facts.counter("TcpExt", "TCPReqQFullDoCookies")?;
     let setting = facts.sysctl("net/ipv4/tcp_syncookies")?;
@@ -53,7 +53,7 @@ fn look(facts: &Facts) -> Looked {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::sockets::Listener;
+    use ringway_host::netlink::sockets::Listener;
 
     use super::*;
     use crate::State;
@@ -74,13 +74,13 @@ mod tests {
         let small = |machine: Machine| machine.put("/proc/sys/net/core/somaxconn", "16");
         let somaxconn = "sysctl -w net.core.somaxconn=4096";
         // The program asked for no more.
-        assert!(cookies("1").fixes(&CHECK).is_empty());
-        assert_eq!(small(cookies("1")).fixes(&CHECK), [somaxconn]);
+        assert!(cookies("1").fixes(&RULE).is_empty());
+        assert_eq!(small(cookies("1")).fixes(&RULE), [somaxconn]);
         let backlog = "sysctl -w net.ipv4.tcp_max_syn_backlog=4096";
-        assert_eq!(small(cookies("0")).fixes(&CHECK), [backlog, somaxconn]);
+        assert_eq!(small(cookies("0")).fixes(&RULE), [backlog, somaxconn]);
         let always = machine("TCPReqQFullDoCookies", 20);
         table(
-            &CHECK,
+            &RULE,
             [
                 (cookies("1"), State::Crit),
                 (machine("TCPReqQFullDoCookies", 2), State::Warn),

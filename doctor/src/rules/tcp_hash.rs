@@ -1,10 +1,10 @@
 //! Whose table TCP connections are in.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// A network namespace may have a table of its own.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 48,
     name: "tcp-hash",
     rule: "tcp_ehash_entries is not negative",
@@ -12,12 +12,12 @@ pub const CHECK: Check = Check {
     why: "The table is shared with the machine's first network namespace: what is measured here depends on what runs there.",
     // Elsewhere it is as it should be.
     profiles: &[Profile::Throughput, Profile::Latency],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_ehash_entries";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let entries = facts.sysctl(KEY)?;
     if entries >= 0 {
         return Outcome::ok(MACHINE, format!("a table of {entries} entries of its own")).into();
@@ -45,6 +45,6 @@ mod tests {
     #[test]
     fn shared_is_negative() {
         let shared = Machine::healthy().put(&format!("/proc/sys/{KEY}"), "-262144");
-        table(&CHECK, [(shared, State::Info)]);
+        table(&RULE, [(shared, State::Info)]);
     }
 }

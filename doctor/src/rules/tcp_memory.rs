@@ -1,22 +1,22 @@
 //! Memory of all TCP sockets together.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// Under pressure sockets get less buffer; at the end nothing.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 40,
     name: "tcp-memory",
     rule: "TCP uses less than tcp_mem's pressure mark, and 90 % of its limit",
     source: "netdata, alarm tcp_memory; kernel documentation, networking/ip-sysctl, tcp_mem",
     why: "Above the mark windows shrink and connections slow down; at the limit they are broken off.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_mem";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let used = facts.sockstat("TCP", "mem")? as i64;
     let [low, pressure, limit] = facts.sysctls(KEY)?;
     let state = match used {
@@ -46,7 +46,7 @@ mod tests {
             Machine::healthy().put("/proc/net/sockstat", &text)
         };
         table(
-            &CHECK,
+            &RULE,
             [
                 (uses(150_000), State::Ok),
                 (uses(150_001), State::Warn),

@@ -1,9 +1,9 @@
 //! Whether TCP may use what it has long had.
 
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// Turned off once for a reason that has been forgotten.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 82,
     name: "tcp-options",
     rule: "net.ipv4.tcp_sack, tcp_window_scaling and tcp_timestamps are not 0",
@@ -11,13 +11,13 @@ pub const CHECK: Check = Check {
     why: "Without SACK one loss costs a round trip each, without scaling a connection has 64 KiB under way at most, without timestamps \
           TIME_WAIT cannot be used again.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEYS: [&str; 3] =
     ["net/ipv4/tcp_sack", "net/ipv4/tcp_window_scaling", "net/ipv4/tcp_timestamps"];
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     Ok(each(KEYS, |key| (*key).into(), |key| one(facts, key)))
 }
 
@@ -40,8 +40,8 @@ mod tests {
         for key in KEYS {
             let off = Machine::healthy().put(&format!("/proc/sys/{key}"), "0");
             let name = key.replace('/', ".");
-            assert_eq!(off.fixes(&CHECK), [format!("sysctl -w {name}=1")]);
-            table(&CHECK, [(off, State::Warn)]);
+            assert_eq!(off.fixes(&RULE), [format!("sysctl -w {name}=1")]);
+            table(&RULE, [(off, State::Warn)]);
         }
     }
 }

@@ -1,10 +1,10 @@
 //! SYN cookies: that they can be sent, and are not sent all the time.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// They are the last resort of a full SYN queue.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 37,
     name: "tcp-syncookies",
     rule: "net.ipv4.tcp_syncookies is 1 or 2, and cookies are rarely sent",
@@ -12,12 +12,12 @@ pub const CHECK: Check = Check {
     why: "Without cookies a flood of SYNs fills the queue and keeps clients out; with them all the time, \
           connections lose options that make them fast.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_syncookies";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let cookies = facts.sysctl(KEY)?;
     if cookies == 0 {
         let said = "a full SYN queue would refuse clients: SYN cookies are off";
@@ -60,8 +60,8 @@ mod tests {
             (machine().put(path, "yes"), Unknown),
             (machine().remove("/proc/net/netstat"), Unknown),
         ] {
-            assert_eq!(machine.worst(&CHECK), wanted, "{:?}", machine.outcomes(&CHECK));
+            assert_eq!(machine.worst(&RULE), wanted, "{:?}", machine.outcomes(&RULE));
         }
-        assert_eq!(machine().put(path, "0").undos(&CHECK), ["sysctl -w net.ipv4.tcp_syncookies=0"]);
+        assert_eq!(machine().put(path, "0").undos(&RULE), ["sysctl -w net.ipv4.tcp_syncookies=0"]);
     }
 }

@@ -1,13 +1,13 @@
 //! Whether TCP's buffers can hold what is on the road.
 
 use ringway_host::ethtool::LinkMode;
-use ringway_host::sockets::Sockets;
+use ringway_host::netlink::sockets::Sockets;
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// Bytes under way are speed times round trip; a window smaller than that waits for acknowledgements.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 44,
     name: "tcp-window",
     rule: "tcp_rmem and tcp_wmem allow what an interface sends in a round trip, and the kernel tunes buffers",
@@ -16,13 +16,13 @@ pub const CHECK: Check = Check {
     why: "One connection gets no more than a buffer for each round trip, however fast the link is. A program that sets \
           SO_RCVBUF turns the kernel's own tuning off.",
     profiles: &[Profile::Throughput],
-    look,
+    check,
 };
 
 const TUNING: &str = "net/ipv4/tcp_moderate_rcvbuf";
 const GUESS_US: u32 = 10_000;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let mut found = vec![tuning(facts)?];
     found.push(Outcome::unknown(
         "SO_RCVBUF",
@@ -79,22 +79,22 @@ mod tests {
         };
         // What the kernel does not tell is unknown whatever else is well.
         let worst = |machine: &Machine| {
-            let outcomes = machine.outcomes(&CHECK).into_iter();
+            let outcomes = machine.outcomes(&RULE).into_iter();
             outcomes.filter(|one| one.subject != "SO_RCVBUF").map(|one| one.state).max().unwrap()
         };
         assert_eq!(worst(&most(12_500_000)), State::Ok);
         let little = most(12_499_999);
         let fix = ["sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25000000\""];
         assert_eq!(
-            (worst(&little), little.fixes(&CHECK)),
+            (worst(&little), little.fixes(&RULE)),
             (State::Info, fix.map(Into::into).into())
         );
         let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
         assert_eq!(worst(&near), State::Ok);
         let untuned = Machine::healthy().put("/proc/sys/net/ipv4/tcp_moderate_rcvbuf", "0");
-        assert_eq!(untuned.fixes(&CHECK), ["sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
+        assert_eq!(untuned.fixes(&RULE), ["sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
         assert_eq!(worst(&untuned), State::Warn);
-        assert_eq!(Machine::healthy().worst(&CHECK), State::Unknown);
-        assert_eq!(Machine::unknown().worst(&CHECK), State::Unknown);
+        assert_eq!(Machine::healthy().worst(&RULE), State::Unknown);
+        assert_eq!(Machine::unknown().worst(&RULE), State::Unknown);
     }
 }

@@ -1,20 +1,20 @@
 //! NAPI threads that may run anywhere.
 
 use crate::gather::Process;
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// In threads of their own, queues are polled wherever the scheduler puts them.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 22,
     name: "threaded-napi",
     rule: "threads of threaded NAPI are pinned",
     source: "kernel documentation, networking/napi, threaded NAPI",
     why: "A thread that wanders takes its cache with it each time, and meets programs on their processors.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let found = each(
         interfaces,
@@ -81,7 +81,7 @@ mod tests {
             let machine = Machine::healthy().put("/sys/class/net/eth0/threaded", "1");
             machine.json(crate::gather::PROCESSES, [process])
         };
-        assert_eq!(thread("0-3").undos(&CHECK), ["taskset -pc 0-3 9"]);
-        table(&CHECK, [(thread("0-3"), State::Info), (thread("2"), State::Ok)]);
+        assert_eq!(thread("0-3").undos(&RULE), ["taskset -pc 0-3 9"]);
+        table(&RULE, [(thread("0-3"), State::Info), (thread("2"), State::Ok)]);
     }
 }

@@ -1,23 +1,23 @@
 //! Packets left over when the budget of a softirq was spent.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome, State};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// It is polled on later: no packet is lost by that alone.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 24,
     name: "time-squeeze",
     rule: "column 3 of softnet_stat grows by 10 at most; more is no harm while nothing is dropped",
     source: "netdata, alarm 1min_netdev_budget_ran_outs; kernel documentation, admin-guide/sysctl/net, netdev_budget",
     why: "A processor has more to do in softirqs than one round allows; the two limits only work together.",
     profiles: &[],
-    look,
+    check,
 };
 
 const BUDGET: &str = "net/core/netdev_budget";
 const MICROSECONDS: &str = "net/core/netdev_budget_usecs";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let softnet = facts.softnet()?;
     let squeezed: u64 = softnet.iter().map(|cpu| cpu.squeezed.delta).fold(0, u64::saturating_add);
     let dropped: u64 = softnet.iter().map(|cpu| cpu.dropped.delta).fold(0, u64::saturating_add);
@@ -54,9 +54,9 @@ mod tests {
         };
         let both =
             ["sysctl -w net.core.netdev_budget=600", "sysctl -w net.core.netdev_budget_usecs=4000"];
-        assert_eq!(machine(1, 11).fixes(&CHECK), both);
+        assert_eq!(machine(1, 11).fixes(&RULE), both);
         table(
-            &CHECK,
+            &RULE,
             [
                 (machine(0, 10), State::Ok),
                 (machine(0, 11), State::Info),

@@ -1,22 +1,22 @@
 //! Connections in TIME_WAIT, and room for them.
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// TIME_WAIT keeps late packets of one connection out of the next; it costs half a kilobyte.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 38,
     name: "time-wait",
     rule: "fewer than 90 % of tcp_max_tw_buckets wait",
     source: "kernel documentation, networking/ip-sysctl, tcp_max_tw_buckets: do not lower it",
     why: "What finds no room is closed at once, and a late packet can then reach the next connection.",
     profiles: &[],
-    look,
+    check,
 };
 
 const KEY: &str = "net/ipv4/tcp_max_tw_buckets";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let waiting = facts.sockstat("TCP", "tw")?;
     let most = facts.sysctl(KEY)?;
     let overflow = facts.counter("TcpExt", "TCPTimeWaitOverflow")?;
@@ -51,9 +51,9 @@ mod tests {
                 .put("/proc/net/sockstat", &text)
                 .put(&format!("/proc/sys/{KEY}"), "100")
         };
-        assert_eq!(waiting(90).fixes(&CHECK), ["sysctl -w net.ipv4.tcp_max_tw_buckets=131072"]);
+        assert_eq!(waiting(90).fixes(&RULE), ["sysctl -w net.ipv4.tcp_max_tw_buckets=131072"]);
         table(
-            &CHECK,
+            &RULE,
             [
                 (waiting(89), State::Ok),
                 (waiting(90), State::Warn),

@@ -2,21 +2,21 @@
 
 use serde_json::Value;
 
-use crate::check::MACHINE;
-use crate::{Check, Facts, Looked, Outcome};
+use crate::rule::MACHINE;
+use crate::{Facts, Looked, Outcome, Rule};
 
 /// Both work, and neither shows the other's rules.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 54,
     name: "two-firewalls",
     rule: "rules are in nftables or in iptables-legacy, not in both",
     source: "heuristic of Ringway; manual page xtables-nft(8)",
     why: "A packet passes through both, and who lists the rules of one does not see why the other drops it.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let tables =
         |path| facts.text(path).map(|text| text.split_ascii_whitespace().collect::<Vec<_>>());
     // Where the modules are not loaded, or this is not root, the files are not there.
@@ -49,6 +49,6 @@ mod tests {
         let rule = r#"{"nftables":[{"rule":{"family":"ip"}}]}"#;
         let nft = Machine::healthy().put("/tools/nft.json", rule);
         let both = nft.clone().put("/proc/net/ip_tables_names", "filter\nnat");
-        table(&CHECK, [(nft, State::Ok), (both, State::Warn)]);
+        table(&RULE, [(nft, State::Ok), (both, State::Warn)]);
     }
 }

@@ -1,22 +1,22 @@
 //! UDP datagrams that found a socket's buffer full.
 
 use crate::facts::Counter;
-use crate::{Check, Facts, Looked, Outcome, State, Unknown};
+use crate::{Facts, Looked, Outcome, Rule, State, Unknown};
 
 /// Programs get no more buffer than rmem_max and wmem_max allow.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 45,
     name: "udp-buffers",
     rule: "fewer than 10 datagrams are lost for want of buffer",
     source: "netdata, alarms udp_receive_buffer_errors and udp_send_buffer_errors",
     why: "What finds a socket's buffer full is dropped, and nobody tells the sender.",
     profiles: &[],
-    look,
+    check,
 };
 
 const ENOUGH: i64 = 4 << 20;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let receive = facts.counter("Udp", "RcvbufErrors")?;
     let send = facts.counter("Udp", "SndbufErrors")?;
     Ok(vec![
@@ -86,20 +86,23 @@ mod tests {
             (Machine::healthy().counts("Udp", "SndbufErrors", 11), State::Warn),
             (Machine::healthy().remove("/proc/net/snmp"), State::Unknown),
         ] {
-            assert_eq!(machine.worst(&CHECK), wanted, "{:?}", machine.outcomes(&CHECK));
+            assert_eq!(machine.worst(&RULE), wanted, "{:?}", machine.outcomes(&RULE));
         }
         let machine = Machine::healthy().counts("Udp", "RcvbufErrors", 11);
         let machine = machine.put("/proc/sys/net/core/rmem_max", "212992");
-        assert_eq!(machine.fixes(&CHECK), ["sysctl -w net.core.rmem_max=4194304"]);
+        assert_eq!(machine.fixes(&RULE), ["sysctl -w net.core.rmem_max=4194304"]);
     }
 
     #[test]
     fn what_a_qdisc_dropped_is_its_cause() {
         let machine = |drops| {
             let machine = Machine::healthy().counts("Udp", "SndbufErrors", 100);
-            machine.edit("/netlink/qdiscs.json", |all: &mut Vec<ringway_host::qdiscs::Qdisc>| {
-                all[0].drops = drops;
-            })
+            machine.edit(
+                "/netlink/qdiscs.json",
+                |all: &mut Vec<ringway_host::netlink::qdiscs::Qdisc>| {
+                    all[0].drops = drops;
+                },
+            )
         };
         for (drops, wanted) in [
             (49, vec!["qdisc-drops", "udp-buffers"]),
@@ -112,7 +115,7 @@ mod tests {
             names.sort_unstable();
             assert_eq!(names, wanted, "{drops}");
         }
-        let alone = machine(0).outcomes(&CHECK).remove(1).advice.unwrap();
+        let alone = machine(0).outcomes(&RULE).remove(1).advice.unwrap();
         assert!(alone.contains("SO_SNDBUF") && !alone.contains("read faster"), "{alone}");
     }
 }

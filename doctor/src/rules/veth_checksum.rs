@@ -3,10 +3,10 @@
 use ringway_host::Interface;
 
 use crate::facts::FarEnd;
-use crate::{Check, Facts, Looked, Outcome, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// A veth pair passes frames on as the stack made them: with checksums that a card would finish.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 74,
     name: "veth-checksum",
     rule: "where one end of a veth pair has native XDP, the other polls (XDP or GRO), and finishes \
@@ -15,12 +15,12 @@ pub const CHECK: Check = Check {
     why: "What XDP sends to an end that does not poll is lost in silence, and frames with \
           unfinished checksums are dropped by their receiver.",
     profiles: &[],
-    look,
+    check,
 };
 
 const OR: &str = "or attach it in generic mode (of Ringway: xdp_mode = \"generic\"), which needs nothing of the far end";
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let native: Vec<&Interface> =
         facts.of_kind("veth")?.into_iter().filter(|one| facts.native(one)).collect();
     Ok(each(native, |one| one.link.name.clone(), |one| pair(facts, one)))
@@ -73,7 +73,7 @@ fn elsewhere(facts: &Facts, name: &str, far: &FarEnd) -> Result<Outcome, Unknown
 mod tests {
     use std::collections::BTreeMap;
 
-    use ringway_host::links::{Xdp, XdpMode};
+    use ringway_host::netlink::links::{Xdp, XdpMode};
 
     use super::*;
     use crate::testing::{Machine, table};
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_far_end_of_native_xdp() {
         let fixes = ["ethtool -K veth1 tx off", "ethtool -K veth1 gro on"];
-        assert_eq!(pair(true, false, true).fixes(&CHECK), fixes);
+        assert_eq!(pair(true, false, true).fixes(&RULE), fixes);
         let elsewhere = Machine::healthy().network(|network| {
             network.interfaces[2].link.xdp = vec![Xdp { program: 1, mode: XdpMode::Native }];
         });
@@ -105,7 +105,7 @@ mod tests {
             elsewhere.clone().json("/netlink/xdp_features.json", BTreeMap::from([(3, bits)]))
         };
         table(
-            &CHECK,
+            &RULE,
             [
                 (pair(true, true, true), State::Warn),
                 (pair(false, false, true), State::Warn),
@@ -125,7 +125,7 @@ mod tests {
                 interfaces: vec!["veth0".into()],
                 native: native.iter().map(|name| (*name).into()).collect(),
             };
-            let found = look(&pair(true, gro, false).facts().with_program(program)).unwrap();
+            let found = check(&pair(true, gro, false).facts().with_program(program)).unwrap();
             found.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
         };
         assert_eq!(fixes(false, &["veth0"]), ["ethtool -K veth1 gro on"]);

@@ -1,19 +1,19 @@
 //! Cards that are expected on one driver and are on another.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// A kernel update, or a new module, can change who comes first.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 67,
     name: "vfio-binding",
     rule: "a card with a driver_override is on that driver",
     source: "Linux, Documentation/ABI/testing/sysfs-bus-pci, driver_override",
     why: "The program that bypasses the kernel finds no card when it is started next.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     facts.network()?;
     let devices = facts.list("/sys/bus/pci/devices")?;
     let found = each(devices, Clone::clone, |device| {
@@ -58,11 +58,11 @@ mod tests {
     fn wanted_elsewhere() {
         let path = "/sys/bus/pci/devices/0000:01:00.0/driver_override";
         let wanted = Machine::healthy().put(path, "vfio-pci");
-        let fix = wanted.fixes(&CHECK);
+        let fix = wanted.fixes(&RULE);
         assert!(
             fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"),
             "{fix:?}"
         );
-        table(&CHECK, [(wanted, State::Crit), (Machine::healthy().put(path, "ixgbe"), State::Ok)]);
+        table(&RULE, [(wanted, State::Crit), (Machine::healthy().put(path, "ixgbe"), State::Ok)]);
     }
 }

@@ -5,20 +5,20 @@ use std::net::IpAddr;
 use ringway_host::Interface;
 
 use crate::gather::SESSION;
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each_card};
 
 /// Who takes such an interface from the kernel cuts the machine off.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 64,
     name: "way-in",
     rule: "an interface by which a route or this session comes is not given to a program that bypasses the kernel",
     source: "heuristic of Ringway, which refuses it, too",
     why: "After that nobody reaches the machine any more, and nobody can take it back.",
     profiles: &[Profile::Bypass],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let session: Result<Option<IpAddr>, Unknown> = facts.json(SESSION);
     let (network, cards) = (facts.network()?, facts.cards()?);
     // With another card beside it there is one to give away.
@@ -59,7 +59,7 @@ fn look(facts: &Facts) -> Looked {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::routes::{Route, RouteKind};
+    use ringway_host::netlink::routes::{Route, RouteKind};
 
     use super::*;
     use crate::State;
@@ -85,9 +85,9 @@ mod tests {
             network.interfaces.push(other);
         });
         let session = two.clone().json(SESSION, "192.0.2.1");
-        assert_eq!(session.outcomes(&CHECK)[0].subject, "eth0");
+        assert_eq!(session.outcomes(&RULE)[0].subject, "eth0");
         table(
-            &CHECK,
+            &RULE,
             [
                 (only, State::Info),
                 (two.clone(), State::Ok),

@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use ringway_host::links::XdpMode;
-use ringway_host::xdp_features::NATIVE;
+use ringway_host::netlink::links::XdpMode;
+use ringway_host::netlink::xdp_features::NATIVE;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// There a packet has been copied into an skb before the program sees it.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 69,
     name: "xdp-generic",
     rule: "an XDP program is native where the driver can",
     source: "kernel documentation, networking/xdp; netlink family netdev, xdp-features",
     why: "Generic XDP comes after the cost that XDP is there to save.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = &facts.network()?.interfaces;
     let generic =
         interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
@@ -43,7 +43,7 @@ fn look(facts: &Facts) -> Looked {
 
 #[cfg(test)]
 mod tests {
-    use ringway_host::links::Xdp;
+    use ringway_host::netlink::links::Xdp;
 
     use super::*;
     use crate::State;
@@ -60,7 +60,7 @@ mod tests {
             attached(XdpMode::Generic).json("/netlink/xdp_features.json", BTreeMap::from([(3, 0)]));
         let unknown = attached(XdpMode::Generic).remove("/netlink/xdp_features.json");
         table(
-            &CHECK,
+            &RULE,
             [
                 (attached(XdpMode::Generic), State::Warn),
                 (attached(XdpMode::Native), State::Ok),

@@ -2,22 +2,22 @@
 
 use ringway_host::Interface;
 
-use crate::{Check, Facts, Looked, Outcome, Profile, Unknown, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// Before frags, XDP wants a packet in one page, with room before and behind it.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 77,
     name: "xdp-mtu",
     rule: "an interface for XDP has an MTU of 3498 bytes at most, or programs with frags; a tunnel's packets fit what is below it",
     source: "kernel documentation, networking/xdp: a page less headroom (256), skb_shared_info (320) and Ethernet header",
     why: "Drivers refuse a program without frags, or drop what is larger. Tunnels of dsr add 20 to 48 bytes to each packet.",
     profiles: &[Profile::Balancer, Profile::Bypass],
-    look,
+    check,
 };
 
 const MOST: u32 = 3498;
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let name = |one: &&Interface| one.link.name.clone();
     let mut found = each(interfaces.clone(), name, |one| Ok(page(one)));
@@ -89,8 +89,8 @@ mod tests {
     #[test]
     fn jumbo_frames() {
         let mtu = |mtu| Machine::healthy().network(|network| network.interfaces[1].link.mtu = mtu);
-        assert_eq!(mtu(9000).fixes(&CHECK), [""; 0]);
-        table(&CHECK, [(mtu(3498), State::Ok), (mtu(3499), State::Info)]);
+        assert_eq!(mtu(9000).fixes(&RULE), [""; 0]);
+        table(&RULE, [(mtu(3498), State::Ok), (mtu(3499), State::Info)]);
     }
 
     #[test]
@@ -105,12 +105,12 @@ mod tests {
             })
         };
         let large = tunnel(1451, Some(2));
-        assert_eq!(large.fixes(&CHECK), ["ip link set dev vx mtu 1450"]);
+        assert_eq!(large.fixes(&RULE), ["ip link set dev vx mtu 1450"]);
         let rows = [
             (large, State::Warn),
             (tunnel(1450, Some(2)), State::Ok),
             (tunnel(1450, None), State::Unknown),
         ];
-        table(&CHECK, rows);
+        table(&RULE, rows);
     }
 }

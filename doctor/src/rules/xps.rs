@@ -1,19 +1,19 @@
 //! Transmit queues that no processor has for its own.
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// XPS gives each processor a queue to send by.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 21,
     name: "xps",
     rule: "where there are several transmit queues, each has processors in xps_cpus",
     source: "kernel documentation, networking/scaling, XPS: suggested configuration",
     why: "Otherwise processors share queues by a hash, and wait for one another's locks.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?;
     let found = each(
@@ -65,7 +65,7 @@ mod tests {
     fn an_empty_mask() {
         let path = "/sys/class/net/eth0/queues/tx-2/xps_cpus";
         let empty = Machine::healthy().put(path, "0");
-        assert_eq!(empty.fixes(&CHECK), [format!("echo 4 > {path}")]);
-        table(&CHECK, [(empty, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
+        assert_eq!(empty.fixes(&RULE), [format!("echo 4 > {path}")]);
+        table(&RULE, [(empty, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
     }
 }

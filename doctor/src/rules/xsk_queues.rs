@@ -1,21 +1,21 @@
 //! Queues that no AF_XDP socket listens to.
 
-use ringway_host::xdp_sockets::XdpSocket;
+use ringway_host::netlink::xdp_sockets::XdpSocket;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// A socket gets the frames of one queue.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 71,
     name: "xsk-queues",
     rule: "every queue of an interface with an AF_XDP socket has one",
     source: "kernel documentation, networking/af_xdp: queue ids",
     why: "Frames that the card puts on another queue never reach the program.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let sockets: Vec<XdpSocket> = facts.json("/netlink/xdp_sockets.json")?;
     let interfaces = facts.network()?.interfaces.iter();
     let bound =
@@ -67,10 +67,10 @@ mod tests {
             let sockets: Vec<XdpSocket> = queues.iter().map(socket).collect();
             Machine::healthy().json("/netlink/xdp_sockets.json", sockets)
         };
-        assert_eq!(on(&[0]).fixes(&CHECK), ["ethtool -L eth0 combined 1"]);
-        assert_eq!(on(&[0]).undos(&CHECK), ["ethtool -L eth0 combined 4"]);
+        assert_eq!(on(&[0]).fixes(&RULE), ["ethtool -L eth0 combined 1"]);
+        assert_eq!(on(&[0]).undos(&RULE), ["ethtool -L eth0 combined 4"]);
         table(
-            &CHECK,
+            &RULE,
             [(on(&[0]), State::Warn), (on(&[1]), State::Warn), (on(&[0, 1, 2, 3]), State::Ok)],
         );
     }

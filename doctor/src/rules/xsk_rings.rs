@@ -1,21 +1,21 @@
 //! AF_XDP sockets that lose frames.
 
-use ringway_host::xdp_sockets::XdpSocket;
+use ringway_host::netlink::xdp_sockets::XdpSocket;
 
-use crate::{Check, Facts, Looked, Outcome, each};
+use crate::{Facts, Looked, Outcome, Rule, each};
 
 /// The kernel's half of a socket counts what it could not hand over.
-pub const CHECK: Check = Check {
+pub const RULE: Rule = Rule {
     number: 70,
     name: "xsk-rings",
     rule: "no AF_XDP socket has a full RX ring or an empty FILL ring, or drops frames",
     source: "kernel documentation, networking/af_xdp, XDP_STATISTICS",
     why: "The program does not fetch frames, or give frames back, as fast as they come.",
     profiles: &[],
-    look,
+    check,
 };
 
-fn look(facts: &Facts) -> Looked {
+fn check(facts: &Facts) -> Looked {
     let (before, after): (Vec<XdpSocket>, Vec<XdpSocket>) =
         facts.pair("/netlink/xdp_sockets.json")?;
     let network = facts.network()?;
@@ -71,9 +71,9 @@ mod tests {
             let machine = Machine::healthy().json(path, [socket(0, 0)]);
             machine.then(path, &serde_json::to_string(&[socket(full, empty)]).unwrap())
         };
-        assert_eq!(machine(1, 0).outcomes(&CHECK)[0].subject, "veth0 queue 0");
+        assert_eq!(machine(1, 0).outcomes(&RULE)[0].subject, "veth0 queue 0");
         table(
-            &CHECK,
+            &RULE,
             [
                 (machine(0, 0), State::Ok),
                 (machine(1, 0), State::Warn),

@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn every_interface_answers() {
         let ethtool = Ethtool::open().unwrap();
-        for link in crate::links::all().unwrap() {
+        for link in crate::netlink::links::all().unwrap() {
             let statistics = ethtool.statistics(&link.name).unwrap();
             assert!(statistics.keys().all(|name| !name.is_empty()), "{statistics:?}");
         }

@@ -1,19 +1,19 @@
 //! Nothing is left behind: not by a demo that ends, nor one that is interrupted, nor one that is killed.
 
-use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use std::{fs, thread};
 
 use ringway_testnet::{keepers, remove_kept, sweep, wait_until};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::tcp::memcg;
+use crate::benches::tcp::memcg;
 use crate::{Error, Result, needs_root};
 
 const PINS: &str = "/sys/fs/bpf/ringway";

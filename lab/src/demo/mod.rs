@@ -19,13 +19,16 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 pub use clean::{Cleaned, clean};
-pub use phases::{Info, PHASES, Say};
+pub use phases::{Info, PHASES};
 pub use report::{Phase, Report, SCHEMA};
 
 use crate::{Error, Result, needs_root};
 use clean::{Guard, end_on_signals};
 use ringway_testnet::tools;
 use site::Site;
+
+/// Takes a line whenever something happens.
+pub type Say<'a> = &'a dyn Fn(&str);
 
 /// What to show, and how.
 #[derive(Debug, Clone, Default)]

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use ringway_testnet::wait_until;
 
-use super::echo;
 use super::judge::{Kill, judge};
 use super::load::{Load, Plan, nanoseconds};
 use super::report::{Phase, per_second};
@@ -15,10 +14,9 @@ use super::site::{
     BACKENDS, ECHO, FAILOVER_LIMIT, HTTP, SERVICE_V4, SERVICE_V6, Site, backend_name,
     wait_for_answer,
 };
-use crate::{Error, Result, wrk};
-
-/// Takes a line whenever something happens.
-pub type Say<'a> = &'a dyn Fn(&str);
+use super::{Say, echo};
+use crate::harness::wrk;
+use crate::{Error, Result};
 
 /// A phase.
 #[derive(Debug, Clone, Copy)]

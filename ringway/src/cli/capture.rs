@@ -42,8 +42,8 @@ pub struct CaptureArgs {
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub size: Option<u64>,
     /// Keep so many bytes of each packet, before and after rewriting.
-    #[arg(short, long, value_name = "LEN", default_value_t = ringway_kernel::capture::MOST_BYTES,
-        value_parser = clap::value_parser!(u32).range(1..=i64::from(ringway_kernel::capture::MOST_BYTES)))]
+    #[arg(short, long, value_name = "LEN", default_value_t = ringway_kernel::programs::capture::MOST_BYTES,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(ringway_kernel::programs::capture::MOST_BYTES)))]
     pub snaplen: u32,
     /// Only packets with one of these verdicts: pass, drop, tx, redirect, aborted.
     #[arg(long, value_name = "VERDICT", value_delimiter = ',')]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use ringway_doctor::{Check, Profile, rules};
+use ringway_doctor::{Profile, Rule, rules};
 
 use super::OutputArgs;
 
@@ -28,7 +28,7 @@ pub struct DoctorArgs {
     pub interval: Duration,
     /// Only these checks, by name or number.
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = check)]
-    pub only: Vec<&'static Check>,
+    pub only: Vec<&'static Rule>,
     /// What the machine is to be good at; left out: ending connections.
     #[arg(long, value_enum, value_name = "PROFILE")]
     pub profile: Option<DoctorProfile>,
@@ -86,7 +86,7 @@ impl From<DoctorProfile> for Profile {
     }
 }
 
-fn check(text: &str) -> Result<&'static Check, String> {
+fn check(text: &str) -> Result<&'static Rule, String> {
     let unknown = || {
         let known: Vec<&str> = rules::ALL.iter().map(|check| check.name).collect();
         let near = ringway_config::nearest(text, &known);

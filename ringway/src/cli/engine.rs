@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_engine::spread::Spread;
 use ringway_host::Mac;
-use ringway_kernel::Only;
+use ringway_kernel::SteerRule;
 
 use super::OutputArgs;
 
@@ -83,7 +83,7 @@ pub struct WorkArgs {
     /// IP but nd. VLAN tags, IPv4 options and IPv6 extension headers do not matter; fragments fit no rule that names ports. All
     /// other packets go to the kernel. Of af_xdp ports.
     #[arg(long, value_name = "WHAT")]
-    pub only: Vec<Only>,
+    pub only: Vec<SteerRule>,
     /// What to do when an af_xdp port's link goes down, or its interface or XDP program goes away.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = OnLoss::Exit)]
     pub on_loss: OnLoss,

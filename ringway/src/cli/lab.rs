@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ringway_lab::tcp::{connect, memory, million};
-use ringway_lab::{demo, engine as engine_bench, kernel_path, lb, packet};
+use ringway_lab::benches::tcp::{connect, memory, million};
+use ringway_lab::benches::{engine as engine_bench, kernel_path, lb, packet};
+use ringway_lab::demo;
 
 use super::OutputArgs;
 use super::quantity::whole;

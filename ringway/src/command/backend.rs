@@ -1,7 +1,7 @@
 //! `ringway backend`: another weight for a backend, without another file.
 
-use ringway_gateway::order;
-use ringway_gateway::overrides::Change;
+use ringway_api::client::requests;
+use ringway_api::overrides::Change;
 
 use super::reload;
 use crate::cli::{BackendAction, BackendArgs};
@@ -21,7 +21,7 @@ pub fn main(args: &BackendArgs) -> anyhow::Result<Exit> {
             (Change::Weight { service, backend, weight: *weight }, of)
         }
     };
-    let changes = order::change(&of.node.whom(), &change)?;
+    let changes = requests::change(&of.node.selector(), &change)?;
     reload::show(&changes, of.output.output)?;
     Ok(Exit::Done)
 }

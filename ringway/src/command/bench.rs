@@ -1,14 +1,13 @@
 //! `ringway bench`: measurements.
 
 use std::fmt::Display;
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::Context as _;
-use ringway_lab::tcp::{self, connect, memory, million};
-use ringway_lab::{capture, engine, kernel_path, lb, packet};
+use ringway_lab::benches::tcp::{self, connect, memory, million};
+use ringway_lab::benches::{capture, engine, kernel_path, lb, packet};
 use serde::Serialize;
 
 use crate::cli::{

@@ -7,10 +7,12 @@ use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
 use anyhow::Context;
-use ringway_gateway::flows::filter::Filter;
-use ringway_gateway::flows::{self, Names};
-use ringway_gateway::problem::Error;
-use ringway_gateway::{ask, clock, memory, outfile};
+use ringway_api::client::status_query;
+use ringway_api::error::Error;
+use ringway_api::{clock, output_file};
+use ringway_inspect::flows::filter::Filter;
+use ringway_inspect::flows::{self, Names};
+use ringway_inspect::memory;
 use ringway_kernel::{DEFAULT_BPFFS, View};
 use serde_json::json;
 
@@ -27,7 +29,7 @@ const UNIT: &str = "ringway.service";
 
 /// Collects, and writes the archive.
 pub fn main(args: &BundleArgs) -> anyhow::Result<Exit> {
-    let target = args.node.whom().find().ok();
+    let target = args.node.selector().find().ok();
     let node = target.map(|target| target.node);
     let secrets = secrets(args);
     let subject = Subject { args, node: node.as_deref(), secrets };
@@ -39,7 +41,7 @@ pub fn main(args: &BundleArgs) -> anyhow::Result<Exit> {
         write(&subject, BufWriter::new(io::stdout().lock()))?;
         return Ok(Exit::Done);
     }
-    let file = outfile::create(&args.file, args.overwrite)?;
+    let file = output_file::create(&args.file, args.overwrite)?;
     let regular = file.metadata().is_ok_and(|about| about.is_file());
     let written = write(&subject, BufWriter::new(file));
     let failed = match written {
@@ -203,7 +205,7 @@ fn versions(_: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
 }
 
 fn status(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
-    let mut status = ask::status(&subject.args.node.whom())?;
+    let mut status = status_query::status(&subject.args.node.selector())?;
     if let (Some(reload), Err(_)) = (&mut status.last_reload, subject.knows_secrets()) {
         // It may quote the configuration.
         reload.error = ringway_config::REMOVED.to_owned();
@@ -212,7 +214,7 @@ fn status(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
 }
 
 fn maps(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
-    pretty(&memory::memory(&subject.args.node.whom())?)
+    pretty(&memory::memory(&subject.args.node.selector())?)
 }
 
 fn programs(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
@@ -249,7 +251,7 @@ fn configuration(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
 /// A neighbour that is neither a router nor a backend may be a client.
 fn network(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     let mut network = ringway_host::Host::live().network()?;
-    let status = ask::status(&subject.args.node.whom()).unwrap_or_default();
+    let status = status_query::status(&subject.args.node.selector()).unwrap_or_default();
     let backends = status.services.iter().flat_map(|service| &service.backends);
     let mut known: Vec<std::net::IpAddr> =
         backends.filter_map(|backend| backend.address.parse().ok()).collect();
@@ -276,7 +278,7 @@ fn with_flows(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     let view = view(subject)?;
     let names = Names::read(&view)?;
     let mut rows = Vec::new();
-    let totals = flows::look::<anyhow::Error>(
+    let totals = flows::list::<anyhow::Error>(
         &view,
         &Filter::default(),
         &names,

@@ -3,19 +3,20 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use ringway_gateway::capture::{self, Ended, Form, Limits, Options, Selection, Summary, Target};
-use ringway_gateway::problem::Error;
-use ringway_gateway::whom::Whom;
-use ringway_gateway::words::counted;
+use ringway_api::client::node_selector::NodeSelector;
+use ringway_api::error::Error;
+use ringway_api::text::counted;
+use ringway_inspect::capture::{self, Ended, Form, Limits, Options, Selection, Summary, Target};
 
 use crate::cli::{CaptureArgs, Output};
 use crate::exit::{self, Exit};
 
 /// Captures, and says at its end what it came to.
 pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
-    let whom = Whom { config: args.config.as_deref(), node: args.node.as_deref() };
+    let selector = NodeSelector { config: args.config.as_deref(), node: args.node.as_deref() };
     let options = options(args)?;
-    let outcome = capture::run(&whom, &options, |line| exit::say(format_args!("ringway: {line}")))?;
+    let outcome =
+        capture::run(&selector, &options, |line| exit::say(format_args!("ringway: {line}")))?;
     exit::say(told(&outcome.summary));
     if args.output.output == Output::Json && options.target != Some(Target::Stdout) {
         // One line, as the packets before it.

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
-use ringway_doctor::{Check, Program, rules};
-use ringway_gateway::health;
-use ringway_gateway::preflight::{self, Finding, Report, State};
-use ringway_gateway::words::counted;
+use ringway_daemon::health;
+use ringway_daemon::preflight::{self, Finding, Report, State};
+use ringway_doctor::{Program, Rule, rules};
 use serde::Serialize;
 
 use super::doctor::{Looked, balancer};
@@ -82,7 +82,7 @@ fn load(path: &Path) -> Result<Config, Errors> {
 fn look<'a>(
     path: &'a Path,
     config: Option<Result<Config, Errors>>,
-    checks: impl Iterator<Item = &'static Check>,
+    checks: impl Iterator<Item = &'static Rule>,
     interval: Duration,
 ) -> Subject<'a> {
     let (report, program): (Option<Report>, Option<Program>) = match &config {

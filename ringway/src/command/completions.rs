@@ -4,9 +4,13 @@ use clap::CommandFactory;
 
 use crate::cli::{Cli, CompletionsArgs};
 use crate::exit::Exit;
+use crate::table;
 
 /// Prints the script.
 pub fn main(args: &CompletionsArgs) -> anyhow::Result<Exit> {
-    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut std::io::stdout());
+    // It panics where it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "ringway", &mut script);
+    table::print(&String::from_utf8(script)?)?;
     Ok(Exit::Done)
 }

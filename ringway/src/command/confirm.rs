@@ -1,6 +1,6 @@
 //! `ringway confirm`: the machine can still be reached; the programs stay.
 
-use ringway_gateway::guard;
+use ringway_api::client::confirm;
 
 use crate::cli::{ConfirmArgs, Output};
 use crate::exit::Exit;
@@ -8,8 +8,8 @@ use crate::table;
 
 /// Asks the daemon to pin what it attached provisionally.
 pub fn main(args: &ConfirmArgs) -> anyhow::Result<Exit> {
-    let whom = args.node.whom();
-    let confirmed = guard::confirm(&whom)?;
+    let selector = args.node.selector();
+    let confirmed = confirm::confirm(&selector)?;
     match args.output.output {
         Output::Json => table::json(&confirmed)?,
         Output::Table => table::print(&render(&confirmed))?,
@@ -17,7 +17,7 @@ pub fn main(args: &ConfirmArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn render(confirmed: &guard::Confirmed) -> String {
+fn render(confirmed: &confirm::Confirmed) -> String {
     match confirmed.interfaces.as_slice() {
         [] => format!("node {}: nothing waited to be confirmed\n", confirmed.node),
         names => format!("node {}: stays attached to {}\n", confirmed.node, names.join(", ")),

@@ -1,6 +1,6 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
-use ringway_gateway::decap::{self, Status};
+use ringway_inspect::decap::{self, Status};
 use ringway_kernel::Mode;
 
 use crate::cli::{DecapArgs, DecapMode, Output};
@@ -74,8 +74,8 @@ fn render(status: &Status, colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_gateway::decap::Counter;
-    use ringway_gateway::status::Ledger;
+    use ringway_api::documents::status::Ledger;
+    use ringway_inspect::decap::Counter;
 
     #[test]
     fn the_most_frequent_first() {

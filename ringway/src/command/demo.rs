@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
 use ringway_lab::demo::{self, Cleaned, Command, Options, Phase, Report};
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
 //! `ringway detach`: stop the packet path of a node.
 
-use ringway_gateway::detach;
+use ringway_inspect::detach;
 
 use crate::cli::{DetachArgs, Output};
 use crate::exit::Exit;
@@ -8,8 +8,8 @@ use crate::table;
 
 /// Removes everything, and says what.
 pub fn main(args: &DetachArgs) -> anyhow::Result<Exit> {
-    let whom = args.node.whom();
-    let outcome = detach::run(&whom, args.verify)?;
+    let selector = args.node.selector();
+    let outcome = detach::run(&selector, args.verify)?;
     match args.output.output {
         Output::Json => table::json(&outcome)?,
         Output::Table => table::print(&render(&outcome))?,

@@ -10,12 +10,13 @@ use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use ringway_api::error::Error;
+use ringway_api::output_file;
+use ringway_daemon::preflight;
 use ringway_doctor::{
-    Changes, Check, Class, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report,
+    Changes, Class, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report, Rule,
     State, judge, rules, scripts,
 };
-use ringway_gateway::problem::Error;
-use ringway_gateway::{outfile, preflight};
 use serde::Serialize;
 
 use crate::cli::{DoctorArgs, Output};
@@ -79,7 +80,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
         same_place(earlier, &Origin::here())?;
     }
     for path in files(args) {
-        outfile::check(&path, args.overwrite)?;
+        output_file::check(&path, args.overwrite)?;
     }
     let collection = collection(args)?;
     if let Some(path) = &args.collect {
@@ -110,9 +111,9 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
     Ok(if report.count(State::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
 }
 
-fn asked(args: &DoctorArgs) -> Vec<&'static Check> {
+fn asked(args: &DoctorArgs) -> Vec<&'static Rule> {
     let profile = args.profile.map(Profile::from);
-    let wanted = |check: &&Check| match args.only.as_slice() {
+    let wanted = |check: &&Rule| match args.only.as_slice() {
         [] => check.applies(profile),
         only => only.iter().any(|only| only.number == check.number),
     };
@@ -179,7 +180,7 @@ impl Looked {
 /// Asks these checks about this machine, as one that passes packets on by this program.
 pub fn balancer(
     program: Option<Program>,
-    checks: impl Iterator<Item = &'static Check>,
+    checks: impl Iterator<Item = &'static Rule>,
     interval: Duration,
 ) -> Looked {
     let mut facts = Facts::new(&live(interval), Some(Profile::Balancer));
@@ -199,7 +200,7 @@ pub fn balancer(
 }
 
 fn collect(collection: &Collection, path: &Path, args: &DoctorArgs) -> anyhow::Result<Exit> {
-    let file = outfile::create(path, args.overwrite)?;
+    let file = output_file::create(path, args.overwrite)?;
     if let Err(error) = collection.write(BufWriter::new(file)) {
         // Half an archive helps nobody.
         let _ = fs::remove_file(path);
@@ -270,7 +271,7 @@ fn write_scripts(
     let scripts = scripts(report, origin);
     // The undo first: there is never a fix without.
     for (path, text) in [(undo.as_path(), &scripts.undo), (path, &scripts.fix)] {
-        outfile::create(path, args.overwrite)?.write_all(text.as_bytes())?;
+        output_file::create(path, args.overwrite)?.write_all(text.as_bytes())?;
     }
     if scripts.commands == 0 {
         exit::say(format_args!(

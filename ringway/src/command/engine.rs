@@ -8,22 +8,23 @@ mod ping;
 pub mod wanted;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, anyhow, bail};
+use ringway_api::text::counted;
 use ringway_config::{Log, LogFormat, LogLevel};
+use ringway_daemon::preflight::{self, Queue};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Sink, UdpEcho};
-use ringway_engine::inspect::Inspection;
 use ringway_engine::spread::{self, Spread};
+use ringway_engine::status::inspect::Inspection;
 use ringway_engine::{
     App, AppFactory, Control, Cycles, Engine, EngineConfig, EngineError, Idle, Leak, Obtained,
     Options, Predecessor, Report, Status, WorkerConfig,
 };
-use ringway_gateway::preflight::{self, Queue};
-use ringway_gateway::words::counted;
-use ringway_host::xdp_features;
+use ringway_host::netlink::xdp_features;
 use ringway_wire::Mac;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -261,7 +262,7 @@ fn take_over(
             TakeOver::Path(path) => path.clone(),
             TakeOver::Process(pid) => ringway_engine::control_of(*pid)?,
         };
-        Engine::succeed(config, workers, Predecessor::ask(&path)?)
+        Engine::take_over(config, workers, Predecessor::ask(&path)?)
     };
     let (engine, gap) = begin().map_err(|error: EngineError| wanted::refused(&error))?;
     eprintln!("took over; for {:.1} ms nobody looked at the rings", gap.as_secs_f64() * 1e3);

@@ -2,14 +2,15 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use ringway_daemon::metrics::text::{Family, Kind, Sheet};
 use ringway_engine::status::{Packets, WorkerStatus};
 use ringway_engine::{Engine, PortStatistics, Status};
-use ringway_gateway::metrics::text::{Family, Kind, Sheet};
 
 /// How long whoever asks may take for it.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! `ringway explain`: what the loaded program would do with a packet, and why.
 
-use ringway_gateway::explain::{self, Explanation, Shape, What, tuple};
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
+use ringway_inspect::explain::{self, Explanation, Shape, What, tuple};
 
 use crate::cli::{ExplainArgs, Output};
 use crate::exit::Exit;
@@ -12,9 +12,9 @@ const BACKENDS_SHOWN: usize = 8;
 
 /// Asks the dry instance, and prints what it found.
 pub fn main(args: &ExplainArgs) -> anyhow::Result<Exit> {
-    let whom = args.node.whom();
+    let selector = args.node.selector();
     let what = what(args)?;
-    let explanation = explain::explain(&whom, &args.interface, &what)?;
+    let explanation = explain::explain(&selector, &args.interface, &what)?;
     match args.output.output {
         Output::Json => table::json(&explanation)?,
         Output::Table => table::print(&render(&explanation, table::colour()))?,

@@ -3,12 +3,12 @@
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::time::Duration;
 
-use ringway_gateway::flows::filter::Filter;
-use ringway_gateway::flows::order::{First, Key, MOST};
-use ringway_gateway::flows::{self, Flow, Names, Progress, Row, SCHEMA, Totals};
-use ringway_gateway::problem::Error;
-use ringway_gateway::whom;
-use ringway_gateway::words::counted;
+use ringway_api::client::node_selector;
+use ringway_api::error::Error;
+use ringway_api::text::counted;
+use ringway_inspect::flows::filter::Filter;
+use ringway_inspect::flows::order::{First, Key, MOST};
+use ringway_inspect::flows::{self, Flow, Names, Progress, Row, SCHEMA, Totals};
 use serde::Serialize;
 
 use crate::cli::{FlowsArgs, Output, SortKey};
@@ -23,8 +23,8 @@ const BLOCK: usize = 1000;
 /// Reads the tables, and prints what the filter lets through.
 pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
     let limit = limit(args)?;
-    let node = args.node.whom().find()?.node;
-    let view = whom::view(&node)?;
+    let node = args.node.selector().find()?.node;
+    let view = node_selector::view(&node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(&args.filter.join(" "), &names)?;
     let mut sheet = sheet(args, &node)?;
@@ -37,7 +37,7 @@ pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
     let totals = match args.sort {
         Some(key) => {
             let mut first = First::new(key.into(), args.reverse, limit);
-            let totals = flows::look::<anyhow::Error>(
+            let totals = flows::list::<anyhow::Error>(
                 &view,
                 &filter,
                 &names,
@@ -54,7 +54,7 @@ pub fn main(args: &FlowsArgs) -> anyhow::Result<Exit> {
         }
         None => {
             let mut left = limit;
-            flows::look::<anyhow::Error>(
+            flows::list::<anyhow::Error>(
                 &view,
                 &filter,
                 &names,

@@ -132,14 +132,14 @@ impl<'a> Run<'a> {
     /// Until all is sent, and received as far as it comes.
     fn watch(&mut self) {
         while !self.told && !self.is_sent() {
-            self.look();
+            self.sample();
             let over = |seconds| self.start.elapsed() >= seconds;
             self.told |= self.args.port.is_none() && self.args.seconds.is_some_and(over);
         }
         self.control.stop();
         let since = Instant::now();
         while !self.is_gone() && since.elapsed() < PATIENCE {
-            self.look();
+            self.sample();
         }
         if self.args.port.is_some() && !self.args.sink.is_empty() {
             self.wait_for_the_rest();
@@ -161,7 +161,7 @@ impl<'a> Run<'a> {
             if unique >= sent {
                 return;
             }
-            self.look();
+            self.sample();
         }
     }
 
@@ -181,7 +181,7 @@ impl<'a> Run<'a> {
     }
 
     /// Waits a little, hears signals, and says how it goes.
-    fn look(&mut self) {
+    fn sample(&mut self) {
         thread::sleep(LOOKS);
         self.told |= self.signals.pending().next().is_some();
         let received = lock(&self.checked).received_packets();
@@ -217,7 +217,7 @@ fn hindrances(args: &GenArgs, longest: usize) -> Vec<String> {
     let mut hindrances = Vec::new();
     for name in port.into_iter().chain(sinks) {
         // Whoever opens it says that it is not there.
-        let Ok(link) = ringway_host::links::by_name(name) else { continue };
+        let Ok(link) = ringway_host::netlink::links::by_name(name) else { continue };
         if !link.carrier {
             hindrances.push(format!(
                 "{name} has no carrier: it is down, or the other end of its cable is, and nothing that is sent arrives; look at `ip link`"

@@ -5,9 +5,8 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::Context;
-use ringway_config::Protocol;
-use ringway_config::ipvs;
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
+use ringway_config::{Protocol, ipvs};
 
 use crate::cli::{ImportArgs, ImportFrom, ImportIpvsArgs};
 use crate::exit::{self, Exit};
@@ -107,7 +106,7 @@ mod tests {
             ("# cleared\n-C\n", "/etc/ipvsadm.rules", "/etc/ipvsadm.rules"),
         ] {
             let refused = convert(text, &args(file)).expect_err(file);
-            assert_eq!(refused.kind, ringway_gateway::problem::Kind::Configuration);
+            assert_eq!(refused.kind, ringway_api::error::Kind::Configuration);
             assert!(refused.what.starts_with(whence), "{refused}");
             assert!(refused.what.contains("no service in it"), "{refused}");
         }

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use ringway_engine::inspect::{InspectError, Inspection};
+use ringway_engine::status::inspect::{InspectError, Inspection};
 
 use crate::cli::{InspectArgs, Output};
 use crate::exit::Exit;
@@ -17,7 +17,7 @@ pub fn main(args: &InspectArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     for n in 0.. {
-        let look = match inspection.look(args.oldest) {
+        let look = match inspection.sample(args.oldest) {
             // It was seen before; that it ends is no failure of ours.
             Err(ended @ InspectError::Ended(_)) if n > 0 => {
                 eprintln!("{ended}");

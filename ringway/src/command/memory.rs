@@ -1,6 +1,6 @@
 //! `ringway status --memory`: every map, and what happens when it is full.
 
-use ringway_gateway::memory::{self, Map, Memory};
+use ringway_inspect::memory::{self, Map, Memory};
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -9,7 +9,7 @@ use crate::units;
 
 /// Reads the maps, and prints them.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let memory = memory::memory(&args.node.whom())?;
+    let memory = memory::memory(&args.node.selector())?;
     match args.output.output {
         Output::Json => table::json(&memory)?,
         Output::Table => table::print(&render(&memory, table::colour()))?,

@@ -1,8 +1,8 @@
 //! `ringway overrides`: weights that were set at runtime.
 
-use ringway_gateway::order::{self, Listed};
-use ringway_gateway::overrides::Change;
-use ringway_gateway::status::backend_text;
+use ringway_api::client::requests::{self, Listed};
+use ringway_api::documents::status::backend_text;
+use ringway_api::overrides::Change;
 
 use super::reload;
 use crate::cli::{Output, OverridesAction, OverridesArgs};
@@ -13,11 +13,12 @@ use crate::table::{self, Cell, Table, Tone};
 pub fn main(args: &OverridesArgs) -> anyhow::Result<Exit> {
     if let Some(OverridesAction::Clear(clear)) = &args.action {
         let (service, backend) = (clear.service.clone(), clear.backend.clone());
-        let changes = order::change(&clear.node.whom(), &Change::Clear { service, backend })?;
+        let changes =
+            requests::change(&clear.node.selector(), &Change::Clear { service, backend })?;
         reload::show(&changes, clear.output.output)?;
         return Ok(Exit::Done);
     }
-    let listed = order::overrides(&args.node.whom())?;
+    let listed = requests::overrides(&args.node.selector())?;
     match args.output.output {
         Output::Json => table::json(&listed)?,
         Output::Table => table::print(&render(&listed, table::colour()))?,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use ringway_abi::{Loss, Reason, Verdict};
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
 use serde::Serialize;
 
 use crate::cli::{Output, ReasonsArgs};

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use ringway_gateway::changes::{BackendChange, Changes, FlowChange, NewBackend, RingChange, What};
-use ringway_gateway::order;
-use ringway_gateway::overrides::Told;
-use ringway_gateway::problem::Error;
-use ringway_gateway::status::backend_text;
-use ringway_gateway::words::counted;
+use ringway_api::client::requests;
+use ringway_api::documents::changes::{
+    BackendChange, Changes, FlowChange, NewBackend, RingChange, What,
+};
+use ringway_api::documents::status::backend_text;
+use ringway_api::error::Error;
+use ringway_api::overrides::Told;
+use ringway_api::text::counted;
 
 use crate::cli::{Output, ReloadArgs};
 use crate::exit::Exit;
@@ -15,15 +17,15 @@ use crate::table::{self, Tone, paint};
 
 /// Asks the daemon, and shows what it says.
 pub fn main(args: &ReloadArgs) -> anyhow::Result<Exit> {
-    let whom = args.node.whom();
+    let selector = args.node.selector();
     if args.strict {
-        let would = order::reload(&whom, true)?;
+        let would = requests::reload(&selector, true)?;
         if !would.warnings.is_empty() {
             show(&would, args.output.output)?;
             return Err(refused(would.warnings.len()).into());
         }
     }
-    let changes = order::reload(&whom, args.dry_run)?;
+    let changes = requests::reload(&selector, args.dry_run)?;
     show(&changes, args.output.output)?;
     Ok(Exit::Done)
 }
@@ -208,8 +210,8 @@ fn flows(flows: &FlowChange, ended: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_gateway::changes::ServiceChange;
-    use ringway_gateway::status::Problem;
+    use ringway_api::documents::changes::ServiceChange;
+    use ringway_api::documents::status::Problem;
 
     #[test]
     fn changes_in_words() {

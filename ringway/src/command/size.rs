@@ -6,9 +6,9 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
-use ringway_gateway::outfile;
-use ringway_gateway::problem::Error as Problem;
-use ringway_lab::calibrate;
+use ringway_api::error::Error as Problem;
+use ringway_api::output_file;
+use ringway_lab::benches::calibrate;
 use ringway_sizing::{Answer, Costs, SPREAD, Unit, Work, size};
 
 use crate::cli::{Output, SizeArgs};
@@ -37,7 +37,7 @@ fn calibrate(file: &Path, overwrite: bool) -> anyhow::Result<Exit> {
     // Refused before minutes are spent, not after.
     let new = !file.exists();
     if new || !overwrite {
-        outfile::create(file, overwrite)?;
+        output_file::create(file, overwrite)?;
     }
     if new {
         // Interrupted, it leaves nothing.
@@ -45,7 +45,7 @@ fn calibrate(file: &Path, overwrite: bool) -> anyhow::Result<Exit> {
     }
     let reference = Costs::reference()?;
     let costs = calibrate::run_guarded(reference.clone(), |line| exit::say(line))?;
-    let mut out = outfile::create(file, overwrite)?;
+    let mut out = output_file::create(file, overwrite)?;
     out.write_all(costs.to_toml()?.as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))?;
     table::print(&calibrated(&costs, &reference).take(table::colour()))?;
@@ -210,7 +210,7 @@ fn changes(answer: &Answer) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use ringway_sizing::Road;
+    use ringway_sizing::IoPath;
 
     use super::*;
     use crate::cli::{Cli, Command};
@@ -228,25 +228,25 @@ mod tests {
         let document = include_str!("../../../docs/sizing.md");
         let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
         for (command, road, machines, kernel, cores) in [
-            ("ringway size --time-wait 30000 --destinations 1", Road::Kernel, 3, "15.3 MiB", 0.0),
+            ("ringway size --time-wait 30000 --destinations 1", IoPath::Kernel, 3, "15.3 MiB", 0.0),
             (
                 "ringway size --connections 6000 --messages-per-hour 3600 --destinations 1",
-                Road::Kernel,
+                IoPath::Kernel,
                 2,
                 "23.5 MiB",
                 0.06,
             ),
             (
                 "ringway size --connections 20k --messages-per-hour 3600 --destinations 1",
-                Road::Kernel,
+                IoPath::Kernel,
                 2,
                 "78.2 MiB",
                 0.21,
             ),
-            ("ringway size --work forward --packets 2M", Road::Kernel, 2, "0 B", 3.46),
+            ("ringway size --work forward --packets 2M", IoPath::Kernel, 2, "0 B", 3.46),
             (
                 "ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
-                Road::Kernel,
+                IoPath::Kernel,
                 20,
                 "351.4 GiB",
                 1.72,
@@ -278,15 +278,15 @@ mod tests {
     #[test]
     fn thresholds_are_plausible() {
         for (command, roads) in [
-            ("ringway size --packets 500k --packet-size 50 --cores 32", vec![Road::Kernel]),
+            ("ringway size --packets 500k --packet-size 50 --cores 32", vec![IoPath::Kernel]),
             (
                 "ringway size --packets 1.8M --packet-size 50 --cores 32",
-                vec![Road::TunedKernel, Road::AfXdp],
+                vec![IoPath::TunedKernel, IoPath::AfXdp],
             ),
-            ("ringway size --packets 9.2M --packet-size 50 --cores 32", vec![Road::Dpdk]),
+            ("ringway size --packets 9.2M --packet-size 50 --cores 32", vec![IoPath::Dpdk]),
             (
                 "ringway size --work forward --packets 10M --packet-size 50 --cores 16",
-                vec![Road::Xdp],
+                vec![IoPath::Xdp],
             ),
         ] {
             let road = sized(command).road;

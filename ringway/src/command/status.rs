@@ -6,34 +6,34 @@ mod problems;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
-use ringway_gateway::ask;
-use ringway_gateway::health::Health;
-use ringway_gateway::problem::Error;
-use ringway_gateway::ready;
-use ringway_gateway::status::{
+use ringway_api::client::node_selector::NodeSelector;
+use ringway_api::client::{ready, status_query};
+use ringway_api::documents::health::Health;
+use ringway_api::documents::status::{
     Backend, Capture, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service, Status,
     Tracked,
 };
-use ringway_gateway::trouble::Trouble;
-use ringway_gateway::whom::Whom;
-use ringway_gateway::words::counted;
+use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
+use ringway_api::text::counted;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone, paint};
 use crate::units;
+
 use extent::{Extent, Shown};
 
 /// Asks the daemon, or reads the pins when there is none.
 pub fn main(args: &StatusArgs) -> anyhow::Result<Exit> {
-    let whom = args.node.whom();
+    let selector = args.node.selector();
     if args.ready {
-        return ready(args, &whom);
+        return ready(args, &selector);
     }
     if args.memory {
         return super::memory::main(args);
     }
-    let mut status = ask::status(&whom)?;
+    let mut status = status_query::status(&selector)?;
     if let Some(name) = &args.service {
         narrow(&mut status, name)?;
     }
@@ -63,8 +63,8 @@ fn narrow(status: &mut Status, name: &str) -> Result<(), Error> {
 }
 
 /// Never fails: whoever asks takes another exit code for an answer, too.
-fn ready(args: &StatusArgs, whom: &Whom<'_>) -> anyhow::Result<Exit> {
-    let readiness = ready::ask(whom, args.service.as_deref());
+fn ready(args: &StatusArgs, selector: &NodeSelector<'_>) -> anyhow::Result<Exit> {
+    let readiness = ready::ask(selector, args.service.as_deref());
     match args.output.output {
         Output::Json => table::json(&readiness)?,
         Output::Table => table::print(&format!("{}\n", readiness.line()))?,
@@ -77,7 +77,7 @@ fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String
     let mut text = heading(status, colour);
     // What this machine cannot tell is no news: it is counted, below what is.
     let (unknown, known): (Vec<&Problem>, Vec<&Problem>) =
-        status.findings.iter().partition(|f| f.kind == Trouble::CheckHostUnknown.name());
+        status.findings.iter().partition(|f| f.kind == ProblemKind::CheckHostUnknown.name());
     let all: Vec<&Problem> = status.problems.iter().collect();
     text += &problems::render("problem", Tone::Bad, &all, extent, colour);
     text += &problems::render("finding", Tone::Warn, &known, extent, colour);

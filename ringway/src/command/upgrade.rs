@@ -1,7 +1,7 @@
 //! `ringway check --upgrade`: what a start of this version would keep.
 
 use ringway_config::Config;
-use ringway_gateway::upgrade::{self, Report};
+use ringway_daemon::upgrade::{self, Report};
 
 use crate::cli::Output;
 use crate::exit::Exit;
@@ -9,7 +9,7 @@ use crate::table::{self, Cell, Table, Tone};
 
 /// Looks and tells; exit code 3 when something would be lost.
 pub fn main(config: &Config, output: Output) -> anyhow::Result<Exit> {
-    let report = upgrade::look(config)?;
+    let report = upgrade::check(config)?;
     match output {
         Output::Json => table::json(&report)?,
         Output::Table => table::print(&render(&report, table::colour()))?,

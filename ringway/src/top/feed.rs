@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use ringway_gateway::ask;
-use ringway_gateway::flows::filter::Filter;
-use ringway_gateway::flows::{self, Names};
-use ringway_gateway::problem::Error;
-use ringway_gateway::rates::{Meter, Sample};
-use ringway_gateway::status::Status;
-use ringway_gateway::whom::{self, Whom};
+use ringway_api::client::node_selector::{self, NodeSelector};
+use ringway_api::client::status_query;
+use ringway_api::documents::status::Status;
+use ringway_api::error::Error;
+use ringway_daemon::monitor::rates::{Meter, Sample};
+use ringway_inspect::flows::filter::Filter;
+use ringway_inspect::flows::{self, Names};
 use serde::Serialize;
 
 use crate::cli::NodeArgs;
@@ -61,8 +61,8 @@ impl Feed {
     ///
     /// # Errors
     /// The node cannot be asked, or the filter makes no sense.
-    pub fn look(&mut self, with_flows: bool, filter: &str) -> Result<Look, Error> {
-        let mut status = ask::status(&self.whom())?;
+    pub fn sample(&mut self, with_flows: bool, filter: &str) -> Result<Look, Error> {
+        let mut status = status_query::status(&self.selector())?;
         let now = Instant::now();
         self.meter.note(Sample::of_status(now, &status));
         self.meter.fill(&mut status, now);
@@ -73,17 +73,17 @@ impl Feed {
         Ok(Look { status, flows })
     }
 
-    fn whom(&self) -> Whom<'_> {
-        self.node.whom()
+    fn selector(&self) -> NodeSelector<'_> {
+        self.node.selector()
     }
 }
 
 fn look_at_flows(node: &str, filter: &str) -> Result<Flows, Error> {
-    let view = whom::view(node)?;
+    let view = node_selector::view(node)?;
     let names = Names::read(&view)?;
     let filter = Filter::parse(filter, &names)?;
     let mut rows = Vec::new();
-    let totals = flows::look::<Error>(
+    let totals = flows::list::<Error>(
         &view,
         &filter,
         &names,

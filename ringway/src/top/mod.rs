@@ -11,13 +11,14 @@ mod terminal;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
 
-use ringway_gateway::problem::Error;
-use ringway_gateway::status::Status;
+use ringway_api::documents::status::Status;
+use ringway_api::error::Error;
 use serde::Serialize;
 
 use crate::cli::{Output, TopArgs, TopView};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table};
+
 use feed::{Feed, Look};
 use model::Model;
 
@@ -52,11 +53,11 @@ struct Document<'a> {
 
 fn once(args: &TopArgs) -> anyhow::Result<Exit> {
     let mut feed = Feed::new(&args.node);
-    let look = |feed: &mut Feed| feed.look(args.view == TopView::Flows, "");
+    let sample = |feed: &mut Feed| feed.sample(args.view == TopView::Flows, "");
     let begun = Instant::now();
-    look(&mut feed)?;
+    sample(&mut feed)?;
     std::thread::sleep(args.delay);
-    let Look { status, flows } = look(&mut feed)?;
+    let Look { status, flows } = sample(&mut feed)?;
     let exit = if status.healthy { Exit::Done } else { Exit::Unhealthy };
     if args.output.output == Output::Json {
         let interval_s = (begun.elapsed().as_secs_f64() * 10.0).round() / 10.0;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ringway_gateway::problem::Error;
-use ringway_gateway::status::Status;
+use ringway_api::documents::status::Status;
+use ringway_api::error::Error;
 
 use super::feed::Look;
 use super::sheet::{self, Column, Rank, Row};
@@ -47,7 +47,7 @@ pub struct Model {
     pub help: bool,
     /// What went wrong last.
     pub trouble: Option<String>,
-    look: Look,
+    sample: Look,
 }
 
 /// What each view is ordered by at first: what happens most.
@@ -70,24 +70,24 @@ impl Model {
             paused: false,
             help: false,
             trouble: None,
-            look: Look::default(),
+            sample: Look::default(),
         }
     }
 
     /// Takes a look; what went wrong is shown beside the one before.
-    pub fn take(&mut self, look: Result<Look, Error>) {
+    pub fn take(&mut self, sample: Result<Look, Error>) {
         if self.paused {
             return;
         }
-        match look {
-            Ok(look) => {
-                self.look = look;
+        match sample {
+            Ok(sample) => {
+                self.sample = sample;
                 self.trouble = None;
             }
             Err(error) => {
                 // What is shown fitted another filter.
                 if self.view == TopView::Flows {
-                    self.look.flows = None;
+                    self.sample.flows = None;
                 }
                 self.trouble = Some(error.what);
             }
@@ -107,7 +107,7 @@ impl Model {
 
     /// The rows in their order.
     pub fn rows(&self) -> Vec<Row> {
-        let mut rows = sheet::rows(self.view, &self.look.status, self.look.flows.as_ref());
+        let mut rows = sheet::rows(self.view, &self.sample.status, self.sample.flows.as_ref());
         let wanted = self.filter.to_lowercase();
         if self.view != TopView::Flows && !wanted.is_empty() {
             rows.retain(|row| row.iter().any(|f| f.text.to_lowercase().contains(&wanted)));
@@ -123,7 +123,7 @@ impl Model {
 
     /// Lines above the table.
     pub fn heading(&self) -> Vec<String> {
-        let status = &self.look.status;
+        let status = &self.sample.status;
         let health = match (status.healthy, status.degraded, status.daemon.running) {
             _ if status.node.is_empty() => "looking",
             (_, _, false) => "no daemon",
@@ -155,7 +155,7 @@ impl Model {
     pub fn instead(&self) -> Vec<String> {
         match &self.trouble {
             Some(trouble) => trouble.lines().map(str::to_owned).collect(),
-            None if self.look.status.node.is_empty() => Vec::new(),
+            None if self.sample.status.node.is_empty() => Vec::new(),
             None if !self.filter.is_empty() => vec![format!("nothing matches {:?}", self.filter)],
             None => vec!["nothing yet".to_owned()],
         }
@@ -163,7 +163,7 @@ impl Model {
 
     /// How many flows the filter lets through, where not all are shown.
     pub fn more_flows(&self) -> Option<u64> {
-        let flows = self.look.flows.as_ref().filter(|_| self.view == TopView::Flows)?;
+        let flows = self.sample.flows.as_ref().filter(|_| self.view == TopView::Flows)?;
         Some(flows.matched).filter(|matched| *matched > flows.rows.len() as u64)
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringway_gateway::status::{Backend, Rates, Service, Status};
+use ringway_api::documents::status::{Backend, Rates, Service, Status};
 
 use super::feed::Flows;
 use crate::cli::TopView;

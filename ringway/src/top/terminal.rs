@@ -1,15 +1,14 @@
 //! The terminal: taken, drawn upon, and given back however this ends.
 
-use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use anyhow::Context;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -36,8 +35,8 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let mut terminal = ratatui::try_init().context("the terminal cannot be used")?;
     let mut outcome = Ok(());
     while outcome.is_ok() && !stop.load(Ordering::Relaxed) {
-        while let Ok(look) = looks.try_recv() {
-            model.take(look);
+        while let Ok(sample) = looks.try_recv() {
+            model.take(sample);
         }
         outcome = terminal.draw(|frame| draw::draw(&model, frame, table::colour())).map(drop);
         match outcome.is_ok().then(|| keys(&mut model)).transpose() {
@@ -138,8 +137,8 @@ fn look_on(wanted: &Wanted, feed: &mut Feed, delay: Duration, send: &Sender<Resu
     loop {
         let wish = wanted.get();
         if !wish.paused {
-            let look = feed.look(wish.flows.is_some(), wish.flows.as_deref().unwrap_or(""));
-            if send.send(look).is_err() {
+            let sample = feed.sample(wish.flows.is_some(), wish.flows.as_deref().unwrap_or(""));
+            if send.send(sample).is_err() {
                 return;
             }
         }

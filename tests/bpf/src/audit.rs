@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, RW_KEPT, rw_flow, rw_flow_bucket, rw_index_bucket, rw_track, rw_track_bucket,
+    RW_BUCKET_FLOWS, RW_CONFIRMED, rw_flow, rw_flow_bucket, rw_index_bucket, rw_track,
+    rw_track_bucket,
 };
 use ringway_abi::{FlowKey, FlowState, FromBytes, IntoBytes, TrackedFlow, addr_from_words};
 
@@ -32,7 +33,7 @@ pub struct Record {
     /// Seconds, CLOCK_MONOTONIC.
     pub seen: u32,
     /// Off probation.
-    pub kept: bool,
+    pub confirmed: bool,
 }
 
 /// Every record that is not free.
@@ -59,7 +60,7 @@ fn record(place: u32, key: FlowKey, flow: &rw_flow) -> Record {
         iface: flow.iface,
         service: flow.service,
         seen: flow.seen,
-        kept: u32::from(flow.kept) & RW_KEPT != 0,
+        confirmed: u32::from(flow.confirmed) & RW_CONFIRMED != 0,
     }
 }
 
@@ -123,10 +124,10 @@ pub fn tracked(world: &World) -> Vec<(u32, u64, TrackedFlow)> {
 pub fn keep_all(world: &World) {
     let map = world.map("flows");
     for (number, mut bucket) in elements::<rw_flow_bucket>(map) {
-        if bucket.flows.iter().all(|flow| flow.key == 0 || flow.kept == 1) {
+        if bucket.flows.iter().all(|flow| flow.key == 0 || flow.confirmed == 1) {
             continue;
         }
-        bucket.flows.iter_mut().filter(|flow| flow.key != 0).for_each(|flow| flow.kept = 1);
+        bucket.flows.iter_mut().filter(|flow| flow.key != 0).for_each(|flow| flow.confirmed = 1);
         write(map, number, bucket.as_bytes());
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::Filter;
-use ringway_kernel::capture::{MOST_BYTES, Record, Session, Wanted};
+use ringway_kernel::programs::capture::{MOST_BYTES, Record, Session, Wanted};
 use ringway_kernel::{DEFAULT_BPFFS, Detached, Pins, View, detach};
 
 use crate::Summary;

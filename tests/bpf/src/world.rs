@@ -6,12 +6,11 @@ use std::sync::{Mutex, PoisonError};
 
 use ringway_abi::raw::{rw_iface, rw_ledger, rw_settings, rw_traffic};
 use ringway_abi::{Faces, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict};
-use ringway_kernel::capture::Session;
+use ringway_kernel::programs::capture::Session;
 use ringway_kernel::{Detached, Gateway, Interface, Options};
 use ringway_plan::tables::{BackendRow, Protocol, ServiceKey, ServiceRow, Tables};
 
 use crate::audit::{self, Record};
-use crate::capture;
 use crate::cast::{BACK, BACK_MAC, FRONT, FRONT_ALT_MAC, FRONT_MAC, Family, Mac};
 use crate::dry::{Dry, Foretold};
 use crate::frame::{Frame, TCP, flags};
@@ -20,7 +19,7 @@ use crate::model::ring_slot;
 use crate::run::Program;
 use crate::services::standard_tables;
 use crate::watch::{self, Node};
-use crate::wire;
+use crate::{capture, wire};
 
 /// A service and its backends, as in the tables.
 #[derive(Clone, Debug)]

@@ -5,8 +5,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use anyhow::{Context, Result, ensure};
-use libbpf_rs::ProgramHandle;
-use libbpf_rs::libbpf_sys as sys;
+use libbpf_rs::{ProgramHandle, libbpf_sys as sys};
 use ringway_testnet::Namespace;
 use serde_json::Value;
 
@@ -126,7 +125,7 @@ fn pass_program() -> Result<OwnedFd> {
 
 /// Detaches whatever program is on an interface of the calling thread's network namespace by a link, as `bpftool link detach` does.
 pub fn detach_as_somebody_else(interface: &str) -> Result<()> {
-    let link = ringway_host::links::by_name(interface)?;
+    let link = ringway_host::netlink::links::by_name(interface)?;
     let program = link.xdp.first().context("no program is on it")?.program;
     let mut links = libbpf_rs::query::LinkInfoIter::default();
     let id = links.find(|link| link.prog_id == program).context("no link holds it")?.id;

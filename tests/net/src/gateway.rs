@@ -174,6 +174,14 @@ impl Gateway {
         binary::run(&self.binary, &self.namespace, &arguments)
     }
 
+    /// `ringway ARGUMENTS`, of the gateway's version; of commands that are about no node.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn plain(&self, arguments: &[&str]) -> Result<Ran> {
+        binary::run(&self.binary, &self.namespace, arguments)
+    }
+
     /// What the API answers to raw bytes: everything until it closes the connection.
     ///
     /// # Errors

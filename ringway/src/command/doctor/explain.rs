@@ -1,7 +1,7 @@
 //! `ringway doctor --explain`: what a check asks, and why.
 
-use ringway_doctor::{Check, Profile, rules};
-use ringway_gateway::problem::Error;
+use ringway_api::error::Error;
+use ringway_doctor::{Profile, Rule, rules};
 use serde::Serialize;
 
 use crate::cli::Output;
@@ -27,7 +27,7 @@ struct Entry {
 
 /// One check in full, or all in a table.
 pub fn main(wanted: &str, output: Output) -> anyhow::Result<Exit> {
-    let checks: Vec<&Check> = match wanted {
+    let checks: Vec<&Rule> = match wanted {
         "all" => rules::ALL.iter().collect(),
         name => vec![rules::find(name).ok_or_else(|| {
             Error::configuration(
@@ -57,13 +57,13 @@ pub fn main(wanted: &str, output: Output) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn entry(check: &Check) -> Entry {
-    let Check { number, name, rule, source, why, profiles, .. } = *check;
+fn entry(check: &Rule) -> Entry {
+    let Rule { number, name, rule, source, why, profiles, .. } = *check;
     Entry { number, check: name, rule, source, why, profiles }
 }
 
-fn in_full(check: &Check) -> String {
-    let Check { number, name, rule, source, why, profiles, .. } = check;
+fn in_full(check: &Rule) -> String {
+    let Rule { number, name, rule, source, why, profiles, .. } = check;
     let asked = match profiles {
         [] => "always".to_owned(),
         some => format!("with --profile {}, or by --only", named(some)),

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
+use ringway_api::error::Error;
 use ringway_doctor::path::{self, Path, Seen, SeenAt, TRACE, Trace};
 use ringway_doctor::{Collection, Facts, complete, gather_counters};
-use ringway_gateway::problem::Error;
-use ringway_host::links;
-use ringway_kernel::{At, Counted, Drops};
+use ringway_host::netlink::links;
+use ringway_kernel::{At, Counted, DropReasons};
 use serde::Serialize;
 
 use super::{picture, read, say_how_long};
@@ -70,8 +70,8 @@ fn error(error: path::Error) -> anyhow::Error {
 /// As [`Collection::live`] does, with what the kernel's tracepoints tell beside the counters; read in the same order both
 /// times, so that what comes in between one and the other is as much at the end as at the beginning.
 fn live(args: &DoctorArgs) -> Collection {
-    let drops = Drops::start();
-    let counted = || drops.as_ref().ok().map(Drops::counted).transpose();
+    let drops = DropReasons::start();
+    let counted = || drops.as_ref().ok().map(DropReasons::counted).transpose();
     let (first, start, before) = (counted(), Instant::now(), gather_counters());
     std::thread::sleep(args.interval);
     let last = counted();

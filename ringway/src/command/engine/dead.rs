@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use ringway_api::text::counted;
 use ringway_engine::PortSpec;
 use ringway_engine::ports::af_xdp::{Keeper, Legacy};
-use ringway_gateway::words::counted;
-use ringway_host::links::{self, XdpMode};
+use ringway_host::netlink::links::{self, XdpMode};
 use ringway_kernel::{DeadEngine, dead_engines};
 use ringway_xsk::Hook;
 
@@ -37,7 +37,7 @@ impl Queues {
 pub fn keeper() -> Keeper {
     Keeper::new(|interface, link| {
         let index = links::by_name(interface).map_err(io::Error::other)?.ifindex;
-        Ok(Box::new(ringway_kernel::keep(index, link).map_err(io::Error::other)?))
+        Ok(Box::new(ringway_kernel::pin_link(index, link).map_err(io::Error::other)?))
     })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ringway_engine::spread::Spread;
-use ringway_host::counters::{self, Stats};
+use ringway_host::netlink::counters::{self, Stats};
 use serde::Serialize;
 
 /// What interfaces had dropped when the engine began.

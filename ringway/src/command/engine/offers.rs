@@ -6,8 +6,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::Context as _;
+use ringway_api::error::Error;
 use ringway_engine::apps::Offer;
-use ringway_gateway::problem::Error;
 
 const FORMAT: &str = "write SEGMENT PRICE CREATIVE, three numbers, a line for each segment";
 

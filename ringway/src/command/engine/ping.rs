@@ -1,17 +1,16 @@
 //! `ringway engine icmp --ping ADDRESS`: asks, and prints answers as `ping` does.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fmt, thread};
 
 use anyhow::Context as _;
+use ringway_api::error::Error;
 use ringway_engine::apps::{Answered, Asked, Ping, Pinged};
 use ringway_engine::{App, AppFactory, Engine};
-use ringway_gateway::problem::Error;
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
+use ringway_api::error::Error;
 use ringway_engine::ports::af_xdp::{self, Loader};
 use ringway_engine::spread::Spread;
 use ringway_engine::{Engine, EngineError, PortError, control_of, engine_on};
-use ringway_gateway::problem::Error;
 use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
     BusyPoll, Cause, Chunk, Mode, PageSize, Program, SetupError, Step, UmemConfig, UmemError,

@@ -3,11 +3,11 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use ringway_api::text::counted;
 use ringway_engine::Reason;
 use ringway_engine::apps::Made;
 use ringway_engine::generate::{Checked, Latency};
 use ringway_engine::status::{Dropped, PortStatus};
-use ringway_gateway::words::counted;
 use serde::Serialize;
 
 use crate::cli::{GenArgs, GenPort, Output};

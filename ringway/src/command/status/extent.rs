@@ -1,7 +1,7 @@
 //! How much of a status a screen takes.
 
-use ringway_gateway::status::{Backend, Service, Status};
-use ringway_gateway::words::counted;
+use ringway_api::documents::status::{Backend, Service, Status};
+use ringway_api::text::counted;
 
 /// Rows of a table that is shown whole.
 const WHOLE: usize = 16;

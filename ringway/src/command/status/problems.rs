@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use ringway_gateway::status::Problem;
-use ringway_gateway::words::listed;
+use ringway_api::documents::status::Problem;
+use ringway_api::text::listed;
 
 use super::Extent;
 use crate::table::{Tone, paint};
@@ -70,7 +70,7 @@ fn subject(problem: &Problem) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_gateway::trouble::Trouble;
+    use ringway_api::problem_kind::ProblemKind;
 
     fn lines(all: &[Problem], extent: Extent) -> Vec<String> {
         let all: Vec<&Problem> = all.iter().collect();
@@ -82,7 +82,7 @@ mod tests {
     fn one_remedy_is_one_line_however_many_have_it() {
         let silent = |n: u32| {
             let error = format!("service s{n}: requests go out, nothing comes back: {n} flows");
-            Trouble::NoReplies.problem(error, "ringway check --host")
+            ProblemKind::NoReplies.problem(error, "ringway check --host")
         };
         let all: Vec<Problem> = (0..12).map(silent).collect();
         let want = [
@@ -98,10 +98,12 @@ mod tests {
     fn a_kind_with_many_remedies_ends_with_a_count() {
         let none = |n: u32| {
             let error = format!("service s{n}: no backend gets traffic");
-            Trouble::NoBackend.problem(error, format!("curl 10.0.0.{n}"))
+            ProblemKind::NoBackend.problem(error, format!("curl 10.0.0.{n}"))
         };
         let mut all: Vec<Problem> = (0..1000).map(none).collect();
-        all.push(Trouble::InterfaceDown.problem("interface wan is down", "ip link set dev wan up"));
+        all.push(
+            ProblemKind::InterfaceDown.problem("interface wan is down", "ip link set dev wan up"),
+        );
         let short = lines(&all, Extent::Short);
         assert_eq!(short.len(), 9, "{short:?}");
         assert_eq!(
@@ -115,7 +117,7 @@ mod tests {
     fn a_long_list_of_names_is_counted() {
         let subjects: Vec<String> = (2..38).map(|n| format!("web 10.0.0.{n}:80")).collect();
         let error = format!("{}: room for 1480 bytes", subjects.join(", "));
-        let mtu = Trouble::CheckHost.problem(error.clone(), "mtu 1552");
+        let mtu = ProblemKind::CheckHost.problem(error.clone(), "mtu 1552");
         let all = [Problem { subjects, ..mtu }];
         let want = "problem: web 10.0.0.2:80, web 10.0.0.3:80, web 10.0.0.4:80 and 33 more: \
                     room for 1480 bytes";

@@ -1,7 +1,8 @@
 //! A status as people read it.
 
+use ringway_api::documents::status::Counter;
+
 use super::*;
-use ringway_gateway::status::Counter;
 
 fn status() -> Status {
     let backend = Backend {
@@ -92,8 +93,8 @@ fn degraded_is_healthy_and_said() {
 
 #[test]
 fn what_cannot_be_known_does_not_lead() {
-    let unknown = Trouble::CheckHostUnknown.problem("eth0: not known: its peer", "look there");
-    let findings = vec![unknown, Trouble::CheckHost.problem("web: mtu", "")];
+    let unknown = ProblemKind::CheckHostUnknown.problem("eth0: not known: its peer", "look there");
+    let findings = vec![unknown, ProblemKind::CheckHost.problem("web: mtu", "")];
     let text = render(&Status { findings, ..status() }, false, Extent::Short, false);
     assert!(text.contains("\nfinding: web: mtu\n"), "{text}");
     let line = "\n1 host check could not be completed; `ringway check --host` lists it all\n";
@@ -106,7 +107,7 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     status.daemon = Daemon { since: Some("2026-01-01T00:00:00Z".into()), ..Daemon::default() };
     let backend = &mut status.services[0].backends[0];
     (backend.health, backend.last_health) = (Health::Unknown, Some(Health::Up));
-    backend.next_hop = Some(ringway_gateway::status::NextHop::default());
+    backend.next_hop = Some(ringway_api::documents::status::NextHop::default());
     let text = render(&status, false, Extent::Short, false);
     assert!(text.starts_with("daemon not running since 2026-01-01T00:00:00Z\n"));
     assert!(!text.contains("difference"));
@@ -147,7 +148,7 @@ fn an_old_count_says_how_old_it_is() {
 
 #[test]
 fn who_is_drained_is_not_counted_as_down() {
-    let hop = Some(ringway_gateway::status::NextHop::default());
+    let hop = Some(ringway_api::documents::status::NextHop::default());
     let up = Backend { health: Health::Up, weight: Some(1), next_hop: hop, ..Backend::default() };
     let down = Backend { health: Health::Down, ..up.clone() };
     let drained = Backend { drained: true, weight: Some(0), file_weight: Some(1), ..up.clone() };
@@ -180,7 +181,7 @@ fn connections_that_go_on_are_told_beside_the_health() {
 
 /// So many services of four backends each; of every `nth` the last one is down.
 fn many(services: usize, nth: usize) -> Status {
-    let hop = Some(ringway_gateway::status::NextHop::default());
+    let hop = Some(ringway_api::documents::status::NextHop::default());
     let rates = Some(Rates { rate_pps: 2.0, ..Rates::default() });
     let service = |n: usize| {
         let backend = |last: usize| Backend {

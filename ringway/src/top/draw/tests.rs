@@ -8,11 +8,11 @@ use clap::ValueEnum;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
-use ringway_gateway::health::Health;
-use ringway_gateway::problem::Error;
-use ringway_gateway::status::{
+use ringway_api::documents::health::Health;
+use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Rates, Service, Status,
 };
+use ringway_api::error::Error;
 
 use super::super::feed::{FlowRow, Flows, Look};
 use super::super::model::Asked;
@@ -56,7 +56,7 @@ fn service(name: &str, backends: Vec<Backend>) -> Service {
     }
 }
 
-fn look() -> Look {
+fn sample() -> Look {
     let counter = |verdict: &str, reason: &str, packets, rate| Counter {
         interface: "eth0".into(),
         verdict: verdict.into(),
@@ -109,7 +109,7 @@ fn look() -> Look {
 
 fn model(view: TopView) -> Model {
     let mut model = Model::new(view, Duration::from_secs(1));
-    model.take(Ok(look()));
+    model.take(Ok(sample()));
     model
 }
 
@@ -164,7 +164,7 @@ fn first(model: &Model) -> String {
 #[test]
 fn no_rows_are_explained() {
     let mut model = model(TopView::Flows);
-    model.take(Ok(Look { flows: Some(Flows::default()), ..look() }));
+    model.take(Ok(Look { flows: Some(Flows::default()), ..sample() }));
     assert!(screen(&model, 80, 24).contains("nothing yet"));
     model.filter = "port 1".into();
     assert!(screen(&model, 80, 24).contains("nothing matches \"port 1\""));
@@ -224,7 +224,7 @@ fn a_look_that_failed_is_said_beside_the_one_before() {
     model.take(Err(Error::failed("the daemon hangs\u{1b}[2J", "")));
     let shown = screen(&model, 160, 24);
     assert!(shown.contains("the daemon hangs?[2J") && shown.contains("web"), "{shown}");
-    model.take(Ok(look()));
+    model.take(Ok(sample()));
     assert!(!screen(&model, 160, 24).contains("hangs"));
 }
 

@@ -13,7 +13,7 @@ use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags};
 use ringway_bpf_tests::run::foreign_program;
 use ringway_bpf_tests::watch::{seen, start};
 use ringway_bpf_tests::{Flow, World, ports, seeds};
-use ringway_kernel::capture::{self, MOST, Session};
+use ringway_kernel::programs::capture::{self, MOST, Session};
 use ringway_kernel::{DEFAULT_BPFFS, Error, Pins, View};
 
 use crate::needs_root;

@@ -1,4 +1,4 @@
-//! Filters translated to eBPF: the kernel takes every one, and they say what libpcap's interpreter says. packet/filter has the
+//! Filters translated to eBPF: the kernel takes every one, and they say what libpcap's interpreter says. filter has the
 //! same test for an interpreter of its own; PROPTEST_CASES makes either longer.
 
 use std::os::fd::AsFd;
@@ -13,7 +13,7 @@ use ringway_filter::{Classic, Error, Filter, Surroundings};
 
 use crate::needs_root;
 
-#[path = "../../../../packet/filter/tests/agree/samples.rs"]
+#[path = "../../../../filter/tests/agree/samples.rs"]
 mod samples;
 
 const SNAPLEN: u32 = 65_535;

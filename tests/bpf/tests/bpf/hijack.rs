@@ -4,7 +4,8 @@
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::now;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::frame::flags::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::{Flow, World, audit, capture, ports, serve_by, wire};
 use ringway_plan::tables::BackendRow;
 
@@ -99,7 +100,7 @@ fn a_forged_fin_ends_nothing() {
         let data = flow.next(PSH | ACK).payload(b"more");
         assert_eq!(world.send(&data).reason, Reason::NatForward);
         assert_eq!(world.state(&flow), FlowState::Established);
-        assert!(world.record(&flow).kept);
+        assert!(world.record(&flow).confirmed);
         audit::age(&world, world.record(&flow).place, established - 1);
         world.answer(&flow, PSH | ACK);
         world.request(&flow, ACK);
@@ -135,7 +136,7 @@ fn an_end_in_a_backends_name_is_refuted() {
         world.request(&flow, FIN | ACK);
         assert_eq!(forged(&world, FIN | ACK), FinClient);
         assert_eq!(forged(&world, RST), Reset);
-        assert!(world.record(&flow).kept);
+        assert!(world.record(&flow).confirmed);
         world.answer(&flow, RST);
         assert_eq!(world.state(&flow), Closed, "its own word");
     }

@@ -12,7 +12,8 @@ use std::time::UNIX_EPOCH;
 use ringway_abi::{FlowState, Reason, Verdict};
 use ringway_bpf_tests::audit::{self, Record};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::frame::flags::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::{World, mac_of, ports, wire};
 
@@ -66,7 +67,7 @@ fn next_state(state: FlowState, from: From, flags: u8, data: bool) -> FlowState 
 }
 
 /// What the gateway keeps of a number that acknowledges a SYN.
-fn kept_of(number: u32) -> u32 {
+fn noted_of(number: u32) -> u32 {
     number % 126
 }
 
@@ -277,7 +278,7 @@ impl Model {
     /// Does the client acknowledge the backend's SYN? Who is wrong once is not believed until that comes again.
     fn finishes(&mut self, port: u16, ack: u32) -> bool {
         let known = self.handshakes.get(&port).copied().flatten();
-        let finishes = known.is_some_and(|number| kept_of(number) == kept_of(ack));
+        let finishes = known.is_some_and(|number| noted_of(number) == noted_of(ack));
         if !finishes {
             self.handshakes.insert(port, None);
         }
@@ -383,7 +384,7 @@ impl Model {
                 let before = before.expect("a flow");
                 let data = !frame.payload.is_empty();
                 let mut expected = next_state(before.key.state, From::Backend, frame.flags, data);
-                let acked = self.acked.contains(&port) && !before.kept;
+                let acked = self.acked.contains(&port) && !before.confirmed;
                 if before.key.state == FlowState::Established && frame.flags & SYN != 0 && acked {
                     expected = FlowState::SynAck;
                 }

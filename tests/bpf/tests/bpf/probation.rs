@@ -6,7 +6,8 @@ use ringway_abi::Verdict::*;
 use ringway_abi::{FlowState, Reason};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::{await_tick, now};
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::frame::flags::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, capture, ports};
 
@@ -25,18 +26,18 @@ fn a_finished_handshake_ends_it() {
     for family in FAMILIES {
         for port in [ports::ACROSS, ports::CLIENT] {
             let flow = world.connect(family, port);
-            assert!(world.record(&flow).kept);
+            assert!(world.record(&flow).confirmed);
             let forged = world.open(family, TCP, port);
             world.answer(&forged, SYN | ACK);
             let guess = forged.next(ACK).with(|f| f.ack += 64);
             assert_eq!(world.send(&guess).reason, Reason::NatForward);
             // Nobody tries all numbers.
             world.request(&forged, ACK);
-            assert!(!world.record(&forged).kept);
+            assert!(!world.record(&forged).confirmed);
             assert_eq!(world.state(&forged), FlowState::SynAck);
             // It may have been the client all the same: the backend knows.
             world.answer(&forged, PSH | ACK);
-            assert!(!world.record(&forged).kept);
+            assert!(!world.record(&forged).confirmed);
             assert_eq!(world.state(&forged), FlowState::Established);
         }
     }
@@ -45,8 +46,8 @@ fn a_finished_handshake_ends_it() {
 /// Who guesses the number that ends a handshake, or has it dropped on its way to the backend, keeps nothing: a backend that
 /// has seen no end of it says nothing more, or its SYN again.
 #[test]
-fn a_guessed_handshake_is_not_kept() {
-    needs_root!("a_guessed_handshake_is_not_kept");
+fn a_guessed_handshake_confirms_nothing() {
+    needs_root!("a_guessed_handshake_confirms_nothing");
     let mut world = World::new();
     for family in FAMILIES {
         let flow = world.open(family, TCP, ports::ACROSS);
@@ -55,14 +56,14 @@ fn a_guessed_handshake_is_not_kept() {
             assert_eq!(world.state(&flow), FlowState::SynAck);
             world.request(&flow, ACK);
             assert_eq!(world.state(&flow), FlowState::Established);
-            assert!(!world.record(&flow).kept);
+            assert!(!world.record(&flow).confirmed);
         }
         let anothers = flow.answer(ACK).with(|f| f.src_mac[5] ^= 1);
         assert_eq!(world.feed(flow.back_slot(), &anothers.bytes()).reason, Reason::NatReply);
         world.request(&flow, PSH | ACK);
-        assert!(!world.record(&flow).kept, "by an answer that may be anybody's");
+        assert!(!world.record(&flow).confirmed, "by an answer that may be anybody's");
         world.answer(&flow, ACK);
-        assert!(world.record(&flow).kept);
+        assert!(world.record(&flow).confirmed);
     }
 }
 
@@ -82,14 +83,14 @@ fn a_spoilt_handshake_begins_anew() {
         world.answer(&flow, SYN | ACK);
         world.request(&flow, ACK);
         world.answer(&flow, ACK);
-        assert!(world.record(&flow).kept);
+        assert!(world.record(&flow).confirmed);
     }
 }
 
 /// From then on every second counts; before, every other.
 #[test]
-fn a_kept_flow_is_seen_each_second() {
-    needs_root!("a_kept_flow_is_seen_each_second");
+fn a_confirmed_flow_is_seen_each_second() {
+    needs_root!("a_confirmed_flow_is_seen_each_second");
     let mut world = World::new();
     let flow = world.connect(Family::V4, ports::ACROSS);
     await_tick();
@@ -110,17 +111,17 @@ fn datagrams_of_both_sides_end_it() {
             for _ in 0..3 {
                 age(&world, &flow, 3);
                 world.request(&flow, 0);
-                assert!(!world.record(&flow).kept, "by questions alone");
+                assert!(!world.record(&flow).confirmed, "by questions alone");
             }
             let flow = world.open(family, UDP, port);
             for _ in 0..3 {
                 world.answer(&flow, 0);
                 age(&world, &flow, 3);
-                assert!(!world.record(&flow).kept, "by answers alone");
+                assert!(!world.record(&flow).confirmed, "by answers alone");
             }
             world.request(&flow, 0);
             world.answer(&flow, 0);
-            assert!(world.record(&flow).kept);
+            assert!(world.record(&flow).confirmed);
         }
     }
 }
@@ -133,12 +134,12 @@ fn a_handshake_without_end_stays_on_it() {
     for _ in 0..2 {
         age(&world, &flow, 3);
         assert_eq!(world.send(&flow.request).reason, Reason::NatForward);
-        assert!(!world.record(&flow).kept);
+        assert!(!world.record(&flow).confirmed);
     }
     world.answer(&flow, SYN | ACK);
     age(&world, &flow, 3);
     world.answer(&flow, SYN | ACK);
-    assert!(!world.record(&flow).kept);
+    assert!(!world.record(&flow).confirmed);
 }
 
 /// First packets from many clients.
@@ -295,7 +296,7 @@ fn forged_segments_keep_no_flow() {
                 let answer = flow.answer(flags).payload(b"");
                 assert_eq!(world.feed(flow.back_slot(), &answer.bytes()).reason, Reason::NatReply);
             }
-            assert!(!world.record(&flow).kept);
+            assert!(!world.record(&flow).confirmed);
             assert_eq!(world.state(&flow), FlowState::SynAck);
         }
     }
@@ -318,8 +319,11 @@ fn forged_questions_keep_half_of_the_ports() {
             world.answer(&flow, 0);
         }
     }
-    let kept = audit::records(&world).iter().filter(|record| record.kept).count();
-    assert!((usize::from(PORTS) / 2 - 1..=usize::from(PORTS) / 2).contains(&kept), "{kept}");
+    let confirmed = audit::records(&world).iter().filter(|record| record.confirmed).count();
+    assert!(
+        (usize::from(PORTS) / 2 - 1..=usize::from(PORTS) / 2).contains(&confirmed),
+        "{confirmed}"
+    );
 }
 
 /// Ten rounds through all ports, of which each takes a flood of SYNs but these.
@@ -331,15 +335,15 @@ fn idle_connections_outlive_a_flood() {
     let pool = u32::from(world.tables.nat_ports.1);
     assert!(flood(&world, Family::V4, TCP, ports::ACROSS, 10 * pool) >= 9 * pool);
     for flow in &idle {
-        assert!(world.record(flow).kept);
+        assert!(world.record(flow).confirmed);
         world.answer(flow, ACK);
     }
 }
 
 /// Where none gives way the search is short; what becomes free is found all the same.
 #[test]
-fn a_pool_that_is_kept_is_searched_in_short() {
-    needs_root!("a_pool_that_is_kept_is_searched_in_short");
+fn a_confirmed_pool_is_searched_in_short() {
+    needs_root!("a_confirmed_pool_is_searched_in_short");
     const PORTS: u16 = 1024;
     pin(0);
     let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
@@ -369,8 +373,8 @@ fn one_prefix_keeps_half_of_the_ports() {
     let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
     pin(0);
     let greedy: Vec<Flow> = (0..PORTS).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
-    let kept = audit::records(&world).iter().filter(|record| record.kept).count();
-    assert_eq!(kept, usize::from(PORTS) / 2);
+    let confirmed = audit::records(&world).iter().filter(|record| record.confirmed).count();
+    assert_eq!(confirmed, usize::from(PORTS) / 2);
     // It is searched a few times for half-open flows before finished ones give way.
     flood(&world, Family::V4, TCP, ports::ACROSS, 8);
     assert!(flood(&world, Family::V4, TCP, ports::ACROSS, 10) >= 9);
@@ -383,7 +387,7 @@ fn one_prefix_keeps_half_of_the_ports() {
     }
     for _ in 0..10 {
         let flow = world.connect(Family::V4, ports::ACROSS);
-        assert!(world.record(&flow).kept);
+        assert!(world.record(&flow).confirmed);
     }
 }
 
@@ -396,7 +400,7 @@ fn hosts_of_a_prefix_share_its_half() {
     let mut world = World::new();
     world.change(|tables| tables.nat_ports = (20_000, PORTS));
     for family in FAMILIES {
-        let mut is_kept = |prefix: u8, host: u8| {
+        let mut is_confirmed = |prefix: u8, host: u8| {
             let src = match family {
                 Family::V4 => IpAddr::from([198, 18, prefix, host]),
                 Family::V6 => {
@@ -409,11 +413,11 @@ fn hosts_of_a_prefix_share_its_half() {
             world.answer(&flow, SYN | ACK);
             world.request(&flow, ACK);
             world.answer(&flow, ACK);
-            world.record(&flow).kept
+            world.record(&flow).confirmed
         };
-        let kept = (1..41).filter(|host| is_kept(1, *host)).count();
-        assert_eq!(kept, usize::from(PORTS) / 2, "{family:?}");
-        assert!(is_kept(2, 1) && is_kept(0, 1), "{family:?}");
-        assert!(!is_kept(1, 41), "{family:?}");
+        let confirmed = (1..41).filter(|host| is_confirmed(1, *host)).count();
+        assert_eq!(confirmed, usize::from(PORTS) / 2, "{family:?}");
+        assert!(is_confirmed(2, 1) && is_confirmed(0, 1), "{family:?}");
+        assert!(!is_confirmed(1, 41), "{family:?}");
     }
 }

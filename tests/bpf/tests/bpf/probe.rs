@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use ringway_abi::Forward;
-use ringway_bpf_tests::capture;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Frame, UDP, flags};
 use ringway_bpf_tests::run::Program;
-use ringway_bpf_tests::wire;
-use ringway_kernel::{Decap, ProbeCounts, ProbeRoad, ProbeWay, Uses};
+use ringway_bpf_tests::{capture, wire};
+use ringway_kernel::{Decap, ProbeCounts, ProbeProgram, ProbeTarget, Uses};
 
 use crate::needs_root;
 
@@ -19,8 +18,8 @@ const MARK: u32 = 0x7277_0001;
 const TC_ACT_SHOT: u32 = 2;
 const TC_ACT_REDIRECT: u32 = 7;
 
-fn way(forward: Forward, outer: Family) -> ProbeWay {
-    ProbeWay {
+fn target(forward: Forward, outer: Family) -> ProbeTarget {
+    ProbeTarget {
         forward,
         ifindex: 1,
         mac: BACK_MAC,
@@ -40,15 +39,16 @@ fn check(family: Family) -> Frame {
 }
 
 /// What it should be inside, as RFC 2003, 2473 and 768 and GUE's variant 1 say.
-fn carried(way: &ProbeWay, packet: &Frame) -> Vec<u8> {
+fn carried(target: &ProbeTarget, packet: &Frame) -> Vec<u8> {
     let inner = packet.bytes()[14..].to_vec();
     let proto = if packet.family() == Family::V4 { 4 } else { 41 };
-    let gue = way.forward == Forward::DsrGue;
+    let gue = target.forward == Forward::DsrGue;
     let ports = if gue { (0xc000 | (MARK & 0x3fff) as u16, PORT) } else { (0, 0) };
-    let (src, dst) = (SocketAddr::new(way.outer.0, ports.0), SocketAddr::new(way.outer.1, ports.1));
+    let (src, dst) =
+        (SocketAddr::new(target.outer.0, ports.0), SocketAddr::new(target.outer.1, ports.1));
     Frame::new(if gue { UDP } else { proto }, src, dst)
         .with(|f| {
-            (f.src_mac, f.dst_mac) = (way.mac, way.next_hop);
+            (f.src_mac, f.dst_mac) = (target.mac, target.next_hop);
             (f.ttl, f.id, f.no_checksum) = (64, 0, true);
             f.payload = inner;
         })
@@ -56,10 +56,10 @@ fn carried(way: &ProbeWay, packet: &Frame) -> Vec<u8> {
 }
 
 #[test]
-fn every_road() {
+fn every_probe_target() {
     needs_root!("every_road");
-    let mut road = ProbeRoad::load().unwrap();
-    let program = Program::new(road.program());
+    let mut probe_program = ProbeProgram::load().unwrap();
+    let program = Program::new(probe_program.program());
     let mut decap = Decap::load(PORT).unwrap();
     let uses = |inner: bool| Uses { outer: !inner, inner };
     let ends = FAMILIES.map(|family| (family.backend(0), uses(false)));
@@ -69,13 +69,13 @@ fn every_road() {
     for outer in FAMILIES {
         for family in FAMILIES {
             for forward in [Forward::DsrIpip, Forward::DsrGue] {
-                let way = way(forward, outer);
-                road.set(&BTreeMap::from([(MARK, way)])).unwrap();
+                let target = target(forward, outer);
+                probe_program.set(&BTreeMap::from([(MARK, target)])).unwrap();
                 let packet = check(family);
                 let (action, out) = program.run_marked(&packet.bytes(), MARK);
                 let name = format!("{forward}: {family:?} in {outer:?}");
                 assert_eq!(action, TC_ACT_REDIRECT, "{name}");
-                assert_eq!(out, carried(&way, &packet), "{name}");
+                assert_eq!(out, carried(&target, &packet), "{name}");
                 wire::check(&out).good();
                 // IPv6 in UDP without a checksum is what RFC 6935 is about.
                 if !(forward == Forward::DsrGue && outer == Family::V6) {
@@ -92,14 +92,14 @@ fn every_road() {
 #[test]
 fn the_frame_alone() {
     needs_root!("the_frame_alone");
-    let mut road = ProbeRoad::load().unwrap();
-    let program = Program::new(road.program());
+    let mut probe_program = ProbeProgram::load().unwrap();
+    let program = Program::new(probe_program.program());
     for family in FAMILIES {
-        let way = way(Forward::DsrL2, family);
-        road.set(&BTreeMap::from([(MARK, way)])).unwrap();
+        let target = target(Forward::DsrL2, family);
+        probe_program.set(&BTreeMap::from([(MARK, target)])).unwrap();
         let packet = check(family);
         let (action, out) = program.run_marked(&packet.bytes(), MARK);
-        let want = packet.with(|f| (f.src_mac, f.dst_mac) = (way.mac, way.next_hop)).bytes();
+        let want = packet.with(|f| (f.src_mac, f.dst_mac) = (target.mac, target.next_hop)).bytes();
         assert_eq!((action, &out), (TC_ACT_REDIRECT, &want));
         capture::sent(&out);
     }
@@ -109,20 +109,20 @@ fn the_frame_alone() {
 #[test]
 fn what_has_no_way_goes_nowhere() {
     needs_root!("what_has_no_way_goes_nowhere");
-    let mut road = ProbeRoad::load().unwrap();
-    let program = Program::new(road.program());
+    let mut probe_program = ProbeProgram::load().unwrap();
+    let program = Program::new(probe_program.program());
     let packet = check(Family::V4).bytes();
     let mut arp = vec![0xff; 60];
     arp[12..14].copy_from_slice(&[8, 6]);
     assert_eq!(program.run_marked(&packet, MARK).0, TC_ACT_SHOT);
-    road.set(&BTreeMap::from([(MARK, way(Forward::DsrIpip, Family::V4))])).unwrap();
+    probe_program.set(&BTreeMap::from([(MARK, target(Forward::DsrIpip, Family::V4))])).unwrap();
     for (frame, mark) in [(&packet, 0), (&packet, MARK + 1), (&arp, MARK)] {
         let (action, out) = program.run_marked(frame, mark);
         assert_eq!((action, &out), (TC_ACT_SHOT, frame), "{mark:#x}");
     }
     assert_eq!(program.run_marked(&packet, MARK).0, TC_ACT_REDIRECT);
-    road.set(&BTreeMap::new()).unwrap();
+    probe_program.set(&BTreeMap::new()).unwrap();
     assert_eq!(program.run_marked(&packet, MARK).0, TC_ACT_SHOT);
-    let counts = road.counts().unwrap();
+    let counts = probe_program.counts().unwrap();
     assert_eq!(counts, ProbeCounts { sent: 1, unmarked: 5, failed: 0 });
 }

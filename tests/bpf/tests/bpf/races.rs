@@ -2,17 +2,19 @@
 
 use std::mem::offset_of;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::*};
+use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use libbpf_rs::{MapCore, MapFlags};
 use ringway_abi::raw::{
-    RW_BUCKET_FLOWS, RW_KEPT, rw_flow, rw_flow_bucket, rw_service_key, rw_settings,
+    RW_BUCKET_FLOWS, RW_CONFIRMED, rw_flow, rw_flow_bucket, rw_service_key, rw_settings,
 };
 use ringway_abi::{FlowState, FromBytes, IntoBytes, Reason, Verdict, addr_from_words};
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::clock::now;
-use ringway_bpf_tests::frame::{Frame, TCP, UDP, flags::*};
+use ringway_bpf_tests::frame::flags::*;
+use ringway_bpf_tests::frame::{Frame, TCP, UDP};
 use ringway_bpf_tests::mapped::Mapping;
 use ringway_bpf_tests::mutate::Random;
 use ringway_bpf_tests::run::pin;
@@ -258,7 +260,7 @@ fn churn() {
 #[derive(Clone, Copy, Debug)]
 enum Saved {
     /// Ends its probation, where the index is full, or the pool.
-    Kept,
+    Confirmed,
     /// Uses it, when it was about to be taken for dead.
     Used,
 }
@@ -267,7 +269,7 @@ enum Saved {
 struct Flows(Mapping);
 
 impl Flows {
-    const KEPT: u64 = (RW_KEPT as u64) << 56;
+    const CONFIRMED: u64 = (RW_CONFIRMED as u64) << 56;
 
     /// Those in use.
     fn used(&self, world: &World) -> Vec<usize> {
@@ -289,17 +291,17 @@ impl Flows {
             .map(|field| self.0.word(flow + field).load(SeqCst))
     }
 
-    fn set_kept(&self, flow: usize, kept: bool) {
+    fn set_confirmed(&self, flow: usize, confirmed: bool) {
         let way = self.0.word(flow + offset_of!(rw_flow, client_mac));
-        let _ = if kept {
-            way.fetch_or(Self::KEPT, SeqCst)
+        let _ = if confirmed {
+            way.fetch_or(Self::CONFIRMED, SeqCst)
         } else {
-            way.fetch_and(!Self::KEPT, SeqCst)
+            way.fetch_and(!Self::CONFIRMED, SeqCst)
         };
     }
 
-    fn is_kept(&self, flow: usize) -> bool {
-        self.0.word(flow + offset_of!(rw_flow, client_mac)).load(SeqCst) & Self::KEPT != 0
+    fn is_confirmed(&self, flow: usize) -> bool {
+        self.0.word(flow + offset_of!(rw_flow, client_mac)).load(SeqCst) & Self::CONFIRMED != 0
     }
 
     fn set_seen(&self, flow: usize, seen: u32) {
@@ -309,9 +311,9 @@ impl Flows {
     /// Brings a flow to where it has to be saved.
     fn endanger(&self, flow: usize, from: Saved) {
         match from {
-            Saved::Kept => self.set_kept(flow, false),
+            Saved::Confirmed => self.set_confirmed(flow, false),
             Saved::Used => {
-                self.set_kept(flow, true);
+                self.set_confirmed(flow, true);
                 self.set_seen(flow, now().wrapping_sub(100_000));
             }
         }
@@ -320,7 +322,7 @@ impl Flows {
     /// Was it in time?
     fn save(&self, flow: usize, identity: [u64; 2], how: Saved) -> bool {
         match how {
-            Saved::Kept => self.set_kept(flow, true),
+            Saved::Confirmed => self.set_confirmed(flow, true),
             Saved::Used => self.set_seen(flow, now()),
         }
         self.identity(flow) == identity
@@ -338,7 +340,9 @@ fn spin(nanos: i64) {
 fn a_flow_that_is_saved_in_time_stays() {
     needs_root!("a_flow_that_is_saved_in_time_stays");
     const ROUNDS: usize = 1_000;
-    for (full_index, how) in [(true, Saved::Kept), (false, Saved::Kept), (false, Saved::Used)] {
+    for (full_index, how) in
+        [(true, Saved::Confirmed), (false, Saved::Confirmed), (false, Saved::Used)]
+    {
         let mut world = World::new();
         if full_index {
             world.change_settings(|settings| settings.index_mask = 0);
@@ -348,7 +352,7 @@ fn a_flow_that_is_saved_in_time_stays() {
         }
         world.open(Family::V4, TCP, ports::ACROSS);
         let flows = Flows(Mapping::new(world.map("flows")));
-        let fits = |flow: &usize| !full_index || !flows.is_kept(*flow);
+        let fits = |flow: &usize| !full_index || !flows.is_confirmed(*flow);
         // The flow, who it is, and whether it was saved.
         let endangered = Mutex::new((0, [0; 2], false));
         // How long after the other CPU has begun: about as late as it can be. Negative: before.
@@ -362,7 +366,7 @@ fn a_flow_that_is_saved_in_time_stays() {
                     assert_eq!(flows.identity(flow), identity, "{full_index} {how:?}, step {step}");
                 }
                 if step > 0 {
-                    flows.set_kept(flow, false);
+                    flows.set_confirmed(flow, false);
                 }
                 let flow = *flows.used(&world).iter().find(|flow| fits(flow)).unwrap();
                 flows.endanger(flow, how);

@@ -3,7 +3,8 @@
 use ringway_abi::FlowState;
 use ringway_abi::Verdict::{Redirect, Tx};
 use ringway_bpf_tests::cast::*;
-use ringway_bpf_tests::frame::{Frame, flags::*};
+use ringway_bpf_tests::frame::Frame;
+use ringway_bpf_tests::frame::flags::*;
 use ringway_bpf_tests::run::pin;
 use ringway_bpf_tests::{Flow, World, audit, ports};
 
@@ -77,7 +78,7 @@ fn finished_handshakes_outlive_half_open_ones() {
     let mut world = World::with(8_000, |tables| tables.nat_ports = (20_000, PORTS));
     let greedy: Vec<Flow> =
         (0..PORTS * 9 / 10).map(|_| world.connect(Family::V4, ports::ACROSS)).collect();
-    assert!(audit::records(&world).iter().filter(|record| record.kept).count() < greedy.len());
+    assert!(audit::records(&world).iter().filter(|record| record.confirmed).count() < greedy.len());
     assert!(flood(&world, 5_000, 5_000) > 500);
     assert_eq!(established(&world), greedy.len());
 }

@@ -1,4 +1,4 @@
-//! `ringway engine --only`: which packets come to user space; all others go to the kernel.
+//! `ringway engine --steer_rules`: which packets come to user space; all others go to the kernel.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use ringway_abi::raw::RW_MAX_STEER_RULES;
 use ringway_bpf_tests::cast::*;
 use ringway_bpf_tests::frame::{Arp, Frame, TCP, UDP, flags, fragments};
 use ringway_bpf_tests::run::Program;
-use ringway_kernel::{Only, Steer};
+use ringway_kernel::{Steer, SteerRule};
 use ringway_xsk::SocketMap;
 use rustix::net::{AddressFamily, SocketType, socket};
 
@@ -24,9 +24,10 @@ struct Steered {
 }
 
 impl Steered {
-    fn new(only: &[&str]) -> Self {
-        let only: Vec<Only> = only.iter().map(|text| text.parse().unwrap()).collect();
-        let Steer { program, sockets } = Steer::load(&only, &[], true).unwrap();
+    fn new(steer_rules: &[&str]) -> Self {
+        let steer_rules: Vec<SteerRule> =
+            steer_rules.iter().map(|text| text.parse().unwrap()).collect();
+        let Steer { program, sockets } = Steer::load(&steer_rules, &[], true).unwrap();
         // Not bound: nothing is sent there, and the verdict is the same.
         let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
         let map = SocketMap::from(sockets);
@@ -96,8 +97,8 @@ fn solicited_node(target: IpAddr) -> IpAddr {
 fn queues_without_a_socket() {
     needs_root!("queues_without_a_socket");
     let (ours, other) = (udp(Family::V4, 7).bytes(), udp(Family::V4, 8).bytes());
-    let rule: [Only; 1] = ["udp:7".parse().unwrap()];
-    for (only, drop, of_ours, of_other) in [
+    let rule: [SteerRule; 1] = ["udp:7".parse().unwrap()];
+    for (steer_rules, drop, of_ours, of_other) in [
         (&rule[..], &[][..], Pass, Pass),
         (&rule, &[0], Drop, Pass),
         (&rule, &[1, 32, 255], Pass, Pass),
@@ -105,15 +106,15 @@ fn queues_without_a_socket() {
         (&[], &[], Pass, Pass),
         (&[], &[0], Drop, Drop),
     ] {
-        let Steer { program, sockets } = Steer::load(only, drop, true).unwrap();
+        let Steer { program, sockets } = Steer::load(steer_rules, drop, true).unwrap();
         let program = Program::new(std::os::fd::AsFd::as_fd(&program));
         let run = |frame: &[u8]| program.run(frame, &mut Vec::new()).unwrap();
-        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{only:?} {drop:?}");
+        assert_eq!((run(&ours), run(&other)), (of_ours, of_other), "{steer_rules:?} {drop:?}");
         let socket = socket(AddressFamily::XDP, SocketType::RAW, None).unwrap();
         let map = SocketMap::from(sockets);
         map.insert(0, &socket).unwrap();
-        let of_other = if only.is_empty() { Redirect } else { Pass };
-        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{only:?} {drop:?}");
+        let of_other = if steer_rules.is_empty() { Redirect } else { Pass };
+        assert_eq!((run(&ours), run(&other)), (Redirect, of_other), "{steer_rules:?} {drop:?}");
     }
 }
 
@@ -306,9 +307,9 @@ fn several_rules_and_too_many() {
         assert!(steered.takes(&tcp(Family::V4, port).bytes()), "{port}");
     }
     assert!(!steered.takes(&tcp(Family::V4, RW_MAX_STEER_RULES as u16 + 1).bytes()));
-    let mut only: Vec<Only> = most.iter().map(|text| text.parse().unwrap()).collect();
-    only.push("udp".parse().unwrap());
-    let error = Steer::load(&only, &[], true).unwrap_err().to_string();
+    let mut steer_rules: Vec<SteerRule> = most.iter().map(|text| text.parse().unwrap()).collect();
+    steer_rules.push("udp".parse().unwrap());
+    let error = Steer::load(&steer_rules, &[], true).unwrap_err().to_string();
     assert!(error.contains("33 rules") && error.contains("takes 32"), "{error}");
 }
 
@@ -318,8 +319,8 @@ fn a_queue_without_a_socket() {
     needs_root!("a_queue_without_a_socket");
     let frame = Frame::new(TCP, at(Family::V4.client(), 1), at(Family::V4.vip(), 1)).bytes();
     for frags in [true, false] {
-        let only: Vec<Only> = vec!["0.0.0.0/0".parse().unwrap()];
-        let steer = Steer::load(&only, &[], frags).unwrap();
+        let steer_rules: Vec<SteerRule> = vec!["0.0.0.0/0".parse().unwrap()];
+        let steer = Steer::load(&steer_rules, &[], frags).unwrap();
         let program = Program::new(std::os::fd::AsFd::as_fd(&steer.program));
         assert_eq!(program.run(&frame, &mut Vec::new()).unwrap(), Pass);
     }

@@ -1,0 +1,8 @@
+//! Asking a node: its daemon where it runs, else its pins.
+
+pub mod confirm;
+pub mod http;
+pub mod node_selector;
+pub mod ready;
+pub mod requests;
+pub mod status_query;

@@ -1,0 +1,301 @@
+//! Which node is meant, where its daemon may listen, and what is said where nobody answers for it.
+
+use std::path::{Path, PathBuf};
+
+use ringway_config::Identity;
+use ringway_kernel::{DEFAULT_BPFFS, Pins, View, bpffs_is_hidden};
+
+use crate::client::http;
+use crate::documents::readiness::Readiness;
+use crate::documents::status::Problem;
+use crate::error::Error;
+use crate::node::netns_hint;
+use crate::problem_kind::ProblemKind;
+
+/// Which node is meant.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeSelector<'a> {
+    /// The configuration that names it.
+    pub config: Option<&'a Path>,
+    /// Its name.
+    pub node: Option<&'a str>,
+}
+
+/// A node's name and where its daemon may listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Its name.
+    pub node: String,
+    /// API sockets that may be its daemon's, the likeliest first.
+    pub sockets: Vec<PathBuf>,
+    /// Its configuration file, where one was named.
+    pub file: Option<PathBuf>,
+    /// Nobody named it: it is the only one on this machine.
+    pub guessed: bool,
+    /// It is of another network namespace, see [`crate::node::netns_hint::enter`]; looked at only where nobody named it.
+    pub elsewhere: Option<String>,
+}
+
+impl NodeSelector<'_> {
+    /// The options that name the same node, each with a space before it.
+    pub fn options(&self) -> String {
+        let file = self.config.map(|file| format!(" -c {}", file.display()));
+        let node = self.node.map(|node| format!(" --node {node}"));
+        [file, node].into_iter().flatten().collect()
+    }
+
+    /// Finds the node: by the given configuration, by name, by the default configuration if there
+    /// is one, or the only one that is pinned. Asks nobody.
+    ///
+    /// # Errors
+    /// The configuration is wrong, or it is not clear which node is meant.
+    pub fn find(&self) -> Result<Target, Error> {
+        self.find_beside(Path::new(ringway_config::DEFAULT_PATH))
+    }
+
+    /// API sockets of nodes that a configuration does not name, though their daemons may run by it: it names none that is loaded.
+    pub fn misnamed(&self) -> Vec<PathBuf> {
+        let file = self.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
+        let Identity { node, socket } = ringway_config::identity(file);
+        let any = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
+        let known = any.unwrap_or_default();
+        if node.is_some_and(|node| known.contains(&node)) || !file.exists() {
+            return Vec::new();
+        }
+        let of_node = |name: &String| Pins::new(DEFAULT_BPFFS, name).ok()?.socket();
+        let mut sockets = vec![socket];
+        sockets.extend(known.iter().filter_map(of_node));
+        sockets.sort();
+        sockets.dedup();
+        sockets
+    }
+
+    fn find_beside(&self, default: &Path) -> Result<Target, Error> {
+        if let Some(path) = self.config {
+            return Ok(Target { file: Some(path.to_owned()), ..configured(path)? });
+        }
+        if let Some(name) = self.node {
+            let by_default = ringway_config::identity(default);
+            let same = by_default.node.as_deref() == Some(name);
+            return Ok(Target::new(name, same.then_some(by_default.socket)));
+        }
+        if default.exists() { configured(default) } else { only_one() }
+    }
+}
+
+impl Target {
+    /// `configured`: where its configuration says that it listens.
+    fn new(node: &str, configured: Option<PathBuf>) -> Target {
+        let noted = Pins::new(DEFAULT_BPFFS, node).ok().and_then(|pins| pins.socket());
+        let default = configured.is_none().then(|| PathBuf::from(ringway_config::DEFAULT_SOCKET));
+        let mut sockets: Vec<PathBuf> = Vec::new();
+        for socket in [configured, noted, default].into_iter().flatten() {
+            if !sockets.contains(&socket) {
+                sockets.push(socket);
+            }
+        }
+        Target { node: node.to_owned(), sockets, file: None, guessed: false, elsewhere: None }
+    }
+
+    /// The socket where this node's daemon answers.
+    ///
+    /// # Errors
+    /// None does, and why.
+    pub fn daemon(&self) -> Result<&Path, Error> {
+        self.is_meant()?;
+        let mut stranger = None;
+        for socket in &self.sockets {
+            match http::get::<Readiness>(socket, "/v1/ready") {
+                Ok(found) if found.node == self.node => return Ok(socket),
+                Ok(found) => stranger = stranger.or(Some((socket, found.node))),
+                Err(http::Failure::NotRunning) => {}
+                Err(http::Failure::Late(error) | http::Failure::Failed(error)) => {
+                    return Err(error);
+                }
+            }
+        }
+        match stranger {
+            Some((socket, other)) if self.file.is_some() => {
+                Err(anothers(socket, &other, &self.node))
+            }
+            _ => Err(self.silent()),
+        }
+    }
+
+    /// An order that names no node is hardly for one of another network namespace.
+    fn is_meant(&self) -> Result<(), Error> {
+        let Some(enter) = &self.elsewhere else { return Ok(()) };
+        let Problem { error, .. } = stranger(&self.node, enter);
+        Err(Error::configuration(
+            format!("{error}: nothing was done"),
+            format!("if it is meant, add --node {}; `{enter} ringway status` shows it", self.node),
+        ))
+    }
+
+    /// Nobody answers for the node, by what its pins tell.
+    pub fn silent(&self) -> Error {
+        match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
+            Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
+                not_loaded(&self.node, &known, false, enter_node)
+            }
+            view => {
+                let last = view.ok().and_then(|view| view.daemon().ok().flatten());
+                match last.filter(|last| last.running) {
+                    Some(last) if !lives(last.pid) => starting(&self.node),
+                    last => silent(&self.node, last.map(|last| last.pid)),
+                }
+            }
+        }
+    }
+}
+
+/// A node that nobody named and that is attached in another network namespace.
+pub fn stranger(node: &str, enter: &str) -> Problem {
+    ProblemKind::OtherNamespace.problem(
+        format!(
+            "no node was named, and the only one on this machine, {node}, is of another network namespace"
+        ),
+        format!("if it is not the one you mean, name yours with --node or -c; there: `{enter} ringway status`"),
+    )
+}
+
+/// Whether there is such a process. A daemon that starts has the node's lock before it has beaten for the first time: until then
+/// the last beat is that of the one before.
+pub fn lives(pid: u64) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// A configuration's own socket is that of a daemon of another name.
+pub fn anothers(socket: &Path, other: &str, node: &str) -> Error {
+    Error::configuration(
+        format!("API socket {} is node {other}'s, not {node}'s", socket.display()),
+        format!(
+            "give each node its own [api] socket; if {other} was renamed in the file: it keeps its name until `ringway detach --node {other}`, \
+             which ends all connections, and a new start; --node {other} asks it meanwhile"
+        ),
+    )
+}
+
+fn silent(node: &str, pid: Option<u64>) -> Error {
+    match pid {
+        Some(pid) => Error::failed(
+            format!("the daemon of node {node} runs as process {pid} with another API socket"),
+            "name its configuration with -c FILE; one that is starting listens in a moment",
+        ),
+        None => Error::unhealthy(
+            format!("the daemon of node {node} does not run"),
+            "start it with `ringway run`: it reads its configuration and what was overridden",
+        ),
+    }
+}
+
+/// The file need not be right: a daemon may run by what it was before somebody began to change it.
+fn configured(path: &Path) -> Result<Target, Error> {
+    let Identity { node, socket } = ringway_config::identity(path);
+    if let Some(node) = node {
+        return Ok(Target::new(&node, Some(socket)));
+    }
+    let wrong = ringway_config::load(path).err().map(|errors| errors.to_string());
+    Err(Error::configuration(
+        wrong.unwrap_or_else(|| format!("{}: no [node] name", path.display())),
+        "give another file with -c FILE, or name the node with --node NAME",
+    ))
+}
+
+fn enter_node(node: &str) -> Option<String> {
+    netns_hint::enter(&View::open(Path::new(DEFAULT_BPFFS), node).ok()?)
+}
+
+fn only_one() -> Result<Target, Error> {
+    // Not being allowed to look is not the same as nothing being there.
+    let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
+    let known = known.map_err(|error| Error::failed(error.to_string(), ""))?;
+    match known.as_slice() {
+        [node] => {
+            Ok(Target { guessed: true, elsewhere: enter_node(node), ..Target::new(node, None) })
+        }
+        [] => Err(Error::unhealthy(
+            "daemon not running, and nothing of Ringway is loaded on this machine",
+            format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),
+        )),
+        nodes => Err(Error::configuration(
+            format!("several nodes are loaded here: {}", nodes.join(", ")),
+            "say which with --node NAME or --config FILE",
+        )),
+    }
+}
+
+/// A node's tables, which are there with or without a daemon.
+///
+/// # Errors
+/// Nothing is loaded for the node, or it is not for us to look at.
+pub fn view(node: &str) -> Result<View, Error> {
+    View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
+        ringway_kernel::Error::NotLoaded { known, .. } => {
+            not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), enter_node)
+        }
+        error => Error::failed(error.to_string(), ""),
+    })
+}
+
+/// `known`: nodes that are loaded. `hidden`: this process cannot see any. `enter`: how to get where a node is, if that
+/// is elsewhere.
+fn not_loaded(
+    node: &str,
+    known: &[String],
+    hidden: bool,
+    enter: impl Fn(&str) -> Option<String>,
+) -> Error {
+    if known.iter().any(|known| known == node) {
+        let held = Pins::new(DEFAULT_BPFFS, node).is_ok_and(|pins| pins.is_held());
+        return unfinished(node, held);
+    }
+    match known {
+        [] if hidden => Error::unhealthy(
+            format!(
+                "daemon not running, and what is loaded for node {node} cannot be seen here: this process has no {DEFAULT_BPFFS}"
+            ),
+            netns_hint::unhide(&format!("ringway status --node {node}")),
+        ),
+        [] => Error::unhealthy(
+            format!("daemon not running, and nothing is loaded for node {node}"),
+            "start it with `ringway run`",
+        ),
+        [one] => {
+            let (place, before) = match enter(one) {
+                Some(enter) => (", of another network namespace", format!("{enter} ")),
+                None => ("", String::new()),
+            };
+            Error::unhealthy(
+                format!("there is no node {node:?} on this machine; there is {one:?}{place}"),
+                format!(
+                    "`{before}ringway status --node {one}` shows that one; or start {node} with `ringway run`"
+                ),
+            )
+        }
+        several => Error::unhealthy(
+            format!("there is no node {node:?} on this machine; there are {}", several.join(", ")),
+            format!("name one of them with --node; or start {node} with `ringway run`"),
+        ),
+    }
+}
+
+/// Its pins are not complete. `held`: by a daemon, which makes them.
+fn unfinished(node: &str, held: bool) -> Error {
+    match held {
+        true => starting(node),
+        false => Error::unhealthy(
+            format!(
+                "a start of node {node} was cut short: nothing of it is in use, and its daemon does not run"
+            ),
+            "start it with `ringway run`, which removes what is left",
+        ),
+    }
+}
+
+fn starting(node: &str) -> Error {
+    Error::unhealthy(format!("the daemon of node {node} is starting"), "ask again in a moment")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Orders to a node's daemon: `ringway reload`, `ringway backend`, `ringway overrides`.
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::client::http::{self, Failure};
+use crate::client::node_selector::NodeSelector;
+use crate::client::status_query;
+use crate::documents::changes::Changes;
+use crate::documents::status;
+use crate::error::Error;
+use crate::overrides::{Change, Overrides, SCHEMA};
+use crate::state_dir::State;
+
+/// The body of `POST /v1/reload`; may be left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Reload {
+    /// Tell what would change, no more.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// The file that is meant, as an absolute path; refused when it is not the daemon's.
+    #[serde(default)]
+    pub file: Option<PathBuf>,
+}
+
+/// The body of `POST /v1/overrides/clear`; may be left out.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Clear {
+    /// Of this service alone.
+    pub service: Option<String>,
+    /// Of this backend of it alone, ADDRESS or ADDRESS:PORT.
+    pub backend: Option<String>,
+}
+
+/// All overrides, as `ringway overrides` shows them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// `ringway.overrides/1`.
+    pub schema: String,
+    /// `[node] name`.
+    pub node: String,
+    /// Whether a daemon holds them in force.
+    pub in_force: bool,
+    /// Oldest first.
+    pub overrides: Vec<status::Override>,
+}
+
+/// Has the configuration file read again.
+///
+/// # Errors
+/// No daemon runs, it was started with another file, or what is wrong with the file; then nothing has changed.
+pub fn reload(selector: &NodeSelector<'_>, dry_run: bool) -> Result<Changes, Error> {
+    const PATH: &str = "/v1/reload";
+    let absolute = |file: &Path| std::path::absolute(file).unwrap_or_else(|_| file.into());
+    let file = selector.config.map(absolute);
+    match send(selector, PATH, &Reload { dry_run, file: file.clone() }) {
+        // A file that does not name its node, or another one: whoever runs by it is told all the same, so that its status has that the
+        // file is refused. A daemon of another file takes no notice.
+        Err(error) if !dry_run && selector.node.is_none() => {
+            let file = file.unwrap_or_else(|| ringway_config::DEFAULT_PATH.into());
+            let body = Reload { dry_run, file: Some(file) };
+            let strangers = selector.misnamed();
+            let mut told = strangers.iter().map(|socket| http::order(socket, PATH, &body));
+            told.find_map(Result::ok).ok_or(error)
+        }
+        other => other,
+    }
+}
+
+/// Has an override made, or cleared.
+///
+/// # Errors
+/// No daemon runs, there is no such backend, or it cannot be kept; then nothing has changed.
+pub fn change(selector: &NodeSelector<'_>, change: &Change) -> Result<Changes, Error> {
+    match change {
+        Change::Clear { service, backend } => {
+            let clear = Clear { service: service.clone(), backend: backend.clone() };
+            send(selector, "/v1/overrides/clear", &clear)
+        }
+        change => send(selector, "/v1/backend", change),
+    }
+}
+
+/// Lists overrides: the daemon's, or where none runs those that the next one will find.
+///
+/// # Errors
+/// Nothing is known about the node.
+pub fn overrides(selector: &NodeSelector<'_>) -> Result<Listed, Error> {
+    let status = status_query::status(selector);
+    if let Ok(status) = &status
+        && !status.from_pins
+    {
+        return Ok(Listed {
+            schema: SCHEMA.into(),
+            node: status.node.clone(),
+            in_force: true,
+            overrides: status.overrides.clone(),
+        });
+    }
+    if let Ok(status) = status
+        && status.daemon.running
+        && let Some(problem) = status.problems.into_iter().next()
+    {
+        return Err(Error::failed(problem.error, problem.remedy));
+    }
+    let path = selector.config.unwrap_or(Path::new(ringway_config::DEFAULT_PATH));
+    let config = ringway_config::load(path).map_err(|errors| {
+        Error::configuration(errors.to_string(), "name the node's configuration with -c FILE")
+    })?;
+    let kept = Overrides::load(&State::new(config.node.state.clone().into_inner()))?;
+    let node = config.node.name.to_string();
+    let overrides = kept.shown(&config);
+    Ok(Listed { schema: SCHEMA.into(), node, in_force: false, overrides })
+}
+
+fn send<T: DeserializeOwned>(
+    selector: &NodeSelector<'_>,
+    path: &str,
+    body: &impl Serialize,
+) -> Result<T, Error> {
+    let target = selector.find()?;
+    http::order(target.daemon()?, path, body).map_err(|failure| match failure {
+        Failure::NotRunning => target.silent(),
+        Failure::Late(error) | Failure::Failed(error) => error,
+    })
+}

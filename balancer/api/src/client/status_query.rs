@@ -1,0 +1,289 @@
+//! Finds out how a node is: from its daemon, or from its pins when none runs.
+
+use std::path::Path;
+use std::time::Duration;
+
+use ringway_host::Mac;
+use ringway_host::netlink::links;
+use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, ServiceState, View};
+
+use crate::client::http;
+use crate::client::node_selector::{NodeSelector, Target, anothers, lives, stranger, view};
+use crate::clock;
+use crate::documents::health::Health;
+use crate::documents::status::{
+    Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
+};
+use crate::error::Error;
+use crate::node::{liveness, netns_hint, service_manager, tables};
+use crate::problem_kind::ProblemKind;
+
+/// How long a daemon may take to say how it is. One that is silent for longer and whose heart does not beat hangs.
+const PATIENCE: Duration = liveness::FRESH;
+
+/// The node's status.
+///
+/// # Errors
+/// Nothing is known about it, or the daemon's answer is no use.
+pub fn status(selector: &NodeSelector<'_>) -> Result<Status, Error> {
+    let target = selector.find()?;
+    let mut status = status_of(selector, &target)?;
+    // Under systemd the daemon does not see other users' processes (ProtectProc=invisible); who asks may.
+    for capture in status.captures.iter_mut().filter(|capture| capture.command.is_empty()) {
+        capture.command = tables::command(capture.pid);
+    }
+    if let Some(enter) = &target.elsewhere {
+        status.findings.insert(0, stranger(&target.node, enter));
+    }
+    Ok(status)
+}
+
+fn status_of(selector: &NodeSelector<'_>, target: &Target) -> Result<Status, Error> {
+    let mut stranger = None;
+    for socket in &target.sockets {
+        match ask(socket, &target.node) {
+            Ok(status) if status.node == target.node => return Ok(status),
+            Ok(status) => stranger = stranger.or(Some((socket, status.node))),
+            Err(http::Failure::NotRunning) => {}
+            Err(http::Failure::Late(error)) => return from_pins(&target.node, Some(&error)),
+            Err(http::Failure::Failed(error)) => return Err(error),
+        }
+    }
+    match stranger {
+        Some((socket, other)) if selector.config.is_some() => {
+            Err(anothers(socket, &other, &target.node))
+        }
+        _ => from_pins(&target.node, None),
+    }
+}
+
+fn ask(socket: &Path, node: &str) -> Result<Status, http::Failure> {
+    let beats = || {
+        let view = View::open(Path::new(DEFAULT_BPFFS), node).ok();
+        let last = view.and_then(|view| view.daemon().ok().flatten());
+        last.is_some_and(|last| last.running && liveness::is_fresh(last.alive))
+    };
+    match http::get_at_once(socket, "/v1/status", PATIENCE) {
+        // It is busy, or the machine is: what it says is worth waiting for.
+        Err(http::Failure::Late(_)) if beats() => http::get(socket, "/v1/status"),
+        answer => answer,
+    }
+}
+
+/// A node's interfaces. For a VLAN device nothing is pinned, and what is pinned for one whose program was taken off
+/// no longer says which it is: these have the name that the system has for them here.
+pub fn interfaces(view: &View) -> ringway_kernel::Result<Vec<InterfaceState>> {
+    let named = |mut state: InterfaceState| {
+        state.name = state.name.or_else(|| system_name(state.ifindex, state.mac));
+        state
+    };
+    Ok(view.interfaces()?.into_iter().map(named).collect())
+}
+
+/// Another network namespace may have the number for another device.
+fn system_name(ifindex: u32, mac: [u8; 6]) -> Option<String> {
+    let link = links::by_index(ifindex).ok()?;
+    // Without an Ethernet header there is none, and the packet path has zeroes.
+    (link.mac.unwrap_or(Mac([0; 6])) == Mac(mac)).then_some(link.name)
+}
+
+/// What the pins tell, when no daemon does. `late`: one listens, and did not answer in time.
+fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
+    let view = view(node)?;
+    let read = || -> ringway_kernel::Result<Status> {
+        let mut status = Status {
+            schema: SCHEMA.to_owned(),
+            node: node.to_owned(),
+            // Nobody checks whether it is not.
+            degraded: true,
+            from_pins: true,
+            daemon: last_daemon(&view)?,
+            ..Status::default()
+        };
+        let states = interfaces(&view)?;
+        status.interfaces = states.iter().map(interface).collect();
+        for (place, state) in states.iter().enumerate() {
+            tables::count(&mut status, place, &state.ledger);
+        }
+        let table = tables::flow_table(&view)?;
+        let shown = |state: &ServiceState| service(state, &states, &table);
+        status.services = view.services()?.iter().map(shown).collect();
+        status.flow_table = Some(table);
+        status.tracked = Some(tables::tracked(&view)?);
+        status.captures = tables::captures(&view);
+        if !view.counts_losses()? {
+            let names: Vec<&str> = status.interfaces.iter().map(|i| i.name.as_str()).collect();
+            status.findings.push(tables::losses_uncounted(None, &names));
+        }
+        status.findings.extend(tables::bpffs_covered());
+        let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
+        let late = late.map(|error| Late { error, beat });
+        status.problems = problems(&status, late.as_ref(), netns_hint::enter(&view).as_deref());
+        status.unready.clone_from(&status.problems);
+        Ok(status)
+    };
+    read().map_err(|error| Error::failed(error.to_string(), ""))
+}
+
+fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
+    let Some(last) = view.daemon()? else { return Ok(Daemon::default()) };
+    if last.running && !lives(last.pid) {
+        return Ok(Daemon { running: true, ..Daemon::default() });
+    }
+    Ok(Daemon {
+        running: last.running,
+        pid: Some(last.pid),
+        since: Some(clock::rfc3339(if last.running { last.started } else { last.alive })),
+        ..Daemon::default()
+    })
+}
+
+/// A daemon that listens, and did not answer in time.
+struct Late<'e> {
+    error: &'e Error,
+    /// How old its heartbeat is.
+    beat: Option<Duration>,
+}
+
+impl Late<'_> {
+    fn problem(&self, pid: u64) -> Problem {
+        let busy = self.beat.filter(|age| *age < liveness::HANGS);
+        let restart = service_manager::restart(pid, true);
+        let (means, remedy) = match busy {
+            _ if service_manager::is_stopped(pid) => (
+                "a signal or a debugger has stopped it".to_owned(),
+                format!("kill -CONT {pid} lets it go on; or {restart}; no packet is lost"),
+            ),
+            Some(age) => (
+                format!(
+                    "its last heartbeat is {} s old: it, or this machine, is busy",
+                    age.as_secs()
+                ),
+                format!(
+                    "ask again in a moment, and look at `uptime`; if that is {} s old then, it hangs: {restart}",
+                    liveness::HANGS.as_secs()
+                ),
+            ),
+            None => ("it hangs".to_owned(), format!("{restart}; no packet is lost")),
+        };
+        let what = &self.error.what;
+        ProblemKind::DaemonSilent.problem(
+            format!(
+                "the daemon (process {pid}) does not answer ({what}), {means}; nobody checks the backends; this \
+                 is what the pins tell"
+            ),
+            remedy,
+        )
+    }
+}
+
+/// `enter`: how to get where the node is, if that is elsewhere.
+fn problems(status: &Status, late: Option<&Late<'_>>, enter: Option<&str>) -> Vec<Problem> {
+    let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
+    let pid = status.daemon.pid.unwrap_or_default();
+    let mut problems = vec![match (status.daemon.running, late) {
+        (true, _) if status.daemon.pid.is_none() => ProblemKind::Starting.problem(
+            "a daemon is starting and does not answer yet; this is what the pins tell",
+            "ask again in a moment",
+        ),
+        (true, Some(late)) => late.problem(pid),
+        (false, _) => ProblemKind::DaemonNotRunning.problem(
+            format!("daemon not running since {since}: nobody checks the backends"),
+            "start it again (`systemctl start ringway`, or `ringway run` as it was started); it takes over \
+             without losing a packet",
+        ),
+        (true, None) => ProblemKind::DaemonSilent.problem(
+            format!(
+                "the daemon (process {pid}) was not asked: its API socket is not known, or does \
+                 not answer; this is what the pins tell"
+            ),
+            format!(
+                "name its configuration with -c FILE, as it was started; if it hangs: {}",
+                service_manager::restart(pid, true)
+            ),
+        ),
+    }];
+    let there = match enter {
+        Some(enter) if status.daemon.running => {
+            format!("it is elsewhere: `{enter} ringway status --node {}`", status.node)
+        }
+        Some(enter) => format!(
+            "start the daemon: it attaches again by itself; if the node is elsewhere: `{enter} ringway status --node {}`",
+            status.node
+        ),
+        None => "start the daemon: it attaches again by itself".to_owned(),
+    };
+    for interface in status.interfaces.iter().filter(|interface| !interface.attached) {
+        problems.push(ProblemKind::NotAttached.problem(
+            format!(
+                "{}: our program is not attached, or not visible from this network namespace",
+                interface.name
+            ),
+            &there,
+        ));
+    }
+    problems
+}
+
+fn interface(state: &InterfaceState) -> Interface {
+    Interface {
+        name: state.name.clone().unwrap_or_else(|| format!("ifindex {}", state.ifindex)),
+        ifindex: state.ifindex,
+        slot: state.slot,
+        attached: state.mode.is_some(),
+        mode: state.mode.map(|mode| mode.name().to_owned()).unwrap_or_default(),
+        ..Interface::default()
+    }
+}
+
+fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTable) -> Service {
+    let name = |slot: u32| {
+        let found = interfaces.iter().find(|interface| interface.slot == slot);
+        found.and_then(|interface| interface.name.clone()).unwrap_or_default()
+    };
+    let backends = state.backends.iter().map(|backend| {
+        let mut shown = Backend {
+            address: backend.address.ip().to_string(),
+            port: backend.address.port(),
+            last_health: Some(if backend.up { Health::Up } else { Health::Down }),
+            kept: backend.kept,
+            next_hop: backend.next_hop.map(|hop| NextHop {
+                interface: name(hop.iface),
+                mac: Mac(hop.mac).to_string(),
+                mtu_bytes: hop.mtu,
+            }),
+            ..Backend::default()
+        };
+        if backend.up && backend.next_hop.is_none() {
+            shown.reason = Some("no way to it was known".into());
+        }
+        tables::add_traffic(&mut shown, &backend.traffic);
+        shown.current_flows = tables::flows_now(state, backend, Some(&table.by_backend));
+        shown
+    });
+    let backends: Vec<Backend> = backends.collect();
+    Service {
+        name: state.name.clone(),
+        address: state.key.address.to_string(),
+        port: state.key.port,
+        last_port: state.key.last_port,
+        protocol: match state.key.protocol {
+            ringway_plan::tables::Protocol::Tcp => "tcp".into(),
+            ringway_plan::tables::Protocol::Udp => "udp".into(),
+        },
+        forward: state.forward.to_string(),
+        source: if state.source_client || state.forward.is_dsr() {
+            "client".into()
+        } else {
+            "node".into()
+        },
+        answers: String::new(),
+        current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
+        rates: None,
+        backends,
+        ..Service::default()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,169 @@
+//! What another configuration changes: told by `ringway reload`, before or after.
+
+use serde::{Deserialize, Serialize};
+
+use crate::documents::status::Problem;
+use crate::overrides::Told;
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "ringway.reload/1";
+
+/// Everything that changes. Flows are those of the moment of asking.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Changes {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// `[node] name`.
+    pub node: String,
+    /// The configuration file.
+    pub file: String,
+    /// Nothing was changed, only told.
+    pub dry_run: bool,
+    /// Whether anything changes at all.
+    pub changed: bool,
+    /// Tables of the file that say something else: `nat`, `flows`, `tunnel`.
+    pub settings: Vec<String>,
+    /// Services, by name.
+    pub services: Vec<ServiceChange>,
+    /// Backends of services that stay.
+    pub backends: Vec<BackendChange>,
+    /// Rings of services that stay, as if every new backend were up.
+    pub rings: Vec<RingChange>,
+    /// New backends that get no traffic yet; of a dry run all of them, since nobody has asked them.
+    #[serde(default)]
+    pub no_traffic_yet: Vec<NewBackend>,
+    /// What `ringway check` would warn of on this machine, and does not of the configuration in force.
+    #[serde(default)]
+    pub warnings: Vec<Problem>,
+    /// What becomes of flows.
+    pub flows: FlowChange,
+    /// What clients address and nobody serves any more: `web 203.0.113.10:80 tcp`.
+    #[serde(default)]
+    pub lost_endpoints: Vec<String>,
+    /// Services, by their old names, whose flows all end: address, ports or protocols are others,
+    /// or packets get to backends in another way.
+    #[serde(default)]
+    pub ended_services: Vec<String>,
+    /// The backend that an override is about, as it is now; absent after a reload.
+    #[serde(default)]
+    pub backend: Option<Told>,
+    /// Overrides that were cleared; absent where nobody asked for that.
+    #[serde(default)]
+    pub cleared_overrides: Option<u64>,
+    /// Overrides about backends that the configuration has not.
+    pub orphaned_overrides: Vec<String>,
+    /// Of the services that this is about, those no backend of which takes new connections now.
+    #[serde(default)]
+    pub unserved_services: Vec<String>,
+    /// Milliseconds it took.
+    pub took_ms: u64,
+}
+
+impl Changes {
+    /// Whether something about this service, or one of its backends, was said or is another than before.
+    pub fn concern(&self, service: &str) -> bool {
+        let said = self.backend.iter().map(|told| &told.service);
+        let backends = self.backends.iter().map(|backend| &backend.service);
+        let services = self.services.iter().map(|service| &service.service);
+        said.chain(backends).chain(services).any(|name| name == service)
+    }
+}
+
+/// What happens to a service or a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum What {
+    /// It was not there.
+    Added,
+    /// It will be gone.
+    Removed,
+    /// It says something else.
+    #[default]
+    Changed,
+}
+
+/// One service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceChange {
+    /// Its name.
+    pub service: String,
+    /// What happens to it.
+    pub change: What,
+    /// Which keys change, and how.
+    pub keys: Vec<String>,
+    /// How many backends come or go with it; 0 where it stays.
+    #[serde(default)]
+    pub backends: u64,
+}
+
+/// One backend.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BackendChange {
+    /// Its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// What happens to it.
+    pub change: What,
+    /// Its weight until now.
+    pub weight_before: Option<u16>,
+    /// Its weight from now on.
+    pub weight_after: Option<u16>,
+}
+
+/// One service entry's ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingChange {
+    /// The service.
+    pub service: String,
+    /// `tcp` or `udp`.
+    pub protocol: String,
+    /// Slots whose new flows go to another backend.
+    pub moved_slots: u64,
+    /// Of so many.
+    pub slots: u64,
+    /// They, or some of them, move only when new backends of the service are up.
+    #[serde(default)]
+    pub once_up: bool,
+}
+
+/// A backend that was not there, or was asked in another way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewBackend {
+    /// Its service.
+    pub service: String,
+    /// Its own address.
+    pub address: String,
+    /// Its own port.
+    pub port: u16,
+    /// Why it gets no traffic.
+    pub reason: String,
+}
+
+/// Flows that do not stay as they are. Those of other backends do, whatever becomes of the ring.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowChange {
+    /// TCP flows of nat whose backend goes: their clients get a reset.
+    pub reset_flows: u64,
+    /// UDP flows of nat whose backend goes: they get another one.
+    pub moved_flows: u64,
+    /// Flows of dsr services with a record, whose backend goes: they get another one.
+    pub moved_tracked_flows: u64,
+    /// Other flows of services whose flows all end: UDP, and dsr with a record.
+    #[serde(default)]
+    pub ended_flows: u64,
+    /// Backends of dsr services go: flows without a record are not counted anywhere.
+    pub some_are_not_counted: bool,
+}
+
+impl Changes {
+    /// Takes note of what is known of new backends.
+    pub fn note(&mut self, no_traffic_yet: Vec<NewBackend>) {
+        for ring in &mut self.rings {
+            ring.once_up = no_traffic_yet.iter().any(|new| new.service == ring.service);
+        }
+        self.no_traffic_yet = no_traffic_yet;
+    }
+}

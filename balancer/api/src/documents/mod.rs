@@ -1,0 +1,8 @@
+//! The documents of the API.
+
+pub mod changes;
+pub mod durations;
+pub mod health;
+pub mod readiness;
+pub mod status;
+pub mod sums;

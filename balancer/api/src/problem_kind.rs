@@ -1,0 +1,145 @@
+//! What can be wrong, by name. `ringway status`, the metrics and the headings of docs/runbook.md use the same
+//! names; a name once given stays.
+
+use crate::documents::status::Problem;
+use crate::error::Error;
+
+macro_rules! troubles {
+    ($($(#[doc = $about:literal])+ $variant:ident => $name:literal,)+) => {
+        /// What sort of problem or finding.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum ProblemKind {
+            $($(#[doc = $about])+ $variant,)+
+        }
+
+        impl ProblemKind {
+            /// Every sort there is.
+            pub const ALL: &'static [ProblemKind] = &[$(ProblemKind::$variant,)+];
+
+            /// Its name: lower case, words joined by hyphens.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(ProblemKind::$variant => $name,)+
+                }
+            }
+        }
+    };
+}
+
+troubles! {
+    /// No daemon looks after the node.
+    DaemonNotRunning => "daemon-not-running",
+    /// A daemon holds the node and does not answer.
+    DaemonSilent => "daemon-silent",
+    /// The daemon's loop has not turned lately.
+    LoopStalled => "loop-stalled",
+    /// Not attached yet.
+    Starting => "starting",
+    /// Every backend of a service is without traffic.
+    NoBackend => "no-backend",
+    /// A service's requests go out, and nothing comes back.
+    NoReplies => "no-replies",
+    /// An interface is administratively down.
+    InterfaceDown => "interface-down",
+    /// An interface is up and has no carrier.
+    NoCarrier => "no-carrier",
+    /// An interface is not in this network namespace any more.
+    InterfaceGone => "interface-gone",
+    /// An interface has another name than the configuration's.
+    InterfaceRenamed => "interface-renamed",
+    /// Our program is not on its interface, and nobody else's is.
+    ProgramDetached => "program-detached",
+    /// Somebody else's program is where ours was.
+    ProgramReplaced => "program-replaced",
+    /// By the pins: not attached, or in another network namespace.
+    NotAttached => "not-attached",
+    /// A first attachment beside the default route was not confirmed.
+    Unconfirmed => "unconfirmed",
+    /// A first attachment beside the default route waits for its confirmation.
+    Confirm => "confirm",
+    /// The thread that writes the tables does not answer.
+    PathSilent => "path-silent",
+    /// The pinned tables could not be read or written, or the tables do not fit.
+    TablesNotWritten => "tables-not-written",
+    /// Checks of dsr backends have no way.
+    CheckRoad => "check-road",
+    /// The state directory cannot be used.
+    State => "state",
+    /// Nobody answers for an address that packets are sent to.
+    AddressUnanswered => "address-unanswered",
+    /// The pool of nat overlaps the kernel's own ports.
+    NatPorts => "nat-ports",
+    /// The kernel must forward, and does not.
+    Forwarding => "forwarding",
+    /// An interface that carried packets steadily carries none.
+    TrafficStopped => "traffic-stopped",
+    /// The kernel drops packets that we have sent.
+    PacketsLost => "packets-lost",
+    /// A device drops packets that never came to us, or that it should have sent.
+    DeviceDrops => "device-drops",
+    /// A table or the pool of ports is full, or nearly.
+    TableFull => "table-full",
+    /// Losses after our verdict cannot be counted.
+    LossesUncounted => "losses-uncounted",
+    /// Another bpffs was mounted over the one that holds the pins.
+    BpffsCovered => "bpffs-covered",
+    /// Clients leave checksums to a card that is none.
+    UnfinishedChecksum => "unfinished-checksum",
+    /// The file on the disk could not be put in force.
+    ReloadFailed => "reload-failed",
+    /// This machine cannot make health checks.
+    ChecksNotMade => "checks-not-made",
+    /// More of a service's backends fail their checks than `max_unhealthy` allows.
+    MaxUnhealthy => "max-unhealthy",
+    /// The kernel's announcements of changed routes, neighbours and links are not heard.
+    ChangesUnheard => "changes-unheard",
+    /// The authorities of a check cannot be read any more.
+    AuthoritiesLost => "authorities-lost",
+    /// Nobody named the node, and it is of another network namespace.
+    OtherNamespace => "other-namespace",
+    /// Something was said at runtime of a backend that the file does not have.
+    OverrideOrphaned => "override-orphaned",
+    /// A line of `ringway check --host` that warns.
+    CheckHost => "check-host",
+    /// A line of `ringway check --host` that could not be found out.
+    CheckHostUnknown => "check-host-unknown",
+}
+
+impl ProblemKind {
+    /// A problem or finding of this sort: what is wrong and why, and what to do about it.
+    pub fn problem(self, error: impl Into<String>, remedy: impl Into<String>) -> Problem {
+        let (error, remedy) = (error.into(), remedy.into());
+        Problem { kind: self.name().to_owned(), error, remedy, subjects: Vec::new() }
+    }
+
+    /// An error that makes one.
+    pub fn because(self, error: Error) -> Problem {
+        self.problem(error.what, error.remedy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RUNBOOK: &str = include_str!("../../../docs/runbook.md");
+
+    /// Of any two lines of the runbook, one heading is one anchor: that of its words.
+    #[test]
+    fn each_has_its_section_in_the_runbook() {
+        for trouble in ProblemKind::ALL {
+            let heading = format!("### {}", trouble.name());
+            let found = RUNBOOK.lines().filter(|line| *line == heading).count();
+            assert_eq!(found, 1, "docs/runbook.md has {found} lines {heading:?}");
+        }
+    }
+
+    #[test]
+    fn the_runbook_has_no_section_of_nothing() {
+        let sections = RUNBOOK.split_once("\n## Lines of").expect("its first half").0;
+        let headings = sections.lines().filter_map(|line| line.strip_prefix("### "));
+        for heading in headings {
+            assert!(ProblemKind::ALL.iter().any(|trouble| trouble.name() == heading), "{heading}");
+        }
+    }
+}

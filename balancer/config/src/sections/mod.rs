@@ -1,0 +1,9 @@
+//! The sections of the file, each read into its part of the model.
+
+pub(crate) mod check;
+pub(crate) mod daemon;
+pub(crate) mod flows;
+pub(crate) mod nat;
+pub(crate) mod node;
+pub(crate) mod service;
+pub(crate) mod tunnel;

@@ -1,0 +1,115 @@
+//! What of the backends' health outlives the daemon.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use ringway_api::clock;
+
+use super::{BackendSet, Entry, Member};
+use crate::health::{Health, Saved};
+
+impl BackendSet {
+    /// Every backend whose checks have had a result.
+    pub fn saved(&self) -> Vec<Saved> {
+        self.members().filter_map(|(entry, member)| member.saved(entry)).collect()
+    }
+
+    /// Since when and why backends are as they are, where that is how an earlier daemon left them.
+    pub fn restore(&mut self, saved: Vec<Saved>) {
+        let key = |saved: &Saved| (saved.service.clone(), saved.address, saved.backend);
+        let saved: HashMap<_, _> = saved.into_iter().map(|saved| (key(&saved), saved)).collect();
+        for entry in &mut self.services {
+            let address = SocketAddr::new(entry.address, entry.port);
+            for member in &mut entry.members {
+                let Some(saved) = saved.get(&(entry.name.clone(), address, member.endpoint)) else {
+                    continue;
+                };
+                let asked = member.asked.check.as_ref().map(|check| check.kind.name());
+                if member.health == saved.health && asked == Some(saved.check.as_str()) {
+                    member.since = Some(clock::from_unix_s(saved.since_s));
+                    member.restore_keeping(entry.forward);
+                    member.reason.clone_from(&saved.reason);
+                }
+            }
+        }
+    }
+}
+
+impl Member {
+    fn saved(&self, entry: &Entry) -> Option<Saved> {
+        let check = self.asked.check.as_ref()?;
+        matches!(self.health, Health::Up | Health::Down).then_some(())?;
+        Some(Saved {
+            service: entry.name.clone(),
+            address: SocketAddr::new(entry.address, entry.port),
+            backend: self.endpoint,
+            check: check.kind.name().into(),
+            health: self.health,
+            since_s: clock::unix_s(self.since?),
+            reason: self.reason.clone(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::Event;
+    use ringway_plan::Health as Planned;
+    use std::time::SystemTime;
+
+    fn backend_set(check: &str) -> BackendSet {
+        let text = format!(
+            "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n[[service]]\nname = \"web\"\n\
+             address = \"203.0.113.9\"\nport = 80\ncheck = {{ {check} }}\n\
+             backends = [{{ address = \"10.0.0.2\" }}, {{ address = \"10.0.0.3\" }}]\n"
+        );
+        BackendSet::new(&ringway_config::parse(&text, "ringway.toml").expect("valid"))
+    }
+
+    const TCP: &str = "type = \"tcp\"";
+
+    fn left() -> Vec<Saved> {
+        let mut backend_set = backend_set(TCP);
+        let ids = backend_set.ids();
+        for (id, health) in [(ids[0], Health::Down), (ids[1], Health::Up)] {
+            let reason = (health == Health::Down).then(|| "connection refused on port 80".into());
+            backend_set.take(&Event { id, health, at: SystemTime::UNIX_EPOCH, reason });
+        }
+        backend_set.saved()
+    }
+
+    /// The second had traffic.
+    fn left_up(member: &Member) -> Planned {
+        let second = member.endpoint.ip().to_string().ends_with('3');
+        if second { Planned::Up } else { Planned::Down }
+    }
+
+    fn shown(backend_set: &BackendSet) -> Vec<(Option<String>, Option<String>)> {
+        let backends = &backend_set.shown()[0].backends;
+        backends.iter().map(|backend| (backend.since.clone(), backend.reason.clone())).collect()
+    }
+
+    #[test]
+    fn since_and_reason_come_back_where_the_state_is_the_same() {
+        let saved = left();
+        assert_eq!(saved.len(), 2);
+        let mut same = backend_set(TCP);
+        same.inherit(|_, member| Some(left_up(member)));
+        same.restore(saved.clone());
+        let epoch = Some("1970-01-01T00:00:00Z".to_owned());
+        let found = shown(&same);
+        assert_eq!(found[0], (epoch.clone(), Some("connection refused on port 80".into())));
+        assert_eq!(found[1].0, epoch);
+        // The tables say otherwise of the second: they are newer.
+        let mut other = backend_set(TCP);
+        other.inherit(|_, _| Some(Planned::Down));
+        other.restore(saved.clone());
+        assert_eq!(shown(&other)[1].0, None);
+        // Another check, another meaning.
+        let mut http = backend_set("type = \"http\"");
+        http.inherit(|_, member| Some(left_up(member)));
+        http.restore(saved);
+        assert!(shown(&http).iter().all(|(since, _)| since.is_none()));
+    }
+}

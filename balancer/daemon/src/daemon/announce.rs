@@ -1,0 +1,83 @@
+//! Says that addresses with `announce = "arp"` are here now: at start, and when new ones come.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use ringway_config::{Announce, Config};
+use ringway_host::Mac;
+use ringway_host::netlink::addresses::{self, Address};
+use ringway_kernel::Interface;
+
+use super::Daemon;
+use crate::preflight::covers;
+
+/// Nobody acknowledges an announcement: it is made this often.
+const TIMES: u32 = 3;
+
+impl Daemon {
+    /// Has the interfaces receive what asks for announced addresses.
+    pub(super) fn receive_solicitations(&self) {
+        self.solicitations.follow(&ours(&self.config), &self.interfaces);
+    }
+}
+
+/// Announces in the background.
+pub fn start(config: &Config, interfaces: &[Interface]) {
+    announce(ours(config), interfaces);
+}
+
+/// Announces addresses that `old` did not have.
+pub fn new(old: &Config, config: &Config, interfaces: &[Interface]) {
+    announce(ours(config).difference(&ours(old)).copied().collect(), interfaces);
+}
+
+/// Addresses that Ringway answers for.
+fn ours(config: &Config) -> BTreeSet<IpAddr> {
+    let services = config.services.iter().filter(|service| service.announce == Announce::Arp);
+    services.map(|service| *service.address).collect()
+}
+
+fn announce(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
+    if wanted.is_empty() {
+        return;
+    }
+    // Without a link layer there is nobody to tell.
+    let ethernet = interfaces.iter().filter(|interface| !interface.layer3);
+    let interfaces: Vec<Interface> = ethernet.cloned().collect();
+    tokio::spawn(async move {
+        for _ in 0..TIMES {
+            let (wanted, interfaces) = (wanted.clone(), interfaces.clone());
+            // Packet sockets are made on a thread that may wait.
+            let _ = tokio::task::spawn_blocking(move || all(&wanted, &interfaces)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+fn all(wanted: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
+    let known = addresses::all().unwrap_or_default();
+    for address in wanted {
+        for interface in places(*address, interfaces, &known) {
+            let sent = ringway_host::announce(interface.ifindex, Mac(interface.mac), *address);
+            if let Err(error) = sent {
+                tracing::warn!(%error, %address, "not announced");
+            }
+        }
+    }
+}
+
+/// Interfaces on whose network the address is; all of them when it is on none.
+fn places<'a>(
+    address: IpAddr,
+    interfaces: &'a [Interface],
+    known: &[Address],
+) -> Vec<&'a Interface> {
+    let on_link = |interface: &&Interface| {
+        known
+            .iter()
+            .any(|own| own.ifindex == interface.ifindex && covers(own.address, own.prefix, address))
+    };
+    let found: Vec<&Interface> = interfaces.iter().filter(on_link).collect();
+    if found.is_empty() { interfaces.iter().collect() } else { found }
+}

@@ -1,0 +1,233 @@
+//! Looks that take a while, on threads that may wait: at the traffic counters and at the machine.
+
+use std::sync::Arc;
+
+use ringway_api::documents::status::{FlowTable, Problem, Tracked};
+use ringway_api::problem_kind::ProblemKind;
+use ringway_config::Config;
+use ringway_host::netlink::counters;
+use ringway_kernel::View;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::backends::{self, Replies};
+use crate::monitor::counter_watch::{Counts, Sample};
+use crate::monitor::no_reply_watch;
+use crate::preflight::{self, Cause, Finding, Report, State};
+use crate::snapshot::StatusStore;
+
+/// What a look found.
+#[derive(Debug)]
+pub enum Seen {
+    /// Every TCP service's counters, and what has come from each backend.
+    Traffic(no_reply_watch::Sample, Replies),
+    /// Every interface's counters.
+    Books(Sample),
+    /// How full the tables are.
+    Tables(FlowTable, Tracked),
+    /// The machine, as `ringway check --host` sees it.
+    Machine(Report),
+}
+
+/// Begins looks and has their results.
+pub struct BackgroundReads {
+    status_store: Arc<StatusStore>,
+    view: View,
+    config: Arc<Config>,
+    send: mpsc::UnboundedSender<Seen>,
+    receive: mpsc::UnboundedReceiver<Seen>,
+    traffic: OneAtATime,
+    books: OneAtATime,
+    tables: OneAtATime,
+    machine: OneAtATime,
+}
+
+/// Runs what may hang on a thread that may wait; while that lasts, nothing more of its sort.
+#[derive(Debug, Default)]
+struct OneAtATime {
+    running: Option<JoinHandle<()>>,
+}
+
+impl OneAtATime {
+    fn run(&mut self, work: impl FnOnce() + Send + 'static) {
+        if self.running.as_ref().is_none_or(JoinHandle::is_finished) {
+            self.running = Some(tokio::task::spawn_blocking(work));
+        }
+    }
+}
+
+impl BackgroundReads {
+    /// At this node.
+    pub fn new(status_store: Arc<StatusStore>, view: View, config: Arc<Config>) -> BackgroundReads {
+        let (send, receive) = mpsc::unbounded_channel();
+        let (traffic, books) = (OneAtATime::default(), OneAtATime::default());
+        let (tables, machine) = (OneAtATime::default(), OneAtATime::default());
+        BackgroundReads {
+            status_store,
+            view,
+            config,
+            send,
+            receive,
+            traffic,
+            books,
+            tables,
+            machine,
+        }
+    }
+
+    /// From now on at the machine as this configuration needs it.
+    pub fn reconfigure(&mut self, config: Arc<Config>) {
+        self.config = config;
+    }
+
+    /// Reads the traffic counters.
+    pub fn at_traffic(&mut self) {
+        let (status_store, view, send) =
+            (self.status_store.clone(), self.view.clone(), self.send.clone());
+        self.traffic.run(move || {
+            let read = view.services().and_then(|services| {
+                status_store.meter(&services)?;
+                // Closed only when the daemon has ended.
+                let sample = no_reply_watch::sample(&services);
+                let _ = send.send(Seen::Traffic(sample, backends::replies(&services)));
+                Ok(())
+            });
+            if let Err(error) = read {
+                tracing::debug!(%error, "traffic not read");
+            }
+        });
+    }
+
+    /// Reads these interfaces' books, and what their devices count.
+    pub fn at_books(&mut self, interfaces: Vec<(String, u32, u32)>) {
+        let (view, send) = (self.view.clone(), self.send.clone());
+        self.books.run(move || {
+            let mut sample = Sample::new();
+            for (name, slot, ifindex) in interfaces {
+                // One that has just vanished is told elsewhere.
+                let drops = counters::drops(ifindex).ok();
+                match view.ledger(slot) {
+                    Ok(books) => drop(sample.insert(name, Counts { books, drops })),
+                    Err(error) => tracing::debug!(%error, "books not read"),
+                }
+            }
+            let _ = send.send(Seen::Books(sample));
+        });
+    }
+
+    /// Counts flows, unless somebody has just asked how many there are.
+    pub fn at_tables(&mut self) {
+        let (status_store, send) = (self.status_store.clone(), self.send.clone());
+        self.tables.run(move || match status_store.flow_tables() {
+            Ok(Some((flows, tracked))) => drop(send.send(Seen::Tables(flows, tracked))),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "flows not counted"),
+        });
+    }
+
+    /// Looks at the machine.
+    pub fn at_machine(&mut self) {
+        let (config, send) = (self.config.clone(), self.send.clone());
+        self.machine.run(move || {
+            let _ = send.send(Seen::Machine(preflight::run(&config)));
+        });
+    }
+
+    /// The next result.
+    pub async fn next(&mut self) -> Option<Seen> {
+        self.receive.recv().await
+    }
+}
+
+/// What has become wrong since the start; the daemon watches the rest itself.
+pub fn problems(report: &Report) -> Vec<Problem> {
+    failed(report, &["answers", "forwarding", "nat-address", "nat-ports"])
+}
+
+/// Those of them that are the whole node's.
+pub fn unready(report: &Report) -> Vec<Problem> {
+    failed(report, &["forwarding", "nat-address", "nat-ports"])
+}
+
+fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
+    let watched =
+        |finding: &Finding| finding.state == State::Fail && checks.contains(&finding.check);
+    report.causes(watched).iter().map(problem).collect()
+}
+
+/// What may be wrong, then what cannot be found out; each cause once. The ways to the
+/// backends are shown with them, and interfaces are watched by the daemon itself.
+pub fn findings(report: &Report) -> Vec<Problem> {
+    let open = |finding: &Finding| {
+        matches!(finding.state, State::Unknown | State::Warn)
+            && !matches!(finding.check, "interface" | "neighbour" | "route")
+    };
+    let mut causes = report.causes(open);
+    causes.sort_by_key(|cause| cause.first.state == State::Unknown);
+    causes.iter().map(problem).collect()
+}
+
+/// One cause, with all that it is about.
+pub fn problem(cause: &Cause<'_>) -> Problem {
+    let Finding { check, state, reason, fix, .. } = cause.first;
+    let prefix = if *state == State::Unknown { "not known: " } else { "" };
+    let trouble = match *check {
+        _ if *state == State::Unknown => ProblemKind::CheckHostUnknown,
+        _ if *state != State::Fail => ProblemKind::CheckHost,
+        "answers" | "nat-address" => ProblemKind::AddressUnanswered,
+        "nat-ports" => ProblemKind::NatPorts,
+        "forwarding" => ProblemKind::Forwarding,
+        _ => ProblemKind::CheckHost,
+    };
+    let subjects = cause.subjects();
+    let error = format!("{}: {prefix}{reason}", subjects.join(", "));
+    Problem { subjects, ..trouble.problem(error, fix.clone()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_hangs_is_not_begun_again() {
+        let (begun, mut count) = mpsc::unbounded_channel();
+        let (release, gate) = std::sync::mpsc::channel::<()>();
+        let mut sort = OneAtATime::default();
+        let first = begun.clone();
+        sort.run(move || {
+            let _ = first.send(1);
+            let _ = gate.recv();
+        });
+        assert_eq!(count.recv().await, Some(1));
+        sort.run(|| unreachable!("the first hangs"));
+        drop(release);
+        while !sort.running.as_ref().is_some_and(JoinHandle::is_finished) {
+            tokio::task::yield_now().await;
+        }
+        sort.run(move || {
+            let _ = begun.send(2);
+        });
+        assert_eq!(count.recv().await, Some(2));
+    }
+
+    #[test]
+    fn what_is_alike_is_said_once() {
+        let mut report = Report::default();
+        for name in ["wan", "b1"] {
+            report.push("veth-peer", name, State::Unknown, "its far end", "look there");
+        }
+        report.push("neighbour", "web", State::Unknown, "no MAC address yet", "");
+        report.push("interface", "b1", State::Warn, "it has no carrier", "");
+        report.push("mtu", "web", State::Warn, "too little room", "");
+        report.push("nat-address", "10.0.0.9", State::Fail, "nobody answers", "");
+        report.ok("btf", "kernel", "there");
+        let said = |problems: Vec<Problem>| -> Vec<String> {
+            problems.into_iter().map(|problem| problem.error).collect()
+        };
+        let found = findings(&report);
+        let kinds: Vec<&str> = found.iter().map(|finding| finding.kind.as_str()).collect();
+        assert_eq!(kinds, ["check-host", "check-host-unknown"]);
+        assert_eq!(said(found), ["web: too little room", "wan, b1: not known: its far end"]);
+        assert_eq!(said(problems(&report)), ["10.0.0.9: nobody answers"]);
+    }
+}

@@ -1,0 +1,494 @@
+//! The packet path on a thread of its own: planning a large configuration and writing its rings
+//! takes milliseconds, and the daemon's loop must not wait for that.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::SystemTime;
+
+use ringway_api::error::Error;
+use ringway_config::Config;
+use ringway_kernel::{
+    AttachState, AttachStateQuery, Attached, Gateway, Interface, Opened, ProbeProgram, View,
+    XdpMode,
+};
+use ringway_plan::{Observed, Planner, Records};
+use tokio::sync::mpsc;
+
+use crate::descriptor_reserve::DescriptorReserve;
+use crate::network::next_hop;
+use crate::{preflight, privileges, upgrade};
+
+/// Records of tracked flows are looked through this often, in heartbeats, and only while a ring is
+/// changing.
+const SETTLE_PERIOD: u64 = 10;
+
+/// Loans of descriptors that the thread keeps for itself.
+const RESERVED: usize = 2;
+
+/// What the loop asks for.
+#[derive(Debug)]
+pub enum DatapathCommand {
+    /// Make the tables fit this state of the world, which has a number.
+    Apply(u64, Box<Observed>),
+    /// Make the tables fit another configuration, or leave them as they are.
+    Adopt(Arc<Config>, Box<Observed>),
+    /// Write the tables, attach to every interface, then give up those of an earlier
+    /// configuration.
+    Attach(Vec<Interface>, Box<Observed>),
+    /// Attach again to those of these interfaces that have lost our program.
+    Mend(Vec<Interface>),
+    /// Pin what is attached provisionally.
+    Confirm,
+    /// Take it off again.
+    Revert,
+    /// Another MAC address, MTU or index.
+    Describe(Interface),
+    /// Say that the daemon is alive, and look whether everything is still attached.
+    Beat,
+}
+
+/// What the loop is told.
+#[derive(Debug)]
+pub enum DatapathEvent {
+    /// The tables were written, or why not; with the number of the newest order, if there was one.
+    Applied(Option<u64>, Result<(), Error>),
+    /// Those of another configuration were written; or why not, and the one from before is in force.
+    Adopted(Result<(), Error>),
+    /// The heartbeat was written.
+    Beat(Result<(), Error>),
+    /// How our program stands on each interface slot.
+    Standings(Result<Vec<(u32, AttachState)>, Error>),
+    /// What was provisional is pinned: names of interfaces, or why it is not.
+    Confirmed(Result<Vec<String>, Error>),
+    /// Attached to these interfaces; or the tables do not fit, or the first interface that refused.
+    Attached(Vec<Interface>, Result<Attachments, Error>),
+    /// Attached again to these interfaces, or why not.
+    Mended(Vec<Interface>, Result<Attachments, Error>),
+}
+
+/// How our programs are attached.
+#[derive(Debug)]
+pub struct Attachments {
+    /// In the order of the interfaces.
+    pub each: Vec<Attached>,
+    /// [`next_hop::stacked`]
+    pub stacked: HashMap<u32, String>,
+}
+
+/// The open packet path.
+#[derive(Debug)]
+pub struct DatapathThread {
+    /// What was found when it was opened.
+    pub opened: Opened,
+    /// Counters and tables.
+    pub view: View,
+    /// The program of the road of checks, until there is a road; a reload may open one, when nothing can be loaded any
+    /// more. `None` where the kernel refuses it: who needs the road hears why.
+    pub probe: Option<ProbeProgram>,
+    commands: mpsc::UnboundedSender<DatapathCommand>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl DatapathThread {
+    /// Loads programs and opens or makes the pinned tables, then gives up the privileges that were
+    /// needed for that alone. Attaches nothing.
+    ///
+    /// # Errors
+    /// Another daemon runs this node, or the kernel refuses.
+    pub fn open(
+        config: &Arc<Config>,
+        reports: mpsc::UnboundedSender<DatapathEvent>,
+    ) -> Result<DatapathThread, Error> {
+        let (mut gateway, opened) = Gateway::open(&upgrade::options(config)).map_err(kernel)?;
+        let on_pass = config.node.on_pass.as_ref().map(|datapath| datapath.as_path());
+        gateway.set_on_pass(on_pass).map_err(kernel)?;
+        let probe = ProbeProgram::load();
+        let probe = probe.inspect_err(|error| tracing::debug!(%error, "no road of checks")).ok();
+        privileges::give_up()?;
+        let existing = gateway.existing().map_err(kernel)?;
+        let view = gateway.view();
+        let planner = existing.planner();
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let (config, observed) = (config.clone(), Observed::default());
+        let attach_states = Standings::start(reports.clone())?;
+        let worker = Worker {
+            config,
+            gateway,
+            planner,
+            observed,
+            records: Records::default(),
+            beats: 0,
+            provisional: Vec::new(),
+            reserve: DescriptorReserve::new(RESERVED),
+            unswept: None,
+            attach_states,
+            reports,
+        };
+        let thread = thread::Builder::new()
+            .name("packet-path".into())
+            .spawn(move || worker.work(receiver))
+            .map_err(|error| {
+                Error::failed(format!("no thread for the packet path: {error}"), "")
+            })?;
+        Ok(DatapathThread { opened, view, probe, commands, thread })
+    }
+
+    /// Hands over an order; the thread lives as long as this.
+    pub fn order(&self, order: DatapathCommand) {
+        // The thread ends only after this sender is gone.
+        let _ = self.commands.send(order);
+    }
+
+    /// Ends the thread and lets go of the node. Pinned state stays.
+    pub fn close(self) {
+        drop(self.commands);
+        if self.thread.join().is_err() {
+            tracing::error!("the packet path's thread panicked");
+        }
+    }
+}
+
+struct Worker {
+    config: Arc<Config>,
+    gateway: Gateway,
+    planner: Planner,
+    /// What was applied last.
+    observed: Observed,
+    /// What the last look through the records of tracked flows found.
+    records: Records,
+    beats: u64,
+    /// Attached, but not pinned: slots and names.
+    provisional: Vec<(u32, String)>,
+    /// A ring that is written anew takes a descriptor, and so does each question.
+    reserve: DescriptorReserve,
+    /// Why it was not cleaned up after captures that were killed, as last told.
+    unswept: Option<String>,
+    attach_states: Standings,
+    reports: mpsc::UnboundedSender<DatapathEvent>,
+}
+
+impl Worker {
+    fn work(mut self, mut commands: mpsc::UnboundedReceiver<DatapathCommand>) {
+        let mut next = commands.blocking_recv();
+        while let Some(order) = next.take() {
+            next = match order {
+                DatapathCommand::Apply(mut number, mut observed) => {
+                    // Only the newest state of the world matters.
+                    let mut after = commands.try_recv().ok();
+                    while let Some(DatapathCommand::Apply(newest, newer)) = after {
+                        (number, observed) = (newest, newer);
+                        after = commands.try_recv().ok();
+                    }
+                    let outcome = self.apply(*observed);
+                    let _ = self.reports.send(DatapathEvent::Applied(Some(number), outcome));
+                    after
+                }
+                DatapathCommand::Adopt(config, observed) => {
+                    let outcome = self.adopt(config, *observed);
+                    let _ = self.reports.send(DatapathEvent::Adopted(outcome));
+                    None
+                }
+                DatapathCommand::Attach(interfaces, observed) => {
+                    let needs_confirm = preflight::needs_confirm(&self.config);
+                    let outcome = self.attach(&interfaces, *observed, &needs_confirm);
+                    let _ = self.reports.send(DatapathEvent::Attached(interfaces, outcome));
+                    None
+                }
+                DatapathCommand::Mend(interfaces) => {
+                    let outcome = self.mend(&interfaces);
+                    let _ = self.reports.send(DatapathEvent::Mended(interfaces, outcome));
+                    None
+                }
+                DatapathCommand::Confirm => {
+                    let outcome = self.confirm();
+                    let _ = self.reports.send(DatapathEvent::Confirmed(outcome));
+                    None
+                }
+                DatapathCommand::Revert => {
+                    self.revert();
+                    None
+                }
+                DatapathCommand::Describe(interface) => {
+                    if let Err(error) = self.gateway.set_iface(&interface) {
+                        // Mostly gone since it was seen, which the watch over interfaces tells.
+                        tracing::warn!(interface = interface.name, %error, "not described");
+                    }
+                    None
+                }
+                DatapathCommand::Beat => {
+                    let beat = self.by_all_means(Worker::beat);
+                    let beat = beat.map(|queries| self.attach_states.ask(queries));
+                    let _ = self.reports.send(DatapathEvent::Beat(beat));
+                    if let Some(outcome) = self.settle() {
+                        let _ = self.reports.send(DatapathEvent::Applied(None, outcome));
+                    }
+                    None
+                }
+            };
+            if next.is_none() {
+                next = commands.blocking_recv();
+            }
+        }
+    }
+
+    /// Lets slots that have changed become stable again. `None`: there is nothing to do yet.
+    fn settle(&mut self) -> Option<Result<(), Error>> {
+        self.beats += 1;
+        if !self.beats.is_multiple_of(SETTLE_PERIOD) || !self.planner.is_changing() {
+            return None;
+        }
+        let applied = match self.gateway.view().read_records(&self.planner) {
+            Ok(records) => {
+                self.records = records.unwrap_or_default();
+                self.apply(self.observed.clone())
+            }
+            Err(error) => Err(kernel(error)),
+        };
+        Some(applied)
+    }
+
+    fn adopt(&mut self, config: Arc<Config>, observed: Observed) -> Result<(), Error> {
+        let old = (std::mem::replace(&mut self.config, config), self.observed.clone());
+        self.apply(observed).inspect_err(|_| {
+            self.config = old.0;
+            // What was written of the new one is taken back.
+            if let Err(error) = self.apply(old.1) {
+                tracing::error!(%error, "tables of the configuration in force not written");
+            }
+        })
+    }
+
+    /// Once more with descriptors of the reserve, where it fails: mostly there is enough of all else.
+    fn by_all_means<T>(
+        &mut self,
+        mut work: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        work(self).or_else(|_| {
+            self.reserve.give_up();
+            let outcome = work(self);
+            self.reserve.fill();
+            outcome
+        })
+    }
+
+    fn apply(&mut self, observed: Observed) -> Result<(), Error> {
+        self.by_all_means(|worker| worker.write(observed.clone()))
+    }
+
+    fn write(&mut self, mut observed: Observed) -> Result<(), Error> {
+        observed.now = ringway_kernel::now_seconds();
+        observed.records = self.records.clone();
+        self.observed = observed;
+        let tables = self
+            .planner
+            .plan(&self.config, &self.observed)
+            .map_err(|error| Error::configuration(error.to_string(), ""))?;
+        let applied = self.gateway.apply(&tables).map_err(kernel)?;
+        if !applied.is_unchanged() {
+            tracing::debug!(?applied, "tables written");
+        }
+        Ok(())
+    }
+
+    fn attach(
+        &mut self,
+        interfaces: &[Interface],
+        observed: Observed,
+        needs_confirm: &BTreeSet<String>,
+    ) -> Result<Attachments, Error> {
+        self.attach_states.outdate();
+        for interface in interfaces {
+            self.gateway.set_iface(interface).map_err(kernel)?;
+        }
+        let stacked = next_hop::stacked(interfaces);
+        for slot in stacked.keys() {
+            self.gateway.set_generic(*slot, true).map_err(kernel)?;
+        }
+        self.apply(observed)?;
+        let mode = match *self.config.node.xdp_mode {
+            // Faster than the kernel's forwarding, and needs none.
+            ringway_config::XdpMode::Auto if next_hop::obstacle(interfaces, &stacked).is_some() => {
+                ringway_kernel::Mode::Generic
+            }
+            ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
+            ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
+            ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
+        };
+        let mut all = Vec::new();
+        let generic = ringway_kernel::Mode::Generic;
+        let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
+        for interface in &devices {
+            let mode = if stacked.contains_key(&interface.slot) { generic } else { mode };
+            all.push(self.attach_one(interface, mode, needs_confirm)?);
+        }
+        // Native XDP cannot send to a device that has none, so `auto` does not mix. Into a layer-3
+        // device generic XDP cannot either: that alone is no reason.
+        let refused = |(interface, attached): (&Interface, &Attached)| {
+            attached.mode == XdpMode::Generic && !stacked.contains_key(&interface.slot)
+        };
+        if devices.iter().copied().zip(&all).any(refused) {
+            for (interface, attached) in devices.iter().zip(&mut all) {
+                if attached.mode == XdpMode::Native {
+                    *attached = self.attach_one(interface, generic, needs_confirm)?;
+                }
+            }
+        }
+        for name in self.gateway.release_others().map_err(kernel)? {
+            tracing::warn!(interface = name, "detached: no longer in [node] interfaces");
+        }
+        self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        // A VLAN device is attached as the device below it is.
+        let of = |interface: &Interface| {
+            let slot = below(interface);
+            let (_, found) = devices.iter().zip(&all).find(|(device, _)| device.slot == slot)?;
+            let Attached { mode, taken_over, provisional, .. } = *found;
+            Some(Attached { mode, refused: None, taken_over, provisional })
+        };
+        let vlans: Vec<Attached> =
+            interfaces.iter().filter(|i| i.vlan.is_some()).filter_map(of).collect();
+        let (mut all, mut vlans) = (all.into_iter(), vlans.into_iter());
+        let mut each = Vec::new();
+        for interface in interfaces {
+            let attached = if interface.vlan.is_some() { vlans.next() } else { all.next() };
+            if let Some(attached) = attached {
+                if interface.vlan.is_some() {
+                    let generic = attached.mode == XdpMode::Generic;
+                    self.gateway.set_generic(interface.slot, generic).map_err(kernel)?;
+                }
+                each.push(attached);
+            }
+        }
+        Ok(Attachments { each, stacked })
+    }
+
+    fn attach_one(
+        &mut self,
+        interface: &Interface,
+        mode: ringway_kernel::Mode,
+        needs_confirm: &BTreeSet<String>,
+    ) -> Result<Attached, Error> {
+        let Interface { slot, name, .. } = interface;
+        self.provisional.retain(|(provisional, _)| provisional != slot);
+        if !needs_confirm.contains(name) {
+            return self.gateway.attach(*slot, mode).map_err(kernel);
+        }
+        let attached = self.gateway.attach_provisionally(*slot, mode).map_err(kernel)?;
+        if attached.provisional {
+            self.provisional.push((*slot, name.clone()));
+        }
+        Ok(attached)
+    }
+
+    fn confirm(&mut self) -> Result<Vec<String>, Error> {
+        for (slot, _) in &self.provisional {
+            self.gateway.confirm(*slot).map_err(kernel)?;
+        }
+        Ok(std::mem::take(&mut self.provisional).into_iter().map(|(_, name)| name).collect())
+    }
+
+    fn revert(&mut self) {
+        for (slot, name) in std::mem::take(&mut self.provisional) {
+            match self.gateway.revert(slot) {
+                Ok(()) => tracing::warn!(interface = name, "detached"),
+                Err(error) => tracing::error!(interface = name, %error, "not detached"),
+            }
+        }
+    }
+
+    fn beat(&mut self) -> Result<Vec<AttachStateQuery>, Error> {
+        self.gateway.heartbeat(SystemTime::now()).map_err(kernel)?;
+        self.sweep_captures();
+        let provisional: Vec<u32> = self.provisional.iter().map(|(slot, _)| *slot).collect();
+        for name in self.gateway.pin_again(&provisional).map_err(kernel)? {
+            tracing::error!(
+                interface = name,
+                "somebody removed the attachment's pin: pinned again"
+            );
+        }
+        self.gateway.attach_state_queries().map_err(kernel)
+    }
+
+    /// All of them anew, so that they agree on a mode: where our program still is, it stays. The programs are
+    /// loaded already, for which this process has no privilege any more. What was confirmed needs it no more.
+    fn mend(&mut self, interfaces: &[Interface]) -> Result<Attachments, Error> {
+        let needs_confirm = self.provisional.iter().map(|(_, name)| name.clone()).collect();
+        self.attach(interfaces, self.observed.clone(), &needs_confirm)
+    }
+
+    /// A capture whose process was killed. Packets are served with it as without.
+    fn sweep_captures(&mut self) {
+        let Some(pins) = self.gateway.pins() else { return };
+        let error = match ringway_kernel::programs::capture::sweep(pins) {
+            Ok(0) => None,
+            Ok(count) => {
+                tracing::info!(count, "cleaned up after captures that were killed");
+                None
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(error) = error.as_ref().filter(|_| error != self.unswept) {
+            tracing::warn!(%error, "not cleaned up after captures, should any have been killed");
+        }
+        self.unswept = error;
+    }
+}
+
+/// Asks how programs stand, on a thread of its own: the kernel answers under RTNL, for which tables
+/// must not wait.
+struct Standings {
+    ask: SyncSender<(u64, Vec<AttachStateQuery>)>,
+    /// How often programs were attached.
+    turn: Arc<Mutex<u64>>,
+}
+
+impl Standings {
+    fn start(reports: mpsc::UnboundedSender<DatapathEvent>) -> Result<Standings, Error> {
+        let (ask, asked) = sync_channel(0);
+        let turn = Arc::<Mutex<u64>>::default();
+        let current = Arc::clone(&turn);
+        let answer = move || {
+            let reserve = DescriptorReserve::new(1);
+            for (turn, queries) in asked {
+                let queries: Vec<AttachStateQuery> = queries;
+                let read = || queries.iter().map(AttachStateQuery::ask).collect::<Result<_, _>>();
+                let found = read().or_else(|_| {
+                    reserve.give_up();
+                    let found = read();
+                    reserve.fill();
+                    found
+                });
+                let current = current.lock().unwrap_or_else(PoisonError::into_inner);
+                // Not where programs were attached meanwhile.
+                if *current == turn {
+                    let _ = reports.send(DatapathEvent::Standings(found.map_err(kernel)));
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("standings".into()).spawn(answer);
+        thread.map_err(|error| Error::failed(format!("no thread to ask with: {error}"), ""))?;
+        Ok(Standings { ask, turn })
+    }
+
+    /// Nothing, while the last answer is waited for.
+    fn ask(&self, queries: Vec<AttachStateQuery>) {
+        let turn = *self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.ask.try_send((turn, queries));
+    }
+
+    /// What is being asked is not told any more.
+    fn outdate(&self) {
+        *self.turn.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+}
+
+/// Slot of the device that an interface's frames are met on: its own, or that below a VLAN device.
+pub fn below(interface: &Interface) -> u32 {
+    interface.vlan.as_ref().map_or(interface.slot, |vlan| vlan.device)
+}
+
+/// The kernel crate's messages carry their remedies themselves.
+pub fn kernel(error: ringway_kernel::Error) -> Error {
+    Error::failed(error.to_string(), "")
+}

@@ -1,0 +1,277 @@
+//! Another configuration: read and judged before anything changes. On threads that may wait.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use ringway_api::clock;
+use ringway_api::documents::changes::Changes;
+use ringway_api::documents::status::Problem;
+use ringway_api::error::Error;
+use ringway_api::overrides::{self, Overrides};
+use ringway_api::state_dir::State;
+use ringway_config::Config;
+use ringway_kernel::View;
+
+use crate::backends::BackendSet;
+use crate::daemon::background_reads;
+use crate::preflight::{self, Finding};
+use crate::reload_diff::ConfigDiff;
+
+/// What is in force, as far as it is needed to judge what may follow.
+pub struct Now {
+    /// With overrides.
+    pub config: Arc<Config>,
+    /// What is known of backends.
+    pub backend_set: BackendSet,
+    /// Flows.
+    pub view: View,
+}
+
+/// What may follow.
+#[derive(Debug)]
+pub struct Loaded {
+    /// As it is written.
+    pub file: Arc<Config>,
+    /// With these overrides.
+    pub config: Arc<Config>,
+    /// What was said at runtime.
+    pub overrides: Overrides,
+    /// What is kept of that so far.
+    pub kept: Overrides,
+    /// What it changes.
+    pub changes: Changes,
+}
+
+/// Why nothing follows.
+#[derive(Debug)]
+pub enum Refusal {
+    /// What was meant is another file than this daemon's, of which it knows nothing.
+    Foreign(Error),
+    /// It cannot be.
+    Wrong(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Refusal {
+        Refusal::Wrong(error)
+    }
+}
+
+/// Reads the file again.
+///
+/// # Errors
+/// It is not the one that is meant, is wrong, does not fit this machine, or changes what cannot be
+/// changed without a restart.
+pub fn file(now: &Now, meant: Option<&Path>, overrides: Overrides) -> Result<Loaded, Refusal> {
+    if let Some(meant) = meant {
+        same_file(meant, Path::new(now.config.filename())).map_err(Refusal::Foreign)?;
+    }
+    let file = ringway_config::load(Path::new(now.config.filename()));
+    let file = file.map_err(|errors| Error::configuration(errors.to_string(), ""))?;
+    let config = overrides.apply(&file);
+    // First what a restart would refuse, too.
+    let warnings = preflight(&now.config, &as_named(&config, &now.config))?;
+    fixed(&now.config, &file)?;
+    room(&config, &now.view)?;
+    let kept = overrides.clone();
+    let mut loaded = judge(now, file, config, overrides, kept)?;
+    loaded.changes.warnings = warnings;
+    Ok(loaded)
+}
+
+/// With the name of the node that runs: under another one it would be in its own way.
+fn as_named(config: &Config, now: &Config) -> Config {
+    let mut config = config.clone();
+    config.node.name = now.node.name.clone();
+    config
+}
+
+fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if real(meant) == real(own) {
+        return Ok(());
+    }
+    let (meant, own) = (meant.display(), std::path::absolute(own).unwrap_or_else(|_| own.into()));
+    let own = own.display();
+    Err(Error::configuration(
+        format!("the daemon was started with {own}, not {meant}: nothing was read"),
+        format!("change {own}, then reload; or restart the daemon with -c {meant}"),
+    ))
+}
+
+/// The same file with other overrides, which have to be kept before they are in force.
+///
+/// # Errors
+/// There is no such backend, or what is kept cannot be read.
+pub fn overridden(
+    now: &Now,
+    file: &Config,
+    known: Overrides,
+    change: &overrides::Change,
+    state: &State,
+) -> Result<Loaded, Error> {
+    // What could not be read at start must not be overwritten.
+    let known = match state.trouble(overrides::DOCUMENT) {
+        true => Overrides::load(state)?,
+        false => known,
+    };
+    let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
+    let config = overrides.apply(file);
+    let before = known.overrides.len();
+    let mut loaded = judge(now, file.clone(), config, overrides, known)?;
+    loaded.changes.backend = loaded.overrides.told(change, file);
+    if let overrides::Change::Clear { .. } = change {
+        loaded.changes.cleared_overrides = Some((before - loaded.overrides.overrides.len()) as u64);
+    }
+    Ok(loaded)
+}
+
+/// The same file with the overrides that are kept, once they can be used again.
+///
+/// # Errors
+/// They cannot.
+pub fn recalled(now: &Now, file: &Config, state: &State) -> Result<Loaded, Error> {
+    let kept = Overrides::load(state)?;
+    state.probe(overrides::DOCUMENT)?;
+    let config = kept.apply(file);
+    judge(now, file.clone(), config, kept.clone(), kept)
+}
+
+fn judge(
+    now: &Now,
+    file: Config,
+    config: Config,
+    overrides: Overrides,
+    kept: Overrides,
+) -> Result<Loaded, Error> {
+    let step = ConfigDiff { old: &now.config, new: &config };
+    let mut changes = step.changes(&now.backend_set)?;
+    changes.note(now.backend_set.reconfigure(&config).idle_beside(&now.backend_set));
+    let flows = step.flows(&now.view);
+    changes.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
+    let orphans = overrides.orphans(&file);
+    changes.orphaned_overrides =
+        orphans.map(|o| format!("{} {} ({})", o.service, o.shown(), o.in_words())).collect();
+    Ok(Loaded { file: Arc::new(file), config: Arc::new(config), overrides, kept, changes })
+}
+
+/// What was decided at start.
+fn fixed(old: &Config, new: &Config) -> Result<(), Error> {
+    const RESTART: &str = "restart the daemon to change it (no packet is lost)";
+    const DETACH: &str =
+        "it takes effect after `ringway detach`, which ends all connections, and a new start";
+    let allowed = |config: &Config| config.node.allow_default_route;
+    let interfaces = |config: &Config| (config.node.interfaces.clone(), config.node.faces.clone());
+    let keys = [
+        ("node", "name", old.node.name != new.node.name, DETACH),
+        ("node", "interfaces", interfaces(old) != interfaces(new), RESTART),
+        ("node", "xdp_mode", old.node.xdp_mode != new.node.xdp_mode, RESTART),
+        ("node", "on_pass", old.node.on_pass != new.node.on_pass, RESTART),
+        ("node", "state", old.node.state != new.node.state, RESTART),
+        ("node", "allow_default_route", allowed(old) != allowed(new), RESTART),
+        ("nat", "flows", old.nat.flows != new.nat.flows, DETACH),
+        ("flows", "tracked", old.flows.tracked != new.flows.tracked, DETACH),
+        ("tunnel", "marks", old.tunnel.marks != new.tunnel.marks, RESTART),
+        ("metrics", "listen", old.metrics.listen != new.metrics.listen, RESTART),
+        ("metrics", "backends", old.metrics.backends != new.metrics.backends, RESTART),
+        ("api", "socket", old.api != new.api, RESTART),
+        ("log", "level", old.log.level != new.log.level, RESTART),
+        ("log", "format", old.log.format != new.log.format, RESTART),
+    ];
+    let changed = || keys.iter().filter(|(_, _, changed, _)| *changed);
+    let mut errors: Vec<String> = changed()
+        .map(|(section, key, _, remedy)| {
+            let what = format!("{key} of [{section}] cannot be changed by a reload: {remedy}");
+            new.error_at_key(section, key, what).to_string()
+        })
+        .collect();
+    // Whatever else there is in it.
+    if old.node != new.node && !changed().any(|(section, ..)| *section == "node") {
+        errors.push(format!("{}: [node] cannot be changed by a reload: {RESTART}", new.filename()));
+    }
+    match errors.is_empty() {
+        true => Ok(()),
+        false => Err(Error::configuration(errors.join("\n"), "")),
+    }
+}
+
+/// The tables were made at the first start.
+fn room(config: &Config, view: &View) -> Result<(), Error> {
+    let entries = config.services.iter().map(|s| s.backends.len() * s.protocols.len());
+    let (wanted, room) = (entries.sum::<usize>(), view.backend_capacity());
+    if wanted as u64 <= room.into() {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        format!(
+            "{}: {wanted} backends (each service and protocol counts), and the tables that were \
+             made at the first start have room for {room}",
+            config.filename()
+        ),
+        "`ringway detach`, then a new start, makes tables that fit the configuration",
+    ))
+}
+
+/// Refuses what does not fit this machine, and tells what may not work on it. What is in force already and no better
+/// is neither a reason nor news.
+fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
+    let mut report = preflight::run(new);
+    report.findings.retain(|finding| finding.state >= preflight::State::Warn);
+    if report.findings.is_empty() {
+        return Ok(Vec::new());
+    }
+    let what = |finding: &Finding| (finding.check, finding.subject.clone(), finding.reason.clone());
+    let before: HashSet<_> = preflight::run(old).findings.iter().map(what).collect();
+    report.findings.retain(|finding| !before.contains(&what(finding)));
+    match report.refusal() {
+        Some(refused) => Err(refused),
+        None => Ok(report
+            .causes(|_| true)
+            .iter()
+            .map(|cause| background_reads::problem(cause))
+            .collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_restart_is_named_once() {
+        let parsed = |line: &str| {
+            let text = format!(
+                "[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{line}\n[[service]]\nname = \"web\"\n\
+                 address = \"203.0.113.9\"\nport = 80\nforward = \"nat\"\n\
+                 backends = [{{ address = \"10.0.0.2\" }}]\n"
+            );
+            ringway_config::parse(&text, "ringway.toml").expect("valid")
+        };
+        let old = parsed("");
+        assert!(fixed(&old, &old).is_ok());
+        for (line, key) in [
+            ("on_pass = \"/sys/fs/bpf/mine\"", "on_pass"),
+            ("state = \"/var/lib/other\"", "state"),
+            ("xdp_mode = \"generic\"", "xdp_mode"),
+        ] {
+            let refused = fixed(&old, &parsed(line)).expect_err(key).to_string();
+            let said = refused.matches("cannot be changed by a reload").count();
+            assert!(said == 1 && refused.contains(&format!("{key} of [node]")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn another_file_is_not_read_in_silence() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (a, b, link) = (place.path().join("a"), place.path().join("b"), place.path().join("l"));
+        std::fs::write(&a, "").expect("written");
+        std::fs::write(&b, "").expect("written");
+        std::os::unix::fs::symlink(&a, &link).expect("linked");
+        assert!(same_file(&a, &a).is_ok() && same_file(&link, &a).is_ok());
+        let refused = same_file(&b, &a).expect_err("another");
+        let want = format!("started with {}, not {}", a.display(), b.display());
+        assert!(refused.what.contains(&want), "{refused}");
+    }
+}

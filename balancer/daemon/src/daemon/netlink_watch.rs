@@ -1,0 +1,323 @@
+//! Watches the kernel's links, routes and neighbours, and looks up the ways to backends anew when
+//! they change.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringway_api::documents::status::Problem;
+use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
+use ringway_host::netlink::neighbours::NeighbourState;
+use ringway_host::{Change, Mac, Monitor, MonitorThread};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::{Instant, sleep_until};
+
+use crate::health::dsr_probe::Surroundings;
+use crate::network::interface_slots::InterfaceSlots;
+use crate::network::next_hop::{self, Existing, KnownMac, KnownMacs, Ways};
+
+/// From the beginning of one look to that of the next at least: a look takes longer the more backends there are, and
+/// routes may change hundreds of times a second.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// What a look found.
+#[derive(Debug)]
+pub struct Found {
+    /// The interfaces.
+    pub existing: Existing,
+    /// Ways to all backends.
+    pub ways: Ways,
+    /// What checks of dsr backends leave from, and are led by.
+    pub probe_tunnel: Surroundings,
+}
+
+/// What the loop has to do.
+#[derive(Debug)]
+pub enum NetlinkEvent {
+    /// Something changed that may change a way: look again.
+    Changed,
+    /// A look is done.
+    Found(Box<Found>),
+    /// A look came to nothing: what was known stays.
+    Unknown,
+}
+
+/// The watch; dropping it ends it.
+pub struct NetlinkWatch {
+    slots: InterfaceSlots,
+    notify: Arc<Notify>,
+    looking: bool,
+    again: bool,
+    /// No look begins before then.
+    not_before: Instant,
+    failed: bool,
+    /// As the last look found them.
+    macs: KnownMacs,
+    doubts: Arc<Mutex<Doubts>>,
+    /// Written by the thread that listens.
+    unheard: Arc<Mutex<Option<Problem>>>,
+    send: mpsc::UnboundedSender<ringway_host::Result<Found>>,
+    receive: mpsc::UnboundedReceiver<ringway_host::Result<Found>>,
+    _thread: MonitorThread,
+}
+
+impl NetlinkWatch {
+    /// Begins watching in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The kernel refuses to tell.
+    pub fn start(slots: InterfaceSlots) -> Result<NetlinkWatch, Error> {
+        let failed = |error: ringway_host::Error| Error::failed(error.to_string(), "");
+        let notify = Arc::new(Notify::new());
+        let teller = notify.clone();
+        let mut known = HashMap::new();
+        let unheard = Arc::default();
+        let noted = Arc::clone(&unheard);
+        let thread = Monitor::open()
+            .and_then(|monitor| {
+                monitor.spawn(move |change| {
+                    note_hearing(&change, &noted);
+                    if matters(&change, &mut known) {
+                        teller.notify_one();
+                    }
+                    true
+                })
+            })
+            .map_err(failed)?;
+        let (send, receive) = mpsc::unbounded_channel();
+        Ok(NetlinkWatch {
+            slots,
+            notify,
+            looking: false,
+            again: false,
+            not_before: Instant::now(),
+            failed: false,
+            macs: KnownMacs::new(),
+            doubts: Arc::default(),
+            unheard,
+            send,
+            receive,
+            _thread: thread,
+        })
+    }
+
+    /// Looks on a thread that may wait, one look at a time; [`NetlinkEvent::Found`] has the result. `known`: the
+    /// interfaces that our program is on, index by slot.
+    pub fn refresh(&mut self, addresses: Vec<IpAddr>, known: HashMap<u32, u32>) {
+        if self.looking || Instant::now() < self.not_before {
+            self.again = true;
+            return;
+        }
+        (self.looking, self.again) = (true, false);
+        self.not_before = Instant::now() + PERIOD;
+        let (slots, macs, send) = (self.slots.clone(), self.macs.clone(), self.send.clone());
+        tokio::task::spawn_blocking(move || {
+            // Closed only when the daemon has ended.
+            let _ = send.send(read_network(&slots, &addresses, &known, &macs));
+        });
+    }
+
+    /// Has the next hop to a backend asked again, on a thread that may wait.
+    pub fn doubt(&self, backend: IpAddr) {
+        if !lock(&self.doubts).add(backend) {
+            return;
+        }
+        let doubts = self.doubts.clone();
+        tokio::task::spawn_blocking(move || {
+            let next = || lock(&doubts).next();
+            while let Some(backend) = next() {
+                next_hop::doubt(backend);
+            }
+        });
+    }
+
+    /// Takes note of what a look found.
+    pub fn note(&mut self, found: &Found) {
+        self.macs.clone_from(&found.ways.macs);
+    }
+
+    /// The kernel has lost MAC addresses, and asks: the answers, or that there are none, are to be
+    /// looked for.
+    pub fn is_asking(&self) -> bool {
+        self.macs.values().any(KnownMac::is_missing)
+    }
+
+    /// The last look came to nothing.
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Changes are not heard now.
+    pub fn finding(&self) -> Option<Problem> {
+        self.unheard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits for something to do.
+    pub async fn next(&mut self) -> NetlinkEvent {
+        tokio::select! {
+            () = self.notify.notified() => NetlinkEvent::Changed,
+            () = sleep_until(self.not_before), if self.again && !self.looking => NetlinkEvent::Changed,
+            Some(found) = self.receive.recv() => {
+                self.looking = false;
+                self.failed = found.is_err();
+                match found {
+                    Ok(found) => {
+                        self.note(&found);
+                        NetlinkEvent::Found(Box::new(found))
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the ways to the backends could not be looked up: they stay as they were");
+                        NetlinkEvent::Unknown
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// One look, here and now.
+///
+/// # Errors
+/// The kernel does not tell which interfaces, neighbours or ports of bridges there are.
+pub fn read_network(
+    slots: &InterfaceSlots,
+    addresses: &[IpAddr],
+    known: &HashMap<u32, u32>,
+    macs: &KnownMacs,
+) -> ringway_host::Result<Found> {
+    let existing = next_hop::existing(slots, known)?;
+    let ways = next_hop::resolve(addresses, &existing.interfaces, macs)?;
+    Ok(Found { existing, ways, probe_tunnel: Surroundings::now()? })
+}
+
+/// Backends whose next hops are to be asked again, by one thread for all: the kernel may take its time.
+#[derive(Debug, Default)]
+struct Doubts {
+    waiting: BTreeSet<IpAddr>,
+    /// A thread asks for one after the other.
+    asking: bool,
+}
+
+impl Doubts {
+    /// Adds one; returns whether a thread is to begin.
+    fn add(&mut self, backend: IpAddr) -> bool {
+        self.waiting.insert(backend);
+        !std::mem::replace(&mut self.asking, true)
+    }
+
+    /// The next one; `None`: the thread ends.
+    fn next(&mut self) -> Option<IpAddr> {
+        let next = self.waiting.pop_first();
+        self.asking = next.is_some();
+        next
+    }
+}
+
+fn lock(doubts: &Mutex<Doubts>) -> MutexGuard<'_, Doubts> {
+    doubts.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets go of neighbours, on a thread that may wait.
+pub fn release(neighbours: Vec<(u32, IpAddr)>) {
+    if !neighbours.is_empty() {
+        tokio::task::spawn_blocking(move || next_hop::release(neighbours.iter()));
+    }
+}
+
+/// When changes are heard again, [`Change::Lost`] comes first.
+fn note_hearing(change: &Change, unheard: &Mutex<Option<Problem>>) {
+    let problem = match change {
+        Change::Unheard(why) => Some(ProblemKind::ChangesUnheard.problem(
+            format!(
+                "changes of routes, neighbours and links are not heard: {why}; the ways to the \
+                 backends are looked up every 30 s"
+            ),
+            "it is tried again every second; if it stays, restart the daemon (no packet is lost)",
+        )),
+        Change::Lost => None,
+        _ => return,
+    };
+    if let Some(problem) = &problem {
+        tracing::warn!(remedy = problem.remedy, "{}", problem.error);
+    }
+    *unheard.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+}
+
+/// What counts of a neighbour: its MAC address, and whether it was asked for in vain.
+type Counts = (Option<Mac>, bool);
+
+/// A neighbour is confirmed again and again; only a new MAC address, or none any more, counts.
+fn matters(change: &Change, known: &mut HashMap<(u32, IpAddr), Counts>) -> bool {
+    match change {
+        Change::Neighbour(neighbour) => {
+            let key = (neighbour.ifindex, neighbour.address);
+            let now = (neighbour.usable(), neighbour.state == NeighbourState::Failed);
+            known.insert(key, now) != Some(now)
+        }
+        Change::NeighbourGone { ifindex, address } => {
+            known.remove(&(*ifindex, *address));
+            true
+        }
+        Change::Lost => {
+            known.clear();
+            true
+        }
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn watch() -> NetlinkWatch {
+        let text = "[node]\nname = \"gw\"\ninterfaces = [\"none0\"]\n[[service]]\nname = \"web\"\n\
+                    address = \"203.0.113.1\"\nport = 80\nbackends = [{ address = \"10.0.0.2\" }]\n";
+        let config = ringway_config::parse(text, "gw.toml").expect("it is in order");
+        let slots = InterfaceSlots::assign(&config.node, &[], |_| None);
+        NetlinkWatch::start(slots).expect("the kernel tells of changes")
+    }
+
+    #[test]
+    fn what_is_not_heard_is_a_finding_until_it_is_heard_again() {
+        let watch = watch();
+        assert_eq!(watch.finding(), None);
+        note_hearing(&Change::Unheard("no descriptor".into()), &watch.unheard);
+        note_hearing(&Change::Routes, &watch.unheard);
+        let finding = watch.finding().expect("a finding");
+        assert!(finding.error.contains(": no descriptor;"), "{finding:?}");
+        note_hearing(&Change::Lost, &watch.unheard);
+        assert_eq!(watch.finding(), None);
+    }
+
+    /// A switch that dies takes hundreds of backends with it.
+    #[test]
+    fn next_hops_are_asked_again_by_one_thread() {
+        let [one, two, three] = [1, 2, 3].map(|n| IpAddr::from([10, 0, 0, n]));
+        let mut doubts = Doubts::default();
+        assert!(doubts.add(one), "a thread begins");
+        assert_eq!(doubts.next(), Some(one));
+        let others = [three, two, three].map(|backend| doubts.add(backend));
+        assert_eq!(others, [false; 3], "it hangs, and no other begins");
+        assert_eq!([doubts.next(), doubts.next(), doubts.next()], [Some(two), Some(three), None]);
+        assert!(doubts.add(one), "it has ended");
+    }
+
+    /// A chatty routing daemon.
+    #[tokio::test]
+    async fn looks_do_not_begin_as_often_as_something_changes() {
+        let mut watch = watch();
+        let (began, mut looks) = (Instant::now(), 0);
+        while looks < 5 {
+            watch.refresh(Vec::new(), HashMap::new());
+            tokio::select! {
+                news = watch.next() => looks += u32::from(matches!(news, NetlinkEvent::Found(_))),
+                // Something has changed.
+                () = tokio::time::sleep(Duration::from_millis(1)) => {}
+            }
+        }
+        assert!(began.elapsed() >= PERIOD * 4, "5 looks in {:?}", began.elapsed());
+    }
+}

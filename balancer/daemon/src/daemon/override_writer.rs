@@ -1,0 +1,158 @@
+//! Overrides on their way to the state directory, which may hang. One thread writes, in the order in which it is told
+//! to; of documents that wait for it, only the newest is written.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringway_api::error::Error;
+use ringway_api::overrides::{self, Overrides};
+use ringway_api::state_dir::State;
+use tokio::sync::mpsc;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+/// The number of the change that wanted it, and whether its document is written.
+pub(super) type Written = (u64, Result<(), Error>);
+
+/// The thread, and what became of documents.
+#[derive(Debug)]
+pub(super) struct OverrideWriter {
+    state: Arc<State>,
+    desk: Arc<Mutex<Desk>>,
+    thread: Option<JoinHandle<()>>,
+    send: mpsc::UnboundedSender<Written>,
+    receive: mpsc::UnboundedReceiver<Written>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    waiting: Option<(u64, Overrides)>,
+    /// A thread writes, and will take what waits.
+    busy: bool,
+}
+
+fn lock(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OverrideWriter {
+    pub(super) fn new(state: Arc<State>) -> OverrideWriter {
+        let (send, receive) = mpsc::unbounded_channel();
+        OverrideWriter { state, desk: Arc::default(), thread: None, send, receive }
+    }
+
+    /// Writes this after what is being written. `number`: of the change that wants it.
+    pub(super) fn write(&mut self, number: u64, document: Overrides) {
+        let mut desk = lock(&self.desk);
+        desk.waiting = Some((number, document));
+        if std::mem::replace(&mut desk.busy, true) {
+            return;
+        }
+        drop(desk);
+        let (state, desk, send) = (self.state.clone(), self.desk.clone(), self.send.clone());
+        self.thread = Some(spawn_blocking(move || {
+            while let Some((number, document)) = next(&desk) {
+                // The state remembers what goes wrong; closed only when the daemon has ended.
+                let _ = send.send((number, state.write(overrides::DOCUMENT, &document)));
+            }
+        }));
+    }
+
+    /// Whether the document may change yet.
+    pub(super) fn is_busy(&self) -> bool {
+        lock(&self.desk).busy
+    }
+
+    /// The next document that was written, or could not be.
+    pub(super) async fn next(&mut self) -> Option<Written> {
+        self.receive.recv().await
+    }
+
+    /// Waits for what is not written yet.
+    pub(super) async fn finish(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = timeout(super::LAST_WRITE, thread).await;
+        }
+    }
+}
+
+fn next(desk: &Mutex<Desk>) -> Option<(u64, Overrides)> {
+    let mut desk = lock(desk);
+    let next = desk.waiting.take();
+    desk.busy = next.is_some();
+    next
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use std::fs;
+    use std::sync::atomic::Ordering;
+
+    use ringway_api::overrides::Override;
+
+    /// A state directory on a disk that does not answer.
+    pub struct Hanging {
+        pub state: Arc<State>,
+        _place: tempfile::TempDir,
+    }
+
+    impl Hanging {
+        pub fn new() -> Hanging {
+            let place = tempfile::tempdir().expect("a directory");
+            let state = State::new(place.path());
+            state.hangs.store(true, Ordering::Relaxed);
+            Hanging { state: Arc::new(state), _place: place }
+        }
+
+        /// It hangs no more.
+        pub fn release(&self) {
+            self.state.hangs.store(false, Ordering::Relaxed);
+        }
+
+        pub fn kept(&self) -> Option<Overrides> {
+            self.state.read(overrides::DOCUMENT).expect("read")
+        }
+    }
+
+    /// The runtime waits for its threads, also after a test that fails.
+    impl Drop for Hanging {
+        fn drop(&mut self) {
+            self.release();
+        }
+    }
+
+    impl OverrideWriter {
+        /// Until nothing waits for the thread.
+        pub async fn begins(&self) {
+            while lock(&self.desk).waiting.is_some() {
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    pub fn drained(n: u8) -> Overrides {
+        let address = [10, 0, 0, n].into();
+        let (service, since) = ("web".to_owned(), String::new());
+        let drained = Override { service, address, port: 80, drained: true, weight: None, since };
+        Overrides { overrides: vec![drained], ..Overrides::default() }
+    }
+
+    #[tokio::test]
+    async fn documents_are_written_one_after_the_other_and_the_newest_lasts() {
+        let place = Hanging::new();
+        let mut writer = OverrideWriter::new(place.state.clone());
+        writer.write(1, drained(1));
+        writer.begins().await;
+        writer.write(2, drained(2));
+        writer.write(3, drained(3));
+        assert!(writer.is_busy());
+        place.release();
+        writer.finish().await;
+        assert!(!writer.is_busy());
+        assert_eq!(place.kept(), Some(drained(3)));
+        let results: [_; 3] = std::array::from_fn(|_| writer.receive.try_recv().ok());
+        assert!(matches!(results, [Some((1, Ok(()))), Some((3, Ok(()))), None]), "{results:?}");
+        let names = fs::read_dir(place.state.directory()).expect("listed");
+        assert_eq!(names.count(), 1, "overrides.json alone");
+    }
+}

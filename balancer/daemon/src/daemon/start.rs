@@ -1,0 +1,411 @@
+//! From a configuration to a daemon that is ready to attach.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use ringway_api::error::Error;
+use ringway_api::overrides::{self, Overrides};
+use ringway_api::state_dir::State;
+use ringway_config::{Config, XdpMode};
+use ringway_host::netlink::links::{self, Link};
+use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::override_writer::OverrideWriter;
+use super::{Daemon, FIRST_RESULTS};
+use crate::backends::{BackendSet, Entry, Member};
+use crate::daemon::background_reads::BackgroundReads;
+use crate::daemon::config_loader::ConfigLoader;
+use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
+use crate::daemon::netlink_watch::{self, NetlinkWatch};
+use crate::health::dsr_probe::ProbeTunnel;
+use crate::health::{Checks, Keeper};
+use crate::network::next_hop;
+use crate::network::solicitations::Solicitations;
+use crate::notify::Notifier;
+use crate::server::control::{self, Command};
+use crate::snapshot::StatusStore;
+use crate::{metrics, preflight, server};
+
+/// Open files below which no start is tried: programs, tables and sockets of a small node take about a hundred.
+const FEWEST_FILES: u64 = 512;
+
+/// Thousands of health checks need as many descriptors.
+///
+/// # Errors
+/// There may not be enough for a start: it would fail halfway.
+pub fn raise_open_files() -> Result<(), Error> {
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, wanted) {
+        tracing::debug!(%error, "limit of open files not raised");
+    }
+    enough_files(getrlimit(Resource::Nofile).current)
+}
+
+/// `None`: without limit.
+fn enough_files(limit: Option<u64>) -> Result<(), Error> {
+    match limit.filter(|limit| *limit < FEWEST_FILES) {
+        None => Ok(()),
+        Some(limit) => Err(Error::failed(
+            format!(
+                "the limit of open files is {limit}, and a start needs {FEWEST_FILES}: nothing was touched"
+            ),
+            format!(
+                "ulimit -n {FEWEST_FILES}, or more for many health checks; under systemd, \
+                 LimitNOFILE= in the unit"
+            ),
+        )),
+    }
+}
+
+/// How long interfaces are waited for. Shorter than systemd's patience with a start, 90 s.
+const LATE: Duration = Duration::from_secs(30);
+
+/// Under a service manager, which starts us as the machine boots: bonds, VLANs and virtual functions come a while after
+/// it. Whoever starts us by hand is told at once what is missing.
+pub fn await_interfaces(config: &Config) {
+    let notifier = Notifier::from_env();
+    if !notifier.is_there() {
+        return;
+    }
+    let until = Instant::now() + LATE;
+    // One that is down and carries our program must not keep the others without a daemon.
+    let own = preflight::own_links(&config.node.name).unwrap_or_default();
+    let serves = |link: &Link| link.up || own.contains_key(&link.ifindex);
+    let mut told = false;
+    while Instant::now() < until {
+        // What cannot be asked is preflight's to tell.
+        let Ok(links) = links::all() else { return };
+        let is_up = |name: &str| links.iter().any(|link| link.name == name && serves(link));
+        let names = config.node.interfaces.iter().map(|name| name.as_str());
+        let late: Vec<&str> = names.filter(|name| !is_up(name)).collect();
+        if late.is_empty() {
+            return;
+        }
+        if !std::mem::replace(&mut told, true) {
+            let (late, within) = (late.join(", "), LATE.as_secs());
+            tracing::warn!("{late}: not there, or down: waiting {within} s at most");
+            notifier.status(&format!("waiting for {late}"));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Looks at the machine.
+///
+/// # Errors
+/// Something forbids a start.
+pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
+    let report = preflight::run(config);
+    match report.refusal() {
+        Some(refused) => Err(refused),
+        None => Ok(report),
+    }
+}
+
+/// Logs what preflight found: each cause in one line, each finding at level debug.
+pub fn tell_of_machine(report: &preflight::Report) {
+    for preflight::Finding { check, subject, state, reason, fix, .. } in &report.findings {
+        tracing::debug!(check, subject, fix, "{}: {reason}", state.as_str());
+    }
+    let told = |finding: &preflight::Finding| {
+        finding.state != preflight::State::Ok || finding.check == "answers"
+    };
+    for cause in report.causes(told) {
+        let (subject, preflight::Finding { check, reason, fix, .. }) = (cause.named(), cause.first);
+        match cause.first.state {
+            preflight::State::Ok => {
+                tracing::info!(service = subject, "who answers for the address: {reason}");
+            }
+            preflight::State::Unknown => {
+                tracing::info!(check, subject, fix, "not known: {reason}");
+            }
+            _ => tracing::warn!(check, subject, fix, "{reason}"),
+        }
+    }
+}
+
+/// Says what was found in the kernel.
+pub fn tell(opened: &Opened) {
+    for orphan in &opened.orphans {
+        let there = || links::by_name(&orphan.iface).is_ok();
+        let what = match orphan.cause {
+            OrphanCause::Vanished if there() => "the program had been taken off the interface",
+            OrphanCause::Vanished => "the interface is gone",
+            OrphanCause::Renamed => "the name belongs to another interface now",
+            OrphanCause::NeverAttached => "it was never attached",
+        };
+        tracing::warn!(interface = orphan.iface, "removed orphaned pins: {what}");
+    }
+    if let Some(error) = &opened.losses_uncounted {
+        tracing::warn!(%error, "what the kernel drops after our verdict is not counted");
+    }
+    if opened.unfinished_removed {
+        tracing::warn!("removed what a start that was cut short had left");
+    }
+    match &opened.taken_over {
+        None => tracing::info!("a first start: nothing was pinned for this node"),
+        Some(taken) => {
+            tracing::info!(interfaces = ?taken.interfaces, "took over the running packet path");
+            if let Some((have, want)) = taken.flow_buckets {
+                tracing::warn!(
+                    have,
+                    want,
+                    "[nat] flows changed: takes effect after `ringway detach`"
+                );
+            }
+        }
+    }
+}
+
+/// The configuration that the daemon begins with.
+pub struct Begun {
+    /// With overrides.
+    pub config: Arc<Config>,
+    /// As it is written.
+    pub file: Arc<Config>,
+    /// As they were kept.
+    pub overrides: Overrides,
+    /// Where they were.
+    pub state: Arc<State>,
+    /// What the program was built from.
+    pub commit: Option<&'static str>,
+}
+
+impl Begun {
+    /// Overrides that were kept go over what the file says.
+    pub fn new(file: Config, commit: Option<&'static str>) -> Begun {
+        let state = Arc::new(State::new(file.node.state.clone().into_inner()));
+        let overrides = Overrides::load(&state).unwrap_or_else(|error| {
+            tracing::error!(%error, "overrides not read: the file's weights are in force");
+            Overrides::default()
+        });
+        // So that one that is read-only is told before something is to be kept: it is remembered.
+        if !state.trouble(overrides::DOCUMENT) {
+            let _ = state.probe(overrides::DOCUMENT);
+        }
+        let config = Arc::new(overrides.apply(&file));
+        Begun { config, file: Arc::new(file), overrides, state, commit }
+    }
+}
+
+/// Opens everything that can fail before packets are touched.
+///
+/// # Errors
+/// With the path, for the caller to close.
+pub async fn prepare(
+    begun: Begun,
+    mut datapath: DatapathThread,
+    from_path: mpsc::UnboundedReceiver<DatapathEvent>,
+) -> Result<Daemon, (Error, DatapathThread)> {
+    match assemble(&begun, &mut datapath).await {
+        Ok(parts) => Ok(parts.into_daemon(begun, datapath, from_path)),
+        Err(error) => Err((error, datapath)),
+    }
+}
+
+/// What is assembled around the path.
+struct Parts {
+    interfaces: Vec<ringway_kernel::Interface>,
+    backend_set: BackendSet,
+    watch: NetlinkWatch,
+    found: netlink_watch::Found,
+    status_store: Arc<StatusStore>,
+    probe_tunnel: Option<ProbeTunnel>,
+    commands: mpsc::Receiver<Command>,
+}
+
+async fn assemble(begun: &Begun, datapath: &mut DatapathThread) -> Result<Parts, Error> {
+    let config = &begun.config;
+    let mut status_store = StatusStore::new(&config.node.name, Some(datapath.view.clone()));
+    status_store.commit = begun.commit;
+    let status_store = Arc::new(status_store);
+    let held = datapath.view.interfaces().map_err(crate::daemon::datapath_thread::kernel)?;
+    let (slots, interfaces) = next_hop::interfaces(&config.node, &held)?;
+    let mut backend_set = BackendSet::new(config);
+    backend_set.mark(&begun.file, &begun.overrides);
+    if datapath.opened.taken_over.is_some() {
+        inherit(&mut backend_set, datapath)?;
+    }
+    let probe_tunnel = ProbeTunnel::open(config, &backend_set.ids(), &mut datapath.probe)?;
+    // Watching begins before the first look, so that no change is missed.
+    let mut watch = NetlinkWatch::start(slots.clone())?;
+    if let Some(address) = &config.metrics.listen {
+        let listener = metrics::listen(**address).await?;
+        let most = config.metrics.backends as usize;
+        tokio::spawn(metrics::serve(listener, status_store.clone(), most));
+    }
+    // The last that can fail, so that no start that failed leaves a socket behind.
+    let socket = server::api::listen(&config.api.socket)?;
+    // Whoever names the node alone finds it there.
+    if let Some(pins) = datapath.view.pins()
+        && let Err(error) = pins.note_socket(&config.api.socket)
+    {
+        tracing::warn!(%error, "commands need -c FILE to find the API socket");
+    }
+    let (control, commands) = mpsc::channel(control::WAITING);
+    tokio::spawn(server::api::serve(socket, status_store.clone(), control));
+    let found = netlink_watch::read_network(
+        &slots,
+        &backend_set.addresses(),
+        &Default::default(),
+        &Default::default(),
+    );
+    let found = found.map_err(|error| Error::failed(error.to_string(), ""))?;
+    watch.note(&found);
+    Ok(Parts { interfaces, backend_set, watch, found, status_store, probe_tunnel, commands })
+}
+
+impl Parts {
+    fn into_daemon(
+        self,
+        begun: Begun,
+        datapath: DatapathThread,
+        from_path: mpsc::UnboundedReceiver<DatapathEvent>,
+    ) -> Daemon {
+        let Begun { config, file, overrides, state, .. } = begun;
+        let keeper = Keeper::new(state.clone());
+        let mut backend_set = self.backend_set;
+        if datapath.opened.taken_over.is_some() {
+            let before = datapath.view.daemon().ok().flatten();
+            backend_set.restore(keeper.read(before.map(|daemon| daemon.alive)));
+        }
+        let (send, results) = mpsc::channel(1024);
+        let looks =
+            BackgroundReads::new(self.status_store.clone(), datapath.view.clone(), config.clone());
+        let lanes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
+        let checks = Checks::start(backend_set.targets(&lanes), &send);
+        let solicitations = Solicitations::inherit(&datapath.view);
+        let mut daemon = Daemon {
+            config,
+            file,
+            read_at: SystemTime::now(),
+            overrides,
+            commands: self.commands,
+            loader: ConfigLoader::new(),
+            writer: OverrideWriter::new(state.clone()),
+            led: mpsc::unbounded_channel(),
+            changes: 0,
+            state,
+            change: None,
+            hung_up: false,
+            slow_start: false,
+            last_reload: None,
+            reloads: Default::default(),
+            datapath,
+            from_path,
+            interfaces: self.interfaces,
+            in_tables: BackendSet::default(),
+            in_orders: Default::default(),
+            orders: 0,
+            backend_set,
+            kept: Default::default(),
+            own_addresses: Default::default(),
+            solicitations,
+            watch: self.watch,
+            results,
+            checks,
+            lost_authorities: Vec::new(),
+            not_made: Default::default(),
+            probe_tunnel: self.probe_tunnel,
+            probe_tunnel_error: None,
+            status_store: self.status_store,
+            keeper,
+            notifier: Notifier::from_env(),
+            attached: false,
+            attaching: false,
+            attach_by: Instant::now() + FIRST_RESULTS,
+            modes: Default::default(),
+            attach_states: Default::default(),
+            gone: Default::default(),
+            existing: Default::default(),
+            confirming: false,
+            mending: false,
+            mend_error: None,
+            again: Default::default(),
+            alarm: Default::default(),
+            looks,
+            silence: Default::default(),
+            replies: Default::default(),
+            machine: Default::default(),
+            beaten: Instant::now(),
+            beating: false,
+            beat_error: None,
+            apply_error: None,
+            told_ready: false,
+            told: crate::daemon::log_transitions::LogTransitions::default(),
+            log_limiter: Default::default(),
+            ticks: 0,
+            ticked: Instant::now(),
+            due: None,
+        };
+        daemon.ways(self.found);
+        daemon
+    }
+}
+
+/// Until their first checks, backends keep the health they had.
+fn inherit(backend_set: &mut BackendSet, datapath: &DatapathThread) -> Result<(), Error> {
+    let states = datapath.view.services().map_err(crate::daemon::datapath_thread::kernel)?;
+    backend_set.inherit(|entry: &Entry, member: &Member| {
+        let same = states
+            .iter()
+            .filter(|state| state.key.address == entry.address && state.key.port == entry.port);
+        let all = same.flat_map(|state| &state.backends);
+        let found = all.filter(|backend| backend.address == member.endpoint);
+        // Of two protocols TCP alone is kept.
+        found.map(left).max_by_key(|health| *health == ringway_plan::Health::Kept)
+    });
+    Ok(())
+}
+
+fn left(backend: &BackendState) -> ringway_plan::Health {
+    match (backend.up, backend.kept) {
+        (true, _) => ringway_plan::Health::Up,
+        (false, true) => ringway_plan::Health::Kept,
+        (false, false) => ringway_plan::Health::Down,
+    }
+}
+
+/// Takes away what a first start that failed has made; of a running packet path, nothing.
+pub fn undo(node: &str, fresh: bool) {
+    if fresh && let Err(error) = ringway_kernel::detach(Path::new(DEFAULT_BPFFS), node) {
+        tracing::warn!(%error, "not cleaned up");
+    }
+}
+
+/// Why the mode is what it is, for people. `without_native`: an interface that has none, and why.
+pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) -> String {
+    match (&attached.refused, asked, without_native) {
+        (Some(refused), ..) => refused.to_string(),
+        (None, XdpMode::Auto, Some(other)) => {
+            format!("auto: native XDP cannot send to {other}")
+        }
+        (None, XdpMode::Auto, None) if attached.taken_over => {
+            "as it was before; xdp_mode or `ringway detach` changes it".into()
+        }
+        (None, XdpMode::Auto, None) => "auto: the driver takes it".into(),
+        (None, XdpMode::Native | XdpMode::Generic, _) => "as configured".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_needs_descriptors() {
+        let refused = enough_files(Some(90)).expect_err("too few").to_string();
+        for word in ["is 90", "needs 512", "ulimit -n 512", "LimitNOFILE="] {
+            assert!(refused.contains(word), "{refused}");
+        }
+        for enough in [Some(512), None] {
+            assert_eq!(enough_files(enough), Ok(()));
+        }
+    }
+}

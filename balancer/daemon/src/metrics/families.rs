@@ -1,0 +1,314 @@
+//! Every metric, and what of a status it shows. docs/metrics.md lists them; a test holds it to this list.
+//!
+//! How many series there are is bounded by the configuration: per interface one for each verdict and reason,
+//! per service two dozen, and per backend eleven up to `[metrics] backends` of them, none with more.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use ringway_abi::{Loss, Reason};
+use ringway_api::clock;
+use ringway_api::documents::durations;
+use ringway_api::documents::status::{Backend, Problem, Service, Status};
+use ringway_api::problem_kind::ProblemKind;
+
+use super::process;
+use super::text::{Family, Kind, Sheet};
+use crate::health::{Cause, Health};
+
+macro_rules! families {
+    ($($id:ident = $kind:ident $name:literal $labels:tt $help:literal;)+) => {
+        $(const $id: Family = Family { name: $name, kind: Kind::$kind, labels: &$labels, help: $help };)+
+        /// Every family, in the order in which they are shown.
+        pub const ALL: &[Family] = &[$($id,)+];
+    };
+}
+
+families! {
+    BUILD = Gauge "ringway_build_info" ["node", "version", "commit"] "Always 1: name of the node, version and commit of its daemon.";
+    HEALTHY = Gauge "ringway_healthy" [] "1 while nothing is wrong.";
+    READY = Gauge "ringway_ready" [] "1 while the node should get traffic, as ringway status --ready tells.";
+    DEGRADED = Gauge "ringway_degraded" [] "1 while some backend gets no traffic, though every service is served.";
+    PROBLEM = Gauge "ringway_problem" ["kind"] "1 while there is a problem of this kind: the node is unhealthy.";
+    FINDING = Gauge "ringway_finding" ["kind"] "1 while there is something of this kind worth knowing.";
+    START = Gauge "ringway_daemon_start_time_seconds" [] "When the daemon began, seconds since 1970.";
+    LOOP_AGE = Gauge "ringway_daemon_loop_age_seconds" [] "How long ago the daemon's loop turned last; it does so twice a second.";
+    RELOADS = Counter "ringway_reloads_total" ["result"] "Reloads of the configuration: success or failure.";
+    RELOADED = Gauge "ringway_last_reload_successful" [] "0 while the file on the disk could not be put in force.";
+    RELOAD_AT = Gauge "ringway_last_reload_timestamp_seconds" [] "When a reload was tried last, seconds since 1970; 0 for never.";
+    OVERRIDES = Gauge "ringway_overrides" [] "Weights that were set at runtime and win over the file.";
+    ATTACHED = Gauge "ringway_interface_attached" ["interface"] "1 while the program is attached.";
+    AGAIN = Counter "ringway_interface_attached_again_total" ["interface"] "Times that the daemon had to attach the program again.";
+    MODE = Gauge "ringway_interface_info" ["interface", "mode"] "Always 1: how the program is attached, native or generic.";
+    SEEN = Counter "ringway_interface_packets_total" ["interface"] "Packets that came in.";
+    SENT = Counter "ringway_interface_sent_packets_total" ["interface"] "Of the packets that came in by it, those sent on.";
+    DIFFERENCE = Gauge "ringway_ledger_difference_packets" ["interface"] "Packets seen less packets with a verdict; 0 when none is on its way.";
+    VERDICTS = Counter "ringway_verdict_packets_total" ["interface", "verdict", "reason"] "Packets by verdict and reason; each packet once.";
+    LOST = Counter "ringway_lost_packets_total" ["interface", "reason"] "Packets sent on that the kernel dropped afterwards.";
+    SERVICE = Gauge "ringway_service_info" ["service", "protocol", "address", "port", "forward"] "Always 1: what the service is; port is a number, a range or *.";
+    SERVICE_BACKENDS = Gauge "ringway_service_backends" ["service", "protocol"] "Backends with weight.";
+    SERVICE_SERVING = Gauge "ringway_service_serving_backends" ["service", "protocol"] "Backends that get traffic.";
+    SERVICE_FLOWS = Counter "ringway_service_flows_total" ["service", "protocol"] "Flows begun.";
+    SERVICE_EVICTED = Counter "ringway_service_evicted_flows_total" ["service", "protocol"] "Flows on probation that gave way to new ones, as there was no room; nat.";
+    SERVICE_PACKETS = Counter "ringway_service_packets_total" ["service", "protocol", "direction"] "Packets: request is client to backend; reply is 0 under dsr, where answers do not pass by.";
+    SERVICE_BYTES = Counter "ringway_service_bytes_total" ["service", "protocol", "direction"] "Bytes of these packets, as they came in.";
+    SERVICE_CHECKS = Counter "ringway_service_checks_total" ["service", "result"] "Health checks of all its backends: pass or fail.";
+    CHECKS_NOT_MADE = Counter "ringway_checks_not_made_total" ["cause"] "Health checks that this machine could not make, by what it lacked; they count for no backend.";
+    CHECK_DURATION = Histogram "ringway_check_duration_seconds" ["service"] "How long health checks took, passed or failed.";
+    LEFT_OUT = Gauge "ringway_backend_series_left_out" [] "Backends without series of their own, because there are more than [metrics] backends allows.";
+    UP = Gauge "ringway_backend_up" ["service", "protocol", "backend"] "1 while the backend is healthy or has no check.";
+    KEPT = Gauge "ringway_backend_kept" ["service", "protocol", "backend"] "1 while its checks fail and its established TCP connections go on.";
+    SERVING = Gauge "ringway_backend_serving" ["service", "protocol", "backend"] "1 while the backend gets new flows.";
+    WEIGHT = Gauge "ringway_backend_weight" ["service", "protocol", "backend"] "Weight in force; 0 when drained.";
+    SINCE = Gauge "ringway_backend_health_since_timestamp_seconds" ["service", "protocol", "backend"] "Since when its health is what it is, seconds since 1970; 0 before the first result.";
+    FLOWS = Counter "ringway_backend_flows_total" ["service", "protocol", "backend"] "Flows begun.";
+    PACKETS = Counter "ringway_backend_packets_total" ["service", "protocol", "backend", "direction"] "Packets, as ringway_service_packets_total.";
+    BYTES = Counter "ringway_backend_bytes_total" ["service", "protocol", "backend", "direction"] "Bytes of these packets, as they came in.";
+    CHECKS = Counter "ringway_backend_checks_total" ["service", "protocol", "backend", "result"] "Health checks: pass or fail.";
+    FLOWS_CAPACITY = Gauge "ringway_flows_capacity" [] "Flows there is room for in the flow table of nat services.";
+    FLOWS_NOW = Gauge "ringway_flows" ["state"] "Flows in the flow table by state, counted every 10 s at most.";
+    TRACKED_CAPACITY = Gauge "ringway_tracked_flows_capacity" [] "Records of dsr flows there is room for.";
+    TRACKED = Gauge "ringway_tracked_flows" ["part"] "Records of dsr flows, promoted or on probation, counted every 10 s at most.";
+    TRACKED_EVENTS = Counter "ringway_tracked_flow_events_total" ["event"] "What became of records of dsr flows.";
+    CPU = Counter "process_cpu_seconds_total" [] "CPU time of the daemon.";
+    MEMORY = Gauge "process_resident_memory_bytes" [] "Memory of the daemon; maps of the packet path are the kernel's.";
+    OPEN_FDS = Gauge "process_open_fds" [] "Open descriptors of the daemon.";
+    MAX_FDS = Gauge "process_max_fds" [] "Descriptors that the daemon may open.";
+}
+
+/// The whole text. `most_backends`: with more of them, no backend has series of its own.
+pub fn render(status: &Status, most_backends: usize) -> String {
+    let mut sheet = Sheet::default();
+    node(&mut sheet, status);
+    daemon(&mut sheet, status);
+    interfaces(&mut sheet, status);
+    verdicts(&mut sheet, status);
+    services(&mut sheet, status);
+    checks(&mut sheet, status);
+    let number = status.services.iter().map(|service| service.backends.len()).sum();
+    let left_out = if number > most_backends { number } else { 0 };
+    sheet.family(&LEFT_OUT).add(&[], left_out);
+    if left_out == 0 {
+        backends(&mut sheet, status);
+    }
+    tables(&mut sheet, status);
+    own(&mut sheet);
+    sheet.finish()
+}
+
+fn node(sheet: &mut Sheet, status: &Status) {
+    let version = status.daemon.version.as_deref().unwrap_or_default();
+    let commit = status.daemon.commit.as_deref().unwrap_or_default();
+    sheet.family(&BUILD).add(&[&status.node, version, commit], 1);
+    sheet.family(&HEALTHY).add(&[], u8::from(status.healthy));
+    let ready = status.unready.is_empty() && status.daemon.running;
+    sheet.family(&READY).add(&[], u8::from(ready));
+    sheet.family(&DEGRADED).add(&[], u8::from(status.degraded));
+    for (family, there) in [(&PROBLEM, &status.problems), (&FINDING, &status.findings)] {
+        let there: HashSet<&str> = there.iter().map(|Problem { kind, .. }| kind.as_str()).collect();
+        let mut series = sheet.family(family);
+        for kind in ProblemKind::ALL {
+            series.add(&[kind.name()], u8::from(there.contains(kind.name())));
+        }
+    }
+}
+
+fn daemon(sheet: &mut Sheet, status: &Status) {
+    sheet.family(&START).add(&[], moment(status.daemon.since.as_deref()));
+    let loop_age_ms = status.daemon.loop_age_ms.unwrap_or_default();
+    sheet.family(&LOOP_AGE).add(&[], loop_age_ms as f64 / 1000.0);
+    let mut reloads = sheet.family(&RELOADS);
+    reloads.add(&["success"], status.reloads.succeeded);
+    reloads.add(&["failure"], status.reloads.failed);
+    let last = status.last_reload.as_ref();
+    sheet.family(&RELOADED).add(&[], u8::from(last.is_none_or(|last| last.succeeded)));
+    sheet.family(&RELOAD_AT).add(&[], moment(last.map(|last| last.at.as_str())));
+    sheet.family(&OVERRIDES).add(&[], status.overrides.len());
+}
+
+fn moment(text: Option<&str>) -> u64 {
+    text.and_then(clock::from_rfc3339).map_or(0, clock::unix_s)
+}
+
+fn interfaces(sheet: &mut Sheet, status: &Status) {
+    let all = &status.interfaces;
+    let mut series = sheet.family(&ATTACHED);
+    all.iter().for_each(|i| series.add(&[&i.name], u8::from(i.attached)));
+    let mut series = sheet.family(&AGAIN);
+    all.iter().for_each(|i| series.add(&[&i.name], i.attached_again));
+    let mut series = sheet.family(&MODE);
+    all.iter().for_each(|i| series.add(&[&i.name, &i.mode], 1));
+    let mut series = sheet.family(&SEEN);
+    all.iter().for_each(|i| series.add(&[&i.name], i.ledger.seen_packets));
+    let mut series = sheet.family(&SENT);
+    all.iter().for_each(|i| series.add(&[&i.name], i.sent_packets));
+    let mut series = sheet.family(&DIFFERENCE);
+    all.iter().for_each(|i| series.add(&[&i.name], i.ledger.difference_packets));
+}
+
+/// What can occur is there from the beginning, with 0: else its first increase would not be seen.
+fn verdicts(sheet: &mut Sheet, status: &Status) {
+    let mut counted: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for interface in &status.interfaces {
+        for reason in Reason::all() {
+            for verdict in reason.verdicts() {
+                counted.insert((&interface.name, verdict.name(), reason.name()), 0);
+            }
+        }
+    }
+    for counter in &status.counters {
+        counted.insert((&counter.interface, &counter.verdict, &counter.reason), counter.packets);
+    }
+    let mut series = sheet.family(&VERDICTS);
+    for ((interface, verdict, reason), packets) in counted {
+        series.add(&[interface, verdict, reason], packets);
+    }
+    let lost: HashMap<(&str, &str), u64> = status
+        .losses
+        .iter()
+        .map(|l| ((l.interface.as_str(), l.reason.as_str()), l.packets))
+        .collect();
+    let mut series = sheet.family(&LOST);
+    for interface in &status.interfaces {
+        for loss in Loss::all() {
+            let packets = lost.get(&(interface.name.as_str(), loss.name())).copied().unwrap_or(0);
+            series.add(&[&interface.name, loss.name()], packets);
+        }
+    }
+}
+
+fn services(sheet: &mut Sheet, status: &Status) {
+    let all = &status.services;
+    let mut series = sheet.family(&SERVICE);
+    for s in all {
+        series.add(&[&s.name, &s.protocol, &s.address, &ports(s), &s.forward], 1);
+    }
+    let mut series = sheet.family(&SERVICE_BACKENDS);
+    for s in all {
+        let weighted = s.backends.iter().filter(|backend| backend.weight != Some(0)).count();
+        series.add(&[&s.name, &s.protocol], weighted);
+    }
+    let mut series = sheet.family(&SERVICE_SERVING);
+    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], s.serving()));
+    let mut series = sheet.family(&SERVICE_FLOWS);
+    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 0, |b| b.flows)));
+    let mut series = sheet.family(&SERVICE_EVICTED);
+    all.iter()
+        .for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 1, |b| b.evicted_flows)));
+    let mut series = sheet.family(&SERVICE_PACKETS);
+    for s in all {
+        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 2, |b| b.packets));
+        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 4, |b| b.reply_packets));
+    }
+    let mut series = sheet.family(&SERVICE_BYTES);
+    for s in all {
+        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 3, |b| b.bytes));
+        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 5, |b| b.reply_bytes));
+    }
+}
+
+/// Of all backends, and of those that have left: one of [`crate::backends::departed::Sums::traffic`].
+fn traffic(service: &Service, of_departed: usize, of: fn(&Backend) -> u64) -> u64 {
+    service.departed.traffic[of_departed] + service.backends.iter().map(of).sum::<u64>()
+}
+
+fn ports(service: &Service) -> String {
+    match (service.port, service.last_port.max(service.port)) {
+        (1, u16::MAX) => "*".into(),
+        (first, last) if first == last => first.to_string(),
+        (first, last) => format!("{first}-{last}"),
+    }
+}
+
+/// Both protocols of a service share its backends' checks.
+fn checks(sheet: &mut Sheet, status: &Status) {
+    let mut named = HashSet::new();
+    let checked = |s: &&Service| s.backends.iter().any(|b| b.health != Health::Unchecked);
+    let once = status.services.iter().filter(checked).filter(|s| named.insert(s.name.as_str()));
+    let once: Vec<&Service> = once.collect();
+    let mut series = sheet.family(&SERVICE_CHECKS);
+    for s in &once {
+        let [passed, failed] = s.departed.checks;
+        let here = |of: fn(&Backend) -> u64| s.backends.iter().map(of).sum::<u64>();
+        series.add(&[&s.name, "pass"], passed + here(|b| b.checks_passed));
+        series.add(&[&s.name, "fail"], failed + here(|b| b.checks_failed));
+    }
+    let mut series = sheet.family(&CHECKS_NOT_MADE);
+    for cause in Cause::ALL {
+        let count = status.checks_not_made.get(cause.name()).copied().unwrap_or_default();
+        series.add(&[cause.name()], count);
+    }
+    let mut series = sheet.family(&CHECK_DURATION);
+    for s in &once {
+        let mut sum = s.departed.durations.clone();
+        s.backends.iter().for_each(|backend| sum.add(&backend.check_durations));
+        let buckets: Vec<_> = durations::BOUNDS.into_iter().zip(sum.counts).collect();
+        let more = sum.counts[durations::BOUNDS.len()];
+        series.histogram(&[&s.name], &buckets, more, sum.sum_us as f64 / 1e6);
+    }
+}
+
+fn backends(sheet: &mut Sheet, status: &Status) {
+    let all: Vec<(&Service, String, &Backend)> = status
+        .services
+        .iter()
+        .flat_map(|service| service.backends.iter().map(move |b| (service, b.endpoint(), b)))
+        .collect();
+    let mut each = |family: &'static Family, value: fn(&Backend) -> u64| {
+        let mut series = sheet.family(family);
+        all.iter().for_each(|(s, at, b)| series.add(&[&s.name, &s.protocol, at], value(b)));
+    };
+    each(&UP, |b| b.health.is_up().into());
+    each(&KEPT, |b| b.kept.into());
+    each(&SERVING, |b| b.serves().into());
+    each(&WEIGHT, |b| b.weight.unwrap_or_default().into());
+    each(&SINCE, |b| moment(b.since.as_deref()));
+    each(&FLOWS, |b| b.flows);
+    let mut two = |family: &'static Family, names: [&str; 2], values: fn(&Backend) -> [u64; 2]| {
+        let mut series = sheet.family(family);
+        for (s, at, b) in &all {
+            for (name, value) in names.into_iter().zip(values(b)) {
+                series.add(&[&s.name, &s.protocol, at, name], value);
+            }
+        }
+    };
+    two(&PACKETS, ["request", "reply"], |b| [b.packets, b.reply_packets]);
+    two(&BYTES, ["request", "reply"], |b| [b.bytes, b.reply_bytes]);
+    two(&CHECKS, ["pass", "fail"], |b| [b.checks_passed, b.checks_failed]);
+}
+
+fn tables(sheet: &mut Sheet, status: &Status) {
+    if let Some(table) = &status.flow_table {
+        sheet.family(&FLOWS_CAPACITY).add(&[], table.capacity_flows);
+        let mut series = sheet.family(&FLOWS_NOW);
+        let states =
+            ringway_abi::FlowState::all().filter(|state| *state != ringway_abi::FlowState::Free);
+        for state in states {
+            let count = table.current_flows_by_state.get(state.name()).copied().unwrap_or(0);
+            series.add(&[state.name()], count);
+        }
+    }
+    if let Some(tracked) = &status.tracked {
+        sheet.family(&TRACKED_CAPACITY).add(&[], tracked.capacity_flows);
+        let mut series = sheet.family(&TRACKED);
+        series.add(&["promoted"], tracked.promoted_flows);
+        series.add(&["probation"], tracked.probation_flows);
+        let mut series = sheet.family(&TRACKED_EVENTS);
+        for (event, count) in [
+            ("opened", tracked.opened_flows),
+            ("adopted", tracked.adopted_flows),
+            ("evicted", tracked.evicted_flows),
+            ("refused-full", tracked.refused_full_flows),
+            ("refused-quota", tracked.refused_quota_flows),
+        ] {
+            series.add(&[event], count);
+        }
+    }
+}
+
+fn own(sheet: &mut Sheet) {
+    let Some(process) = process::read() else { return };
+    sheet.family(&CPU).add(&[], process.cpu_seconds);
+    sheet.family(&MEMORY).add(&[], process.resident_bytes);
+    sheet.family(&OPEN_FDS).add(&[], process.open_fds);
+    sheet.family(&MAX_FDS).add(&[], process.max_fds);
+}

@@ -1,0 +1,198 @@
+//! What a scrape shows, and docs/metrics.md of it.
+
+use std::time::Instant;
+
+use ringway_api::documents::status::{
+    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Service, Status, Tracked,
+};
+
+use super::families::{ALL, render};
+use super::text::{Family, Kind};
+use crate::health::Health;
+
+const DOCUMENT: &str = include_str!("../../../../docs/metrics.md");
+const PLENTY: usize = 1_000_000;
+
+fn status() -> Status {
+    let backend = Backend {
+        address: "fd00::2".into(),
+        port: 80,
+        health: Health::Up,
+        packets: 7,
+        bytes: 700,
+        ..Backend::default()
+    };
+    let service = |protocol: &str| Service {
+        name: "web".into(),
+        protocol: protocol.into(),
+        port: 80,
+        last_port: 90,
+        backends: vec![backend.clone(), backend.clone()],
+        ..Service::default()
+    };
+    Status {
+        node: "gw1".into(),
+        daemon: Daemon { commit: Some("0123456789ab".into()), ..Daemon::default() },
+        healthy: true,
+        findings: vec![Problem { kind: "table-full".into(), ..Problem::default() }],
+        interfaces: vec![Interface {
+            name: "eth0".into(),
+            attached: true,
+            ledger: Ledger::new(9, 9),
+            ..Interface::default()
+        }],
+        services: vec![service("tcp"), service("udp")],
+        flow_table: Some(FlowTable {
+            capacity_flows: 64,
+            current_flows: 3,
+            current_flows_by_state: [("established".into(), 3)].into(),
+            ..FlowTable::default()
+        }),
+        tracked: Some(Tracked::default()),
+        counters: vec![Counter {
+            interface: "eth0".into(),
+            verdict: "pass".into(),
+            reason: "not-ip".into(),
+            packets: 2,
+            ..Counter::default()
+        }],
+        losses: vec![Loss {
+            interface: "eth0".into(),
+            reason: "lost-too-big".into(),
+            packets: 4,
+            ..Loss::default()
+        }],
+        ..Status::default()
+    }
+}
+
+#[test]
+fn every_line_has_its_labels() {
+    let text = render(&status(), PLENTY);
+    for line in [
+        "ringway_build_info{node=\"gw1\",version=\"\",commit=\"0123456789ab\"} 1",
+        "ringway_healthy 1",
+        "ringway_finding{kind=\"table-full\"} 1",
+        "ringway_problem{kind=\"table-full\"} 0",
+        "ringway_lost_packets_total{interface=\"eth0\",reason=\"lost-too-big\"} 4",
+        "ringway_lost_packets_total{interface=\"eth0\",reason=\"lost-other\"} 0",
+        "ringway_flows_capacity 64",
+        "ringway_flows{state=\"established\"} 3",
+        "ringway_interface_attached{interface=\"eth0\"} 1",
+        "ringway_interface_packets_total{interface=\"eth0\"} 9",
+        "ringway_verdict_packets_total{interface=\"eth0\",verdict=\"pass\",reason=\"not-ip\"} 2",
+        "ringway_verdict_packets_total{interface=\"eth0\",verdict=\"drop\",reason=\"nat-exhausted\"} 0",
+        "ringway_service_packets_total{service=\"web\",protocol=\"tcp\",direction=\"request\"} 14",
+        "ringway_service_info{service=\"web\",protocol=\"tcp\",address=\"\",port=\"80-90\",forward=\"\"} 1",
+        "ringway_backend_up{service=\"web\",protocol=\"tcp\",backend=\"[fd00::2]:80\"} 1",
+        "ringway_backend_bytes_total{service=\"web\",protocol=\"udp\",backend=\"[fd00::2]:80\",\
+         direction=\"request\"} 700",
+        "ringway_check_duration_seconds_bucket{service=\"web\",le=\"+Inf\"} 0",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} not in\n{text}");
+    }
+}
+
+#[test]
+fn every_family_is_shown_once() {
+    let text = render(&status(), PLENTY);
+    for family in ALL {
+        let help = format!("# HELP {} {}", family.name, family.help);
+        assert_eq!(text.lines().filter(|line| *line == help).count(), 1, "{help}");
+    }
+    let shown = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
+    assert_eq!(shown, ALL.len());
+}
+
+#[test]
+fn names_are_as_prometheus_wants_them() {
+    for Family { name, kind, .. } in ALL {
+        assert_eq!(name.ends_with("_total"), *kind == Kind::Counter, "{name}");
+    }
+}
+
+#[test]
+fn with_too_many_backends_their_services_remain() {
+    let text = render(&status(), 3);
+    assert!(!text.contains("ringway_backend_up"), "{text}");
+    assert!(text.contains("\nringway_backend_series_left_out 4\n"));
+    assert!(text.contains("\nringway_service_backends{service=\"web\",protocol=\"udp\"} 2\n"));
+}
+
+#[test]
+fn the_document_lists_them() {
+    // Those of `ringway engine` are held to the document where they are made.
+    let ours = |line: &&str| line.starts_with("| `") && !line.starts_with("| `ringway_engine_");
+    let rows: Vec<&str> = DOCUMENT.lines().filter(ours).collect();
+    let want: Vec<String> = ALL.iter().map(row).collect();
+    assert_eq!(rows, want, "the table of docs/metrics.md should be:\n{}", want.join("\n"));
+}
+
+fn row(family: &Family) -> String {
+    let Family { name, kind, labels, help } = family;
+    let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+    format!("| `{name}` | {} | {} | {help} |", kind.name(), labels.join(", "))
+}
+
+/// Another interface, service or backend adds so many lines, whatever has happened; docs/metrics.md tells them.
+#[test]
+fn series_are_bounded_as_the_document_says() {
+    let series = |status: &Status| {
+        render(status, PLENTY).lines().filter(|line| !line.starts_with('#')).count()
+    };
+    let bare = Status {
+        flow_table: Some(FlowTable::default()),
+        tracked: Some(Tracked::default()),
+        ..Status::default()
+    };
+    let mut more = bare.clone();
+    let node = series(&bare);
+    more.interfaces = status().interfaces;
+    let interface = series(&more) - node;
+    more.services = vec![Service { backends: Vec::new(), ..status().services.remove(0) }];
+    let service = series(&more) - node - interface;
+    more.services[0].backends = vec![status().services[0].backends[0].clone()];
+    // The first one that is checked brings its service's checks along.
+    let first = series(&more);
+    let checks = 17;
+    let second = Backend { port: 81, ..more.services[0].backends[0].clone() };
+    more.services[0].backends.push(second);
+    let backend = series(&more) - first;
+    assert_eq!(first, node + interface + service + checks + backend);
+    for row in [
+        format!("| node | {node}, of these"),
+        format!("| interface | {interface}, of these"),
+        format!("| service | {service} for each protocol; {checks} for its checks |"),
+        format!("| backend of a service and protocol | {backend}, up to"),
+    ] {
+        assert!(DOCUMENT.contains(&row), "docs/metrics.md should say {row:?}");
+    }
+}
+
+/// A thousand services with a hundred backends each: `cargo test --release -- --ignored --nocapture as_large`.
+#[test]
+#[ignore = "measures, judges nothing"]
+fn as_large_as_it_gets() {
+    let mut status = status();
+    let service = status.services.remove(0);
+    let backend = |n: usize| Backend {
+        address: format!("10.0.{}.{}", n / 250, n % 250),
+        port: 8080,
+        packets: 1_000_000_007 * (n as u64 + 1),
+        bytes: 1_000_000_000_007 * (n as u64 + 1),
+        ..service.backends[0].clone()
+    };
+    let backends: Vec<Backend> = (0..100).map(backend).collect();
+    let services = (0..1000).map(|n| Service {
+        name: format!("service-{n}"),
+        backends: backends.clone(),
+        ..service.clone()
+    });
+    status.services = services.collect();
+    for most in [2000, PLENTY] {
+        let began = Instant::now();
+        let text = render(&status, most);
+        let (lines, mib) = (text.lines().count(), text.len() as f64 / 1048576.0);
+        println!("backends = {most}: {lines} lines, {mib:.1} MiB, {:?}", began.elapsed());
+    }
+}

@@ -1,0 +1,296 @@
+//! What happens per second: the difference of two readings of the counters. Pure.
+//!
+//! The daemon notes a [`Sample`] every two seconds from what it reads anyway; `ringway top` makes its
+//! own from two statuses.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ringway_abi::raw::rw_ledger;
+use ringway_api::documents::status::{Rates, Status};
+use ringway_kernel::ServiceState;
+use ringway_plan::tables::ServiceKey;
+
+/// An older reading says nothing about now.
+const FRESH: Duration = Duration::from_secs(10);
+
+/// Counters at one moment.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    at: Instant,
+    backends: HashMap<(ServiceKey, SocketAddr), Traffic>,
+    /// Seen, by interface slot.
+    seen: HashMap<u32, u64>,
+    /// By interface slot, verdict and reason; the verdict of a loss is empty.
+    packets: HashMap<(u32, String, String), u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Traffic {
+    packets: u64,
+    bytes: u64,
+    reply_packets: u64,
+    reply_bytes: u64,
+    flows: u64,
+}
+
+impl Sample {
+    fn new(at: Instant) -> Sample {
+        let (backends, seen, packets) = Default::default();
+        Sample { at, backends, seen, packets }
+    }
+
+    /// From the packet path's own tables; `books` by interface slot.
+    pub fn of_tables(at: Instant, services: &[ServiceState], books: &[(u32, rw_ledger)]) -> Sample {
+        let mut sample = Sample::new(at);
+        for (service, backend) in
+            services.iter().flat_map(|s| s.backends.iter().map(move |b| (s, b)))
+        {
+            let traffic = &backend.traffic;
+            sample.backends.insert(
+                (service.key, backend.address),
+                Traffic {
+                    packets: traffic.packets,
+                    bytes: traffic.bytes,
+                    reply_packets: traffic.reply_packets,
+                    reply_bytes: traffic.reply_bytes,
+                    flows: traffic.flows,
+                },
+            );
+        }
+        for (slot, books) in books {
+            sample.seen.insert(*slot, books.seen);
+            for (verdict, reason, packets) in books.entries() {
+                let key = (*slot, verdict.name().to_owned(), reason.name().to_owned());
+                sample.packets.insert(key, packets);
+            }
+            for (loss, packets) in books.losses() {
+                let key = (*slot, String::new(), loss.name().to_owned());
+                sample.packets.insert(key, packets);
+            }
+        }
+        sample
+    }
+
+    /// From what a status says.
+    pub fn of_status(at: Instant, status: &Status) -> Sample {
+        let mut sample = Sample::new(at);
+        for service in &status.services {
+            let Some(key) = service.key() else { continue };
+            for backend in &service.backends {
+                let Ok(address) = backend.address.parse() else { continue };
+                sample.backends.insert(
+                    (key, SocketAddr::new(address, backend.port)),
+                    Traffic {
+                        packets: backend.packets,
+                        bytes: backend.bytes,
+                        reply_packets: backend.reply_packets,
+                        reply_bytes: backend.reply_bytes,
+                        flows: backend.flows,
+                    },
+                );
+            }
+        }
+        let slots = slots(status);
+        for interface in &status.interfaces {
+            sample.seen.insert(interface.slot, interface.ledger.seen_packets);
+        }
+        for counter in &status.counters {
+            let Some(slot) = slots.get(&counter.interface) else { continue };
+            let key = (*slot, counter.verdict.clone(), counter.reason.clone());
+            sample.packets.insert(key, counter.packets);
+        }
+        for loss in &status.losses {
+            let Some(slot) = slots.get(&loss.interface) else { continue };
+            sample.packets.insert((*slot, String::new(), loss.reason.clone()), loss.packets);
+        }
+        sample
+    }
+}
+
+fn slots(status: &Status) -> HashMap<String, u32> {
+    status.interfaces.iter().map(|each| (each.name.clone(), each.slot)).collect()
+}
+
+/// The last two samples.
+#[derive(Clone, Debug, Default)]
+pub struct Meter {
+    before: Option<Sample>,
+    last: Option<Sample>,
+}
+
+impl Meter {
+    /// Takes another sample.
+    pub fn note(&mut self, sample: Sample) {
+        self.before = self.last.replace(sample);
+    }
+
+    /// Enters what happened per second; nothing where that is not known (any more).
+    pub fn fill(&self, status: &mut Status, now: Instant) {
+        let (Some(before), Some(last)) = (&self.before, &self.last) else { return };
+        let seconds = last.at.saturating_duration_since(before.at).as_secs_f64();
+        if seconds <= 0.0 || now.saturating_duration_since(last.at) > FRESH {
+            return;
+        }
+        Span { before, last, seconds }.fill(status);
+    }
+}
+
+struct Span<'a> {
+    before: &'a Sample,
+    last: &'a Sample,
+    seconds: f64,
+}
+
+impl Span<'_> {
+    fn fill(&self, status: &mut Status) {
+        for service in &mut status.services {
+            let Some(key) = service.key() else { continue };
+            let mut sum: Option<Rates> = None;
+            for backend in &mut service.backends {
+                let Ok(address) = backend.address.parse() else { continue };
+                backend.rates = self.backend(&(key, SocketAddr::new(address, backend.port)));
+                if let Some(rates) = &backend.rates {
+                    sum.get_or_insert_default().add(rates);
+                }
+            }
+            service.rates = sum;
+        }
+        let slots = slots(status);
+        for interface in &mut status.interfaces {
+            let of = |sample: &Sample| sample.seen.get(&interface.slot).copied();
+            interface.rate_pps = self.rate(of(self.before), of(self.last));
+        }
+        for counter in &mut status.counters {
+            let Some(slot) = slots.get(&counter.interface) else { continue };
+            counter.rate_pps = self.packets(*slot, &counter.verdict, &counter.reason);
+        }
+        for loss in &mut status.losses {
+            let Some(slot) = slots.get(&loss.interface) else { continue };
+            loss.rate_pps = self.packets(*slot, "", &loss.reason);
+        }
+    }
+
+    fn backend(&self, key: &(ServiceKey, SocketAddr)) -> Option<Rates> {
+        let (before, last) = (self.before.backends.get(key)?, self.last.backends.get(key)?);
+        let rate = |of: fn(&Traffic) -> u64| self.rate(Some(of(before)), Some(of(last)));
+        Some(Rates {
+            rate_pps: rate(|t| t.packets)?,
+            rate_bps: rate(|t| 8 * t.bytes)?,
+            reply_rate_pps: rate(|t| t.reply_packets)?,
+            reply_rate_bps: rate(|t| 8 * t.reply_bytes)?,
+            new_flows_per_s: rate(|t| t.flows)?,
+        })
+    }
+
+    /// What a sample lacks had not occurred then, on an interface that it knows.
+    fn packets(&self, slot: u32, verdict: &str, reason: &str) -> Option<f64> {
+        let key = (slot, verdict.to_owned(), reason.to_owned());
+        let of = |sample: &Sample| {
+            sample.seen.get(&slot)?;
+            Some(sample.packets.get(&key).copied().unwrap_or_default())
+        };
+        self.rate(of(self.before), of(self.last))
+    }
+
+    /// To a tenth. `None`: counters that went back were made anew in between.
+    fn rate(&self, before: Option<u64>, last: Option<u64>) -> Option<f64> {
+        let more = last?.checked_sub(before?)?;
+        Some((more as f64 / self.seconds * 10.0).round() / 10.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ringway_api::documents::status::{Backend, Counter, Interface, Ledger, Loss, Service};
+
+    fn status(packets: u64) -> Status {
+        let backend = |address: &str| Backend {
+            address: address.into(),
+            port: 80,
+            packets,
+            bytes: 100 * packets,
+            flows: packets / 2,
+            ..Backend::default()
+        };
+        let interface = |name: &str, slot| Interface {
+            name: name.into(),
+            slot,
+            ledger: Ledger::new(3 * packets, 3 * packets),
+            ..Interface::default()
+        };
+        let mut status = Status {
+            interfaces: vec![interface("eth0", 0), interface("eth1", 1)],
+            services: vec![Service {
+                address: "203.0.113.10".into(),
+                port: 80,
+                last_port: 80,
+                protocol: "tcp".into(),
+                backends: vec![backend("10.0.0.2"), backend("10.0.0.3")],
+                ..Service::default()
+            }],
+            ..Status::default()
+        };
+        if packets > 0 {
+            status.counters.push(Counter {
+                interface: "eth1".into(),
+                verdict: "drop".into(),
+                reason: "malformed".into(),
+                packets,
+                ..Counter::default()
+            });
+            status.losses.push(Loss {
+                interface: "eth0".into(),
+                reason: "lost-too-big".into(),
+                packets: 4 * packets,
+                ..Loss::default()
+            });
+        }
+        status
+    }
+
+    fn measured(before: u64, last: u64, age: Duration) -> Status {
+        let begin = Instant::now();
+        let end = begin + Duration::from_secs(2);
+        let mut meter = Meter::default();
+        meter.note(Sample::of_status(begin, &status(before)));
+        meter.note(Sample::of_status(end, &status(last)));
+        let mut status = status(last);
+        meter.fill(&mut status, end + age);
+        status
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let found = measured(0, 20, Duration::from_secs(1));
+        let service = &found.services[0];
+        let want = Rates {
+            rate_pps: 10.0,
+            rate_bps: 8000.0,
+            reply_rate_pps: 0.0,
+            reply_rate_bps: 0.0,
+            new_flows_per_s: 5.0,
+        };
+        assert_eq!(service.backends[1].rates, Some(want));
+        assert_eq!(service.rates.map(|rates| rates.rate_bps), Some(16000.0));
+        assert_eq!(found.interfaces[0].rate_pps, Some(30.0));
+        // What had never occurred before counts from nothing.
+        assert_eq!(found.counters[0].rate_pps, Some(10.0));
+        assert_eq!(found.losses[0].rate_pps, Some(40.0));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        for found in [measured(20, 10, Duration::ZERO), measured(0, 20, Duration::from_secs(11))] {
+            assert_eq!(found.services[0].backends[0].rates, None);
+            assert_eq!((found.interfaces[0].rate_pps, found.counters[0].rate_pps), (None, None));
+        }
+        let mut one = Meter::default();
+        one.note(Sample::of_status(Instant::now(), &status(1)));
+        let mut found = status(1);
+        one.fill(&mut found, Instant::now());
+        assert_eq!(found, status(1));
+    }
+}

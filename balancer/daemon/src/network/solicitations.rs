@@ -1,0 +1,123 @@
+//! Lets neighbour solicitations for announced IPv6 addresses through to the packet path.
+//!
+//! Whoever asks for an IPv6 address asks its solicited-node group. A card's filter, and a switch that listens to MLD,
+//! drop what goes to groups that nobody joined; and the kernel joins none for an address that it does not own.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ringway_abi::Faces;
+use ringway_api::node::leftovers::{Groups, give_up, of, of_tables};
+use ringway_host::Error;
+use ringway_host::neighbour_packets::multicast::{self, Memberships};
+use ringway_kernel::{Interface, View};
+
+/// What the interfaces receive for announced addresses. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Solicitations {
+    /// `None`: not known yet.
+    wanted: Arc<Mutex<Option<Groups>>>,
+    held: Arc<Mutex<Held>>,
+}
+
+/// Frames of the groups are received until they are given up, as the packet path stays, too. Memberships end with this
+/// process.
+#[derive(Debug, Default)]
+struct Held {
+    received: Groups,
+    _memberships: Memberships,
+}
+
+impl Solicitations {
+    /// Those of the daemon before, as the tables have them.
+    pub fn inherit(view: &View) -> Solicitations {
+        let held = Held { received: of_tables(view), ..Held::default() };
+        Solicitations { held: Arc::new(Mutex::new(held)), ..Solicitations::default() }
+    }
+
+    /// Receives what `announced` needs from now on, and nothing else; in the background, since the kernel may take
+    /// its time.
+    pub fn follow(&self, announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) {
+        let new = Some(groups(announced, interfaces));
+        let old = {
+            let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *wanted, new.clone())
+        };
+        if old == new {
+            return;
+        }
+        let own = self.clone();
+        tokio::task::spawn_blocking(move || own.update());
+    }
+
+    fn update(&self) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        // The newest, whichever call this is: they may come in another order.
+        let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let wanted = wanted.unwrap_or_default();
+        let (_, mut errors) = give_up(held.received.difference(&wanted));
+        errors.extend(wanted.iter().filter_map(|(ifindex, group)| {
+            multicast::receive(*ifindex, multicast::mac_of(*group)).err()
+        }));
+        // The old memberships end after the new ones have begun: a group in both is never left.
+        let (memberships, failed) = Memberships::join(wanted.iter().copied());
+        errors.extend(failed);
+        *held = Held { received: wanted, _memberships: memberships };
+        warn(&errors);
+    }
+}
+
+fn warn(errors: &[Error]) {
+    // Of a device that is gone the daemon tells by itself.
+    let mut errors = errors.iter().filter(|error| !matches!(error, Error::NoInterface { .. }));
+    if let Some(error) = errors.next() {
+        let more = errors.count();
+        tracing::warn!(
+            %error,
+            more,
+            "neighbour solicitations for announced IPv6 addresses may not be received"
+        );
+    }
+}
+
+/// By which interfaces clients may ask for the addresses, and in which groups.
+fn groups(announced: &BTreeSet<IpAddr>, interfaces: &[Interface]) -> Groups {
+    let asked = |interface: &&Interface| !interface.layer3 && interface.faces != Faces::Backends;
+    let indexes = interfaces.iter().filter(asked).map(|interface| interface.ifindex);
+    of(announced, indexes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_ask_on_ethernet_that_does_not_face_backends_alone() {
+        let interface = |ifindex, layer3, faces| Interface {
+            slot: ifindex,
+            name: format!("if{ifindex}"),
+            ifindex,
+            mac: [2; 6],
+            alt_mac: None,
+            mtu: 1500,
+            redirect: false,
+            layer3,
+            local: false,
+            raw: false,
+            vlan: None,
+            faces,
+        };
+        let interfaces = [
+            interface(1, false, Faces::Both),
+            interface(2, false, Faces::Clients),
+            interface(3, false, Faces::Backends),
+            interface(4, true, Faces::Both),
+        ];
+        // Two of the addresses share a group.
+        let addresses = ["fd00::80", "fd01::80", "10.0.0.80"].map(|text| text.parse().unwrap());
+        let group = "ff02::1:ff00:80".parse().unwrap();
+        let found = groups(&BTreeSet::from(addresses), &interfaces);
+        assert_eq!(found, Groups::from([(1, group), (2, group)]));
+    }
+}

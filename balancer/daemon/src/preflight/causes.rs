@@ -1,0 +1,115 @@
+//! One cause, told once: findings of one check that one remedy mends.
+
+use std::path::Path;
+
+use ringway_api::error::{Error, Kind};
+use ringway_api::text::listed;
+use ringway_kernel::DEFAULT_BPFFS;
+
+use super::{Finding, Report, State};
+
+/// Subjects that a line names.
+const NAMED: usize = 3;
+/// Failures with one remedy that a refusal shows.
+const SHOWN: usize = 3;
+
+/// Findings of one check and state with one remedy; without a remedy, with one reason.
+#[derive(Clone, Debug)]
+pub struct Cause<'r> {
+    /// The first of them.
+    pub first: &'r Finding,
+    /// All of them, in the order of the report.
+    pub all: Vec<&'r Finding>,
+}
+
+impl Cause<'_> {
+    /// What they are about.
+    pub fn subjects(&self) -> Vec<String> {
+        self.all.iter().map(|finding| finding.subject.clone()).collect()
+    }
+
+    /// The same in short.
+    pub fn named(&self) -> String {
+        listed(&self.subjects(), NAMED)
+    }
+}
+
+impl Report {
+    /// The causes of these findings, in the order of the report.
+    pub fn causes(&self, which: impl Fn(&Finding) -> bool) -> Vec<Cause<'_>> {
+        let mut causes: Vec<Cause<'_>> = Vec::new();
+        for finding in self.findings.iter().filter(|finding| which(finding)) {
+            match causes.iter_mut().find(|cause| alike(cause.first, finding)) {
+                Some(cause) => cause.all.push(finding),
+                None => causes.push(Cause { first: finding, all: vec![finding] }),
+            }
+        }
+        causes
+    }
+
+    /// Why a start, or a reload, is refused; `None` when nothing forbids it.
+    pub fn refusal(&self) -> Option<Error> {
+        let causes = self.causes(|finding| finding.state == State::Fail);
+        if causes.is_empty() {
+            return None;
+        }
+        let mut lines = Vec::new();
+        for Cause { all, .. } in &causes {
+            lines.extend(all.iter().take(SHOWN).map(ToString::to_string));
+            if let Some(more) = all.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+                lines.push(format!(
+                    "  and {more} more with the same remedy: `ringway check --host`"
+                ));
+            }
+        }
+        if self.failures().any(|finding| finding.check == "foreign-xdp") {
+            // It may be our own.
+            let below = ringway_kernel::require_reachable(Path::new(DEFAULT_BPFFS));
+            lines.extend(below.err().map(|error| error.to_string()));
+        }
+        let at_fault = self.failures().any(|finding| finding.place.is_some());
+        let kind = if at_fault { Kind::Configuration } else { Kind::Failed };
+        let what = format!("this machine is not fit for this configuration:\n{}", lines.join("\n"));
+        Some(Error { kind, what, remedy: String::new() })
+    }
+}
+
+fn alike(a: &Finding, b: &Finding) -> bool {
+    let mended_alike = if a.fix.is_empty() { a.reason == b.reason } else { a.fix == b.fix };
+    (a.check, a.state, a.fix.is_empty()) == (b.check, b.state, b.fix.is_empty()) && mended_alike
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_remedy_is_one_cause() {
+        let mut report = Report::default();
+        for n in 0..36 {
+            let reason = format!("room for {} bytes", 1480 - n % 4);
+            report.push("mtu", &format!("web 10.0.0.{n}:80"), State::Warn, reason, "mtu 1552");
+        }
+        report.push("mtu", "eth0", State::Warn, "room", "mtu 9000");
+        report.push("facts", "this machine", State::Warn, "one", "");
+        report.push("facts", "this machine", State::Warn, "another", "");
+        let causes = report.causes(|finding| finding.state == State::Warn);
+        let sizes: Vec<usize> = causes.iter().map(|cause| cause.all.len()).collect();
+        assert_eq!(sizes, [36, 1, 1, 1]);
+        let named = "web 10.0.0.0:80, web 10.0.0.1:80, web 10.0.0.2:80 and 33 more";
+        assert_eq!(causes[0].named(), named);
+        assert!(report.refusal().is_none());
+    }
+
+    #[test]
+    fn a_refusal_shows_the_first_failures_of_a_cause() {
+        let mut report = Report::default();
+        for n in 0..9 {
+            let reason = format!("10.0.0.{n} is reached by lan");
+            report.push("route", &format!("10.0.0.{n}"), State::Fail, reason, "add lan");
+        }
+        let refusal = report.refusal().expect("nine failures").to_string();
+        assert_eq!(refusal.lines().count(), 8, "{refusal}");
+        assert!(refusal.ends_with("and 6 more with the same remedy: `ringway check --host`"));
+    }
+}

@@ -1,0 +1,118 @@
+//! Rules about the backends of dsr services: they must take packets for the service address, and be
+//! quiet about having it.
+
+use std::net::IpAddr;
+
+use ringway_config::{Backend, Config, Forward, Service};
+use ringway_host::Mac;
+
+use super::facts::{Answerer, Facts};
+use super::{Report, State};
+use crate::health::{Health, dsr_probe};
+
+/// Every dsr service.
+pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+    for service in config.services.iter().filter(|service| service.forward.is_dsr()) {
+        quiet(config, facts, service, report);
+        if facts.thorough {
+            service.backends.iter().for_each(|backend| takes(facts, service, backend, report));
+        }
+    }
+}
+
+/// Nobody on a backend's link may answer for the address but a gateway.
+fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report) {
+    let address = *service.address;
+    let subject = format!("{} {address}", *service.name);
+    let answerers = match facts.answering.get(&address) {
+        None => return,
+        Some(Err(error)) => {
+            let reason = format!("whether a backend answers for {address} is not known: {error}");
+            let fix = "run as root (sudo): asking takes CAP_NET_RAW";
+            return report.push("arp-quiet", &subject, State::Unknown, reason, fix);
+        }
+        Some(Ok(answerers)) => answerers,
+    };
+    if answerers.is_empty() {
+        let reason = "nobody but this node answers for it on the backends' links";
+        return report.ok("arp-quiet", &subject, reason);
+    }
+    for Answerer { interface, mac } in answerers {
+        let (state, who) = match backend_at(config, facts, *mac) {
+            Some(backend) => (State::Fail, format!("backend {backend} ({mac})")),
+            None => (State::Warn, format!("somebody ({mac})")),
+        };
+        let reason = format!(
+            "{who} answers for {address} on {interface}: neighbours there send to it, past every gateway"
+        );
+        let fix = match (state, address) {
+            (State::Warn, _) => {
+                "if that is no other gateway, find it by its MAC address (ip neighbour) and take the \
+                 address away from it"
+                    .to_owned()
+            }
+            (_, IpAddr::V4(_)) => format!(
+                "on the backend: sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2, \
+                 with the address on lo (ip address add {address}/32 dev lo)"
+            ),
+            (_, IpAddr::V6(_)) => format!(
+                "on the backend: ip address del {address}/128 dev IFACE; ip address add {address}/128 dev lo"
+            ),
+        };
+        report.push("arp-quiet", &subject, state, reason, fix);
+    }
+}
+
+/// The backend whose MAC address this is.
+fn backend_at(config: &Config, facts: &Facts, mac: Mac) -> Option<IpAddr> {
+    let backends = config.services.iter().flat_map(|service| &service.backends);
+    let is_at = |address: &IpAddr| {
+        facts.neighbours.iter().any(|known| known.address == *address && known.mac == Some(mac))
+    };
+    backends.map(|backend| *backend.address).find(is_at)
+}
+
+/// The running gateway's health checks go to the service address by the packets' own road.
+fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Report) {
+    let subject = format!("{} {}", *service.name, backend.shown());
+    let address = *service.address;
+    let what = match service.forward {
+        Forward::DsrL2 => "takes packets for the service address",
+        _ => "opens the tunnel and takes packets for the service address",
+    };
+    if service.check.is_none() {
+        let reason = format!("whether it {what} is not known: the service has no check to tell");
+        let fix = "write check = { type = \"tcp\" } (or http): it goes by the packets' own road";
+        return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
+    }
+    if !dsr_probe::is_taken(service, backend) {
+        let reason =
+            format!("whether it {what} is not known: its check goes straight to another address");
+        let fix = "remove address from the check: then it goes by the packets' own road";
+        return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
+    }
+    let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
+    let found = shown
+        .flat_map(|shown| &shown.backends)
+        .find(|found| found.port == backend.port && found.address.parse() == Ok(*backend.address));
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let open = match service.forward {
+        Forward::DsrL2 => String::new(),
+        _ => "; ringway decap -i IFACE".into(),
+    };
+    let fix = format!("on the backend: ip address add {address}/{bits} dev lo{open}");
+    match found {
+        Some(found) if found.health == Health::Up => {
+            report.ok("dsr-backend", &subject, format!("{what}: its check does"))
+        }
+        Some(found) if found.health == Health::Down => {
+            let why = found.reason.as_deref().unwrap_or("its check fails");
+            let reason = format!("its check, by the packets' own road, fails: {why}");
+            report.push("dsr-backend", &subject, State::Warn, reason, fix);
+        }
+        _ => {
+            let reason = format!("whether it {what} only a running gateway's check can tell");
+            report.push("dsr-backend", &subject, State::Unknown, reason, "ringway run, then again");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Rules of the firewall that name a service, and that its packets no longer meet.
+
+use ringway_config::{Config, Service};
+use ringway_host::firewall::Rule;
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// Every rule of the firewall, against every service.
+pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+    let machine = "this machine";
+    let rules = match &facts.firewall {
+        None => return,
+        Some(Err(error)) => {
+            let fix = "apt-get install nftables, and run as root (sudo): nft list ruleset";
+            let reason = format!("rules that name a service could not be looked for: {error}");
+            return report.push("firewall", machine, State::Unknown, reason, fix);
+        }
+        Some(Ok(rules)) => rules,
+    };
+    let mut named = false;
+    for service in &config.services {
+        for rule in rules.iter().filter(|rule| names(rule, service)) {
+            named = true;
+            bypassed(service, rule, report);
+        }
+    }
+    if !named {
+        let reason =
+            format!("none of its {} rules about destinations names a service", rules.len());
+        report.ok("firewall", machine, reason);
+    }
+}
+
+fn names(rule: &Rule, service: &Service) -> bool {
+    let ports = service.ports();
+    let protocols: Vec<String> = service.protocols.iter().map(ToString::to_string).collect();
+    let protocols: Vec<&str> = protocols.iter().map(String::as_str).collect();
+    rule.names(*service.address, (ports.first, ports.last), &protocols)
+}
+
+fn bypassed(service: &Service, rule: &Rule, report: &mut Report) {
+    let by = if rule.destinations.is_empty() { "port" } else { "address" };
+    let owner = rule.owner.map_or_else(String::new, |owner| format!("{owner}'s "));
+    let reason = format!(
+        "{owner}rule \"{}\" ({}) names it by its {by}; packets to a service are taken before any rule, so \
+         it neither lets them in nor keeps them out",
+        rule.text, rule.place
+    );
+    let port = *service.port;
+    let fix = match rule.owner {
+        Some("Docker") => format!(
+            "docker ps --filter publish={port} shows whose it is: publish it at another port or address"
+        ),
+        Some("ufw") => "ufw status numbered; ufw delete NUMBER".into(),
+        Some("firewalld") => {
+            format!("firewall-cmd --list-all; firewall-cmd --remove-port={port}/tcp")
+        }
+        _ => rule.removal.clone(),
+    };
+    report.push("firewall", &service.name, State::Warn, reason, fix);
+}

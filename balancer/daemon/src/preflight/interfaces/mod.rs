@@ -1,0 +1,341 @@
+//! Rules about the interfaces of `[node] interfaces`.
+
+pub(crate) mod drivers;
+
+use ringway_api::node::{leftovers, netns_hint};
+use ringway_config::{Config, Located, XdpMode};
+use ringway_host::Mac;
+use ringway_host::netlink::links::Link;
+use ringway_kernel::{DEFAULT_BPFFS, XdpMode as Attached, XdpOwner};
+
+use super::facts::Facts;
+use super::{Report, State};
+use crate::network::next_hop::{is_stacked, is_vrrp};
+
+/// Every rule, interface by interface.
+pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+    on_pass(config, facts, report);
+    for name in &config.node.interfaces {
+        let Some(link) = present(config, facts, name, report) else { continue };
+        guard(config, facts, name, link, report);
+        foreign(facts, link, report);
+        virtual_routers(facts, link, report);
+        mode(config, facts, link, report);
+        drivers::check(config, facts, link, report);
+    }
+}
+
+const FIRST: &str =
+    "make it before the start (under systemd, one that comes later is waited for 30 s)";
+
+fn present<'a>(
+    config: &Config,
+    facts: &'a Facts,
+    name: &Located<String>,
+    report: &mut Report,
+) -> Option<&'a Link> {
+    let known = || {
+        let fit = |link: &&Link| link.up && is_usable(link) && !leftovers::is_device(&link.name);
+        facts.links.iter().filter(fit).map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let Some(link) = facts.link(name) else {
+        let reason = format!(
+            "there is no interface {name:?} in this network namespace",
+            name = name.as_str()
+        );
+        let fix = match facts.has_ours(config) {
+            true => format!("{FIRST}; or name one of: {}", known()),
+            false => format!(
+                "none of the file's interfaces is here: another network namespace? Then run it there: \
+                 nsenter --net=/run/netns/NAME ringway ...; otherwise {FIRST}; or name some of: {}",
+                known()
+            ),
+        };
+        report.fail_at(config, name, "interface", reason, fix);
+        return None;
+    };
+    if !is_usable(link) {
+        let reason = format!(
+            "{} is neither Ethernet nor a device of bare IP packets (WireGuard)",
+            link.name
+        );
+        report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
+        return None;
+    }
+    if let Some(bond) = part_of(facts, link) {
+        let reason =
+            format!("{} is a part of {bond}, which is where its packets belong", link.name);
+        let fix =
+            format!("write \"{bond}\" instead: native XDP runs on it if all of its parts have it");
+        report.fail_at(config, name, "interface", reason, fix);
+        return None;
+    }
+    if !link.up {
+        let fix = format!("ip link set dev {} up", link.name);
+        // Where our program is on it already, the others' traffic wants a daemon.
+        let state = if attached(facts, link).is_some() { State::Warn } else { State::Fail };
+        report.push("interface", &link.name, state, "it is down", fix);
+    } else if !link.carrier {
+        let reason = "it has no carrier: no packet will come or go";
+        let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
+        report.push("interface", &link.name, State::Warn, reason, fix);
+    } else {
+        report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
+    }
+    Some(link)
+}
+
+/// Packets on it have an Ethernet header, or none at all.
+fn is_usable(link: &Link) -> bool {
+    !link.loopback && (link.mac.is_some() || link.is_layer3())
+}
+
+/// The bond or team that the interface belongs to, which spreads packets over its parts as it likes.
+fn part_of<'a>(facts: &'a Facts, link: &Link) -> Option<&'a str> {
+    let master = facts.links.iter().find(|one| Some(one.ifindex) == link.master)?;
+    matches!(master.kind.as_deref(), Some("bond" | "team")).then_some(&master.name)
+}
+
+/// Why a mistake on the interface would cut this machine off: it, what it is a part of, or what lies
+/// upon it carries the default route.
+pub(super) fn carries_default(facts: &Facts, link: &Link) -> Option<String> {
+    let on = |ifindex: u32| facts.default_route_links.contains(&ifindex);
+    if let Some(master) = link.master.filter(|master| on(*master)) {
+        let name = facts.link_name(master);
+        return Some(format!("it belongs to {name}, which carries the default route"));
+    }
+    if on(link.ifindex) {
+        return Some("it carries the default route".to_owned());
+    }
+    // What a veth pair's other end is to it is no device upon it.
+    let upon = |upper: &&Link| {
+        matches!(upper.kind.as_deref(), Some("vlan" | "macvlan" | "ipvlan"))
+            && upper.lower == Some(link.ifindex)
+            && !upper.lower_elsewhere
+    };
+    let upper = facts.links.iter().filter(upon).find(|l| carries_default(facts, l).is_some())?;
+    Some(format!("it carries {}, by which the default route leads", upper.name))
+}
+
+/// Attaching to the interface by which an administrator came in can lock them out.
+fn guard(config: &Config, facts: &Facts, name: &Located<String>, link: &Link, report: &mut Report) {
+    let Some(carries) = carries_default(facts, link) else { return };
+    match facts.first_namespace {
+        Some(false) => {
+            let reason = format!("{carries}, in a namespace that is not the first");
+            report.ok("default-route", &link.name, reason);
+        }
+        _ if config.node.allow_default_route => {
+            let reason = format!(
+                "{carries}; allow_default_route = true: what is attached anew is taken off again after \
+                 60 s, unless you `ringway confirm`"
+            );
+            report.ok("default-route", &link.name, reason);
+        }
+        _ => {
+            let reason = format!(
+                "{} is guarded: {carries}, a mistake there cuts this machine off",
+                link.name
+            );
+            let fix = "use another interface, or write allow_default_route = true under [node] and \
+                       `ringway confirm` within a minute of the start";
+            report.fail_at(config, name, "default-route", reason, fix);
+        }
+    }
+}
+
+/// The user's own program behind ours.
+fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
+    let Some(path) = &config.node.on_pass else { return };
+    let subject = path.display().to_string();
+    match &facts.on_pass {
+        Some(Ok(name)) => {
+            report.ok(
+                "on-pass",
+                &subject,
+                format!("program {name:?} decides about what we pass on"),
+            );
+        }
+        Some(Err(error)) => {
+            let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
+            report.push("on-pass", &subject, State::Fail, error, fix);
+            let at = config.error_at(path, "");
+            if let Some(finding) = report.findings.last_mut() {
+                finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
+            }
+        }
+        None => {}
+    }
+}
+
+/// The packet path knows one MAC address of an interface beside its own.
+fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
+    let mut macs: Vec<Mac> = Vec::new();
+    for mac in facts.links.iter().filter(|upon| is_vrrp(upon, link)).filter_map(|upon| upon.mac) {
+        if !macs.contains(&mac) {
+            macs.push(mac);
+        }
+    }
+    let [first, others @ ..] = macs.as_slice() else { return };
+    if others.is_empty() {
+        return report.ok("virtual-router", &link.name, format!("serves {first} as well"));
+    }
+    let others = others.iter().map(Mac::to_string).collect::<Vec<_>>().join(", ");
+    let reason = format!(
+        "several virtual routers' MAC addresses are on {}: packets to {first} are served, packets to {others} \
+         are not",
+        link.name
+    );
+    let fix = "leave out use_vmac of all but one vrrp_instance on it (IPv4 and IPv6 are two)";
+    report.push("virtual-router", &link.name, State::Warn, reason, fix);
+}
+
+const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
+     passes on";
+
+fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
+    let Some(xdp) = link.xdp.first() else {
+        return report.ok("foreign-xdp", &link.name, "no XDP program");
+    };
+    let Some(own) = &facts.own_links else {
+        let reason = format!(
+            "an XDP program (id {}) is attached; only root can tell whether it is this node's",
+            xdp.program
+        );
+        return report.push(
+            "foreign-xdp",
+            &link.name,
+            State::Unknown,
+            reason,
+            "run as root (sudo)",
+        );
+    };
+    if own.contains_key(&link.ifindex) {
+        return report.ok("foreign-xdp", &link.name, "our own program from before");
+    }
+    let name = ringway_kernel::program_name(xdp.program).unwrap_or_else(|| "unknown".into());
+    let owner = facts.xdp_owners.get(&xdp.program).unwrap_or(&XdpOwner::Netlink);
+    if facts.bpffs_hidden && *owner != XdpOwner::Decap {
+        let reason = format!(
+            "XDP program {name:?} (id {}) is attached, and whether it is this node's cannot be seen here: \
+             this process has no {DEFAULT_BPFFS}",
+            xdp.program
+        );
+        let fix = netns_hint::unhide("ringway ...");
+        return report.push("foreign-xdp", &link.name, State::Fail, reason, fix);
+    }
+    report.push(
+        "foreign-xdp",
+        &link.name,
+        State::Fail,
+        match owner {
+            XdpOwner::Node(_) | XdpOwner::Decap => {
+                format!(
+                    "XDP program {name:?} (id {}) is attached and {}",
+                    xdp.program,
+                    owner.owner()
+                )
+            }
+            _ => format!(
+                "XDP program {name:?} (id {}) is attached and is not this node's",
+                xdp.program
+            ),
+        },
+        match owner {
+            XdpOwner::Node(_) | XdpOwner::Decap => owner.remedy(&link.name),
+            _ => format!("{}; {OR_ON_PASS}", owner.remedy(&link.name)),
+        },
+    );
+}
+
+/// Whether our program is, or will be, in the kernel's generic path for certain.
+pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
+    match *config.node.xdp_mode {
+        XdpMode::Generic => true,
+        XdpMode::Native => false,
+        XdpMode::Auto => {
+            attached(facts, link) == Some(Attached::Generic) || obstacle(config, facts).is_some()
+        }
+    }
+}
+
+/// The first interface that native XDP cannot send to and generic XDP can: `auto` is generic then.
+fn obstacle<'a>(config: &Config, facts: &'a Facts) -> Option<&'a Link> {
+    let links = config.node.interfaces.iter().filter_map(|name| facts.link(name));
+    links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
+}
+
+pub(super) fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
+    facts.own_links.as_ref()?.get(&link.ifindex).copied()
+}
+
+/// A VLAN device upon another interface of ours: its frames must reach XDP with their tags.
+fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
+    let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
+    let (state, reason, fix) = match hidden {
+        // veth's tags are taken out of the frame by the far end, when it sends.
+        Some(true) if device.kind.is_none() => (
+            State::Fail,
+            format!(
+                "{0} takes VLAN tags off before XDP sees them: {1}'s frames look like {0}'s own",
+                device.name, link.name
+            ),
+            format!("ethtool -K {} rxvlan off", device.name),
+        ),
+        None => (
+            State::Unknown,
+            format!("whether {} leaves VLAN tags for XDP to see cannot be read", device.name),
+            format!("ethtool -K {} rxvlan off", device.name),
+        ),
+        Some(_) => {
+            return report.ok("vlan", &link.name, format!("met on {}, with its tag", device.name));
+        }
+    };
+    report.push("vlan", &link.name, state, reason, fix);
+}
+
+fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
+    if let Some(device) = facts.tagged_on(config, link) {
+        return tagged(facts, link, device, report);
+    }
+    if is_stacked(link) || link.is_layer3() {
+        let kind = link.kind.as_deref().unwrap_or("device without Ethernet header");
+        let reason =
+            format!("generic: native XDP can neither run on a {kind} nor redirect into it");
+        return report.ok("xdp-mode", &link.name, reason);
+    }
+    let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
+    let reason = match (*config.node.xdp_mode, attached(facts, link)) {
+        (XdpMode::Auto, _) if obstacle(config, facts).is_some() => format!(
+            "auto: generic, because native XDP cannot send to {}",
+            obstacle(config, facts).map_or("", |link| link.name.as_str())
+        ),
+        (XdpMode::Auto, Some(now)) => format!(
+            "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
+             change it, or `ringway detach` first"
+        ),
+        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(false) => {
+            format!("auto: generic, because driver {driver} has no native XDP")
+        }
+        (XdpMode::Native, None) if drivers::has_native(facts, link) == Some(false) => {
+            let reason = format!("native, as configured, but driver {driver} has no native XDP");
+            let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
+            return report.fail_at(config, &config.node.xdp_mode, "xdp-mode", reason, fix);
+        }
+        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(true) => {
+            format!("auto: native, driver {driver} has it; generic where another interface cannot")
+        }
+        (XdpMode::Auto, None) => format!(
+            "auto: native where the drivers (here {driver}) can, generic on all interfaces where one \
+             cannot"
+        ),
+        (XdpMode::Native, _) => {
+            format!("native, as configured; start fails when driver {driver} cannot")
+        }
+        (XdpMode::Generic, _) => "generic, as configured: works everywhere, slower".to_owned(),
+    };
+    report.ok("xdp-mode", &link.name, reason);
+}
+
+pub(super) const OR_GENERIC: &str =
+    "or write xdp_mode = \"generic\" under [node], which needs nothing of it";

@@ -1,0 +1,234 @@
+//! What must be true of the machine before the gateway may start, and what had better be.
+//!
+//! `facts` looks at the machine once; the rules are pure functions of configuration and facts.
+
+mod causes;
+mod checks;
+mod dsr;
+mod engine;
+mod facts;
+mod firewall;
+mod gro;
+mod host;
+mod interfaces;
+mod mtu;
+mod nat;
+mod passing;
+mod services;
+mod system;
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod tests_all;
+
+use std::collections::BTreeSet;
+
+use ringway_config::{Config, Located};
+use ringway_doctor::Program;
+use ringway_host::Host;
+use serde::Serialize;
+
+pub use causes::Cause;
+pub use engine::Queue;
+pub(crate) use facts::own_links;
+pub use facts::{Facts, compiler};
+pub use host::asked;
+pub(crate) use services::covers;
+
+/// Looks at this machine, in the calling thread's network namespace. Changes nothing.
+pub fn run(config: &Config) -> Report {
+    with_needs(config, judge(config, &Facts::gather(config)))
+}
+
+fn with_needs(config: &Config, mut report: Report) -> Report {
+    for error in crate::health::unfit(config) {
+        report.push("check-needs", "health checks", State::Fail, &error.message, "");
+        let place = format!("{}:{}:{}", error.file, error.line, error.column);
+        report.findings.last_mut().map(|finding| finding.place.replace(place));
+    }
+    report
+}
+
+/// Looks at what takes time or asks others on the link, too: for an administrator. Of the host itself the doctor tells,
+/// under its profile balancer: asked about the interfaces that are returned beside the findings. Changes nothing.
+pub fn run_all(config: &Config) -> (Report, Program) {
+    let facts = Facts::gather_all(config);
+    let report = with_needs(config, about(config, &facts, Report::default()));
+    (report, host::program(config, &facts))
+}
+
+/// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
+pub fn of_queues(queues: &[Queue]) -> Report {
+    let (mut facts, mut report) = (Facts::of_devices(), Report::default());
+    for queue in queues.iter().filter(|queue| queue.busy_poll) {
+        for path in engine::deferral(&queue.interface) {
+            let text = Host::live().source().read(&path);
+            text.into_iter().for_each(|text| facts.files.put(&path, text));
+        }
+    }
+    engine::check(queues, &facts, &mut report);
+    report
+}
+
+/// Interfaces on which the program stays only when an administrator confirms it: see [`crate::commit_confirm`].
+pub fn needs_confirm(config: &Config) -> BTreeSet<String> {
+    match config.node.allow_default_route {
+        true => guarded_by(config, &Facts::of_links()),
+        // Without, no start comes this far.
+        false => BTreeSet::new(),
+    }
+}
+
+fn guarded_by(config: &Config, facts: &Facts) -> BTreeSet<String> {
+    if facts.first_namespace == Some(false) {
+        return BTreeSet::new();
+    }
+    let needs_confirm = |name: &&str| {
+        // What cannot be seen may be the only way in.
+        !facts.errors.is_empty()
+            || facts
+                .link(name)
+                .is_some_and(|link| interfaces::carries_default(facts, link).is_some())
+    };
+    let names = config.node.interfaces.iter().map(|name| name.as_str());
+    names.filter(needs_confirm).map(str::to_owned).collect()
+}
+
+/// What these facts mean for this configuration.
+pub fn judge(config: &Config, facts: &Facts) -> Report {
+    let mut report = Report::default();
+    host::check(config, facts, &mut report);
+    about(config, facts, report)
+}
+
+/// What they mean but for the host's own properties.
+fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
+    for error in &facts.errors {
+        report.push("facts", "this machine", State::Unknown, error, "");
+    }
+    report.blind = facts.blind;
+    system::check(facts, &mut report);
+    nat::check(config, facts, &mut report);
+    interfaces::check(config, facts, &mut report);
+    gro::check(config, facts, &mut report);
+    services::check(config, facts, &mut report);
+    checks::check(config, facts, &mut report);
+    passing::check(config, facts, &mut report);
+    mtu::check(config, facts, &mut report);
+    dsr::check(config, facts, &mut report);
+    firewall::check(config, facts, &mut report);
+    report
+}
+
+/// How one check came out. Not knowing is never the same as all being well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Could not be found out.
+    Unknown,
+    /// Works, but not well, or perhaps not at all.
+    Warn,
+    /// The gateway must not start.
+    Fail,
+}
+
+impl State {
+    /// The word shown to people and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Unknown => "unknown",
+            State::Warn => "warn",
+            State::Fail => "fail",
+        }
+    }
+}
+
+/// One thing looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What kind of check, such as `xdp-mode`.
+    pub check: &'static str,
+    /// What was checked: an interface, an address, a file.
+    pub subject: String,
+    /// How it came out.
+    pub state: State,
+    /// What was found, and why it matters.
+    pub reason: String,
+    /// What to do; empty when nothing is to be done.
+    pub fix: String,
+    /// `FILE:LINE:COLUMN` in the configuration, when that is at fault.
+    pub place: Option<String>,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(place) = &self.place {
+            write!(f, "{place}: ")?;
+        }
+        // Many reasons name their subject themselves.
+        if !self.reason.contains(&self.subject) {
+            write!(f, "{}: ", self.subject)?;
+        }
+        f.write_str(&self.reason)?;
+        if self.fix.is_empty() { Ok(()) } else { write!(f, "\n  to do: {}", self.fix) }
+    }
+}
+
+/// All of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// In the order of the packet's road.
+    pub findings: Vec<Finding>,
+    /// Not all could be asked: what is said to be missing may be there.
+    #[serde(skip)]
+    pub blind: bool,
+}
+
+impl Report {
+    /// Adds one that is as it should be.
+    pub fn ok(&mut self, check: &'static str, subject: &str, reason: impl Into<String>) {
+        self.push(check, subject, State::Ok, reason, "");
+    }
+
+    /// Adds one.
+    pub fn push(
+        &mut self,
+        check: &'static str,
+        subject: &str,
+        state: State,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.into());
+        self.findings.push(Finding { check, subject, state, reason, fix, place: None });
+    }
+
+    /// Adds a failure for which a value of the configuration is to blame.
+    pub fn fail_at<T: std::fmt::Display>(
+        &mut self,
+        config: &Config,
+        value: &Located<T>,
+        check: &'static str,
+        reason: impl Into<String>,
+        fix: impl Into<String>,
+    ) {
+        self.push(check, &value.to_string(), State::Fail, reason, fix);
+        let error = config.error_at(value, "");
+        if let Some(finding) = self.findings.last_mut().filter(|_| error.line > 0) {
+            finding.place = Some(format!("{}:{}:{}", error.file, error.line, error.column));
+        }
+    }
+
+    /// Those that forbid a start.
+    pub fn failures(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.state == State::Fail)
+    }
+
+    /// The worst state among them.
+    pub fn worst(&self) -> State {
+        self.findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
+    }
+}

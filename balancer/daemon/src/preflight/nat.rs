@@ -1,0 +1,120 @@
+//! Rules about `[nat]`: replies must come back to its addresses, and its ports be free.
+
+use std::net::IpAddr;
+
+use ringway_config::{Announce, Config, Located};
+use ringway_host::netlink::routes::RouteKind;
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// Addresses, then ports.
+pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+    for address in &config.nat.addresses {
+        answers(config, facts, address, report);
+    }
+    ports(config, facts, report);
+}
+
+/// Backends send their replies to this address: somebody must answer ARP and ND for it here.
+fn answers(config: &Config, facts: &Facts, address: &Located<IpAddr>, report: &mut Report) {
+    let subject = address.to_string();
+    let routed_here = facts.paths.get(&**address);
+    let local = matches!(routed_here, Some(Ok(path)) if path.kind == RouteKind::Local);
+    if local || facts.addresses.iter().any(|own| own.address == **address) {
+        return report.ok("nat-address", &subject, "kernel: the node owns the address");
+    }
+    let service = config.services.iter().find(|service| *service.address == **address);
+    if service.is_some_and(|service| service.announce == Announce::Arp) {
+        let reason = "arp: a service's address, for which Ringway answers";
+        return report.ok("nat-address", &subject, reason);
+    }
+    let reason = format!(
+        "nobody answers for {subject}: it is not an address of this node, so no backend's reply would \
+         come back"
+    );
+    let bits = if address.is_ipv4() { 32 } else { 128 };
+    let fix = format!(
+        "ip addr add {subject}/{bits} dev {}, or leave addresses out of [nat]: then the node's own \
+         address towards each backend is used",
+        towards_backends(config, facts, **address)
+    );
+    report.fail_at(config, address, "nat-address", reason, fix);
+}
+
+/// The interface that leads to the backends of this family.
+fn towards_backends(config: &Config, facts: &Facts, address: IpAddr) -> String {
+    let backends = config.services.iter().flat_map(|service| &service.backends);
+    let same_family = backends.map(|b| *b.address).find(|b| b.is_ipv4() == address.is_ipv4());
+    match same_family.and_then(|backend| facts.paths.get(&backend)) {
+        Some(Ok(path)) => facts.link_name(path.ifindex),
+        _ => config.node.interfaces.first().map_or("IF".into(), |name| name.to_string()),
+    }
+}
+
+/// The node's own connections, health checks among them, must never use a port of the pool: their
+/// replies would be taken for those of a balanced flow.
+fn ports(config: &Config, facts: &Facts, report: &mut Report) {
+    let pool = &config.nat.ports;
+    let name = "net.ipv4.ip_local_port_range";
+    let Some((first, last)) = facts.local_ports else {
+        let reason = format!("{name} cannot be read");
+        report.push(
+            "nat-ports",
+            &pool.to_string(),
+            State::Unknown,
+            reason,
+            format!("sysctl {name}"),
+        );
+        return;
+    };
+    if last < pool.first || pool.last < first {
+        let reason = format!("clear of the node's own ports, {first}-{last}");
+        report.ok("nat-ports", &pool.to_string(), reason);
+        return;
+    }
+    report.fail_at(
+        config,
+        pool,
+        "nat-ports",
+        format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
+        apart((pool.first, pool.last), (first, last)),
+    );
+}
+
+/// Sets what overlaps, and nothing that is right already.
+fn apart((pool_first, pool_last): (u16, u16), (first, last): (u16, u16)) -> String {
+    // The pool that the file has by default, and the range that the kernel has.
+    const POOL: (u16, u16) = (10_000, 29_999);
+    const LOCAL: (u16, u16) = (32_768, 60_999);
+    let write = format!("write ports = \"{}-{}\" under [nat]", POOL.0, POOL.1);
+    let set = format!("sysctl -w net.ipv4.ip_local_port_range=\"{} {}\"", LOCAL.0, LOCAL.1);
+    if last < POOL.0 || POOL.1 < first {
+        write
+    } else if pool_last < LOCAL.0 || LOCAL.1 < pool_first {
+        set
+    } else {
+        format!("{write} and {set}, or another pair apart")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::apart;
+
+    #[test]
+    fn what_is_right_already_is_not_set_again() {
+        for (pool, local, write, set) in [
+            ((10_000, 40_000), (32_768, 60_999), true, false),
+            ((10_000, 29_999), (9_000, 60_999), false, true),
+            ((20_000, 40_000), (9_000, 65_535), true, true),
+        ] {
+            let fix = apart(pool, local);
+            assert_eq!(
+                (fix.contains("write ports"), fix.contains("sysctl")),
+                (write, set),
+                "{fix}"
+            );
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Rules about ways that a redirect cannot enter: from native XDP a bridge or a VLAN device, from
+//! anywhere a device without Ethernet header (WireGuard). Packets are rewritten and passed up, and
+//! the kernel must be willing to forward them.
+
+use std::net::IpAddr;
+
+use ringway_config::{Announce, Config, Forward, SourceMode};
+use ringway_host::netlink::links::Link;
+
+use super::facts::{Facts, Receiving};
+use super::interfaces::{OR_GENERIC, generic};
+use super::{Report, State};
+use crate::network::next_hop::is_stacked;
+
+/// Every interface, for every way that it cannot redirect into.
+pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
+    let names = config.node.interfaces.iter();
+    let links: Vec<&Link> = names.filter_map(|name| facts.link(name)).collect();
+    // A VLAN device upon another interface is as that is.
+    let below = |link: &'_ Link| facts.tagged_on(config, link).map(|device| device.ifindex);
+    let native = |link: &Link| match facts.tagged_on(config, link).unwrap_or(link) {
+        device if is_stacked(device) || device.is_layer3() => false,
+        device => !generic(config, facts, device),
+    };
+    let ways = links.iter().filter(|link| link.is_layer3() || is_stacked(link));
+    for way in ways.filter(|link| below(link).is_none()) {
+        let from = |link: &Link| match way.is_layer3() {
+            true => link.ifindex != way.ifindex,
+            false => native(link),
+        };
+        let receivers: Vec<&Link> = links.iter().copied().filter(|link| from(link)).collect();
+        let needs = Needs::of(config, facts, way);
+        if needs != Needs::default() {
+            receivers.iter().for_each(|link| passes(facts, link, way, needs, report));
+        }
+        if way.is_layer3() || !receivers.is_empty() {
+            frames(config, facts, way, report);
+        }
+    }
+}
+
+fn leads_there(facts: &Facts, address: IpAddr, way: &Link) -> bool {
+    matches!(facts.paths.get(&address), Some(Ok(path)) if path.ifindex == way.ifindex)
+}
+
+/// Why no redirect leads into it.
+fn why(way: &Link) -> String {
+    let kind = way.kind.as_deref().unwrap_or("device");
+    match way.is_layer3() {
+        true => {
+            format!("{} is a {kind}, without Ethernet header: no redirect leads into it", way.name)
+        }
+        false => format!("{} is a {kind}, which native XDP cannot redirect into", way.name),
+    }
+}
+
+/// What else could be done, where there is something.
+fn or_generic(way: &Link) -> String {
+    if way.is_layer3() { String::new() } else { format!("; {OR_GENERIC}") }
+}
+
+/// The kernel routes by the address, which under dsr-l2 is the service's still.
+fn frames(config: &Config, facts: &Facts, way: &Link, report: &mut Report) {
+    for service in config.services.iter().filter(|s| s.forward == Forward::DsrL2) {
+        for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+            let (address, name) = (*backend.address, &way.name);
+            let reason = format!(
+                "{address} is reached by way of {name}, and {}: dsr-l2 has no other way",
+                why(way)
+            );
+            let fix =
+                format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"{}", or_generic(way));
+            report.fail_at(config, &backend.address, "forwarding", reason, fix);
+        }
+    }
+}
+
+/// What has to be forwarded by one way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Needs {
+    v4: bool,
+    v6: bool,
+    /// IPv4 from an address of this node's own.
+    own_source: bool,
+    /// IPv4 from an address to which another interface leads.
+    strange_source: bool,
+}
+
+impl Needs {
+    /// Requests to the backends there; where there are none, answers to the clients there.
+    fn of(config: &Config, facts: &Facts, way: &Link) -> Needs {
+        let (mut requests, mut answers) = (Needs::default(), Needs::default());
+        for service in &config.services {
+            if service.forward == Forward::Nat {
+                answers.add(*service.address, service.announce == Announce::Kernel);
+                answers.strange_source |= service.address.is_ipv4();
+            }
+            let clients = service.forward == Forward::Nat && service.source == SourceMode::Client;
+            for backend in service.backends.iter().filter(|b| leads_there(facts, *b.address, way)) {
+                if service.forward != Forward::DsrL2 {
+                    requests.add(*backend.address, !clients);
+                }
+            }
+        }
+        if requests == Needs::default() { answers } else { requests }
+    }
+
+    fn add(&mut self, family: IpAddr, own_source: bool) {
+        self.v4 |= family.is_ipv4();
+        self.v6 |= family.is_ipv6();
+        self.own_source |= family.is_ipv4() && own_source;
+        self.strange_source |= self.own_source;
+    }
+}
+
+fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Report) {
+    let what = format!(
+        "{}; what {} receives for it is rewritten and passed to the kernel to forward",
+        why(way),
+        link.name
+    );
+    // What a port of a bridge receives is the bridge's to the stack.
+    let master = link.master.and_then(|master| facts.links.iter().find(|l| l.ifindex == master));
+    let receiver = &master.unwrap_or(link).name;
+    let Some(now) = facts.receiving.get(receiver) else {
+        let fix =
+            format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
+        let reason = format!("{what}; whether it does could not be read");
+        return report.push("forwarding", &link.name, State::Unknown, reason, fix);
+    };
+    let wrong = wrong(receiver, *now, needs);
+    if wrong.is_empty() {
+        let reason = format!("{what}, which it does, unless a firewall's forward chain objects");
+        return report.ok("forwarding", &link.name, reason);
+    }
+    let found: Vec<String> = wrong.iter().map(|s| format!("{} = {}", s.key, s.found)).collect();
+    let wanted: Vec<String> = wrong.iter().map(|s| format!("{}={}", s.key, s.wanted)).collect();
+    report.push(
+        "forwarding",
+        &link.name,
+        State::Fail,
+        format!("{what}, but it would drop that: {}", found.join(", ")),
+        format!("sysctl -w {}{}", wanted.join(" "), or_generic(way)),
+    );
+}
+
+/// A setting that is not as it must be.
+struct Setting {
+    key: String,
+    found: i64,
+    wanted: i64,
+}
+
+/// net/ipv4/route.c: ip_route_input_slow wants forwarding of the receiving interface;
+/// net/ipv4/fib_frontend.c: fib_validate_source takes a source of our own for an impostor's unless
+/// accept_local is set, and its strict filter wants it to have come by its own interface.
+/// net/ipv6/ip6_output.c: ip6_forward asks only whether the host forwards at all.
+fn wrong(receiver: &str, now: Receiving, needs: Needs) -> Vec<Setting> {
+    let v4 = |name: &str| match receiver.contains('.') {
+        false => format!("net.ipv4.conf.{receiver}.{name}"),
+        true => format!("net/ipv4/conf/{receiver}/{name}"),
+    };
+    let mut wrong = Vec::new();
+    let mut must = |needed: bool, key: String, found: i64, wanted: i64| {
+        if needed {
+            wrong.push(Setting { key, found, wanted });
+        }
+    };
+    must(needs.v4 && !now.forwards_v4, v4("forwarding"), 0, 1);
+    must(needs.own_source && !now.accepts_local, v4("accept_local"), 0, 1);
+    must(needs.strange_source && now.rp_filter == 1, v4("rp_filter"), 1, 2);
+    must(needs.v6 && !now.forwards_v6, "net.ipv6.conf.all.forwarding".into(), 0, 1);
+    wrong
+}

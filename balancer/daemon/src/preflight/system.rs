@@ -1,0 +1,19 @@
+//! Rules about this process.
+
+use super::facts::Facts;
+use super::{Report, State};
+
+/// Privileges.
+pub fn check(facts: &Facts, report: &mut Report) {
+    let missing = match &facts.probe {
+        Err(error) => {
+            return report.push("privileges", "this process", State::Unknown, error, "");
+        }
+        Ok(probe) if probe.missing_capabilities.is_empty() => {
+            return report.ok("privileges", "this process", "sufficient");
+        }
+        Ok(probe) => probe.missing_capabilities.join(", "),
+    };
+    let fix = "run as root, or grant these capabilities";
+    report.push("privileges", "this process", State::Fail, format!("missing {missing}"), fix);
+}

@@ -1,0 +1,570 @@
+//! The rules on made-up machines.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use ringway_config::Config;
+use ringway_doctor::Sample;
+use ringway_host::Mac;
+use ringway_host::ethtool::Offloads;
+use ringway_host::netlink::addresses::Address;
+use ringway_host::netlink::links::{Link, Operstate, Xdp, XdpMode};
+use ringway_host::netlink::routes::{Path, RouteKind};
+use ringway_kernel::{Probe, XdpMode as Attached, XdpOwner};
+
+use super::facts::{Answerer, Facts, Receiving};
+use super::{Finding, State, judge};
+
+pub(super) fn ip(text: &str) -> IpAddr {
+    text.parse().expect("address")
+}
+
+pub(super) fn config(node: &str, service: &str) -> Config {
+    let text = format!(
+        "[node]\nname = \"gw\"\n{node}\n[[service]]\nname = \"web\"\naddress = \"203.0.113.9\"\n\
+         port = 80\n{service}\nbackends = [{{ address = \"10.0.0.2\" }}]\n"
+    );
+    ringway_config::parse(&text, "ringway.toml").expect("valid")
+}
+
+pub(super) fn link(ifindex: u32, name: &str) -> Link {
+    Link {
+        ifindex,
+        name: name.into(),
+        kind: None,
+        mac: Some(Mac([2, 0, 0, 0, 0, ifindex as u8])),
+        hardware: 1,
+        address: Vec::new(),
+        mtu: 1500,
+        loopback: false,
+        up: true,
+        carrier: true,
+        operstate: Operstate::Up,
+        rx_queues: 1,
+        tx_queues: 1,
+        master: None,
+        lower: None,
+        vlan: None,
+        vnet_header: None,
+        lower_elsewhere: false,
+        xdp: Vec::new(),
+    }
+}
+
+pub(super) fn path(to: &str, kind: RouteKind, ifindex: u32) -> (IpAddr, Result<Path, String>) {
+    let destination = ip(to);
+    (destination, Ok(Path { destination, kind, ifindex, gateway: None, source: None, mtu: None }))
+}
+
+pub(super) fn files() -> Sample {
+    let mut files = Sample::default();
+    for (path, text) in [
+        ("/proc/self/mountinfo", "42 27 0:39 / /sys/fs/bpf rw,relatime - bpf bpf rw"),
+        ("/proc/sys/kernel/osrelease", "6.12.0"),
+        ("/proc/sys/net/core/bpf_jit_enable", "1"),
+        ("/proc/sys/net/core/bpf_jit_harden", "0"),
+        ("/proc/sys/net/ipv4/ip_forward", "0"),
+        ("/sys/devices/system/cpu/online", "0-3"),
+        ("/sys/kernel/btf/vmlinux", ""),
+    ] {
+        files.put(path, text);
+    }
+    files
+}
+
+/// A machine on which all is well: eth0 (2) leads to the backend, the service address is its own.
+pub(super) fn machine() -> Facts {
+    Facts {
+        probe: Ok(Probe {
+            kernel: "6.12.0".into(),
+            kernel_ok: true,
+            missing_capabilities: Vec::new(),
+        }),
+        links: vec![link(2, "eth0"), link(3, "eth1")],
+        offloads: ["eth0", "eth1"].map(|name| (name.into(), Offloads::default())).into(),
+        drivers: HashMap::new(),
+        addresses: Vec::new(),
+        default_route_links: BTreeSet::new(),
+        paths: HashMap::from([
+            path("10.0.0.2", RouteKind::Unicast, 2),
+            path("203.0.113.9", RouteKind::Local, 1),
+        ]),
+        neighbours: Vec::new(),
+        first_namespace: Some(true),
+        local_ports: Some((32768, 60999)),
+        receiving: HashMap::new(),
+        own_links: Some(BTreeMap::new()),
+        files: files(),
+        ..Facts::default()
+    }
+}
+
+pub(super) fn find(config: &Config, facts: &Facts, check: &str) -> Finding {
+    let report = judge(config, facts);
+    let found = report.findings.into_iter().find(|finding| finding.check == check);
+    found.unwrap_or_else(|| panic!("no finding {check}"))
+}
+
+pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
+
+#[test]
+fn nothing_fails_where_all_is_well() {
+    let report = judge(&config(ETH0, ""), &machine());
+    let failures: Vec<_> = report.failures().collect();
+    assert!(failures.is_empty(), "{failures:?}");
+    // The neighbour has not been asked yet, and unknown is not ok.
+    assert_eq!(report.worst(), State::Unknown);
+}
+
+#[test]
+fn an_absent_interface_is_placed_and_the_others_are_named() {
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:3:15")));
+    assert!(finding.fix.contains("eth0, eth1"), "{finding}");
+}
+
+#[test]
+fn the_default_route_is_guarded_in_the_first_namespace_only() {
+    let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
+    let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("allow_default_route = true") && finding.place.is_some());
+
+    let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
+    assert_eq!(find(&allowed, &needs_confirm, "default-route").state, State::Ok);
+    let elsewhere = Facts { first_namespace: Some(false), ..needs_confirm };
+    assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").state, State::Ok);
+    let unknown = Facts { first_namespace: None, ..elsewhere };
+    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").state, State::Fail);
+}
+
+#[test]
+fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
+    let mut facts = machine();
+    facts.links[0].master = Some(3);
+    facts.default_route_links = [3].into();
+    let finding = find(&config(ETH0, ""), &facts, "default-route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.reason.contains("eth1"), "{finding}");
+}
+
+#[test]
+fn a_part_of_a_bond_is_refused() {
+    let mut facts = machine();
+    facts.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
+    facts.links[0].master = Some(4);
+    let finding = find(&config(ETH0, ""), &facts, "interface");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("\"bond0\" instead"), "{finding}");
+}
+
+#[test]
+fn foreign_programs_are_refused_and_our_own_are_not() {
+    let mut facts = machine();
+    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
+    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway detach --node gw2"), "{finding}");
+    assert!(finding.reason.ends_with("and belongs to Ringway node gw2"), "{finding}");
+    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
+    facts.own_links = Some([(2, Attached::Native)].into());
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
+    facts.own_links = None;
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.state == State::Unknown && finding.fix.contains("root"), "{finding}");
+}
+
+#[test]
+fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
+    let mut facts = Facts { bpffs_hidden: true, ..machine() };
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok, "no program");
+    facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
+    for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
+        facts.xdp_owners = HashMap::from([(u32::MAX, owner)]);
+        let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+        assert_eq!(finding.state, State::Fail);
+        assert!(finding.reason.contains("whether it is this node's cannot be seen"), "{finding}");
+        let advised = ["detach", "xdp off"].iter().any(|word| finding.fix.contains(word));
+        assert!(finding.fix.contains("ringway ...") && !advised, "{finding}");
+    }
+    facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
+    let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
+    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
+}
+
+#[test]
+fn one_virtual_router_on_an_interface_is_served() {
+    let router = |ifindex: u32, mac: [u8; 6]| Link {
+        kind: Some("macvlan".into()),
+        mac: Some(Mac(mac)),
+        lower: Some(2),
+        ..link(ifindex, &format!("vrrp.{ifindex}"))
+    };
+    let mut facts = machine();
+    let found = judge(&config(ETH0, ""), &facts).findings;
+    assert!(found.iter().all(|finding| finding.check != "virtual-router"), "{found:?}");
+    facts.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
+    facts.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
+    assert_eq!(find(&config(ETH0, ""), &facts, "virtual-router").state, State::Ok);
+    facts.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
+    let finding = find(&config(ETH0, ""), &facts, "virtual-router");
+    assert_eq!(finding.state, State::Warn);
+    let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
+    assert!(both.iter().all(|words| finding.reason.contains(words)), "{finding}");
+}
+
+#[test]
+fn only_interfaces_that_would_do_are_suggested() {
+    let mut facts = machine();
+    let mut lo = link(1, "lo");
+    lo.loopback = true;
+    facts.links.insert(0, lo);
+    facts.links.push(Link { up: false, ..link(4, "eth7") });
+    // A device of ours, for checks of dsr backends.
+    facts.links.push(link(5, "rwprobe0"));
+    let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
+    assert!(finding.fix.ends_with("name some of: eth0, eth1"), "{finding}");
+    let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
+    assert!(finding.fix.ends_with("; or name one of: eth0, eth1"), "{finding}");
+    assert!(finding.fix.contains("under systemd, one that comes later is waited for"), "{finding}");
+}
+
+#[test]
+fn in_another_namespace_only_that_is_told() {
+    let report = judge(&config("interfaces = [\"wan\", \"lan\"]", ""), &machine());
+    let failures: Vec<_> = report.failures().collect();
+    assert_eq!(failures.len(), 2, "{failures:?}");
+    for finding in failures {
+        assert!(
+            finding.check == "interface" && finding.fix.contains("network namespace?"),
+            "{finding}"
+        );
+    }
+}
+
+#[test]
+fn who_does_not_answer_is_told_from_who_was_not_asked() {
+    let mut facts = machine();
+    let neighbour = |facts: &Facts| find(&config(ETH0, ""), facts, "neighbour");
+    assert_eq!(neighbour(&facts).state, State::Unknown);
+    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
+    let silent = neighbour(&facts);
+    assert!(silent.reason.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
+    assert!(silent.state == State::Warn && silent.fix.contains("ping -c 3 10.0.0.2"), "{silent}");
+    let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
+    facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
+    assert_eq!(neighbour(&facts).state, State::Ok);
+}
+
+#[test]
+fn replies_must_come_back_to_the_nat_addresses() {
+    let with = |address: &str, announce: &str| {
+        let text = format!("announce = {announce:?}\nbackends = [{{ address = \"10.0.0.2\" }}]");
+        let text = format!(
+            "[node]\nname = \"gw\"\n{ETH0}\n[nat]\naddresses = [{address:?}]\n[[service]]\n\
+             name = \"web\"\naddress = \"203.0.113.9\"\nport = 80\n{text}\n"
+        );
+        ringway_config::parse(&text, "ringway.toml").expect("valid")
+    };
+    let mut facts = machine();
+    let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:5:14")));
+    assert!(finding.fix.starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    // A service's address: Ringway answers for it, or nobody does.
+    assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").state, State::Ok);
+    assert_eq!(find(&with("203.0.113.9", "routed"), &facts, "nat-address").state, State::Fail);
+    facts.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
+    assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").state, State::Ok);
+}
+
+#[test]
+fn a_tcp_check_of_a_udp_service_is_warned_of() {
+    let check = |check: &str| {
+        let more = format!("protocol = \"udp\"\ncheck = {{ type = \"tcp\"{check} }}");
+        judge(&config(ETH0, &more), &machine()).findings.iter().any(|f| f.check == "check")
+    };
+    assert!(check("") && !check(", port = 8080"));
+}
+
+#[test]
+fn auto_keeps_the_mode_it_finds() {
+    let facts = Facts { own_links: Some([(2, Attached::Generic)].into()), ..machine() };
+    let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
+    assert!(finding.reason.starts_with("generic now"), "{finding}");
+}
+
+#[test]
+fn somebody_must_answer_for_the_address() {
+    let mut facts = machine();
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+    let finding = find(&config(ETH0, ""), &facts, "answers");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
+    assert!(finding.fix.contains("announce = \"arp\""), "{finding}");
+    for announce in ["announce = \"arp\"", "announce = \"routed\""] {
+        assert_eq!(find(&config(ETH0, announce), &facts, "answers").state, State::Ok);
+    }
+    // Assigned, but not in use yet.
+    let address = |unusable| Address {
+        ifindex: 2,
+        address: ip("203.0.113.9"),
+        prefix: 32,
+        local_scope: false,
+        unusable,
+        deprecated: false,
+    };
+    for (unusable, state) in [(true, State::Warn), (false, State::Ok)] {
+        facts.addresses = vec![address(unusable)];
+        assert_eq!(find(&config(ETH0, ""), &facts, "answers").state, state);
+    }
+}
+
+#[test]
+fn backends_must_be_reached_by_our_interfaces() {
+    let mut facts = machine();
+    facts.links.push(wireguard(5));
+    facts.links.push(Link {
+        kind: Some("gre".into()),
+        mac: None,
+        hardware: 778,
+        ..link(6, "gre1")
+    });
+    for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
+        facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
+        let finding = find(&config(ETH0, ""), &facts, "route");
+        assert_eq!(finding.state, State::Fail);
+        assert!(finding.fix.contains(fix), "{finding}");
+    }
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("\"eth1\""), "{finding}");
+    // eth1 as the bridge that eth0 is a port of: packets leave by the port.
+    facts.links[0].master = Some(3);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Ok);
+
+    facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Fail);
+    facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.state, State::Warn);
+    assert!(finding.fix.starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
+    // Where others are reached by one router, it is that.
+    let by = |address: &str, router: &str| {
+        let (address, path) = path(address, RouteKind::Unicast, 2);
+        (address, path.map(|path| Path { gateway: Some(ip(router)), ..path }))
+    };
+    facts.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.fix, "ip route add 10.0.0.2/32 via 10.0.0.254");
+    facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
+    assert!(find(&config(ETH0, ""), &facts, "route").fix.contains("ROUTER"));
+}
+
+#[test]
+fn source_client_is_refused_where_backends_answer_past_the_node() {
+    let client = config(ETH0, "source = \"client\"");
+    let mut facts = machine();
+    assert_eq!(find(&client, &facts, "replies").state, State::Unknown);
+    facts.default_route_links = [2].into();
+    facts.first_namespace = Some(false);
+    assert_eq!(find(&client, &facts, "replies").state, State::Warn);
+    facts.addresses = vec![Address {
+        ifindex: 2,
+        address: ip("203.0.113.1"),
+        prefix: 24,
+        local_scope: false,
+        unusable: false,
+        deprecated: false,
+    }];
+    let finding = find(&client, &facts, "replies");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.place.is_some() && finding.fix.contains("source = \"node\""), "{finding}");
+}
+
+#[test]
+fn the_pool_must_be_clear_of_the_nodes_own_ports() {
+    let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
+    let finding = find(&config(ETH0, ""), &facts, "nat-ports");
+    assert_eq!(finding.state, State::Fail);
+    assert!(finding.fix.contains("ip_local_port_range"));
+    let facts = Facts { local_ports: None, ..facts };
+    assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").state, State::Unknown);
+}
+
+#[test]
+fn veth_peers() {
+    let mut facts = machine();
+    facts.links[0].kind = Some("veth".into());
+    facts.links[0].lower = Some(3);
+    let pair = |facts: &Facts| find(&config(ETH0, ""), facts, "veth-checksum");
+    facts.links[0].lower_elsewhere = true;
+    let findings = judge(&config(ETH0, ""), &facts).findings;
+    assert!(
+        findings.iter().all(|one| one.check != "veth-checksum"),
+        "it is always so: {findings:?}"
+    );
+
+    facts.links[0].lower_elsewhere = false;
+    // The packet path finishes checksums itself.
+    let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
+    facts.offloads.insert("eth1".into(), offloads);
+    assert_eq!(pair(&facts).state, State::Ok);
+    let offloads = Offloads { tx_checksum: true, ..Offloads::default() };
+    facts.offloads.insert("eth1".into(), offloads);
+    let finding = pair(&facts);
+    assert_eq!((finding.state, finding.subject.as_str()), (State::Warn, "eth1"));
+    assert!(finding.fix.starts_with("ethtool -K eth1 gro on; or "), "{finding}");
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
+    facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
+    assert_eq!(pair(&facts).state, State::Ok);
+    // Not known is not well.
+    facts.offloads.remove("eth1");
+    assert_eq!(pair(&facts).state, State::Unknown);
+}
+
+/// A rule of the doctor that could not be asked is a line, too.
+#[test]
+fn of_a_host_of_which_nothing_is_known() {
+    let facts = Facts { files: Sample::default(), ..machine() };
+    for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
+        assert_eq!(find(&config(ETH0, ""), &facts, check).state, State::Unknown, "{check}");
+    }
+    assert_eq!(super::host::asked().count(), 8);
+}
+
+/// Backends behind the bridge br0 (4), which has no native XDP; eth0 has.
+#[test]
+fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
+    let mut facts = machine();
+    facts.links.push(Link { kind: Some("bridge".into()), ..link(4, "br0") });
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 4)]);
+    let both = "interfaces = [\"eth0\", \"br0\"]";
+    let interfaces = &format!("{both}\nxdp_mode = \"native\"");
+    let node = config(interfaces, "");
+    assert_eq!(find(&node, &facts, "forwarding").state, State::Unknown);
+
+    let now = Receiving { rp_filter: 1, ..Receiving::default() };
+    facts.receiving = HashMap::from([("eth0".into(), now)]);
+    let finding = find(&node, &facts, "forwarding");
+    assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+    let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
+                  net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
+    assert!(finding.fix.starts_with(sysctl), "{finding}");
+    // The client's own address is none of ours.
+    let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
+    assert!(finding.fix.starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"), "{finding}");
+
+    let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
+    facts.receiving.insert("eth0".into(), well);
+    assert_eq!(find(&node, &facts, "forwarding").state, State::Ok);
+    // The frame's address would be lost, and it is all that dsr-l2 rewrites.
+    let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
+    let finding = find(&config(interfaces, dsr), &facts, "forwarding");
+    assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+    assert!(finding.fix.contains("dsr-ipip"), "{finding}");
+    // Generic everywhere: a redirect enters anything with an Ethernet header.
+    facts.receiving.clear();
+    for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
+        let report = judge(&config(&format!("{both}{mode}"), ""), &facts);
+        assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
+        let mode = report.findings.iter().find(|finding| finding.check == "xdp-mode");
+        assert!(mode.is_some_and(|finding| finding.reason.contains("generic")), "{mode:?}");
+    }
+}
+
+/// ARPHRD_NONE of linux/if_arp.h.
+const NO_LINK_LAYER: u16 = 0xfffe;
+
+fn wireguard(ifindex: u32) -> Link {
+    let kind = Some("wireguard".into());
+    Link { kind, mac: None, hardware: NO_LINK_LAYER, ..link(ifindex, "wg0") }
+}
+
+#[test]
+fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
+    let mut facts = machine();
+    facts.links.push(wireguard(5));
+    facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 5)]);
+    facts.receiving = HashMap::from([("eth0".into(), Receiving::default())]);
+    let interfaces = "interfaces = [\"eth0\", \"wg0\"]";
+    for mode in ["auto", "native", "generic"] {
+        let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
+        let finding = find(&config(node, ""), &facts, "forwarding");
+        assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+        let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
+        assert_eq!(finding.fix, sysctl);
+        let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
+        let finding = find(&dsr, &facts, "forwarding");
+        assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+        assert!(finding.fix.ends_with("\"dsr-gue\""), "{finding}");
+    }
+    let report = judge(&config(interfaces, ""), &facts);
+    let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
+    assert!(of("neighbour").all(|finding| finding.reason == "wg0 needs none"));
+    let modes: Vec<&str> = of("xdp-mode").map(|finding| finding.reason.as_str()).collect();
+    assert!(modes[0].starts_with("auto: native where") && modes[1].starts_with("generic: "));
+}
+
+/// What clients there are answered with comes from the service's address, by another interface.
+#[test]
+fn answers_into_a_device_without_ethernet_header() {
+    let mut facts = machine();
+    facts.links.push(wireguard(5));
+    let strict = Receiving { rp_filter: 1, ..Receiving::default() };
+    facts.receiving = HashMap::from([("eth0".into(), strict)]);
+    let fix = |announce: &str| {
+        let node = config("interfaces = [\"wg0\", \"eth0\"]", announce);
+        find(&node, &facts, "forwarding").fix
+    };
+    let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
+    let rp_filter = "net.ipv4.conf.eth0.rp_filter=2";
+    assert_eq!(fix("announce = \"routed\""), format!("{forwarding} {rp_filter}"));
+    let local = "net.ipv4.conf.eth0.accept_local=1";
+    assert_eq!(fix(""), format!("{forwarding} {local} {rp_filter}"));
+}
+
+#[test]
+fn an_unfit_kernel_forbids_a_start() {
+    let probe =
+        Probe { kernel: "5.10.0".into(), kernel_ok: false, missing_capabilities: vec!["CAP_BPF"] };
+    let mut facts = Facts { probe: Ok(probe), ..machine() };
+    facts.files.put("/proc/sys/kernel/osrelease", "5.10.0");
+    let report = judge(&config(ETH0, ""), &facts);
+    let failed: Vec<&str> = report.failures().map(|finding| finding.check).collect();
+    assert_eq!(failed, ["kernel", "privileges"]);
+}
+
+#[test]
+fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
+    let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
+    for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
+        let finding = find(&config(ETH0, more), &machine(), "check-road");
+        assert_eq!(finding.state, State::Fail, "{more}");
+        assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
+    }
+
+    let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));
+    let mut facts = machine();
+    facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 3)]);
+    for (rp_filter, elsewhere, here) in [(0, false, false), (1, true, false), (2, false, false)] {
+        let now = Receiving { rp_filter, ..Receiving::default() };
+        facts.receiving = HashMap::from([("eth0".into(), now)]);
+        let warned = |facts: &Facts| {
+            let report = judge(&announced, facts);
+            report.findings.iter().any(|f| f.check == "check-road" && f.state == State::Warn)
+        };
+        assert_eq!(warned(&facts), elsewhere, "rp_filter {rp_filter}, route elsewhere");
+        let mut near = machine();
+        near.receiving = facts.receiving.clone();
+        near.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
+        assert_eq!(warned(&near), here, "rp_filter {rp_filter}, route by the same interface");
+    }
+}

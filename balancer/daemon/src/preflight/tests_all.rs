@@ -1,0 +1,316 @@
+//! The rules that `ringway check --host` has beside those of the start, on made-up machines.
+
+use std::collections::HashMap;
+
+use ringway_api::documents::status::{Backend, Service};
+use ringway_host::Mac;
+use ringway_host::ethtool::{Channels, Offloads};
+use ringway_host::firewall::Rule;
+use ringway_host::netlink::links::{Link, VlanTag};
+use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
+use ringway_kernel::{XdpFeatures, XdpMode as Attached};
+
+use super::facts::{Answerer, Facts};
+use super::tests::{ETH0, config, find, ip, link, machine};
+use super::{Finding, State, judge};
+use crate::health::Health;
+
+fn card(driver: &str) -> Facts {
+    Facts { drivers: [("eth0".into(), driver.into())].into(), cpus: 4, ..machine() }
+}
+
+fn features(bits: u64) -> HashMap<String, XdpFeatures> {
+    [("eth0".into(), XdpFeatures(bits))].into()
+}
+
+fn has(facts: &Facts, node: &str, check: &str) -> Option<Finding> {
+    judge(&config(node, ""), facts).findings.into_iter().find(|finding| finding.check == check)
+}
+
+#[test]
+fn interpreted_programs() {
+    let node = config(ETH0, "");
+    let with = |key: &str, value: &str| {
+        let mut facts = machine();
+        facts.files.put(format!("/proc/sys/net/core/{key}"), value);
+        // A line for each of the two settings.
+        let lines = judge(&node, &facts).findings.into_iter();
+        let mut bad = lines.filter(|one| one.check == "bpf-jit" && one.state != State::Ok);
+        bad.next().expect("a line")
+    };
+    assert_eq!(find(&node, &machine(), "bpf-jit").state, State::Ok);
+    let finding = with("bpf_jit_enable", "0");
+    assert_eq!(
+        (finding.state, finding.fix.as_str()),
+        (State::Warn, "sysctl -w net.core.bpf_jit_enable=1")
+    );
+    let finding = with("bpf_jit_harden", "2");
+    assert!(finding.state == State::Warn && finding.fix.ends_with("bpf_jit_harden=1"), "{finding}");
+}
+
+#[test]
+fn native_or_generic_and_why() {
+    let native = format!("{ETH0}\nxdp_mode = \"native\"");
+    let able = Facts { features: features(7), ..card("ice") };
+    assert!(
+        find(&config(ETH0, ""), &able, "xdp-mode").reason.starts_with("auto: native, driver ice")
+    );
+    let unable = Facts { features: features(0), ..card("e1000e") };
+    let finding = find(&config(ETH0, ""), &unable, "xdp-mode");
+    assert!(
+        finding.state == State::Ok && finding.reason.starts_with("auto: generic, because"),
+        "{finding}"
+    );
+    let finding = find(&config(&native, ""), &unable, "xdp-mode");
+    assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+    assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").state, State::Ok);
+}
+
+/// A program on a device upon a NIC meets what the NIC's GRO has joined.
+#[test]
+fn gro_below_interfaces_of_ours() {
+    let upon = |kind: &str, vlan: Option<VlanTag>| Link {
+        kind: Some(kind.into()),
+        lower: (kind != "bridge" && kind != "bond").then_some(2),
+        vlan,
+        ..link(4, "up0")
+    };
+    let with = |upper: Link, gro: bool| {
+        let mut facts = machine();
+        if upper.lower.is_none() {
+            facts.links[0].master = Some(upper.ifindex);
+        }
+        facts.links.push(upper);
+        facts.offloads.insert("eth0".into(), Offloads { gro, ..Offloads::default() });
+        facts
+    };
+    let ours = "interfaces = [\"up0\"]";
+    let tag = Some(VlanTag { protocol: 0x8100, id: 5 });
+    for (upper, fix) in [
+        (upon("bridge", None), "; or name the ports of up0 in [node] interfaces instead"),
+        (upon("vlan", tag), "; or name eth0 beside up0 in [node] interfaces"),
+        (upon("macvlan", None), ""),
+    ] {
+        let finding = has(&with(upper.clone(), true), ours, "gro").expect("a line");
+        let said = (finding.state, finding.subject.as_str(), finding.fix);
+        assert_eq!(said, (State::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
+        let finding = has(&with(upper.clone(), false), ours, "gro").expect("a line");
+        assert_eq!(finding.state, State::Ok);
+        // The program is on the NIC itself then, and the kernel joins nothing; or nowhere above.
+        let both = "interfaces = [\"eth0\", \"up0\"]";
+        assert_eq!(has(&with(upper.clone(), true), both, "gro"), None);
+        assert_eq!(has(&with(upper, true), "interfaces = [\"eth1\"]", "gro"), None);
+    }
+    // Through a bond; and the bond itself, unless its program is in the driver.
+    let mut facts = with(upon("bond", None), true);
+    facts.links.push(Link { lower: Some(4), vlan: tag, ..upon("vlan", tag) });
+    (facts.links[3].ifindex, facts.links[3].name) = (5, "up0.5".into());
+    let vlan = "interfaces = [\"up0.5\"]";
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Warn));
+    let generic = format!("{ours}\nxdp_mode = \"generic\"");
+    assert_eq!(has(&facts, &generic, "gro").map(|finding| finding.state), Some(State::Warn));
+    assert_eq!(has(&facts, ours, "gro"), None);
+    facts.offloads.remove("eth0");
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Unknown));
+}
+
+#[test]
+fn drivers_that_stop_for_a_program() {
+    for (driver, state) in
+        [("mlx5_core", State::Warn), ("i40e", State::Warn), ("virtio_net", State::Ok)]
+    {
+        assert_eq!(find(&config(ETH0, ""), &card(driver), "link-reset").state, state, "{driver}");
+    }
+    let there = Facts { own_links: Some([(2, Attached::Native)].into()), ..card("mlx5_core") };
+    assert_eq!(find(&config(ETH0, ""), &there, "link-reset").state, State::Ok);
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert_eq!(find(&generic, &card("mlx5_core"), "link-reset").state, State::Ok);
+}
+
+#[test]
+fn queues_for_sending() {
+    let with = |driver: &str, rx: u32, max: u32| {
+        let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max, apart: false };
+        Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
+    };
+    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").fix;
+    assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
+    assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
+    assert_eq!(fix(&with("virtio_net", 4, 8)), "");
+    assert_eq!(fix(&with("ena", 8, 8)), "ethtool -L eth0 combined 4");
+    assert_eq!(fix(&with("ice", 8, 8)), "");
+    // In the kernel's generic path nothing is asked of the driver.
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert_eq!(find(&generic, &with("ena", 8, 8), "driver-queues").state, State::Ok);
+}
+
+#[test]
+fn packets_that_the_card_merges() {
+    let mut facts = card("ixgbe");
+    facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
+    let finding = find(&config(ETH0, ""), &facts, "lro");
+    assert_eq!((finding.state, finding.fix.as_str()), (State::Warn, "ethtool -K eth0 lro off"));
+    let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
+    assert_eq!(find(&generic, &facts, "lro").state, State::Ok);
+}
+
+#[test]
+fn bonds() {
+    let mut facts = card("bonding");
+    facts.links[0].kind = Some("bond".into());
+    facts.links.push(Link { master: Some(2), ..link(5, "enp1s0") });
+    facts.offloads.insert("enp1s0".into(), Offloads::default());
+    facts.drivers.insert("enp1s0".into(), "ixgbe".into());
+    let finding = find(&config(ETH0, ""), &facts, "bond-xdp");
+    assert!(
+        finding.state == State::Unknown && finding.reason.contains("enp1s0 (ixgbe)"),
+        "{finding}"
+    );
+    facts.features = features(0);
+    let native = config(&format!("{ETH0}\nxdp_mode = \"native\""), "");
+    assert_eq!(find(&native, &facts, "bond-xdp").state, State::Warn);
+    facts.features = features(3);
+    assert_eq!(find(&config(ETH0, ""), &facts, "bond-xdp").state, State::Ok);
+}
+
+#[test]
+fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
+    let mut facts = card("veth");
+    facts.links[0].kind = Some("veth".into());
+    (facts.links[0].lower, facts.links[0].lower_elsewhere) = (Some(3), true);
+    for (bits, told) in [(3, vec![State::Warn]), (7, vec![State::Ok])] {
+        facts.features = features(bits);
+        let findings = judge(&config(ETH0, ""), &facts).findings;
+        let about = findings.iter().filter(|finding| finding.check == "veth-checksum");
+        assert_eq!(about.map(|finding| finding.state).collect::<Vec<_>>(), told);
+    }
+}
+
+#[test]
+fn room_for_tunnels() {
+    let of =
+        |more: &str| config(ETH0, &format!("forward = \"dsr-gue\"\nannounce = \"arp\"\n{more}"));
+    let state = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").state;
+    let mut facts = machine();
+    assert_eq!(state("", &facts), State::Ok);
+    let clamped = find(&of(""), &facts, "mtu").reason;
+    assert!(clamped.contains("mss_clamp bounds what backends send"), "{clamped}");
+    assert!(clamped.contains("advmss 1432"), "{clamped}");
+    assert_eq!(state("mss_clamp = \"off\"", &facts), State::Warn);
+    let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
+    assert_eq!(finding.state, State::Warn);
+    assert!(finding.fix.starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
+    // Clients come by eth0 with 1500 bytes, backends are behind an eth1 with room.
+    facts.links[1].mtu = 1528;
+    facts.paths.extend([super::tests::path(
+        "10.0.0.2",
+        ringway_host::netlink::routes::RouteKind::Unicast,
+        3,
+    )]);
+    assert_eq!(state("protocol = \"udp\"", &facts), State::Ok);
+}
+
+#[test]
+fn ipv6_needs_1280_bytes_inside_a_tunnel() {
+    let text = format!(
+        "[node]\nname = \"gw\"\n{ETH0}\n[[service]]\nname = \"web\"\naddress = \"2001:db8::9\"\n\
+         port = 80\nforward = \"dsr-gue\"\nannounce = \"arp\"\nbackends = [{{ address = \"fd00::2\" }}]\n"
+    );
+    let config = ringway_config::parse(&text, "ringway.toml").expect("valid");
+    let mut facts = machine();
+    let unicast = ringway_host::netlink::routes::RouteKind::Unicast;
+    facts.paths.extend([super::tests::path("fd00::2", unicast, 2)]);
+    // GUE over IPv6 takes 48.
+    for (mtu, state) in [(1300, State::Warn), (1327, State::Warn), (1328, State::Ok)] {
+        facts.links[0].mtu = mtu;
+        let finding = find(&config, &facts, "mtu");
+        assert_eq!(finding.state, state, "{mtu}: {finding}");
+        let raised = finding.fix.starts_with("ip link set dev eth0 mtu 1328 or more");
+        assert_eq!(raised, state == State::Warn, "{finding}");
+    }
+}
+
+#[test]
+fn firewall_rules_that_see_nothing() {
+    let rule = |destinations: &str, port: u16, owner| Rule {
+        place: "inet filter input handle 4".into(),
+        text: "dropped".into(),
+        removal: "nft delete rule inet filter input handle 4".into(),
+        destinations: destinations.parse().ok().map(|address| (address, 32)).into_iter().collect(),
+        ports: vec![(port, port)],
+        owner,
+        protocol: None,
+    };
+    let found =
+        |rules| find(&config(ETH0, ""), &Facts { firewall: Some(rules), ..machine() }, "firewall");
+    let finding = found(Ok(vec![rule("203.0.113.9", 80, None)]));
+    assert_eq!(finding.state, State::Warn);
+    assert_eq!(finding.fix, "nft delete rule inet filter input handle 4");
+    assert!(
+        found(Ok(vec![rule("", 80, Some("Docker"))]))
+            .fix
+            .starts_with("docker ps --filter publish=80")
+    );
+    assert!(found(Ok(vec![rule("", 80, Some("firewalld"))])).fix.contains("--remove-port=80/tcp"));
+    assert_eq!(found(Ok(vec![rule("203.0.113.9", 81, None)])).state, State::Ok);
+    assert_eq!(found(Ok(vec![rule("203.0.113.8", 80, None)])).state, State::Ok);
+    assert_eq!(found(Err("no nft".into())).state, State::Unknown);
+    assert!(has(&machine(), ETH0, "firewall").is_none(), "not looked at");
+}
+
+#[test]
+fn dsr_backends_must_be_quiet() {
+    let dsr = config(ETH0, "forward = \"dsr-l2\"\nannounce = \"arp\"");
+    let mac = Mac([2, 0, 0, 0, 0, 9]);
+    let answer = |answers| Facts { answering: [(ip("203.0.113.9"), answers)].into(), ..machine() };
+    assert_eq!(find(&dsr, &answer(Ok(vec![])), "arp-quiet").state, State::Ok);
+    assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").state, State::Unknown);
+    let mut facts = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
+    let finding = find(&dsr, &facts, "arp-quiet");
+    assert!(finding.state == State::Warn && finding.reason.contains(&mac.to_string()), "{finding}");
+    facts.neighbours = vec![Neighbour {
+        ifindex: 2,
+        address: ip("10.0.0.2"),
+        mac: Some(mac),
+        state: NeighbourState::Reachable,
+        managed: true,
+    }];
+    let finding = find(&dsr, &facts, "arp-quiet");
+    assert_eq!(finding.state, State::Fail);
+    assert!(
+        finding.reason.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"),
+        "{finding}"
+    );
+    assert!(finding.fix.contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
+}
+
+#[test]
+fn whether_dsr_backends_take_packets_their_checks_tell() {
+    let text = "forward = \"dsr-ipip\"\nannounce = \"arp\"";
+    let checked = config(ETH0, &format!("{text}\ncheck = {{ type = \"tcp\" }}"));
+    let with = |health| {
+        let backend = Backend {
+            address: "10.0.0.2".into(),
+            port: 80,
+            health,
+            reason: Some("timed out".into()),
+            ..Backend::default()
+        };
+        let service = Service { name: "web".into(), backends: vec![backend], ..Service::default() };
+        Facts { thorough: true, health: Some(vec![service]), ..machine() }
+    };
+    assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").state, State::Ok);
+    let finding = find(&checked, &with(Health::Down), "dsr-backend");
+    assert!(
+        finding.state == State::Warn && finding.reason.ends_with("fails: timed out"),
+        "{finding}"
+    );
+    assert!(
+        finding.fix.contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
+        "{finding}"
+    );
+    let nobody = Facts { health: None, ..with(Health::Up) };
+    assert_eq!(find(&checked, &nobody, "dsr-backend").state, State::Unknown);
+    let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
+    assert!(finding.state == State::Unknown && finding.fix.starts_with("write check"), "{finding}");
+}

@@ -1,0 +1,37 @@
+//! What the daemon may do, and what it gives up.
+//!
+//! The kernel verifies programs that compute addresses from packets, and lets tracepoints be read, only
+//! for CAP_PERFMON. That is needed while programs are loaded and never after: what runs is left with
+//! CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW, and what it starts (checks of type exec) with nothing.
+
+use ringway_api::error::Error;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
+};
+
+/// What the daemon runs with.
+const KEPT: CapabilitySet =
+    CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::NET_RAW);
+
+/// Gives up everything but [`KEPT`], in the calling thread and those that it will start: call it before
+/// there are others. A daemon of root's keeps what root has: its files may be anybody's.
+///
+/// # Errors
+/// The kernel refuses, which it has no reason to.
+pub fn give_up() -> Result<(), Error> {
+    if rustix::process::geteuid().is_root() {
+        tracing::info!(
+            "running as root; as user ringway (docs: SECURITY.md) three capabilities are enough"
+        );
+        return Ok(());
+    }
+    let failed = |errno: rustix::io::Errno| {
+        Error::failed(format!("capabilities cannot be given up: {errno}"), "")
+    };
+    let now = capabilities(None).map_err(failed)?;
+    clear_ambient_capability_set().map_err(failed)?;
+    let kept = now.permitted & KEPT;
+    let sets =
+        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets).map_err(failed)
+}

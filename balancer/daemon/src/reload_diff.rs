@@ -1,0 +1,392 @@
+//! The step from one configuration to the next: what changes, and which flows move.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Display;
+use std::net::SocketAddr;
+
+use ringway_abi::raw::RW_RING_SLOTS;
+use ringway_api::documents::changes::{
+    BackendChange, Changes, FlowChange, RingChange, SCHEMA, ServiceChange, What,
+};
+use ringway_api::error::Error;
+use ringway_config::{Backend, CheckAt, Config, Service};
+use ringway_kernel::View;
+use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
+use ringway_plan::{Change, Health, Observed, Planner};
+
+use crate::backends::BackendSet;
+
+/// A configuration and the one that follows.
+#[derive(Clone, Copy)]
+pub struct ConfigDiff<'c> {
+    /// In force.
+    pub old: &'c Config,
+    /// To be.
+    pub new: &'c Config,
+}
+
+impl ConfigDiff<'_> {
+    /// What changes, without flows. Backends that `backend_set` does not know to be down count as up.
+    ///
+    /// # Errors
+    /// The new configuration does not fit the tables.
+    pub fn changes(self, backend_set: &BackendSet) -> Result<Changes, Error> {
+        let ConfigDiff { old, new } = self;
+        let mut changes = Changes {
+            schema: SCHEMA.into(),
+            node: new.node.name.to_string(),
+            file: new.filename().to_owned(),
+            settings: self.settings(),
+            ..Changes::default()
+        };
+        let mut reshaped = HashSet::new();
+        for (was, is) in self.pairs() {
+            let (service, change) = match (was, is) {
+                (Some(was), Some(is)) => {
+                    let keys = keys(was, is);
+                    let before = changes.backends.len();
+                    backends(was, is, &mut changes.backends);
+                    if changes.backends.len() > before {
+                        // Under both names, where it gets another.
+                        reshaped.extend([was.name.as_str(), is.name.as_str()]);
+                    }
+                    if keys.is_empty() {
+                        continue;
+                    }
+                    changes.services.push(ServiceChange {
+                        service: is.name.to_string(),
+                        change: What::Changed,
+                        keys,
+                        backends: 0,
+                    });
+                    continue;
+                }
+                (None, Some(is)) => (is, What::Added),
+                (Some(was), None) => (was, What::Removed),
+                (None, None) => continue,
+            };
+            changes.services.push(ServiceChange {
+                service: service.name.to_string(),
+                change,
+                keys: Vec::new(),
+                backends: service.backends.len() as u64,
+            });
+        }
+        changes.lost_endpoints = self.lost();
+        changes.ended_services =
+            self.ended().into_values().collect::<BTreeSet<_>>().into_iter().collect();
+        changes.rings = rings(old, new, &reshaped, backend_set)?;
+        changes.changed = old != new;
+        Ok(changes)
+    }
+
+    /// What becomes of the flows there are now.
+    ///
+    /// # Errors
+    /// The kernel's tables cannot be read.
+    pub fn flows(self, view: &View) -> ringway_kernel::Result<FlowChange> {
+        let mut found = FlowChange::default();
+        let gone = self.gone();
+        if gone.is_empty() {
+            return Ok(found);
+        }
+        let ended = self.ended();
+        // Those of services that end, too.
+        let (mut nat, mut dsr, mut over) = (HashSet::new(), HashSet::new(), HashSet::new());
+        for service in view.services()? {
+            for backend in &service.backends {
+                if !gone.contains(&(service.key, backend.address)) {
+                    continue;
+                }
+                let reference = backend.reference();
+                let of = if service.forward.is_dsr() { &mut dsr } else { &mut nat };
+                of.insert(reference);
+                if ended.contains_key(&service.key) {
+                    over.insert(reference);
+                }
+            }
+        }
+        if !nat.is_empty() {
+            let flows = view.flows()?.by_backend;
+            for (reference, flows) in flows.iter().filter(|(reference, _)| nat.contains(reference))
+            {
+                found.reset_flows += flows.tcp;
+                match over.contains(reference) {
+                    true => found.ended_flows += flows.udp,
+                    false => found.moved_flows += flows.udp,
+                }
+            }
+        }
+        if !dsr.is_empty() {
+            found.some_are_not_counted = true;
+            view.tracked(|flow| match over.contains(&flow.backend) {
+                true => found.ended_flows += u64::from(dsr.contains(&flow.backend)),
+                false => found.moved_tracked_flows += u64::from(dsr.contains(&flow.backend)),
+            })?;
+        }
+        Ok(found)
+    }
+
+    fn settings(self) -> Vec<String> {
+        let ConfigDiff { old, new } = self;
+        let tables = [
+            ("nat", old.nat != new.nat),
+            ("flows", old.flows != new.flows),
+            ("tunnel", old.tunnel != new.tunnel),
+        ];
+        tables.iter().filter(|(_, differs)| *differs).map(|(name, _)| (*name).into()).collect()
+    }
+
+    /// Services of both, those of one name or of one address and port beside each other; in the
+    /// order of the new configuration, then those that go.
+    fn pairs(&self) -> Vec<(Option<&Service>, Option<&Service>)> {
+        let key = |service: &Service| (*service.address, *service.port, service.protocols.clone());
+        let named: HashMap<&str, &Service> =
+            self.old.services.iter().map(|service| (service.name.as_str(), service)).collect();
+        let kept: HashSet<&str> = self.new.services.iter().map(|s| s.name.as_str()).collect();
+        let renamed: HashMap<_, &Service> = self
+            .old
+            .services
+            .iter()
+            .filter(|service| !kept.contains(service.name.as_str()))
+            .map(|service| (key(service), service))
+            .collect();
+        let mut taken = HashSet::new();
+        let mut pairs = Vec::new();
+        for is in &self.new.services {
+            let was = named.get(is.name.as_str()).or_else(|| renamed.get(&key(is))).copied();
+            taken.extend(was.map(|was| was.name.as_str()));
+            pairs.push((was, Some(is)));
+        }
+        let gone = self.old.services.iter().filter(|was| !taken.contains(was.name.as_str()));
+        pairs.extend(gone.map(|was| (Some(was), None)));
+        pairs
+    }
+
+    /// Backends whose flows end: they go, or packets get to them in another way.
+    fn gone(self) -> HashSet<(ServiceKey, SocketAddr)> {
+        let all = |config: &Config| -> HashMap<(ServiceKey, SocketAddr), bool> {
+            let of = |service: &Service| -> Vec<_> {
+                let dsr = service.forward.is_dsr();
+                let backends = || service.backends.iter().map(Backend::endpoint);
+                let both = |key| backends().map(move |backend| ((key, backend), dsr));
+                entries(service).into_iter().flat_map(both).collect()
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let stays = |who: &_, dsr: bool| new.get(who).is_some_and(|now| *now == dsr);
+        all(self.old)
+            .into_iter()
+            .filter(|(who, dsr)| !stays(who, *dsr))
+            .map(|(who, _)| who)
+            .collect()
+    }
+
+    /// Entries all of whose flows end, with the names of their services.
+    fn ended(self) -> HashMap<ServiceKey, String> {
+        let all = |config: &Config| -> HashMap<ServiceKey, (bool, String)> {
+            let of = |service: &Service| {
+                let what = (service.forward.is_dsr(), service.name.to_string());
+                entries(service).into_iter().map(move |key| (key, what.clone()))
+            };
+            config.services.iter().flat_map(of).collect()
+        };
+        let new = all(self.new);
+        let goes_on = |key: &ServiceKey, dsr| new.get(key).is_some_and(|(now, _)| *now == dsr);
+        let ends = all(self.old).into_iter().filter(|(key, (dsr, _))| !goes_on(key, *dsr));
+        ends.map(|(key, (_, name))| (key, name)).collect()
+    }
+
+    /// What is served now and will not be.
+    fn lost(self) -> Vec<String> {
+        let new: Vec<ServiceKey> = self.new.services.iter().flat_map(entries).collect();
+        let still = |old: &ServiceKey| {
+            let serves = |new: &ServiceKey| {
+                (new.address, new.protocol) == (old.address, old.protocol)
+                    && new.port <= old.port
+                    && old.last_port <= new.last_port
+            };
+            new.iter().any(serves)
+        };
+        let lost = |service: &'_ Service| -> Vec<String> {
+            let keys = entries(service).into_iter().filter(|key| !still(key));
+            keys.map(|key| format!("{} {} {}", *service.name, key.endpoint(), key.protocol))
+                .collect()
+        };
+        self.old.services.iter().flat_map(lost).collect()
+    }
+}
+
+/// What clients address: one for each protocol.
+fn entries(service: &Service) -> Vec<ServiceKey> {
+    let key = |protocol: &Protocol| ServiceKey {
+        address: *service.address,
+        port: *service.port,
+        last_port: service.last_port,
+        protocol: *protocol,
+    };
+    service.protocols.iter().map(key).collect()
+}
+
+/// Flows that one backend of a service has now, those of dsr as far as they have a record.
+///
+/// # Errors
+/// The kernel's tables cannot be read.
+pub fn flows_of(
+    view: &View,
+    service: &str,
+    address: &str,
+    port: u16,
+) -> ringway_kernel::Result<u64> {
+    let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
+    for state in view.services()?.iter().filter(|state| state.name == service) {
+        let of = if state.forward.is_dsr() { &mut dsr } else { &mut nat };
+        for backend in &state.backends {
+            if backend.address.ip().to_string() == address && backend.address.port() == port {
+                of.insert(backend.reference());
+            }
+        }
+    }
+    let mut found = 0;
+    if !nat.is_empty() {
+        let flows = view.flows()?.by_backend;
+        let own = flows.iter().filter(|(reference, _)| nat.contains(reference));
+        found += own.map(|(_, flows)| flows.tcp + flows.udp).sum::<u64>();
+    }
+    if !dsr.is_empty() {
+        view.tracked(|flow| found += u64::from(dsr.contains(&flow.backend)))?;
+    }
+    Ok(found)
+}
+
+/// Keys of a service that say something else; names of values where they are short.
+fn keys(was: &Service, is: &Service) -> Vec<String> {
+    let mut keys = Vec::new();
+    let mut push = |key: &str, was: &dyn Display, is: &dyn Display| {
+        let (was, is) = (was.to_string(), is.to_string());
+        if was != is {
+            keys.push(format!("{key} {was} becomes {is}"));
+        }
+    };
+    let protocols = |service: &Service| {
+        service.protocols.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ")
+    };
+    push("name", &was.name, &is.name);
+    push("address", &was.address, &is.address);
+    push("port", &was.ports(), &is.ports());
+    push("protocol", &protocols(was), &protocols(is));
+    push("forward", &was.forward, &is.forward);
+    push("gue_port", &was.gue_port, &is.gue_port);
+    push("source", &was.source, &is.source);
+    push("affinity", &was.affinity, &is.affinity);
+    push("announce", &was.announce, &is.announce);
+    push("when_none_healthy", &was.when_none_healthy, &is.when_none_healthy);
+    for (key, differs) in [
+        ("mss_clamp", was.mss_clamp != is.mss_clamp),
+        ("on_down", was.keep_for.is_some() != is.keep_for.is_some()),
+        ("keep_for", was.keep_for.zip(is.keep_for).is_some_and(|(was, is)| was != is)),
+        ("max_unhealthy", was.max_unhealthy != is.max_unhealthy),
+        ("slow_start", was.slow_start != is.slow_start),
+        ("check", was.check != is.check || asked_elsewhere(was, is)),
+    ] {
+        if differs {
+            keys.push(key.into());
+        }
+    }
+    keys
+}
+
+/// Whether a backend that stays is checked at another address or port of its own.
+fn asked_elsewhere(was: &Service, is: &Service) -> bool {
+    let before: HashMap<SocketAddr, &CheckAt> =
+        was.backends.iter().map(|backend| (backend.endpoint(), &backend.check)).collect();
+    let differs = |backend: &Backend| {
+        before.get(&backend.endpoint()).is_some_and(|check| **check != backend.check)
+    };
+    is.backends.iter().any(differs)
+}
+
+fn backends(was: &Service, is: &Service, changes: &mut Vec<BackendChange>) {
+    let of = |service: &Service| -> HashMap<SocketAddr, u16> {
+        service.backends.iter().map(|backend| (backend.endpoint(), backend.weight)).collect()
+    };
+    let (before, after) = (of(was), of(is));
+    let gone = was.backends.iter().filter(|backend| !after.contains_key(&backend.endpoint()));
+    for backend in is.backends.iter().chain(gone) {
+        let endpoint = backend.endpoint();
+        let (was, now) = (before.get(&endpoint).copied(), after.get(&endpoint).copied());
+        if was == now {
+            continue;
+        }
+        changes.push(BackendChange {
+            service: is.name.to_string(),
+            address: endpoint.ip().to_string(),
+            port: endpoint.port(),
+            change: match (was, now) {
+                (None, _) => What::Added,
+                (_, None) => What::Removed,
+                _ => What::Changed,
+            },
+            weight_before: was,
+            weight_after: now,
+        });
+    }
+}
+
+/// Slots that move in the rings of these services, one plan after the other.
+fn rings(
+    old: &Config,
+    new: &Config,
+    services: &HashSet<&str>,
+    backend_set: &BackendSet,
+) -> Result<Vec<RingChange>, Error> {
+    if services.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut planner = Planner::default();
+    let mut plan = |config: &Config| {
+        let mut some = config.clone();
+        some.services.retain(|service| services.contains(service.name.as_str()));
+        planner
+            .plan(&some, &imagine(&some, backend_set))
+            .map_err(|error| Error::configuration(error.to_string(), ""))
+    };
+    let (before, after) = (plan(old)?, plan(new)?);
+    let moved = |change: Change| match change {
+        Change::SlotsMoved(service, moved) => Some(RingChange {
+            service: service.name,
+            protocol: service.key.protocol.to_string(),
+            moved_slots: moved as u64,
+            slots: RW_RING_SLOTS.into(),
+            once_up: false,
+        }),
+        _ => None,
+    };
+    Ok(after.diff(&before).into_iter().filter_map(moved).collect())
+}
+
+/// Everything can be reached, and nothing is down but what checks say is.
+fn imagine(config: &Config, backend_set: &BackendSet) -> Observed {
+    let mut observed = Observed::default();
+    let hop = NextHop { iface: 0, mac: [2, 0, 0, 0, 0, 0], mtu: 1500 };
+    let down = backend_set.down();
+    // One source for all of a family: there is room for few.
+    let all = || config.services.iter().flat_map(|service| &service.backends).map(|b| *b.address);
+    let sources = [true, false].map(|v4| all().filter(|address| address.is_ipv4() == v4).min());
+    for service in &config.services {
+        for backend in &service.backends {
+            let (endpoint, address) = (backend.endpoint(), *backend.address);
+            let down = down.contains(&(service.name.as_str(), endpoint));
+            let health = if down { Health::Down } else { Health::Up };
+            observed.set_health(&service.name, endpoint, health);
+            observed.next_hops.insert(address, hop);
+            let source = sources[usize::from(address.is_ipv6())].unwrap_or(address);
+            observed.sources.insert(address, source);
+        }
+    }
+    observed
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! What changes between two configurations, and which flows move.
+
+use super::*;
+
+fn service(name: &str, last: u8, backends: &str, more: &str) -> String {
+    format!(
+        "[[service]]\nname = \"{name}\"\naddress = \"203.0.113.{last}\"\nport = 80\n{more}\n\
+         backends = [{backends}]\n"
+    )
+}
+
+fn config(services: &[String]) -> Config {
+    let text = format!("[node]\nname = \"gw\"\ninterfaces = [\"eth0\"]\n{}", services.concat());
+    ringway_config::parse(&text, "ringway.toml").unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+fn changes(old: &Config, new: &Config) -> Changes {
+    ConfigDiff { old, new }.changes(&BackendSet::new(old)).expect("a plan")
+}
+
+const A: &str = "{ address = \"10.0.0.2\" }";
+const AB: &str = "{ address = \"10.0.0.2\" }, { address = \"10.0.0.3\" }";
+
+#[test]
+fn nothing_changes_by_writing_it_differently() {
+    let one = config(&[service("a", 1, AB, ""), service("b", 2, A, "")]);
+    let same = changes(&one, &one.clone());
+    assert!(!same.changed && same.services.is_empty() && same.rings.is_empty());
+    // Another order is another configuration, which changes nothing for anybody.
+    let turned = config(&[service("b", 2, A, ""), service("a", 1, AB, "")]);
+    let turned = changes(&one, &turned);
+    assert!(turned.services.is_empty() && turned.backends.is_empty());
+}
+
+#[test]
+fn services_come_go_and_change() {
+    let old = config(&[service("a", 1, A, ""), service("b", 2, A, ""), service("c", 3, A, "")]);
+    let new = config(&[
+        service("a", 1, A, "affinity = \"source\""),
+        service("d", 4, A, ""),
+        service("new", 3, A, ""),
+    ]);
+    let found = changes(&old, &new);
+    let shown: Vec<_> =
+        found.services.iter().map(|s| (s.service.as_str(), s.change, s.keys.join(", "))).collect();
+    assert_eq!(
+        shown,
+        [
+            ("a", What::Changed, "affinity 5-tuple becomes source".into()),
+            ("d", What::Added, String::new()),
+            ("new", What::Changed, "name c becomes new".into()),
+            ("b", What::Removed, String::new()),
+        ]
+    );
+    let gone: Vec<String> =
+        ConfigDiff { old: &old, new: &new }.gone().iter().map(|(key, _)| key.endpoint()).collect();
+    assert_eq!(gone, ["203.0.113.2:80"]);
+}
+
+#[test]
+fn clients_of_another_address_or_mode_are_not_forgotten() {
+    let old = config(&[service("a", 1, A, ""), service("b", 2, A, "")]);
+    let told = |new: &Config| {
+        let found = changes(&old, new);
+        (found.lost_endpoints, found.ended_services)
+    };
+    let of = |a: &str| config(&[a.to_owned(), service("b", 2, A, "")]);
+    let (lost, ended) = (vec!["a 203.0.113.1:80 tcp".to_owned()], vec!["a".to_owned()]);
+    assert_eq!(told(&of(&service("a", 3, A, ""))), (lost.clone(), ended.clone()));
+    let port = service("a", 1, A, "").replace("port = 80", "port = 81");
+    assert_eq!(told(&of(&port)), (lost, ended.clone()));
+    // A range that has the old port serves its clients on; their flows are another service's.
+    let range = service("a", 1, A, "").replace("port = 80", "port = \"80-90\"");
+    assert_eq!(told(&of(&range)), (Vec::new(), ended.clone()));
+    let mode = service("a", 1, A, "forward = \"dsr-l2\"");
+    assert_eq!(told(&of(&mode)), (Vec::new(), ended));
+    assert_eq!(told(&of(&service("new", 1, AB, ""))), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn a_new_backend_takes_its_share_of_the_ring_alone() {
+    let old = config(&[service("a", 1, AB, ""), service("b", 2, AB, "")]);
+    let three = format!("{AB}, {{ address = \"10.0.0.4\" }}");
+    let new = config(&[service("a", 1, &three, ""), service("b", 2, AB, "")]);
+    let found = changes(&old, &new);
+    assert_eq!(found.backends.len(), 1);
+    assert_eq!((found.backends[0].change, found.backends[0].weight_after), (What::Added, Some(1)));
+    assert_eq!(found.rings.len(), 1, "{:?}", found.rings);
+    let RingChange { moved_slots, slots, .. } = found.rings[0];
+    // A third, and little more.
+    assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
+    // Nobody has looked for the new one yet, so they do not move at once.
+    let (mut found, before) = (found, BackendSet::new(&old));
+    found.note(before.reconfigure(&new).idle_beside(&before));
+    assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
+    assert_eq!(found.no_traffic_yet[0].address, "10.0.0.4");
+    assert!(found.no_traffic_yet[0].reason.contains("has not been looked up"), "{found:?}");
+    found.note(before.idle_beside(&before));
+    assert!(!found.rings[0].once_up && found.no_traffic_yet.is_empty());
+}
+
+#[test]
+fn weights_move_slots_and_nobody_goes() {
+    let old = config(&[service("a", 1, AB, "")]);
+    let drained = AB.replacen(" }", ", weight = 0 }", 1);
+    let new = config(&[service("a", 1, &drained, "")]);
+    let found = changes(&old, &new);
+    assert_eq!(
+        (found.backends[0].weight_before, found.backends[0].weight_after),
+        (Some(1), Some(0))
+    );
+    assert!((32_700..32_800).contains(&found.rings[0].moved_slots), "{:?}", found.rings);
+    let renamed = changes(&old, &config(&[service("new", 1, &drained, "")]));
+    assert_eq!(renamed.rings.len(), 1, "{renamed:?}");
+    assert_eq!(renamed.rings[0].service, "new");
+    assert!(ConfigDiff { old: &old, new: &new }.gone().is_empty(), "flows stay");
+    let mode = config(&[service("a", 1, AB, "forward = \"dsr-l2\"")]);
+    assert_eq!(
+        ConfigDiff { old: &old, new: &mode }.gone().len(),
+        2,
+        "nat flows do not go on by dsr"
+    );
+}

@@ -1,0 +1,143 @@
+//! What changes something: `POST /v1/reload`, `/v1/backend` and `/v1/overrides/clear`. Handed to the
+//! daemon's loop, which does one at a time.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json, Router, routing};
+use ringway_api::client::requests::{Clear, Reload};
+use ringway_api::documents::changes::Changes;
+use ringway_api::error::{Error, Kind};
+use ringway_api::overrides::Change;
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+
+use super::refusal;
+
+/// Where the outcome goes.
+pub type Reply = oneshot::Sender<Result<Changes, Error>>;
+
+/// What is asked of the daemon.
+#[derive(Debug)]
+pub enum Command {
+    /// Read the configuration file again.
+    Reload {
+        /// Tell what would change, no more.
+        dry_run: bool,
+        /// The file that is meant, as an absolute path; refused when it is not the daemon's.
+        file: Option<PathBuf>,
+        /// `None`: SIGHUP, nobody waits.
+        reply: Option<Reply>,
+    },
+    /// Read the overrides again that could not be read or kept; nobody waits.
+    Recall,
+    /// Say something about a backend that the file does not.
+    Override {
+        /// What.
+        change: Change,
+        /// Who asked.
+        by: Asker,
+        /// Who waits.
+        reply: Reply,
+    },
+}
+
+/// Who asks, as the kernel tells of the socket's other end (unix(7), SO_PEERCRED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asker {
+    /// User id; `None`: the kernel does not tell.
+    pub user: Option<u32>,
+}
+
+impl fmt::Display for Asker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.user {
+            Some(user) => write!(f, "user {user}"),
+            None => f.write_str("somebody"),
+        }
+    }
+}
+
+/// Commands wait in it.
+pub type Control = mpsc::Sender<Command>;
+
+/// Commands that wait at most; who brings another waits with it.
+pub const WAITING: usize = 16;
+
+/// The routes.
+pub fn router<S>(control: Control) -> Router<S> {
+    Router::new()
+        .route("/v1/reload", routing::post(reload))
+        .route("/v1/backend", routing::post(backend))
+        .route("/v1/overrides/clear", routing::post(clear))
+        .with_state(control)
+}
+
+async fn reload(State(control): State<Control>, body: Bytes) -> Response {
+    match read(&body, Some(Reload::default())) {
+        Ok(Reload { dry_run, file }) => {
+            ask(&control, |reply| Command::Reload { dry_run, file, reply: Some(reply) }).await
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn backend(
+    State(control): State<Control>,
+    Extension(by): Extension<Asker>,
+    body: Bytes,
+) -> Response {
+    match read::<Change>(&body, None) {
+        Ok(change) => ask(&control, |reply| Command::Override { change, by, reply }).await,
+        Err(error) => refuse(&error),
+    }
+}
+
+async fn clear(
+    State(control): State<Control>,
+    Extension(by): Extension<Asker>,
+    body: Bytes,
+) -> Response {
+    match read(&body, Some(Clear::default())) {
+        Ok(Clear { service, backend }) => {
+            let change = Change::Clear { service, backend };
+            ask(&control, |reply| Command::Override { change, by, reply }).await
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+fn read<T: DeserializeOwned>(body: &[u8], empty: Option<T>) -> Result<T, Error> {
+    if let (true, Some(empty)) = (body.is_empty(), empty) {
+        return Ok(empty);
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        Error::configuration(
+            format!("the request's body cannot be understood: {error}"),
+            "send JSON as docs/operations.md has it",
+        )
+    })
+}
+
+async fn ask(control: &Control, command: impl FnOnce(Reply) -> Command) -> Response {
+    let (reply, answer) = oneshot::channel();
+    let sent = control.send(command(reply)).await.is_ok();
+    let ending = || Error::failed("the daemon is ending", "ask again once it runs");
+    match answer.await {
+        Ok(Ok(changes)) if sent => Json(changes).into_response(),
+        Ok(Err(error)) if sent => refuse(&error),
+        _ => refuse(&ending()),
+    }
+}
+
+fn refuse(error: &Error) -> Response {
+    let status = match error.kind {
+        Kind::Configuration => StatusCode::UNPROCESSABLE_ENTITY,
+        Kind::Failed | Kind::Unhealthy => StatusCode::CONFLICT,
+    };
+    refusal::refuse(status, error.what.as_str(), &error.remedy)
+}

@@ -1,0 +1,29 @@
+//! The local API: HTTP and JSON over a Unix socket, and the client that `ringway` uses.
+//!
+//! | request | answer |
+//! |---|---|
+//! | `GET /v1/status` | the whole of [`ringway_api::documents::status::Status`] |
+//! | `GET /v1/ledger` | `counters` and `ledger` of it |
+//! | `POST /v1/confirm` | [`ringway_api::client::confirm::Confirmed`] |
+//! | `GET /v1/ready` | [`ringway_api::documents::readiness::Readiness`], at once |
+//! | `GET /v1/ready/SERVICE` | the same, and this service must have a backend, too |
+//! | `POST /v1/reload` | [`ringway_api::documents::changes::Changes`]; body `{"dry_run": true}` or none |
+//! | `POST /v1/backend` | the same; body [`ringway_api::overrides::Change`] |
+//! | `POST /v1/overrides/clear` | the same; body `{"service", "backend"}`, `{"service"}` or none |
+//! | `GET /v1/health` | `healthy`, `problems` and each backend's health |
+//!
+//! Anything else is answered with a fitting status and `{"error", "remedy"}`.
+
+use std::time::Duration;
+
+pub mod api;
+pub mod connections;
+pub mod control;
+mod refusal;
+#[cfg(test)]
+mod tests;
+
+/// Longest request body that is read, bytes.
+pub const BODY_LIMIT: usize = 64 * 1024;
+/// How long a request's body may take.
+pub const BODY_PATIENCE: Duration = Duration::from_secs(5);

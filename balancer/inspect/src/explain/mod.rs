@@ -1,0 +1,428 @@
+//! What the loaded program would do with a packet, and why: schema `ringway.explain/1`.
+//!
+//! Fields are only ever added. Needs root, and no daemon.
+
+pub mod pcap_reader;
+pub mod tuple;
+
+use std::net::IpAddr;
+use std::path::Path;
+
+use ringway_abi::{Reason, Verdict};
+use ringway_api::client::node_selector::{self, NodeSelector};
+use ringway_api::client::status_query;
+use ringway_api::documents::status::{self, NextHop, Status};
+use ringway_api::error::Error;
+use ringway_config::PortRange;
+use ringway_host::Mac;
+use ringway_kernel::{
+    BackendState, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
+};
+use serde::Serialize;
+
+use crate::headers::{self, Headers};
+
+use tuple::{Details, Protocol, Tuple};
+
+/// Name and version of the schema.
+pub const SCHEMA: &str = "ringway.explain/1";
+
+/// Backends that somebody keeps new flows from: so many are named.
+const WITHHELD_SHOWN: usize = 3;
+
+/// Which packet.
+#[derive(Clone, Debug)]
+pub enum What<'a> {
+    /// One that is put together.
+    Tuple(Tuple, Shape),
+    /// One of a capture: the file, and its number in it.
+    Captured(&'a Path, u64),
+}
+
+/// What a tuple does not say of a packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// TCP flags.
+    pub tcp_flags: u8,
+    /// Bytes of the IP packet; `None`: headers alone.
+    pub bytes: Option<u16>,
+    /// Hops it may still take.
+    pub ttl: u8,
+    /// Link-layer source.
+    pub source_mac: Mac,
+    /// VLAN id it is tagged with.
+    pub vlan: Option<u16>,
+}
+
+/// What would become of a packet.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// `[node] name`.
+    pub node: String,
+    /// The packet in words.
+    pub packet: String,
+    /// Interface it comes in by.
+    pub interface: String,
+    /// The packet path's number for it.
+    pub slot: u32,
+    /// The service it is for; absent where it is for none.
+    pub service: Option<Service>,
+    /// Where it is for none: services of the address it is sent to, on other ports or protocols.
+    pub services_there: Vec<String>,
+    /// The flow it belongs to.
+    pub flow: Option<Flow>,
+    /// The source that its backend would see, where it would begin a nat flow. The port is the next
+    /// one of this CPU: another may be taken.
+    pub begins_as: Option<String>,
+    /// What the ring said, where it was asked.
+    pub ring: Option<Ring>,
+    /// The backend it is meant for.
+    pub backend: Option<Backend>,
+    /// Where it would leave, if it would.
+    pub next_hop: Option<Way>,
+    /// `drop`, `pass`, `tx` or `redirect`.
+    pub verdict: &'static str,
+    /// Why; as `ringway reasons` has it.
+    pub reason: &'static str,
+    /// What the reason means.
+    pub meaning: &'static str,
+    /// Why that happens.
+    pub cause: String,
+    /// What to do about it, if anything.
+    pub next: Option<String>,
+    /// The user's own program (`on_pass`) would get it now, and have the last word.
+    pub on_pass: bool,
+    /// The frame as it would leave, in hexadecimal; absent when it is dropped.
+    pub frame: Option<String>,
+}
+
+/// A service.
+#[derive(Clone, Debug, Serialize)]
+pub struct Service {
+    /// Its name.
+    pub name: String,
+    /// Address, port or ports, and protocol.
+    pub endpoint: String,
+    /// How packets reach its backends.
+    pub forward: String,
+    /// All of its backends.
+    pub backends: Vec<Backend>,
+}
+
+/// A flow that is there.
+#[derive(Clone, Debug, Serialize)]
+pub struct Flow {
+    /// Its state.
+    pub state: String,
+    /// Its client.
+    pub client: String,
+    /// The client as its backend sees it.
+    pub source: Option<String>,
+    /// Its backend; absent when that is gone.
+    pub backend: Option<String>,
+    /// Seconds since it was noted to be alive.
+    pub idle_s: u32,
+    /// It may have to give way to new flows.
+    pub on_probation: bool,
+}
+
+/// A slot of the ring.
+#[derive(Clone, Debug, Serialize)]
+pub struct Ring {
+    /// Its number.
+    pub slot: u32,
+    /// It is changing or settling.
+    pub changing: bool,
+    /// The backend that gets its new flows.
+    pub current: Option<String>,
+    /// The backend that gets its flows without a record.
+    pub former: Option<String>,
+    /// A record of this very flow decided.
+    pub tracked: bool,
+}
+
+/// A backend.
+#[derive(Clone, Debug, Serialize)]
+pub struct Backend {
+    /// Address and port.
+    pub address: String,
+    /// Whether the packet path takes it for healthy.
+    pub up: bool,
+    /// It is not, but its established TCP connections go on (`on_down = "keep"`).
+    pub kept: bool,
+    /// Why not, as far as the daemon says.
+    pub reason: Option<String>,
+    /// Who keeps new flows from it though it is up: `is drained by an operator (override)`.
+    pub withheld: Option<&'static str>,
+    /// Way to it; absent where none is known.
+    pub next_hop: Option<NextHop>,
+}
+
+/// A way out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Way {
+    /// Interface; of packets passed on it is the kernel that finds it.
+    pub interface: String,
+    /// Link-layer destination; absent where the device has no such.
+    pub mac: Option<String>,
+}
+
+/// Asks the packet path of a node about a packet that comes in by an interface.
+///
+/// # Errors
+/// It needs root, nothing is loaded, there is no such interface, or the packet is none.
+pub fn explain(
+    selector: &NodeSelector<'_>,
+    interface: &str,
+    what: &What<'_>,
+) -> Result<Explanation, Error> {
+    let failed = |error: ringway_kernel::Error| Error::failed(error.to_string(), "");
+    Explainer::permitted().map_err(|error| {
+        let what = format!("explain loads a program to ask: {error}");
+        Error::failed(what, "sudo ringway explain ...")
+    })?;
+    let status = status_query::status(selector)?;
+    let view = node_selector::view(&status.node)?;
+    let slot = slot_of(&status, interface)?;
+    let mut explainer = Explainer::new(&view).map_err(failed)?;
+    let entry = explainer.entry(slot).map_err(failed)?;
+    let entry = entry.ok_or_else(|| failed(ringway_kernel::Error::NoSlot { slot }))?;
+    let (packet, frame) = put_together(what, &entry)?;
+    if frame.len() < 14 {
+        let what = format!("a frame of {} bytes is none", frame.len());
+        return Err(Error::configuration(what, "a frame has 14 bytes at least"));
+    }
+    let explained = explainer.run(entry.device, &frame).map_err(failed)?;
+    let services = view.services().map_err(failed)?;
+    let names = Names { status: &status, services: &services };
+    let mut explanation = names.explanation(packet, slot, &explained);
+    if explained.reason == Reason::NoService
+        && let Some(headers) = Headers::of(&frame, entry.layer3, 0)
+    {
+        explanation.services_there = names.services_at(headers.to);
+    }
+    Ok(explanation)
+}
+
+fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
+    let found = status.interfaces.iter().find(|one| one.name == interface);
+    found.map(|one| one.slot).ok_or_else(|| {
+        let names: Vec<&str> = status.interfaces.iter().map(|one| one.name.as_str()).collect();
+        Error::configuration(
+            format!("node {} has no interface {interface:?}", status.node),
+            format!("give one of these with -i: {}", names.join(", ")),
+        )
+    })
+}
+
+/// The packet in words, and its frame.
+fn put_together(what: &What<'_>, entry: &Entry) -> Result<(String, Vec<u8>), Error> {
+    let (tuple, shape) = match what {
+        What::Captured(path, n) => {
+            let frame = pcap_reader::packet(path, *n, entry.layer3)?;
+            return Ok((tuple::describe(&frame, entry.layer3), frame));
+        }
+        What::Tuple(tuple, shape) => (tuple, shape),
+    };
+    let details = Details {
+        tcp_flags: shape.tcp_flags,
+        bytes: shape.bytes,
+        ttl: shape.ttl,
+        source_mac: shape.source_mac,
+        destination_mac: Mac(entry.mac),
+        vlans: shape.vlan.map_or_else(|| entry.tags.clone(), |id| vec![(0x8100, id)]),
+        layer3: entry.layer3,
+    };
+    let flags = match tuple.protocol {
+        Protocol::Tcp => format!(", {}", headers::flag_names(shape.tcp_flags)),
+        Protocol::Udp | Protocol::Icmp => String::new(),
+    };
+    Ok((format!("{tuple}{flags}"), tuple::frame(tuple, &details)?))
+}
+
+/// What numbers of the packet path are called.
+struct Names<'a> {
+    status: &'a Status,
+    services: &'a [ServiceState],
+}
+
+impl Names<'_> {
+    fn explanation(&self, packet: String, slot: u32, it: &Explained) -> Explanation {
+        let reason = if it.on_pass { Reason::OnPass } else { it.reason };
+        let (cause, next) = self
+            .withheld(it.service, reason)
+            .unwrap_or_else(|| (reason.cause().to_owned(), self.next_of(reason, it.backend)));
+        Explanation {
+            schema: SCHEMA,
+            node: self.status.node.clone(),
+            packet,
+            interface: self.interface(slot),
+            slot,
+            service: it.service.and_then(|id| self.service(id)),
+            services_there: Vec::new(),
+            flow: it.flow.map(|flow| self.flow(&flow)),
+            begins_as: it.begins.map(|source| source.to_string()),
+            ring: it.ring.map(|ring| self.ring(&ring)),
+            backend: it.backend.and_then(|index| self.backend(index)),
+            next_hop: self.way(it),
+            verdict: it.verdict.name(),
+            reason: reason.name(),
+            meaning: reason.meaning(),
+            cause,
+            next,
+            on_pass: it.on_pass,
+            frame: (it.verdict != Verdict::Drop).then(|| hex(&it.frame)),
+        }
+    }
+
+    fn interface(&self, slot: u32) -> String {
+        let found = self.status.interfaces.iter().find(|one| one.slot == slot);
+        found.map_or_else(|| format!("slot {slot}"), |one| one.name.clone())
+    }
+
+    fn services_at(&self, address: IpAddr) -> Vec<String> {
+        let there = self.services.iter().filter(|service| service.key.address == address);
+        there.map(|service| format!("{}, {}", service.name, endpoint(service))).collect()
+    }
+
+    fn service(&self, id: u16) -> Option<Service> {
+        let found = self.services.iter().find(|service| service.id == id)?;
+        Some(Service {
+            name: found.name.clone(),
+            endpoint: endpoint(found),
+            forward: found.forward.to_string(),
+            backends: found.backends.iter().filter_map(|one| self.backend(one.index)).collect(),
+        })
+    }
+
+    fn state(&self, index: u32) -> Option<(&ServiceState, &BackendState)> {
+        let in_service = |service| own(service, index).map(|backend| (service, backend));
+        self.services.iter().find_map(in_service)
+    }
+
+    fn address(&self, index: u32) -> Option<String> {
+        self.state(index).map(|(_, backend)| backend.address.to_string())
+    }
+
+    fn backend(&self, index: u32) -> Option<Backend> {
+        let (service, state) = self.state(index)?;
+        let address = state.address.to_string();
+        let told = self.told(service).find(|one| one.endpoint() == address);
+        Some(Backend {
+            address,
+            up: state.up,
+            kept: state.kept,
+            reason: told.and_then(|backend| backend.reason.clone()),
+            withheld: told.and_then(status::Backend::withheld),
+            next_hop: state.next_hop.map(|hop| NextHop {
+                interface: self.interface(hop.iface),
+                mac: Mac(hop.mac).to_string(),
+                mtu_bytes: hop.mtu,
+            }),
+        })
+    }
+
+    /// What the daemon says of a service's backends, once for each protocol.
+    fn told(&self, service: &ServiceState) -> impl Iterator<Item = &status::Backend> {
+        let named = |one: &&status::Service| one.name == service.name;
+        self.status.services.iter().filter(named).flat_map(|one| &one.backends)
+    }
+
+    /// What to do about a reason, with the backend that is meant.
+    fn next_of(&self, reason: Reason, backend: Option<u32>) -> Option<String> {
+        let next = reason.next()?;
+        let state = backend.and_then(|index| self.state(index));
+        Some(match state {
+            Some((_, state)) => next.replace("BACKEND", &state.address.ip().to_string()),
+            None => next.to_owned(),
+        })
+    }
+
+    /// Where nobody takes a packet since an operator, or the file, wants it so: who, and what undoes it.
+    fn withheld(&self, id: Option<u16>, reason: Reason) -> Option<(String, Option<String>)> {
+        if !matches!(reason, Reason::NoBackend | Reason::ResetNoBackend) {
+            return None;
+        }
+        let service = self.services.iter().find(|service| Some(service.id) == id)?;
+        let able =
+            |backend: &&status::Backend| backend.health.is_up() && backend.next_hop.is_some();
+        // A service of both protocols has each backend twice.
+        let mut causes = Vec::new();
+        let mut releases = Vec::new();
+        for backend in self.told(service).filter(able) {
+            let Some(why) = backend.withheld() else { continue };
+            let cause = format!("{} {why}", backend.shown());
+            if !causes.contains(&cause) {
+                causes.push(cause);
+                releases.push(backend.release(&service.name));
+            }
+        }
+        let more = |shown: usize| match causes.len().saturating_sub(shown) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        let cause = causes.iter().take(WITHHELD_SHOWN).cloned().collect::<Vec<_>>().join(", ");
+        let next = releases.iter().take(WITHHELD_SHOWN).cloned().collect::<Vec<_>>();
+        let next = next.join("; or ");
+        (!causes.is_empty()).then(|| (format!("{cause}{}.", more(WITHHELD_SHOWN)), Some(next)))
+    }
+
+    fn flow(&self, flow: &FlowFound) -> Flow {
+        Flow {
+            state: flow.state.to_string(),
+            client: flow.client.to_string(),
+            source: flow.source.map(|source| source.to_string()),
+            backend: self.address(flow.backend),
+            idle_s: flow.idle_s,
+            on_probation: !flow.confirmed,
+        }
+    }
+
+    fn ring(&self, ring: &RingAsked) -> Ring {
+        Ring {
+            slot: ring.slot,
+            changing: ring.changed,
+            current: ring.current.and_then(|index| self.address(index)),
+            former: ring.former.and_then(|index| self.address(index)),
+            tracked: ring.tracked,
+        }
+    }
+
+    /// By what sent it: to its backend, to its flow's client, or back.
+    fn way(&self, it: &Explained) -> Option<Way> {
+        if !matches!(it.verdict, Verdict::Tx | Verdict::Redirect) {
+            return None;
+        }
+        let to_backend = it.backend.and_then(|index| self.state(index)?.1.next_hop);
+        let slot = match it.reason {
+            Reason::NatForward
+            | Reason::DsrL2
+            | Reason::DsrIpip
+            | Reason::DsrGue
+            | Reason::IcmpToBackend => to_backend.map(|hop| hop.iface),
+            Reason::NatReply | Reason::IcmpToClient => it.flow.map(|flow| flow.iface),
+            _ => Some(it.iface),
+        };
+        let mac = it.frame.first_chunk().map(|mac| Mac(*mac).to_string());
+        Some(Way { interface: self.interface(slot?), mac })
+    }
+}
+
+/// What clients address: `203.0.113.10:80 tcp`.
+fn endpoint(service: &ServiceState) -> String {
+    let ports = PortRange { first: service.key.port, last: service.key.last_port };
+    match service.key.address {
+        IpAddr::V4(address) => format!("{address}:{ports} {}", service.key.protocol),
+        IpAddr::V6(address) => format!("[{address}]:{ports} {}", service.key.protocol),
+    }
+}
+
+fn own(service: &ServiceState, index: u32) -> Option<&BackendState> {
+    service.backends.iter().find(|backend| backend.index == index)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,284 @@
+//! A packet in words: `tcp 192.0.2.7:4711 > 203.0.113.10:80`, and the frame that is meant by it.
+
+use std::net::{IpAddr, SocketAddr};
+
+use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId};
+use ringway_api::error::Error;
+use ringway_host::Mac;
+
+use crate::headers::{FLAGS, Headers, Transport, flag_names};
+
+/// What to write.
+const EXAMPLES: &str = "write 'tcp 192.0.2.7:4711 > 203.0.113.10:80', \
+    'udp [2001:db8::7]:4711 > [2001:db8:a::10]:53' or 'icmp 192.0.2.7 > 203.0.113.10', in quotes";
+
+/// TCP, UDP, or an ICMP echo request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP or ICMPv6: an echo request. Its ports mean nothing.
+    Icmp,
+}
+
+/// Who sends what to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuple {
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Its sender.
+    pub source: SocketAddr,
+    /// To whom, of the same family.
+    pub destination: SocketAddr,
+}
+
+/// What a tuple does not say of a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Details {
+    /// TCP flags: byte 13 of its header.
+    pub tcp_flags: u8,
+    /// Bytes of the IP packet; `None`: headers alone.
+    pub bytes: Option<u16>,
+    /// Hops it may still take.
+    pub ttl: u8,
+    /// Link-layer source.
+    pub source_mac: Mac,
+    /// Link-layer destination.
+    pub destination_mac: Mac,
+    /// VLAN ids of its tags, outer first.
+    pub vlans: Vec<(u16, u16)>,
+    /// The device has no Ethernet header: neither has the frame.
+    pub layer3: bool,
+}
+
+impl std::fmt::Display for Tuple {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.protocol {
+            Protocol::Tcp => write!(f, "tcp {} > {}", self.source, self.destination),
+            Protocol::Udp => write!(f, "udp {} > {}", self.source, self.destination),
+            Protocol::Icmp => write!(f, "icmp {} > {}", self.source.ip(), self.destination.ip()),
+        }
+    }
+}
+
+impl std::str::FromStr for Tuple {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = |what: String| Error::configuration(what, EXAMPLES);
+        let (protocol, rest) = text.trim().split_once(char::is_whitespace).ok_or_else(|| {
+            wrong(format!("{text:?} is no packet: it begins with tcp, udp or icmp and a space"))
+        })?;
+        let protocol = match protocol.to_ascii_lowercase().as_str() {
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "icmp" | "icmp6" | "icmpv6" => Protocol::Icmp,
+            _ => return Err(wrong(format!("{protocol:?} is none of tcp, udp and icmp"))),
+        };
+        let (source, destination) = rest.split_once('>').ok_or_else(|| {
+            wrong(format!(
+                "{text:?} has no \">\" between sender and receiver (without quotes the shell takes \
+                 it for itself)"
+            ))
+        })?;
+        let source = end(source, protocol, "sender").map_err(&wrong)?;
+        let destination = end(destination, protocol, "receiver").map_err(&wrong)?;
+        if source.is_ipv4() != destination.is_ipv4() {
+            let what = format!("{} and {} are of two families", source.ip(), destination.ip());
+            return Err(wrong(what));
+        }
+        Ok(Tuple { protocol, source, destination })
+    }
+}
+
+fn end(text: &str, protocol: Protocol, who: &str) -> Result<SocketAddr, String> {
+    let text = text.trim();
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    let address = bare.parse::<IpAddr>().ok();
+    match (protocol, address, text.parse::<SocketAddr>()) {
+        (Protocol::Icmp, Some(address), _) => Ok(SocketAddr::new(address, 0)),
+        (Protocol::Icmp, None, Ok(_)) => Err(format!("the {who}, {text}: icmp has no ports")),
+        (_, _, Ok(at)) if at.port() == 0 => Err(format!("the {who}, {text}: 0 is no port")),
+        (Protocol::Tcp | Protocol::Udp, None, Ok(at)) => Ok(at),
+        (_, Some(IpAddr::V4(_)), _) => Err(format!("the {who}, {text}, has no port: {text}:PORT")),
+        (_, Some(IpAddr::V6(_)), _) => {
+            Err(format!("the {who}, {text}, has no port: [{bare}]:PORT"))
+        }
+        (_, None, _) if text.is_empty() => Err(format!("the {who} is missing")),
+        (_, None, _) => {
+            Err(format!("the {who}, {text:?}, is no address and port (names are not looked up)"))
+        }
+    }
+}
+
+/// Flags from `syn`, `syn,ack` or `none`.
+///
+/// # Errors
+/// One of them is not TCP's.
+pub fn flags(text: &str) -> Result<u8, Error> {
+    let mut all = 0;
+    for name in text.split(',').map(str::trim).filter(|name| *name != "none") {
+        let bit =
+            FLAGS.iter().position(|flag| flag.eq_ignore_ascii_case(name)).ok_or_else(|| {
+                let what = format!("{name:?} is no TCP flag");
+                Error::configuration(what, format!("write some of {}, or none", FLAGS.join(",")))
+            })?;
+        all |= 1 << bit;
+    }
+    Ok(all)
+}
+
+/// The frame that is meant.
+///
+/// # Errors
+/// It would be shorter than its headers, or the tags are no tags.
+pub fn frame(tuple: &Tuple, details: &Details) -> Result<Vec<u8>, Error> {
+    let v6 = tuple.source.is_ipv6();
+    let head = if v6 { 40 } else { 20 } + if tuple.protocol == Protocol::Tcp { 20 } else { 8 };
+    let bytes = usize::from(details.bytes.unwrap_or(head));
+    let payload = bytes.checked_sub(usize::from(head)).ok_or_else(|| {
+        Error::configuration(
+            format!("a packet of {bytes} bytes has no room for its headers of {head}"),
+            format!("give --bytes {head} or more, or leave it out"),
+        )
+    })?;
+    let failed = |error: &dyn std::fmt::Display| Error::configuration(error.to_string(), EXAMPLES);
+    let ethernet = PacketBuilder::ethernet2(details.source_mac.0, details.destination_mac.0);
+    let builder = match (tuple.source.ip(), tuple.destination.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            ethernet.ipv4(from.octets(), to.octets(), details.ttl)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            ethernet.ipv6(from.octets(), to.octets(), details.ttl)
+        }
+        _ => return Err(failed(&"sender and receiver are of two families")),
+    };
+    let payload = vec![0; payload];
+    let mut frame = Vec::new();
+    let (from, to) = (tuple.source.port(), tuple.destination.port());
+    let written = match tuple.protocol {
+        Protocol::Tcp => {
+            let mut tcp = etherparse::TcpHeader::new(from, to, 1, 65535);
+            let set = |bit: u8| details.tcp_flags & 1 << bit != 0;
+            (tcp.fin, tcp.syn, tcp.rst, tcp.psh) = (set(0), set(1), set(2), set(3));
+            (tcp.ack, tcp.urg, tcp.ece, tcp.cwr) = (set(4), set(5), set(6), set(7));
+            builder.tcp_header(tcp).write(&mut frame, &payload)
+        }
+        Protocol::Udp => builder.udp(from, to).write(&mut frame, &payload),
+        Protocol::Icmp if v6 => {
+            let echo = etherparse::IcmpEchoHeader { id: 1, seq: 1 };
+            builder.icmpv6(Icmpv6Type::EchoRequest(echo)).write(&mut frame, &payload)
+        }
+        Protocol::Icmp => {
+            let echo = etherparse::IcmpEchoHeader { id: 1, seq: 1 };
+            builder.icmpv4(Icmpv4Type::EchoRequest(echo)).write(&mut frame, &payload)
+        }
+    };
+    written.map_err(|error| failed(&error))?;
+    if details.layer3 {
+        return Ok(frame.split_off(14));
+    }
+    for (ethertype, id) in details.vlans.iter().rev() {
+        let id = VlanId::try_new(*id).map_err(|error| failed(&error))?;
+        let tag = [ethertype.to_be_bytes(), id.value().to_be_bytes()].concat();
+        frame.splice(12..12, tag);
+    }
+    Ok(frame)
+}
+
+/// What a captured frame is, in a tuple's words as far as these go.
+pub fn describe(frame: &[u8], layer3: bool) -> String {
+    match Headers::of(frame, layer3, 0) {
+        Some(headers) => match headers.transport {
+            Transport::Tcp { flags, .. } => format!("{}, {}", headers.who(), flag_names(flags)),
+            _ => headers.who(),
+        },
+        None => format!("a frame of {} bytes that is not IP", frame.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_families_and_all_protocols() {
+        for text in [
+            "tcp 192.0.2.7:4711 > 203.0.113.10:80",
+            "udp [2001:db8::7]:4711 > [2001:db8:a::10]:53",
+            "icmp 192.0.2.7 > 203.0.113.10",
+            "icmp 2001:db8::7 > 2001:db8:a::10",
+        ] {
+            let tuple: Tuple = text.parse().expect(text);
+            assert_eq!(tuple.to_string(), text);
+            let details = Details {
+                tcp_flags: flags("syn").expect("syn"),
+                bytes: Some(80),
+                ttl: 64,
+                source_mac: Mac([2, 0, 0, 0, 0, 1]),
+                destination_mac: Mac([2, 0, 0, 0, 0, 2]),
+                vlans: vec![(0x88a8, 5), (0x8100, 6)],
+                layer3: false,
+            };
+            let tagged = frame(&tuple, &details).expect("frame");
+            assert_eq!(tagged.len(), 14 + 8 + 80);
+            assert_eq!(
+                tagged[..20],
+                [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xa8, 0, 5, 0x81, 0, 0, 6]
+            );
+            let bare =
+                frame(&tuple, &Details { layer3: true, vlans: vec![], ..details }).expect("bare");
+            assert_eq!(bare.len(), 80);
+            let described = describe(&bare, true);
+            assert!(
+                described.starts_with(text.split(',').next().expect("text"))
+                    || text.starts_with("icmp"),
+                "{described}"
+            );
+            assert_eq!(describe(&tagged, false), described);
+        }
+    }
+
+    #[test]
+    fn blanks_and_letters_do_not_matter() {
+        let tuple: Tuple = " TCP  192.0.2.7:4711>203.0.113.10:80 ".parse().expect("tuple");
+        assert_eq!(tuple.to_string(), "tcp 192.0.2.7:4711 > 203.0.113.10:80");
+    }
+
+    #[test]
+    fn nonsense_is_told_what_to_write() {
+        for (text, why) in [
+            ("", "is no packet"),
+            ("hello", "is no packet"),
+            ("sctp 192.0.2.7:1 > 203.0.113.10:2", "none of tcp, udp and icmp"),
+            ("tcp 192.0.2.7:4711", "the shell takes it for itself"),
+            ("tcp 192.0.2.7:4711 > ", "the receiver is missing"),
+            (
+                "tcp 192.0.2.7 > 203.0.113.10:80",
+                "the sender, 192.0.2.7, has no port: 192.0.2.7:PORT",
+            ),
+            ("tcp 192.0.2.7:4711 > 203.0.113.10", "the receiver, 203.0.113.10, has no port"),
+            ("tcp 2001:db8::7 > [2001:db8::1]:80", "has no port: [2001:db8::7]:PORT"),
+            ("tcp [2001:db8::7] > [2001:db8::1]:80", "has no port: [2001:db8::7]:PORT"),
+            ("tcp 192.0.2.7:4711 > [2001:db8::1]:80", "are of two families"),
+            ("tcp 192.0.2.7:99999 > 203.0.113.10:80", "is no address and port"),
+            ("tcp 192.0.2.7:0 > 203.0.113.10:80", "0 is no port"),
+            ("tcp client:4711 > web:80", "names are not looked up"),
+            ("icmp 192.0.2.7:1 > 203.0.113.10", "icmp has no ports"),
+        ] {
+            let error = text.parse::<Tuple>().expect_err(text);
+            assert!(error.what.contains(why), "{text}: {error}");
+            assert!(error.remedy.contains("tcp 192.0.2.7:4711"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn flags_by_name() {
+        assert_eq!(flags("SYN,ack").expect("flags"), 0x12);
+        assert_eq!(flags("none").expect("none"), 0);
+        assert_eq!(flag_names(0x12), "syn,ack");
+        assert!(flags("syn,sin").expect_err("sin").what.contains("\"sin\" is no TCP flag"));
+    }
+}

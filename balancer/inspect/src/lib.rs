@@ -1,0 +1,9 @@
+//! What commands do without the daemon: they read and change the pins themselves.
+
+pub mod capture;
+pub mod decap;
+pub mod detach;
+pub mod explain;
+pub mod flows;
+pub mod headers;
+pub mod memory;

@@ -1,0 +1,28 @@
+//! What the packet path should do: a pure function of configuration, health and the kernel's
+//! routes. [`Planner::plan`] gives [`tables::Tables`]; `ringway-kernel` writes them.
+//!
+//! What must not change from one plan to the next lives in [`Ids`]: flows in the kernel hold
+//! the numbers of services, backends and nat addresses.
+
+mod fast_map;
+mod history;
+mod ids;
+pub mod maglev;
+mod observed;
+mod plan;
+mod record_walk;
+mod records;
+mod rings;
+mod slots;
+mod sources;
+pub mod tables;
+mod tables_diff;
+
+pub use fast_map::FastMap;
+pub use history::Written;
+pub use ids::{BackendKey, Ids};
+pub use observed::{Health, Observed};
+pub use plan::{PlanError, Planner};
+pub use record_walk::RecordWalk;
+pub use records::Records;
+pub use tables_diff::Change;

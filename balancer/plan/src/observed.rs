@@ -1,0 +1,89 @@
+//! What the world looks like: health, and the kernel's routes and neighbours.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+
+use crate::fast_map::FastMap;
+use crate::records::Records;
+use crate::tables::NextHop;
+
+/// What a health check knows of a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Health {
+    /// It answers.
+    Up,
+    /// It does not.
+    Down,
+    /// It has not been asked yet, and gets nothing.
+    Unknown,
+    /// It does not, but its established TCP flows go on.
+    Kept,
+    /// Nobody asks; taken to be up.
+    Unchecked,
+}
+
+/// Everything a plan depends on besides the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Observed {
+    health: HashMap<String, FastMap<SocketAddr, Health>>,
+    /// Of those that get less than their weight, tenths.
+    shares: HashMap<String, FastMap<SocketAddr, u16>>,
+    /// Way out to each backend address. Absent: no route, no neighbour, or a way out by an
+    /// interface that is not the gateway's.
+    pub next_hops: FastMap<IpAddr, NextHop>,
+    /// Source address the kernel would use towards each backend address, for nat and tunnels
+    /// without configured ones.
+    pub sources: FastMap<IpAddr, IpAddr>,
+    /// The time, seconds of CLOCK_MONOTONIC: when slots change owners.
+    pub now: u32,
+    /// What the records of tracked flows said when they were looked through last.
+    pub records: Records,
+    /// Backend addresses that are reached by way of a router, which dsr-l2 cannot do.
+    pub behind_router: HashSet<IpAddr>,
+    /// Addresses of the node that packets can come to from other machines.
+    pub own_addresses: BTreeSet<IpAddr>,
+}
+
+impl Observed {
+    /// Notes the health of a backend of the service of that name.
+    pub fn set_health(&mut self, service: &str, backend: SocketAddr, health: Health) {
+        match self.health.get_mut(service) {
+            Some(backends) => {
+                backends.insert(backend, health);
+            }
+            None => {
+                let backends = [(backend, health)].into_iter().collect();
+                self.health.insert(service.into(), backends);
+            }
+        }
+    }
+
+    /// The health of all backends of the service of that name, see [`Observed::health`].
+    pub(crate) fn health_of(&self, service: &str) -> impl Fn(SocketAddr) -> Health {
+        let backends = self.health.get(service);
+        move |backend| {
+            backends.and_then(|backends| backends.get(&backend)).copied().unwrap_or(Health::Unknown)
+        }
+    }
+
+    /// Notes that a backend gets only so many tenths of its weight for now: it came up lately.
+    pub fn set_share(&mut self, service: &str, backend: SocketAddr, tenths: u16) {
+        self.shares.entry(service.into()).or_default().insert(backend, tenths.min(10));
+    }
+
+    /// What each backend of the service of that name weighs in its ring. A ring depends on the
+    /// proportions alone, so those of a service where all get their whole weight stay as they are.
+    pub(crate) fn weight_of(&self, service: &str) -> impl Fn(SocketAddr, u16) -> u16 {
+        let shares = self.shares.get(service);
+        move |backend, weight| match shares {
+            None => weight,
+            Some(shares) => weight * shares.get(&backend).copied().unwrap_or(10),
+        }
+    }
+
+    /// The health noted last; [`Health::Unknown`] for a backend never heard of, so that one with a
+    /// check waits for its first. A service without a check does not ask.
+    pub fn health(&self, service: &str, backend: SocketAddr) -> Health {
+        self.health_of(service)(backend)
+    }
+}

@@ -1,0 +1,108 @@
+//! The packet path's contract, seen from Rust.
+//!
+//! [`raw`] is bpf/abi/abi.h itself, generated at build time: structures under their C names,
+//! limits as constants. Every structure converts to and from bytes without `unsafe` (zerocopy).
+//! Its enumerations are proper Rust enums, [`Verdict`], [`Reason`], [`Loss`], [`Slot`],
+//! [`Forward`] and [`FlowState`]; what each reason means, why it happens and what to run next is in
+//! `reason.rs`, and for what the kernel drops after our verdict in `loss.rs`.
+//!
+//! Byte order: addresses and fields named `*_be` are as on the wire; everything else is in host
+//! byte order.
+
+mod address;
+mod flow;
+mod iface;
+mod ledger;
+mod loss;
+mod reason;
+mod track;
+mod verdict;
+
+/// abi.h as bindgen sees it.
+#[allow(missing_docs, non_camel_case_types)]
+pub mod raw {
+    include!(concat!(env!("OUT_DIR"), "/abi.rs"));
+
+    /// All-zero defaults: what a fresh map holds.
+    macro_rules! zero_default {
+        ($($name:ident),* $(,)?) => {
+            $(impl Default for $name {
+                fn default() -> Self {
+                    zerocopy::FromZeros::new_zeroed()
+                }
+            })*
+        };
+    }
+    zero_default!(
+        rw_ledger,
+        rw_scratch,
+        rw_iface,
+        rw_service_key,
+        rw_service,
+        rw_service_info,
+        rw_label,
+        rw_ring,
+        rw_pair,
+        rw_track,
+        rw_track_bucket,
+        rw_tracking,
+        rw_backend,
+        rw_address,
+        rw_flow,
+        rw_flow_bucket,
+        rw_index_bucket,
+        rw_traffic,
+        rw_settings,
+        rw_daemon,
+        rw_probe,
+        rw_trace,
+        rw_capture,
+        rw_capture_counts,
+        rw_capture_record,
+        rw_steer_rule,
+        rw_steer,
+    );
+}
+
+pub use address::{addr_from_words, addr_to_words};
+pub use flow::{BackendRef, FlowKey, flow_buckets, index_buckets};
+pub use iface::Faces;
+pub use raw::{FlowState, Forward, Loss, Reason, Slot, Verdict};
+pub use reason::Explanation;
+pub use track::{TrackedFlow, track_buckets, track_capacity};
+pub use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+/// A number from the packet path that no enumeration of abi.h has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{value} is not a known {what}: the packet path was loaded by another version of ringway; \
+     run `ringway run` of this version to take it over, or read it with the version that loaded it"
+)]
+pub struct UnknownValue {
+    /// Which enumeration: "verdict", "reason", "flow state".
+    pub what: &'static str,
+    /// The number found.
+    pub value: u32,
+}
+
+/// `TryFrom<u32>` and the list of all values of an enumeration generated from abi.h.
+macro_rules! numbered {
+    ($name:ident, $what:literal) => {
+        impl TryFrom<u32> for crate::raw::$name {
+            type Error = crate::UnknownValue;
+
+            fn try_from(value: u32) -> Result<Self, Self::Error> {
+                zerocopy::TryFromBytes::try_read_from_bytes(zerocopy::IntoBytes::as_bytes(&value))
+                    .map_err(|_| crate::UnknownValue { what: $what, value })
+            }
+        }
+
+        impl crate::raw::$name {
+            /// Every value, in the order of abi.h.
+            pub fn all() -> impl Iterator<Item = Self> {
+                (0u32..).map_while(|value| Self::try_from(value).ok())
+            }
+        }
+    };
+}
+pub(crate) use numbered;

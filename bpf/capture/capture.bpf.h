@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What capturing asks of the gateway: whose packet it is, and a look at it when
+ * it is finished. Nothing of this is in the live gateway; while somebody
+ * captures, the one in capture.bpf.c stands in for it.
+ */
+#ifndef RINGWAY_CAPTURE_H
+#define RINGWAY_CAPTURE_H
+
+#include "gateway/layer3.bpf.h"
+
+#if RW_CAPTURING
+/* writer: filters, every program of capture.bpf.c; reader: these. */
+RW_MAP(capture_state, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_capture_state, 0);
+
+/* writer: control; reader: filters, every program of capture.bpf.c. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, RW_CHAIN_PLACES);
+	__type(key, __u32);
+	__type(value, __u32);
+} capture_chain SEC(".maps");
+
+/* writer: control; reader: gateway, capture. The gateway's own parts, in the place of the live ones. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, RW_SLOTS);
+	__type(key, __u32);
+	__type(value, __u32);
+} capture_slots SEC(".maps");
+#define OWN_SLOTS capture_slots
+
+/* What leave() gave: a verdict, its reason, and what that would be were there no on_pass. */
+#define END_VERDICT(end) ((end)&0xff)
+#define END_REASON(end) ((end) >> 8 & 0xff)
+#define END_OTHERWISE(end) ((end) >> 16 & 0xff)
+
+static __always_inline bool was_rewritten(__u32 end)
+{
+	return END_VERDICT(end) == RW_TX || END_VERDICT(end) == RW_REDIRECT ||
+	       END_REASON(end) == RW_REASON_PASS_REWRITTEN;
+}
+
+/* To the user's own program; where that was taken away under us, as next_stage() does. */
+static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
+{
+	struct rw_scratch *s = RW_ONLY(scratch);
+	struct rw_ledger *books;
+
+	bpf_tail_call(ctx, &slots, RW_SLOT_ON_PASS);
+	books = s ? bpf_map_lookup_elem(&ledger, &s->device) : NULL;
+	if (books && otherwise < RW_REASON_SPACE) {
+		books->counts[RW_PASS][RW_REASON_ON_PASS]--;
+		books->counts[RW_PASS][otherwise]++;
+	}
+	return RW_PASS;
+}
+
+/* The packet goes, as if nobody had looked. */
+static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_state *state)
+{
+	__u32 end = state->end;
+
+	if (state->shown)
+		layer3_leave(ctx);
+	if (END_REASON(end) == RW_REASON_ON_PASS)
+		return capture_on_pass(ctx, END_OTHERWISE(end));
+	return END_VERDICT(end);
+}
+
+/*
+ * Every program of the gateway ends by this. `end`: what leave() gave. A packet
+ * that was rewritten meets the filters again, unless all of them have matched: they may
+ * ask for what it was made to be. Any other is what it was when they met it first.
+ */
+static __always_inline int capture_out(struct xdp_md *ctx, int end)
+{
+	struct rw_capture_state *state = RW_ONLY(capture_state);
+
+	if (!state)
+		return END_VERDICT(end); /* array elements exist: for the verifier */
+	state->end = (__u32)end;
+	state->leaving = 1;
+	if (was_rewritten(state->end) && (state->mask || !state->met)) {
+		/* What was put before a packet of such a device, and taken off, is still there. */
+		if (state->layer3 && END_VERDICT(state->end) != RW_REDIRECT)
+			state->shown = !bpf_xdp_adjust_head(ctx, -ETH_HLEN);
+		if (!state->met)
+			bpf_tail_call(ctx, &capture_chain, RW_CHAIN_FIRST);
+	}
+	if (state->mask)
+		bpf_tail_call(ctx, &capture_chain, RW_CHAIN_LAST);
+	return capture_end(ctx, state);
+}
+
+/* A program of the gateway, whose body follows. */
+#define GATEWAY_PROGRAM(NAME)                                    \
+	static __always_inline int NAME##_body(struct xdp_md *); \
+	SEC("xdp.frags")                                         \
+	int NAME(struct xdp_md *ctx)                             \
+	{                                                        \
+		return capture_out(ctx, NAME##_body(ctx));       \
+	}                                                        \
+	static __always_inline int NAME##_body(struct xdp_md *ctx)
+
+#else
+#define OWN_SLOTS slots
+#define GATEWAY_PROGRAM(NAME) \
+	SEC("xdp.frags")      \
+	int NAME(struct xdp_md *ctx)
+#endif
+
+/* The service that a packet is for. */
+static __always_inline void capture_service(struct rw_scratch *s, __u32 id)
+{
+	if (capturing)
+		s->opening.service = (__u16)id;
+}
+
+/* The backend that it is for or from: its reference. */
+static __always_inline void capture_backend(struct rw_scratch *s, __u32 reference)
+{
+	if (capturing)
+		s->opening.backend = reference;
+}
+
+#endif

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What a stage needs for every packet, looked up once at its entry. */
+#ifndef RINGWAY_ENV_H
+#define RINGWAY_ENV_H
+
+#include "capture/capture.bpf.h"
+#include "maps.bpf.h"
+#include "common/stage.bpf.h"
+#include "vlan.bpf.h"
+
+struct env {
+	struct xdp_md *ctx;
+	struct rw_ledger *books;
+	struct rw_settings *set;
+	struct rw_scratch *scratch;
+	struct rw_iface *in; /* the interface the packet came in by */
+	__u32 slot;	     /* its slot */
+};
+
+/* False only where a map is missing, which the loader rules out. */
+static __always_inline bool env_open(struct xdp_md *ctx, struct env *env)
+{
+	struct rw_scratch *scratched = RW_ONLY(scratch);
+
+	if (!scratched)
+		return false;
+	env->ctx = ctx;
+	env->scratch = scratched;
+	env->slot = scratched->iface;
+	env->books = bpf_map_lookup_elem(&ledger, &scratched->device);
+	env->set = RW_ONLY(settings);
+	env->in = bpf_map_lookup_elem(&ifaces, &env->slot);
+	return env->books && env->set && env->in;
+}
+
+static __always_inline bool frame_is_ours(const struct env *env, const struct ethhdr *eth)
+{
+	return same_mac(eth->h_dest, env->in->mac) || same_mac(eth->h_dest, env->in->alt_mac);
+}
+
+/*
+ * May the frame be cut? Generic XDP of newer kernels keeps what a long packet
+ * has beyond its first page in pages that it frees wrongly when they are cut off
+ * (seen on 6.12 and 7.3: "BUG: Bad page state").
+ */
+static __always_inline bool may_cut(struct xdp_md *ctx, const struct rw_iface *in)
+{
+	return !(in->flags & RW_IFACE_GENERIC) ||
+	       (__s64)bpf_xdp_get_buff_len(ctx) ==
+		       (void *)(long)ctx->data_end - (void *)(long)ctx->data;
+}
+
+/* For us, or for everyone (broadcast, multicast). */
+static __always_inline bool frame_reaches_us(const struct env *env, const struct ethhdr *eth)
+{
+	return (eth->h_dest[0] & 1) || frame_is_ours(env, eth);
+}
+
+/*
+ * Out by an interface: back by the device the packet came in by, or by another.
+ * The frame is ready but for tags, and not looked into afterwards.
+ */
+static __always_inline int send_out(struct env *env, const struct rw_iface *out,
+				    enum rw_reason reason)
+{
+	if (!out->ifindex)
+		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	if (out->flags & RW_IFACE_LAYER3) /* the one it came in by, see must_pass() */
+		return vlan_restore(env->ctx, env->scratch) ?
+			       leave(env->books, RW_TX, reason) :
+			       leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+	if (out->tags[0] && !vlan_push(env->ctx, out->tags[0], out->tags[1]))
+		return leave(env->books, RW_DROP, RW_REASON_NO_HEADROOM);
+	if (out->device == env->in->device && !(out->flags & RW_IFACE_REDIRECT))
+		return leave(env->books, RW_TX, reason);
+	if (bpf_redirect_map(&devices, out->device, XDP_DROP) != XDP_REDIRECT)
+		return leave(env->books, RW_DROP, RW_REASON_NO_DEVICE);
+	return leave(env->books, RW_REDIRECT, reason);
+}
+
+/* Out by the interface it came in by. */
+static __always_inline int send_back(struct env *env, enum rw_reason reason)
+{
+	return send_out(env, env->in, reason);
+}
+
+#endif

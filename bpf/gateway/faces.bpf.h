@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Who may send what by which interface. XDP comes before the kernel's reverse path filter, so a
+ * source address alone proves nothing: a host on one link must not speak for those on another.
+ *
+ * - A backend's packets are believed by the interface that leads to it, and by any that faces
+ *   backends only.
+ *   What they say of a connection's end is believed only where it comes by the latter or from the
+ *   MAC address that leads to it: clients may come by the same interface.
+ * - Clients' packets are taken by any interface but those.
+ * - Replies leave by the interface that requests come by. That moves to another only if no
+ *   backend is reached by it, or if it faces clients only. On one interface the MAC address
+ *   follows the requests: clients' routers change. Neither does after one packet. Who is on the
+ *   clients' own link can still lie about that, as he can by ARP.
+ */
+#ifndef RINGWAY_FACES_H
+#define RINGWAY_FACES_H
+
+#include "dry.bpf.h"
+#include "env.bpf.h"
+#include "parse.bpf.h"
+
+static __always_inline bool takes_requests(const struct rw_iface *in)
+{
+	return !(in->flags & RW_IFACE_BACKENDS);
+}
+
+/* Replies that another gateway hands over by its tunnel would be let in here, by the tunnel's
+ * outer source. */
+static __always_inline bool takes_replies(const struct rw_iface *in, __u32 slot,
+					  const struct rw_backend *backend)
+{
+	return backend && ((in->flags & RW_IFACE_BACKENDS) ||
+			   ((backend->flags & RW_BACKEND_RESOLVED) && backend->iface == slot));
+}
+
+/* Does nobody but the backend, or its router, send this? */
+static __always_inline bool is_its_own(const struct rw_iface *in, const struct ethhdr *eth,
+				       const struct rw_backend *backend)
+{
+	return (in->flags & (RW_IFACE_BACKENDS | RW_IFACE_LAYER3)) ||
+	       (backend && same_mac(eth->h_source, backend->dmac));
+}
+
+/*
+ * Other senders of flows' requests, seen once: one of the same in a later second is believed. So no
+ * single packet moves a flow, and routers that take turns dirty its record once a second. The
+ * program's own. Of two flows in one place the later one counts.
+ */
+struct other_sender {
+	__u32 place; /* of the flow */
+	__u32 second;
+	__u64 way; /* union way_back, without `confirmed` */
+};
+#define OTHER_SENDERS 1024 /* a power of two */
+RW_MAP(other_senders, BPF_MAP_TYPE_PERCPU_ARRAY, OTHER_SENDERS, __u32, struct other_sender, 0);
+
+static __always_inline bool seen_before(__u32 place, __u64 way, __u32 now)
+{
+	__u32 at = (place * 0x9e3779b1u) % OTHER_SENDERS;
+	struct other_sender *other = bpf_map_lookup_elem(&other_senders, &at);
+
+	if (!other)
+		return false;
+	if (other->place != place || other->way != way) {
+		other->place = place;
+		other->way = way;
+		other->second = now;
+		return false;
+	}
+	return other->second != now;
+}
+
+/* Replies of the flow go to another sender from now on, interface and MAC address at once, if they
+ * may. `faces`: enum rw_iface_flags of the interface. */
+__noinline __u32 client_moves(__u32 place, __u64 to, __u32 faces, __u32 now)
+{
+	struct rw_flow *flow = flow_at(place);
+	union way_back old, way = { .word = to };
+
+	if (!flow)
+		return 0;
+	old.word = READ_ONCE(*(__u64 *)flow->client_mac);
+	if (old.iface != way.iface &&
+	    (faces & (RW_IFACE_CLIENTS | RW_IFACE_WAY_OUT)) == RW_IFACE_WAY_OUT)
+		return 0;
+	if (!seen_before(place, to, now))
+		return 0;
+	way.confirmed = old.confirmed;
+	__sync_val_compare_and_swap((__u64 *)flow->client_mac, old.word, way.word);
+	return 1;
+}
+
+static __always_inline void client_follow(const struct env *env, const struct packet *p,
+					  struct rw_flow *flow, __u32 place, __u32 now)
+{
+	union way_back way = { .iface = (__u8)env->slot };
+
+	if (dry || (same_mac(flow->client_mac, p->eth->h_source) && flow->iface == env->slot))
+		return;
+	copy_mac(way.mac, p->eth->h_source);
+	client_moves(place, way.word, env->in->flags, now);
+}
+
+#endif

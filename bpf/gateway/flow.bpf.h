@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The flow table: one record per translated flow, found from both directions.
+ *
+ * Reply direction: the record lies in the bucket its reply tuple hashes to.
+ * Request direction: an index entry leads to it. Both tables are plain arrays:
+ * no locks, no allocation, nothing that sweeps. A record whose idle time is
+ * over is dead wherever it lies, and the next claim may take its place.
+ *
+ * Writers agree through the record's key, one 64-bit word (abi.h). A claim is
+ * a compare-and-swap from a dead key to a CLAIMED one that already names its
+ * port; the record is then filled, and published by writing the key again.
+ * The record is committed before the index entry that leads to it, so a
+ * request never finds a flow whose replies would not.
+ */
+#ifndef RINGWAY_FLOW_H
+#define RINGWAY_FLOW_H
+
+#include "dry.bpf.h"
+#include "hash.bpf.h"
+#include "maps.bpf.h"
+#include "parse.bpf.h"
+
+static __always_inline __u32 key_backend(__u64 key)
+{
+	return (__u32)key;
+}
+
+static __always_inline __u16 key_port(__u64 key)
+{
+	return (__u16)(key >> 32);
+}
+
+static __always_inline __u8 key_nat_addr(__u64 key)
+{
+	return (__u8)(key >> 48);
+}
+
+static __always_inline __u8 key_state(__u64 key)
+{
+	return (__u8)(key >> 56);
+}
+
+static __always_inline __u64 key_with_state(__u64 key, __u8 state)
+{
+	return (key & 0x00ffffffffffffffull) | ((__u64)state << 56);
+}
+
+static __always_inline __u64 flow_key(__u32 backend, __u16 port, __u8 nat_addr, __u8 state)
+{
+	return backend | ((__u64)port << 32) | ((__u64)nat_addr << 48) | ((__u64)state << 56);
+}
+
+/* Does a flow's port have to rest when it ends? UDP, where nothing in a late answer tells whose it
+ * is. With source = "client" the port is the client's own. */
+static __always_inline bool key_rests(__u64 key)
+{
+	__u32 state = key_state(key);
+
+	return (state == RW_FLOW_UDP_NEW || state == RW_FLOW_UDP || state == RW_FLOW_RESTING) &&
+	       key_nat_addr(key) != RW_NAT_CLIENT;
+}
+
+/* A claimed record is alive whatever its age: its writer is at work. */
+static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key, __u32 seen,
+				       __u32 now)
+{
+	__u32 state = key_state(key);
+
+	if (state == RW_FLOW_RESET)
+		state = RW_FLOW_CLOSED;
+	/* Newer compilers would compare the whole key, and the verifier lose state's bounds. */
+	barrier_var(state);
+	if (state <= RW_FLOW_CLAIMED)
+		return state == RW_FLOW_CLAIMED;
+	if (state >= RW_FLOW_TIMEOUTS)
+		return false;
+	/* Signed: another CPU's clock reading may be one tick ahead of ours. */
+	return (__s32)(now - seen) <= (__s32)set->timeout[state];
+}
+
+/* Seconds for which the port of a UDP flow that is over goes to nobody. */
+#define PORT_REST 5
+
+/* Does a record hold its place against new flows: does it live, or its port rest? */
+static __always_inline bool flow_holds(const struct rw_settings *set, __u64 key, __u32 seen,
+				       __u32 now)
+{
+	__u32 rested = now - PORT_REST;
+
+	if (flow_alive(set, key, seen, now))
+		return true;
+	if (!key_rests(key))
+		return false;
+	if (key_state(key) == RW_FLOW_RESTING)
+		return (__s32)(rested - seen) <= 0;
+	return flow_alive(set, key, seen, rested);
+}
+
+/* What a flow is worth to a new one that finds no room: the least gives way first. */
+enum worth {
+	WORTH_NOTHING,
+	WORTH_HALF_OPEN, /* its handshake is not finished, or it is over */
+	WORTH_CLOSING,
+	WORTH_PROBATION,
+	WORTH_CONFIRMED, /* gives way to nobody */
+};
+
+/* Of a TCP flow one side has sent a FIN, or its client a RST, and then neither anything more:
+ * whose connection goes on has said so by now. */
+static __always_inline bool flow_closing(const struct rw_flow *flow, __u32 state, __u32 now)
+{
+	return (state == RW_FLOW_FIN_CLIENT || state == RW_FLOW_FIN_BACKEND ||
+		state == RW_FLOW_RESET) &&
+	       (__s32)(now - READ_ONCE(flow->seen)) >= PORT_REST;
+}
+
+/* Flows begin on probation, so that a flood of first packets displaces itself and nothing else. */
+static __always_inline enum worth flow_worth(const struct rw_flow *flow, __u64 key, __u32 now)
+{
+	__u32 state = key_state(key);
+
+	if (state == RW_FLOW_CLOSED)
+		return WORTH_HALF_OPEN;
+	if (state <= RW_FLOW_CLAIMED || state == RW_FLOW_RESTING)
+		return WORTH_CONFIRMED;
+	if (flow_closing(flow, state, now))
+		return WORTH_CLOSING;
+	if (READ_ONCE(flow->confirmed) & RW_CONFIRMED)
+		return WORTH_CONFIRMED;
+	if (state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK || state == RW_FLOW_UDP_NEW)
+		return WORTH_HALF_OPEN;
+	return WORTH_PROBATION;
+}
+
+/* The first half of a seqlock read: no field may be read before its key. */
+static __always_inline __u64 flow_key_read(struct rw_flow *flow)
+{
+	return read_ordered(&flow->key);
+}
+
+/* The second half of a seqlock read: was the record the same throughout? */
+static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
+{
+	return read_ordered(&flow->key) == key;
+}
+
+/* Two keys of one flow: nothing but its state differs. */
+static __always_inline bool same_flow(__u64 a, __u64 b)
+{
+	return key_with_state(a, 0) == key_with_state(b, 0) && key_state(b) > RW_FLOW_CLAIMED;
+}
+
+/* Moves a flow to another state. False: someone was faster. */
+static __always_inline bool flow_move(struct rw_flow *flow, __u64 *key, __u8 state)
+{
+	__u64 to = key_with_state(*key, state);
+
+	if (__sync_val_compare_and_swap(&flow->key, *key, to) != *key)
+		return false;
+	*key = to;
+	return true;
+}
+
+/* A record's place: bucket << 2 | number + 1. Never 0. */
+static __always_inline struct rw_flow *flow_at(__u32 place)
+{
+	__u32 number = place >> 2;
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+	if (!bucket)
+		return NULL;
+	switch (place & 3) {
+	case 1:
+		return &bucket->flows[0];
+	case 2:
+		return &bucket->flows[1];
+	case 3:
+		return &bucket->flows[2];
+	}
+	return NULL;
+}
+
+/* The port its client talks to. */
+static __always_inline __be16 *flow_dport(__u32 place)
+{
+	__u32 number = place >> 2;
+	struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+	if (!bucket)
+		return NULL;
+	switch (place & 3) {
+	case 1:
+		return &bucket->dport_be[0];
+	case 2:
+		return &bucket->dport_be[1];
+	case 3:
+		return &bucket->dport_be[2];
+	}
+	return NULL;
+}
+
+/*
+ * A client counts its ports up, so that many connections differ in the last
+ * bits only. Those share a page of the index, each in a bucket of its own, as
+ * evenly as chance would: at a thousand connections what a look-up costs is
+ * the TLB's misses.
+ */
+#define PORTS_TOGETHER 64
+
+/* Where a request's tuple is indexed: two buckets, one tag. */
+struct index_place {
+	__u32 tag;
+	__u32 bucket[2];
+};
+
+static __always_inline struct index_place index_place(const struct rw_settings *set,
+						      const __u32 *client, __be16 port_be,
+						      __be16 dport_be, __u16 service)
+{
+	__u32 port = bpf_ntohs(port_be);
+	__u64 word = (__u64)service << 32 | (__u64)dport_be << 16 | port / PORTS_TOGETHER;
+	__u64 h = hash_end(keyed_client(set, client, word));
+	struct index_place at;
+
+	at.tag = (__u32)(h >> 32) ^ (port % PORTS_TOGETHER) * 0x9e3779b1u;
+	at.bucket[0] = ((__u32)h ^ (port % PORTS_TOGETHER)) & set->index_mask;
+	at.bucket[1] = (at.bucket[0] ^ (at.tag * 0x9e3779b1u | 1)) & set->index_mask;
+	return at;
+}
+
+/* Reads of one record before giving up: its state may move while we read. */
+#define FLOW_READS 3
+
+/* Is the flow at `place` that of this request? Then *key is what it was read by. */
+static __always_inline bool flow_requests(const struct rw_settings *set, const struct rw_tuple *t,
+					  __u16 service, __u32 place, __u32 now, __u64 *key)
+{
+	struct rw_flow *flow = flow_at(place);
+	__be16 *dport_be = flow_dport(place);
+
+	if (!flow || !dport_be)
+		return false;
+	for (int reads = 0; reads < FLOW_READS; reads++) {
+		__u64 before = flow_key_read(flow);
+
+		if (key_state(before) <= RW_FLOW_CLAIMED ||
+		    !flow_alive(set, before, READ_ONCE(flow->seen), now))
+			return false;
+		if (!same_addr(flow->client, t->saddr) || flow->service != service ||
+		    flow->client_port_be != t->sport_be || *dport_be != t->dport_be)
+			return false;
+		if (flow_unchanged(flow, before)) {
+			*key = before;
+			return true;
+		}
+	}
+	return false;
+}
+
+/*
+ * The flow of a request: its place, or 0. The tag is compared first, so a
+ * record is touched only when it is ours (or once in 2^32 someone else's).
+ * A function of its own, so that it is verified once and not for every kind
+ * of packet that may come here; so are the others without `static`.
+ */
+__noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 now, __u64 *key)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	struct index_place at;
+
+	if (!set || !t || !key)
+		return 0;
+	at = index_place(set, t->saddr, t->sport_be, t->dport_be, (__u16)service);
+	for (int b = 0; b < 2; b++) {
+		__u32 number = at.bucket[b & 1];
+		struct rw_index_bucket *bucket = bpf_map_lookup_elem(&flow_index, &number);
+
+		if (!bucket)
+			return 0;
+		for (int i = 0; i < RW_INDEX_ENTRIES; i++) {
+			__u64 entry = READ_ONCE(bucket->entries[i]);
+
+			if ((__u32)(entry >> 32) == at.tag &&
+			    flow_requests(set, t, service, (__u32)entry, now, key)) {
+				trace_flow((__u32)entry, *key);
+				return (__u32)entry;
+			}
+		}
+	}
+	return 0;
+}
+
+/* Nat ports are handed out in order too: these share a page of the flow table. */
+#define REPLIES_TOGETHER 32
+
+/* `t` is a packet from a backend: daddr and dport are the nat source's. */
+static __always_inline __u64 reply_hash(const struct rw_settings *set, const struct rw_tuple *t)
+{
+	__u64 word = (__u64)t->sport_be << 32 | bpf_ntohs(t->dport_be) / REPLIES_TOGETHER << 8 |
+		     t->proto;
+
+	return hash_end(keyed_tuple(set, t, word));
+}
+
+/* The same for flow_open(), whose stack has no room for it. */
+__noinline __u64 reply_hash_of(const struct rw_tuple *t)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+
+	return set && t ? reply_hash(set, t) : 0;
+}
+
+/*
+ * Buckets a flow may lie in. One is enough under nat, where another port leads
+ * to another bucket; with source = "client" there is no other port to try.
+ */
+#define REPLY_CHOICES 4
+
+static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 hash,
+					  __be16 dport_be, __u32 choice)
+{
+	__u32 first = (__u32)hash + choice * ((__u32)(hash >> 32) | 1);
+
+	return (first ^ (bpf_ntohs(dport_be) % REPLIES_TOGETHER)) & set->flow_mask;
+}
+
+/* Is this live key, in this record, the flow that t answers? */
+static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, __be16 dport_be,
+					 const struct rw_tuple *t)
+{
+	__u32 index = RW_BACKEND_INDEX(key_backend(key)), nat = key_nat_addr(key);
+	struct rw_backend *backend;
+
+	if (key_port(key) != bpf_ntohs(t->dport_be))
+		return false;
+	if (nat == RW_NAT_CLIENT) {
+		if (!same_addr(flow->client, t->daddr))
+			return false;
+	} else {
+		struct rw_address *own = bpf_map_lookup_elem(&nat_addrs, &nat);
+
+		if (!own || !same_addr(own->addr, t->daddr))
+			return false;
+	}
+	backend = bpf_map_lookup_elem(&backends, &index);
+	return backend && backend->generation == RW_BACKEND_GENERATION(key_backend(key)) &&
+	       (backend->port_be ?: dport_be) == t->sport_be && backend->proto == t->proto &&
+	       same_addr(backend->addr, t->saddr);
+}
+
+/* The flow that a packet from a backend belongs to: its place, or 0. */
+__noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
+{
+	struct rw_settings *set = RW_ONLY(settings);
+	__u32 choices;
+	__u64 hash;
+
+	if (!set || !t || !key)
+		return 0;
+	choices = set->source_client ? REPLY_CHOICES : 1;
+	hash = reply_hash(set, t);
+	for (__u32 choice = 0; choice < REPLY_CHOICES && choice < choices; choice++) {
+		__u32 number = reply_bucket(set, hash, t->dport_be, choice);
+		struct rw_flow_bucket *bucket = bpf_map_lookup_elem(&flows, &number);
+
+		if (!bucket)
+			return 0;
+#pragma clang loop unroll(full) /* counted down, the verifier takes it for endless */
+		for (__u32 i = 0; i < RW_BUCKET_FLOWS; i++) {
+			struct rw_flow *flow = &bucket->flows[i];
+			__u64 seen_key = READ_ONCE(flow->key);
+
+			if (key_state(seen_key) <= RW_FLOW_CLAIMED ||
+			    !flow_answers(flow, seen_key, bucket->dport_be[i], t) ||
+			    !flow_alive(set, seen_key, READ_ONCE(flow->seen), now))
+				continue;
+			*key = seen_key;
+			trace_flow(number << 2 | (i + 1), seen_key);
+			return number << 2 | (i + 1);
+		}
+	}
+	return 0;
+}
+
+/* The word of a flow that says where replies go. */
+union way_back {
+	struct {
+		__u8 mac[6];
+		__u8 iface;
+		__u8 confirmed;
+	};
+	__u64 word;
+};
+
+/* Where a reply goes. */
+struct flow_client {
+	__u32 addr[4];
+	__u32 iface;
+	__u16 mac[3];
+	__be16 port_be;
+	__be16 dport_be; /* the port it talks to: the reply's source */
+	__u16 service;
+};
+
+/* Reads all of it from one flow, whose key was *key when it was found. */
+static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flow_client *client)
+{
+	struct rw_flow *flow = flow_at(place);
+	__be16 *dport_be = flow_dport(place);
+
+	if (!flow || !dport_be)
+		return false;
+	for (int reads = 0; reads < FLOW_READS; reads++) {
+		__u64 before = flow_key_read(flow);
+		union way_back way;
+
+		if (!same_flow(*key, before))
+			return false;
+		*key = before;
+		copy_addr(client->addr, flow->client);
+		way.word = READ_ONCE(*(__u64 *)flow->client_mac);
+		copy_mac((__u8 *)client->mac, way.mac);
+		client->iface = way.iface;
+		client->port_be = flow->client_port_be;
+		client->dport_be = *dport_be;
+		client->service = flow->service;
+		if (flow_unchanged(flow, before))
+			return true;
+	}
+	return false;
+}
+
+#endif

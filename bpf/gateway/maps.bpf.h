@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The gateway's own maps, with who writes them and who reads them; those that
+ * all stages share are in stage.bpf.h.
+ * "control" is kernel; "status" any process that reads the pins.
+ * All are pinned under /sys/fs/bpf/ringway/NODE/maps.
+ */
+#ifndef RINGWAY_MAPS_H
+#define RINGWAY_MAPS_H
+
+#include "common/common.bpf.h"
+
+/* writer: control; reader: gateway. Interface slot -> device; `ifaces` is in stage.bpf.h. */
+RW_MAP(devices, BPF_MAP_TYPE_DEVMAP, RW_MAX_IFACES, __u32, __u32, 0);
+
+/* writer: control; reader: gateway. VLAN devices upon a device. Full: refused. */
+RW_MAP(vlans, BPF_MAP_TYPE_HASH, RW_MAX_IFACES, struct rw_vlan_key, __u32, 0);
+
+/* writer: control; reader: gateway. Services and address entries. Full: refused by validation. */
+RW_MAP(services, BPF_MAP_TYPE_HASH, RW_MAX_SERVICE_ENTRIES, struct rw_service_key,
+       struct rw_service, 0);
+RW_MAP(service_info, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_service_info, 0);
+RW_MAP(backends, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_backend, 0);
+RW_MAP(nat_addrs, BPF_MAP_TYPE_ARRAY, RW_MAX_NAT_ADDRS, __u32, struct rw_address, 0);
+
+/* writer: control; reader: status. Names of services. */
+RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
+
+/* writer: control; reader: gateway. Backend references of each service's members. */
+RW_MAP(members, BPF_MAP_TYPE_ARRAY, RW_MAX_MEMBER_PLACES, __u32, __u32, 0);
+
+/* writer: control, a new inner map for every change; reader: gateway. Sizes, not
+ * types: to 6.1 a map that has types (BTF) and one that has none are not alike. */
+struct rw_ring_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rw_ring));
+} ring_template SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, RW_MAX_RINGS);
+	__type(key, __u32);
+	__array(values, struct rw_ring_map);
+} rings SEC(".maps");
+
+/* The same; by ring, only where a slot has changed. As many pairs as it takes. */
+struct rw_pairs_map {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_INNER_MAP);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct rw_pair));
+} pairs_template SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, RW_MAX_RINGS);
+	__type(key, __u32);
+	__array(values, struct rw_pairs_map);
+} pairs SEC(".maps");
+
+/*
+ * writer: gateway; reader: gateway, control. Sized by [flows] tracked before
+ * load. Full: new records take the place of those on probation, else the flow
+ * goes to its slot's former owner, or is dropped and counted (track-full).
+ */
+RW_MAP(tracked, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_track_bucket, BPF_F_MMAPABLE);
+RW_MAP(track_quotas, BPF_MAP_TYPE_ARRAY, RW_TRACK_QUOTAS, __u32, __u64, 0);
+/* By service: the second in which a flow could not be tracked last. */
+RW_MAP(untracked, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
+RW_MAP(tracking, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_tracking, 0);
+
+/*
+ * writer: gateway; reader: gateway, status. Sized by [nat] flows before load.
+ * Full: the flow is dropped and counted (flow-table-full, nat-exhausted);
+ * idle flows are taken over where they lie, nothing sweeps.
+ * Mapped so that buckets start on a page and status can read them in place.
+ */
+RW_MAP(flows, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_flow_bucket, BPF_F_MMAPABLE);
+RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_MMAPABLE);
+
+/* writer: gateway, control (where it begins); reader: gateway. By backend index: how far its nat
+ * ports have been handed out. */
+RW_MAP(port_hands, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, __u32, 0);
+
+/* How searches for a nat port went that found none free. */
+struct vain_search {
+	__u32 index; /* of the backend */
+	__u32 second;
+	__u32 vain;   /* in that second: so many found no half-open flow */
+	__u32 sparse; /* grows with tries in vain: half-open flows are few */
+};
+#define VAIN_SEARCHES 256 /* a power of two */
+/* writer, reader: gateway. Of two backends in one place the later one counts. */
+RW_MAP(vain_searches, BPF_MAP_TYPE_PERCPU_ARRAY, VAIN_SEARCHES, __u32, struct vain_search, 0);
+
+/* writer, reader: gateway. How many flows of a prefix are confirmed. Two prefixes may share a count. */
+RW_MAP(kept_flows, BPF_MAP_TYPE_ARRAY, RW_CONFIRMED_COUNTS, __u32, __u32, 0);
+
+/* writer: gateway; reader: status. By backend index. */
+RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);
+
+/* writer: gateway; reader: gateway. Datagrams in fragments, on their way now.
+ * Full: the oldest of a bucket is forgotten, and what is still to come of it is
+ * dropped (fragment-early). */
+RW_MAP(fragments, BPF_MAP_TYPE_ARRAY, RW_FRAGMENT_BUCKETS, __u32, struct rw_fragment_bucket, 0);
+
+/* writer: control, once a second; reader: status. */
+RW_MAP(daemon, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_daemon, 0);
+
+#endif

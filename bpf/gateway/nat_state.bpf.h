@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * What a packet makes of its nat flow: the next state, and how long the flow
+ * stays. The gateway sees no windows, so no segment is believed for good: a
+ * RST of the client's is refuted by the backend's next segment (a challenge
+ * ACK, RFC 5961), a FIN by later data of its sender (RFC 7857 section 2.2).
+ *
+ * A reply that another host may have sent ends nothing either, and proves nothing
+ * (faces.bpf.h).
+ *
+ * A port may be given to a client while its backend still has a socket of the
+ * former one's. Such a socket answers the new SYN with an ACK that carries its
+ * sequence numbers: in state SYN nothing passes but the handshake itself.
+ */
+#ifndef RINGWAY_NAT_STATE_H
+#define RINGWAY_NAT_STATE_H
+
+#include "confirm.bpf.h"
+#include "partial.bpf.h"
+
+/* What a segment says of its connection. */
+struct segment {
+	__u8 flags;
+	bool fin;
+	bool data;  /* has payload */
+	__u8 isn;   /* SYN: isn_bits() of what acknowledges it */
+	__u8 acked; /* of what it acknowledges itself */
+};
+
+static __always_inline struct segment segment_of(const struct env *env, const struct packet *p)
+{
+	struct segment s = { .flags = p->t->tcp_flags };
+	const struct tcphdr *tcp = p->l4;
+
+	/* The second half holds since parse(): for the verifier. */
+	if (!tcp || (void *)(tcp + 1) > (void *)(long)env->ctx->data_end)
+		return s;
+	s.fin = (s.flags & (TCP_FIN | TCP_ACK)) == (TCP_FIN | TCP_ACK);
+	s.data = s.flags && has_data(p, tcp);
+	s.isn = isn_bits(bpf_ntohl(tcp->seq) + 1);
+	s.acked = isn_bits(bpf_ntohl(tcp->ack_seq));
+	return s;
+}
+
+/* May the segment change its flow? Not one that is damaged, or of which that cannot be told. */
+static __always_inline bool may_change(const struct env *env, const struct packet *p)
+{
+	return p->l4 && p->at->fragment == RW_FRAGMENT_NONE &&
+	       segment_intact(env, p, p->l4 - (void *)p->eth);
+}
+
+/* A flow's next state, by who sent the segment. Until the handshake is finished a RST changes
+ * nothing: the flow gives way soon anyway. */
+static __always_inline __u8 state_after_request(__u8 state, const struct segment *s)
+{
+	switch (state) {
+	case RW_FLOW_SYN_ACK:
+		if (!(s->flags & TCP_ACK) || (s->flags & TCP_RST))
+			return state;
+		return s->fin ? RW_FLOW_FIN_CLIENT : RW_FLOW_ESTABLISHED;
+	case RW_FLOW_ESTABLISHED:
+		if (s->flags & TCP_RST)
+			return RW_FLOW_RESET;
+		return s->fin ? RW_FLOW_FIN_CLIENT : state;
+	case RW_FLOW_FIN_CLIENT:
+		if (s->flags & TCP_RST)
+			return RW_FLOW_RESET;
+		return s->data && !s->fin ? RW_FLOW_ESTABLISHED : state;
+	case RW_FLOW_FIN_BACKEND:
+		if (s->flags & TCP_RST)
+			return RW_FLOW_RESET;
+		return s->fin ? RW_FLOW_CLOSED : state;
+	case RW_FLOW_CLOSED:
+		return s->data && !s->fin ? RW_FLOW_FIN_BACKEND : state;
+	}
+	return state;
+}
+
+static __always_inline __u8 state_after_reply(__u8 state, const struct segment *s)
+{
+	bool rst = s->flags & TCP_RST;
+
+	switch (state) {
+	case RW_FLOW_SYN:
+		return s->flags & TCP_SYN ? RW_FLOW_SYN_ACK : state;
+	case RW_FLOW_SYN_ACK:
+		if (s->fin)
+			return RW_FLOW_FIN_BACKEND;
+		return s->data ? RW_FLOW_ESTABLISHED : state;
+	case RW_FLOW_ESTABLISHED:
+		return rst ? RW_FLOW_CLOSED : s->fin ? RW_FLOW_FIN_BACKEND : state;
+	case RW_FLOW_FIN_CLIENT:
+		return rst || s->fin ? RW_FLOW_CLOSED : state;
+	case RW_FLOW_FIN_BACKEND:
+		if (rst)
+			return RW_FLOW_CLOSED;
+		return s->data && !s->fin ? RW_FLOW_ESTABLISHED : state;
+	case RW_FLOW_CLOSED:
+		return s->data && !s->fin ? RW_FLOW_FIN_CLIENT : state;
+	case RW_FLOW_RESET:
+		if (!s->flags)
+			return state;
+		if (s->flags & TCP_SYN)
+			return RW_FLOW_SYN_ACK;
+		return rst ? RW_FLOW_CLOSED : s->fin ? RW_FLOW_FIN_BACKEND : RW_FLOW_ESTABLISHED;
+	}
+	return state;
+}
+
+/* May the segment pass in state SYN? The handshake, a simultaneous open's too, and its refusal. */
+static __always_inline bool handshakes(const struct packet *p)
+{
+	return p->l4 && (p->t->tcp_flags & (TCP_SYN | TCP_RST));
+}
+
+/* What acknowledges this SYN: of one that has data the backend may take that, or not. */
+static __always_inline __u8 syn_isn(struct xdp_md *ctx, const struct packet *p)
+{
+	const struct tcphdr *tcp = p->l4;
+
+	/* The second half holds since parse(): for the verifier. */
+	if (!tcp || (void *)(tcp + 1) > (void *)(long)ctx->data_end || p->l4_len > tcp->doff * 4u)
+		return 0;
+	return isn_bits(bpf_ntohl(tcp->seq) + 1);
+}
+
+/* In state SYN: is what the backend sends of an earlier connection on this port? */
+static __always_inline bool is_stray(const struct env *env, const struct packet *p,
+				     const struct rw_flow *flow)
+{
+	const struct tcphdr *tcp = p->l4;
+	__u8 isn = isn_known(flow);
+
+	if (!handshakes(p))
+		return true;
+	if ((p->t->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) != (TCP_SYN | TCP_ACK) || !isn)
+		return false;
+	if ((void *)(tcp + 1) > (void *)(long)env->ctx->data_end)
+		return true;
+	return isn != isn_bits(bpf_ntohl(tcp->ack_seq));
+}
+
+/* Two readings of a clock that counts seconds, so far apart, are a second apart at least. */
+#define PROBATION_TICKS 2
+
+/* When was a flow used last? Written only when it changes: a busy flow dirties its line once a
+ * second, one on probation once in two. */
+static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 now, bool request)
+{
+	__u32 idle = now - READ_ONCE(flow->seen);
+
+	if (!idle)
+		return;
+	if ((flow->confirmed & RW_CONFIRMED) || state == RW_FLOW_SYN || state == RW_FLOW_SYN_ACK) {
+		WRITE_ONCE(flow->seen, now);
+	} else if ((__s32)idle >= PROBATION_TICKS) {
+		WRITE_ONCE(flow->seen, now);
+		if (request)
+			confirmed_note(flow, RW_ASKED | (READ_ONCE(flow->confirmed) & RW_ACKED));
+	}
+}
+
+/* Is it an answer to what was asked? A segment without data may be one to a forged segment. */
+static __always_inline bool answers(const struct env *env, const struct packet *p)
+{
+	return p->t->proto == IPPROTO_UDP || carries_data(env->ctx, p);
+}
+
+/* Has it been used long enough, by both sides, to be confirmed? */
+static __always_inline bool proves_itself(const struct rw_flow *flow, __u8 state)
+{
+	return (flow->confirmed & (RW_CONFIRMED | RW_ASKED)) == RW_ASKED && state != RW_FLOW_SYN &&
+	       state != RW_FLOW_SYN_ACK && state != RW_FLOW_CLOSED && state != RW_FLOW_RESET;
+}
+
+static __always_inline void flow_to(const struct rw_settings *set, struct rw_flow *flow, __u64 *key,
+				    __u8 state)
+{
+	if (state == key_state(*key) || !flow_move(flow, key, state))
+		return;
+	if (state == RW_FLOW_CLOSED)
+		flow_unconfirm(set, flow, *key);
+}
+
+/* The client's first segment after the backend's SYN: does it show that it has seen that? */
+static __always_inline bool handshake_ends(struct rw_flow *flow, const struct segment *s)
+{
+	if (isn_known(flow) != s->acked) {
+		confirmed_note(flow, ISN_SPOILT << RW_ISN_SHIFT);
+		return false;
+	}
+	confirmed_note(flow, RW_ACKED);
+	return true;
+}
+
+/* A doubtful reply: a RST may be refuted, a FIN does not count. */
+static __always_inline __u8 state_in_doubt(__u8 state, __u8 next, bool rst)
+{
+	if (next == RW_FLOW_CLOSED || next == RW_FLOW_FIN_BACKEND)
+		return rst && state != RW_FLOW_CLOSED ? RW_FLOW_RESET : state;
+	return next;
+}
+
+/*
+ * A reply to a flow on probation. Who forges a client's address may guess what ends its handshake;
+ * then the backend, if it takes that for an end at all, sends its SYN-ACK again, a RST, or nothing.
+ */
+static __always_inline void reply_proves(const struct env *env, const struct packet *p,
+					 struct rw_flow *flow, __u64 key, __u8 state)
+{
+	__u8 confirmed = READ_ONCE(flow->confirmed);
+
+	if (confirmed & RW_ACKED) {
+		confirmed_note(flow, confirmed & RW_ASKED);
+		if (!(p->t->tcp_flags & TCP_RST))
+			flow_confirm(env->set, flow, key);
+	} else if (proves_itself(flow, state) && answers(env, p)) {
+		flow_confirm(env->set, flow, key);
+	}
+}
+
+/* Most segments: nothing about them matters. */
+static __always_inline bool segment_plain(const struct packet *p, __u8 state)
+{
+	return state == RW_FLOW_ESTABLISHED && !(p->t->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
+}
+
+/* A request of a flow that exists. */
+static __always_inline void flow_requested(const struct env *env, const struct packet *p,
+					   struct rw_flow *flow, __u64 *key, __u32 now)
+{
+	__u8 state = key_state(*key), next = state;
+	struct segment s;
+	bool again;
+
+	if (dry)
+		return;
+	if (p->t->proto == IPPROTO_TCP && !segment_plain(p, state)) {
+		s = segment_of(env, p);
+		next = state_after_request(state, &s);
+		again = state == RW_FLOW_SYN && (s.flags & TCP_SYN);
+		if ((again || next != state) && !may_change(env, p))
+			next = state;
+		else if (again)
+			confirmed_note(flow, syn_isn(env->ctx, p) << RW_ISN_SHIFT);
+		else if (state == RW_FLOW_SYN_ACK && next != state && !handshake_ends(flow, &s))
+			next = state;
+	}
+	flow_seen(flow, next, now, true);
+	flow_to(env->set, flow, key, next);
+}
+
+/* A reply of a flow that exists. `own`: nobody but its backend sends such (faces.bpf.h). */
+static __always_inline void flow_replied(const struct env *env, const struct packet *p,
+					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
+{
+	__u8 state = key_state(*key), next = state;
+	struct segment s = {};
+
+	if (dry)
+		return;
+	if (p->t->proto == IPPROTO_UDP) {
+		next = RW_FLOW_UDP;
+	} else if (!segment_plain(p, state)) {
+		s = segment_of(env, p);
+		next = state_after_reply(state, &s);
+		/* It has not seen what ended its handshake. */
+		if (own && state == RW_FLOW_ESTABLISHED && (s.flags & TCP_SYN) &&
+		    (READ_ONCE(flow->confirmed) & (RW_CONFIRMED | RW_ACKED)) == RW_ACKED)
+			next = RW_FLOW_SYN_ACK;
+		if (!own)
+			next = state_in_doubt(state, next, s.flags & TCP_RST);
+		if ((next != state || (s.flags & TCP_SYN)) && !may_change(env, p)) {
+			next = state;
+			s.flags = 0;
+		}
+	}
+	flow_seen(flow, next, now, false);
+	if (next == RW_FLOW_SYN_ACK && (s.flags & TCP_SYN)) {
+		if (own || state != next)
+			confirmed_note(flow, s.isn << RW_ISN_SHIFT);
+	} else if (state == RW_FLOW_SYN_ACK) {
+		if (next != state)
+			confirmed_note(flow, 0);
+	} else if (own &&
+		   (READ_ONCE(flow->confirmed) & (RW_CONFIRMED | RW_ACKED)) != RW_CONFIRMED) {
+		reply_proves(env, p, flow, *key, next);
+	}
+	flow_to(env->set, flow, key, next);
+}
+
+#endif

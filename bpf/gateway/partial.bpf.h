@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Unfinished checksums. A stack on this machine that sends into a veth, tap or
+ * bridge leaves the pseudo-header's sum in the checksum field and marks the skb
+ * (CHECKSUM_PARTIAL): a device further on adds the rest.
+ *
+ * Generic XDP keeps that mark, and so does a packet that is passed to the
+ * kernel: the field must then hold the new pseudo-header's sum. Native XDP
+ * forgets the mark when it redirects, and some devices send what they are given
+ * (RW_IFACE_RAW): the checksum is finished here.
+ */
+#ifndef RINGWAY_PARTIAL_H
+#define RINGWAY_PARTIAL_H
+
+#include "checksum_bytes.bpf.h"
+#include "parse.bpf.h"
+#include "send.bpf.h"
+
+/* The checksum that is in the packet, where its layers are known. */
+static __always_inline __u16 *checksum_of(struct xdp_md *ctx, const struct rw_scratch *s)
+{
+	__u32 at = READ_ONCE(s->layers.l4) + (s->tuple.proto == IPPROTO_TCP ?
+						      offsetof(struct tcphdr, check) :
+						      offsetof(struct udphdr, check));
+	__u16 *check;
+
+	barrier_var(at);
+	if (at > MAX_L4_START + sizeof(struct tcphdr))
+		return NULL;
+	check = (void *)(long)ctx->data + at;
+	return (void *)(check + 1) > (void *)(long)ctx->data_end ? NULL : check;
+}
+
+static __always_inline __u64 pseudo_of(const struct rw_scratch *s, bool v6)
+{
+	return csum_pseudo(s->tuple.saddr, s->tuple.daddr, v6, s->tuple.proto, s->layers.l4_len);
+}
+
+/*
+ * Finishes the checksum of the packet in scratch. 1: that is left to whoever
+ * gets it next. One finished checksum in 65536 equals the pseudo-header's sum:
+ * it is right over the whole packet, and taken for what it is. A function of its
+ * own, so that the balancer's road stays short.
+ */
+__noinline __u32 checksum_settle(struct xdp_md *ctx, __u32 v6, __u32 later)
+{
+	struct rw_scratch *s = RW_ONLY(scratch);
+	__u64 pseudo, all;
+	__u16 *check;
+
+	/* A stack finishes before it cuts a datagram. */
+	if (!s || s->layers.fragment != RW_FRAGMENT_NONE)
+		return 0;
+	check = checksum_of(ctx, s);
+	pseudo = pseudo_of(s, v6);
+	if (!check || *check != csum_fold(pseudo))
+		return 0;
+	all = pseudo + csum_bytes(ctx, s->layers.l4, s->layers.l4_len);
+	if (csum_fold(all) == 0xffff)
+		return 0;
+	/* Without what the field itself holds. */
+	if (!later)
+		*check = (__u16)~csum_fold(all + (__u16) ~*check) ?: 0xffff;
+	return later;
+}
+
+/* Is the whole segment in scratch as it was sent? True of what cannot be told: a
+ * fragment, and what a stack of this machine has not finished. */
+__noinline __u32 checksum_holds(struct xdp_md *ctx, __u32 v6, __u32 local)
+{
+	struct rw_scratch *s = RW_ONLY(scratch);
+	__u64 pseudo;
+	__u16 *check;
+
+	if (!s || s->layers.fragment != RW_FRAGMENT_NONE)
+		return 1;
+	check = checksum_of(ctx, s);
+	pseudo = pseudo_of(s, v6);
+	if (!check || (local && *check == csum_fold(pseudo)))
+		return 1;
+	return csum_fold(pseudo + csum_bytes(ctx, s->layers.l4, s->layers.l4_len)) == 0xffff;
+}
+
+/* Whether `slot`, or the kernel behind it, finishes what leaves by it. */
+static __always_inline bool finished_later(const struct env *env, __u32 slot)
+{
+	struct rw_iface *out = bpf_map_lookup_elem(&ifaces, &slot);
+
+	if (!out)
+		return false;
+	return must_pass(env, out) ||
+	       ((env->in->flags & RW_IFACE_GENERIC) && !(out->flags & RW_IFACE_RAW));
+}
+
+/* Before anything is rewritten. `slot`: of the way out. */
+static __always_inline void settle_checksum(struct env *env, struct packet *p, __u32 slot)
+{
+	if ((env->in->flags & RW_IFACE_LOCAL) && p->check)
+		p->unfinished = checksum_settle(env->ctx, p->v6, finished_later(env, slot));
+}
+
+/* Is the packet as it was sent, its headers and what they carry? */
+static __always_inline bool segment_intact(const struct env *env, const struct packet *p,
+					   __u32 l4_at)
+{
+	if (!p->v6 && csum_fold(csum_bytes(env->ctx, ETH_HLEN, l4_at - ETH_HLEN)) != 0xffff)
+		return false;
+	return checksum_holds(env->ctx, p->v6, env->in->flags & RW_IFACE_LOCAL);
+}
+
+#endif

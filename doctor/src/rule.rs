@@ -1,0 +1,221 @@
+//! What a rule is, and what it says.
+
+use ringway_host::Interface;
+use serde::{Deserialize, Serialize};
+
+use crate::Facts;
+
+/// What a machine is to be good at. Without one, it is a host that ends connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Bytes per second.
+    Throughput,
+    /// Short and even delays.
+    Latency,
+    /// Passing on what others send.
+    Balancer,
+    /// Packets that programs fetch past the kernel.
+    Bypass,
+}
+
+/// A rule. Everything but `check` is for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// Its number, which stays.
+    pub number: u8,
+    /// Its name, which stays.
+    pub name: &'static str,
+    /// What must hold.
+    pub rule: &'static str,
+    /// Where the rule and its threshold come from.
+    pub source: &'static str,
+    /// Why it matters, in one sentence.
+    pub why: &'static str,
+    /// Profiles that it is about; empty: it is always asked.
+    pub profiles: &'static [Profile],
+    /// Looks at the facts.
+    pub check: fn(&Facts) -> Looked,
+}
+
+impl Rule {
+    /// Whether it is asked under this profile, unless it is asked for by name.
+    pub fn applies(&self, profile: Option<Profile>) -> bool {
+        self.profiles.is_empty() || profile.is_some_and(|profile| self.profiles.contains(&profile))
+    }
+}
+
+/// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is about.
+pub type Looked = Result<Vec<Outcome>, Unknown>;
+
+/// Why something is not known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown(pub String);
+
+/// How something came out. Not knowing is never the same as all being well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// Could not be found out.
+    Unknown,
+    /// Worth knowing.
+    Info,
+    /// Works, but worse than it could.
+    Warn,
+    /// Loses packets or connections, or is about to.
+    Crit,
+}
+
+impl State {
+    /// The word shown to people and in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            State::Ok => "ok",
+            State::Unknown => "unknown",
+            State::Info => "info",
+            State::Warn => "warn",
+            State::Crit => "crit",
+        }
+    }
+}
+
+/// What was read, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// A file, or a command that shows the same.
+    pub source: String,
+    /// What it held.
+    pub value: String,
+}
+
+/// A command and the one that takes it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// To be pasted.
+    pub fix: String,
+    /// Sets what was read.
+    pub undo: String,
+}
+
+impl Change {
+    /// The setting that it writes, and the value; `None`: it is another kind of command.
+    pub fn sysctl(&self) -> Option<(&str, &str)> {
+        self.fix.contains("sysctl -w ").then(|| self.fix.split_once('=')).flatten()
+    }
+}
+
+/// What a rule says of one thing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// An interface, a socket; `this machine`.
+    pub subject: String,
+    /// How it came out.
+    pub state: State,
+    /// What was found, in one sentence.
+    pub found: String,
+    /// From where.
+    pub evidence: Vec<Evidence>,
+    /// What to change.
+    pub changes: Vec<Change>,
+    /// What to do that is no command.
+    pub advice: Option<String>,
+    /// The check that tells of the cause, where it finds that.
+    pub part_of: Option<&'static str>,
+}
+
+/// The subject of what is about no single thing.
+pub const MACHINE: &str = "this machine";
+
+impl Outcome {
+    /// Says it of a subject.
+    pub fn new(state: State, subject: impl Into<String>, found: impl Into<String>) -> Self {
+        let (subject, found) = (subject.into(), found.into());
+        let (evidence, changes, advice) = (Vec::new(), Vec::new(), None);
+        Self { subject, state, found, evidence, changes, advice, part_of: None }
+    }
+
+    /// As it should be.
+    pub fn ok(subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(State::Ok, subject, found)
+    }
+
+    /// Worth knowing.
+    pub fn info(subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(State::Info, subject, found)
+    }
+
+    /// Works, but worse than it could.
+    pub fn warn(subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(State::Warn, subject, found)
+    }
+
+    /// Loses packets or connections, or is about to.
+    pub fn crit(subject: impl Into<String>, found: impl Into<String>) -> Self {
+        Self::new(State::Crit, subject, found)
+    }
+
+    /// Not known.
+    pub fn unknown(subject: impl Into<String>, why: Unknown) -> Self {
+        Self::new(State::Unknown, subject, why.0)
+    }
+
+    /// Adds what was read.
+    pub fn saw(mut self, source: impl Into<String>, value: impl ToString) -> Self {
+        self.evidence.push(Evidence { source: source.into(), value: value.to_string() });
+        self
+    }
+
+    /// Adds what a counter has counted between the two looks.
+    pub fn counted(self, source: impl std::fmt::Display, delta: impl ToString) -> Self {
+        self.saw(format!("{source}, between the two looks"), delta)
+    }
+
+    /// Adds what to change.
+    pub fn change(mut self, change: Change) -> Self {
+        self.changes.push(change);
+        self
+    }
+
+    /// Adds commands that change and take back.
+    pub fn fix(self, fix: impl Into<String>, undo: impl Into<String>) -> Self {
+        self.change(Change { fix: fix.into(), undo: undo.into() })
+    }
+
+    /// Says what to do that is no command.
+    pub fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    /// Comes of what another check tells: where that finds it, this is told there.
+    pub fn part_of(mut self, check: &'static str) -> Self {
+        self.part_of = Some(check);
+        self
+    }
+}
+
+impl From<Outcome> for Looked {
+    fn from(outcome: Outcome) -> Self {
+        Ok(vec![outcome])
+    }
+}
+
+/// Looks at each card; what is unknown of one is no matter of the others.
+pub fn each_card<'a>(
+    cards: impl IntoIterator<Item = &'a Interface>,
+    check: impl Fn(&&'a Interface) -> Result<Outcome, Unknown>,
+) -> Vec<Outcome> {
+    each(cards, |card| card.link.name.clone(), check)
+}
+
+/// Looks at each thing of a list; what is unknown of one is no matter of the others.
+pub fn each<T>(
+    things: impl IntoIterator<Item = T>,
+    subject: impl Fn(&T) -> String,
+    check: impl Fn(&T) -> Result<Outcome, Unknown>,
+) -> Vec<Outcome> {
+    let one = |thing: T| check(&thing).unwrap_or_else(|why| Outcome::unknown(subject(&thing), why));
+    things.into_iter().map(one).collect()
+}

@@ -1,0 +1,105 @@
+//! What is done with packets.
+
+use crate::arch::Cycles;
+use crate::burst::Burst;
+use crate::status::reason::Reason;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes out by the worker's port of this number, counted from 0.
+    Forward(usize),
+    /// It is freed, and counted.
+    Drop(Reason),
+    /// The worker keeps it; [`Burst::decide_held`] decides again.
+    Hold,
+}
+
+/// A reason stands for its drop, so that `?` ends what is malformed.
+impl From<Result<Verdict, Reason>> for Verdict {
+    #[inline]
+    fn from(result: Result<Verdict, Reason>) -> Self {
+        result.unwrap_or_else(Verdict::Drop)
+    }
+}
+
+/// A packet program. One worker has it to itself: nothing in it needs a lock.
+///
+/// It is called for every burst, and decides about packets, which stay the worker's: it can neither lose nor keep one
+/// uncounted. It should not allocate, block or write to a log there.
+pub trait App {
+    /// What to call it.
+    fn name(&self) -> &'static str;
+
+    /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide, those are dropped as
+    /// [`Reason::Undecided`].
+    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
+
+    /// Once in each round, after the ports were asked for packets: for those it makes itself, or holds. No packet comes with it.
+    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+        let _ = (now, burst);
+    }
+
+    /// Whether it will do nothing more: the worker ends when what waits to be sent is sent.
+    fn is_finished(&self) -> bool {
+        false
+    }
+
+    /// Whether it makes packets by itself: then it has something to do although nothing will arrive by any port.
+    fn is_source(&self) -> bool {
+        false
+    }
+
+    /// Names of stages of its own, at most 13: what it says of a packet by [`own_stage`], and is named where packets are never let
+    /// go. All others are in the stage in which they were received or made.
+    fn stages(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Its own counters, for the status.
+    fn statistics(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
+}
+
+/// The stage of packets that came in.
+pub(crate) const RECEIVED: u8 = 0;
+/// The stage of packets that the app made in [`App::on_round`].
+pub(crate) const MADE: u8 = 1;
+/// The stage of packets that came from a capture, the last that has a name: [`crate::ports::Pcap`] knows by it which have a time.
+pub(crate) const CAPTURED: u8 = 15;
+
+/// The number of an app's own stage, counted from 0 in [`App::stages`], for [`ringway_xsk::Packet::set_stage`].
+pub const fn own_stage(n: u8) -> u8 {
+    MADE + 1 + n
+}
+
+impl<A: App + ?Sized> App for Box<A> {
+    fn name(&self) -> &'static str {
+        (**self).name()
+    }
+
+    fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+        (**self).on_burst(now, burst);
+    }
+
+    fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+        (**self).on_round(now, burst);
+    }
+
+    fn is_finished(&self) -> bool {
+        (**self).is_finished()
+    }
+
+    fn is_source(&self) -> bool {
+        (**self).is_source()
+    }
+
+    fn stages(&self) -> &'static [&'static str] {
+        (**self).stages()
+    }
+
+    fn statistics(&self) -> Vec<(String, u64)> {
+        (**self).statistics()
+    }
+}

@@ -1,0 +1,64 @@
+//! `l2fwd`: what comes in by one port goes out by the other.
+
+use ringway_wire::{Ethernet, Header as _, Mac};
+
+use crate::app::{App, Verdict};
+use crate::arch::Cycles;
+use crate::burst::Burst;
+use crate::status::reason::Reason;
+
+/// What becomes of a frame's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Macs {
+    /// They stay.
+    AsIs,
+    /// They change places, so that a frame goes back where it came from.
+    Swap,
+    /// They become these.
+    Static {
+        /// To whom.
+        destination: Mac,
+        /// From whom.
+        source: Mac,
+    },
+}
+
+/// Forwards between neighbours: 0 and 1, 2 and 3, and so on; the last of an odd number to itself.
+pub struct L2fwd {
+    macs: Macs,
+}
+
+impl L2fwd {
+    /// With what becomes of addresses.
+    pub fn new(macs: Macs) -> Self {
+        Self { macs }
+    }
+
+    #[inline]
+    fn rewrite(&self, frame: &mut [u8]) -> Result<(), Reason> {
+        let (mut ethernet, _) = Ethernet::peek(frame)?;
+        match self.macs {
+            Macs::AsIs => (),
+            Macs::Swap => ethernet.swap(),
+            Macs::Static { destination, source } => {
+                (ethernet.destination, ethernet.source) = (destination, source);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl App for L2fwd {
+    fn name(&self) -> &'static str {
+        "l2fwd"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let neighbour = burst.from() ^ 1;
+        let to = if neighbour < burst.ports() { neighbour } else { burst.from() };
+        burst.decide(|packet| match self.rewrite(packet.data_mut()) {
+            Ok(()) => Verdict::Forward(to),
+            Err(reason) => Verdict::Drop(reason),
+        });
+    }
+}

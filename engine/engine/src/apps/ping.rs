@@ -1,0 +1,444 @@
+//! `ping`: echo requests, and the way there found by ARP or neighbour discovery (RFC 826, 4861).
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ringway_wire::{
+    Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv6, Mac,
+    ethertype, nd, protocol,
+};
+use ringway_xsk::Packet;
+
+use super::{Host, icmp};
+use crate::app::{App, Verdict};
+use crate::arch::Cycles;
+use crate::burst::Burst;
+use crate::generate::{
+    Arrival, Clock, Flow, Flows, Recipe, RecipeError, Sequence, Stamp, Template, Transport,
+};
+use crate::status::reason::Reason;
+
+/// Who is asked, and how often.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked {
+    /// Who; on the link.
+    pub address: IpAddr,
+    /// Time from one request to the next.
+    pub interval: Duration,
+    /// No more requests than this.
+    pub count: Option<u64>,
+    /// Bytes behind the header of ICMP, at least [`Stamp::BYTES`].
+    pub size: u16,
+}
+
+/// What has come of it.
+#[derive(Clone, Debug)]
+pub struct Pinged {
+    /// Where the address was found.
+    pub mac: Option<Mac>,
+    /// Questions where it is, of ARP or neighbour discovery.
+    pub questions: u64,
+    /// Requests.
+    pub sent: u64,
+    /// Answers, with those that came again.
+    pub received: u64,
+    /// Answers that came again.
+    pub duplicates: u64,
+    /// Of each answer that came for the first time, in nanoseconds.
+    pub rtt: Times,
+    /// Answers that nobody has looked at yet, as far as there is room.
+    pub latest: VecDeque<Answered>,
+    /// Which answers have come.
+    sequence: Sequence,
+    /// By which all workers measure.
+    clock: Clock,
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// Bytes of the message of ICMP.
+    pub bytes: usize,
+    /// Which request, from 1.
+    pub sequence: u64,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// Nanoseconds since it was asked for.
+    pub rtt_ns: u64,
+    /// Whether it has come before.
+    pub duplicate: bool,
+}
+
+/// Least, most, mean and deviation of times.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Times {
+    count: u64,
+    min: u64,
+    max: u64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Times {
+    fn add(&mut self, ns: u64) {
+        self.min = if self.count == 0 { ns } else { self.min.min(ns) };
+        self.max = self.max.max(ns);
+        self.count += 1;
+        self.sum += ns as f64;
+        self.squares += (ns as f64).powi(2);
+    }
+
+    /// Least, mean, most and standard deviation in milliseconds, as `ping` prints them; none of nothing.
+    pub fn milliseconds(&self) -> Option<[f64; 4]> {
+        let count = (self.count > 0).then_some(self.count as f64)?;
+        let mean = self.sum / count;
+        let deviation = (self.squares / count - mean * mean).max(0.0).sqrt();
+        Some([self.min as f64, mean, self.max as f64, deviation].map(|ns| ns / 1e6))
+    }
+}
+
+/// The first request's number, on the wire and where it is printed: as `ping` has it.
+const FIRST: u64 = 1;
+/// Answers that wait to be looked at.
+const LATEST: usize = 1024;
+/// Time between questions where somebody is, and from the last request to the end.
+const PATIENCE: u64 = 1_000_000_000;
+/// Questions that nobody answers, where only so many requests are wanted.
+const QUESTIONS: u64 = 3;
+
+impl Pinged {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self {
+            mac: None,
+            questions: 0,
+            sent: 0,
+            received: 0,
+            duplicates: 0,
+            rtt: Times::default(),
+            latest: VecDeque::with_capacity(LATEST),
+            sequence: Sequence::new(Some(FIRST)),
+            clock: Clock::new(),
+        }
+    }
+
+    /// Requests that were answered.
+    pub fn answered(&self) -> u64 {
+        self.received - self.duplicates
+    }
+}
+
+impl Default for Pinged {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Pings an address by port 0, and is a host itself. Of several workers one asks, and the others, where answers may arrive as well,
+/// have a [`Ping::that_listens`].
+pub struct Ping {
+    host: Host,
+    asked: Asked,
+    asks: bool,
+    clock: Clock,
+    pinged: Arc<Mutex<Pinged>>,
+    template: Template,
+    flow: Flow,
+    identifier: u16,
+    /// When something is to be sent again.
+    next: u64,
+    /// Whether it was known where the address is.
+    knew: bool,
+    /// When the last request was sent.
+    last: u64,
+}
+
+impl Ping {
+    /// From the first of the host's addresses of the same family. `identifier`: another one than that of other pings.
+    ///
+    /// # Errors
+    /// [`RecipeError`]: too short or too long, or the host has no address of the family.
+    pub fn new(
+        host: Host,
+        asked: Asked,
+        identifier: u16,
+        pinged: Arc<Mutex<Pinged>>,
+    ) -> Result<Self, RecipeError> {
+        let source = host.address_towards(asked.address);
+        let mut recipe = Recipe {
+            source_mac: host.mac(),
+            destination_mac: Mac::default(),
+            vlan: None,
+            sources: source.into(),
+            destinations: asked.address.into(),
+            transport: Transport::Icmp,
+            source_ports: 0.into(),
+            destination_ports: 0.into(),
+            sizes: Vec::new(),
+        };
+        let shortest = recipe.headers() + usize::from(asked.size);
+        recipe.sizes.push(u16::try_from(shortest).unwrap_or(u16::MAX));
+        let template = recipe.templates()?.remove(0);
+        let flow = Flows::of(&recipe).next();
+        let clock = pinged.lock().unwrap_or_else(PoisonError::into_inner).clock;
+        let (asks, next, knew, last) = (true, 0, false, 0);
+        Ok(Self { host, asked, asks, clock, pinged, template, flow, identifier, next, knew, last })
+    }
+
+    /// The same that asks nothing: it takes answers to what another worker asked.
+    pub fn that_listens(self) -> Self {
+        Self { asks: false, ..self }
+    }
+
+    /// Whether it was for us and no question.
+    fn take(&self, packet: &Packet, now: u64) -> Result<bool, Reason> {
+        let frame = Frame::parse(packet.data())?;
+        if frame.ethernet.destination != self.host.mac() {
+            return Ok(false);
+        }
+        match frame.ethertype {
+            ethertype::ARP => {
+                let arp = Arp::parse(frame.payload)?.header;
+                let reply = arp.operation.get() == Arp::REPLY;
+                let about = IpAddr::from(arp.sender);
+                Ok(reply && self.found(about, arp.sender_mac))
+            }
+            ethertype::IPV4 | ethertype::IPV6 => {
+                let ip = Ip::parse(frame.payload)?;
+                self.take_ip(&ip, frame.ethernet.source, now)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    fn take_ip(&self, ip: &Ip<&[u8]>, from: Mac, now: u64) -> Result<bool, Reason> {
+        let payload = match (&ip.header, ip.protocol) {
+            (IpHeader::V4(_), protocol::ICMP) => {
+                let icmp = Icmp::parse(ip.payload)?;
+                let reply = icmp.header.kind == Icmp::ECHO_REPLY && icmp.checksum_is_right();
+                if reply { icmp.payload } else { return Ok(false) }
+            }
+            (IpHeader::V6(_), protocol::ICMPV6) => {
+                let icmp = Icmpv6::parse(ip.payload)?;
+                let right = icmp.checksum_is_right(ip.pseudo());
+                match icmp.header.kind {
+                    Icmpv6::ECHO_REPLY if right => icmp.payload,
+                    Icmpv6::NEIGHBOUR_ADVERTISEMENT if right && ip.ttl() == 255 => {
+                        return self.advertised(icmp.payload, from);
+                    }
+                    _ => return Ok(false),
+                }
+            }
+            _ => return Ok(false),
+        };
+        let stamp = Stamp::of(payload).filter(|stamp| stamp.stream() == self.identifier);
+        let Some(stamp) = stamp.filter(|_| ip.source() == self.asked.address) else {
+            return Ok(false);
+        };
+        self.answered(&stamp, ip, now);
+        Ok(true)
+    }
+
+    fn advertised(&self, payload: &[u8], from: Mac) -> Result<bool, Reason> {
+        let neighbour = nd::Neighbour::parse(payload)?;
+        let mut mac = from;
+        for option in nd::NdOptions::new(neighbour.payload) {
+            if let nd::NdOption::TargetLinkLayer(target) = option? {
+                mac = target;
+            }
+        }
+        Ok(self.found(Ipv6Addr::from(neighbour.header.target).into(), mac))
+    }
+
+    fn found(&self, address: IpAddr, mac: Mac) -> bool {
+        let ours = address == self.asked.address && !mac.is_multicast();
+        if ours {
+            self.pinged().mac = Some(mac);
+        }
+        ours
+    }
+
+    fn answered(&self, stamp: &Stamp, ip: &Ip<&[u8]>, now: u64) {
+        let mut pinged = self.pinged();
+        // Not ours, whatever it says.
+        if !(FIRST..FIRST + pinged.sent).contains(&stamp.sequence()) {
+            return;
+        }
+        let arrival = pinged.sequence.arrive(stamp.sequence());
+        let duplicate = matches!(arrival, Arrival::Duplicate | Arrival::TooLate);
+        let rtt_ns = u64::try_from(stamp.age(now)).unwrap_or(0);
+        let (bytes, sequence, ttl) = (ip.payload.len(), stamp.sequence(), ip.ttl());
+        pinged.received += 1;
+        pinged.duplicates += u64::from(duplicate);
+        if !duplicate {
+            pinged.rtt.add(rtt_ns);
+        }
+        if pinged.latest.len() < LATEST {
+            pinged.latest.push_back(Answered { bytes, sequence, ttl, rtt_ns, duplicate });
+        }
+    }
+
+    /// Counts that are whole, whoever panicked.
+    fn pinged(&self) -> std::sync::MutexGuard<'_, Pinged> {
+        self.pinged.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks all where the address is.
+    fn ask(&self, packet: &mut Packet) -> Verdict {
+        let (start, mac) = (packet.headroom(), self.host.mac());
+        let built = match (self.host.address_towards(self.asked.address), self.asked.address) {
+            (IpAddr::V4(source), IpAddr::V4(target)) => {
+                arp_request(packet.buffer_mut(), start, mac, source, target)
+            }
+            (IpAddr::V6(source), IpAddr::V6(target)) => {
+                solicitation(packet.buffer_mut(), start, mac, source, target)
+            }
+            // Its template could not have been built.
+            _ => return Verdict::Drop(Reason::NoRoom),
+        };
+        match built.map(|range| packet.set_range(range)) {
+            Ok(Ok(())) => Verdict::Forward(0),
+            _ => Verdict::Drop(Reason::NoRoom),
+        }
+    }
+
+    fn request(&self, packet: &mut Packet, to: Mac, sequence: u64, now: u64) -> Verdict {
+        if packet.append(self.template.frame()).is_err() {
+            return Verdict::Drop(Reason::NoRoom);
+        }
+        let frame = packet.data_mut();
+        self.template.write(frame, &self.flow, &Stamp::new(self.identifier, sequence, now));
+        frame[..6].copy_from_slice(&to.0);
+        Verdict::Forward(0)
+    }
+
+    /// Where only so many requests are wanted, nobody is waited for without end.
+    fn has_asked_enough(&self) -> bool {
+        self.asked.count.is_some() && self.pinged().questions >= QUESTIONS
+    }
+
+    fn all_sent(&self, sent: u64) -> bool {
+        self.asked.count.is_some_and(|count| sent >= count)
+    }
+}
+
+fn arp_request(
+    buffer: &mut [u8],
+    start: usize,
+    mac: Mac,
+    source: Ipv4Addr,
+    target: Ipv4Addr,
+) -> Result<Range<usize>, BuildError> {
+    // Behind the Ethernet header, which goes in front.
+    let mut built = Builder::new(buffer, start + 14)?;
+    built.put(&Ethernet::new(Mac::BROADCAST, mac, ethertype::ARP))?;
+    built.append(&Arp::request(mac, source, target))?;
+    built.pad(ringway_wire::MIN_FRAME)?;
+    Ok(built.range())
+}
+
+fn solicitation(
+    buffer: &mut [u8],
+    start: usize,
+    mac: Mac,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+) -> Result<Range<usize>, BuildError> {
+    let group = nd::Neighbour::solicited_nodes(target);
+    let ip = Ipv6 { hop_limit: 255, ..Ipv6::new(protocol::ICMPV6, source, group) };
+    let mut built = Builder::new(buffer, start + 14 + 40 + 8)?;
+    built
+        .append(&nd::Neighbour { target: target.octets() })?
+        .append(&nd::LinkLayer::source(mac))?
+        .icmpv6(Icmpv6::new(Icmpv6::NEIGHBOUR_SOLICITATION, 0, 0), ip.pseudo())?
+        .ipv6(ip)?
+        .ethernet(Ethernet::new(Mac::of_multicast(group), mac, ethertype::IPV6))?;
+    Ok(built.range())
+}
+
+impl App for Ping {
+    fn name(&self) -> &'static str {
+        "ping"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let (port, now) = (burst.from(), self.clock.now());
+        burst.decide(|packet| match self.take(packet, now) {
+            Ok(true) => Verdict::Drop(Reason::Consumed),
+            // It says itself what is wrong with it.
+            Ok(false) | Err(_) => icmp::answered(&self.host, packet, port),
+        });
+    }
+
+    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        if !self.asks {
+            return;
+        }
+        let now = self.clock.now();
+        let (mac, sent) = {
+            let pinged = self.pinged();
+            (pinged.mac, pinged.sent)
+        };
+        if mac.is_some() && !self.knew {
+            // At once, and the next one an interval later.
+            (self.knew, self.next) = (true, now);
+        }
+        if now < self.next || self.all_sent(sent) {
+            return;
+        }
+        match mac {
+            None => {
+                if self.has_asked_enough() {
+                    return;
+                }
+                if burst.originate(|packet| self.ask(packet)) {
+                    self.pinged().questions += 1;
+                    self.next = now + PATIENCE;
+                }
+            }
+            Some(mac) => {
+                // Counted first: its answer may be with another worker before this goes on.
+                self.pinged().sent += 1;
+                if !burst.originate(|packet| self.request(packet, mac, FIRST + sent, now)) {
+                    self.pinged().sent -= 1;
+                } else {
+                    self.last = now;
+                    // From when it should have been, so that waking up late does not add up.
+                    let interval = self.asked.interval.as_nanos() as u64;
+                    let due = self.next.max(now.saturating_sub(interval)) + interval;
+                    self.next = due;
+                }
+            }
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        // Whoever asks knows when it is over.
+        if !self.asks {
+            return false;
+        }
+        let (now, enough) = (self.clock.now(), self.has_asked_enough());
+        let pinged = self.pinged();
+        let nobody = pinged.mac.is_none() && enough && now >= self.next;
+        let waited = pinged.answered() == pinged.sent || now >= self.last + PATIENCE;
+        nobody || self.all_sent(pinged.sent) && waited
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_ping_has_it() {
+        let mut times = Times::default();
+        assert_eq!(times.milliseconds(), None);
+        [1_000_000, 3_000_000, 2_000_000].into_iter().for_each(|ns| times.add(ns));
+        let [min, mean, max, deviation] = times.milliseconds().unwrap();
+        assert_eq!((min, mean, max), (1.0, 2.0, 3.0));
+        assert!((deviation - (2.0_f64 / 3.0).sqrt()).abs() < 1e-9, "{deviation}");
+    }
+}

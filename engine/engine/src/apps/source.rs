@@ -1,0 +1,53 @@
+//! `source`: where packets begin.
+
+use crate::app::{App, Verdict};
+use crate::arch::Cycles;
+use crate::burst::Burst;
+use crate::status::reason::Reason;
+
+/// Sends copies of a frame by port 0, as fast as it takes them; what comes in it consumes.
+pub struct Source {
+    frame: Vec<u8>,
+    left: u64,
+    burst: usize,
+}
+
+impl Source {
+    /// `count` copies, up to `burst` at once.
+    pub fn new(frame: Vec<u8>, count: u64, burst: usize) -> Self {
+        Self { frame, left: count, burst: burst.max(1) }
+    }
+}
+
+impl App for Source {
+    fn name(&self) -> &'static str {
+        "source"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        burst.decide(|_| Verdict::Drop(Reason::Consumed));
+    }
+
+    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        // What waits already is not added to, so that nothing is dropped for want of room.
+        let room = self.burst.saturating_sub(burst.waiting(0));
+        let wanted = room.min(usize::try_from(self.left).unwrap_or(room));
+        let made = burst.originate_burst(wanted, |packet| match packet.append(&self.frame) {
+            Ok(()) => Verdict::Forward(0),
+            Err(_) => Verdict::Drop(Reason::NoRoom),
+        });
+        self.left -= made as u64;
+    }
+
+    fn is_finished(&self) -> bool {
+        self.left == 0
+    }
+
+    fn is_source(&self) -> bool {
+        true
+    }
+
+    fn statistics(&self) -> Vec<(String, u64)> {
+        vec![("left to send".into(), self.left)]
+    }
+}

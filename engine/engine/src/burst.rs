@@ -1,0 +1,244 @@
+//! Packets on their way through a worker, and the one place where their verdicts are carried out.
+
+use std::mem;
+
+use ringway_xsk::{Batch, Packet, Pool};
+
+use crate::app::Verdict;
+use crate::port::{Port, PortError};
+use crate::status::counters::Tally;
+use crate::status::reason::Reason;
+
+/// What came in together, and the ways out.
+pub struct Burst<'a> {
+    from: usize,
+    incoming: &'a mut Batch,
+    tx_queues: &'a mut TxQueues,
+}
+
+impl<'a> Burst<'a> {
+    pub(crate) fn new(from: usize, incoming: &'a mut Batch, tx_queues: &'a mut TxQueues) -> Self {
+        Self { from, incoming, tx_queues }
+    }
+
+    /// The number of the port that the packets came in by.
+    pub fn from(&self) -> usize {
+        self.from
+    }
+
+    /// How many ports the worker has.
+    pub fn ports(&self) -> usize {
+        self.tx_queues.queues.len()
+    }
+
+    /// How many packets are not decided about.
+    pub fn len(&self) -> usize {
+        self.incoming.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.incoming.is_empty()
+    }
+
+    /// Decides about each packet, in order.
+    #[inline]
+    pub fn decide(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
+        for mut packet in self.incoming.drain() {
+            let verdict = verdict(&mut packet);
+            self.tx_queues.carry_out(packet, verdict);
+        }
+        self.tx_queues.dropped.clear();
+    }
+
+    /// How many packets are held.
+    pub fn held(&self) -> usize {
+        self.tx_queues.held.len()
+    }
+
+    /// Decides again about each packet that is held, oldest first.
+    pub fn decide_held(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
+        // A batch for nothing has no memory of its own.
+        let mut before = mem::replace(&mut self.tx_queues.spare, Batch::new(0));
+        mem::swap(&mut before, &mut self.tx_queues.held);
+        for mut packet in before.drain() {
+            match verdict(&mut packet) {
+                // There was room for it.
+                Verdict::Hold => drop(self.tx_queues.held.push(packet)),
+                other => {
+                    self.tx_queues.tally.released += 1;
+                    self.tx_queues.carry_out(packet, other);
+                }
+            }
+        }
+        self.tx_queues.spare = before;
+        self.tx_queues.dropped.clear();
+    }
+
+    /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that is counted.
+    #[inline]
+    pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
+        let Some(mut packet) = self.tx_queues.pool.allocate() else {
+            self.tx_queues.tally.no_frame += 1;
+            return false;
+        };
+        self.tx_queues.tally.originated += 1;
+        let verdict = build(&mut packet);
+        self.tx_queues.carry_out(packet, verdict);
+        self.tx_queues.dropped.clear();
+        true
+    }
+
+    /// Makes up to `count` packets, each as [`Burst::originate`] does. How many: fewer where no frame is free, which is counted.
+    #[inline]
+    pub fn originate_burst(
+        &mut self,
+        count: usize,
+        mut build: impl FnMut(&mut Packet) -> Verdict,
+    ) -> usize {
+        // A batch for nothing has no memory of its own.
+        let mut made = mem::replace(&mut self.tx_queues.made, Batch::new(0));
+        let count = count.min(made.room());
+        let taken = self.tx_queues.pool.allocate_burst(&mut made, count);
+        self.tx_queues.tally.originated += taken as u64;
+        self.tx_queues.tally.no_frame += u64::from(taken < count);
+        for mut packet in made.drain() {
+            let verdict = build(&mut packet);
+            self.tx_queues.carry_out(packet, verdict);
+        }
+        self.tx_queues.made = made;
+        self.tx_queues.dropped.clear();
+        taken
+    }
+
+    /// How many packets wait to be sent by this port; what a source looks at before it makes more.
+    pub fn waiting(&self, port: usize) -> usize {
+        self.tx_queues.queues.get(port).map_or(0, |queue| queue.waiting.len())
+    }
+}
+
+/// Where packets go from an app.
+pub(crate) struct TxQueues {
+    pub pool: Pool,
+    pub queues: Vec<TxQueue>,
+    pub held: Batch,
+    /// Takes turns with `held`.
+    spare: Batch,
+    /// To be filled together.
+    made: Batch,
+    /// To be freed together, which costs less than one by one.
+    dropped: Batch,
+    pub tally: Tally,
+    /// A port that failed in the middle of a burst.
+    pub failed: Option<PortError>,
+}
+
+/// A port, and what waits to be sent by it.
+pub(crate) struct TxQueue {
+    pub port: Box<dyn Port>,
+    pub waiting: Batch,
+}
+
+impl TxQueues {
+    pub(crate) fn new(pool: Pool, ports: Vec<Box<dyn Port>>, waiting: usize, held: usize) -> Self {
+        let queue = |port| TxQueue { port, waiting: Batch::new(waiting) };
+        Self {
+            pool,
+            queues: ports.into_iter().map(queue).collect(),
+            held: Batch::new(held),
+            spare: Batch::new(held),
+            made: Batch::new(waiting),
+            dropped: Batch::new(waiting),
+            tally: Tally::default(),
+            failed: None,
+        }
+    }
+
+    /// In line, always: a packet that is handed to a function goes through memory, in other pieces than it is read there, which the
+    /// processor waits for.
+    #[inline(always)]
+    fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
+        match verdict {
+            Verdict::Forward(to) => match self.queues.get_mut(to) {
+                Some(queue) if queue.waiting.room() > 0 => drop(queue.waiting.push(packet)),
+                _ => self.make_room(packet, to),
+            },
+            Verdict::Drop(reason) => self.drop(packet, reason),
+            Verdict::Hold => self.hold(packet),
+        }
+    }
+
+    #[inline(never)]
+    fn hold(&mut self, packet: Packet) {
+        match self.held.push(packet) {
+            Ok(()) => self.tally.held += 1,
+            Err(packet) => self.drop(packet, Reason::HoldFull),
+        }
+    }
+
+    /// Sends what waits before it, if there is such a port.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, packet: Packet, to: usize) {
+        if to >= self.queues.len() {
+            return self.drop(packet, Reason::NoSuchPort);
+        }
+        self.transmit(to);
+        match self.queues[to].waiting.push(packet) {
+            Ok(()) => (),
+            Err(packet) => self.drop(packet, Reason::PortFull),
+        }
+    }
+
+    #[inline]
+    fn drop(&mut self, packet: Packet, reason: Reason) {
+        self.tally.drop(reason, 1);
+        // Where there is no room it is freed at once.
+        let _ = self.dropped.push(packet);
+    }
+
+    /// Sends what waits for a port, as far as it takes it. Whether it took any.
+    pub(crate) fn transmit(&mut self, to: usize) -> bool {
+        let TxQueue { port, waiting } = &mut self.queues[to];
+        let before = waiting.len();
+        let sent = port.tx_burst(waiting);
+        let gone = before - waiting.len();
+        match sent {
+            Ok(sent) => {
+                self.tally.transmitted += sent as u64;
+                self.tally.drop(Reason::Unsendable, gone.saturating_sub(sent));
+            }
+            Err(error) => {
+                self.tally.drop(Reason::PortFailed, gone);
+                self.failed.get_or_insert(error);
+            }
+        }
+        gone > 0
+    }
+
+    /// Drops what nobody decided about.
+    pub(crate) fn undecided(&mut self, incoming: &mut Batch) {
+        self.tally.drop(Reason::Undecided, incoming.len());
+        incoming.clear();
+    }
+
+    /// Packets that wait to be sent.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.waiting.len() as u64).sum()
+    }
+
+    /// Frames of the pool that the worker knows to be held.
+    pub(crate) fn known_held(&self) -> u64 {
+        let frames = |batch: &Batch| batch.iter().map(|packet| packet.frames() as u64).sum::<u64>();
+        frames(&self.held) + self.queues.iter().map(|o| frames(&o.waiting)).sum::<u64>()
+    }
+
+    /// Frees what is held or waits.
+    pub(crate) fn stop(&mut self) {
+        let waiting: usize = self.queues.iter().map(|queue| queue.waiting.len()).sum();
+        self.tally.drop(Reason::Stopped, waiting + self.held.len());
+        self.tally.released += self.held.len() as u64;
+        self.held.clear();
+        self.queues.iter_mut().for_each(|queue| queue.waiting.clear());
+    }
+}

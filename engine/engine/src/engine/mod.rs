@@ -1,0 +1,484 @@
+//! Workers on threads of their own.
+
+pub(crate) mod idle_poll;
+pub mod spread;
+pub(crate) mod worker;
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ringway_host::Host;
+use ringway_xsk::{Pool, Umem, UmemConfig};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::app::App;
+use crate::error::EngineError;
+use crate::memory_check::fits;
+use crate::port::{Obtained, Port};
+use crate::ports::af_xdp::{Keeper, Legacy, Loader};
+use crate::ports::pcap::written_over;
+use crate::spec::{PortContext, PortSpec};
+use crate::status::leak::{self, Detector, Leak};
+use crate::status::{Status, WorkerStatus};
+use crate::takeover::{LeftWorker, Predecessor, Successor, now_ns};
+
+use worker::{Books, Ended, Options, Worker};
+
+/// Makes a worker's app, on its thread; anew when it is restarted.
+pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
+
+/// What is common to all workers.
+#[derive(Clone, Debug, Default)]
+pub struct EngineConfig {
+    /// The memory of all; a pool for each worker is seen to.
+    pub umem: UmemConfig,
+    /// How they work.
+    pub options: Options,
+    /// What loads the XDP programs of AF_XDP ports, if not all packets are to come.
+    pub loader: Option<Loader>,
+    /// What keeps XDP programs where they are when this process is killed; none: they go with it.
+    pub keeper: Option<Keeper>,
+    /// What dead engines have left on interfaces, whose places programs take; none: nothing.
+    pub legacy: Option<Legacy>,
+}
+
+/// A worker that is wanted.
+#[derive(Clone)]
+pub struct WorkerConfig {
+    /// The CPU to be bound to; none: any.
+    pub cpu: Option<usize>,
+    /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
+    pub ports: Vec<PortSpec>,
+    /// Its app.
+    pub app: AppFactory,
+}
+
+/// What a worker said at its end.
+#[derive(Debug)]
+pub struct Report {
+    /// Its number.
+    pub worker: usize,
+    /// Its last status.
+    pub status: WorkerStatus,
+    /// Its books.
+    pub books: Books,
+    /// Frames that somebody had when it ended, and should not.
+    pub leaks: Vec<Leak>,
+    /// Why it ended, unless it was told to or was done.
+    pub error: Option<EngineError>,
+}
+
+/// Workers that run. Dropped, they end.
+pub struct Engine {
+    workers: Vec<Running>,
+    obtained: Vec<Obtained>,
+    stop: Arc<AtomicBool>,
+    umem: Umem,
+    detector: Mutex<Detector>,
+}
+
+struct Running {
+    thread: JoinHandle<Option<Report>>,
+    shared: Arc<Shared>,
+}
+
+/// What a worker's ports obtained, or why they could not be opened.
+type Opened = Result<Vec<Obtained>, EngineError>;
+
+/// What a worker and others have in common.
+#[derive(Default)]
+struct Shared {
+    /// It is to end its app, and go on with a new one.
+    restart: AtomicBool,
+    /// It is to stay awake, is awake, or is to stop for a successor.
+    pause: AtomicU8,
+    paused: Mutex<Option<Pause>>,
+    /// Somebody wants to know how it goes.
+    asked: AtomicBool,
+    answer: Mutex<Option<WorkerStatus>>,
+}
+
+const AWAKE: u8 = 1;
+const IS_AWAKE: u8 = 2;
+const PAUSE: u8 = 3;
+
+/// A worker says what it leaves, and hears whether it is taken.
+struct Pause {
+    left: Sender<LeftWorker>,
+    taken: Receiver<bool>,
+}
+
+impl Shared {
+    fn will_pause(&self, left: &Sender<LeftWorker>) -> Sender<bool> {
+        let (verdict, taken) = channel();
+        let pause = Pause { left: left.clone(), taken };
+        *self.paused.lock().unwrap_or_else(|e| e.into_inner()) = Some(pause);
+        verdict
+    }
+
+    /// Whether the worker is to stop for a successor.
+    fn is_to_pause<A: App>(&self, worker: &mut Worker<A>) -> bool {
+        match self.pause.load(Relaxed) {
+            0 | IS_AWAKE => false,
+            AWAKE => {
+                worker.stay_awake();
+                // Not if it was told to stop meanwhile.
+                let _ = self.pause.compare_exchange(AWAKE, IS_AWAKE, AcqRel, Relaxed);
+                false
+            }
+            _ => true,
+        }
+    }
+}
+
+impl Engine {
+    /// Starts the workers, and waits until all have opened their ports.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; then none runs.
+    pub fn start(config: &EngineConfig, workers: Vec<WorkerConfig>) -> Result<Self, EngineError> {
+        if workers.is_empty() {
+            return Err(EngineError::NoPort("the engine".into()));
+        }
+        if let Some(n) = workers.iter().position(|worker| worker.ports.is_empty()) {
+            return Err(EngineError::NoPort(format!("worker {n}")));
+        }
+        let pools = u8::try_from(workers.len()).map_err(|_| EngineError::TooMany(workers.len()))?;
+        files_are_distinct(&workers)?;
+        let umem = UmemConfig { pools, ..config.umem.clone() };
+        fits(&Host::live(), &umem)?;
+        let umem = Umem::new(&umem)?;
+        let context = PortContext::new(&umem)
+            .with_loader(config.loader.clone())
+            .with_keeper(config.keeper.clone())
+            .with_legacy(config.legacy.clone());
+        Self::start_in(umem, context, config.options, workers)
+    }
+
+    /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever `config` says of memory; other ports
+    /// are opened anew. How long nobody looked at the rings.
+    ///
+    /// # Errors
+    /// See [`EngineError`]; then the other one goes on.
+    pub fn take_over(
+        config: &EngineConfig,
+        workers: Vec<WorkerConfig>,
+        predecessor: Predecessor,
+    ) -> Result<(Self, Duration), EngineError> {
+        let sockets = |worker: &WorkerConfig| {
+            let af_xdp = worker.ports.iter().filter(|port| matches!(port, PortSpec::AfXdp(_)));
+            af_xdp.map(ToString::to_string).collect()
+        };
+        predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
+        predecessor.is_kept_alike(config.keeper.is_some())?;
+        predecessor.chooses_alike(config.loader.as_ref())?;
+        files_are_distinct(&workers)?;
+        let predecessor = Arc::new(predecessor);
+        // Both for ports that are opened again.
+        let context = PortContext::succeeding(predecessor.clone())
+            .with_loader(config.loader.clone())
+            .with_keeper(config.keeper.clone());
+        let engine = Self::start_in(predecessor.umem.clone(), context, config.options, workers)?;
+        let gap = predecessor.claim()?;
+        // Not before: the predecessor may have gone on.
+        if let Some(keeper) = &config.keeper {
+            predecessor.keep(keeper);
+        }
+        Ok((engine, gap))
+    }
+
+    fn start_in(
+        umem: Umem,
+        context: PortContext,
+        options: Options,
+        workers: Vec<WorkerConfig>,
+    ) -> Result<Self, EngineError> {
+        let mut engine = Self {
+            workers: Vec::new(),
+            obtained: Vec::new(),
+            stop: Arc::default(),
+            umem: umem.clone(),
+            detector: Mutex::default(),
+        };
+        let open = Arc::<AtomicBool>::default();
+        for (n, worker) in workers.into_iter().enumerate() {
+            let (ready, is_ready) = channel();
+            let (umem, context, open) = (umem.clone(), context.clone(), open.clone());
+            let seat = WorkerThread { n, umem, context, options, open };
+            engine.spawn(seat, worker, ready)?;
+            // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
+            engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
+        }
+        match context.loose().pop() {
+            Some(name) => Err(EngineError::Loose(name)),
+            None => {
+                open.store(true, Release);
+                Ok(engine)
+            }
+        }
+    }
+
+    fn spawn(
+        &mut self,
+        seat: WorkerThread,
+        worker: WorkerConfig,
+        ready: Sender<Opened>,
+    ) -> Result<(), EngineError> {
+        let (n, stop) = (seat.n, self.stop.clone());
+        let shared = Arc::<Shared>::default();
+        let of_worker = shared.clone();
+        let builder = thread::Builder::new().name(format!("ringway-{n}"));
+        let thread = builder.spawn(move || seat.run(&worker, &stop, &of_worker, &ready));
+        let thread = thread.map_err(|source| EngineError::Thread { worker: n, source })?;
+        self.workers.push(Running { thread, shared });
+        Ok(())
+    }
+
+    /// The memory of all workers.
+    pub fn umem(&self) -> &Umem {
+        &self.umem
+    }
+
+    /// The queues of all workers, as they were obtained.
+    pub fn obtained(&self) -> &[Obtained] {
+        &self.obtained
+    }
+
+    /// How it goes: asks each worker, which answers when its round is over. One that does not within a second, or has ended,
+    /// is left out, and named in the second part. Asked about once a second, it finds who does not let frames go.
+    pub fn status(&self) -> (Status, Vec<usize>) {
+        for running in &self.workers {
+            running.shared.asked.store(true, Release);
+        }
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let mut workers = Vec::new();
+        let mut silent = Vec::new();
+        for (n, running) in self.workers.iter().enumerate() {
+            while running.shared.asked.load(Acquire)
+                && !running.thread.is_finished()
+                && Instant::now() < deadline
+            {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let mut answer = running.shared.answer.lock().unwrap_or_else(|e| e.into_inner());
+            match answer.take() {
+                Some(status) => workers.push(status),
+                None => silent.push(n),
+            }
+        }
+        let mut detector = self.detector.lock().unwrap_or_else(|e| e.into_inner());
+        let leaks = detector.sample(self.umem.watch(), &workers);
+        (Status { schema: "ringway.engine/1", workers, leaks }, silent)
+    }
+
+    /// Offers all to a successor that asks. True when it has taken it; then the workers have ended, and what is left is to ask for
+    /// their reports ([`Engine::stop`]). Else they go on.
+    ///
+    /// # Errors
+    /// Where a worker does not answer, or the successor went away before it was ready. Workers go on.
+    pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
+        successor.prepare(&self.umem).map_err(EngineError::Offer)?;
+        let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
+        stage(AWAKE);
+        let deadline = Instant::now() + Duration::from_secs(1);
+        let awake = |w: &Running| w.shared.pause.load(Acquire) == IS_AWAKE;
+        while !self.workers.iter().all(awake) && !self.is_over() && Instant::now() < deadline {
+            thread::sleep(Duration::from_micros(200));
+        }
+        let (left, collected) = channel();
+        let verdicts: Vec<_> = self.workers.iter().map(|w| w.shared.will_pause(&left)).collect();
+        drop(left);
+        let paused_ns = now_ns();
+        stage(PAUSE);
+        let mut workers: Vec<LeftWorker> = Vec::new();
+        while let Ok(left) = collected.recv_timeout(Duration::from_secs(1)) {
+            workers.push(left);
+        }
+        workers.sort_by_key(|left| left.worker);
+        let all = workers.len() == self.workers.len();
+        let sent = if all {
+            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after the claim.
+            unsafe { self.umem.offer() };
+            successor.offer(&workers, paused_ns)
+        } else {
+            successor.refuse("a worker does not answer");
+            Ok(())
+        };
+        let taken = all && !self.umem.claim();
+        // One that has ended does not hear it.
+        for verdict in &verdicts {
+            let _ = verdict.send(taken);
+        }
+        match sent {
+            Err(source) if !taken => Err(EngineError::Offer(source)),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Has each worker end its app and begin with a new one; its ports stay open, and what is in their rings stays there.
+    pub fn restart(&self) {
+        self.workers.iter().for_each(|running| running.shared.restart.store(true, Release));
+    }
+
+    /// Whether a worker has ended by itself.
+    pub fn is_over(&self) -> bool {
+        self.workers.iter().any(|running| running.thread.is_finished())
+    }
+
+    /// Ends all workers; what each had to say.
+    pub fn stop(mut self) -> Vec<Result<Report, EngineError>> {
+        self.stop.store(true, Relaxed);
+        let joined = std::mem::take(&mut self.workers).into_iter().map(|w| w.thread.join());
+        // Started, each has a report.
+        let report = |(n, joined): (usize, thread::Result<Option<Report>>)| {
+            joined.ok().flatten().ok_or(EngineError::Panicked(n))
+        };
+        joined.enumerate().map(report).collect()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for running in self.workers.drain(..) {
+            let _ = running.thread.join();
+        }
+    }
+}
+
+/// Where a worker works.
+struct WorkerThread {
+    n: usize,
+    umem: Umem,
+    context: PortContext,
+    options: Options,
+    /// Every worker's ports are: what one asks may be answered at another's.
+    open: Arc<AtomicBool>,
+}
+
+impl WorkerThread {
+    fn run(
+        self,
+        config: &WorkerConfig,
+        stop: &AtomicBool,
+        shared: &Shared,
+        ready: &Sender<Opened>,
+    ) -> Option<Report> {
+        let opened = self.pin(config.cpu).and_then(|()| self.open(config));
+        let (pool, ports) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                // Whoever started it waits for this, and ends then.
+                let _ = ready.send(Err(error));
+                return None;
+            }
+        };
+        let _ = ready.send(Ok(ports.iter().filter_map(|port| port.obtained()).collect()));
+        let waits = || {
+            let predecessor = self.context.predecessor();
+            !self.open.load(Acquire) || predecessor.is_some_and(|before| !before.is_claimed())
+        };
+        while waits() {
+            if stop.load(Relaxed) {
+                return None;
+            }
+            thread::sleep(Duration::from_micros(50));
+        }
+        let mut worker = Worker::new(pool, ports, (config.app)(), self.options);
+        loop {
+            let ran = worker.run(|worker| {
+                self.answer(config, worker, shared);
+                stop.load(Relaxed) || shared.restart.load(Acquire) || shared.is_to_pause(worker)
+            });
+            let error = ran.err().map(|source| EngineError::Port { worker: self.n, source });
+            let again = shared.restart.swap(false, AcqRel) && !stop.load(Relaxed);
+            let Ended { app, mut ports, pool, mut status, books } = worker.finish();
+            let pause = shared.paused.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let mut taken = false;
+            if let Some(pause) = pause.filter(|_| error.is_none() && books.balanced()) {
+                shared.pause.store(0, Relaxed);
+                taken = self.leave(pause, &mut ports, &pool);
+                if !taken && !stop.load(Relaxed) {
+                    worker = Worker::new(pool, ports, app, self.options);
+                    continue;
+                }
+            }
+            if error.is_some() || taken || !again || !books.balanced() {
+                (status.worker, status.cpu) = (self.n, config.cpu);
+                let lost = books.lost_frames > 0;
+                let leaks =
+                    if lost { leak::left_behind(self.umem.watch(), &pool) } else { Vec::new() };
+                return Some(Report { worker: self.n, status, books, leaks, error });
+            }
+            worker = Worker::new(pool, ports, (config.app)(), self.options);
+        }
+    }
+
+    /// Says what it leaves, and waits whether it is taken.
+    fn leave(&self, pause: Pause, ports: &mut [Box<dyn Port>], pool: &Pool) -> bool {
+        let ports = ports.iter_mut().filter_map(|port| port.leave()).collect();
+        let left = LeftWorker { worker: self.n, free: pool.free(), ports };
+        let Pause { left: to, taken } = pause;
+        let said = to.send(left).is_ok();
+        // So that who collects sees that there are no more.
+        drop(to);
+        said && taken.recv().unwrap_or(false)
+    }
+
+    fn pin(&self, cpu: Option<usize>) -> Result<(), EngineError> {
+        let Some(cpu) = cpu else { return Ok(()) };
+        let mut set = CpuSet::new();
+        let pinned = cpu < CpuSet::MAX_CPU && {
+            set.set(cpu);
+            sched_setaffinity(None, &set).is_ok()
+        };
+        if pinned {
+            return Ok(());
+        }
+        Err(EngineError::Cpu { worker: self.n, cpu, allowed: format!("{:?}", allowed_cpus()) })
+    }
+
+    fn open(&self, config: &WorkerConfig) -> Result<(Pool, Vec<Box<dyn Port>>), EngineError> {
+        let pool = self.context.pool(self.n)?;
+        let open = |spec: &PortSpec| spec.open(&pool, &self.context);
+        let ports: Result<_, _> = config.ports.iter().map(open).collect();
+        let ports = ports.map_err(|source| EngineError::Port { worker: self.n, source })?;
+        Ok((pool, ports))
+    }
+
+    fn answer(&self, config: &WorkerConfig, worker: &mut Worker<Box<dyn App>>, shared: &Shared) {
+        if shared.asked.load(Relaxed) {
+            let status = WorkerStatus { worker: self.n, cpu: config.cpu, ..worker.status() };
+            *shared.answer.lock().unwrap_or_else(|e| e.into_inner()) = Some(status);
+            shared.asked.store(false, Release);
+        }
+    }
+}
+
+/// No capture is written over that is read or written by another port: before any is opened, since opening it would be too late.
+fn files_are_distinct(workers: &[WorkerConfig]) -> Result<(), EngineError> {
+    let captures = || {
+        workers.iter().flat_map(|worker| &worker.ports).filter_map(|port| match port {
+            PortSpec::Pcap { input, output } => Some((input.as_deref(), output.as_deref())),
+            _ => None,
+        })
+    };
+    let (read, written) = (captures().filter_map(|c| c.0), captures().filter_map(|c| c.1));
+    match written_over(read, written) {
+        None => Ok(()),
+        Some((written, other)) => Err(EngineError::SameFile {
+            written: written.display().to_string(),
+            other: other.display().to_string(),
+        }),
+    }
+}
+
+/// Numbers of the CPUs that the calling thread may use.
+pub fn allowed_cpus() -> Vec<usize> {
+    let allowed = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|n| allowed.is_set(*n)).collect()
+}

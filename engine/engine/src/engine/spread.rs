@@ -1,0 +1,184 @@
+//! Ports of several workers, as they are written: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a queue for each.
+
+use std::fmt;
+use std::str::FromStr;
+
+use ringway_host::ethtool::Ethtool;
+
+use crate::ports::af_xdp;
+use crate::spec::{PortSpec, SpecError};
+
+/// A port, of one worker or with a queue for each of several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spread {
+    text: String,
+    /// As the first worker has it.
+    first: PortSpec,
+    queues: Queues,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Queues {
+    /// It has one, or none.
+    One,
+    /// Of these numbers, both included.
+    Range(u32, u32),
+    /// Of all that the interface has.
+    All,
+}
+
+impl FromStr for Spread {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (head, options) = text.split_at(text.find(',').unwrap_or(text.len()));
+        let parts: Vec<&str> = head.split(':').collect();
+        let spread = match parts[..] {
+            ["af_xdp", interface, queues] => several(queues).map(|queues| (interface, queues)),
+            _ => None,
+        };
+        let (first, queues) = match spread {
+            Some((interface, queues)) => {
+                let first = if let Queues::Range(first, _) = queues { first } else { 0 };
+                (format!("af_xdp:{interface}:{first}{options}"), queues)
+            }
+            None => (text.to_owned(), Queues::One),
+        };
+        let wrong = |why, remedy| SpecError { text: text.into(), why, remedy };
+        let first = first.parse().map_err(|e: SpecError| wrong(e.why, e.remedy))?;
+        match queues {
+            Queues::Range(first, last) if first > last || last >= af_xdp::QUEUES => {
+                let why = format!("{first}-{last} are no queues");
+                Err(wrong(why, "write FIRST-LAST, or all; `ethtool -l IFACE` shows how many"))
+            }
+            _ => Ok(Self { text: text.into(), first, queues }),
+        }
+    }
+}
+
+fn several(queues: &str) -> Option<Queues> {
+    if queues == "all" {
+        return Some(Queues::All);
+    }
+    let (first, last) = queues.split_once('-')?;
+    Some(Queues::Range(first.parse().ok()?, last.parse().ok()?))
+}
+
+impl fmt::Display for Spread {
+    /// Without its options.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text.split(',').next().unwrap_or_default())
+    }
+}
+
+impl Spread {
+    /// The interface that it is on, if it is on one.
+    pub fn interface(&self) -> Option<&str> {
+        self.first.interface()
+    }
+
+    /// What is wanted of its sockets, if it is of AF_XDP.
+    pub fn af_xdp(&mut self) -> Option<&mut af_xdp::Config> {
+        match &mut self.first {
+            PortSpec::AfXdp(config) => Some(config),
+            _ => None,
+        }
+    }
+
+    /// For each worker its own.
+    fn each(&self) -> Result<Vec<PortSpec>, SpecError> {
+        let queue = |queue| match &self.first {
+            PortSpec::AfXdp(config) => PortSpec::AfXdp(af_xdp::Config { queue, ..config.clone() }),
+            other => other.clone(),
+        };
+        Ok(match self.queues {
+            Queues::One => vec![self.first.clone()],
+            Queues::Range(first, last) => (first..=last).map(queue).collect(),
+            Queues::All => (0..self.count()?).map(queue).collect(),
+        })
+    }
+
+    /// How many queues the interface has.
+    fn count(&self) -> Result<u32, SpecError> {
+        let interface = self.interface().unwrap_or_default();
+        let asked = Ethtool::open().and_then(|ethtool| ethtool.channels(interface));
+        let made = || ringway_host::netlink::links::by_name(interface).map(|link| link.rx_queues);
+        let count = asked.and_then(|channels| channels.map_or_else(made, |some| Ok(some.rx)));
+        let remedy = "name the queues: af_xdp:IFACE:0-3";
+        let count =
+            count.map_err(|e| SpecError { text: self.text.clone(), why: e.to_string(), remedy })?;
+        Ok(count.clamp(1, af_xdp::QUEUES))
+    }
+}
+
+/// What each worker has of these ports: as many workers as a port has queues. Ports of all workers but one must have as many; `null`
+/// ports are had by each.
+///
+/// # Errors
+/// Where they have not, or an interface's queues are not known.
+pub fn workers(ports: &[Spread]) -> Result<Vec<Vec<PortSpec>>, SpecError> {
+    let each: Vec<_> = ports.iter().map(Spread::each).collect::<Result<_, _>>()?;
+    let count = each.iter().map(Vec::len).max().unwrap_or(1);
+    for (port, each) in ports.iter().zip(&each) {
+        if each.len() != count && !matches!(port.first, PortSpec::Null { .. }) {
+            let queues = if each.len() == 1 { "queue" } else { "queues" };
+            return Err(SpecError {
+                text: port.text.clone(),
+                why: format!(
+                    "it is for {} {queues}, and another port is for {count}, a worker each",
+                    each.len()
+                ),
+                remedy: "name as many queues of each port: af_xdp:IFACE:0-3",
+            });
+        }
+    }
+    // Those of one are the same for each.
+    let of = |n: usize| each.iter().map(|each| each[n.min(each.len() - 1)].clone()).collect();
+    Ok((0..count).map(of).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(ports: &[&str]) -> Result<Vec<String>, String> {
+        let ports: Result<Vec<Spread>, _> = ports.iter().map(|port| port.parse()).collect();
+        let workers = ports.and_then(|ports| workers(&ports)).map_err(|e| e.to_string())?;
+        let of = |ports: &Vec<PortSpec>| {
+            ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        Ok(workers.iter().map(of).collect())
+    }
+
+    #[test]
+    fn a_queue_for_each() {
+        let one = names(&["af_xdp:a:3,copy", "pcap:x:"]).unwrap();
+        assert_eq!(one, ["af_xdp:a:3 pcap:x:"]);
+        let two = names(&["af_xdp:a:2-3,copy", "af_xdp:b:0-1", "null:64"]).unwrap();
+        assert_eq!(two, ["af_xdp:a:2 af_xdp:b:0 null:64", "af_xdp:a:3 af_xdp:b:1 null:64"]);
+        let shown = "af_xdp:a:0-3,copy".parse::<Spread>().unwrap().to_string();
+        assert_eq!(shown, "af_xdp:a:0-3");
+    }
+
+    #[test]
+    fn as_many_as_the_interface_has() {
+        // Loopback has no channels.
+        assert_eq!(names(&["af_xdp:lo:all"]).unwrap(), ["af_xdp:lo:0"]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_write() {
+        for (ports, why, remedy) in [
+            (vec!["af_xdp:a:3-2"], "3-2 are no queues", "FIRST-LAST"),
+            (vec!["af_xdp:a:0-256"], "0-256 are no queues", "FIRST-LAST"),
+            (vec!["af_xdp:a:0-x"], "`0-x` is no queue", "ethtool -l"),
+            (vec!["af_xdp:a:0-1,fast"], "no option `fast`", "leave it out"),
+            (vec!["af_xdp:a:0-3", "af_xdp:b:0"], "it is for 1 queue", "as many"),
+            (vec!["af_xdp:a:0-3", "af_packet:b"], "for 4, a worker each", "as many"),
+            (vec!["af_xdp:nosuch:all"], "nosuch", "name the queues"),
+        ] {
+            let error = names(&ports).unwrap_err();
+            assert!(error.contains(why) && error.contains(remedy), "{ports:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! A worker: one thread's loop over its ports, run to completion.
+
+use std::mem;
+use std::time::Duration;
+
+use ringway_xsk::{Audit, Batch, Pool, Rings};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::app::{App, MADE, RECEIVED, own_stage};
+use crate::arch::{Cycles, prefetch};
+use crate::burst::{Burst, TxQueues};
+use crate::engine::idle_poll::PollBudget;
+use crate::port::{Port, PortError};
+use crate::status::{self, WorkerStatus};
+
+/// What a worker does while there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a port has something. Where a port
+    /// cannot wake it, it looks for 50 microseconds and sleeps for a millisecond.
+    #[default]
+    Adaptive,
+    /// Looks on: no packet waits for anybody to wake up, and the CPU is never free.
+    Latency,
+}
+
+/// How a worker works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Packets asked of a port at once, 1 to 4 096.
+    pub burst: usize,
+    /// Packets that may wait to be sent by one port.
+    pub waiting: usize,
+    /// Packets that an app may hold.
+    pub held: usize,
+    /// See [`Idle`].
+    pub idle: Idle,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { burst: 64, waiting: 256, held: 1024, idle: Idle::default() }
+    }
+}
+
+/// How long a worker looks before it sleeps where a port cannot wake it.
+const LOOKING: Duration = Duration::from_micros(50);
+/// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is to stop.
+const NAP: Duration = Duration::from_millis(1);
+const SLEEP: Duration = Duration::from_millis(100);
+
+/// An app, its ports, and what is between them.
+pub struct Worker<A> {
+    app: A,
+    incoming: Batch,
+    tx_queues: TxQueues,
+    options: Options,
+    /// When the last round began; what passed since then was busy or not.
+    last: Cycles,
+    was_busy: bool,
+    per_millisecond: u64,
+    poll_budget: PollBudget,
+    sleep_after: u64,
+    checked: Cycles,
+}
+
+/// Times a second that ports are asked whether they can still be used.
+const CHECKS: u64 = 4;
+
+/// Whoever finds frames that are never let go reads there whose they were.
+fn name_stages(pool: &Pool, app: &impl App) {
+    let app_name = app.name();
+    let own = (0..).zip(app.stages()).map(|(n, name)| (own_stage(n), *name));
+    for (stage, name) in [(RECEIVED, "received"), (MADE, "made")].into_iter().chain(own) {
+        pool.name_stage(stage, &format!("{app_name}: {name}"));
+    }
+}
+
+/// What a worker leaves behind.
+pub struct Ended<A> {
+    /// The app, with what it counted.
+    pub app: A,
+    /// Its ports, still open: another worker may go on with them.
+    pub ports: Vec<Box<dyn Port>>,
+    /// Its pool.
+    pub pool: Pool,
+    /// Its last words.
+    pub status: WorkerStatus,
+    /// Its books.
+    pub books: Books,
+}
+
+/// Two books of a worker: where each frame is, and what became of each packet.
+#[derive(Clone, Debug)]
+pub struct Books {
+    /// The pool's own.
+    pub frames: Audit,
+    /// Frames that are held by nobody the worker knows: leaked, if there are any.
+    pub lost_frames: i64,
+    /// Packets that came less those that went: 0.
+    pub difference_packets: i64,
+}
+
+impl Books {
+    /// Whether every frame and every packet is accounted for.
+    pub fn balanced(&self) -> bool {
+        self.frames.balanced() && self.lost_frames == 0 && self.difference_packets == 0
+    }
+}
+
+impl std::fmt::Display for Books {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (lost, difference) = (self.lost_frames, self.difference_packets);
+        write!(
+            f,
+            "{}; held by nobody {lost} frames; packets come less gone {difference}",
+            self.frames
+        )
+    }
+}
+
+impl<A: App> Worker<A> {
+    /// A worker whose ports were opened with this pool.
+    pub fn new(pool: Pool, ports: Vec<Box<dyn Port>>, app: A, options: Options) -> Self {
+        let burst = options.burst.clamp(1, 4096);
+        name_stages(&pool, &app);
+        Self {
+            app,
+            incoming: Batch::new(burst),
+            tx_queues: TxQueues::new(pool, ports, options.waiting.max(burst), options.held),
+            options,
+            last: Cycles::now(),
+            was_busy: false,
+            per_millisecond: Cycles::per_millisecond(),
+            checked: Cycles::now(),
+            poll_budget: PollBudget::new(Cycles::per_second()),
+            sleep_after: (LOOKING.as_secs_f64() * Cycles::per_second() as f64) as u64,
+        }
+    }
+
+    /// Once through all ports. Whether there was anything to do.
+    ///
+    /// # Errors
+    /// A port can go on no longer. The others can: the caller decides whether to call again.
+    pub fn round(&mut self) -> Result<bool, PortError> {
+        let now = self.begin_round();
+        let mut busy = false;
+        self.tx_queues.pool.set_stage(RECEIVED);
+        for from in 0..self.tx_queues.queues.len() {
+            if let Err(error) = self.tx_queues.queues[from].port.rx_burst(&mut self.incoming) {
+                self.tx_queues.failed.get_or_insert(error);
+            }
+            // Whatever the port says: what is here came in, and is counted and decided about.
+            let received = self.incoming.len();
+            if received == 0 {
+                continue;
+            }
+            busy = true;
+            self.tx_queues.tally.burst(received);
+            self.incoming.iter().for_each(|packet| prefetch(packet.data()));
+            self.app.on_burst(now, &mut Burst::new(from, &mut self.incoming, &mut self.tx_queues));
+            if !self.incoming.is_empty() {
+                self.tx_queues.undecided(&mut self.incoming);
+            }
+        }
+        self.tx_queues.pool.set_stage(MADE);
+        let before = self.tx_queues.tally.originated + self.tx_queues.tally.released;
+        self.app.on_round(now, &mut Burst::new(0, &mut self.incoming, &mut self.tx_queues));
+        busy |= self.tx_queues.tally.originated + self.tx_queues.tally.released != before;
+        for to in 0..self.tx_queues.queues.len() {
+            // With nothing to send, too: completions are taken back then.
+            busy |= self.tx_queues.transmit(to);
+        }
+        if now.since(self.checked) > Cycles::per_second() / CHECKS {
+            self.checked = now;
+            self.tx_queues.queues.iter_mut().try_for_each(|queue| queue.port.check())?;
+        }
+        self.was_busy = busy;
+        match self.tx_queues.failed.take() {
+            Some(error) => Err(error),
+            None => Ok(busy),
+        }
+    }
+
+    fn begin_round(&mut self) -> Cycles {
+        let now = Cycles::now();
+        let tally = &mut self.tx_queues.tally;
+        let passed = now.since(self.last);
+        *if self.was_busy { &mut tally.busy_cycles } else { &mut tally.idle_cycles } += passed;
+        tally.rounds += 1;
+        self.last = now;
+        self.tx_queues.pool.set_now(now.milliseconds(self.per_millisecond));
+        now
+    }
+
+    /// Round after round until `until`, which is asked before each, says so, or there is nothing left to do.
+    ///
+    /// # Errors
+    /// As [`Worker::round`].
+    pub fn run(&mut self, mut until: impl FnMut(&mut Self) -> bool) -> Result<(), PortError> {
+        let (mut busy_until, mut looks) = (Cycles::now(), false);
+        while !until(self) && !self.is_finished() {
+            if self.round()? {
+                if mem::take(&mut looks) {
+                    self.poll_budget.paid();
+                }
+                busy_until = self.last;
+            } else if self.may_sleep(self.last.since(busy_until)) {
+                looks = false;
+                self.poll_budget.was_in_vain();
+                self.sleep();
+            } else {
+                looks = true;
+                std::hint::spin_loop();
+            }
+        }
+        Ok(())
+    }
+
+    fn may_sleep(&self, polled_cycles: u64) -> bool {
+        self.options.idle == Idle::Adaptive
+            && self.poll_budget.is_over(polled_cycles)
+            && (polled_cycles > self.sleep_after || self.wakes())
+    }
+
+    /// Whether a sleep ends as soon as there is something to do.
+    fn wakes(&self) -> bool {
+        let waits = self.tx_queues.waiting() > 0 || !self.tx_queues.held.is_empty();
+        !waits && self.tx_queues.queues.iter().all(|queue| queue.port.readable().is_some())
+    }
+
+    /// Does not sleep any more: somebody is about to ask it to stop, and others wait for that.
+    pub(crate) fn stay_awake(&mut self) {
+        self.options.idle = Idle::Latency;
+    }
+
+    /// Whether nothing will arrive, and nothing is left to be done.
+    pub fn is_finished(&self) -> bool {
+        let nothing_comes = || self.tx_queues.queues.iter().all(|queue| queue.port.is_finished());
+        let over = self.app.is_finished() || !self.app.is_source() && nothing_comes();
+        over && self.tx_queues.waiting() == 0
+    }
+
+    /// Until a port has something, or long enough.
+    fn sleep(&mut self) {
+        self.tx_queues.tally.sleeps += 1;
+        let time = if self.wakes() { SLEEP } else { NAP };
+        let readable = self.tx_queues.queues.iter().filter_map(|queue| queue.port.readable());
+        let mut fds: Vec<_> =
+            readable.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let time = Timespec { tv_sec: 0, tv_nsec: time.subsec_nanos().into() };
+        // Woken by a signal or by anything else: it looks again in any case.
+        let _ = poll(&mut fds, Some(&time));
+    }
+
+    /// How it goes.
+    pub fn status(&mut self) -> WorkerStatus {
+        status::of(&mut self.tx_queues, &self.app)
+    }
+
+    /// Its books, with each frame looked for: not for every round.
+    pub fn books(&self) -> Books {
+        let queues = self.tx_queues.queues.iter();
+        let rings: Vec<&Rings> = queues.filter_map(|queue| queue.port.rings()).collect();
+        let frames = self.tx_queues.pool.audit(&rings);
+        let known = self.tx_queues.known_held();
+        let lost_frames = frames.found.held as i64 - known as i64;
+        Books { lost_frames, difference_packets: status::difference(&self.tx_queues), frames }
+    }
+
+    /// Its pool.
+    pub fn pool(&self) -> &Pool {
+        &self.tx_queues.pool
+    }
+
+    /// Its app.
+    pub fn app(&self) -> &A {
+        &self.app
+    }
+
+    /// Ends: what waits is sent as far as the ports take it, and the rest freed and counted.
+    pub fn finish(mut self) -> Ended<A> {
+        for to in 0..self.tx_queues.queues.len() {
+            self.tx_queues.transmit(to);
+        }
+        self.tx_queues.stop();
+        let (books, status) = (self.books(), self.status());
+        let TxQueues { pool, queues, .. } = self.tx_queues;
+        let ports = queues.into_iter().map(|queue| queue.port).collect();
+        Ended { app: self.app, ports, pool, status, books }
+    }
+}

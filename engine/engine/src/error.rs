@@ -1,0 +1,88 @@
+//! Why an engine does not start.
+
+use ringway_xsk::UmemError;
+
+use crate::port::PortError;
+use crate::takeover::TakeoverError;
+
+/// Why an engine does not start, or a worker does not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// No worker, or one without a port.
+    #[error("{0} has no port, so nothing would ever happen; give it one")]
+    NoPort(String),
+    /// More workers than a UMEM has pools for.
+    #[error("{0} workers are more than the 255 that share one memory; start several engines")]
+    TooMany(usize),
+    /// A cable has one end only.
+    #[error("memory:{0} is named once, so nothing is at its other end; name it twice")]
+    Loose(String),
+    /// See [`UmemError`].
+    #[error(transparent)]
+    Umem(#[from] UmemError),
+    /// The machine has no memory for so many frames.
+    #[error(
+        "{frames} frames of {chunk} bytes need {needed_mib} MiB, and {available_mib} MiB are available{under}: ask for fewer, up to \
+         `--frames {possible}` for each worker"
+    )]
+    NoMemory {
+        /// Of all workers.
+        frames: u32,
+        /// Bytes of each.
+        chunk: u32,
+        /// MiB for all of them, and the books about them.
+        needed_mib: u64,
+        /// MiB that the machine could give.
+        available_mib: u64,
+        /// By whose limit, if it is not the machine's: " under " and its file.
+        under: String,
+        /// Frames that each worker could have.
+        possible: u64,
+    },
+    /// A capture file would be written over.
+    #[error(
+        "pcap: {written} is the same file as {other}, and would be written over; give each port files of its own"
+    )]
+    SameFile {
+        /// To be written to, as it was named.
+        written: String,
+        /// What it is, as it was named.
+        other: String,
+    },
+    /// See [`PortError`].
+    #[error("worker {worker}: {source}")]
+    Port {
+        /// Its number.
+        worker: usize,
+        /// Why.
+        source: PortError,
+    },
+    /// It may not run there.
+    #[error("worker {worker} cannot run on CPU {cpu}; this process may use {allowed}")]
+    Cpu {
+        /// Its number.
+        worker: usize,
+        /// As asked.
+        cpu: usize,
+        /// Numbers of CPUs.
+        allowed: String,
+    },
+    /// There is no thread for it.
+    #[error("no thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)")]
+    Thread {
+        /// Its number.
+        worker: usize,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// See [`TakeoverError`].
+    #[error(transparent)]
+    Succession(#[from] TakeoverError),
+    /// The successor went away.
+    #[error("the successor has not taken it: {0}; this engine goes on")]
+    Offer(std::io::Error),
+    /// Its thread is gone.
+    #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
+    Panicked(usize),
+}

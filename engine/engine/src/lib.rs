@@ -1,0 +1,77 @@
+//! Packet programs in user space: bursts from ports, through an app, to ports; and books that balance.
+//!
+//! ```text
+//!             rx_burst                on_burst                    tx_burst
+//!  port 0 --.          .-> incoming ---> app: a verdict for each --> waiting --> port 0
+//!  port 1 --+- Worker -+                  |- Forward(k)           '-> waiting --> port 1
+//!           .          .                  |- Drop(reason) ----> counted, freed
+//!  one thread, one pool of frames         '- Hold ------------> held, decided again
+//! ```
+//! - A [`Port`] is where packets come from and go to: the kernel ([`ports::AfPacket`]), a capture file ([`ports::Pcap`]), or another
+//!   port of this or another worker ([`ports::Memory`]). All are written as text ([`PortSpec`]), and to an app all are the same.
+//! - An [`App`] decides about packets and may change them where they lie. They stay the worker's: an app cannot lose one.
+//! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out; round after round, until
+//!   the end. It allocates nothing meanwhile. One thread has it to itself.
+//! - An [`Engine`] runs workers on threads of their own, bound to CPUs, over one UMEM.
+//! - [`Books`]: every packet that came or was made was sent, waits, is held, or was dropped for a [`Reason`]; and every frame is
+//!   where the ledger of [`ringway_xsk`] says. [`Worker::books`] looks.
+//!
+//! ```
+//! use ringway_engine::{App, Burst, Cycles, Options, Port as _, Verdict, Worker, ports::Memory};
+//! use ringway_xsk::{Batch, Umem, UmemConfig};
+//!
+//! /// Sends back what comes.
+//! struct Echo;
+//!
+//! impl App for Echo {
+//!     fn name(&self) -> &'static str {
+//!         "echo"
+//!     }
+//!
+//!     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+//!         let from = burst.from();
+//!         burst.decide(|_packet| Verdict::Forward(from));
+//!     }
+//! }
+//!
+//! let pool = Umem::new(&UmemConfig::default())?.pool().ok_or("no pool")?;
+//! let (mut outside, inside) = Memory::pair("a", &pool, 64)?;
+//! let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], Echo, Options::default());
+//!
+//! let mut batch = Batch::new(64);
+//! pool.allocate_burst(&mut batch, 3);
+//! batch.iter_mut().try_for_each(|packet| packet.append(&[0; 60]))?;
+//! outside.tx_burst(&mut batch)?;
+//! worker.round()?;
+//! assert_eq!(outside.rx_burst(&mut batch)?, 3);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod app;
+pub mod apps;
+pub mod arch;
+mod burst;
+mod engine;
+mod error;
+pub mod generate;
+mod memory_check;
+mod port;
+pub mod ports;
+mod spec;
+pub mod status;
+mod takeover;
+
+pub use app::{App, Verdict, own_stage};
+pub use arch::Cycles;
+pub use burst::Burst;
+pub use engine::spread;
+pub use engine::worker::{Books, Ended, Idle, Options, Worker};
+pub use engine::{AppFactory, Engine, EngineConfig, Report, WorkerConfig, allowed_cpus};
+pub use error::EngineError;
+pub use port::{Obtained, Port, PortError, PortStatistics};
+pub use spec::{PortContext, PortSpec, SpecError};
+pub use status::Status;
+pub use status::leak::Leak;
+pub use status::reason::Reason;
+pub use takeover::control_socket::{control_of, engine_on};
+pub use takeover::{Control, LeftPort, Predecessor, Successor, TakeoverError};

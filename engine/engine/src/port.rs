@@ -1,0 +1,280 @@
+//! Where packets come from and go to.
+
+use std::fmt::Display;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use ringway_host::netlink::xdp_features::Features;
+use ringway_wire::Mac;
+use ringway_xsk::{Batch, Rings};
+use serde::Serialize;
+
+use crate::takeover::LeftPort;
+
+/// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the worker's thread.
+pub trait Port {
+    /// As it was specified: `af_packet:eth0`.
+    fn name(&self) -> &str;
+
+    /// Adds packets that have arrived, as far as the batch has room. How many.
+    ///
+    /// # Errors
+    /// The port can go on no longer. What it has added by then came in: it stays in the batch.
+    fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// Sends packets from the front of the batch, as far as there is room; the others stay there. Those that it can never send are
+    /// freed. How many were sent.
+    ///
+    /// # Errors
+    /// The port can go on no longer; what it took out of the batch is lost.
+    fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
+
+    /// What it has counted.
+    fn statistics(&mut self) -> PortStatistics;
+
+    /// What becomes readable when packets arrive; none: only asking tells.
+    fn readable(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Whether nothing will arrive any more.
+    fn is_finished(&self) -> bool {
+        false
+    }
+
+    /// Its rings, where the pool's frames may be.
+    fn rings(&self) -> Option<&Rings> {
+        None
+    }
+
+    /// Asks whether it can still be used, which rings do not tell; a few times a second.
+    ///
+    /// # Errors
+    /// Its interface is gone or down, say.
+    fn check(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// What a successor needs to go on with it; none: it opens such a port anew. What has not arrived wholly is dropped. The worker
+    /// goes on with it, or drops it after its memory was offered.
+    fn leave(&mut self) -> Option<LeftPort> {
+        None
+    }
+
+    /// Its link-layer address, if it has one.
+    fn mac(&self) -> Option<Mac> {
+        None
+    }
+
+    /// What it got of what it asked the kernel for, if it has a queue.
+    fn obtained(&self) -> Option<Obtained> {
+        None
+    }
+}
+
+/// A queue, and how packets come from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obtained {
+    /// Of which interface.
+    pub interface: String,
+    /// Its number.
+    pub queue: u32,
+    /// Whether the program that brings packets runs in the driver.
+    pub native: bool,
+    /// Whether the driver puts packets into the UMEM itself.
+    pub zero_copy: bool,
+    /// Whether it was asked for as slow as it is: behind the driver, or with copies.
+    pub chosen: bool,
+    /// Whether packets may be longer than a frame.
+    pub several_frames: bool,
+    /// What the driver can do; none where the kernel does not tell.
+    pub driver: Option<Features>,
+    /// A sentence for each thing that was wished for and not granted.
+    pub refusals: Vec<String>,
+}
+
+/// What a port has counted since it was opened. What a kind of port does not have is none, and not zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PortStatistics {
+    /// Packets that came in.
+    pub received_packets: u64,
+    /// Packets that went out.
+    pub transmitted_packets: u64,
+    /// Packets handed back since there was no room to send them.
+    pub tx_full_packets: u64,
+    /// Packets that it can never send.
+    pub unsendable_packets: u64,
+    /// Times packets could not be had, since no frame was free.
+    pub no_frame_times: u64,
+    /// Packets that did not come in, since they are longer than the frames of a packet take; nowhere else counted.
+    pub too_long_packets: u64,
+    /// Frames given to the kernel to be filled.
+    pub filled_frames: Option<u64>,
+    /// Frames that came back after they were sent.
+    pub completed_frames: Option<u64>,
+    /// What the kernel dropped before it came here.
+    pub kernel_rx_dropped_packets: Option<u64>,
+    /// Descriptors that the kernel refused in FILL.
+    pub kernel_rx_invalid_descs: Option<u64>,
+    /// Descriptors that the kernel refused in TX; of a packet socket, frames that its device refused: they count as transmitted, too.
+    pub kernel_tx_invalid_descs: Option<u64>,
+    /// Packets that the kernel dropped since RX was full.
+    pub kernel_rx_ring_full_packets: Option<u64>,
+    /// Times the kernel found no frame in FILL.
+    pub kernel_fill_ring_empty_times: Option<u64>,
+    /// Times its interface, link or program was lost, and it waited for that to be back.
+    pub lost_times: u64,
+    /// Whether it waits for that now.
+    pub lost: bool,
+}
+
+impl PortStatistics {
+    /// What this one and another one after it have counted; how things are is the other's.
+    pub(crate) fn then(&self, after: &PortStatistics) -> PortStatistics {
+        let both = |of: fn(&PortStatistics) -> Option<u64>| match (of(self), of(after)) {
+            (Some(before), Some(after)) => Some(before + after),
+            (before, after) => before.or(after),
+        };
+        PortStatistics {
+            received_packets: self.received_packets + after.received_packets,
+            transmitted_packets: self.transmitted_packets + after.transmitted_packets,
+            tx_full_packets: self.tx_full_packets + after.tx_full_packets,
+            unsendable_packets: self.unsendable_packets + after.unsendable_packets,
+            no_frame_times: self.no_frame_times + after.no_frame_times,
+            too_long_packets: self.too_long_packets + after.too_long_packets,
+            filled_frames: both(|s| s.filled_frames),
+            completed_frames: both(|s| s.completed_frames),
+            kernel_rx_dropped_packets: both(|s| s.kernel_rx_dropped_packets),
+            kernel_rx_invalid_descs: both(|s| s.kernel_rx_invalid_descs),
+            kernel_tx_invalid_descs: both(|s| s.kernel_tx_invalid_descs),
+            kernel_rx_ring_full_packets: both(|s| s.kernel_rx_ring_full_packets),
+            kernel_fill_ring_empty_times: both(|s| s.kernel_fill_ring_empty_times),
+            lost_times: self.lost_times + after.lost_times,
+            lost: after.lost,
+        }
+    }
+}
+
+/// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3", "af_packet:eth0,bypass".
+pub(crate) fn for_port(port: &str, advice: impl Display) -> String {
+    let interface =
+        port.split([':', ',']).nth(1).filter(|name| !name.is_empty()).unwrap_or("IFACE");
+    advice.to_string().replace("IFACE", interface)
+}
+
+/// Why a port cannot be opened, or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The system refused something.
+    #[error("{port}: {what}: {source}; {}", for_port(port, remedy))]
+    System {
+        /// Which.
+        port: String,
+        /// What was asked of the system.
+        what: &'static str,
+        /// Its answer.
+        source: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// What it was asked for cannot be.
+    #[error("{port}: {why}; {}", for_port(port, remedy))]
+    Refused {
+        /// Which.
+        port: String,
+        /// What is wrong.
+        why: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// A ring cannot go on.
+    #[error("{port}: {source}")]
+    Ring {
+        /// Which.
+        port: String,
+        /// Why.
+        source: ringway_ring::Corrupt,
+    },
+    /// Nobody knows anything about the interface.
+    #[error("{port}: {source}")]
+    Host {
+        /// Which.
+        port: String,
+        /// Why.
+        source: ringway_host::Error,
+    },
+    /// An AF_XDP socket cannot be opened.
+    #[error("{port}: {}", for_port(port, source))]
+    Setup {
+        /// Which.
+        port: String,
+        /// Why, and what to do.
+        source: ringway_xsk::SetupError,
+    },
+    /// An AF_XDP socket cannot go on.
+    #[error("{port}: {}", for_port(port, source))]
+    Queue {
+        /// Which.
+        port: String,
+        /// Why, and what to do.
+        source: ringway_xsk::Error,
+    },
+    /// Somebody has taken its XDP program off the interface, or put another one in its place.
+    #[error(
+        "{port}: its XDP program was detached by somebody else, so that nothing arrives; `bpftool link` shows what is attached: \
+         start anew when that is settled, or have it opened again (`--on-loss reopen`)"
+    )]
+    Detached {
+        /// Which.
+        port: String,
+    },
+    /// A capture ends in the middle of a packet.
+    #[error(
+        "{port}: truncated in packet {packet} of {file}, and all packets before it were taken; capture it again, or cut it there: \
+         `editcap -F pcap {file} WHOLE.pcap`"
+    )]
+    Truncated {
+        /// Which.
+        port: String,
+        /// The packet's number, from 1.
+        packet: u64,
+        /// Which file.
+        file: String,
+    },
+    /// A capture file cannot be read or written.
+    #[error("{port}: {file}: {source}; {remedy}")]
+    Capture {
+        /// Which.
+        port: String,
+        /// Which file.
+        file: String,
+        /// Why.
+        source: pcap_file::PcapError,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_xsk::{Cause, SetupError, Step};
+
+    use super::*;
+    use crate::spec::PortSpec;
+
+    #[test]
+    fn advice_names_the_interface() {
+        let (on, source) = ("eth7, queue 3".to_owned(), io::ErrorKind::Other.into());
+        let source = SetupError { step: Step::Bind, on, cause: Cause::Down, source };
+        let said = PortError::Setup { port: "af_xdp:eth7:3".into(), source }.to_string();
+        assert!(said.contains("`ip link set eth7 up`") && !said.contains("IFACE"), "{said}");
+        assert_eq!(
+            for_port("af_packet:eth1,bypass", "ip link set IFACE up"),
+            "ip link set eth1 up"
+        );
+        let said = "af_xdp:eth7:x".parse::<PortSpec>().expect_err("no queue").to_string();
+        assert!(said.contains("`ethtool -l eth7`") && !said.contains("IFACE"), "{said}");
+    }
+}

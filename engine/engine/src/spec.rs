@@ -1,0 +1,472 @@
+//! Ports as they are written: `af_packet:eth0`, `memory:a,slots=512`, `pcap:in.pcap:out.pcap`.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem, UmemError};
+
+use crate::arch::Cycles;
+use crate::port::{Port, PortError, for_port};
+use crate::ports::af_packet::{self, AfPacket};
+use crate::ports::af_xdp::{self, AfXdp, Keeper, Legacy, Loader, OnLoss};
+use crate::ports::memory::{Plug, cable};
+use crate::ports::{Null, Pcap};
+use crate::takeover::Predecessor;
+
+/// A port that can be opened: KIND:ARGUMENTS, then options after commas.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PortSpec {
+    /// `af_xdp:IFACE:QUEUE[,copy|zero-copy][,native|generic][,force]`: an AF_XDP socket on a queue, and the program that fills it.
+    AfXdp(af_xdp::Config),
+    /// `af_packet:IFACE[,blocks=N][,bypass]`: a packet socket, on any interface.
+    AfPacket(af_packet::Config),
+    /// `memory:NAME[,slots=N]`: an end of a cable; what is named twice is connected.
+    Memory {
+        /// Which cable.
+        cable: String,
+        /// Packets that fit in each direction: a power of two. Whoever comes first decides.
+        slots: u32,
+    },
+    /// `pcap:IN:OUT`: capture files; either may be empty, and neither name has a colon or comma.
+    Pcap {
+        /// To read from.
+        input: Option<PathBuf>,
+        /// To write to.
+        output: Option<PathBuf>,
+    },
+    /// `null:BYTES`: zeroes of this length without end; what is sent is gone.
+    Null {
+        /// Bytes of a packet, 14 to 3 840.
+        len: u16,
+    },
+}
+
+/// Why a text is no port.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("port `{text}`: {why}; {}", for_port(text, remedy))]
+pub struct SpecError {
+    pub(crate) text: String,
+    pub(crate) why: String,
+    pub(crate) remedy: &'static str,
+}
+
+const KINDS: &str = "write af_xdp:IFACE:QUEUE, af_packet:IFACE, memory:NAME, pcap:IN:OUT or null:BYTES, options after commas";
+
+impl FromStr for PortSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut parser = Parser::new(text)?;
+        let spec = match parser.kind {
+            "af_xdp" => parser.af_xdp(),
+            "af_packet" => parser.af_packet(),
+            "memory" => parser.memory(),
+            "pcap" => parser.pcap(),
+            "null" => parser.null(),
+            kind => return Err(parser.wrong(format!("there is no kind `{kind}`"), KINDS)),
+        }?;
+        match parser.options.first() {
+            None => Ok(spec),
+            Some((name, _)) => {
+                let why = format!("{} has no option `{name}`", parser.kind);
+                Err(parser.wrong(why, "leave it out, or see what the kind of port has"))
+            }
+        }
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    kind: &'a str,
+    argument: &'a str,
+    options: Vec<(&'a str, Option<&'a str>)>,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Result<Self, SpecError> {
+        let mut parts = text.split(',');
+        let first = parts.next().unwrap_or_default();
+        let (kind, argument) = first.split_once(':').unwrap_or((first, ""));
+        let options: Vec<_> = parts.map(|option| name_and_value(option)).collect();
+        let parser = Self { text, kind, argument, options };
+        for (n, (name, _)) in parser.options.iter().enumerate() {
+            if parser.options[..n].iter().any(|(other, _)| other == name) {
+                let why = format!("option `{name}` is there twice");
+                return Err(parser.wrong(why, "give it once"));
+            }
+        }
+        Ok(parser)
+    }
+
+    fn wrong(&self, why: String, remedy: &'static str) -> SpecError {
+        SpecError { text: self.text.into(), why, remedy }
+    }
+
+    /// Takes an option out: none if it is not there, else its value, if it has one.
+    fn option(&mut self, name: &str) -> Option<Option<&'a str>> {
+        let at = self.options.iter().position(|(n, _)| *n == name)?;
+        Some(self.options.remove(at).1)
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool, SpecError> {
+        match self.option(name) {
+            Some(Some(value)) => {
+                let why = format!("option `{name}` has no value, and here it is `{value}`");
+                Err(self.wrong(why, "write the option's name alone"))
+            }
+            found => Ok(found.is_some()),
+        }
+    }
+
+    fn number(
+        &mut self,
+        name: &str,
+        default: u32,
+        fits: impl Fn(u32) -> bool,
+        remedy: &'static str,
+    ) -> Result<u32, SpecError> {
+        let Some(value) = self.option(name) else { return Ok(default) };
+        let number = value.and_then(|value| value.parse().ok()).filter(|n| fits(*n));
+        number.ok_or_else(|| {
+            let value = value.unwrap_or_default();
+            self.wrong(format!("`{name}={value}` cannot be"), remedy)
+        })
+    }
+
+    /// As the kernel checks names of interfaces (dev_valid_name, net/core/dev.c).
+    fn interface(&self, name: &str) -> Result<String, SpecError> {
+        let odd = |c: char| c == '/' || c == ':' || c.is_whitespace();
+        if name.is_empty() || name.len() > 15 || name.contains(odd) {
+            let why = format!("`{name}` is no interface's name");
+            return Err(self.wrong(why, "`ip link` has their names"));
+        }
+        Ok(name.into())
+    }
+
+    /// One of two options, or neither.
+    fn either<T>(&mut self, one: (&str, T), other: (&str, T)) -> Result<Option<T>, SpecError> {
+        match (self.flag(one.0)?, self.flag(other.0)?) {
+            (true, true) => {
+                let why = format!("`{}` and `{}` exclude each other", one.0, other.0);
+                Err(self.wrong(why, "choose one of them, or leave the choice to Ringway"))
+            }
+            (first, second) => Ok(first.then_some(one.1).or(second.then_some(other.1))),
+        }
+    }
+
+    fn af_xdp(&mut self) -> Result<PortSpec, SpecError> {
+        const REMEDY: &str =
+            "write af_xdp:IFACE:QUEUE; `ethtool -l IFACE` shows how many queues it has";
+        let split = self.argument.split_once(':');
+        let (interface, queue) =
+            split.ok_or_else(|| self.wrong("it has no queue".into(), REMEDY))?;
+        let interface = self.interface(interface)?;
+        let number = queue.parse().ok().filter(|queue| *queue < af_xdp::QUEUES);
+        let queue = number.ok_or_else(|| self.wrong(format!("`{queue}` is no queue"), REMEDY))?;
+        let mode = self.either(("copy", Mode::Copy), ("zero-copy", Mode::ZeroCopy))?;
+        let hook = self.either(("native", Hook::Native), ("generic", Hook::Generic))?;
+        if (mode, hook) == (Some(Mode::ZeroCopy), Some(Hook::Generic)) {
+            let why = "behind the driver there is no zero-copy".into();
+            return Err(self.wrong(why, "leave out `generic` or `zero-copy`"));
+        }
+        let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
+        let (on_loss, busy_poll) = (OnLoss::default(), None);
+        let config = af_xdp::Config { interface, queue, mode, hook, force, busy_poll, on_loss };
+        Ok(PortSpec::AfXdp(config))
+    }
+
+    fn af_packet(&mut self) -> Result<PortSpec, SpecError> {
+        let interface = self.interface(self.argument)?;
+        let remedy = "write 2 to 1024, of 128 KiB each";
+        let blocks = self.number("blocks", 16, |n| (2..=1024).contains(&n), remedy)?;
+        let bypass = self.flag("bypass")?;
+        Ok(PortSpec::AfPacket(af_packet::Config { interface, blocks, bypass }))
+    }
+
+    fn memory(&mut self) -> Result<PortSpec, SpecError> {
+        let cable = self.argument.to_owned();
+        if cable.is_empty() || cable.contains(':') {
+            let remedy = "write memory:NAME, twice the same name";
+            return Err(self.wrong(format!("`{cable}` is no cable's name"), remedy));
+        }
+        let fits = |n: u32| n.is_power_of_two() && (2..=65_536).contains(&n);
+        let slots = self.number("slots", 1024, fits, "write a power of two from 2 to 65536")?;
+        Ok(PortSpec::Memory { cable, slots })
+    }
+
+    fn pcap(&mut self) -> Result<PortSpec, SpecError> {
+        const REMEDY: &str = "write pcap:IN:OUT, one of which may be empty";
+        let mut names = self.argument.split(':');
+        let mut name = || names.next().filter(|name| !name.is_empty()).map(PathBuf::from);
+        let (input, output) = (name(), name());
+        if names.next().is_some() {
+            return Err(self.wrong("it has more than two files".into(), REMEDY));
+        }
+        if input.is_none() && output.is_none() {
+            return Err(self.wrong("it has no file".into(), REMEDY));
+        }
+        if input == output {
+            let why = "it reads the file that it would write over".into();
+            return Err(self.wrong(why, "give it two files"));
+        }
+        Ok(PortSpec::Pcap { input, output })
+    }
+
+    fn null(&mut self) -> Result<PortSpec, SpecError> {
+        let len = self.argument.parse().ok().filter(|len| (14..=3840).contains(len));
+        let why = format!("`{}` is no length of a packet", self.argument);
+        let remedy = "write null:BYTES, 14 to 3840";
+        Ok(PortSpec::Null { len: len.ok_or_else(|| self.wrong(why, remedy))? })
+    }
+}
+
+fn name_and_value(option: &str) -> (&str, Option<&str>) {
+    option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)))
+}
+
+impl fmt::Display for PortSpec {
+    /// Without its options: the name by which a port is known.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |path: &Option<PathBuf>| {
+            path.as_ref().map(|path| path.display().to_string()).unwrap_or_default()
+        };
+        match self {
+            PortSpec::AfXdp(config) => write!(f, "af_xdp:{}:{}", config.interface, config.queue),
+            PortSpec::AfPacket(config) => write!(f, "af_packet:{}", config.interface),
+            PortSpec::Memory { cable, .. } => write!(f, "memory:{cable}"),
+            PortSpec::Pcap { input, output } => write!(f, "pcap:{}:{}", name(input), name(output)),
+            PortSpec::Null { len } => write!(f, "null:{len}"),
+        }
+    }
+}
+
+/// What ports of several workers have in common.
+#[derive(Clone)]
+pub struct PortContext {
+    umem: Umem,
+    loader: Option<Loader>,
+    keeper: Option<Keeper>,
+    legacy: Option<Legacy>,
+    /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
+    cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
+    /// XDP programs by interface: one for all of its queues, for as long as any is open.
+    redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
+    /// Whose pools, sockets and programs are taken over.
+    predecessor: Option<Arc<Predecessor>>,
+}
+
+impl PortContext {
+    /// Of ports in this UMEM.
+    pub fn new(umem: &Umem) -> Self {
+        let (cables, redirects) = Default::default();
+        let umem = umem.clone();
+        let (loader, keeper, legacy, predecessor) = (None, None, None, None);
+        Self { umem, loader, keeper, legacy, cables, redirects, predecessor }
+    }
+
+    /// With programs that choose what comes to AF_XDP ports; none: all does.
+    pub fn with_loader(self, loader: Option<Loader>) -> Self {
+        Self { loader, ..self }
+    }
+
+    /// With programs that outlive this process if it is killed; none: they go with it.
+    pub fn with_keeper(self, keeper: Option<Keeper>) -> Self {
+        Self { keeper, ..self }
+    }
+
+    /// With programs that take the place of those that dead engines have left.
+    pub fn with_legacy(self, legacy: Option<Legacy>) -> Self {
+        Self { legacy, ..self }
+    }
+
+    /// Of ports that a predecessor had.
+    pub(crate) fn succeeding(predecessor: Arc<Predecessor>) -> Self {
+        let programs = predecessor.programs.iter();
+        let redirects = programs.map(|(name, r)| (name.clone(), Arc::downgrade(r))).collect();
+        let redirects = Arc::new(Mutex::new(redirects));
+        Self { redirects, predecessor: Some(predecessor.clone()), ..Self::new(&predecessor.umem) }
+    }
+
+    pub(crate) fn loader(&self) -> Option<&Loader> {
+        self.loader.as_ref()
+    }
+
+    pub(crate) fn keeper(&self) -> Option<&Keeper> {
+        self.keeper.as_ref()
+    }
+
+    pub(crate) fn legacy(&self) -> Option<&Legacy> {
+        self.legacy.as_ref()
+    }
+
+    pub(crate) fn predecessor(&self) -> Option<&Predecessor> {
+        self.predecessor.as_deref()
+    }
+
+    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
+    ///
+    /// # Errors
+    /// Where the predecessor's books cannot be.
+    pub(crate) fn pool(&self, worker: usize) -> Result<Pool, UmemError> {
+        let Some(predecessor) = &self.predecessor else {
+            let pool = self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));
+            return Ok(pool.expect("there is a pool for each worker"));
+        };
+        // As many as there are workers, at most 255 (`Predecessor::fits`).
+        self.umem.take_over_pool(worker as u8, predecessor.free[worker])
+    }
+
+    /// The program on an interface: the one that is there, or what `attach` makes.
+    pub(crate) fn redirect<E>(
+        &self,
+        interface: &str,
+        attach: impl FnOnce() -> Result<Redirect, E>,
+    ) -> Result<Arc<Redirect>, E> {
+        let mut redirects = lock(&self.redirects);
+        let there = redirects.get(interface).and_then(Weak::upgrade);
+        // Of an interface that is gone, a port may still have it that has not noticed.
+        if let Some(redirect) = there.filter(|there| there.is_attached().unwrap_or(false)) {
+            return Ok(redirect);
+        }
+        let redirect = Arc::new(attach()?);
+        redirects.insert(interface.into(), Arc::downgrade(&redirect));
+        Ok(redirect)
+    }
+
+    /// An end of the cable of this name; none where both are taken.
+    pub fn plug(&self, name: &str, slots: u32) -> Option<Plug> {
+        let mut cables = lock(&self.cables);
+        if let Some(other) = cables.get_mut(name) {
+            return other.take();
+        }
+        let (one, other) = cable(&self.umem, slots);
+        cables.insert(name.into(), Some(other));
+        Some(one)
+    }
+
+    /// Names of the cables of which one end is left.
+    pub fn loose(&self) -> Vec<String> {
+        let cables = lock(&self.cables);
+        let names = cables.iter().filter(|(_, plug)| plug.is_some());
+        names.map(|(name, _)| name.clone()).collect()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whoever panicked left a map behind that is whole.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PortSpec {
+    /// The interface that it is on, if it is on one.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            PortSpec::AfXdp(config) => Some(&config.interface),
+            PortSpec::AfPacket(config) => Some(&config.interface),
+            _ => None,
+        }
+    }
+
+    /// Opens it for the worker that has this pool, on its thread.
+    ///
+    /// # Errors
+    /// See [`PortError`].
+    pub fn open(&self, pool: &Pool, context: &PortContext) -> Result<Box<dyn Port>, PortError> {
+        let name = self.to_string();
+        Ok(match self {
+            PortSpec::AfXdp(config) => Box::new(AfXdp::open(name, pool, config, context)?),
+            PortSpec::AfPacket(config) => Box::new(AfPacket::open(name, pool, config)?),
+            PortSpec::Memory { cable, slots } => {
+                let plug = context.plug(cable, *slots).ok_or_else(|| PortError::Refused {
+                    port: name,
+                    why: "a cable has two ends, and both are in use".into(),
+                    remedy: "give this one a name of its own",
+                })?;
+                Box::new(plug.open(cable, pool)?)
+            }
+            PortSpec::Pcap { input, output } => {
+                Box::new(Pcap::open(name, pool, input.as_deref(), output.as_deref())?)
+            }
+            PortSpec::Null { len } => Box::new(Null::open(name, pool, vec![0; (*len).into()])?),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_comes_back() {
+        for text in [
+            "af_xdp:eth0:3",
+            "af_packet:eth0",
+            "memory:a",
+            "pcap:in.pcap:out.pcap",
+            "pcap::x",
+            "pcap:x:",
+            "null:64",
+        ] {
+            assert_eq!(text.parse::<PortSpec>().unwrap().to_string(), text);
+        }
+        let memory = PortSpec::Memory { cable: "a".into(), slots: 512 };
+        assert_eq!("memory:a,slots=512".parse(), Ok(memory));
+        let config = af_packet::Config { interface: "eth0".into(), blocks: 64, bypass: true };
+        assert_eq!("af_packet:eth0,bypass,blocks=64".parse(), Ok(PortSpec::AfPacket(config)));
+        let only_in = PortSpec::Pcap { input: Some("a".into()), output: None };
+        assert_eq!("pcap:a".parse(), Ok(only_in));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_write() {
+        for (text, why, remedy) in [
+            ("", "no kind ``", "af_packet:IFACE"),
+            ("af_xdp:eth0", "it has no queue", "af_xdp:eth0:QUEUE"),
+            ("af_xdp:eth0:-1", "`-1` is no queue", "ethtool -l"),
+            ("af_xdp:eth0:256", "`256` is no queue", "ethtool -l"),
+            ("af_xdp::0", "`` is no interface", "ip link"),
+            ("af_xdp:eth0:0,copy,zero-copy", "`copy` and `zero-copy` exclude", "choose one"),
+            ("af_xdp:eth0:0,generic,native", "`native` and `generic` exclude", "choose one"),
+            ("af_xdp:eth0:0,generic,zero-copy", "no zero-copy", "leave out"),
+            ("afpacket:eth0", "no kind `afpacket`", "af_packet:eth0"),
+            ("af_packet:", "`` is no interface", "ip link"),
+            ("af_packet:a/b", "`a/b` is no interface", "ip link"),
+            ("af_packet:0123456789abcdef", "is no interface", "ip link"),
+            ("af_packet:eth0,copy", "no option `copy`", "leave it out"),
+            ("af_packet:eth0,bypass=1", "has no value", "name alone"),
+            ("af_packet:eth0,blocks=1", "`blocks=1` cannot be", "2 to 1024"),
+            ("af_packet:eth0,blocks", "`blocks=` cannot be", "2 to 1024"),
+            ("af_packet:eth0,blocks=4,blocks=8", "there twice", "once"),
+            ("memory:", "no cable's name", "twice the same"),
+            ("memory:a,slots=3", "`slots=3` cannot be", "power of two"),
+            ("pcap:", "no file", "pcap:IN:OUT"),
+            ("pcap:a:b:c", "more than two", "pcap:IN:OUT"),
+            ("pcap:a:a", "write over", "two files"),
+            ("null:13", "`13` is no length", "14 to 3840"),
+        ] {
+            let error = text.parse::<PortSpec>().unwrap_err().to_string();
+            assert!(error.contains(&format!("`{text}`")), "{error}");
+            assert!(error.contains(why) && error.contains(remedy), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_cable_has_two_ends() {
+        let umem = Umem::new(&ringway_xsk::UmemConfig::default()).unwrap();
+        let (pool, cables) = (umem.pool().unwrap(), PortContext::new(&umem));
+        let spec: PortSpec = "memory:a".parse().unwrap();
+        let _one = spec.open(&pool, &cables).unwrap();
+        assert_eq!(cables.loose(), ["a"]);
+        let _other = spec.open(&pool, &cables).unwrap();
+        assert!(cables.loose().is_empty());
+        let error = spec.open(&pool, &cables).err().unwrap().to_string();
+        assert!(
+            error.contains("both are in use") && error.contains("a name of its own"),
+            "{error}"
+        );
+    }
+}

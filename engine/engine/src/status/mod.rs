@@ -1,0 +1,289 @@
+//! How it goes: what has been counted, as a table and as JSON.
+
+pub(crate) mod counters;
+pub mod inspect;
+pub(crate) mod leak;
+pub(crate) mod reason;
+
+use std::fmt;
+
+use ringway_xsk::Place;
+use serde::Serialize;
+
+use crate::app::App;
+use crate::burst::TxQueues;
+use crate::port::PortStatistics;
+
+use leak::Leak;
+
+/// An engine's status.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// "ringway.engine/1".
+    pub schema: &'static str,
+    /// By worker.
+    pub workers: Vec<WorkerStatus>,
+    /// Frames that are never let go, by whose they are.
+    pub leaks: Vec<Leak>,
+}
+
+/// A worker's status.
+#[derive(Clone, Debug, Serialize)]
+pub struct WorkerStatus {
+    /// Its number, from 0.
+    pub worker: usize,
+    /// The CPU it is bound to, if it is.
+    pub cpu: Option<usize>,
+    /// What it runs.
+    pub app: String,
+    /// Times it went through its ports.
+    pub rounds: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Of its time, what passed in rounds with nothing to do: 0 to 1.
+    pub idle_share: f64,
+    /// Bursts by their size.
+    pub bursts: Vec<BurstSize>,
+    /// What became of packets.
+    pub packets: Packets,
+    /// Where frames are.
+    pub frames: Frames,
+    /// By port.
+    pub ports: Vec<PortStatus>,
+    /// What the app counted.
+    pub app_counters: Vec<AppCounter>,
+}
+
+/// How often bursts of a size came.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct BurstSize {
+    /// Packets, at least; up to the next.
+    pub packets: u64,
+    /// How often.
+    pub times: u64,
+}
+
+/// Every packet that came or was made is in one of the others.
+#[derive(Clone, Debug, Serialize)]
+pub struct Packets {
+    /// Came in by ports.
+    pub received_packets: u64,
+    /// Made by the app.
+    pub originated_packets: u64,
+    /// Went out by ports.
+    pub transmitted_packets: u64,
+    /// Wait to be sent.
+    pub waiting_packets: u64,
+    /// Held by the app.
+    pub held_packets: u64,
+    /// Dropped, by reason; those that never were are left out.
+    pub dropped: Vec<Dropped>,
+    /// Came or made, less all others: 0.
+    pub difference_packets: i64,
+    /// Times the app wanted to make one, and no frame was free.
+    pub no_frame_times: u64,
+}
+
+/// Packets dropped for one reason.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Dropped {
+    /// See [`crate::Reason`].
+    pub reason: &'static str,
+    /// How many.
+    pub packets: u64,
+}
+
+/// Where a worker's frames are, by the ledger.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[allow(missing_docs)]
+pub struct Frames {
+    pub free_frames: u64,
+    pub fill_frames: u64,
+    pub held_frames: u64,
+    pub tx_frames: u64,
+    /// Of those held, frames that neither wait nor are held by the worker's knowledge.
+    pub lost_frames: u64,
+}
+
+/// A port's status.
+#[derive(Clone, Debug, Serialize)]
+pub struct PortStatus {
+    /// As it was specified.
+    pub port: String,
+    /// What it counted.
+    #[serde(flatten)]
+    pub statistics: PortStatistics,
+}
+
+/// One of an app's own counters.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AppCounter {
+    /// Of what.
+    pub name: String,
+    /// How often.
+    pub count: u64,
+}
+
+pub(crate) fn difference(ways: &TxQueues) -> i64 {
+    let tally = &ways.tally;
+    let dropped: u64 = tally.dropped().map(|(_, packets)| packets).sum();
+    let held = tally.held - tally.released;
+    let come = tally.received + tally.originated;
+    // No machine lives to see 2^63 packets.
+    come as i64 - (tally.transmitted + dropped + held + ways.waiting()) as i64
+}
+
+pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
+    let difference_packets = difference(ways);
+    let waiting_packets = ways.waiting();
+    let port = |outlet: &mut crate::burst::TxQueue| PortStatus {
+        port: outlet.port.name().into(),
+        statistics: outlet.port.statistics(),
+    };
+    let ports = ways.queues.iter_mut().map(port).collect();
+    let (tally, counts) = (&ways.tally, ways.pool.counts());
+    let held_frames = counts.in_place(Place::Held);
+    let dropped = tally.dropped().filter(|(_, packets)| *packets > 0);
+    WorkerStatus {
+        worker: 0,
+        cpu: None,
+        app: app.name().into(),
+        rounds: tally.rounds,
+        sleeps: tally.sleeps,
+        idle_share: tally.idle_cycles as f64
+            / (tally.idle_cycles + tally.busy_cycles).max(1) as f64,
+        bursts: (0..)
+            .zip(tally.bursts)
+            .map(|(n, times)| BurstSize { packets: 1 << n, times })
+            .collect(),
+        packets: Packets {
+            received_packets: tally.received,
+            originated_packets: tally.originated,
+            transmitted_packets: tally.transmitted,
+            waiting_packets,
+            held_packets: tally.held - tally.released,
+            dropped: dropped.map(|(r, packets)| Dropped { reason: r.name(), packets }).collect(),
+            difference_packets,
+            no_frame_times: tally.no_frame,
+        },
+        frames: Frames {
+            free_frames: counts.in_place(Place::Free),
+            fill_frames: counts.in_place(Place::Fill),
+            held_frames,
+            tx_frames: counts.in_place(Place::Tx),
+            lost_frames: held_frames.saturating_sub(ways.known_held()),
+        },
+        ports,
+        app_counters: app
+            .statistics()
+            .into_iter()
+            .map(|(name, count)| AppCounter { name, count })
+            .collect(),
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.workers.iter().try_for_each(|worker| worker.fmt(f))?;
+        self.leaks.iter().try_for_each(|leak| writeln!(f, "{leak}"))
+    }
+}
+
+impl fmt::Display for WorkerStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "worker {}: {}", self.worker, self.app)?;
+        if let Some(cpu) = self.cpu {
+            write!(f, " on CPU {cpu}")?;
+        }
+        writeln!(f, ", idle {:.1} %, slept {} times", self.idle_share * 100.0, self.sleeps)?;
+        let mut rows = vec![PORT_HEADING.map(String::from)];
+        rows.extend(self.ports.iter().map(port_row));
+        table(f, &rows)?;
+        self.fmt_packets(f)?;
+        let Frames { free_frames, fill_frames, held_frames, tx_frames, lost_frames } = self.frames;
+        write!(
+            f,
+            "  frames: {free_frames} free, {fill_frames} fill, {held_frames} held, {tx_frames} tx"
+        )?;
+        if lost_frames > 0 {
+            write!(f, "; {lost_frames} of those held are nobody's")?;
+        }
+        writeln!(f)?;
+        write!(f, "  bursts:")?;
+        for BurstSize { packets, times } in self.bursts.iter().filter(|burst| burst.times > 0) {
+            write!(f, " {times} of {packets}+")?;
+        }
+        writeln!(f)?;
+        self.app_counters.iter().try_for_each(|c| writeln!(f, "  {}: {}", c.name, c.count))
+    }
+}
+
+impl WorkerStatus {
+    fn fmt_packets(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let p = &self.packets;
+        let (received, originated) = (p.received_packets, p.originated_packets);
+        write!(f, "  packets: {received} received, {originated} originated = ")?;
+        let (transmitted, waiting, held) =
+            (p.transmitted_packets, p.waiting_packets, p.held_packets);
+        write!(f, "{transmitted} transmitted, {waiting} waiting, {held} held")?;
+        for Dropped { reason, packets } in &p.dropped {
+            write!(f, ", {packets} {reason}")?;
+        }
+        writeln!(f, "; difference {}", p.difference_packets)
+    }
+}
+
+const PORT_HEADING: [&str; 14] = [
+    "port",
+    "received",
+    "transmitted",
+    "tx full",
+    "unsendable",
+    "no frame",
+    "too long",
+    "filled",
+    "completed",
+    "RxDropped",
+    "RxInvalidDescs",
+    "TxInvalidDescs",
+    "ring full/fill empty",
+    "lost",
+];
+
+fn port_row(port: &PortStatus) -> [String; 14] {
+    let s = &port.statistics;
+    let known = |count: Option<u64>| count.map_or("-".into(), |count| count.to_string());
+    let (full, empty) = (s.kernel_rx_ring_full_packets, s.kernel_fill_ring_empty_times);
+    [
+        port.port.clone(),
+        s.received_packets.to_string(),
+        s.transmitted_packets.to_string(),
+        s.tx_full_packets.to_string(),
+        s.unsendable_packets.to_string(),
+        s.no_frame_times.to_string(),
+        s.too_long_packets.to_string(),
+        known(s.filled_frames),
+        known(s.completed_frames),
+        known(s.kernel_rx_dropped_packets),
+        known(s.kernel_rx_invalid_descs),
+        known(s.kernel_tx_invalid_descs),
+        format!("{}/{}", known(full), known(empty)),
+        if s.lost { format!("{} (now)", s.lost_times) } else { s.lost_times.to_string() },
+    ]
+}
+
+/// The first column to the left, all others to the right.
+pub(crate) fn table<const N: usize>(
+    f: &mut fmt::Formatter<'_>,
+    rows: &[[String; N]],
+) -> fmt::Result {
+    let width = |n: usize| rows.iter().map(|row| row[n].chars().count()).max().unwrap_or(0);
+    for row in rows {
+        write!(f, "  {:<1$}", row[0], width(0))?;
+        for (n, cell) in row.iter().enumerate().skip(1) {
+            write!(f, "  {cell:>0$}", width(n))?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}

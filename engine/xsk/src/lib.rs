@@ -1,0 +1,179 @@
+//! AF_XDP without a C library: packets of a network interface's queue, in memory that the kernel and the program share.
+//!
+//! | | |
+//! |---|---|
+//! | [`Umem`] | memory for packets: 4 KiB, 2 MiB or 1 GiB pages, on a NUMA node, to be handed to other processes; says what it got and why |
+//! | [`Pool`] | a worker's share of it: a list of free frames, without locks or atomics |
+//! | [`Packet`] | owns its frames: dropped they are free, sent they are the kernel's; it cannot be lost, copied or sent twice |
+//! | [`Batch`] | a burst of packets |
+//! | [`Transfer`] | a packet on its way to another worker's pool |
+//! | [`handover`] | a way for packets from one worker to another, and nothing is copied |
+//! | [`Socket`] | a queue of an interface: [`receive`](Queue::receive), [`send`](Queue::send), [`flush`](Queue::flush) |
+//! | [`TxRequest`] | checksums filled in by the NIC, and when a packet was sent: [`send_with`](Queue::send_with) |
+//! | [`RxHints`] | what the NIC knows of a packet: [`Packet::rx_hints`] |
+//! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
+//! | [`Audit`] | finds every frame exactly once, or says what is wrong |
+//! | [`Watch`] | the books, from any thread: who has had frames for too long |
+//! | [`Inspector`] | the same from another process, with what is in the frames |
+//! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
+//! | [`ring`] | single producer, single consumer, in shared memory |
+//! | [`Umem::offer`] | a successor goes on with memory, sockets and books as they are |
+//! | [`fake`] | a kernel that is played, for tests without privileges |
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use ringway_xsk::{Batch, Hook, Redirect, Socket, SocketConfig, Umem, UmemConfig};
+//!
+//! // Twice what reception takes, so that there is something to send.
+//! let umem = Umem::new(&UmemConfig { frames: 4096, ..UmemConfig::default() })?;
+//! let pool = umem.pool().ok_or("opened already")?;
+//! let mut socket = Socket::open(&pool, "eth1", 0, &SocketConfig::default())?;
+//! let redirect = Redirect::attach("eth1", Hook::Native, 1)?;
+//! redirect.map().insert(0, &socket)?;
+//!
+//! let mut batch = Batch::new(64);
+//! loop {
+//!     if socket.receive(&mut batch)? == 0 {
+//!         socket.flush()?;
+//!         socket.wait(Duration::from_millis(100))?;
+//!     }
+//!     for packet in batch.iter_mut() {
+//!         packet.data_mut()[..6].fill(0xff);
+//!     }
+//!     // In the frames in which they arrived. Those that TX has no room for stay in the batch.
+//!     socket.send(&mut batch)?;
+//!     batch.clear();
+//! }
+//! # #[allow(unreachable_code)]
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where a frame goes
+//!
+//! ```text
+//!                   receive                          receive
+//!            +---> FILL ---> kernel ---> RX ----+
+//!            |                                  v
+//!          free <------------ drop ----------- held   a Packet
+//!            ^  ------------ allocate ------->  |
+//!            |                                  v send
+//!            +-- COMPLETION <--- kernel <--- TX +
+//!               receive, send, flush
+//! ```
+//! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where it is ([`Record`]); no
+//! figure is computed from another. [`Pool::audit`] walks lists and rings and holds all of them against each other.
+//!
+//! # How many frames
+//!
+//! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those that are being sent (up to
+//! [`SocketConfig::tx`]) and those that the program holds. Where reception took all, [`Granted::refusals`] says so.
+//!
+//! # What NICs know and do
+//!
+//! A UMEM with [`TxMetadata::Room`] keeps [`TX_METADATA`] bytes of each packet's headroom for what is asked of who sends it (Linux 6.11); one
+//! without pays nothing. A checksum that is asked for is always filled in: by the NIC, by the kernel in copy mode, or by
+//! [`send_with`](Queue::send_with) itself ([`Granted::checksum`] says by whom). Times are told by who can.
+//!
+//! What a driver has the kernel tells by the netlink family `netdev` (Linux 6.8): `xsk-features` and `xdp-rx-metadata-features`. This crate does
+//! not ask, since it does not say so to the program where a driver was asked for what it has not: whoever sends in zero-copy and knows that
+//! the driver has `tx-checksum` sets [`SocketConfig::driver_checksums`].
+//!
+//! ```no_run
+//! use ringway_xsk::{
+//!     Batch, Checksum, HintKinds, Packet, Redirect, Socket, SocketConfig, TxMetadata, TxRequest, Umem, UmemConfig,
+//! };
+//!
+//! let config = UmemConfig { tx_metadata: TxMetadata::Room, ..UmemConfig::default() };
+//! let pool = Umem::new(&config)?.pool().ok_or("opened already")?;
+//! let mut socket = Socket::open(&pool, "eth1", 0, &SocketConfig::default())?;
+//! let redirect = Redirect::attach_with_hints("eth1", 1, HintKinds { hash: true, ..HintKinds::default() })?;
+//! redirect.map().insert(0, &socket)?;
+//!
+//! let mut batch = Batch::new(64);
+//! socket.receive(&mut batch)?;
+//! if let Some(reader) = redirect.hints() {
+//!     for packet in batch.iter() {
+//!         println!("{:?}", packet.rx_hints(reader));
+//!     }
+//! }
+//! // Of UDP in IPv4 without options; in the field is the sum of the pseudo header. The first byte tells whose times are of interest.
+//! let udp = Checksum { start: 34, offset: 6 };
+//! let request = |packet: &Packet| TxRequest {
+//!     checksum: Some(udp),
+//!     stamp: packet.data().get(42).map(|tag| u64::from(*tag)),
+//! };
+//! socket.send_with(&mut batch, request)?;
+//! socket.flush()?;
+//! for sent in socket.sent() {
+//!     println!("{}: {:?}", sent.tag, sent.at_ns);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Threads
+//!
+//! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers share a [`Umem`], which is
+//! divided into as many pools, and hand packets to one another as [`Transfer`]s.
+//!
+//! # What is trusted
+//!
+//! - Every process that has the file can write the books. So the books are written for others to
+//!   read: watches, inspectors, and once a successor. Nothing that is read there decides who owns a
+//!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of this
+//!   process alone.
+//! - A successor reads the records once, checks what it has read, and goes on with its copy. So in one
+//!   process no frame has two owners, and no access leaves the mapping, whatever another process
+//!   writes, at whatever time.
+//! - The bytes of frames are shared in any case. A `&mut [u8]` cannot be defended against a process
+//!   that writes there. So what lets others write is `unsafe`: [`Umem::file`] and [`Umem::from_file`].
+//!   Safe code gets from this crate no descriptor that it could write to, and no second mapping. That
+//!   `/proc/self/fd` has one is as with `/proc/self/mem`: no library can close it.
+//! - The kernel is trusted to write to no frame that it does not have. What its rings say is checked.
+//!   Limit: a driver in zero-copy lets go of frames a moment after their socket is closed, and nothing
+//!   tells when.
+//!
+//! # Privileges
+//!
+//! | to | it takes |
+//! |---|---|
+//! | open a socket | CAP_NET_RAW, or a socket that a helper opened ([`Socket::open_on`]) |
+//! | bind it, register memory, make rings | nothing |
+//! | have more memory than RLIMIT_MEMLOCK | CAP_IPC_LOCK |
+//! | load and attach the program, make its map | CAP_BPF and CAP_NET_ADMIN |
+//! | put a socket into a map that is open | CAP_BPF where `kernel.unprivileged_bpf_disabled` is set |
+//! | poll busily | CAP_NET_ADMIN |
+//! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
+//!
+//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), drivers tell what they know of a packet (6.3), something can be
+//! asked as it is sent (6.11), a successor takes sockets over (6.4), and a system call sends more (6.17).
+
+pub mod fake;
+mod ledger;
+mod offload;
+mod packet;
+mod queue;
+mod redirect;
+mod socket;
+mod sys;
+mod umem;
+pub mod worker_channel;
+
+pub use ledger::audit::{Audit, Fault, Found};
+pub use ledger::{Aged, Counts, Place, Record, Watch};
+pub use offload::rx_hints::{HintKinds, HintReader, RxHash, RxHints, RxVlan};
+pub use offload::tx_metadata::{Checksum, ChecksumBy, Sent, TX_METADATA, TxMetadata, TxRequest};
+pub use packet::batch::Batch;
+pub use packet::pool::Pool;
+pub use packet::transfer::Transfer;
+pub use packet::{MAX_FRAMES, NoRoom, Packet};
+pub use queue::{
+    Descriptor, Error, Kernel, Queue, QueueCounts, Rings, SHORTEST, TooManyQueues, Use, Wake,
+};
+pub use redirect::{Hook, Program, Redirect, SocketMap};
+pub use socket::setup::{Cause, SetupError, Step};
+pub use socket::{BusyPoll, Granted, Handle, KernelCounts, LeftSocket, Mode, Socket, SocketConfig};
+pub use umem::inspector::Inspector;
+pub use umem::memory::{Obtained, PageSize};
+pub use umem::memory_map::{Mapping, Part, memory_map, memory_map_of};
+pub use umem::numa::node_of_interface;
+pub use umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError};

@@ -1,0 +1,557 @@
+//! A queue: the four rings between a pool and the kernel.
+//!
+//! ```text
+//!          FILL ---> kernel ---> RX            frames to be filled; packets
+//!  pool <                             > packets
+//!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
+//! ```
+//! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a kernel that is played
+//! ([`crate::fake`]). An address that comes out of RX or COMPLETION is believed only if this queue
+//! gave that frame to the kernel for that. Any other is counted and left alone.
+
+pub(crate) mod queue_frames;
+pub(crate) mod reassembly;
+
+use std::io;
+use std::mem::ManuallyDrop;
+
+use ringway_ring::{Consumer, Corrupt, Producer};
+use serde::{Deserialize, Serialize};
+
+use crate::ledger::{Counter, Place, counters};
+use crate::offload::tx_metadata::{ChecksumBy, Sent, Stamps, TxRequest};
+use crate::packet::Packet;
+use crate::packet::batch::Batch;
+use crate::packet::pool::Pool;
+
+use queue_frames::QueueFrames;
+use reassembly::Reassembly;
+
+/// A packet or part of one, in RX and TX (struct xdp_desc, linux/if_xdp.h).
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Where it begins, in bytes from the UMEM's begin.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+    /// [`Descriptor::CONTINUED`], [`Descriptor::METADATA`], both, or 0.
+    pub options: u32,
+}
+
+impl Descriptor {
+    /// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
+    pub const CONTINUED: u32 = 1;
+    /// In front of the packet lies what is asked of who sends it (`XDP_TX_METADATA`).
+    pub const METADATA: u32 = libc::XDP_TX_METADATA;
+}
+
+/// The shortest packet that is sent: an Ethernet header.
+pub const SHORTEST: usize = 14;
+
+/// Our sides of a queue's rings.
+pub struct Rings {
+    /// Addresses of frames for the kernel to fill.
+    pub fill: Producer<u64>,
+    /// Addresses of frames that were sent.
+    pub completion: Consumer<u64>,
+    /// What was received.
+    pub rx: Consumer<Descriptor>,
+    /// What is to be sent.
+    pub tx: Producer<Descriptor>,
+}
+
+/// What a wake-up came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wake {
+    /// The kernel has seen all there is, or will without being told.
+    Done,
+    /// It did as much as one call does, or had no room below.
+    Again,
+}
+
+/// The other side, as far as it has to be told.
+pub trait Kernel {
+    /// Has it look at FILL, and receive.
+    ///
+    /// # Errors
+    /// Where the queue is over: its interface went away or down, say.
+    fn wake_rx(&mut self) -> io::Result<()>;
+
+    /// Has it look at TX, and send.
+    ///
+    /// # Errors
+    /// As [`Kernel::wake_rx`].
+    fn wake_tx(&mut self) -> io::Result<Wake>;
+
+    /// Closes it, after our sides of its rings. False where it goes on, since somebody else has it
+    /// open: then the pool never gets the frames back that it has.
+    fn close(&mut self) -> bool {
+        true
+    }
+}
+
+/// How a queue is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Use {
+    /// Frames that the kernel is to have for reception, at most; the ring's size if that is less.
+    pub fill: u32,
+    /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`); else it is woken for every burst to be sent.
+    pub need_wakeup: bool,
+    /// Reception happens within calls only (preferred busy polling): one is made where nothing has arrived.
+    pub busy_poll: bool,
+    /// Packets of several frames can be sent (`XDP_USE_SG`).
+    pub several_frames: bool,
+    /// The kernel looks in front of packets for what is asked of it, and packets need [`crate::TX_METADATA`] bytes of headroom.
+    #[serde(default)]
+    pub tx_metadata: bool,
+    /// Who computes checksums that are asked for.
+    #[serde(default)]
+    pub checksum: ChecksumBy,
+}
+
+/// Why a queue can go on no longer. Close it, and open it again where its interface is there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// See [`Corrupt`].
+    #[error("{ring}: {source}")]
+    Ring {
+        /// Which ring.
+        ring: &'static str,
+        /// What was found.
+        source: Corrupt,
+    },
+    /// The kernel refused a wake-up.
+    #[error("waking the kernel to {what}: {source}; {}", remedy(source))]
+    Wake {
+        /// "receive" or "send".
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::ENETDOWN) => "the interface is down: `ip link set IFACE up`",
+        Some(libc::ENXIO) => {
+            "the interface is gone, or the socket was never bound: open it anew when it is back"
+        }
+        Some(libc::EOPNOTSUPP) => "the socket has no such ring, or its driver cannot be woken",
+        _ => "close the socket and open another",
+    }
+}
+
+fn ring(ring: &'static str) -> impl Fn(Corrupt) -> Error {
+    move |source| Error::Ring { ring, source }
+}
+
+counters! {
+    /// What a queue has counted.
+    Tally,
+    /// What a queue has done since it was opened; packets and frames are what their names say.
+    QueueCounts {
+        /// Frames put into FILL.
+        filled_frames,
+        /// Frames that came in RX.
+        received_frames,
+        /// Packets handed to the program.
+        received_packets,
+        /// Frames put into TX.
+        sent_frames,
+        /// Packets put into TX.
+        sent_packets,
+        /// Frames that came back in COMPLETION.
+        completed_frames,
+        /// Packets handed back since TX was full.
+        tx_full_packets,
+        /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
+        /// than the socket or the kernel takes; with less headroom than [`crate::TX_METADATA`] where the UMEM has that, or a checksum asked
+        /// for that is not in their first frame.
+        unsendable_packets,
+        /// Times that FILL should have been topped up, and no frame was free.
+        starved_times,
+        /// Descriptors in RX that cannot be: no frame's, or of a frame that the kernel does not have.
+        rx_unbelievable,
+        /// Addresses in COMPLETION that cannot be.
+        completion_unbelievable,
+        /// Packets of several frames that were dropped: one of them was not to be believed, or there were too many.
+        broken_packets,
+        /// Times the kernel was woken to receive.
+        rx_wakeups,
+        /// Times the kernel was woken to send.
+        tx_wakeups,
+    }
+}
+
+/// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped, then the kernel's side, and
+/// then the pool takes back what the kernel had.
+pub struct Queue<K: Kernel> {
+    rings: ManuallyDrop<Rings>,
+    kernel: K,
+    /// A packet whose last frame has not arrived.
+    reassembly: Reassembly,
+    stamps: Stamps,
+    queue_frames: QueueFrames,
+}
+
+/// How a queue was left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Left {
+    number: u8,
+    /// Frames that the kernel has to be filled.
+    fill: u64,
+    /// Frames that the kernel has to be sent.
+    unsent: u64,
+    /// The first frames of a packet were dropped, and the rest is to come.
+    begun: bool,
+}
+
+/// A pool has 64 queues open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("64 queues of this pool are open already; close one, or use another pool")]
+pub struct TooManyQueues;
+
+impl<K: Kernel> Queue<K> {
+    /// A queue whose other side has the same UMEM, and all of its frames in this pool.
+    ///
+    /// # Errors
+    /// [`TooManyQueues`].
+    pub fn new(pool: &Pool, rings: Rings, kernel: K, usage: Use) -> Result<Self, TooManyQueues> {
+        let number = pool.inner().open_queue().ok_or(TooManyQueues)?;
+        let usage = Use { fill: usage.fill.min(rings.fill.size()), ..usage };
+        let queue_frames = QueueFrames {
+            pool: pool.clone(),
+            number,
+            tally: Tally::default(),
+            usage,
+            closed: true,
+        };
+        let stamps = stamps(pool, &rings, usage);
+        let rings = ManuallyDrop::new(rings);
+        Ok(Self { rings, kernel, reassembly: Reassembly::Nothing, stamps, queue_frames })
+    }
+
+    /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be sent, and whether a packet was begun.
+    ///
+    /// # Errors
+    /// [`TooManyQueues`] where the pool has a queue of this number.
+    pub(crate) fn resume(
+        pool: &Pool,
+        rings: Rings,
+        kernel: K,
+        usage: Use,
+        left: &Left,
+    ) -> Result<Self, TooManyQueues> {
+        pool.inner().take_over_queue(left.number).ok_or(TooManyQueues)?;
+        let tally = Tally::default();
+        tally.filled_frames.add(left.fill);
+        tally.sent_frames.add(left.unsent);
+        let queue_frames =
+            QueueFrames { pool: pool.clone(), number: left.number, tally, usage, closed: true };
+        let reassembly = if left.begun { Reassembly::Broken } else { Reassembly::Nothing };
+        let stamps = stamps(pool, &rings, usage);
+        Ok(Self { rings: ManuallyDrop::new(rings), kernel, reassembly, stamps, queue_frames })
+    }
+
+    /// What a successor has to know. A packet of which the end has not arrived is dropped.
+    pub(crate) fn leave_queue(&mut self) -> Left {
+        let begun = !matches!(self.reassembly, Reassembly::Nothing);
+        if begun {
+            self.reassembly = Reassembly::Broken;
+        }
+        let tally = &self.queue_frames.tally;
+        let fill = tally.filled_frames.get() - tally.received_frames.get();
+        Left { number: self.queue_frames.number, fill, unsent: self.unsent(), begun }
+    }
+
+    /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many more, and takes back
+    /// those that were sent. How many packets were added.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn receive(&mut self, into: &mut Batch) -> Result<usize, Error> {
+        // More than u32::MAX does not fit into a ring.
+        let room = into.room().min(u32::MAX as usize) as u32;
+        let before = into.len();
+        // Else what arrives is a predecessor's.
+        if !self.queue_frames.pool.inner().is_usable() {
+            return Ok(0);
+        }
+        let arrived = self.rings.rx.peek(room).map_err(ring("RX"))?;
+        let mut frames = 0;
+        for descriptor in arrived.iter() {
+            let packet = self.queue_frames.accept(descriptor);
+            frames += u64::from(packet.is_some());
+            let continued = descriptor.options & Descriptor::CONTINUED != 0;
+            if let Some(whole) = self.reassembly.join(packet, continued, &self.queue_frames.tally) {
+                into.extend_one(whole);
+            }
+        }
+        let nothing = arrived.is_empty();
+        arrived.release();
+        let added = into.len() - before;
+        self.queue_frames.count_received(frames, added as u64);
+        self.complete()?;
+        self.refill()?;
+        self.wake_rx(nothing)?;
+        Ok(added)
+    }
+
+    /// Sends packets from the front of the batch, as far as TX has room. Those it has no room for stay in the batch; those
+    /// that cannot be sent at all are freed and counted ([`QueueCounts::unsendable_packets`]). How many were sent.
+    ///
+    /// # Errors
+    /// See [`Error`]; what was sent is not in the batch then either.
+    #[inline]
+    pub fn send(&mut self, from: &mut Batch) -> Result<usize, Error> {
+        self.send_with(from, |_| TxRequest::default())
+    }
+
+    /// The same, and `request` says what is asked for each packet: a checksum, the time when it was sent. It may be asked twice about a
+    /// packet, and is about those that stay in the batch.
+    ///
+    /// # Errors
+    /// As [`Queue::send`].
+    pub fn send_with(
+        &mut self,
+        from: &mut Batch,
+        request: impl Fn(&Packet) -> TxRequest,
+    ) -> Result<usize, Error> {
+        self.complete()?;
+        let (queue_frames, mut wanted) = (&self.queue_frames, 0);
+        from.retain(|packet| {
+            let sendable = queue_frames.sendable(packet, &request);
+            wanted += if sendable { packet.frames() as u32 } else { 0 };
+            sendable
+        });
+        let mut reserved = self.rings.tx.reserve(wanted).map_err(ring("TX"))?;
+        let mut sending = Sending { queue_frames, batch: from, sent: 0 };
+        for packet in sending.batch.iter_mut() {
+            if packet.frames() > reserved.remaining() as usize {
+                break;
+            }
+            let asked = queue_frames.ask(packet, request(packet), &mut self.stamps);
+            queue_frames.hand_over(packet, asked, |descriptor| {
+                // There is room for all of its frames.
+                let _ = reserved.push(descriptor);
+            });
+            sending.sent += 1;
+        }
+        let sent = std::mem::take(&mut sending.sent);
+        drop(sending);
+        let frames = reserved.submit();
+        from.forget_first(sent);
+        queue_frames.count_sent(frames.into(), sent as u64, from.len() as u64);
+        self.wake_tx()?;
+        Ok(sent)
+    }
+
+    /// Sends one packet; hands it back where TX is full. One that cannot be sent at all is freed and counted.
+    ///
+    /// # Errors
+    /// See [`Error`]; the packet is freed then, or sent.
+    pub fn send_one(&mut self, packet: Packet) -> Result<Option<Packet>, Error> {
+        let mut batch = Batch::new(1);
+        batch.extend_one(packet);
+        self.send(&mut batch)?;
+        Ok(batch.pop())
+    }
+
+    /// Takes back frames that were sent, and wakes the kernel where it has not sent all. To be called now and then while
+    /// nothing is to be sent: in copy mode the kernel stops in the middle where the interface below was busy.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn flush(&mut self) -> Result<(), Error> {
+        self.wake_tx()?;
+        self.complete()
+    }
+
+    /// Takes those whose time was asked for and that have come back, as far as was noticed ([`Queue::flush`]). As many are kept as TX has
+    /// slots; of more the latest.
+    pub fn sent(&mut self) -> impl Iterator<Item = Sent> {
+        self.stamps.take()
+    }
+
+    /// Frames that the kernel has to be sent, or has sent and we have not taken back.
+    pub fn unsent(&self) -> u64 {
+        self.queue_frames.tally.sent_frames.get() - self.queue_frames.tally.completed_frames.get()
+    }
+
+    /// What it has done.
+    pub fn counts(&self) -> QueueCounts {
+        self.queue_frames.tally.read()
+    }
+
+    /// The pool that its frames are of.
+    pub fn pool(&self) -> &Pool {
+        &self.queue_frames.pool
+    }
+
+    /// Its number among the queues of its pool: what `Record::stage` is of frames that the kernel has.
+    pub fn number(&self) -> u8 {
+        self.queue_frames.number
+    }
+
+    /// How it is used.
+    pub fn usage(&self) -> Use {
+        self.queue_frames.usage
+    }
+
+    /// Its rings, to be looked at.
+    pub fn rings(&self) -> &Rings {
+        &self.rings
+    }
+
+    /// The other side.
+    pub fn kernel(&self) -> &K {
+        &self.kernel
+    }
+
+    pub(crate) fn kernel_mut(&mut self) -> &mut K {
+        &mut self.kernel
+    }
+
+    /// Gives the kernel its first frames, and tells nobody.
+    pub(crate) fn prime(&mut self) -> Result<(), Error> {
+        self.refill()
+    }
+
+    /// Has the kernel look at FILL whatever it says of wake-ups, and goes on as it was granted.
+    pub(crate) fn begin(&mut self, usage: Use) {
+        self.stamps = stamps(&self.queue_frames.pool, &self.rings, usage);
+        self.queue_frames.usage = Use { fill: self.queue_frames.usage.fill, ..usage };
+        self.queue_frames.tally.rx_wakeups.add(1);
+        // An interface that is down says so again when it is to receive.
+        let _ = self.kernel.wake_rx();
+    }
+
+    /// A wake-up for its answer.
+    pub(crate) fn probe(&mut self) -> Result<(), Error> {
+        self.kernel.wake_rx().map_err(|source| Error::Wake { what: "receive", source })
+    }
+
+    /// Gives the kernel free frames, up to what it is to have.
+    fn refill(&mut self) -> Result<(), Error> {
+        let (queue_frames, inner) = (&self.queue_frames, self.queue_frames.pool.inner());
+        let have = queue_frames
+            .tally
+            .filled_frames
+            .get()
+            .saturating_sub(queue_frames.tally.received_frames.get());
+        let wanted = u64::from(queue_frames.usage.fill).saturating_sub(have);
+        inner.take_returned();
+        if wanted == 0 {
+            return Ok(());
+        }
+        // Not above `usage.fill`.
+        let wanted = wanted as u32;
+        let mut reserved =
+            self.rings.fill.reserve(wanted.min(inner.free())).map_err(ring("FILL"))?;
+        for frame in inner.take_burst(reserved.remaining(), Place::Fill, queue_frames.number) {
+            inner.kernel.lend(frame, Place::Fill, queue_frames.number);
+            // No more are taken than were reserved.
+            let _ = reserved.push(inner.address(frame));
+        }
+        let filled = reserved.submit();
+        inner.ledger().filled.add(filled.into());
+        queue_frames.tally.filled_frames.add(filled.into());
+        queue_frames.tally.starved_times.add(u64::from(filled == 0 && inner.free() == 0));
+        Ok(())
+    }
+
+    fn complete(&mut self) -> Result<(), Error> {
+        let queue_frames = &self.queue_frames;
+        let nothing =
+            queue_frames.tally.sent_frames.get() == queue_frames.tally.completed_frames.get();
+        if nothing || !queue_frames.pool.inner().is_usable() {
+            return Ok(());
+        }
+        let inner = queue_frames.pool.inner();
+        let done = self.rings.completion.peek(u32::MAX).map_err(ring("COMPLETION"))?;
+        let mut completed = 0;
+        for address in done.iter() {
+            match queue_frames.redeem(address, Place::Tx) {
+                Some(frame) => {
+                    if self.stamps.asked(frame) {
+                        queue_frames.with_front(address, frame, |front| self.stamps.told(front));
+                    }
+                    inner.put(frame);
+                    completed += 1;
+                }
+                None => queue_frames.tally.completion_unbelievable.add(1),
+            }
+        }
+        done.release();
+        inner.ledger().completed.add(completed);
+        queue_frames.tally.completed_frames.add(completed);
+        Ok(())
+    }
+
+    fn wake_rx(&mut self, nothing: bool) -> Result<(), Error> {
+        let usage = self.queue_frames.usage;
+        if (usage.busy_poll && nothing) || (usage.need_wakeup && self.rings.fill.needs_wakeup()) {
+            self.queue_frames.tally.rx_wakeups.add(1);
+            self.kernel.wake_rx().map_err(|source| Error::Wake { what: "receive", source })?;
+        }
+        Ok(())
+    }
+
+    /// Until TX is empty, or the kernel gets no further.
+    fn wake_tx(&mut self) -> Result<(), Error> {
+        if self.unsent() == 0
+            || (self.queue_frames.usage.need_wakeup && !self.rings.tx.needs_wakeup())
+        {
+            return Ok(());
+        }
+        let mut left = self.left_in_tx()?;
+        loop {
+            self.queue_frames.tally.tx_wakeups.add(1);
+            let wake = self.kernel.wake_tx();
+            let wake = wake.map_err(|source| Error::Wake { what: "send", source })?;
+            let before = std::mem::replace(&mut left, self.left_in_tx()?);
+            if wake == Wake::Done || left == 0 || left >= before {
+                return Ok(());
+            }
+        }
+    }
+
+    fn left_in_tx(&self) -> Result<usize, Error> {
+        Ok(self.rings.tx.unconsumed().map_err(ring("TX"))?.len())
+    }
+}
+
+impl<K: Kernel> Drop for Queue<K> {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses them any more.
+        unsafe { ManuallyDrop::drop(&mut self.rings) };
+        // A successor has it open otherwise.
+        if self.queue_frames.pool.umem().is_ours() {
+            self.queue_frames.closed = self.kernel.close();
+        }
+    }
+}
+
+/// Packets that are being put into TX. If the caller's closure panics, nothing is submitted, and
+/// they are still in the batch.
+struct Sending<'a> {
+    queue_frames: &'a QueueFrames,
+    batch: &'a mut Batch,
+    /// How many of the first are marked as the kernel's.
+    sent: usize,
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        self.batch.iter().take(self.sent).for_each(|packet| self.queue_frames.keep(packet));
+    }
+}
+
+fn stamps(pool: &Pool, rings: &Rings, usage: Use) -> Stamps {
+    match usage.tx_metadata {
+        true => Stamps::new(pool.umem().frames(), rings.tx.size()),
+        false => Stamps::none(),
+    }
+}

@@ -1,0 +1,157 @@
+//! What a queue has of its pool: frames go from place to place here, and are counted.
+
+use crate::ledger::Place;
+use crate::offload::tx_metadata::{ChecksumBy, Stamps, TX_METADATA, TxRequest, fill_in};
+use crate::packet::pool::Pool;
+use crate::packet::{MAX_FRAMES, Packet};
+use crate::queue::{Descriptor, SHORTEST, Tally, Use};
+
+/// What a queue has of its pool.
+pub(crate) struct QueueFrames {
+    pub(crate) pool: Pool,
+    pub(crate) number: u8,
+    pub(crate) tally: Tally,
+    pub(crate) usage: Use,
+    /// Whether the kernel has let go of all that it had, once the queue is closed.
+    pub(crate) closed: bool,
+}
+
+impl Drop for QueueFrames {
+    fn drop(&mut self) {
+        if self.closed {
+            self.pool.inner().close_queue(self.number);
+        }
+    }
+}
+
+impl QueueFrames {
+    /// Takes back the frame at an address, if it can be that the kernel gives it back.
+    #[inline]
+    pub(crate) fn redeem(&self, address: u64, place: Place) -> Option<u32> {
+        let inner = self.pool.inner();
+        inner.kernel.redeem(address >> inner.shift, place, self.number)
+    }
+
+    /// Fill to held.
+    #[inline]
+    pub(crate) fn accept(&self, descriptor: Descriptor) -> Option<Packet> {
+        let inner = self.pool.inner();
+        let (chunk, offset) = (1_u64 << inner.shift, descriptor.address & ((1 << inner.shift) - 1));
+        let fits = offset + u64::from(descriptor.len) <= chunk;
+        let frame = if fits { self.redeem(descriptor.address, Place::Fill) } else { None };
+        let Some(frame) = frame else {
+            self.tally.rx_unbelievable.add(1);
+            return None;
+        };
+        inner.note(frame, Place::Held, inner.stage());
+        // Neither is above 4 096.
+        Some(Packet::new(self.pool.pointer(), frame, offset as u16, descriptor.len as u16))
+    }
+
+    #[inline]
+    pub(crate) fn count_received(&self, frames: u64, packets: u64) {
+        self.pool.inner().ledger().received.add(frames);
+        self.pool.inner().hold(frames);
+        self.tally.received_frames.add(frames);
+        self.tally.received_packets.add(packets);
+    }
+
+    #[inline]
+    pub(crate) fn sendable(&self, packet: &Packet, request: impl Fn(&Packet) -> TxRequest) -> bool {
+        let frames = packet.frames();
+        let sendable = packet.pool() == self.pool.pointer()
+            && packet.data().len() >= SHORTEST
+            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES)
+            && (!self.usage.tx_metadata || has_front(packet))
+            && request(packet).fits(packet);
+        if !sendable {
+            self.tally.unsendable_packets.add(1);
+        }
+        sendable
+    }
+
+    /// Does what is asked for a packet, or says it to the kernel: options of its first descriptor.
+    #[inline]
+    pub(crate) fn ask(
+        &self,
+        packet: &mut Packet,
+        mut request: TxRequest,
+        stamps: &mut Stamps,
+    ) -> u32 {
+        if self.usage.checksum == ChecksumBy::Us
+            && let Some(checksum) = request.checksum.take()
+        {
+            fill_in(packet, checksum);
+        }
+        if request.is_empty() || !self.usage.tx_metadata {
+            return 0;
+        }
+        request.write(packet);
+        if request.stamp.is_some() {
+            stamps.ask(packet.frame());
+        }
+        Descriptor::METADATA
+    }
+
+    /// Looks at what lies in front of a packet that has come back: its frame is not on the list yet, and nobody else's.
+    pub(crate) fn with_front(&self, address: u64, frame: u32, look: impl FnOnce(&[u8])) {
+        // Below 4 096.
+        let offset = (address & ((1 << self.pool.inner().shift) - 1)) as u16;
+        let mut packet = Packet::new(self.pool.pointer(), frame, offset, 0);
+        look(&packet.buffer_mut()[..usize::from(offset)]);
+        std::mem::forget(packet);
+    }
+
+    /// Held to tx. The packet is to be forgotten.
+    #[inline]
+    pub(crate) fn hand_over(
+        &self,
+        packet: &Packet,
+        mut asked: u32,
+        mut push: impl FnMut(Descriptor),
+    ) {
+        if packet.is_single() {
+            return push(self.to_be_sent(packet.place(), asked));
+        }
+        let mut left = packet.frames();
+        for place in packet.places() {
+            left -= 1;
+            let continued = if left > 0 { Descriptor::CONTINUED } else { 0 };
+            // What is asked is said with the first frame.
+            push(self.to_be_sent(place, std::mem::take(&mut asked) | continued));
+        }
+    }
+
+    /// Tx to held, of a packet that was not submitted.
+    #[cold]
+    pub(crate) fn keep(&self, packet: &Packet) {
+        let inner = self.pool.inner();
+        for (frame, ..) in packet.places() {
+            inner.kernel.take_back(frame);
+            inner.note(frame, Place::Held, inner.stage());
+        }
+    }
+
+    /// A frame, held to tx.
+    #[inline]
+    fn to_be_sent(&self, (frame, offset, len): (u32, u16, u16), options: u32) -> Descriptor {
+        let inner = self.pool.inner();
+        inner.kernel.lend(frame, Place::Tx, self.number);
+        inner.note(frame, Place::Tx, self.number);
+        Descriptor { address: inner.address(frame) + u64::from(offset), len: len.into(), options }
+    }
+
+    #[inline]
+    pub(crate) fn count_sent(&self, frames: u64, packets: u64, handed_back: u64) {
+        self.pool.inner().ledger().sent.add(frames);
+        self.pool.inner().let_go(frames);
+        self.tally.sent_frames.add(frames);
+        self.tally.sent_packets.add(packets);
+        self.tally.tx_full_packets.add(handed_back);
+    }
+}
+
+/// The kernel takes a descriptor only if the metadata, used or not, would be in the frame (xp_aligned_validate_desc).
+fn has_front(packet: &Packet) -> bool {
+    packet.places().all(|(_, offset, _)| usize::from(offset) >= TX_METADATA)
+}

@@ -1,0 +1,393 @@
+//! The program that brings packets into sockets: what arrives at a queue with a socket goes there, all else to the kernel
+//! as if there were no program.
+//!
+//! Whoever has an XDP program already puts sockets into a map of that one: [`SocketMap::from`].
+//!
+//! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
+
+pub(crate) mod bpf;
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::offload::btf;
+use crate::offload::rx_hints::{Functions, HintKinds, HintReader, asking};
+use crate::socket::interface_index;
+use crate::socket::setup::{Cause, SetupError, Step};
+
+use bpf::{Instruction, LinkInfo, Xskmap};
+
+/// Where the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// In the driver.
+    Native,
+    /// Behind it: any driver, slower, and in copy mode.
+    Generic,
+}
+
+/// A map from an interface's queues to sockets (BPF_MAP_TYPE_XSKMAP).
+#[derive(Debug)]
+pub struct SocketMap(OwnedFd);
+
+/// A map of a program of yours.
+impl From<OwnedFd> for SocketMap {
+    fn from(map: OwnedFd) -> Self {
+        Self(map)
+    }
+}
+
+impl AsFd for SocketMap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl SocketMap {
+    /// A map for queues below `queues`. Takes CAP_BPF.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn new(queues: u32) -> Result<Self, SetupError> {
+        let map = bpf::create_xskmap(queues);
+        map.map(Self).map_err(|e| SetupError::new(Step::Map, format!("{queues} queues"), e))
+    }
+
+    /// Packets of this queue go into this socket from now on. It leaves the map by itself when it is closed.
+    ///
+    /// # Errors
+    /// [`SetupError`]: the map is shorter, or it is no map of sockets.
+    pub fn insert(&self, queue: u32, socket: impl AsFd) -> Result<(), SetupError> {
+        // Descriptors are not negative.
+        let socket = socket.as_fd().as_raw_fd() as u32;
+        let inserted = Xskmap::new(self.as_fd()).and_then(|map| bpf::update(map, queue, socket));
+        inserted.map_err(|e| failed(queue, e))
+    }
+
+    /// Packets of this queue go to the kernel again. None there is no error.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn remove(&self, queue: u32) -> Result<(), SetupError> {
+        match Xskmap::new(self.as_fd()).and_then(|map| bpf::delete(map, queue)) {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other.map_err(|e| failed(queue, e)),
+        }
+    }
+}
+
+fn failed(queue: u32, error: io::Error) -> SetupError {
+    SetupError::new(Step::Map, format!("queue {queue}"), error)
+}
+
+/// A program that redirects into a map of sockets, loaded.
+#[derive(Debug)]
+pub struct Program {
+    /// To be attached.
+    pub program: OwnedFd,
+    /// What it redirects into.
+    pub map: SocketMap,
+}
+
+/// The program, attached to an interface. Detached when dropped, and when its process ends, however that ends.
+#[derive(Debug)]
+pub struct Redirect {
+    map: SocketMap,
+    hook: Hook,
+    several_frames: bool,
+    hints: Option<HintReader>,
+    /// Dropped before the attachment is.
+    kept: OnceLock<Box<dyn Any + Send + Sync>>,
+    link: OwnedFd,
+    attached: LinkInfo,
+    /// Others have the attachment, too, or had it before: it ends with the last of its descriptors.
+    shared: AtomicBool,
+}
+
+impl Drop for Redirect {
+    fn drop(&mut self) {
+        // A child that another thread is starting has a copy of the descriptor until it executes.
+        if !*self.shared.get_mut() {
+            let _ = bpf::detach(self.link.as_fd());
+        }
+    }
+}
+
+impl Redirect {
+    /// Attaches the program to an interface of the calling thread's network namespace, for queues below `queues`. Nothing
+    /// is redirected before [`SocketMap::insert`].
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn attach(interface: &str, hook: Hook, queues: u32) -> Result<Self, SetupError> {
+        Self::attach_program(interface, hook, |frames| load(interface, queues, frames))
+    }
+
+    /// The same in the place of a program that somebody has left there, whose attachment and hook these are: every packet meets either
+    /// of the two.
+    ///
+    /// # Errors
+    /// [`SetupError`]; the other program is still there then.
+    pub fn replace(
+        interface: &str,
+        link: OwnedFd,
+        hook: Hook,
+        queues: u32,
+    ) -> Result<Self, SetupError> {
+        Self::replace_program(interface, link, hook, |frames| load(interface, queues, frames))
+    }
+
+    /// The same with a program of yours, as [`Redirect::attach_program`] says.
+    ///
+    /// # Errors
+    /// As [`Redirect::replace`].
+    pub fn replace_program(
+        interface: &str,
+        link: OwnedFd,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+    ) -> Result<Self, SetupError> {
+        let mut redirect = Self::put(interface, hook, load, |program| {
+            let link = link.try_clone()?;
+            bpf::replace(link.as_fd(), program)?;
+            Ok(link)
+        })?;
+        *redirect.shared.get_mut() = true;
+        Ok(redirect)
+    }
+
+    /// The same, in the driver, with a program that asks it for hints: [`Redirect::hints`], [`Packet::rx_hints`](crate::Packet::rx_hints).
+    /// Ask for those alone that are of use, each costs some nanoseconds, and that the driver has (`xdp-rx-metadata-features`, netlink
+    /// family netdev): of others it never knows anything.
+    ///
+    /// Packets that go to the kernel have the hints as their metadata, which keeps GRO from merging them.
+    ///
+    /// # Errors
+    /// [`SetupError`]; with [`Cause::NoHints`] where the kernel is older than 6.3, or has none of them.
+    pub fn attach_with_hints(
+        interface: &str,
+        queues: u32,
+        wanted: HintKinds,
+    ) -> Result<Self, SetupError> {
+        let failed = |e| SetupError::new(Step::Load, interface, e);
+        let no_hints = |source| SetupError {
+            step: Step::Load,
+            on: interface.into(),
+            cause: Cause::NoHints,
+            source,
+        };
+        let functions = btf::functions(Functions::NAMES).map_err(no_hints)?;
+        let functions = Functions::new(functions, wanted);
+        if !functions.any() {
+            return Err(no_hints(io::ErrorKind::Unsupported.into()));
+        }
+        let driver = interface_index(interface).map_err(failed)?;
+        let mut cookie = [0; 4];
+        rustix::rand::getrandom(&mut cookie, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| failed(e.into()))?;
+        let reader = HintReader::new(u32::from_ne_bytes(cookie));
+        let mut redirect = Self::attach_program(interface, Hook::Native, |several_frames| {
+            let map = SocketMap::new(queues)?;
+            let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
+            let code = asking(functions, reader, &program(&map));
+            let program = bpf::load(&code, flags, Some(driver)).map_err(failed)?;
+            Ok(Program { program, map })
+        })?;
+        redirect.hints = Some(reader);
+        Ok(redirect)
+    }
+
+    /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
+    /// where that cannot be had, `load(false)` follows.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn attach_program(
+        interface: &str,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+    ) -> Result<Self, SetupError> {
+        let ifindex = interface_index(interface).map_err(|source| SetupError {
+            step: Step::Attach,
+            on: interface.into(),
+            cause: Cause::NoInterface,
+            source,
+        })?;
+        Self::put(interface, hook, load, |program| attach(program, ifindex, hook))
+    }
+
+    /// Loads a program and has it put where it belongs, by what returns its attachment.
+    fn put(
+        interface: &str,
+        hook: Hook,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+        attach: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+    ) -> Result<Self, SetupError> {
+        let attach = |several_frames| {
+            let Program { program, map } = load(several_frames)?;
+            let link = attach(program.as_fd());
+            let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
+            let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
+            let (kept, hints, shared) = (OnceLock::new(), None, AtomicBool::new(false));
+            Ok(Self { map, hook, several_frames, hints, kept, link, attached, shared })
+        };
+        // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
+        attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
+            Some(libc::EBUSY | libc::EEXIST | libc::EPERM | libc::ENODEV) => Err(first),
+            _ => attach(false),
+        })
+    }
+
+    /// Goes on with a predecessor's program: its map and its attachment, which stays as long as any process has it open.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell what `link` is.
+    pub fn take_over(
+        map: OwnedFd,
+        link: OwnedFd,
+        hook: Hook,
+        several_frames: bool,
+    ) -> io::Result<Self> {
+        let attached = bpf::link_info(link.as_fd())?;
+        let (map, kept, shared) = (SocketMap(map), OnceLock::new(), AtomicBool::new(true));
+        Ok(Self { map, hook, several_frames, hints: None, kept, link, attached, shared })
+    }
+
+    /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a descriptor, and detaches only if it is the
+    /// last one.
+    pub fn link(&self) -> BorrowedFd<'_> {
+        self.shared.store(true, Relaxed);
+        self.link.as_fd()
+    }
+
+    /// With `by`, which is dropped before this is, the attachment outlives this process if it is killed: a pin ([`Redirect::link`]) that is
+    /// removed when it is dropped, say. The first holds.
+    pub fn keep(&self, by: Box<dyn Any + Send + Sync>) {
+        let _ = self.kept.set(by);
+    }
+
+    /// Whether something keeps it beyond this process.
+    pub fn is_kept(&self) -> bool {
+        self.kept.get().is_some()
+    }
+
+    /// Whether it still runs where it was attached: not if the interface is gone, or somebody has detached or replaced it.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn is_attached(&self) -> io::Result<bool> {
+        Ok(bpf::link_info(self.link.as_fd())? == self.attached)
+    }
+
+    /// Where sockets go.
+    pub fn map(&self) -> &SocketMap {
+        &self.map
+    }
+
+    /// Where it runs.
+    pub fn hook(&self) -> Hook {
+        self.hook
+    }
+
+    /// Reads what it has written in front of packets; none where it asks for no hints.
+    pub fn hints(&self) -> Option<HintReader> {
+        self.hints
+    }
+
+    /// Whether it takes packets of several buffers.
+    pub fn several_frames(&self) -> bool {
+        self.several_frames
+    }
+}
+
+/// The program that brings all packets of queues below `queues`.
+fn load(interface: &str, queues: u32, several_frames: bool) -> Result<Program, SetupError> {
+    let map = SocketMap::new(queues)?;
+    let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
+    let program = bpf::load(&program(&map), flags, None);
+    let program = program.map_err(|e| SetupError::new(Step::Load, interface, e))?;
+    Ok(Program { program, map })
+}
+
+fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
+    // XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE (linux/if_link.h).
+    let flags = match hook {
+        Hook::Native => 1 << 2,
+        Hook::Generic => 1 << 1,
+    };
+    bpf::link(program, ifindex, flags)
+}
+
+/// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);`
+fn program(map: &SocketMap) -> [Instruction; 6] {
+    /// xdp_md.rx_queue_index.
+    const RX_QUEUE_INDEX: i16 = 16;
+    const XDP_PASS: i32 = 2;
+    const REDIRECT_MAP: i32 = 51;
+    [
+        // r2 = *(u32 *)(r1 + 16)
+        (0x61, 0x12, RX_QUEUE_INDEX, 0),
+        // r1 = map, in two
+        (0x18, 0x11, 0, map.0.as_raw_fd()),
+        (0x00, 0x00, 0, 0),
+        // r3 = what is returned where the map has no socket
+        (0xb7, 0x03, 0, XDP_PASS),
+        (0x85, 0x00, 0, REDIRECT_MAP),
+        (0x95, 0x00, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, veth};
+
+    use super::*;
+
+    /// Into another one more bytes were written than a descriptor has.
+    #[test]
+    fn a_map_of_something_else_is_refused() {
+        const MAP_TYPE_ARRAY: u32 = 2;
+        if !root_or_skip("a_map_of_something_else_is_refused") {
+            return;
+        }
+        let map = SocketMap::from(bpf::create_map(MAP_TYPE_ARRAY, 4096, 1).unwrap());
+        for refused in [map.insert(0, &map), map.remove(0)] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("it is no map of sockets"), "{said}");
+        }
+        SocketMap::new(1).unwrap().remove(0).unwrap();
+    }
+
+    /// As a child has it that is being started. Whoever was handed the attachment keeps it.
+    #[test]
+    fn a_copy_of_the_descriptor_is_in_nobodys_way() {
+        if !root_or_skip("a_copy_of_the_descriptor_is_in_nobodys_way") {
+            return;
+        }
+        let ours = Namespace::new("ours").unwrap();
+        veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
+        let attach = || Redirect::attach("eth0", Hook::Native, 1);
+        ours.run(|| {
+            let first = attach().unwrap();
+            let _copy = first.link.try_clone().unwrap();
+            drop(first);
+            let second = attach().unwrap();
+            let handed = second.link().try_clone_to_owned().unwrap();
+            drop(second);
+            assert_eq!(attach().unwrap_err().cause, Cause::ProgramThere);
+            let map = SocketMap::new(1).unwrap();
+            let third = Redirect::take_over(map.0, handed, Hook::Native, true).unwrap();
+            assert!(third.is_attached().unwrap());
+            let kept = third.link.try_clone().unwrap();
+            drop(third);
+            assert_eq!(attach().unwrap_err().cause, Cause::ProgramThere);
+            drop(kept);
+            drop(attach().unwrap());
+        })
+        .unwrap();
+    }
+}

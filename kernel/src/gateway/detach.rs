@@ -1,0 +1,118 @@
+//! Takes a node's packet path away: attachments, then everything else.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use libbpf_rs::{MapCore, libbpf_sys as sys};
+use ringway_abi::Slot;
+
+use crate::gateway::open;
+use crate::link::XdpLink;
+use crate::load::log;
+use crate::maps::{self, Maps};
+use crate::pins::{Pins, pin_error};
+use crate::programs::capture;
+use crate::{Error, Result};
+
+/// What [`detach`] took away.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// Interfaces that are free again.
+    pub interfaces: Vec<String>,
+    /// Ids of the programs.
+    pub programs: Vec<u32>,
+    /// Ids of the maps.
+    pub maps: Vec<u32>,
+}
+
+impl Detached {
+    /// What is still there of it, in words; waits up to `patience`, since the kernel frees
+    /// programs and maps a little later. Empty: nothing is left.
+    pub fn leftovers(&self, patience: Duration) -> Vec<String> {
+        let deadline = Instant::now() + patience;
+        loop {
+            let left = self.left_now();
+            if left.is_empty() || Instant::now() >= deadline {
+                return left;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn left_now(&self) -> Vec<String> {
+        let programs = self.programs.iter().filter(|id| program_exists(**id));
+        let maps = self.maps.iter().filter(|id| map_exists(**id));
+        let programs = programs.map(|id| format!("program {id}"));
+        programs.chain(maps.map(|id| format!("map {id}"))).collect()
+    }
+}
+
+// By asking for the id after the one before. Opening would be simpler, but a program array that is
+// opened while the kernel is about to empty it (kernel/bpf/arraymap.c, prog_array_map_clear: takes
+// a reference for work that is queued already) is never freed.
+
+fn program_exists(id: u32) -> bool {
+    let mut next = 0;
+    // SAFETY: writes one integer, which outlives the call.
+    let ret = unsafe { sys::bpf_prog_get_next_id(id.saturating_sub(1), &mut next) };
+    ret == 0 && next == id
+}
+
+fn map_exists(id: u32) -> bool {
+    let mut next = 0;
+    // SAFETY: writes one integer, which outlives the call.
+    let ret = unsafe { sys::bpf_map_get_next_id(id.saturating_sub(1), &mut next) };
+    ret == 0 && next == id
+}
+
+/// Takes away everything that is pinned for a node: its traffic stops being balanced and all its
+/// connections end. Works whatever version made the pins. Fails when nothing is pinned, or when
+/// a daemon looks after the node.
+pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
+    log::install();
+    let pins = Pins::new(bpffs, node)?;
+    if !pins.any()? {
+        return Err(pins.not_loaded());
+    }
+    let Some(_lock) = pins.lock()? else {
+        return Err(Error::Busy { node: node.to_owned(), pid: open::daemon_pid(&pins) });
+    };
+    let _captures = capture::hold(&pins)?;
+    let mut detached = Detached::default();
+    for iface in pins.iface_names()? {
+        let path = pins.link(&iface);
+        if path.exists() {
+            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+            detached.programs.extend(link.info().map(|(_, program)| program));
+            link.detach().map_err(pin_error("detach", &path))?;
+        }
+        detached.interfaces.push(iface);
+    }
+    note_losses(&pins, &mut detached)?;
+    note_maps(&pins, &mut detached);
+    pins.remove()?;
+    Ok(detached)
+}
+
+fn note_losses(pins: &Pins, detached: &mut Detached) -> Result<()> {
+    for name in pins.loss_names()? {
+        let path = pins.loss(&name);
+        let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+        detached.programs.extend(link.info().map(|(_, program)| program));
+    }
+    Ok(())
+}
+
+/// Remembers what should be gone afterwards. A map that cannot be opened is only not checked.
+fn note_maps(pins: &Pins, detached: &mut Detached) {
+    for name in Maps::NAMES {
+        let Ok(Some(map)) = maps::open_pinned(&pins.map(name), name) else { continue };
+        detached.maps.extend(map.info().map(|info| info.info.id));
+        if *name == "slots" {
+            for slot in [Slot::Balance, Slot::Icmp] {
+                let program = maps::find::<u32, u32>(&map, &(slot as u32)).ok().flatten();
+                detached.programs.extend(program);
+            }
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! How a node's maps come to be: made and pinned, or taken over as a former daemon left them.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use libbpf_rs::{MapCore, MapHandle};
+use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
+use ringway_abi::{IntoBytes, Slot};
+
+use crate::link::{OnInterface, XdpLink};
+use crate::load::{FlowSizes, Programs, load_gateway};
+use crate::maps::{self, Maps, map_error};
+use crate::pins::{Pins, pin_error};
+use crate::{Error, Result};
+
+/// What [`crate::Gateway::open`] found.
+#[derive(Debug, Default)]
+pub struct Opened {
+    /// Set when pinned state was taken over; else everything is new.
+    pub taken_over: Option<TakenOver>,
+    /// Pins that belonged to nothing any more, now removed: worth saying aloud.
+    pub orphans: Vec<Orphan>,
+    /// Why what the kernel drops after our verdict is not counted; `None`: it is.
+    pub losses_uncounted: Option<Error>,
+    /// A start that was cut short had left pins without settings; they were removed.
+    pub unfinished_removed: bool,
+}
+
+/// Pinned state that was taken over.
+#[derive(Debug)]
+pub struct TakenOver {
+    /// Interfaces whose attachment is pinned and alive. Those that are not attached again should
+    /// be given up with [`crate::Gateway::release_others`].
+    pub interfaces: Vec<String>,
+    /// Flow buckets that stay and those asked for, when they differ: the pinned tables keep
+    /// their size until `ringway detach`.
+    pub flow_buckets: Option<(u32, u32)>,
+}
+
+/// Pins that belonged to nothing any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// Name the interface had.
+    pub iface: String,
+    /// What became of it.
+    pub cause: OrphanCause,
+}
+
+/// What became of an interface whose pins were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrphanCause {
+    /// The device is gone, or the program was taken off it.
+    Vanished,
+    /// Another device has the name now, or the device has another name; it was detached.
+    Renamed,
+    /// There was a directory but no attachment in it.
+    NeverAttached,
+}
+
+/// Takes the node. `status` looks by trying the same lock, so a first refusal may be fleeting.
+pub(crate) fn hold(pins: &Pins) -> Result<OwnedFd> {
+    for _ in 0..10 {
+        if let Some(lock) = pins.lock()? {
+            return Ok(lock);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Err(Error::Busy { node: pins.node().to_owned(), pid: daemon_pid(pins) })
+}
+
+/// The process that wrote the last heartbeat, 0 when unknown.
+pub(crate) fn daemon_pid(pins: &Pins) -> u64 {
+    let daemon = maps::open_pinned(&pins.map("daemon"), "daemon");
+    let read = |map: MapHandle| maps::get::<rw_daemon>(&map, 0).ok();
+    daemon.ok().flatten().and_then(read).map_or(0, |daemon| daemon.pid)
+}
+
+/// New maps that nothing is pinned for.
+pub(crate) fn unpinned(sizes: FlowSizes) -> Result<(Programs, Maps)> {
+    let (programs, maps) = load_gateway(sizes, |_| Ok(None))?;
+    write_settings(&maps, new_settings(&maps)?)?;
+    Ok((programs, maps))
+}
+
+/// New maps, pinned. The settings are pinned last: their pin says that the others are complete.
+pub(crate) fn create(
+    pins: &Pins,
+    sizes: FlowSizes,
+    opened: &mut Opened,
+) -> Result<(Programs, Maps)> {
+    opened.unfinished_removed = pins.clear()?;
+    let (programs, mut maps) = unpinned(sizes)?;
+    let mut settings_last: Vec<_> = maps.iter_mut().collect();
+    settings_last.sort_by_key(|(name, _)| *name == "settings");
+    for (name, map) in settings_last {
+        map.pin(pins.map(name)).map_err(map_error("pin", name))?;
+    }
+    Ok((programs, maps))
+}
+
+/// The pinned maps with a new program. A map that an earlier version did not have is added.
+pub(crate) fn take_over(
+    pins: &Pins,
+    sizes: FlowSizes,
+    opened: &mut Opened,
+) -> Result<(Programs, Maps)> {
+    let settings = read_settings(pins)?;
+    let mut interfaces = Vec::new();
+    for iface in pins.iface_names()? {
+        match find_orphan(pins, &iface)? {
+            Some(cause) => {
+                pins.remove_iface(&iface)?;
+                opened.orphans.push(Orphan { iface, cause });
+            }
+            None => interfaces.push(iface),
+        }
+    }
+    let (programs, mut maps) =
+        load_gateway(sizes, |name| maps::open_pinned(&pins.map(name), name))?;
+    for (name, map) in maps.iter_mut() {
+        if !pins.map(name).exists() {
+            map.pin(pins.map(name)).map_err(map_error("pin", name))?;
+        }
+    }
+    let have = maps.flows.max_entries();
+    let flow_buckets = (have != sizes.flow_buckets).then_some((have, sizes.flow_buckets));
+    write_settings(&maps, with_sizes(settings, &maps)?)?;
+    opened.taken_over = Some(TakenOver { interfaces, flow_buckets });
+    Ok((programs, maps))
+}
+
+fn read_settings(pins: &Pins) -> Result<rw_settings> {
+    let map = maps::open_pinned(&pins.map("settings"), "settings")?;
+    let map = map.ok_or_else(|| pins.not_loaded())?;
+    check_layout(pins.node(), &map)?;
+    maps::get(&map, 0)
+}
+
+/// The layout is the first word of the settings, whatever else a version keeps there.
+pub(crate) fn check_layout(node: &str, settings: &MapHandle) -> Result<()> {
+    let bytes = settings
+        .lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
+        .map_err(map_error("read", "settings"))?
+        .unwrap_or_default();
+    let found = bytes.first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    if found == RW_LAYOUT {
+        return Ok(());
+    }
+    Err(Error::Layout { node: node.to_owned(), found, expected: RW_LAYOUT })
+}
+
+/// Why an interface's pins are of no use, if so.
+pub(crate) fn find_orphan(pins: &Pins, iface: &str) -> Result<Option<OrphanCause>> {
+    let path = pins.link(iface);
+    if !path.exists() {
+        return Ok(Some(OrphanCause::NeverAttached));
+    }
+    let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+    let (ifindex, program) =
+        link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+    if ifindex == 0 {
+        return Ok(Some(OrphanCause::Vanished));
+    }
+    // Another namespace may have a device of the same index: only the program proves it ours.
+    if !OnInterface::query(ifindex).is_ok_and(|on| on.has(program)) {
+        let (node, iface) = (pins.node().to_owned(), iface.to_owned());
+        return Err(Error::OtherNamespace { node, iface });
+    }
+    Ok((index_of(iface) != Some(ifindex)).then_some(OrphanCause::Renamed))
+}
+
+fn index_of(iface: &str) -> Option<u32> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).ok()?;
+    rustix::net::netdevice::name_to_index(socket, iface).ok()
+}
+
+/// ICMP errors of our own, per CPU and kind: a thousand a second, of which fifty to one prefix, and as
+/// many at once; ten times as many resets, and echo replies (limit.bpf.h). A path MTU is told once per
+/// flow's start; a flood must not be answered in kind.
+const ICMP_GAP_US: u32 = 1_000;
+const ICMP_PREFIX_GAP_US: u32 = 20_000;
+const ICMP_BURST: u32 = 50;
+
+fn new_settings(maps: &Maps) -> Result<rw_settings> {
+    let mut settings = rw_settings { hash: RW_HASH_NH, ..Default::default() };
+    rustix::rand::getrandom(settings.keys.as_mut_bytes(), rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::System { action: "get random bytes", source: errno.into() })?;
+    with_sizes(settings, maps)
+}
+
+fn with_sizes(settings: rw_settings, maps: &Maps) -> Result<rw_settings> {
+    let cpus = libbpf_rs::num_possible_cpus().map_err(|error| Error::System {
+        action: "count CPUs",
+        source: std::io::Error::other(error),
+    })?;
+    Ok(rw_settings {
+        layout: RW_LAYOUT,
+        flow_mask: maps.flows.max_entries() - 1,
+        index_mask: maps.flow_index.max_entries() - 1,
+        track_buckets: maps.tracked.max_entries(),
+        cpus: u32::try_from(cpus).unwrap_or(1),
+        stages: settings.stages | 1 << Slot::Balance as u32,
+        icmp_gap_us: ICMP_GAP_US,
+        icmp_prefix_gap_us: ICMP_PREFIX_GAP_US,
+        icmp_burst: ICMP_BURST,
+        ..settings
+    })
+}
+
+fn write_settings(maps: &Maps, settings: rw_settings) -> Result<()> {
+    maps::put(&maps.settings, &0u32, &settings)
+}

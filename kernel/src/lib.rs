@@ -1,0 +1,52 @@
+//! The packet path, from user space: loads it, attaches it, pins it, fills its tables and reads
+//! its books. Nothing else in Ringway calls libbpf.
+//!
+//! [`Gateway`] is for the one process that looks after a node; [`View`] reads the same pins from
+//! any process, with or without a daemon. [`detach`] takes everything away again. Dropping a
+//! pinned [`Gateway`] takes nothing away: traffic keeps flowing.
+//!
+//! Interfaces are looked up in the network namespace of the calling thread.
+
+mod capabilities;
+mod error;
+mod gateway;
+mod link;
+mod load;
+mod maps;
+mod pins;
+pub mod programs;
+mod read;
+mod tables;
+mod testrun;
+
+pub use capabilities::machine::{XdpFeatures, compiles_programs, xdp_features};
+pub use capabilities::{Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, ensure_bpffs, probe};
+pub use error::{Error, Result};
+pub use gateway::detach::{Detached, detach};
+pub use gateway::open::{Opened, Orphan, OrphanCause, TakenOver};
+pub use gateway::options::Options;
+pub use gateway::upgrade::{Fate, TableFate, Upgrade, upgrade};
+pub use gateway::{Gateway, Interface, Vlan};
+pub use link::attach::{Attached, Mode, NativeRefused, XdpMode};
+pub use link::attach_state::{AttachState, AttachStateQuery};
+pub use link::xdp_owner::{XdpOwner, xdp_owner};
+pub use load::objects;
+pub use load::program::program_name;
+pub use load::shape::Shape;
+pub use pins::covered::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
+pub use pins::{DEFAULT_BPFFS, Pins};
+pub use programs::decap::{Decap, DecapPin, DecapState, Uses, decap_state};
+pub use programs::drop_reasons::{At, Counted, DropReasons, Seen};
+pub use programs::explain::{Entry, Explained, Explainer, FlowFound, RingAsked};
+pub use programs::on_pass::check_on_pass;
+pub use programs::pinned_link::{DeadEngine, PinnedLink, dead_engines, pin_link};
+pub use programs::probe::{ProbeCounts, ProbeProgram, ProbeTarget};
+pub use programs::steer::Steer;
+pub use programs::steer_rule::{SteerRule, SteerRuleError};
+pub use read::flows::{BackendFlows, FlowCounts, NatFlow, NatFlows, Place, is_udp};
+pub use read::memory::{MapMemory, ProgramInfo};
+pub use read::tracked::{TrackedCounts, now_seconds, tracked_state};
+pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
+pub use tables::delta::Applied;
+pub use tables::rows::Existing;
+pub use testrun::{Frame, TestRun};

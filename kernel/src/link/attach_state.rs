@@ -1,0 +1,114 @@
+//! How our programs stand on their interfaces, as the kernel has it now.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::gateway::{Gateway, SlotState};
+use crate::link::attach::{XdpMode, foreign, mode_of};
+use crate::link::{OnInterface, XdpLink};
+use crate::programs::redirect_errors;
+use crate::{Error, Result};
+
+/// How the program of one slot stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttachState {
+    /// Ours is there, and no other.
+    Attached {
+        /// How it runs.
+        mode: XdpMode,
+        /// The kernel's numbers, as bpftool shows them: of its attachment, and of the program.
+        link: u32,
+        /// See there.
+        program: u32,
+    },
+    /// The device is not in this network namespace any more.
+    Gone,
+    /// The device is there without any program: somebody took ours off, or it is another device of that name.
+    Detached,
+    /// A program that is not ours is there.
+    Foreign {
+        /// What is in the way; where it is not in our own attachment, whose it is and how it is taken off.
+        what: String,
+        /// It was put into our own attachment, which stays ours: a daemon that starts puts its own back.
+        swapped: bool,
+    },
+}
+
+/// What tells how the program of one slot stands.
+#[derive(Debug)]
+pub struct AttachStateQuery {
+    slot: u32,
+    name: String,
+    ifindex: u32,
+    link: Option<Arc<XdpLink>>,
+    /// Id of the program that belongs there; `None` without a link.
+    root: Option<u32>,
+}
+
+impl AttachStateQuery {
+    /// Reads it from the kernel, which waits for RTNL: others may hold that for seconds.
+    pub fn ask(&self) -> Result<(u32, AttachState)> {
+        Ok((self.slot, self.standing()?))
+    }
+
+    fn standing(&self) -> Result<AttachState> {
+        let on = match OnInterface::query(self.ifindex) {
+            Ok(on) => on,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {
+                return Ok(AttachState::Gone);
+            }
+            Err(source) => {
+                return Err(Error::System { action: "read what runs on an interface", source });
+            }
+        };
+        let held = self.link.as_ref().and_then(|link| Some((link.info().ok()?, link.id().ok()?)));
+        let held = held.filter(|((at, program), _)| *at == self.ifindex && on.has(*program));
+        match (held, on.any()) {
+            (Some(((_, program), link)), _) if self.root == Some(program) => {
+                Ok(AttachState::Attached { mode: mode_of(on), link, program })
+            }
+            (Some(((_, program), _)), _) => {
+                let name = crate::program_name(program).unwrap_or_default();
+                let what = format!("{name} (id {program}) was put into its attachment");
+                Ok(AttachState::Foreign { what, swapped: true })
+            }
+            (None, Some(program)) => {
+                let what = foreign(&self.name, program).to_string();
+                Ok(AttachState::Foreign { what, swapped: false })
+            }
+            (None, None) => Ok(AttachState::Detached),
+        }
+    }
+}
+
+impl Gateway {
+    /// What tells how the program of each slot stands that one is, or is to be, attached to.
+    pub fn attach_state_queries(&self) -> Result<Vec<AttachStateQuery>> {
+        let attachable = self.states().filter(|state| state.iface.vlan.is_none());
+        let query = |state: &SlotState| {
+            let root = || redirect_errors::root_id(state.root()?);
+            let root = state.link.as_ref().map(|_| root()).transpose()?;
+            let (slot, name, ifindex) =
+                (state.iface.slot, state.iface.name.clone(), state.iface.ifindex);
+            Ok(AttachStateQuery { slot, name, ifindex, link: state.link.clone(), root })
+        };
+        attachable.map(query).collect()
+    }
+
+    /// Pins attachments again whose pins somebody has removed: without, they would end with this process.
+    /// Returns the names of their interfaces. `provisional`: slots that are not pinned on purpose.
+    pub fn pin_again(&mut self, provisional: &[u32]) -> Result<Vec<String>> {
+        let Some(pins) = self.pins().cloned() else { return Ok(Vec::new()) };
+        let lacking: Vec<(u32, String)> = self
+            .states()
+            .filter(|state| state.link.is_some() && !provisional.contains(&state.iface.slot))
+            .filter(|state| !pins.link(&state.iface.name).exists())
+            .map(|state| (state.iface.slot, state.iface.name.clone()))
+            .collect();
+        for (slot, _) in &lacking {
+            self.confirm(*slot)?;
+        }
+        Ok(lacking.into_iter().map(|(_, name)| name).collect())
+    }
+}

@@ -1,0 +1,103 @@
+//! What keeps an XDP program on its interface: decides how it can be taken off.
+
+use std::path::Path;
+
+use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+
+use crate::link::XdpLink;
+use crate::pins::Pins;
+use crate::{Result, capabilities};
+
+/// Who has put an XDP program where it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum XdpOwner {
+    /// A Ringway node of this name; `ringway detach --node NAME` removes it.
+    Node(String),
+    /// `ringway decap`, pinned or running.
+    Decap,
+    /// A bpf_link of this id: `ip link set ... xdp off` is refused.
+    Link(u32),
+    /// Netlink: anybody may take it off.
+    Netlink,
+}
+
+impl XdpOwner {
+    /// Whose the program is, to be written behind its name.
+    pub fn owner(&self) -> String {
+        match self {
+            XdpOwner::Node(node) => format!("belongs to Ringway node {node}"),
+            XdpOwner::Decap => "belongs to `ringway decap`".into(),
+            XdpOwner::Link(_) | XdpOwner::Netlink => "is not Ringway's".into(),
+        }
+    }
+
+    /// What takes the program off an interface, to be written behind "to do: ".
+    pub fn remedy(&self, iface: &str) -> String {
+        match self {
+            XdpOwner::Node(node) => {
+                format!("use another interface, or `ringway detach --node {node}`")
+            }
+            XdpOwner::Decap => format!(
+                "use another interface, or stop the running `ringway decap`, or: ringway decap -i {iface} --detach"
+            ),
+            XdpOwner::Link(id) => format!(
+                "end the program that attached it, or: bpftool link detach id {id} (a link holds it, \
+                 so `ip link set ... xdp off` is refused)"
+            ),
+            XdpOwner::Netlink => {
+                format!("stop what loaded it, or: ip link set dev {iface} xdp off")
+            }
+        }
+    }
+}
+
+/// Name of the program that opens tunnels, as `ip link` and `bpftool` show it.
+pub(crate) const DECAP: &str = "ringway_decap";
+
+/// Finds out who holds a program by its id; `None` when this process may not look.
+pub fn xdp_owner(bpffs: &Path, program: u32) -> Option<XdpOwner> {
+    if let Some(node) = node_of(bpffs, program).ok()? {
+        return Some(XdpOwner::Node(node));
+    }
+    if crate::program_name(program).as_deref() == Some(DECAP) {
+        return Some(XdpOwner::Decap);
+    }
+    if !capabilities::may_list_links() {
+        return None;
+    }
+    let mut links = LinkInfoIter::default();
+    let held =
+        links.find(|link| link.prog_id == program && matches!(link.info, LinkTypeInfo::Xdp(_)));
+    Some(held.map_or(XdpOwner::Netlink, |link| XdpOwner::Link(link.id)))
+}
+
+/// The node that has pinned the program's attachment.
+fn node_of(bpffs: &Path, program: u32) -> Result<Option<String>> {
+    for node in Pins::new(bpffs, "any")?.known_nodes()? {
+        let pins = Pins::new(bpffs, &node)?;
+        for iface in pins.iface_names()? {
+            // One that vanishes meanwhile is nobody's.
+            let link = XdpLink::open(&pins.link(&iface)).ok();
+            if link.and_then(|link| link.info().ok()).is_some_and(|(_, id)| id == program) {
+                return Ok(Some(node));
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_holder_has_its_own_remedy() {
+        for (owner, want) in [
+            (XdpOwner::Node("gw2".into()), "ringway detach --node gw2"),
+            (XdpOwner::Link(7), "bpftool link detach id 7"),
+            (XdpOwner::Netlink, "ip link set dev eth0 xdp off"),
+        ] {
+            assert!(owner.remedy("eth0").contains(want), "{owner:?}");
+        }
+    }
+}

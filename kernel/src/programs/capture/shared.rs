@@ -1,0 +1,274 @@
+//! What the captures of a node share: the gateway that stands in for the live one, the maps around
+//! it, and the way through the filters. All of it pinned; nobody keeps a descriptor, so that
+//! nothing of it outlives the pins.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
+use ringway_abi::raw::{
+    RW_CAPTURES, RW_CHAIN_FIRST, RW_CHAIN_LAST, rw_capture, rw_capture_counts, rw_capture_state,
+};
+use ringway_abi::{FromBytes, IntoBytes, Slot, Verdict};
+use ringway_filter::{Instruction, Surroundings};
+
+use super::place::Place;
+use crate::load::{CapturePrograms, load_capture, program};
+use crate::maps::{self, Maps, map_error};
+use crate::pins::{Pins, pin_error};
+use crate::programs::explain::answer_budget;
+use crate::tables::rings::grace;
+use crate::{Error, Result};
+
+/// Names of the maps: in bpf, and as they are pinned.
+const MAPS: [(&str, &str); 7] = [
+    ("captures", "captures"),
+    ("capture_counts", "counts"),
+    ("capture_linked", "linked"),
+    ("capture_rings", "rings"),
+    ("capture_state", "state"),
+    ("capture_chain", "chain"),
+    ("capture_slots", "slots"),
+];
+/// The programs' pins. `enter` is pinned last.
+const ENTER: &str = "enter";
+const LAST: &str = "last";
+/// What stood in the shield's slot before.
+const SHIELD: &str = "shield";
+
+const FILTER: &CStr = c"ringway_filter";
+
+/// Names of all that is pinned.
+pub(super) fn pins() -> Vec<&'static str> {
+    MAPS.into_iter().map(|(_, pin)| pin).chain([ENTER, LAST, SHIELD]).collect()
+}
+
+/// The shared part of a node's captures.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) captures: MapHandle,
+    pub(super) counts: MapHandle,
+    linked: MapHandle,
+    pub(super) rings: MapHandle,
+    state: MapHandle,
+    chain: MapHandle,
+    own_slots: MapHandle,
+    live_slots: MapHandle,
+}
+
+impl Shared {
+    /// Loads and pins it, upon the live maps. No packet meets it yet.
+    pub(super) fn load(live: &Maps, pins: &Pins, place: &Place) -> Result<Self> {
+        place_cleared(place)?;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
+        let own = MAPS.map(|(name, _)| name);
+        let (programs, mut maps) =
+            load_capture(live, answer_budget(live), cpus.try_into().unwrap_or(1), own)?;
+        for (map, (name, pin)) in maps.iter_mut().zip(MAPS) {
+            map.pin(place.pin(pin)).map_err(map_error("pin", name))?;
+        }
+        let shared = Self::from_maps(maps, pins)?;
+        shared.fill(place, &programs)?;
+        Ok(shared)
+    }
+
+    /// The programs in their places, pinned, `enter` last.
+    fn fill(&self, place: &Place, programs: &CapturePrograms) -> Result<()> {
+        let gateway = &programs.gateway;
+        maps::put_fd(&self.own_slots, Slot::Icmp as u32, gateway.icmp.as_fd())?;
+        maps::put_fd(&self.own_slots, Slot::Balance as u32, gateway.balance.as_fd())?;
+        for place in [RW_CHAIN_LAST, RW_CHAIN_FIRST] {
+            maps::put_fd(&self.chain, place, programs.last.as_fd())?;
+        }
+        for (program, name) in [(&programs.last, LAST), (&programs.enter, ENTER)] {
+            let path = place.pin(name);
+            program::pin(program.as_fd(), &path).map_err(pin_error("pin", &path))?;
+        }
+        Ok(())
+    }
+
+    /// As it is pinned; `None` where it is not all there.
+    pub(super) fn open(pins: &Pins, place: &Place) -> Result<Option<Self>> {
+        if !place.pin(ENTER).exists() {
+            return Ok(None);
+        }
+        let mut maps = Vec::with_capacity(MAPS.len());
+        for (name, pin) in MAPS {
+            let map = maps::open_pinned(&place.pin(pin), name)?;
+            maps.push(map.ok_or_else(|| pins.not_loaded())?);
+        }
+        let maps = maps.try_into().map_err(|_| pins.not_loaded())?;
+        let shared = Self::from_maps(maps, pins)?;
+        let fits = shared.captures.value_size() as usize == size_of::<rw_capture>()
+            && shared.captures.max_entries() == RW_CAPTURES
+            && shared.counts.value_size() as usize == size_of::<rw_capture_counts>()
+            && shared.state.value_size() as usize == size_of::<rw_capture_state>();
+        match fits {
+            true => Ok(Some(shared)),
+            false => Err(Error::CaptureVersion { node: pins.node().to_owned() }),
+        }
+    }
+
+    fn from_maps(maps: [MapHandle; MAPS.len()], pins: &Pins) -> Result<Self> {
+        let live_slots = maps::open_pinned(&pins.map("slots"), "slots")?;
+        let live_slots = live_slots.ok_or_else(|| pins.not_loaded())?;
+        let [captures, counts, linked, rings, state, chain, own_slots] = maps;
+        Ok(Self { captures, counts, linked, rings, state, chain, own_slots, live_slots })
+    }
+
+    /// Loads and pins the filter of a capture.
+    pub(super) fn put_filter(
+        &self,
+        place: &Place,
+        number: u32,
+        translate: &dyn Fn(&Surroundings<'_>) -> Vec<Instruction>,
+    ) -> Result<()> {
+        let onward = [
+            (self.chain.as_fd(), number),
+            (self.own_slots.as_fd(), Slot::Balance as u32),
+            (self.live_slots.as_fd(), Slot::Balance as u32),
+        ];
+        let instructions = translate(&Surroundings {
+            state: self.state.as_fd(),
+            mask_offset: std::mem::offset_of!(rw_capture_state, mask) as u16,
+            index: number,
+            onward: &onward,
+            last_resort: Verdict::Pass as u32,
+        });
+        let instructions: Vec<sys::bpf_insn> = instructions.iter().map(as_kernel).collect();
+        let filter = program::load_xdp(FILTER, &instructions)
+            .map_err(|(source, log)| Error::CaptureFilter { source, log })?;
+        let path = place.filter(number);
+        program::pin(filter.as_fd(), &path).map_err(pin_error("pin", &path))
+    }
+
+    /// Leads packets through the filters of these captures, which are in order. From the end on,
+    /// so that there is a way at any time: each leads to one behind it, or past all.
+    pub(super) fn link(&self, place: &Place, numbers: &[u32]) -> Result<()> {
+        // One too many has packets meet the filters once more than they need to; one too few, not at all.
+        let bits = numbers.iter().fold(0u32, |bits, number| bits | 1 << number);
+        let before: u32 = maps::get(&self.linked, 0)?;
+        maps::put(&self.linked, &0u32, &(before | bits))?;
+        let last = open(place, LAST)?;
+        maps::put_fd(&self.chain, RW_CHAIN_LAST, last.as_fd())?;
+        let mut next = last;
+        for number in numbers.iter().rev() {
+            maps::put_fd(&self.chain, *number, next.as_fd())?;
+            let path = place.filter(*number);
+            next = program::open(&path).map_err(pin_error("open", &path))?;
+        }
+        maps::put_fd(&self.chain, RW_CHAIN_FIRST, next.as_fd())?;
+        maps::put(&self.linked, &0u32, &bits)
+    }
+
+    /// Lets packets in. What stood in the shield's slot comes behind the filters.
+    pub(super) fn install(&self, place: &Place) -> Result<()> {
+        let enter = open(place, ENTER)?;
+        if self.is_installed(&enter)? {
+            return Ok(());
+        }
+        if let Some(id) = maps::find::<u32, u32>(&self.live_slots, &(Slot::Shield as u32))? {
+            let path = place.pin(SHIELD);
+            let shield = program::by_id(id).map_err(pin_error("open", &path))?;
+            program::pin(shield.as_fd(), &path).map_err(pin_error("pin", &path))?;
+            maps::put_fd(&self.own_slots, Slot::Shield as u32, shield.as_fd())?;
+        }
+        maps::put_fd(&self.live_slots, Slot::Shield as u32, enter.as_fd())
+    }
+
+    /// No packet meets it any more; those under way have left when this returns.
+    pub(super) fn uninstall(&self, place: &Place) -> Result<()> {
+        let shield = place.pin(SHIELD);
+        if self.is_installed(&open(place, ENTER)?)? {
+            match shield.exists() {
+                true => {
+                    let shield = program::open(&shield).map_err(pin_error("open", &shield))?;
+                    maps::put_fd(&self.live_slots, Slot::Shield as u32, shield.as_fd())?;
+                }
+                false => maps::remove(&self.live_slots, &(Slot::Shield as u32))?,
+            }
+        }
+        grace();
+        Ok(())
+    }
+
+    fn is_installed(&self, enter: &OwnedFd) -> Result<bool> {
+        let id = program::info(enter).map_err(|source| Error::System {
+            action: "read what the kernel knows of a program",
+            source,
+        })?;
+        let there = maps::find::<u32, u32>(&self.live_slots, &(Slot::Shield as u32))?;
+        Ok(there == Some(id.id))
+    }
+
+    /// Forgets captures that no packet meets the filters of any more.
+    pub(super) fn forget(&self, numbers: &[u32]) -> Result<()> {
+        for number in numbers {
+            maps::put(&self.captures, number, &rw_capture::default())?;
+            maps::remove(&self.rings, number)?;
+            maps::remove(&self.chain, number)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to count a capture anew.
+    pub(super) fn clear_counts(&self, number: u32) -> Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("write", "capture_counts"))?;
+        let clean = vec![rw_capture_counts::default().as_bytes().to_vec(); cpus];
+        self.counts
+            .update_percpu(number.as_bytes(), &clean, MapFlags::ANY)
+            .map_err(map_error("write", "capture_counts"))
+    }
+
+    /// Processes whose captures these are.
+    pub(super) fn holders(&self, numbers: &[u32]) -> Result<Vec<u32>> {
+        numbers
+            .iter()
+            .map(|number| Ok(maps::get::<rw_capture>(&self.captures, *number)?.pid))
+            .collect()
+    }
+}
+
+/// Where the program is that all filters lead to.
+pub(super) fn last(pins: &Pins) -> PathBuf {
+    pins.capture().join(LAST)
+}
+
+/// What a first capture left unfinished is taken away.
+fn place_cleared(place: &Place) -> Result<()> {
+    for name in pins() {
+        let path = place.pin(name);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(pin_error("remove", &path)(error));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn open(place: &Place, name: &str) -> Result<OwnedFd> {
+    let path = place.pin(name);
+    program::open(&path).map_err(pin_error("open", &path))
+}
+
+fn as_kernel(instruction: &Instruction) -> sys::bpf_insn {
+    let mut kernel = sys::bpf_insn {
+        code: instruction.code,
+        off: instruction.offset,
+        imm: instruction.immediate,
+        ..Default::default()
+    };
+    kernel.set_dst_reg(instruction.registers & 15);
+    kernel.set_src_reg(instruction.registers >> 4);
+    kernel
+}
+
+/// What a ring holds of a packet, apart: its record, the bytes before and those after.
+pub(super) fn parts(bytes: &[u8]) -> Option<(ringway_abi::raw::rw_capture_record, &[u8], &[u8])> {
+    let (record, rest) = ringway_abi::raw::rw_capture_record::read_from_prefix(bytes).ok()?;
+    let (before, rest) = rest.split_at_checked(record.before_bytes as usize)?;
+    Some((record, before, rest.get(..record.after_bytes as usize)?))
+}

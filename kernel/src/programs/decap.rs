@@ -1,0 +1,312 @@
+//! `ringway decap`: the program that a backend opens tunnel packets with. It has an object, maps
+//! and books of its own and nothing to do with a gateway's.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
+
+use libbpf_rs::{MapCore, MapHandle, libbpf_sys as sys};
+use ringway_abi::raw::{
+    RW_DECAP_INNER, RW_DECAP_OUTER, RW_MAX_DECAP_ADDRESSES, rw_address, rw_ledger,
+};
+use ringway_abi::{addr_from_words, addr_to_words};
+
+use crate::link::XdpLink;
+use crate::link::attach::{Attached, Mode, XdpMode, create, query};
+use crate::link::xdp_owner::DECAP;
+use crate::load::{self, log};
+use crate::maps::{self, map_error};
+use crate::pins::{encode, pin_error};
+use crate::{Error, Result, capabilities};
+
+/// What an address of this host is good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Uses {
+    /// Tunnels end here.
+    pub outer: bool,
+    /// What comes out of them may be for this.
+    pub inner: bool,
+}
+
+/// The program, loaded. Dropping it detaches it, unless it was pinned.
+#[derive(Debug)]
+pub struct Decap {
+    program: OwnedFd,
+    addresses: MapHandle,
+    ledger: MapHandle,
+    known: BTreeMap<IpAddr, Uses>,
+    link: Option<XdpLink>,
+}
+
+impl Decap {
+    /// Loads it. `gue_port`: UDP port that GUE comes to, host byte order.
+    pub fn load(gue_port: u16) -> Result<Self> {
+        Self::load_with(gue_port, None)
+    }
+
+    fn load_with(gue_port: u16, ledger: Option<MapHandle>) -> Result<Self> {
+        log::install();
+        capabilities::probe()?.require()?;
+        let (program, [addresses, ledger]) =
+            load::load_decap(DECAP, &gue_port.to_be_bytes(), ["addresses", "ledger"], ledger)?;
+        Ok(Self { program, addresses, ledger, known: BTreeMap::new(), link: None })
+    }
+
+    /// Tells it the host's addresses; those told before and not now are forgotten.
+    pub fn set_addresses(&mut self, wanted: &BTreeMap<IpAddr, Uses>) -> Result<()> {
+        if wanted.len() > RW_MAX_DECAP_ADDRESSES as usize {
+            return Err(Error::TooManyAddresses {
+                found: wanted.len(),
+                limit: RW_MAX_DECAP_ADDRESSES as usize,
+            });
+        }
+        for address in self.known.keys().filter(|address| !wanted.contains_key(address)) {
+            maps::remove(&self.addresses, &key(*address))?;
+        }
+        for (address, uses) in wanted.iter().filter(|(a, uses)| self.known.get(a) != Some(uses)) {
+            let outer = if uses.outer { RW_DECAP_OUTER } else { 0 };
+            let inner = if uses.inner { RW_DECAP_INNER } else { 0 };
+            maps::put(&self.addresses, &key(*address), &(outer | inner))?;
+        }
+        self.known.clone_from(wanted);
+        Ok(())
+    }
+
+    /// The host's addresses as they were told last.
+    pub fn addresses(&self) -> &BTreeMap<IpAddr, Uses> {
+        &self.known
+    }
+
+    /// Puts the program on an interface, in the place of one that is pinned there, whose mode is
+    /// kept under [`Mode::Auto`]. Fails when somebody else's program is there.
+    pub fn attach(&mut self, pin: &DecapPin, ifindex: u32, mode: Mode) -> Result<Attached> {
+        let held = pin.open(ifindex)?;
+        let on = query(&pin.iface, ifindex)?;
+        let now = if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native };
+        let keep = match mode {
+            Mode::Auto => true,
+            Mode::Native => now == XdpMode::Native,
+            Mode::Generic => now == XdpMode::Generic,
+        };
+        let (link, attached) = match held {
+            Some(link) if keep => {
+                link.update(self.program()).map_err(pin_error("update", &pin.path))?;
+                (link, Attached { mode: now, refused: None, taken_over: true, provisional: false })
+            }
+            held => {
+                if let Some(link) = held {
+                    link.detach().map_err(pin_error("detach", &pin.path))?;
+                    pin.remove()?;
+                }
+                create(self.program(), &pin.iface, ifindex, mode)?
+            }
+        };
+        self.link = Some(link);
+        Ok(attached)
+    }
+
+    /// From now on the program stays when this is dropped.
+    pub fn pin(&self, pin: &DecapPin) -> Result<()> {
+        let Some(link) = self.link.as_ref().filter(|_| !pin.path.exists()) else { return Ok(()) };
+        pin.create_directory()?;
+        link.pin(&pin.path).map_err(pin_error("pin", &pin.path))
+    }
+
+    /// Takes the program off its interface, pinned or not.
+    pub fn detach(self, pin: &DecapPin) -> Result<()> {
+        if let Some(link) = &self.link {
+            link.detach().map_err(pin_error("detach", &pin.path))?;
+        }
+        pin.remove()
+    }
+
+    /// The books, all CPUs together.
+    pub fn ledger(&self) -> Result<rw_ledger> {
+        sum(&self.ledger)
+    }
+
+    /// The program, for those who run it themselves.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+}
+
+/// Where an interface's attachment is pinned. The name tells the network namespace too: interfaces
+/// of several may be called alike.
+#[derive(Clone, Debug)]
+pub struct DecapPin {
+    iface: String,
+    bpffs: PathBuf,
+    path: PathBuf,
+}
+
+impl DecapPin {
+    /// For an interface of the calling thread's network namespace. Nothing is made yet.
+    pub fn new(bpffs: &Path, iface: &str) -> Result<Self> {
+        let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_err(|errno| {
+            Error::System { action: "look at the namespace", source: errno.into() }
+        })?;
+        let file = encode(&format!("{iface}@{}", namespace.st_ino));
+        let path = bpffs.join("ringway-decap").join(file);
+        Ok(Self { iface: iface.to_owned(), bpffs: bpffs.to_owned(), path })
+    }
+
+    /// The program that is pinned, loaded anew for this port and with the books it has; a new one
+    /// when none is.
+    pub fn load(&self, ifindex: u32, gue_port: u16) -> Result<Decap> {
+        let ledger = match self.open(ifindex)? {
+            Some(link) => match link.info() {
+                Ok((_, program)) => map_of(program, "ledger")?,
+                Err(_) => None,
+            },
+            None => None,
+        };
+        Decap::load_with(gue_port, ledger)
+    }
+
+    /// Takes a pinned program off; false when there is none.
+    pub fn detach(&self) -> Result<bool> {
+        if !self.path.exists() {
+            return Ok(false);
+        }
+        let link = XdpLink::open(&self.path).map_err(pin_error("open", &self.path))?;
+        link.detach().map_err(pin_error("detach", &self.path))?;
+        self.remove()?;
+        Ok(true)
+    }
+
+    /// Since when an attachment to the interface of this index is pinned; `None`: none is.
+    pub fn since(&self, ifindex: u32) -> Result<Option<SystemTime>> {
+        if self.open(ifindex)?.is_none() {
+            return Ok(None);
+        }
+        let pinned = fs::metadata(&self.path).and_then(|pin| pin.modified());
+        pinned.map(Some).map_err(pin_error("look at", &self.path))
+    }
+
+    /// Whether an attachment is pinned.
+    pub fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
+    /// The pinned attachment; one of an interface that is gone is removed.
+    fn open(&self, ifindex: u32) -> Result<Option<XdpLink>> {
+        if !self.path.exists() {
+            return Ok(None);
+        }
+        let link = XdpLink::open(&self.path).map_err(pin_error("open", &self.path))?;
+        if link.info().is_ok_and(|(at, _)| at == ifindex) {
+            return Ok(Some(link));
+        }
+        self.remove()?;
+        Ok(None)
+    }
+
+    fn create_directory(&self) -> Result<()> {
+        capabilities::ensure_bpffs(&self.bpffs)?;
+        let directory = self.bpffs.join("ringway-decap");
+        fs::create_dir_all(&directory).map_err(pin_error("create", &directory))
+    }
+
+    fn remove(&self) -> Result<()> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(pin_error("remove", &self.path)(error));
+            }
+            _ => {}
+        }
+        // Stays while other interfaces have pins in it.
+        let _ = fs::remove_dir(self.bpffs.join("ringway-decap"));
+        Ok(())
+    }
+}
+
+/// A decap that is at work, whichever process started it.
+#[derive(Clone, Debug)]
+pub struct DecapState {
+    /// How it is attached.
+    pub mode: XdpMode,
+    /// UDP port that GUE comes to, host byte order.
+    pub gue_port: u16,
+    /// The host's addresses as it knows them.
+    pub addresses: BTreeMap<IpAddr, Uses>,
+    /// Its books, all CPUs together.
+    pub ledger: rw_ledger,
+}
+
+/// Looks at the interface's program; `None` when it is not ours.
+pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
+    let on = query(iface, ifindex)?;
+    let Some(id) = on.any() else { return Ok(None) };
+    if crate::program_name(id).as_deref() != Some(DECAP) {
+        return Ok(None);
+    }
+    let absent = |name: &str| Error::Content {
+        map: name.to_owned(),
+        detail: format!("program {id} does not have it"),
+    };
+    let find = |name: &str| map_of(id, name)?.ok_or_else(|| absent(name));
+    let constants: [u8; 2] = {
+        let bytes = find(".rodata")?
+            .lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
+            .map_err(map_error("read", ".rodata"))?
+            .unwrap_or_default();
+        *bytes.first_chunk().ok_or_else(|| absent(".rodata"))?
+    };
+    let entries = maps::entries::<rw_address, u32>(&find("addresses")?)?;
+    let uses =
+        |bits: u32| Uses { outer: bits & RW_DECAP_OUTER != 0, inner: bits & RW_DECAP_INNER != 0 };
+    Ok(Some(DecapState {
+        mode: if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native },
+        gue_port: u16::from_be_bytes(constants),
+        addresses: entries
+            .into_iter()
+            .map(|(a, bits)| (addr_from_words(a.addr), uses(bits)))
+            .collect(),
+        ledger: sum(&find("ledger")?)?,
+    }))
+}
+
+fn key(address: IpAddr) -> rw_address {
+    rw_address { addr: addr_to_words(address) }
+}
+
+fn sum(ledger: &MapHandle) -> Result<rw_ledger> {
+    let mut all = rw_ledger::default();
+    maps::get_percpu::<rw_ledger>(ledger, 0)?.iter().for_each(|each| all.add(each));
+    Ok(all)
+}
+
+/// A map of a loaded program, by the end of its name.
+pub(crate) fn map_of(program: u32, name: &str) -> Result<Option<MapHandle>> {
+    let failed = |source| Error::System { action: "look at a program's maps", source };
+    let mut ids = [0u32; 16];
+    let mut info = sys::bpf_prog_info {
+        nr_map_ids: ids.len() as u32,
+        map_ids: ids.as_mut_ptr() as u64,
+        ..Default::default()
+    };
+    let mut len = size_of::<sys::bpf_prog_info>() as u32;
+    // SAFETY: takes a number.
+    let fd = unsafe { sys::bpf_prog_get_fd_by_id(program) };
+    if fd < 0 {
+        return Err(failed(io::Error::from_raw_os_error(-fd)));
+    }
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: `info` is as long as `len` says, and `ids` as `nr_map_ids` says; both outlive the call.
+    let ret = unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
+    if ret < 0 {
+        return Err(failed(io::Error::from_raw_os_error(-ret)));
+    }
+    for id in ids.iter().take(info.nr_map_ids as usize) {
+        let map = MapHandle::from_map_id(*id).map_err(map_error("open", name))?;
+        if map.name().as_encoded_bytes().ends_with(name.as_bytes()) {
+            return Ok(Some(map));
+        }
+    }
+    Ok(None)
+}

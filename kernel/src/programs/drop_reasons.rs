@@ -1,0 +1,233 @@
+//! What becomes of packets in the calling thread's network namespace, counted at the kernel's own tracepoints for a
+//! while (bpf/trace/drop_reasons.bpf.c). Nothing is pinned: it ends with the value, or with the process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use libbpf_rs::btf::{Btf, types};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use ringway_abi::FromBytes;
+use ringway_abi::raw::{
+    RW_SEEN_LOST, RW_SEEN_LOST_NEAR, RW_SEEN_PASSED_ON, RW_SEEN_QUEUED, RW_SEEN_RECEIVED,
+    rw_seen_count, rw_seen_key,
+};
+
+use crate::load::{self, log};
+use crate::maps::{self, map_error};
+use crate::{Error, Result, capabilities};
+
+/// Under way.
+#[derive(Debug)]
+pub struct DropReasons {
+    links: Vec<Link>,
+    seen: MapHandle,
+    unseen: MapHandle,
+    // The programs live as long as somebody holds them.
+    _object: Object,
+}
+
+/// What was counted up to a moment.
+#[derive(Debug, Default)]
+pub struct Counted(BTreeMap<Vec<u8>, Vec<(u64, u64)>>);
+
+/// Where a packet was seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum At {
+    /// Handed to the stack by this device, after GRO.
+    Received,
+    /// Came in by this device, and was put before another's queue.
+    PassedOn,
+    /// Put before this device's queue, to be sent.
+    Queued,
+    /// Came in by this device, and was freed for a reason, wherever that was.
+    Lost,
+    /// Freed at this device: before the stack knew where it came in, or one of this host's own on its way out.
+    LostNear,
+}
+
+/// Packets of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// Where.
+    pub at: At,
+    /// Index of the device.
+    pub ifindex: u32,
+    /// EtherType, host byte order.
+    pub protocol: u16,
+    /// Of what was lost: the kernel's name of the reason, without its prefix, such as `NO_SOCKET`; empty otherwise.
+    pub reason: String,
+    /// Of what was lost: the kernel's function that freed it; empty where that is not known.
+    pub function: String,
+    /// Packets by processor.
+    pub packets: Vec<u64>,
+    /// The same as the other side, or GRO, had not joined them: at least one for each packet.
+    pub segments: u64,
+}
+
+impl DropReasons {
+    /// Starts to count.
+    ///
+    /// # Errors
+    /// Where the process may not, or the kernel does not describe its types or refuses.
+    pub fn start() -> Result<Self> {
+        log::install();
+        capabilities::probe()?.require()?;
+        let (object, [seen, unseen]) = load::load_drop_reasons(netns()?, ["seen", "unseen"])?;
+        let mut links = Vec::new();
+        for program in object.progs_mut() {
+            let name = program.name().to_string_lossy().into_owned();
+            links.push(program.attach().map_err(|source| Error::Trace { program: name, source })?);
+        }
+        Ok(Self { links, seen, unseen, _object: object })
+    }
+
+    /// What has been counted so far, for [`DropReasons::stop`].
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn counted(&self) -> Result<Counted> {
+        let keys = self.seen.keys().map(|key| Ok((key.clone(), self.at(&key)?)));
+        Ok(Counted(keys.collect::<Result<_>>()?))
+    }
+
+    /// Stops, and tells what was seen between two moments, and how many packets there was no room to count.
+    ///
+    /// # Errors
+    /// Where the kernel does not tell.
+    pub fn stop(mut self, first: &Counted, last: &Counted) -> Result<(Vec<Seen>, u64)> {
+        self.links.clear();
+        let counted = between(first, last)?;
+        let reasons = reasons()?;
+        let locations = counted.iter().map(|(key, ..)| key.location).filter(|at| *at != 0);
+        let functions = functions(&locations.collect::<Vec<_>>());
+        let one = |(key, packets, segments): (rw_seen_key, Vec<u64>, u64)| {
+            let at = at(key.seen)?;
+            let lost = matches!(at, At::Lost | At::LostNear);
+            Some(Seen {
+                at,
+                ifindex: key.ifindex,
+                protocol: key.protocol as u16,
+                reason: if lost { reason(&reasons, key.reason) } else { String::new() },
+                function: functions.get(&key.location).cloned().unwrap_or_default(),
+                packets,
+                segments,
+            })
+        };
+        let unseen: Vec<u64> = maps::get_percpu(&self.unseen, 0)?;
+        Ok((counted.into_iter().filter_map(one).collect(), unseen.iter().sum()))
+    }
+
+    /// Packets and segments by processor.
+    fn at(&self, key: &[u8]) -> Result<Vec<(u64, u64)>> {
+        let values = self.seen.lookup_percpu(key, MapFlags::ANY);
+        let values = values.map_err(map_error("read", "seen"))?.unwrap_or_default();
+        let value = |bytes: &Vec<u8>| rw_seen_count::read_from_bytes(bytes).ok();
+        let values = values.iter().filter_map(value);
+        Ok(values.map(|count| (count.packets, count.segments)).collect())
+    }
+}
+
+fn between(first: &Counted, last: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>, u64)>> {
+    let mut all = Vec::new();
+    for (bytes, now) in &last.0 {
+        let key = rw_seen_key::read_from_bytes(bytes).map_err(|_| Error::Content {
+            map: "seen".into(),
+            detail: format!("a key of {} bytes", bytes.len()),
+        })?;
+        let before = first.0.get(bytes);
+        let was = |cpu: usize| before.and_then(|before| before.get(cpu)).copied();
+        let by_cpu = now.iter().enumerate().map(|(cpu, (packets, segments))| {
+            let was = was(cpu).unwrap_or_default();
+            (packets.saturating_sub(was.0), segments.saturating_sub(was.1))
+        });
+        let (packets, segments): (Vec<u64>, Vec<u64>) = by_cpu.unzip();
+        if packets.iter().any(|packets| *packets > 0) {
+            all.push((key, packets, segments.iter().sum()));
+        }
+    }
+    Ok(all)
+}
+
+fn at(seen: u32) -> Option<At> {
+    Some(match seen {
+        RW_SEEN_RECEIVED => At::Received,
+        RW_SEEN_PASSED_ON => At::PassedOn,
+        RW_SEEN_QUEUED => At::Queued,
+        RW_SEEN_LOST => At::Lost,
+        RW_SEEN_LOST_NEAR => At::LostNear,
+        _ => return None,
+    })
+}
+
+/// The inode that stands for the calling thread's network namespace.
+fn netns() -> Result<u32> {
+    let found = fs::metadata("/proc/thread-self/ns/net");
+    let found = found
+        .map_err(|source| Error::System { action: "look at the network namespace", source })?;
+    // The kernel's own is 32 bits (linux/ns_common.h).
+    Ok(found.ino() as u32)
+}
+
+/// Reasons by number, as this kernel has them: they have no fixed numbers.
+fn reasons() -> Result<BTreeMap<u32, String>> {
+    let failed = |source| Error::Trace { program: "reasons of kfree_skb".into(), source };
+    let btf = Btf::from_vmlinux().map_err(failed)?;
+    let Some(names) = btf.type_by_name::<types::Enum<'_>>("skb_drop_reason") else {
+        return Ok(BTreeMap::new());
+    };
+    let name = |member: types::EnumMember<'_>| {
+        let name = member.name?.to_string_lossy().into_owned();
+        Some((member.value as u32, name.trim_start_matches("SKB_DROP_REASON_").to_owned()))
+    };
+    Ok(names.iter().filter_map(name).collect())
+}
+
+/// Those of subsystems have the subsystem's number in their upper half (net/dropreason.h).
+fn reason(names: &BTreeMap<u32, String>, number: u32) -> String {
+    names.get(&number).cloned().unwrap_or_else(|| match number >> 16 {
+        0 => format!("REASON_{number}"),
+        subsystem => format!("SUBSYSTEM_{subsystem}_{}", number & 0xffff),
+    })
+}
+
+/// Names of the functions that these addresses lie in; none where the kernel hides its addresses.
+fn functions(locations: &[u64]) -> BTreeMap<u64, String> {
+    let Ok(symbols) = fs::read_to_string("/proc/kallsyms") else { return BTreeMap::new() };
+    let symbol = |line: &str| {
+        let mut words = line.split_ascii_whitespace();
+        let address = u64::from_str_radix(words.next()?, 16).ok().filter(|at| *at != 0)?;
+        let is_text = words.next()?.eq_ignore_ascii_case("t");
+        words.next().filter(|_| is_text).map(|name| (address, name.to_owned()))
+    };
+    let mut best: BTreeMap<u64, (u64, String)> = BTreeMap::new();
+    for (address, name) in symbols.lines().filter_map(symbol) {
+        for location in locations.iter().filter(|location| **location >= address) {
+            let found = best.entry(*location).or_default();
+            if address > found.0 {
+                *found = (address, name.clone());
+            }
+        }
+    }
+    best.into_iter().map(|(at, (_, name))| (at, plain(&name))).collect()
+}
+
+/// Without what the compiler adds: `tcp_v4_rcv.isra.0`, `ip_rcv.cold`.
+fn plain(name: &str) -> String {
+    name.split('.').next().unwrap_or_default().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_reasons_and_functions() {
+        let names = BTreeMap::from([(3, "NO_SOCKET".to_owned())]);
+        assert_eq!(reason(&names, 3), "NO_SOCKET");
+        assert_eq!(reason(&names, 4), "REASON_4");
+        assert_eq!(reason(&names, 0x0002_0005), "SUBSYSTEM_2_5");
+        assert_eq!(plain("tcp_v4_rcv.isra.0"), "tcp_v4_rcv");
+        assert_eq!(at(99), None);
+    }
+}

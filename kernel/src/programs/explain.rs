@@ -1,0 +1,339 @@
+//! What the packet path would do with a frame, and why: a second, dry instance of the gateway upon
+//! the maps of the first (bpf/gateway/dry.bpf.h), run by BPF_PROG_TEST_RUN. Nothing that anybody
+//! else reads is written, and nothing is sent.
+
+use std::collections::{BTreeMap, btree_map};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use ringway_abi::raw::{
+    RW_CONFIRMED, rw_address, rw_flow_bucket, rw_iface, rw_ledger, rw_scratch, rw_service,
+    rw_settings, rw_trace,
+};
+use ringway_abi::{
+    BackendRef, FlowKey, FlowState, FromBytes, IntoBytes, Reason, Slot, Verdict, addr_from_words,
+};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::load::{load_dry, load_dry_icmp, load_root, log};
+use crate::maps::{self, Maps, map_error};
+use crate::testrun::{self, Frame, TestRun};
+use crate::{Error, Result, View, capabilities};
+
+/// A dry instance of a node's packet path. Sees every change of the tables at once.
+#[derive(Debug)]
+pub struct Explainer {
+    maps: Maps,
+    trace: MapHandle,
+    /// Root programs, by slot and whether its device lacks an Ethernet header.
+    roots: BTreeMap<(u32, bool), OwnedFd>,
+    balance: OwnedFd,
+    /// Loaded for the first packet that comes to it.
+    icmp: Option<OwnedFd>,
+    live: View,
+}
+
+/// What would become of a frame, and what was found on the way.
+#[derive(Clone, Debug)]
+pub struct Explained {
+    /// The verdict.
+    pub verdict: Verdict,
+    /// Its reason, as it would be counted.
+    pub reason: Reason,
+    /// The frame as it would leave or be passed on.
+    pub frame: Vec<u8>,
+    /// Slot of the interface it came in by: of the VLAN device, where it has tags of one.
+    pub iface: u32,
+    /// Id of its service; `None` where it came to none.
+    pub service: Option<u16>,
+    /// The flow it belongs to.
+    pub flow: Option<FlowFound>,
+    /// It would begin a flow, and this is the source that the backend would see.
+    pub begins: Option<SocketAddr>,
+    /// The ring was asked.
+    pub ring: Option<RingAsked>,
+    /// Index of the backend that it was meant for, whether or not it can get there.
+    pub backend: Option<u32>,
+    /// The user's own program would have the last word: it is not run.
+    pub on_pass: bool,
+}
+
+/// How frames of an interface come in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Slot of the device they come in by: its own, or that of the device below a VLAN device.
+    pub device: u32,
+    /// Its tags: ethertype and VLAN id, outer first.
+    pub tags: Vec<(u16, u16)>,
+    /// MAC address of frames to us.
+    pub mac: [u8; 6],
+    /// Its frames have no Ethernet header.
+    pub layer3: bool,
+}
+
+/// A flow's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowFound {
+    /// Where it is in its life.
+    pub state: FlowState,
+    /// Its client.
+    pub client: SocketAddr,
+    /// The client's source as the backend sees it; `None` where that is not known any more.
+    pub source: Option<SocketAddr>,
+    /// Index of its backend.
+    pub backend: u32,
+    /// Interface slot of its client's last packet.
+    pub iface: u32,
+    /// Link-layer source of its client's last packet.
+    pub mac: [u8; 6],
+    /// Seconds since it was last noted to be alive.
+    pub idle_s: u32,
+    /// Not on probation any more: no new flow can take its place.
+    pub confirmed: bool,
+}
+
+/// What the ring said. Backends by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingAsked {
+    /// The slot, below `RW_RING_SLOTS`.
+    pub slot: u32,
+    /// The slot is changing or settling: its flows may have records.
+    pub changed: bool,
+    /// Who gets its new flows.
+    pub current: Option<u32>,
+    /// Who gets its flows without a record.
+    pub former: Option<u32>,
+    /// A record of this very flow decided.
+    pub tracked: bool,
+}
+
+impl Explainer {
+    /// Whether this process may load programs: asked before anything else, which would fail with less to say.
+    ///
+    /// # Errors
+    /// It may not, and what it lacks.
+    pub fn permitted() -> Result<()> {
+        match capabilities::missing_capabilities()? {
+            missing if missing.is_empty() => Ok(()),
+            missing => Err(Error::NotPermitted { missing }),
+        }
+    }
+
+    /// Loads the dry instance upon the maps of a node. Takes some hundred milliseconds.
+    pub fn new(view: &View) -> Result<Self> {
+        log::install();
+        let (balance, maps, trace) = load_dry(view.maps(), answer_budget(view.maps()))?;
+        Ok(Self { maps, trace, roots: BTreeMap::new(), balance, icmp: None, live: view.clone() })
+    }
+
+    /// How frames of an interface slot come in; `None`: the slot is not in use.
+    pub fn entry(&self, slot: u32) -> Result<Option<Entry>> {
+        let iface: Option<rw_iface> = maps::find(&self.maps.ifaces, &slot)?;
+        Ok(iface.filter(|iface| iface.ifindex != 0).map(|iface| Entry {
+            device: iface.device,
+            tags: iface.tags().collect(),
+            mac: iface.mac,
+            layer3: iface.is_layer3(),
+        }))
+    }
+
+    /// What would become of a frame that comes in by the device of this interface slot: from the
+    /// Ethernet header on, or from the IP header where the device has none; at least 14 bytes.
+    pub fn run(&mut self, slot: u32, frame: &[u8]) -> Result<Explained> {
+        let (mut run, mut reason, mut scratch) = self.once(slot, frame)?;
+        if self.icmp.is_none() && for_icmp(reason) && self.is_filled(Slot::Icmp) {
+            let live = self.live.maps();
+            let own = (&self.maps, &self.trace);
+            self.icmp = Some(load_dry_icmp(live, own, answer_budget(live))?);
+            (run, reason, scratch) = self.once(slot, frame)?;
+        }
+        let trace: rw_trace = maps::get(&self.trace, 0)?;
+        let settings: rw_settings = maps::get(&self.maps.settings, 0)?;
+        let on_pass = settings.stages & 1 << Slot::OnPass as u32 != 0
+            && run.verdict == Verdict::Pass
+            && reason != Reason::PassRewritten
+            && self.is_filled(Slot::OnPass);
+        let flow = self.flow(&trace)?;
+        let ring = asked(&trace);
+        let begun = (scratch.opening.key != 0 && run.verdict != Verdict::Drop)
+            .then(|| FlowKey::unpack(scratch.opening.key).ok())
+            .flatten();
+        let chosen = BackendRef::unpack(trace.chosen);
+        let backend = match (begun, ring) {
+            (Some(key), _) => Some(key.backend_index()),
+            (None, Some(_)) => (trace.chosen != 0).then_some(chosen.index),
+            (None, None) => flow.map(|flow| flow.backend),
+        };
+        let begins = match begun {
+            Some(key) => {
+                let client = addr_from_words(scratch.tuple.saddr);
+                self.source(key, client)?.map(|ip| SocketAddr::new(ip, key.nat_port))
+            }
+            None => None,
+        };
+        Ok(Explained {
+            verdict: run.verdict,
+            reason,
+            frame: run.data,
+            iface: scratch.iface,
+            service: self.service(&scratch, &trace, backend)?,
+            flow,
+            begins,
+            ring,
+            backend,
+            on_pass,
+        })
+    }
+
+    /// Runs it on the programs that are loaded, and tells what was left behind.
+    fn once(&mut self, slot: u32, frame: &[u8]) -> Result<(TestRun, Reason, rw_scratch)> {
+        self.forget()?;
+        self.fill_slots()?;
+        let before = self.books(slot)?;
+        let iface: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+        let root = self.root(slot, &iface)?;
+        let run = testrun::run(root, Frame::new(frame))?;
+        let (cpu, reason) = counted(&before, &self.books(slot)?)?;
+        let all: Vec<rw_scratch> = maps::get_percpu(&self.maps.scratch, 0)?;
+        Ok((run, reason, all.get(cpu).copied().unwrap_or_default()))
+    }
+
+    fn root(&mut self, slot: u32, iface: &rw_iface) -> Result<BorrowedFd<'_>> {
+        if iface.ifindex == 0 {
+            return Err(Error::NoSlot { slot });
+        }
+        let layer3 = iface.is_layer3();
+        let root: &OwnedFd = match self.roots.entry((slot, layer3)) {
+            btree_map::Entry::Occupied(root) => root.into_mut(),
+            btree_map::Entry::Vacant(none) => none.insert(load_root(slot, layer3, &self.maps)?),
+        };
+        Ok(root.as_fd())
+    }
+
+    fn is_filled(&self, slot: Slot) -> bool {
+        let slots = &self.live.maps().slots;
+        matches!(slots.lookup((slot as u32).as_bytes(), MapFlags::ANY), Ok(Some(_)))
+    }
+
+    /// Our programs, where the live ones are.
+    fn fill_slots(&self) -> Result<()> {
+        let programs = [(Slot::Icmp, self.icmp.as_ref()), (Slot::Balance, Some(&self.balance))];
+        for (slot, program) in programs {
+            match program.filter(|_| self.is_filled(slot)) {
+                Some(program) => maps::put_fd(&self.maps.slots, slot as u32, program.as_fd())?,
+                None => maps::remove(&self.maps.slots, &(slot as u32))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// What the last frame left behind.
+    fn forget(&self) -> Result<()> {
+        maps::put(&self.trace, &0u32, &rw_trace::default())?;
+        let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("write", "scratch"))?;
+        let clean = vec![rw_scratch::default().as_bytes().to_vec(); cpus];
+        let written = self.maps.scratch.update_percpu(&[0; 4], &clean, MapFlags::ANY);
+        written.map_err(map_error("write", "scratch"))
+    }
+
+    fn books(&self, slot: u32) -> Result<Vec<rw_ledger>> {
+        maps::get_percpu(&self.maps.ledger, slot)
+    }
+
+    fn flow(&self, trace: &rw_trace) -> Result<Option<FlowFound>> {
+        let number = match trace.flow_place & 3 {
+            0 => return Ok(None),
+            place => place as usize - 1,
+        };
+        let bucket: rw_flow_bucket = maps::get(&self.maps.flows, trace.flow_place >> 2)?;
+        // A state of another version's is no flow that could be shown.
+        let Ok(key) = FlowKey::unpack(trace.flow_key) else { return Ok(None) };
+        let flow = bucket.flows[number];
+        let client = addr_from_words(flow.client);
+        let now = clock_gettime(ClockId::Monotonic).tv_sec as u32;
+        Ok(Some(FlowFound {
+            state: key.state,
+            client: SocketAddr::new(client, u16::from_be(flow.client_port_be)),
+            source: self.source(key, client)?.map(|ip| SocketAddr::new(ip, key.nat_port)),
+            backend: key.backend_index(),
+            iface: flow.iface.into(),
+            mac: flow.client_mac,
+            idle_s: now.saturating_sub(flow.seen),
+            confirmed: u32::from(flow.confirmed) & RW_CONFIRMED != 0,
+        }))
+    }
+
+    /// The address that a flow's backend sees.
+    fn source(&self, key: FlowKey, client: IpAddr) -> Result<Option<IpAddr>> {
+        if key.nat_addr == FlowKey::CLIENT {
+            return Ok(Some(client));
+        }
+        let own: Option<rw_address> = maps::find(&self.maps.nat_addrs, &u32::from(key.nat_addr))?;
+        Ok(own.map(|own| addr_from_words(own.addr)))
+    }
+
+    /// By the key that was looked up, by the flow's record, or by whom it was meant for.
+    fn service(
+        &self,
+        scratch: &rw_scratch,
+        trace: &rw_trace,
+        backend: Option<u32>,
+    ) -> Result<Option<u16>> {
+        if scratch.key.proto != 0 {
+            let found: Option<rw_service> = maps::find(&self.maps.services, &scratch.key)?;
+            return Ok(found.map(|service| service.id as u16));
+        }
+        if trace.flow_place & 3 != 0 {
+            let bucket: rw_flow_bucket = maps::get(&self.maps.flows, trace.flow_place >> 2)?;
+            return Ok(Some(bucket.flows[(trace.flow_place & 3) as usize - 1].service));
+        }
+        let Some(index) = backend else { return Ok(None) };
+        let row: ringway_abi::raw::rw_backend = maps::get(&self.maps.backends, index)?;
+        Ok(Some(row.service))
+    }
+}
+
+/// Whether a packet ended where it did because the program for ICMP was not there: the reasons that
+/// gateway.bpf.c and refuse.bpf.h have behind their calls of it.
+fn for_icmp(reason: Reason) -> bool {
+    matches!(reason, Reason::NoStage | Reason::TooBig | Reason::TtlExpired)
+}
+
+fn asked(trace: &rw_trace) -> Option<RingAsked> {
+    let index = |reference: u32| (reference != 0).then(|| BackendRef::unpack(reference).index);
+    (trace.ring != 0).then(|| RingAsked {
+        slot: trace.ring_slot,
+        changed: trace.changed != 0,
+        current: index(trace.current),
+        former: index(trace.former),
+        tracked: trace.tracked != 0,
+    })
+}
+
+/// The one CPU and reason that was counted.
+fn counted(before: &[rw_ledger], after: &[rw_ledger]) -> Result<(usize, Reason)> {
+    let lost = || Error::Content {
+        map: "ledger".to_owned(),
+        detail: "the packet was not counted once".to_owned(),
+    };
+    let seen = before.iter().zip(after).position(|(b, a)| a.seen != b.seen).ok_or_else(lost)?;
+    let (before, after) = (&before[seen], &after[seen]);
+    let mut reasons = Verdict::all().flat_map(|verdict| Reason::all().map(move |r| (verdict, r)));
+    let found = reasons.find(|(verdict, reason)| {
+        after.count(*verdict, *reason) != before.count(*verdict, *reason)
+    });
+    Ok((seen, found.ok_or_else(lost)?.1))
+}
+
+/// Where the live programs note their answers; `None` where it cannot be found: then the dry ones
+/// have a limit of their own, which is never reached.
+pub(crate) fn answer_budget(live: &Maps) -> Option<MapHandle> {
+    let icmp = live.slots.lookup((Slot::Icmp as u32).as_bytes(), MapFlags::ANY).ok()??;
+    let id = u32::read_from_bytes(&icmp).ok()?;
+    let options = ProgInfoQueryOptions::default().include_map_ids(true);
+    let program = ProgInfoIter::with_query_opts(options).find(|program| program.id == id)?;
+    let maps = program.map_ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
+    maps.into_iter().find(|map| map.name() == "answer_budget")
+}

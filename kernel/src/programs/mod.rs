@@ -1,0 +1,12 @@
+//! Programs beside the balancer, one file each.
+
+pub mod capture;
+pub(crate) mod decap;
+pub(crate) mod drop_reasons;
+pub(crate) mod explain;
+pub(crate) mod on_pass;
+pub(crate) mod pinned_link;
+pub(crate) mod probe;
+pub(crate) mod redirect_errors;
+pub(crate) mod steer;
+pub(crate) mod steer_rule;

@@ -1,0 +1,104 @@
+//! A user's own XDP program behind Ringway's, for what Ringway passes on (`[node] on_pass`).
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::{MapHandle, MapType, libbpf_sys as sys};
+use ringway_abi::Slot;
+use ringway_abi::raw::rw_settings;
+
+use crate::capabilities::machine;
+use crate::gateway::Gateway;
+use crate::load::program;
+use crate::{Error, Result, maps};
+
+/// Whether a pinned program can stand behind Ringway's; its name.
+///
+/// # Errors
+/// There is none, it is no XDP program, or not one that takes packets of several buffers.
+pub fn check_on_pass(path: &Path) -> Result<String> {
+    let (program, name) = open(path)?;
+    // The kernel tells only by refusing to mix them in one array.
+    let array = MapHandle::create(
+        MapType::ProgArray,
+        Some("rw_on_pass"),
+        4,
+        4,
+        1,
+        &sys::bpf_map_create_opts {
+            sz: size_of::<sys::bpf_map_create_opts>() as sys::size_t,
+            ..Default::default()
+        },
+    )
+    .map_err(maps::map_error("create", "rw_on_pass"))?;
+    let ours = program::load_xdp(c"rw_frags", &machine::pass_instructions())
+        .map_err(|(source, _)| refused(path, format!("not tried: {source}")))?;
+    maps::put_fd(&array, 0, ours.as_fd())?;
+    put(&array, 0, program.as_fd(), path)?;
+    Ok(name)
+}
+
+impl Gateway {
+    /// Puts a pinned program behind the gateway's stages, or takes away the one that is there: it
+    /// decides about every packet that would have been passed to the kernel.
+    ///
+    /// # Errors
+    /// As those of [`check_on_pass`].
+    pub fn set_on_pass(&mut self, path: Option<&Path>) -> Result<()> {
+        let (slot, bit) = (Slot::OnPass as u32, 1 << Slot::OnPass as u32);
+        match path {
+            Some(path) => {
+                let (program, _) = open(path)?;
+                put(&self.maps().slots, slot, program.as_fd(), path)?;
+                self.set_stages(|stages| stages | bit)
+            }
+            None => {
+                self.set_stages(|stages| stages & !bit)?;
+                maps::remove(&self.maps().slots, &slot)
+            }
+        }
+    }
+
+    fn set_stages(&self, change: impl Fn(u32) -> u32) -> Result<()> {
+        let settings: rw_settings = maps::get(&self.maps().settings, 0)?;
+        let stages = change(settings.stages);
+        if stages == settings.stages {
+            return Ok(());
+        }
+        maps::put(&self.maps().settings, &0u32, &rw_settings { stages, ..settings })
+    }
+}
+
+fn refused(path: &Path, why: impl Into<String>) -> Error {
+    Error::OnPass { path: path.to_owned(), why: why.into() }
+}
+
+fn put(array: &MapHandle, slot: u32, program: BorrowedFd<'_>, path: &Path) -> Result<()> {
+    maps::put_fd(array, slot, program).map_err(|_| {
+        refused(
+            path,
+            "the program was not loaded as ours are, with packets of several buffers: compile it with \
+             SEC(\"xdp.frags\") and load it with libbpf (bpftool prog load FILE.o PATH)",
+        )
+    })
+}
+
+/// The pinned program and its name.
+fn open(path: &Path) -> Result<(OwnedFd, String)> {
+    let fd = program::open(path).map_err(|source| {
+        refused(
+            path,
+            format!("cannot be opened ({source}): pin it with bpftool prog load FILE.o PATH"),
+        )
+    })?;
+    let info = program::info(&fd).ok();
+    // What is pinned there may be a map or a link, which have other facts.
+    let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    let is_program = target.is_ok_and(|target| target.to_string_lossy().contains("bpf-prog"));
+    let xdp = info.filter(|info| is_program && info.type_ == sys::BPF_PROG_TYPE_XDP);
+    let Some(info) = xdp else {
+        return Err(refused(path, "what is pinned there is no XDP program: pin one"));
+    };
+    let name = info.name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
+    Ok((fd, String::from_utf8(name).unwrap_or_default()))
+}

@@ -1,0 +1,156 @@
+//! The road that health checks of dsr backends take (bpf/probe/probe.bpf.c): a program at the
+//! egress of a device of the daemon's own. Device, attachment and maps all end with the process:
+//! without it there are no checks, so nothing is pinned.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libbpf_rs::{MapHandle, TC_EGRESS, TcHookBuilder, libbpf_sys as sys};
+use ringway_abi::raw::{RW_PROBE_FAILED, RW_PROBE_SENT, RW_PROBE_UNMARKED, rw_probe};
+use ringway_abi::{Forward, addr_to_words};
+
+use crate::load::{self, log};
+use crate::{Error, Result, maps};
+
+const NAME: &str = "ringway_probe";
+
+/// Where the checks of one backend go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeTarget {
+    /// One of the dsr modes.
+    pub forward: Forward,
+    /// Index of the device they leave by.
+    pub ifindex: u32,
+    /// MAC address of that device.
+    pub mac: [u8; 6],
+    /// MAC address of the next hop.
+    pub next_hop: [u8; 6],
+    /// Outer source and destination, of one family; not used by dsr-l2.
+    pub outer: (IpAddr, IpAddr),
+    /// UDP destination of dsr-gue, host byte order.
+    pub gue_port: u16,
+}
+
+/// Packets of health checks since the road was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeCounts {
+    /// Sent on.
+    pub sent: u64,
+    /// Dropped: they were no check's, or their backend had no way.
+    pub unmarked: u64,
+    /// Dropped: no memory, or the way out was gone.
+    pub failed: u64,
+}
+
+/// The program at the egress of a device. Dropping it takes it off.
+#[derive(Debug)]
+pub struct ProbeProgram {
+    probes: MapHandle,
+    outcomes: MapHandle,
+    known: BTreeMap<u32, ProbeTarget>,
+    program: OwnedFd,
+    /// tcx; older kernels have a filter instead, which ends with the device.
+    _link: Option<OwnedFd>,
+}
+
+impl ProbeProgram {
+    /// Attaches the program to a device that the caller has made for it: by tcx, which Linux has since 6.6, else as a
+    /// clsact filter. There are no ways yet: everything is dropped.
+    pub fn attach(mut self, ifindex: u32) -> Result<Self> {
+        self._link = match tcx(self.program(), ifindex) {
+            Ok(link) => Some(link),
+            Err(error) => {
+                tracing::debug!(%error, "no tcx; clsact instead");
+                clsact(self.program(), ifindex)?;
+                None
+            }
+        };
+        Ok(self)
+    }
+
+    /// The program, not attached. Linux 6.1 verifies it only for CAP_PERFMON.
+    pub fn load() -> Result<Self> {
+        log::install();
+        let (program, [probes, outcomes]) = load::load_probe(NAME, ["probes", "outcomes"])?;
+        Ok(Self { probes, outcomes, known: BTreeMap::new(), program, _link: None })
+    }
+
+    /// Gives it the ways, each for the mark that the backend's checks carry; those given before and
+    /// not now are forgotten.
+    pub fn set(&mut self, targets: &BTreeMap<u32, ProbeTarget>) -> Result<()> {
+        for mark in self.known.keys().filter(|mark| !targets.contains_key(mark)) {
+            maps::remove(&self.probes, mark)?;
+        }
+        for (mark, target) in
+            targets.iter().filter(|(mark, target)| self.known.get(mark) != Some(target))
+        {
+            maps::put(&self.probes, mark, &row(target))?;
+        }
+        self.known.clone_from(targets);
+        Ok(())
+    }
+
+    /// What became of the checks' packets.
+    pub fn counts(&self) -> Result<ProbeCounts> {
+        let sum = |outcome: u32| -> Result<u64> {
+            Ok(maps::get_percpu::<u64>(&self.outcomes, outcome)?.iter().sum())
+        };
+        Ok(ProbeCounts {
+            sent: sum(RW_PROBE_SENT)?,
+            unmarked: sum(RW_PROBE_UNMARKED)?,
+            failed: sum(RW_PROBE_FAILED)?,
+        })
+    }
+
+    /// The program, for those who run it themselves.
+    pub fn program(&self) -> BorrowedFd<'_> {
+        self.program.as_fd()
+    }
+}
+
+fn row(target: &ProbeTarget) -> rw_probe {
+    rw_probe {
+        forward: target.forward as u32,
+        ifindex: target.ifindex,
+        saddr: addr_to_words(target.outer.0),
+        daddr: addr_to_words(target.outer.1),
+        smac: target.mac,
+        dmac: target.next_hop,
+        port_be: target.gue_port.to_be(),
+        pad: 0,
+    }
+}
+
+fn tcx(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    let target = i32::try_from(ifindex).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let opts = sys::bpf_link_create_opts {
+        sz: size_of::<sys::bpf_link_create_opts>() as sys::size_t,
+        ..Default::default()
+    };
+    // SAFETY: `opts` is initialised, tells its own size and outlives the call; the program's
+    // descriptor is open while borrowed.
+    let ret =
+        unsafe { sys::bpf_link_create(program.as_raw_fd(), target, sys::BPF_TCX_EGRESS, &opts) };
+    if ret < 0 {
+        return Err(io::Error::from_raw_os_error(-ret));
+    }
+    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(ret) })
+}
+
+/// The filter belongs to the device and goes with it.
+fn clsact(program: BorrowedFd<'_>, ifindex: u32) -> Result<()> {
+    let failed = |source| Error::AttachProbe { source };
+    let target = i32::try_from(ifindex)
+        .map_err(|_| Error::NoInterface { name: ifindex.to_string(), ifindex })?;
+    let mut hook = TcHookBuilder::new(program)
+        .ifindex(target)
+        .replace(true)
+        .handle(1)
+        .priority(1)
+        .hook(TC_EGRESS);
+    hook.create().map_err(failed)?;
+    hook.attach().map(drop).map_err(failed)
+}

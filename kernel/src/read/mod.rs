@@ -1,0 +1,291 @@
+//! Reads a node's counters, flows and tables: for the daemon, and for `status` without one.
+
+pub(crate) mod flows;
+pub(crate) mod memory;
+pub(crate) mod tracked;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ringway_abi::BackendRef;
+use ringway_abi::raw::{
+    RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_iface, rw_ledger,
+    rw_settings, rw_traffic,
+};
+use ringway_plan::tables::{Forward, NextHop, ServiceKey};
+
+use crate::Result;
+use crate::gateway::open;
+use crate::link::attach::XdpMode;
+use crate::link::{OnInterface, XdpLink};
+use crate::load::log;
+use crate::maps::{self, Maps};
+use crate::pins::{Pins, pin_error};
+use crate::tables::rows::{Rows, backend_row, forward_from, is_vacant, label_text, service_key_of};
+
+/// A window on one node. Cheap to clone; changes nothing.
+#[derive(Clone, Debug)]
+pub struct View {
+    maps: Arc<Maps>,
+    pins: Option<Pins>,
+}
+
+/// Who looks after the node, as of the last heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Daemon {
+    /// Its process id.
+    pub pid: u64,
+    /// When it started.
+    pub started: SystemTime,
+    /// Its last heartbeat.
+    pub alive: SystemTime,
+    /// A process holds the node now.
+    pub running: bool,
+}
+
+/// One interface slot that is in use.
+#[derive(Clone, Debug)]
+pub struct InterfaceState {
+    /// Interface slot.
+    pub slot: u32,
+    /// Index of the device.
+    pub ifindex: u32,
+    /// Name under which it is pinned; `None` when nothing is pinned for it.
+    pub name: Option<String>,
+    /// MAC address that frames for us carry.
+    pub mac: [u8; 6],
+    /// MTU, bytes of layer 3.
+    pub mtu: u16,
+    /// Its packets have no Ethernet header.
+    pub layer3: bool,
+    /// Tags of its frames, where it is a VLAN device: ethertype and VLAN id, outer first.
+    pub tags: Vec<(u16, u16)>,
+    /// How our program is on it; `None` when it is not, or in another network namespace.
+    pub mode: Option<XdpMode>,
+    /// Its books, all CPUs added up.
+    pub ledger: rw_ledger,
+}
+
+/// One service.
+#[derive(Clone, Debug)]
+pub struct ServiceState {
+    /// Its id.
+    pub id: u16,
+    /// What clients address.
+    pub key: ServiceKey,
+    /// Its name in the configuration.
+    pub name: String,
+    /// How packets reach its backends.
+    pub forward: Forward,
+    /// nat that keeps its clients' addresses.
+    pub source_client: bool,
+    /// It resets TCP when no backend is healthy.
+    pub reset_when_none: bool,
+    /// Its backends, by ascending index.
+    pub backends: Vec<BackendState>,
+}
+
+/// One backend of a service.
+#[derive(Clone, Debug)]
+pub struct BackendState {
+    /// Index in the table.
+    pub index: u32,
+    /// Generation of the index.
+    pub generation: u16,
+    /// Its address and port.
+    pub address: std::net::SocketAddr,
+    /// It is healthy.
+    pub up: bool,
+    /// It is not, but its established TCP flows go on.
+    pub kept: bool,
+    /// Way out, when known.
+    pub next_hop: Option<NextHop>,
+    /// Packets, bytes and flows, all CPUs added up. Counted per index: a backend that got a used
+    /// index inherits its numbers.
+    pub traffic: rw_traffic,
+}
+
+impl BackendState {
+    /// The reference that members and flow records hold. Never 0.
+    pub fn reference(&self) -> u32 {
+        BackendRef { index: self.index, generation: self.generation }.pack()
+    }
+}
+
+impl View {
+    /// Opens the pins of a node, for reading only. Fails when nothing is pinned for it or when
+    /// its tables have another layout.
+    pub fn open(bpffs: &Path, node: &str) -> Result<Self> {
+        log::install();
+        let pins = Pins::new(bpffs, node)?;
+        if !pins.exist()? {
+            return Err(pins.not_loaded());
+        }
+        let settings = maps::open_pinned(&pins.map("settings"), "settings")?;
+        if let Some(settings) = settings {
+            open::check_layout(node, &settings)?;
+        }
+        let maps = Maps::open_read_only(&pins)?;
+        Ok(Self { maps: Arc::new(maps), pins: Some(pins) })
+    }
+
+    pub(crate) fn maps(&self) -> &Maps {
+        &self.maps
+    }
+
+    pub(crate) fn on(maps: Arc<Maps>, pins: Option<Pins>) -> Self {
+        Self { maps, pins }
+    }
+
+    /// Paths of the pins; `None` when nothing is pinned.
+    pub fn pins(&self) -> Option<&Pins> {
+        self.pins.as_ref()
+    }
+
+    /// Whether what the kernel drops after our verdict is counted ([`rw_ledger::losses`]).
+    pub fn counts_losses(&self) -> Result<bool> {
+        let Some(pins) = &self.pins else { return Ok(false) };
+        Ok(!pins.loss_names()?.is_empty())
+    }
+
+    /// The node's settings.
+    pub fn settings(&self) -> Result<rw_settings> {
+        maps::get(&self.maps.settings, 0)
+    }
+
+    /// One interface slot's books, all CPUs added up.
+    pub fn ledger(&self, slot: u32) -> Result<rw_ledger> {
+        let mut sum = rw_ledger::default();
+        for one in maps::get_percpu::<rw_ledger>(&self.maps.ledger, slot)? {
+            sum.add(&one);
+        }
+        Ok(sum)
+    }
+
+    /// A backend's traffic by its index, all CPUs added up.
+    pub fn traffic(&self, index: u32) -> Result<rw_traffic> {
+        let mut sum = rw_traffic::default();
+        for one in maps::get_percpu::<rw_traffic>(&self.maps.traffic, index)? {
+            sum.add(&one);
+        }
+        Ok(sum)
+    }
+
+    /// The last heartbeat; `None` when there never was one.
+    pub fn daemon(&self) -> Result<Option<Daemon>> {
+        let daemon: rw_daemon = maps::get(&self.maps.daemon, 0)?;
+        let time = |ns| UNIX_EPOCH + Duration::from_nanos(ns);
+        Ok((daemon.pid != 0).then(|| Daemon {
+            pid: daemon.pid,
+            started: time(daemon.started_unix_ns),
+            alive: time(daemon.alive_unix_ns),
+            running: self.pins.as_ref().is_none_or(Pins::is_held),
+        }))
+    }
+
+    /// Interface slots in use, with their books, by ascending slot.
+    pub fn interfaces(&self) -> Result<Vec<InterfaceState>> {
+        let pinned = self.pinned_ifaces()?;
+        let mut states = Vec::new();
+        for slot in 0..RW_MAX_IFACES {
+            let iface: rw_iface = maps::get(&self.maps.ifaces, slot)?;
+            if iface.ifindex == 0 {
+                continue;
+            }
+            let own = pinned.iter().find(|pin| pin.ifindex == iface.ifindex);
+            states.push(InterfaceState {
+                slot,
+                ifindex: iface.ifindex,
+                name: own.map(|pin| pin.name.clone()),
+                mac: iface.mac,
+                mtu: iface.mtu,
+                layer3: iface.is_layer3(),
+                tags: iface.tags().collect(),
+                mode: own.and_then(|pin| mode_of(pin.ifindex, pin.program)),
+                ledger: self.ledger(slot)?,
+            });
+        }
+        Ok(states)
+    }
+
+    fn pinned_ifaces(&self) -> Result<Vec<PinnedIface>> {
+        let Some(pins) = &self.pins else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for name in pins.iface_names()? {
+            let path = pins.link(&name);
+            if !path.exists() {
+                continue;
+            }
+            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+            let info = link.info();
+            let (ifindex, program) =
+                info.map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+            found.push(PinnedIface { name, ifindex, program });
+        }
+        Ok(found)
+    }
+
+    /// Services with their backends, by ascending id.
+    pub fn services(&self) -> Result<Vec<ServiceState>> {
+        let rows = Rows::read(&self.maps)?;
+        let mut services = Vec::new();
+        for (id, info) in &rows.info {
+            services.push(ServiceState {
+                id: *id as u16,
+                key: service_key_of(info),
+                name: rows.labels.get(id).map(label_text).unwrap_or_default(),
+                forward: forward_from(info.forward),
+                source_client: info.flags & RW_SVC_SOURCE_CLIENT != 0,
+                reset_when_none: info.flags & RW_SVC_NONE_RESET != 0,
+                backends: self.backends_of(&rows, *id)?,
+            });
+        }
+        Ok(services)
+    }
+
+    /// Service addresses that the packet path answers ARP and neighbour solicitations for.
+    pub fn announced(&self) -> Result<BTreeSet<IpAddr>> {
+        let rows = Rows::read(&self.maps)?;
+        let services = rows.info.iter().filter_map(|(id, info)| rows.service(*id, info));
+        Ok(services.filter(|row| row.announce).map(|row| row.key.address).collect())
+    }
+
+    fn backends_of(&self, rows: &Rows, service: u32) -> Result<Vec<BackendState>> {
+        let own = |row: &ringway_abi::raw::rw_backend| {
+            !is_vacant(row) && u32::from(row.service) == service
+        };
+        let mut backends = Vec::new();
+        for (index, row) in rows.backends.iter().filter(|(_, row)| own(row)) {
+            let row = backend_row(*index, row);
+            backends.push(BackendState {
+                index: row.index,
+                generation: row.generation,
+                address: row.endpoint(),
+                up: row.up,
+                kept: row.kept,
+                next_hop: row.next_hop,
+                traffic: self.traffic(*index)?,
+            });
+        }
+        Ok(backends)
+    }
+}
+
+struct PinnedIface {
+    name: String,
+    ifindex: u32,
+    program: u32,
+}
+
+fn mode_of(ifindex: u32, program: u32) -> Option<XdpMode> {
+    let on = OnInterface::query(ifindex).ok()?;
+    match program {
+        0 => None,
+        id if id == on.native => Some(XdpMode::Native),
+        id if id == on.generic => Some(XdpMode::Generic),
+        _ => None,
+    }
+}

@@ -1,0 +1,112 @@
+//! The records of tracked flows, read where they lie.
+
+use std::collections::HashMap;
+
+use libbpf_rs::MapCore;
+use ringway_abi::raw::{FlowState, rw_settings, rw_track, rw_track_bucket, rw_tracking};
+use ringway_abi::{TrackedFlow, track_capacity};
+use ringway_plan::{Planner, Records};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::maps::mapped::Mapped;
+use crate::maps::{self, Maps};
+use crate::{Result, View};
+
+/// Tracked flows, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TrackedCounts {
+    /// Flows there is room for.
+    pub capacity: u64,
+    /// Live records of flows that no new flow can evict.
+    pub promoted: u64,
+    /// Live records of flows on probation.
+    pub on_probation: u64,
+}
+
+/// Seconds of CLOCK_MONOTONIC, as records and rings have them.
+pub fn now_seconds() -> u32 {
+    clock_gettime(ClockId::Monotonic).tv_sec as u32
+}
+
+impl View {
+    /// Visits every live record.
+    pub fn tracked(&self, mut visit: impl FnMut(&TrackedFlow)) -> Result<()> {
+        let (settings, now) = (self.settings()?, now_seconds());
+        let table = Table::of(self.maps())?;
+        for track in table.tracks() {
+            let Some(flow) = TrackedFlow::unpack(&track) else { continue };
+            if flow.age(now) <= timeout(&settings, &flow).cast_signed() {
+                visit(&flow);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts tracked flows.
+    pub fn tracked_counts(&self) -> Result<TrackedCounts> {
+        let capacity = track_capacity(self.maps().tracked.max_entries());
+        let mut counts = TrackedCounts { capacity, ..Default::default() };
+        self.tracked(|flow| match flow.promoted {
+            true => counts.promoted += 1,
+            false => counts.on_probation += 1,
+        })?;
+        Ok(counts)
+    }
+
+    /// What became of tracked flows, all CPUs added up.
+    pub fn tracking(&self) -> Result<rw_tracking> {
+        let mut sum = rw_tracking::default();
+        for one in maps::get_percpu::<rw_tracking>(&self.maps().tracking, 0)? {
+            sum.add(&one);
+        }
+        Ok(sum)
+    }
+
+    /// Looks through the records for a planner. `None`: it need not know.
+    pub fn read_records(&self, planner: &Planner) -> Result<Option<Records>> {
+        let mut failed = HashMap::new();
+        maps::for_each(&self.maps().untracked, |service, second: u32| {
+            if second != 0 {
+                failed.insert(service as u16, second);
+            }
+        })?;
+        let mut read_records = planner.observe(now_seconds(), failed);
+        if read_records.is_needed() {
+            self.tracked(|flow| read_records.record(flow.slot, flow.backend))?;
+        }
+        Ok(planner.is_changing().then(|| read_records.end()))
+    }
+}
+
+/// The state whose timeout a tracked flow has, as track.bpf.h has it.
+pub fn tracked_state(flow: &TrackedFlow) -> FlowState {
+    match flow {
+        TrackedFlow { udp: true, .. } => FlowState::Udp,
+        TrackedFlow { closing: true, .. } => FlowState::FinClient,
+        TrackedFlow { syn: true, .. } => FlowState::Syn,
+        _ => FlowState::Established,
+    }
+}
+
+fn timeout(settings: &rw_settings, flow: &TrackedFlow) -> u32 {
+    settings.timeout[tracked_state(flow) as usize]
+}
+
+/// The table in this process's memory.
+struct Table(Mapped);
+
+impl Table {
+    fn of(maps: &Maps) -> Result<Self> {
+        let bytes = size_of::<rw_track_bucket>();
+        Mapped::of(&maps.tracked, bytes, "map tracked flows").map(Table)
+    }
+
+    /// Every record as it is at some moment; the packet path writes them meanwhile. One that
+    /// changes faster than it can be read is left out.
+    fn tracks(&self) -> impl Iterator<Item = rw_track> {
+        const WORDS: usize = size_of::<rw_track>() / size_of::<u64>();
+        let read =
+            |at: usize| self.0.consistent(at, |who| rw_track { who, what: self.0.word(at + 1) });
+        (0..self.0.words() / WORDS).filter_map(move |number| read(WORDS * number))
+    }
+}

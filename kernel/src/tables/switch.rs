@@ -1,0 +1,117 @@
+//! Leads services over to their new rings and members, a batch of rings at a time: a ring is 131 kB
+//! of the kernel's memory, and a thousand of them are not to be there twice.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use ringway_abi::raw::{RW_MAX_SERVICE_ENTRIES, rw_service, rw_settings};
+use ringway_plan::tables::{RingRow, Tables};
+
+use crate::Result;
+use crate::maps::{self, Maps};
+use crate::tables::delta::{Applied, changed, gone};
+use crate::tables::rings::{self, Retiring};
+use crate::tables::rows::{KeyBytes, Rows};
+
+/// Rings put in place, and left, at once.
+const BATCH: usize = 128;
+
+/// Puts new rings in place, then the services that lead to them, which packets meet first: that
+/// switches a service's ring and members at once. Rings nobody leads to any more are retired.
+pub(crate) fn switch(
+    maps: &Arc<Maps>,
+    tables: &Tables,
+    (have, want): (&Rows, &Rows),
+    retiring: &mut Retiring,
+    done: &mut Applied,
+) -> Result<()> {
+    let differs = |ring: &&RingRow| have.rings.get(&ring.id) != want.rings.get(&ring.id);
+    let rings: Vec<&RingRow> = tables.rings.iter().filter(differs).collect();
+    let mut services = Services {
+        maps,
+        have,
+        missing: rings.iter().map(|ring| ring.id).collect(),
+        waiting: changed(&have.services, &want.services).collect(),
+        leaving: gone(&have.services, &want.services).collect(),
+        stale: gone(&have.rings, &want.rings).copied().collect(),
+    };
+    done.rings = rings.len();
+    done.services = services.waiting.len();
+    done.removed = services.leaving.len() + services.stale.len();
+    if want.services.len() + services.leaving.len() > RW_MAX_SERVICE_ENTRIES as usize {
+        // Where there is no room for both, ports are without a service for a moment.
+        services.remove()?;
+    }
+    for batch in rings.chunks(BATCH) {
+        rings::put(maps, batch)?;
+        batch.iter().for_each(|ring| _ = services.missing.remove(&ring.id));
+        services.lead_over()?;
+        retiring.retire(maps, services.left())?;
+    }
+    services.lead_over()?;
+    services.remove()?;
+    retiring.retire(maps, services.left())
+}
+
+/// Services on their way from one ring to another.
+struct Services<'r> {
+    maps: &'r Maps,
+    have: &'r Rows,
+    /// Rings that are not in place yet.
+    missing: HashSet<u32>,
+    /// Entries to write.
+    waiting: Vec<(&'r KeyBytes, &'r rw_service)>,
+    /// Entries to remove.
+    leaving: Vec<&'r KeyBytes>,
+    /// Rings that are not wanted any more.
+    stale: Vec<u32>,
+}
+
+impl Services<'_> {
+    /// Writes those whose rings are in place.
+    fn lead_over(&mut self) -> Result<()> {
+        let missing = &self.missing;
+        let ready = |(_, service): &(&KeyBytes, &rw_service)| !missing.contains(&service.ring);
+        let (ready, waiting) = self.waiting.drain(..).partition::<Vec<_>, _>(ready);
+        self.waiting = waiting;
+        if ready.is_empty() {
+            return Ok(());
+        }
+        let (keys, values): (Vec<KeyBytes>, Vec<rw_service>) =
+            ready.into_iter().map(|(key, value)| (*key, *value)).unzip();
+        let written = maps::put_all(&self.maps.services, &keys, &values);
+        forget_services(self.maps)?;
+        written
+    }
+
+    fn remove(&mut self) -> Result<()> {
+        if self.leaving.is_empty() {
+            return Ok(());
+        }
+        let mut leaving = self.leaving.drain(..);
+        let removed = leaving.try_for_each(|key| maps::remove(&self.maps.services, key));
+        forget_services(self.maps)?;
+        removed
+    }
+
+    /// Stale rings that no entry leads to any more, each once: id, and whether it has pairs.
+    fn left(&mut self) -> Vec<(u32, bool)> {
+        let keys = self.waiting.iter().map(|(key, _)| *key).chain(self.leaving.iter().copied());
+        let named: HashSet<u32> = keys
+            .filter_map(|key| self.have.services.get(key))
+            .map(|service| service.ring)
+            .collect();
+        let (left, stale) = self.stale.drain(..).partition::<Vec<_>, _>(|id| !named.contains(id));
+        self.stale = stale;
+        let has_pairs =
+            |id: &u32| self.have.rings[id].as_ref().is_some_and(|r| !r.pairs.is_empty());
+        left.into_iter().map(|id| (id, has_pairs(&id))).collect()
+    }
+}
+
+/// Packets look their services up anew (bpf/gateway/service.bpf.h).
+fn forget_services(maps: &Maps) -> Result<()> {
+    let have: rw_settings = maps::get(&maps.settings, 0)?;
+    let services_epoch = have.services_epoch.wrapping_add(1);
+    maps::put(&maps.settings, &0u32, &rw_settings { services_epoch, ..have })
+}

@@ -1,0 +1,376 @@
+//! Attaching, pinning, taking over and detaching, on a veth between two namespaces.
+#![allow(clippy::unwrap_used)] // tests
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
+use ringway_abi::{FromBytes, IntoBytes};
+use ringway_kernel::{
+    Applied, Error, Gateway, Interface, Mode, Options, Orphan, OrphanCause, Result, XdpMode,
+};
+use ringway_plan::tables::Protocol;
+use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
+
+use common::node::Node;
+use common::tables;
+
+/// A gateway's namespace and a client's, with a veth between them.
+struct Wire {
+    gateway: Link,
+    client: Link,
+}
+
+fn wire() -> Wire {
+    let (a, b) = (Namespace::new("pinsg").unwrap(), Namespace::new("pinsc").unwrap());
+    let end = |ns, address| End::new(ns, "eth0.1").address(address);
+    let (gateway, client) =
+        veth(&end(&a, "10.9.0.1/24"), &end(&b, "10.9.0.2/24"), &VethOptions::default()).unwrap();
+    Wire { gateway, client }
+}
+
+fn interface(link: &Link) -> Interface {
+    Interface {
+        slot: 0,
+        name: link.name.clone(),
+        ifindex: link.ifindex,
+        mac: [2, 0, 0, 0, 0, 1],
+        alt_mac: None,
+        redirect: false,
+        layer3: false,
+        local: false,
+        raw: false,
+        vlan: None,
+        faces: Default::default(),
+        mtu: 1500,
+    }
+}
+
+/// Opens the node in the link's namespace, puts it on the link, and lets go of it again.
+fn attach_once(link: &Link, options: &Options, mode: Mode) -> Result<(XdpMode, bool)> {
+    let attach = || -> Result<_> {
+        let (mut gateway, _) = Gateway::open(options)?;
+        gateway.set_iface(&interface(link))?;
+        let attached = gateway.attach(0, mode)?;
+        gateway.apply(&tables::empty())?;
+        gateway.heartbeat(SystemTime::now())?;
+        Ok((attached.mode, attached.taken_over))
+    };
+    link.namespace.run(attach).unwrap()
+}
+
+fn ping(wire: &Wire) {
+    let output =
+        wire.client.namespace.command("ping").args(["-c3", "-i0.01", "-W2", "10.9.0.1"]).output();
+    assert!(output.unwrap().status.success(), "the gateway passes what is not a service's");
+}
+
+#[test]
+fn traffic_outlives_the_process_and_is_taken_over() {
+    if !root_or_skip("traffic_outlives_the_process_and_is_taken_over") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    let first = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    assert_eq!(first, (XdpMode::Native, false));
+
+    ping(&wire);
+    let view = node.view().unwrap();
+    let states = wire.gateway.namespace.run(|| view.interfaces()).unwrap().unwrap();
+    assert_eq!(states.len(), 1);
+    assert_eq!(states[0].name.as_deref(), Some("eth0.1"));
+    assert_eq!(states[0].mode, Some(XdpMode::Native));
+    assert!(states[0].ledger.seen >= 3, "{}", states[0].ledger.seen);
+    assert_eq!(states[0].ledger.difference(), 0);
+    let daemon = view.daemon().unwrap().unwrap();
+    assert_eq!((daemon.pid, daemon.running), (std::process::id().into(), false));
+
+    let keys = view.settings().unwrap().keys;
+    assert!(keys.iter().all(|key| *key != 0));
+    assert_eq!(view.settings().unwrap().hash, RW_HASH_NH);
+    // As a release before it left it: the flows lie where its hash put them.
+    change_settings(&node, |settings| settings.hash = RW_HASH_MULTILINEAR);
+    let second = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    assert_eq!(second, (XdpMode::Native, true));
+    let view = node.view().unwrap();
+    assert_eq!(view.settings().unwrap().keys, keys);
+    assert_eq!(view.settings().unwrap().hash, RW_HASH_MULTILINEAR);
+    assert!(view.ledger(0).unwrap().seen >= states[0].ledger.seen);
+    ping(&wire);
+}
+
+#[test]
+fn detach_leaves_nothing() {
+    if !root_or_skip("detach_leaves_nothing") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    attach_once(&wire.gateway, &node.options(), Mode::Native).unwrap();
+    let detached = node.detach().unwrap();
+    assert_eq!(detached.interfaces, ["eth0.1"]);
+    // Root, balancer and ICMP; and those that count losses, where the kernel has them.
+    assert!(detached.programs.len() >= 3, "{detached:?}");
+    assert!(detached.maps.len() >= 17, "{detached:?}");
+    assert_eq!(detached.leftovers(Duration::from_secs(5)), [""; 0]);
+    assert!(!node.pins().dir().exists());
+    assert!(matches!(node.view().unwrap_err(), Error::NotLoaded { .. }));
+    assert!(matches!(node.detach().unwrap_err(), Error::NotLoaded { .. }));
+    ping(&wire);
+    // Nothing of ours is on the interface: another node may have it.
+    let other = Node::new();
+    attach_once(&wire.gateway, &other.options(), Mode::Native).unwrap();
+}
+
+#[test]
+fn one_process_at_a_time() {
+    if !root_or_skip("one_process_at_a_time") {
+        return;
+    }
+    let node = Node::new();
+    let (gateway, opened) = Gateway::open(&node.options()).unwrap();
+    assert!(opened.taken_over.is_none());
+    gateway.heartbeat(SystemTime::now()).unwrap();
+    let own = u64::from(std::process::id());
+    assert!(
+        matches!(Gateway::open(&node.options()).unwrap_err(), Error::Busy { pid, .. } if pid == own)
+    );
+    assert!(matches!(node.detach().unwrap_err(), Error::Busy { pid, .. } if pid == own));
+    assert!(node.view().unwrap().daemon().unwrap().unwrap().running);
+    drop(gateway);
+    assert!(!node.view().unwrap().daemon().unwrap().unwrap().running);
+}
+
+#[test]
+fn another_layout_is_refused_and_can_be_detached() {
+    if !root_or_skip("another_layout_is_refused_and_can_be_detached") {
+        return;
+    }
+    let node = Node::new();
+    Gateway::open(&node.options()).unwrap();
+    change_settings(&node, |settings| settings.layout = 99);
+    let error = Gateway::open(&node.options()).unwrap_err();
+    assert!(matches!(error, Error::Layout { found: 99, .. }), "{error}");
+    assert!(error.to_string().contains("ringway detach"));
+    assert!(matches!(node.view().unwrap_err(), Error::Layout { .. }));
+    node.detach().unwrap();
+}
+
+fn change_settings(node: &Node, change: impl FnOnce(&mut rw_settings)) {
+    use libbpf_rs::{MapCore, MapFlags, MapHandle};
+    let map = MapHandle::from_pinned_path(node.pins().map("settings")).unwrap();
+    let bytes = map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+    let mut settings = rw_settings::read_from_bytes(&bytes).unwrap();
+    change(&mut settings);
+    map.update(&[0; 4], settings.as_bytes(), MapFlags::ANY).unwrap();
+}
+
+#[test]
+fn a_start_that_was_cut_short_is_cleared_away() {
+    if !root_or_skip("a_start_that_was_cut_short_is_cleared_away") {
+        return;
+    }
+    let node = Node::new();
+    Gateway::open(&node.options()).unwrap();
+    std::fs::remove_file(node.pins().map("settings")).unwrap();
+    assert!(matches!(node.view().unwrap_err(), Error::NotLoaded { .. }));
+    let (_, opened) = Gateway::open(&node.options()).unwrap();
+    assert!(opened.unfinished_removed && opened.taken_over.is_none());
+    let (_, opened) = Gateway::open(&node.options()).unwrap();
+    assert!(!opened.unfinished_removed && opened.taken_over.is_some());
+}
+
+#[test]
+fn pinned_tables_keep_their_size() {
+    if !root_or_skip("pinned_tables_keep_their_size") {
+        return;
+    }
+    let node = Node::new();
+    Gateway::open(&node.options()).unwrap();
+    let larger = Options { flows: 100_000, ..node.options() };
+    let (gateway, opened) = Gateway::open(&larger).unwrap();
+    assert_eq!(opened.taken_over.unwrap().flow_buckets, Some((2048, 65536)));
+    assert_eq!(gateway.view().flows().unwrap().capacity, 3 * 2048);
+    assert_eq!(gateway.view().settings().unwrap().flow_mask, 2047);
+}
+
+#[test]
+fn a_vanished_interface_is_an_orphan() {
+    if !root_or_skip("a_vanished_interface_is_an_orphan") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    wire.gateway.namespace.ip("link delete eth0.1").unwrap();
+    let open = || Gateway::open(&node.options());
+    let (_gateway, opened) = wire.gateway.namespace.run(open).unwrap().unwrap();
+    let orphan = Orphan { iface: "eth0.1".into(), cause: OrphanCause::Vanished };
+    assert_eq!(opened.orphans, [orphan]);
+    assert_eq!(opened.taken_over.unwrap().interfaces, [""; 0]);
+    assert_eq!(node.pins().iface_names().unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_renamed_interface_is_an_orphan() {
+    if !root_or_skip("a_renamed_interface_is_an_orphan") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    wire.gateway
+        .namespace
+        .ip("link set eth0.1 down\nlink set eth0.1 name lan\nlink set lan up")
+        .unwrap();
+    let renamed = Link { name: "lan".into(), ..wire.gateway.clone() };
+    let open = || -> Result<_> {
+        let (mut gateway, opened) = Gateway::open(&node.options())?;
+        gateway.set_iface(&interface(&renamed))?;
+        gateway.attach(0, Mode::Auto)?;
+        Ok(opened)
+    };
+    let opened = wire.gateway.namespace.run(open).unwrap().unwrap();
+    let orphan = Orphan { iface: "eth0.1".into(), cause: OrphanCause::Renamed };
+    assert_eq!(opened.orphans, [orphan]);
+    assert_eq!(node.pins().iface_names().unwrap(), ["lan"]);
+}
+
+#[test]
+fn an_interface_that_has_just_gone_is_named() {
+    if !root_or_skip("an_interface_that_has_just_gone_is_named") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    let gone = Link { ifindex: 0x7fff_0000, ..wire.gateway.clone() };
+    let describe = || Gateway::open(&node.options())?.0.set_iface(&interface(&gone));
+    let error = wire.gateway.namespace.run(describe).unwrap().unwrap_err();
+    assert!(matches!(error, Error::NoInterface { .. }), "{error}");
+}
+
+#[test]
+fn another_namespace_is_refused() {
+    if !root_or_skip("another_namespace_is_refused") {
+        return;
+    }
+    // The client's end has the same name, and may have the same index.
+    let (node, wire) = (Node::new(), wire());
+    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    let error = attach_once(&wire.client, &node.options(), Mode::Auto).unwrap_err();
+    assert!(matches!(error, Error::OtherNamespace { .. }), "{error}");
+    // It is still attached where it was.
+    ping(&wire);
+    assert!(node.view().unwrap().ledger(0).unwrap().seen >= 3);
+}
+
+#[test]
+fn the_mode_is_kept_or_changed_as_asked() {
+    if !root_or_skip("the_mode_is_kept_or_changed_as_asked") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    let attach = |mode| attach_once(&wire.gateway, &node.options(), mode).unwrap();
+    assert_eq!(attach(Mode::Generic), (XdpMode::Generic, false));
+    assert_eq!(attach(Mode::Auto), (XdpMode::Generic, true));
+    ping(&wire);
+    assert_eq!(attach(Mode::Native), (XdpMode::Native, false));
+    assert_eq!(attach(Mode::Native), (XdpMode::Native, true));
+    ping(&wire);
+}
+
+#[test]
+fn auto_says_why_it_is_not_native() {
+    if !root_or_skip("auto_says_why_it_is_not_native") {
+        return;
+    }
+    // lo has no native XDP.
+    let namespace = Namespace::new("pinslo").unwrap();
+    let node = Node::new();
+    let attach = || -> Result<_> {
+        let (mut gateway, _) = Gateway::open(&node.options())?;
+        gateway.set_iface(&Interface {
+            slot: 0,
+            name: "lo".into(),
+            ifindex: 1,
+            mac: [0; 6],
+            alt_mac: None,
+            redirect: false,
+            layer3: false,
+            local: false,
+            raw: false,
+            vlan: None,
+            faces: Default::default(),
+            mtu: 65535,
+        })?;
+        let refused = gateway.attach(0, Mode::Native).unwrap_err().to_string();
+        Ok((refused, gateway.attach(0, Mode::Auto)?))
+    };
+    let (error, attached) = namespace.run(attach).unwrap().unwrap();
+    assert!(error.contains("cannot attach to lo in native mode"), "{error}");
+    assert_eq!(attached.mode, XdpMode::Generic);
+    let why = attached.refused.unwrap().to_string();
+    assert!(why.contains("native mode refused") && why.contains("no native XDP"), "{why}");
+}
+
+#[test]
+fn a_foreign_program_is_named() {
+    if !root_or_skip("a_foreign_program_is_named") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    attach_pass(&wire.gateway.namespace, &wire.gateway.name).unwrap();
+    let error = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap_err();
+    assert!(matches!(&error, Error::ForeignProgram { id, .. } if *id != 0), "{error}");
+    assert!(error.to_string().contains("ip link set dev eth0.1 xdp off"), "{error}");
+}
+
+#[test]
+fn interfaces_that_are_not_wanted_any_more_are_released() {
+    if !root_or_skip("interfaces_that_are_not_wanted_any_more_are_released") {
+        return;
+    }
+    let (node, wire) = (Node::new(), wire());
+    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    let release = || -> Result<_> {
+        let (mut gateway, opened) = Gateway::open(&node.options())?;
+        Ok((opened.taken_over, gateway.release_others()?, gateway.existing()?.ifaces))
+    };
+    let (taken_over, released, ifaces) = wire.gateway.namespace.run(release).unwrap().unwrap();
+    assert_eq!(taken_over.unwrap().interfaces, ["eth0.1"]);
+    assert_eq!(released, ["eth0.1"]);
+    assert_eq!(ifaces, []);
+    let other = Node::new();
+    attach_once(&wire.gateway, &other.options(), Mode::Auto).unwrap();
+}
+
+#[test]
+fn nodes_that_are_there_are_named() {
+    if !root_or_skip("nodes_that_are_there_are_named") {
+        return;
+    }
+    let node = Node::new();
+    Gateway::open(&node.options()).unwrap();
+    let bpffs = Path::new(ringway_kernel::DEFAULT_BPFFS);
+    let error = ringway_kernel::View::open(bpffs, "no-such-node").unwrap_err();
+    assert!(error.to_string().contains(&node.name), "{error}");
+}
+
+#[test]
+fn a_new_daemon_finds_its_predecessors_tables() {
+    if !root_or_skip("a_new_daemon_finds_its_predecessors_tables") {
+        return;
+    }
+    let node = Node::new();
+    let mut wanted = tables::empty();
+    let backends = ["10.0.0.2:80".parse().unwrap(), "10.0.0.3:80".parse().unwrap()];
+    tables::add_service(&mut wanted, tables::key("203.0.113.10", 80, Protocol::Tcp), &backends);
+    let (mut first, _) = Gateway::open(&node.options()).unwrap();
+    first.apply(&wanted).unwrap();
+    let existing = first.existing().unwrap();
+    drop(first);
+
+    let (mut second, _) = Gateway::open(&node.options()).unwrap();
+    assert_eq!(second.existing().unwrap(), existing);
+    // What a ring holds is not read back, so it is swapped for its equal.
+    assert_eq!(second.apply(&wanted).unwrap(), Applied { rings: 1, ..Applied::default() });
+    assert!(second.apply(&wanted).unwrap().is_unchanged());
+}

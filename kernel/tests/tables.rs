@@ -1,0 +1,246 @@
+//! ringway-kernel against the running kernel: loading, tables, test runs.
+
+#![allow(clippy::unwrap_used)] // tests
+
+mod common;
+
+use std::os::fd::AsRawFd;
+
+use etherparse::PacketBuilder;
+use ringway_abi::{Reason, Verdict};
+use ringway_kernel::{Applied, Frame};
+use ringway_plan::tables::{Protocol, Tables};
+use ringway_testnet::root_or_skip;
+
+use common::tables::{add_service, empty, ip, key};
+use common::{CLIENT_MAC, GATEWAY_MAC, gateway};
+
+fn web() -> Tables {
+    let mut tables = empty();
+    let backends = ["10.0.0.2:8080".parse().unwrap(), "10.0.0.3:8080".parse().unwrap()];
+    add_service(&mut tables, key("203.0.113.10", 80, Protocol::Tcp), &backends);
+    add_service(
+        &mut tables,
+        key("2001:db8::10", 53, Protocol::Udp),
+        &["[fd00::2]:53".parse().unwrap()],
+    );
+    tables
+}
+
+/// A UDP datagram to an address that is no service's.
+fn stranger() -> Vec<u8> {
+    let builder = PacketBuilder::ethernet2(CLIENT_MAC, GATEWAY_MAC)
+        .ipv4([198, 51, 100, 1], [203, 0, 113, 99], 64)
+        .udp(5000, 5001);
+    let mut frame = Vec::new();
+    builder.write(&mut frame, b"hello").unwrap();
+    frame
+}
+
+#[test]
+fn a_frame_is_seen_and_counted_once() {
+    if !root_or_skip("a_frame_is_seen_and_counted_once") {
+        return;
+    }
+    let mut gateway = gateway();
+    gateway.apply(&web()).unwrap();
+    let frame = stranger();
+    for slot in [0, 1, 1] {
+        let run = gateway.test_run(slot, Frame::new(&frame)).unwrap();
+        assert_eq!((run.verdict, &run.data), (Verdict::Pass, &frame));
+    }
+    for (slot, seen) in [(0, 1), (1, 2)] {
+        let ledger = gateway.view().ledger(slot).unwrap();
+        assert_eq!((ledger.seen, ledger.sum(), ledger.difference()), (seen, seen, 0));
+    }
+    // The frame carries the MAC address of slot 0.
+    assert_eq!(gateway.view().ledger(0).unwrap().count(Verdict::Pass, Reason::NoService), 1);
+}
+
+#[test]
+fn tables_are_read_back_as_written() {
+    if !root_or_skip("tables_are_read_back_as_written") {
+        return;
+    }
+    let mut gateway = gateway();
+    let tables = web();
+    let applied = gateway.apply(&tables).unwrap();
+    // Two services, two addresses.
+    assert_eq!(applied, Applied { services: 4, backends: 3, rings: 2, removed: 0, settings: true });
+    let existing = gateway.existing().unwrap();
+    assert_eq!(existing.services, tables.services);
+    assert_eq!(existing.nat_addresses, tables.nat_addresses);
+    let mut backends = tables.backends.clone();
+    backends.iter_mut().for_each(|backend| backend.weight = 0);
+    assert_eq!(existing.backends, backends);
+    assert_eq!(existing.ifaces, [(0, 1), (1, 1)]);
+    let view = gateway.view();
+    assert_eq!(view.services().unwrap().len(), 2);
+    assert_eq!(view.settings().unwrap().port_first, 10_000);
+    assert_eq!(view.flows().unwrap().total(), 0);
+    assert!(view.flows().unwrap().capacity >= 4096);
+}
+
+#[test]
+fn only_what_changed_is_written() {
+    if !root_or_skip("only_what_changed_is_written") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = web();
+    gateway.apply(&tables).unwrap();
+    assert!(gateway.apply(&tables).unwrap().is_unchanged());
+
+    tables.backends[0].up = false;
+    tables.rings[0].slots = vec![0; tables.rings[0].slots.count()].into();
+    let applied = gateway.apply(&tables).unwrap();
+    assert_eq!(applied, Applied { backends: 1, rings: 1, ..Applied::default() });
+}
+
+#[test]
+fn what_is_gone_is_removed_and_its_generation_kept() {
+    if !root_or_skip("what_is_gone_is_removed_and_its_generation_kept") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = web();
+    gateway.apply(&tables).unwrap();
+    tables.services.pop();
+    tables.rings.pop();
+    tables.backends.pop();
+    // The service, its address, its ring, its backend.
+    assert_eq!(gateway.apply(&tables).unwrap(), Applied { removed: 4, ..Applied::default() });
+    let existing = gateway.existing().unwrap();
+    assert_eq!((existing.services.len(), existing.backends.len()), (1, 2));
+    assert_eq!(existing.retired, [(2, 1)]);
+    assert!(gateway.apply(&tables).unwrap().is_unchanged());
+}
+
+#[test]
+fn tables_without_room_change_nothing() {
+    if !root_or_skip("tables_without_room_change_nothing") {
+        return;
+    }
+    let mut gateway = gateway();
+    let good = web();
+    gateway.apply(&good).unwrap();
+    let mut too_many = good.clone();
+    too_many.nat_addresses = vec![ip("10.0.0.9"); 65];
+    let mut no_ring = good.clone();
+    no_ring.rings.clear();
+    let mut short_ring = good.clone();
+    short_ring.rings[0].slots = vec![0; 10].into();
+    for bad in [too_many, no_ring, short_ring] {
+        let error = gateway.apply(&bad).unwrap_err().to_string();
+        assert!(error.contains("nothing changed"), "{error}");
+    }
+    assert!(gateway.apply(&good).unwrap().is_unchanged());
+}
+
+/// 4096 services of 30 blocks of ports each: there is no room for two such sets at a time.
+#[test]
+fn a_table_nearly_full_takes_the_place_of_another() {
+    if !root_or_skip("a_table_nearly_full_takes_the_place_of_another") {
+        return;
+    }
+    let of_network = |network: u8| {
+        let mut tables = empty();
+        for n in 0..4096 {
+            let mut key = key(&format!("{network}.0.{}.{}", n >> 8, n & 0xff), 1, Protocol::Tcp);
+            key.last_port = 65_534;
+            add_service(&mut tables, key, &[]);
+            tables.services.last_mut().unwrap().ring = 0;
+        }
+        tables.rings.truncate(1);
+        tables
+    };
+    let mut gateway = gateway();
+    for network in [10, 11, 10] {
+        let applied = gateway.apply(&of_network(network)).unwrap();
+        assert_eq!(applied.services, 4096 * 31);
+    }
+    assert_eq!(gateway.existing().unwrap().services.len(), 4096);
+}
+
+#[test]
+fn a_slot_that_is_not_in_use_is_an_error() {
+    if !root_or_skip("a_slot_that_is_not_in_use_is_an_error") {
+        return;
+    }
+    let error = gateway().test_run(7, Frame::new(&stranger())).unwrap_err().to_string();
+    assert!(error.contains("slot 7 is not in use"), "{error}");
+}
+
+/// All rings are swapped together.
+#[test]
+fn many_rings_are_swapped() {
+    if !root_or_skip("many_rings_are_swapped") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = empty();
+    for port in 0..200 {
+        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
+        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
+    }
+    gateway.apply(&tables).unwrap();
+    for ring in &mut tables.rings {
+        ring.slots = vec![1; ring.slots.count()].into();
+    }
+    assert_eq!(gateway.apply(&tables).unwrap(), Applied { rings: 200, ..Applied::default() });
+}
+
+/// Services that shared a ring get one each, in more than one batch: the shared one stays until the
+/// last has left it.
+#[test]
+fn services_part() {
+    if !root_or_skip("services_part") {
+        return;
+    }
+    let mut gateway = gateway();
+    let mut tables = empty();
+    for port in 0..300 {
+        let backend = format!("10.0.0.2:{}", 8000 + port).parse().unwrap();
+        add_service(&mut tables, key("203.0.113.10", 80 + port, Protocol::Tcp), &[backend]);
+    }
+    let apart = tables.clone();
+    tables.rings.truncate(1);
+    tables.services.iter_mut().for_each(|service| service.ring = 0);
+    gateway.apply(&tables).unwrap();
+    let removed = gateway.apply(&apart).unwrap();
+    assert_eq!(removed, Applied { services: 299, rings: 299, ..Applied::default() });
+    assert_eq!(gateway.existing().unwrap().services, apart.services);
+    // And back, while nobody can be on the way to a ring that is gone.
+    let removed = gateway.apply(&tables).unwrap();
+    assert_eq!(removed, Applied { services: 299, removed: 299, ..Applied::default() });
+    assert_eq!(gateway.existing().unwrap().services, tables.services);
+}
+
+/// Memory of all maps of tracked flows, over the flows there is room for: IPv4 and IPv6 alike.
+#[test]
+fn tracked_flows_are_small() {
+    if !root_or_skip("tracked_flows_are_small") {
+        return;
+    }
+    for tracked in [1 << 20, 10_000_000] {
+        let options = ringway_kernel::Options {
+            node: "test".into(),
+            flows: 4096,
+            tracked,
+            pin: false,
+            ..Default::default()
+        };
+        let (gateway, _) = ringway_kernel::Gateway::open(&options).unwrap();
+        let memlock = |name: &str| -> u64 {
+            let fd = gateway.map(name).unwrap().as_raw_fd();
+            let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
+            let line = info.lines().find_map(|line| line.strip_prefix("memlock:")).unwrap();
+            line.trim().parse().unwrap()
+        };
+        let all: u64 =
+            ["tracked", "track_quotas", "untracked", "tracking"].into_iter().map(memlock).sum();
+        let capacity = gateway.view().tracked_counts().unwrap().capacity;
+        println!("{capacity} tracked flows: {:.1} bytes each", all as f64 / capacity as f64);
+        assert!(capacity >= tracked.into() && all <= 32 * capacity, "{all} for {capacity}");
+    }
+}

@@ -1,0 +1,179 @@
+//! What `ringway check --upgrade` would say of pins that other versions, or others, have made.
+#![allow(clippy::unwrap_used)] // tests
+
+mod common;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use ringway_abi::raw::RW_LAYOUT;
+use ringway_kernel::{Error, Fate, Gateway, Options, Upgrade, upgrade};
+use ringway_plan::tables::Protocol;
+use ringway_testnet::root_or_skip;
+
+use common::node::Node;
+
+/// A node that a daemon of this version has left.
+fn pinned() -> Node {
+    let node = Node::new();
+    drop(Gateway::open(&node.options()).unwrap());
+    node
+}
+
+fn fate(found: &Upgrade, name: &str) -> Fate {
+    found.tables.iter().find(|table| table.name == name).unwrap().fate
+}
+
+/// Puts another map in the place of one.
+fn replace(node: &Node, name: &str, kind: MapType, value: u32) {
+    let pin = node.pins().map(name);
+    let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    };
+    let mut map = MapHandle::create(kind, Some("other"), 4, value, 8, &options).unwrap();
+    if pin.exists() {
+        std::fs::remove_file(&pin).unwrap();
+    }
+    map.pin(pin).unwrap();
+}
+
+#[test]
+fn own_pins_are_kept() {
+    if !root_or_skip("own_pins_are_kept") {
+        return;
+    }
+    let node = Node::new();
+    let nothing = upgrade(&node.options()).unwrap();
+    assert_eq!((nothing.layout, nothing.takes_over()), (None, true));
+    assert!(!node.pins().dir().exists(), "looking has made something");
+
+    let gateway = Gateway::open(&node.options()).unwrap();
+    assert!(upgrade(&node.options()).unwrap().held);
+    drop(gateway);
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!((found.layout, found.takes_over(), found.held), (Some(RW_LAYOUT), true, false));
+    let stays = |fate| matches!(fate, Fate::Kept | Fate::Rebuilt);
+    assert!(found.tables.iter().all(|table| stays(table.fate)), "{:#?}", found.tables);
+
+    let larger = Options { flows: 1 << 16, ..node.options() };
+    let found = upgrade(&larger).unwrap();
+    assert_eq!((fate(&found, "flows"), found.takes_over()), (Fate::KeptAtSize, true));
+    assert_eq!(fate(&found, "services"), Fate::Rebuilt);
+}
+
+/// What a version has left is found again where it is kept, and mended where it is rebuilt.
+#[test]
+fn what_is_said_to_be_rebuilt_is() {
+    if !root_or_skip("what_is_said_to_be_rebuilt_is") {
+        return;
+    }
+    let node = Node::new();
+    let mut tables = common::tables::empty();
+    let key = common::tables::key("203.0.113.1", 80, Protocol::Tcp);
+    common::tables::add_service(&mut tables, key, &["10.0.0.2:80".parse().unwrap()]);
+    Gateway::open(&node.options()).unwrap().0.apply(&tables).unwrap();
+
+    const TABLES: [&str; 6] =
+        ["flows", "fragments", "track_quotas", "service_info", "labels", "nat_addrs"];
+    let first = |name: &str| {
+        let map = MapHandle::from_pinned_path(node.pins().map(name)).unwrap();
+        let value = map.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        (map, value)
+    };
+    let before = TABLES.map(|name| {
+        let (map, value) = first(name);
+        let spoilt: Vec<u8> = value.iter().map(|byte| byte ^ 0x55).collect();
+        map.update(&[0; 4], &spoilt, MapFlags::ANY).unwrap();
+        (value, spoilt)
+    });
+    let found = upgrade(&node.options()).unwrap();
+    let (mut gateway, _) = Gateway::open(&node.options()).unwrap();
+    gateway.existing().unwrap();
+    gateway.apply(&tables).unwrap();
+    for (name, (value, spoilt)) in TABLES.into_iter().zip(before) {
+        let want = match fate(&found, name) {
+            Fate::Kept => spoilt,
+            Fate::Rebuilt => value,
+            other => panic!("{name} is {other:?}"),
+        };
+        assert_eq!(first(name).1, want, "{name}");
+    }
+}
+
+#[test]
+fn a_table_that_came_or_went_is_no_obstacle() {
+    if !root_or_skip("a_table_that_came_or_went_is_no_obstacle") {
+        return;
+    }
+    let node = pinned();
+    std::fs::remove_file(node.pins().map("fragments")).unwrap();
+    replace(&node, "of_an_earlier_version", MapType::Hash, 4);
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!(fate(&found, "fragments"), Fate::Added);
+    assert_eq!(fate(&found, "of_an_earlier_version"), Fate::Unused);
+    assert!(found.takes_over());
+    // And so it is.
+    let (_gateway, opened) = Gateway::open(&node.options()).unwrap();
+    assert!(opened.taken_over.is_some());
+}
+
+#[test]
+fn another_layout_is_lost() {
+    if !root_or_skip("another_layout_is_lost") {
+        return;
+    }
+    let node = pinned();
+    let settings = MapHandle::from_pinned_path(node.pins().map("settings")).unwrap();
+    let mut bytes = settings.lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+    bytes[..4].copy_from_slice(&(RW_LAYOUT + 1).to_ne_bytes());
+    settings.update(&[0; 4], &bytes, MapFlags::ANY).unwrap();
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!((found.layout, found.takes_over()), (Some(RW_LAYOUT + 1), false));
+    assert!(found.tables.iter().all(|table| table.fate == Fate::Lost));
+    assert!(matches!(Gateway::open(&node.options()), Err(Error::Layout { .. })));
+}
+
+#[test]
+fn another_shape_is_lost() {
+    if !root_or_skip("another_shape_is_lost") {
+        return;
+    }
+    let node = pinned();
+    replace(&node, "labels", MapType::Array, 4);
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!((fate(&found, "labels"), found.takes_over()), (Fate::Lost, false));
+    assert_eq!(fate(&found, "flows"), Fate::Kept);
+    assert!(matches!(Gateway::open(&node.options()), Err(Error::PinnedMap { .. })));
+}
+
+#[test]
+fn somebody_elses_pins_are_named() {
+    if !root_or_skip("somebody_elses_pins_are_named") {
+        return;
+    }
+    for (kind, value) in [(MapType::Hash, 8), (MapType::Array, 8)] {
+        let node = Node::new();
+        std::fs::create_dir_all(node.pins().maps()).unwrap();
+        replace(&node, "settings", kind, value);
+        let found = upgrade(&node.options()).unwrap();
+        assert!(!found.takes_over() && found.tables.is_empty());
+        assert!(found.refused.unwrap().contains("somebody else's"), "{kind:?}");
+        assert!(Gateway::open(&node.options()).is_err());
+    }
+    // A program where a table should be.
+    let node = pinned();
+    let path = node.pins().map("labels");
+    std::fs::remove_file(&path).unwrap();
+    let mut gateway = common::gateway();
+    let root = gateway.root_program(0).unwrap();
+    pin_program(root, &path);
+    let found = upgrade(&node.options()).unwrap();
+    assert_eq!((fate(&found, "labels"), found.takes_over()), (Fate::Lost, false));
+}
+
+fn pin_program(program: std::os::fd::BorrowedFd<'_>, path: &std::path::Path) {
+    use std::os::fd::AsRawFd;
+    let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+    // SAFETY: an open descriptor and a NUL-terminated string that outlives the call.
+    let ret = unsafe { libbpf_rs::libbpf_sys::bpf_obj_pin(program.as_raw_fd(), path.as_ptr()) };
+    assert_eq!(ret, 0);
+}

@@ -1,0 +1,99 @@
+//! HTTP through Ringway, by turns with a capture of everything and without.
+
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use ringway_testnet::{Signal, tools};
+use serde_json::Value;
+
+use super::path::Path;
+use super::standing::Standing;
+use crate::harness::wrk;
+use crate::{Error, Result};
+
+const CONNECTIONS: u32 = 100;
+/// For a capture to begin or end: it loads programs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Packets a second in each round, and what the captures came to.
+#[derive(Debug, Default)]
+pub(crate) struct Rates {
+    pub(crate) off: Vec<u64>,
+    pub(crate) on: Vec<u64>,
+    pub(crate) captured: u64,
+    pub(crate) lost: u64,
+}
+
+/// Measures so many rounds of this length.
+pub(crate) fn measure(
+    rounds: u32,
+    duration: Duration,
+    ringway: &FilePath,
+    mut progress: impl FnMut(&str),
+) -> Result<Rates> {
+    let standing = Standing::set_up(Path::RingwayHost, ringway)?;
+    let site = Site { standing, ringway, duration };
+    wrk::run(&site.standing.net.client.ns, &site.standing.url(), 50, Duration::from_secs(1))?;
+    let mut rates = Rates::default();
+    for round in 1..=rounds {
+        let off = site.packets_per_second()?;
+        let (on, summary) = site.captured()?;
+        progress(&format!("round {round}/{rounds}  off {off:>8} packets/s  on {on:>8} packets/s"));
+        rates.off.push(off);
+        rates.on.push(on);
+        rates.captured += summary["captured_packets"].as_u64().unwrap_or(0);
+        rates.lost += summary["lost_packets"].as_u64().unwrap_or(0);
+    }
+    Ok(rates)
+}
+
+struct Site<'r> {
+    standing: Standing,
+    ringway: &'r FilePath,
+    duration: Duration,
+}
+
+impl Site<'_> {
+    /// `ringway ARGUMENTS` among the balancer's pins.
+    fn command(&self, arguments: &[&str]) -> Result<std::process::Command> {
+        let pid = self.standing.pid().unwrap_or_default().to_string();
+        let mut command = self.standing.net.host.command(tools::find("nsenter")?.path);
+        command.args(["--mount", "--target", &pid]).arg(self.ringway);
+        command.args(arguments).args(["--node", "bench"]);
+        Ok(command)
+    }
+
+    /// Packets that interfaces have given to the packet path, ever.
+    fn seen(&self) -> Result<u64> {
+        let failed = |output: String| Error::Failed { program: "ringway status".into(), output };
+        let output = self.command(&["status", "--ledger", "-o", "json"])?.output();
+        let output = output.map_err(|error| failed(error.to_string()))?;
+        let status: Result<Value, _> = serde_json::from_slice(&output.stdout);
+        let status = status.map_err(|error| failed(error.to_string()))?;
+        let seen = status["ledger"]["seen_packets"].as_u64();
+        seen.ok_or_else(|| failed(String::from_utf8_lossy(&output.stderr).into_owned()))
+    }
+
+    /// Packets of a request by requests a second.
+    fn packets_per_second(&self) -> Result<u64> {
+        let before = self.seen()?;
+        let client = &self.standing.net.client.ns;
+        let figures = wrk::run(client, &self.standing.url(), CONNECTIONS, self.duration)?;
+        let packets = self.seen()?.saturating_sub(before) as f64;
+        Ok((packets / figures.requests.max(1) as f64 * figures.requests_per_s) as u64)
+    }
+
+    /// The same while all packets are captured; to where they take no room.
+    fn captured(&self) -> Result<(u64, Value)> {
+        let command = self.command(&["capture", "-w", "/dev/null", "-o", "json"])?;
+        let mut capture = self.standing.net.host.spawn(command)?;
+        capture.wait_for_log("capturing from", PATIENCE)?;
+        let rate = self.packets_per_second()?;
+        capture.signal(Signal::INT)?;
+        let end = capture.wait(PATIENCE)?;
+        let summary = end.log.lines().find_map(|line| serde_json::from_str(line).ok());
+        let failed =
+            || Error::Failed { program: "ringway capture".into(), output: end.log.clone() };
+        Ok((rate, summary.ok_or_else(failed)?))
+    }
+}

@@ -1,0 +1,121 @@
+//! The frame that every packet is made from, and the addresses in it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::benches::packet::path::Ip;
+
+/// TCP flags, RFC 9293 section 3.1.
+pub(crate) const SYN: u8 = 0x02;
+pub(crate) const ACK: u8 = 0x10;
+
+/// The interface's address, the clients' router's and the backends' next hop's: all on one link.
+pub(crate) const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const FROM_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub(crate) const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 3];
+
+/// Where the service is.
+pub(crate) const PORT: u16 = 80;
+
+/// Length of the frames; feed.bpf.c knows them in words.
+const LEN: [usize; 2] = [64, 88];
+const ETHERNET: usize = 14;
+const TCP: u8 = 6;
+
+/// From the documentation's networks, but for IPv4 clients, of which there may be ten million: 10/8.
+pub(crate) fn service(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Ip::V6 => v6(1, 1),
+    }
+}
+
+/// An address that nobody serves.
+pub(crate) fn elsewhere(ip: Ip) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(198, 51, 100, 1).into(),
+        Ip::V6 => v6(2, 1),
+    }
+}
+
+pub(crate) fn backend(ip: Ip, n: u8) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(172, 16, 0, n).into(),
+        Ip::V6 => v6(3, n),
+    }
+}
+
+/// A source of ours towards backends.
+pub(crate) fn own(ip: Ip, n: u8) -> IpAddr {
+    match ip {
+        Ip::V4 => Ipv4Addr::new(172, 16, 1, n).into(),
+        Ip::V6 => v6(4, n),
+    }
+}
+
+fn v6(net: u16, host: u8) -> IpAddr {
+    Ipv6Addr::new(0x2001, 0xdb8, net, 0, 0, 0, 0, host.into()).into()
+}
+
+/// A TCP segment to `to`, port [`PORT`]. The feeder puts the client's address and port in, which are 0 here, and adds
+/// them to the checksums.
+pub(crate) fn segment(to: IpAddr, tcp_flags: u8) -> Vec<u8> {
+    let len = LEN[usize::from(to.is_ipv6())];
+    let mut frame = Vec::with_capacity(len);
+    frame.extend(OUR_MAC);
+    frame.extend(FROM_MAC);
+    let l3 = (len - ETHERNET) as u16;
+    match to {
+        IpAddr::V4(to) => {
+            frame.extend([0x08, 0x00, 0x45, 0]);
+            frame.extend(l3.to_be_bytes());
+            frame.extend([0, 0, 0x40, 0, 64, TCP, 0, 0, 0, 0, 0, 0]);
+            frame.extend(to.octets());
+        }
+        IpAddr::V6(to) => {
+            frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+            frame.extend((l3 - 40).to_be_bytes());
+            frame.extend([TCP, 64]);
+            frame.extend(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 0).octets());
+            frame.extend(to.octets());
+        }
+    }
+    frame.extend([0, 0]);
+    frame.extend(PORT.to_be_bytes());
+    frame.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, tcp_flags, 0xff, 0xff]);
+    frame.resize(len, 0);
+    let l4 = if to.is_ipv4() { ETHERNET + 20 } else { ETHERNET + 40 };
+    if to.is_ipv4() {
+        let check = checksum(&[&frame[ETHERNET..l4]]);
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&check);
+    }
+    // Both addresses, which end the header; length and protocol.
+    let addresses = if to.is_ipv4() { 8 } else { 32 };
+    let pseudo = [0, 0, 0, TCP, 0, 0, 0, (len - l4) as u8];
+    let check = checksum(&[&frame[l4 - addresses..l4], &pseudo, &frame[l4..]]);
+    frame[l4 + 16..l4 + 18].copy_from_slice(&check);
+    frame
+}
+
+/// RFC 1071, of parts of whole words.
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let sum: u32 = words.map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    (!(folded + (folded >> 16)) as u16).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_agree() {
+        let v4 = segment(service(Ip::V4), ACK);
+        assert_eq!((v4.len(), v4[16..18] == 50u16.to_be_bytes()), (64, true));
+        assert_eq!((v4[47], &v4[30..34]), (ACK, &[192, 0, 2, 1][..]));
+        let v6 = segment(service(Ip::V6), SYN);
+        assert_eq!((v6.len(), v6[18..20] == 34u16.to_be_bytes()), (88, true));
+        assert_eq!((v6[67], v6[53], &v6[56..58]), (SYN, 1, &[0, 80][..]));
+        assert!(v4.len().is_multiple_of(8) && v6.len().is_multiple_of(8), "whole words");
+    }
+}

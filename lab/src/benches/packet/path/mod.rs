@@ -1,0 +1,154 @@
+//! The ways a packet may take through the gateway.
+
+pub(crate) mod frame;
+
+use ringway_abi::{Reason, Verdict};
+use serde::{Serialize, Serializer};
+
+use crate::Error;
+use crate::harness::named::named;
+
+use frame::{ACK, SYN};
+
+/// One way through the packet path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Path {
+    /// To an address that is no service's: the kernel's.
+    Pass,
+    /// To a service without a healthy backend, `when_none_healthy = "drop"`.
+    Drop,
+    /// To a service with `forward = "dsr-l2"`.
+    DsrL2,
+    /// To a service with `forward = "dsr-ipip"`, in a tunnel of the same IP version.
+    DsrIpip,
+    /// To a service with `forward = "dsr-gue"`, in a tunnel of the same IP version.
+    DsrGue,
+    /// To a service with `forward = "nat"`, each packet of a flow that is open.
+    Nat,
+    /// The same, each packet a SYN that opens a flow.
+    NewFlow,
+    /// The same while no port is free: each takes the place of a half-open flow.
+    FullPool,
+}
+
+/// Ports of all backends together that [`Path::FullPool`] has.
+pub(super) const POOL: u32 = 102_400;
+
+/// What becomes of each packet.
+pub(super) struct Course {
+    /// `forward` of the service.
+    pub(super) forward: &'static str,
+    /// Flags of the TCP segment.
+    pub(super) tcp_flags: u8,
+    /// Flows are opened before anything is measured.
+    pub(super) opened_before: bool,
+    /// How each packet must be counted.
+    pub(super) ends: (Verdict, Reason),
+}
+
+impl Path {
+    /// All of them, in the order of the report.
+    pub const ALL: [Self; 8] = [
+        Self::Pass,
+        Self::Drop,
+        Self::DsrL2,
+        Self::DsrIpip,
+        Self::DsrGue,
+        Self::Nat,
+        Self::NewFlow,
+        Self::FullPool,
+    ];
+
+    /// Its name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pass => "pass",
+            Self::Drop => "drop",
+            Self::DsrL2 => "dsr-l2",
+            Self::DsrIpip => "dsr-ipip",
+            Self::DsrGue => "dsr-gue",
+            Self::Nat => "nat",
+            Self::NewFlow => "new-flow",
+            Self::FullPool => "full-pool",
+        }
+    }
+
+    pub(super) fn course(self) -> Course {
+        let (forward, tcp_flags, opened_before, ends) = match self {
+            Self::Pass => ("nat", ACK, false, (Verdict::Pass, Reason::NoService)),
+            Self::Drop => ("nat", SYN, false, (Verdict::Drop, Reason::NoBackend)),
+            Self::DsrL2 => ("dsr-l2", ACK, false, (Verdict::Tx, Reason::DsrL2)),
+            Self::DsrIpip => ("dsr-ipip", ACK, false, (Verdict::Tx, Reason::DsrIpip)),
+            Self::DsrGue => ("dsr-gue", ACK, false, (Verdict::Tx, Reason::DsrGue)),
+            Self::Nat => ("nat", ACK, true, (Verdict::Tx, Reason::NatForward)),
+            Self::NewFlow | Self::FullPool => {
+                ("nat", SYN, false, (Verdict::Tx, Reason::NatForward))
+            }
+        };
+        Course { forward, tcp_flags, opened_before, ends }
+    }
+
+    /// Whether the gateway keeps a record of each flow.
+    pub(super) fn keeps_flows(self) -> bool {
+        matches!(self, Self::Nat | Self::NewFlow | Self::FullPool)
+    }
+
+    /// Of a thousand packets so many at least open a flow. From a full pool the oldest flows go first, most of them:
+    /// some live when their turn comes again.
+    pub(super) fn opens_per_mille(self) -> u64 {
+        match self {
+            Self::NewFlow => 999,
+            Self::FullPool => 950,
+            _ => 0,
+        }
+    }
+
+    /// Fewer flows are none of this path: their SYNs would find them open.
+    pub(super) fn least_flows(self) -> u32 {
+        if self == Self::FullPool { 4 * POOL } else { 1 }
+    }
+}
+
+named!(Path, Error::NoSuchPath);
+
+/// IP version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Ip {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Ip {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// 4 or 6.
+    pub fn number(self) -> u8 {
+        match self {
+            Self::V4 => 4,
+            Self::V6 => 6,
+        }
+    }
+}
+
+impl Serialize for Ip {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(self.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_go_both_ways() {
+        for path in Path::ALL {
+            assert_eq!(path.name().parse::<Path>().unwrap(), path);
+        }
+        let error = "natt".parse::<Path>().unwrap_err().to_string();
+        assert!(error.contains("natt") && error.contains("new-flow"), "{error}");
+    }
+}

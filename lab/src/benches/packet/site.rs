@@ -1,0 +1,243 @@
+//! A gateway to be fed: the real programs and tables, attached to nothing and pinned nowhere.
+
+use std::fmt::Write;
+
+use ringway_abi::raw::rw_ledger;
+use ringway_abi::{Reason, Verdict};
+use ringway_kernel::{Gateway, Interface, Options, View};
+use ringway_plan::tables::{NextHop, Tables};
+use ringway_plan::{Ids, Observed, Planner};
+
+use super::feeder::{Feeder, Meal};
+use super::path::{Course, Ip, POOL, Path};
+use crate::benches::packet::path::frame::{self, NEXT_MAC, OUR_MAC, PORT};
+use crate::{Error, Result};
+
+/// Backends of the service.
+const BACKENDS: u8 = 100;
+/// Source addresses of ours: enough ports for ten million flows many times over.
+const OWN: u8 = 16;
+const SLOT: u32 = 0;
+const MTU: u16 = 9000;
+
+/// How many packets in a thousand may end otherwise than their path says: a flow that found no room when it was
+/// opened is reset.
+const STRAYS_PER_MILLE: u64 = 1;
+
+/// A gateway with one service.
+pub(super) struct Site {
+    path: Path,
+    ip: Ip,
+    gateway: Gateway,
+    view: View,
+    backends: Vec<u32>,
+}
+
+impl Site {
+    /// Loads the programs and fills the tables as the daemon would, with room for so many flows.
+    pub(super) fn new(path: Path, ip: Ip, room: u32) -> Result<Self> {
+        Self::with(path, ip, &Options { flows: room, pin: false, ..Options::default() })
+    }
+
+    /// The same with a say in how the gateway is opened.
+    pub(super) fn with(path: Path, ip: Ip, options: &Options) -> Result<Self> {
+        let (mut gateway, _) = Gateway::open(options)?;
+        gateway.set_iface(&Interface {
+            slot: SLOT,
+            // Of the namespace that this thread has to itself: nothing is ever sent.
+            name: "lo".to_owned(),
+            ifindex: 1,
+            mac: OUR_MAC,
+            alt_mac: None,
+            mtu: MTU,
+            redirect: false,
+            layer3: false,
+            local: false,
+            raw: false,
+            vlan: None,
+            faces: Default::default(),
+        })?;
+        let tables = tables(path, ip)?;
+        gateway.apply(&tables)?;
+        let backends = tables.backends.iter().map(|row| row.index).collect();
+        Ok(Self { path, ip, view: gateway.view(), gateway, backends })
+    }
+
+    /// Opens so many flows, where the path wants them open.
+    pub(super) fn open_flows(&mut self, feeder: &mut Feeder<'_>, flows: u32) -> Result<()> {
+        if self.path.course().opened_before {
+            let frame = self.segment(frame::SYN);
+            self.feed(feeder, &Meal { ip: self.ip, frame: &frame, flows, packets: flows })?;
+            self.gateway.finish_handshakes()?;
+        }
+        Ok(())
+    }
+
+    /// Nanoseconds per packet, with the feeder's own.
+    pub(super) fn measure(
+        &mut self,
+        feeder: &mut Feeder<'_>,
+        flows: u32,
+        packets: u32,
+    ) -> Result<u64> {
+        let frame = self.segment(self.path.course().tcp_flags);
+        self.feed(feeder, &Meal { ip: self.ip, frame: &frame, flows, packets })
+    }
+
+    /// The feeder's own nanoseconds, on the same packets.
+    pub(super) fn measure_nothing(
+        &self,
+        feeder: &mut Feeder<'_>,
+        flows: u32,
+        packets: u32,
+    ) -> Result<u64> {
+        let frame = self.segment(self.path.course().tcp_flags);
+        feeder.nothing(&Meal { ip: self.ip, frame: &frame, flows, packets })
+    }
+
+    /// The gateway's tables.
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    fn segment(&self, tcp_flags: u8) -> Vec<u8> {
+        let to = if self.path == Path::Pass {
+            frame::elsewhere(self.ip)
+        } else {
+            frame::service(self.ip)
+        };
+        frame::segment(to, tcp_flags)
+    }
+
+    /// Feeds packets, and compares the gateway's own books: a packet that took another way would be another figure.
+    fn feed(&mut self, feeder: &mut Feeder<'_>, meal: &Meal<'_>) -> Result<u64> {
+        let before = (self.view.ledger(SLOT)?, self.flows_begun()?);
+        let ns = feeder.program(self.gateway.root_program(SLOT)?, meal)?;
+        let after = (self.view.ledger(SLOT)?, self.flows_begun()?);
+        let packets = u64::from(meal.packets);
+        let wrong = ended_otherwise(&before.0, &after.0, packets, self.path.course().ends);
+        let begun = after.1 - before.1;
+        match wrong {
+            Some(what) => Err(Error::OtherWay { path: self.path.name(), what }),
+            None if begun * 1000 < packets * self.path.opens_per_mille() => {
+                let what = format!("{begun} of {packets} packets opened a flow");
+                Err(Error::OtherWay { path: self.path.name(), what })
+            }
+            None => Ok(ns),
+        }
+    }
+
+    fn flows_begun(&self) -> Result<u64> {
+        let begun = |index: &u32| Ok(self.view.traffic(*index)?.flows);
+        self.backends.iter().map(begun).sum()
+    }
+}
+
+fn least(packets: u64) -> u64 {
+    packets - packets * STRAYS_PER_MILLE / 1000
+}
+
+/// What the books say, unless all but a few packets ended as they should and every one was counted.
+fn ended_otherwise(
+    before: &rw_ledger,
+    after: &rw_ledger,
+    packets: u64,
+    (verdict, reason): (Verdict, Reason),
+) -> Option<String> {
+    let count = |of: &rw_ledger| of.count(verdict, reason);
+    let seen = after.seen - before.seen;
+    if seen == packets
+        && after.sum() - before.sum() == packets
+        && count(after) - count(before) >= least(packets)
+    {
+        return None;
+    }
+    let mut what = format!("of {packets} packets {seen} were seen");
+    for (verdict, reason, total) in after.entries() {
+        let packets = total - before.count(verdict, reason);
+        if packets > 0 {
+            // Writing to a String cannot fail.
+            let _ = write!(what, ", {packets} {verdict} {reason}");
+        }
+    }
+    Some(what)
+}
+
+fn tables(path: Path, ip: Ip) -> Result<Tables> {
+    let text = configuration(path, ip);
+    let config =
+        ringway_config::parse(&text, "bench packet").map_err(|e| Error::Tables(e.to_string()))?;
+    let mut observed = Observed::default();
+    for n in 1..=BACKENDS {
+        let hop = NextHop { iface: SLOT, mac: NEXT_MAC, mtu: MTU };
+        observed.next_hops.insert(frame::backend(ip, n), hop);
+    }
+    let plan = Planner::new(Ids::default()).plan(&config, &observed);
+    let mut tables = plan.map_err(|e| Error::Tables(e.to_string()))?;
+    if path == Path::NewFlow {
+        // Over before it began: so every SYN opens a flow, however often its client has been seen.
+        tables.timeouts.syn = u32::MAX;
+    }
+    Ok(tables)
+}
+
+/// The configuration of a path's gateway: one service, its flows for as long as this takes.
+fn configuration(path: Path, ip: Ip) -> String {
+    let Course { forward, .. } = path.course();
+    // Drained ones count as none at all.
+    let weight = if path == Path::Drop { 0 } else { 1 };
+    let backend = |n| format!("{{ address = \"{}\", weight = {weight} }}", frame::backend(ip, n));
+    let backends: Vec<String> = (1..=BACKENDS).map(backend).collect();
+    let own: Vec<String> = (1..=OWN).map(|n| format!("\"{}\"", frame::own(ip, n))).collect();
+    let sources = match forward {
+        "nat" if path == Path::FullPool => {
+            let last = 10_000 + POOL / u32::from(BACKENDS) - 1;
+            format!("[nat]\naddresses = [{}]\nports = \"10000-{last}\"", own[0])
+        }
+        "nat" => format!("[nat]\naddresses = [{}]\ntimeouts = {{ syn = \"1h\" }}", own.join(", ")),
+        _ => format!("[tunnel]\nsource = {}", own[0]),
+    };
+    format!(
+        "[node]\nname = \"bench\"\ninterfaces = [\"lo\"]\n{sources}\n[[service]]\n\
+         name = \"bench\"\naddress = \"{}\"\nport = {PORT}\nforward = \"{forward}\"\n\
+         when_none_healthy = \"drop\"\nbackends = [{}]\n",
+        frame::service(ip),
+        backends.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_path_has_tables() {
+        for path in Path::ALL {
+            for ip in Ip::ALL {
+                let tables = tables(path, ip).unwrap();
+                assert_eq!(
+                    (tables.services.len(), tables.backends.len()),
+                    (1, BACKENDS.into()),
+                    "{path}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_books_tell_another_way() {
+        let (mut after, nat) = (rw_ledger::default(), (Verdict::Tx, Reason::NatForward));
+        after.seen = 10_000;
+        after.counts[Verdict::Tx as usize][Reason::NatForward as usize] = 9_990;
+        after.counts[Verdict::Tx as usize][Reason::ResetNoFlow as usize] = 10;
+        let judge = |after: &rw_ledger, packets| {
+            ended_otherwise(&rw_ledger::default(), after, packets, nat)
+        };
+        assert_eq!(judge(&after, 10_000), None);
+        assert!(judge(&after, 9_999).is_some(), "one too many");
+        after.counts[Verdict::Tx as usize][Reason::NatForward as usize] -= 1;
+        assert!(judge(&after, 10_000).unwrap().contains("9989 "), "one uncounted");
+        after.counts[Verdict::Tx as usize][Reason::ResetNoFlow as usize] += 1;
+        assert!(judge(&after, 10_000).unwrap().contains("11 tx reset-no-flow"), "too many strays");
+    }
+}

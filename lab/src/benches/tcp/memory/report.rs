@@ -1,0 +1,322 @@
+//! The result: JSON by serde, a table, a page.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::{Share, Side, State};
+use crate::harness::machine::Machine;
+use crate::harness::plot::{Bar, Page};
+use crate::harness::words::counted;
+
+/// Name and version of the JSON form.
+pub const SCHEMA: &str = "ringway.bench.tcp-memory/1";
+/// What the other columns are.
+const BOOKS: &str = "+-: how far the furthest round is from this one, the round in the middle; -: one round alone counts. \
+    !: others opened or closed files and sockets in every round, do not trust it.\ntcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";
+/// Bytes of a cache that are fewer, or below zero, are strangers' or a half-filled slab's.
+const LEAST: f64 = 4.0;
+
+/// Everything that was measured. [`fmt::Display`] is the table.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// Each state, client and server apart: the round in the middle.
+    pub states: Vec<Row>,
+    /// Connections of each state.
+    pub connections: u32,
+    /// Rounds, of which the one in the middle counts for each row.
+    pub rounds: u32,
+    /// Why no memory cgroup could be asked; none where one was.
+    pub no_memcg: Option<String>,
+    /// `slabinfo`, or `meminfo` where caches could not be told apart.
+    pub method: &'static str,
+    /// Where this was measured.
+    pub machine: Machine,
+}
+
+/// One side of a state.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// The state.
+    pub state: State,
+    /// Which of its ends.
+    pub side: Side,
+    /// What it is, for people.
+    pub what: &'static str,
+    /// The sum of `caches`.
+    pub bytes_per_socket: u64,
+    /// Bytes of a socket in each of the kernel's caches.
+    pub caches: BTreeMap<String, f64>,
+    /// Bytes that TCP accounts for, in whole pages, against its limit (tcp_mem): buffers, not objects.
+    pub charged_bytes: i64,
+    /// Bytes that a memory cgroup (v2) with the sockets alone is charged: a second book beside the caches.
+    pub memcg: Option<Charged>,
+    /// How far the furthest round that counts is from this one, in per cent of it; none where one alone counts.
+    pub spread_percent: Option<f64>,
+    /// Rounds in which others' objects came between however often they were repeated. They do not count, unless there are
+    /// no others.
+    pub disturbed_rounds: usize,
+    /// Whether this is one of those: the figure is not to be trusted.
+    pub disturbed: bool,
+    /// What the lab's source has, for Linux 3.10.
+    pub source_bytes: Option<u64>,
+}
+
+/// What a cgroup is charged for a socket, in bytes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Charged {
+    /// The kernel's objects.
+    pub slab_bytes: i64,
+    /// Buffers, in whole pages.
+    pub sock_bytes: i64,
+}
+
+impl Report {
+    pub(super) fn new(
+        connections: u32,
+        rounds: u32,
+        by_cache: bool,
+        shares: &BTreeMap<(State, Side), Vec<Share>>,
+    ) -> Self {
+        let row = |((state, side), shares): (&(State, Side), &Vec<Share>)| {
+            Row::new(*state, *side, connections, shares)
+        };
+        Self {
+            schema: SCHEMA,
+            states: shares.iter().map(row).collect(),
+            connections,
+            rounds,
+            no_memcg: None,
+            method: if by_cache { "slabinfo" } else { "meminfo" },
+            machine: Machine::with(&[]),
+        }
+    }
+
+    fn measured(&self) -> String {
+        let connections = counted(self.connections, "connection");
+        match self.rounds {
+            1 => format!("One round of {connections}"),
+            rounds => format!("The middle one of {rounds} rounds of {connections}"),
+        }
+    }
+
+    /// One self-contained page with the plot.
+    pub fn html(&self) -> String {
+        let mut page = Page::new(
+            "What a TCP socket takes of the kernel's memory",
+            &format!(
+                "{} in each state. The mark is what a book of 2022 found on Linux 3.10.",
+                self.measured()
+            ),
+        );
+        let bar = |row: &Row| {
+            let mut parts: Vec<_> = row.caches.clone().into_iter().collect();
+            parts.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let label = format!("{}, {}", row.state, row.side);
+            Bar { label, parts, mark: row.source_bytes.map(|bytes| bytes as f64) }
+        };
+        // A whole record is so much that beside it nothing else could be told apart.
+        let is_tls = |row: &&Row| matches!(row.state, State::TlsSent | State::TlsRead);
+        let (tls, small): (Vec<_>, Vec<_>) = self.states.iter().partition(is_tls);
+        for (title, rows) in
+            [("Bytes a socket, by the kernel's cache", small), ("With a TLS record of 16 KiB", tls)]
+        {
+            let bars: Vec<Bar> = rows.into_iter().map(bar).collect();
+            if !bars.is_empty() {
+                page.bars(title, "bytes", "the book, Linux 3.10", &bars);
+            }
+        }
+        page.table(&HEADING, self.states.iter().map(|row| row.in_cells().into()));
+        let clients = self.states.iter().filter(|row| row.side == Side::Client);
+        let what = clients.map(|row| vec![row.state.to_string(), row.what.to_owned()]);
+        page.table(&["state", "what it is"], what);
+        page.text(BOOKS);
+        if let Some(reason) = &self.no_memcg {
+            page.text(&format!("No figures of a memory cgroup: {reason}."));
+        }
+        page.finish(&self.machine)
+    }
+}
+
+impl Row {
+    pub(super) fn new(state: State, side: Side, connections: u32, shares: &[Share]) -> Self {
+        let each = |bytes: f64| bytes / f64::from(connections);
+        let caches_of = |share: &Share| -> BTreeMap<String, f64> {
+            let caches = share.caches.iter().map(|(name, bytes)| (name.clone(), each(*bytes)));
+            let caches = caches.filter(|(_, bytes)| *bytes >= LEAST);
+            caches.map(|(name, bytes)| (name, (bytes * 10.0).round() / 10.0)).collect()
+        };
+        let disturbed_rounds = shares.iter().filter(|share| share.disturbed).count();
+        let disturbed = disturbed_rounds == shares.len();
+        let mut rounds: Vec<_> = shares
+            .iter()
+            .filter(|share| disturbed || !share.disturbed)
+            .map(|share| (caches_of(share).values().sum::<f64>(), share))
+            .collect();
+        rounds.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let nothing = Share::default();
+        // One that was measured, so that its parts make its sum, and it stands among the lines of progress.
+        let (sum, middle) = rounds.get(rounds.len() / 2).copied().unwrap_or((0.0, &nothing));
+        let furthest = rounds.iter().map(|(one, _)| (one - sum).abs()).fold(0.0, f64::max);
+        let spread = if sum >= 1.0 { (furthest / sum * 1000.0).round() / 10.0 } else { 0.0 };
+        let round = |bytes| each(bytes).round() as i64;
+        Self {
+            state,
+            side,
+            what: state.what(),
+            bytes_per_socket: sum.round() as u64,
+            caches: caches_of(middle),
+            charged_bytes: round(middle.charged),
+            memcg: middle
+                .memcg
+                .map(|(slab, sock)| Charged { slab_bytes: round(slab), sock_bytes: round(sock) }),
+            spread_percent: (rounds.len() > 1).then_some(spread),
+            disturbed_rounds,
+            disturbed,
+            source_bytes: state.source_bytes(side),
+        }
+    }
+
+    fn in_cells(&self) -> [String; 9] {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+        let ratio = self.source_bytes.filter(|n| *n > 0);
+        let ratio = ratio.map(|n| format!("{:.2}", self.bytes_per_socket as f64 / n as f64));
+        let mut parts: Vec<_> = self.caches.iter().collect();
+        parts.sort_by(|a, b| b.1.total_cmp(a.1));
+        let parts: Vec<_> =
+            parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
+        let spread = or_none(self.spread_percent.map(|spread| format!("{spread:.1}%")));
+        [
+            self.state.to_string(),
+            self.side.to_string(),
+            self.bytes_per_socket.to_string(),
+            or_none(self.source_bytes.map(|n| n.to_string())),
+            or_none(ratio),
+            if self.disturbed { format!("!{spread}") } else { spread },
+            self.charged_bytes.to_string(),
+            or_none(self.memcg.map(|m| format!("{}+{}", m.slab_bytes, m.sock_bytes))),
+            parts.join(", "),
+        ]
+    }
+}
+
+/// Columns of the table and of the page's.
+const HEADING: [&str; 9] =
+    ["state", "side", "bytes", "source", "ratio", "+-", "tcp_mem", "memcg", "made of"];
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |cells: [&str; 9]| {
+            let [state, side, bytes, source, ratio, spread, tcp_mem, memcg, parts] = cells;
+            writeln!(
+                f,
+                "  {state:<20} {side:<6} {bytes:>6} {source:>6} {ratio:>5} {spread:>6} {tcp_mem:>8} {memcg:>12}  {parts}"
+            )
+        };
+        line(HEADING)?;
+        for row in &self.states {
+            line(row.in_cells().each_ref().map(String::as_str))?;
+        }
+        writeln!(
+            f,
+            "\nbytes: of one socket, in pages of the slabs, shared out to their objects. source: the same on Linux 3.10, by a book of 2022; ratio: to it.\n{BOOKS}"
+        )?;
+        if let Some(reason) = &self.no_memcg {
+            writeln!(f, "memcg: not available: {reason}")?;
+        }
+        let m = &self.machine;
+        if self.method != "slabinfo" {
+            writeln!(
+                f,
+                "/proc/slabinfo cannot be read here: what all slabs grew by, which strangers' objects blur."
+            )?;
+        }
+        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
+        writeln!(f, "{} in each state, over lo of a namespace.", self.measured())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(bytes: &[(&str, f64)]) -> Share {
+        let caches = bytes.iter().map(|(name, n)| ((*name).to_owned(), n * 100.0)).collect();
+        Share { caches, charged: 0.0, memcg: Some((250_000.0, 409_600.0)), disturbed: false }
+    }
+
+    fn report() -> Report {
+        let rounds = vec![
+            share(&[("TCP", 2500.0), ("filp", 192.0), ("kmalloc-64", 1.0)]),
+            share(&[("TCP", 2520.0), ("filp", 192.0)]),
+            share(&[("TCP", 2900.0), ("filp", 200.0)]),
+        ];
+        let shares = [
+            ((State::Idle, Side::Client), rounds),
+            ((State::TimeWait, Side::Server), vec![share(&[("TCP", -1.0)])]),
+        ];
+        Report::new(100, 3, true, &shares.into())
+    }
+
+    #[test]
+    fn the_middle_round_by_cache() {
+        let report = report();
+        let [idle, gone] = &report.states[..] else { panic!("{report:?}") };
+        assert_eq!(idle.bytes_per_socket, 2712);
+        let caches: Vec<_> = idle.caches.iter().map(|(name, n)| (name.as_str(), *n)).collect();
+        assert_eq!(caches, [("TCP", 2520.0), ("filp", 192.0)], "strangers' bytes");
+        assert_eq!(idle.spread_percent, Some(14.3));
+        assert_eq!(gone.spread_percent, None, "one round has no spread");
+        assert_eq!(idle.source_bytes, Some(3502));
+        assert_eq!((gone.bytes_per_socket, gone.source_bytes), (0, Some(0)));
+    }
+
+    /// The sum is one that was measured, and its parts make it; the middle of each part by itself would be neither.
+    #[test]
+    fn no_round_that_never_was() {
+        let rounds = [
+            share(&[("TCP", 100.0), ("filp", 90.0)]),
+            share(&[("TCP", 200.0), ("filp", 10.0)]),
+            share(&[("TCP", 150.0), ("filp", 50.0)]),
+        ];
+        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        assert_eq!(row.bytes_per_socket, 200);
+        assert_eq!(row.caches.values().sum::<f64>(), 200.0);
+    }
+
+    #[test]
+    fn disturbed_rounds_do_not_count() {
+        let disturbed = |bytes| Share { disturbed: true, ..share(&[("TCP", bytes)]) };
+        let rounds = [disturbed(9000.0), share(&[("TCP", 2500.0)]), disturbed(9100.0)];
+        let row = Row::new(State::Idle, Side::Client, 100, &rounds);
+        assert_eq!((row.bytes_per_socket, row.disturbed_rounds, row.disturbed), (2500, 2, false));
+        let row = Row::new(State::Idle, Side::Client, 100, &[disturbed(1.0), disturbed(9100.0)]);
+        assert!(row.disturbed && row.in_cells()[5].starts_with('!'), "{row:?}");
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let json = serde_json::to_value(report()).unwrap();
+        assert_eq!(json["schema"], SCHEMA);
+        let row = &json["states"][0];
+        assert_eq!((&row["state"], &row["side"]), (&"established".into(), &"client".into()));
+        assert_eq!(row["caches"]["TCP"], 2520.0);
+        assert!(row["bytes_per_socket"].is_u64() && row["source_bytes"].is_u64());
+    }
+
+    #[test]
+    fn table_and_page() {
+        let table = report().to_string();
+        assert!(table.contains("TCP 2520, filp 192"), "{table}");
+        assert!(table.contains("+-: how far") && table.contains("of 3 rounds of 100 connections"));
+        let page = report().html();
+        assert!(
+            HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))),
+            "{page}"
+        );
+        assert!(page.contains("<svg") && page.contains("sock") && page.contains("2712"), "{page}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Tunnels.
+
+pub(crate) mod gre;
+pub mod gue;
+pub(crate) mod vxlan;
