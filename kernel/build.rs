@@ -1,4 +1,4 @@
-//! Compiles bpf/*/*.bpf.c into objects that load.rs embeds. libbpf's own headers
+//! Compiles bpf/*/*.bpf.c into objects that src/load/ embeds. libbpf's own headers
 //! come with libbpf-cargo; the kernel's from linux-libc-dev. No skeletons are generated: they would
 //! repeat abi.h's structures, which ringway-abi already has.
 

@@ -1,4 +1,4 @@
-//! The local API: HTTP and JSON over a Unix socket, and the client that `ringway` uses.
+//! The local API: HTTP and JSON over a Unix socket. Its client is in `ringway_api`.
 //!
 //! | request | answer |
 //! |---|---|
