@@ -151,12 +151,20 @@ fn write_backends(maps: &Maps, have: &Rows, want: &Rows) -> Result<usize> {
 /// would open connections from the very ports that the backend still holds in TIME_WAIT (RFC 9293 3.6.1).
 fn scatter_ports(maps: &Maps, index: u32, key: u64) -> Result<()> {
     maps::put_percpu(&maps.traffic, index, &rw_traffic::default())?;
-    let place = (u64::from(index + 1).wrapping_mul(key | 1) >> 32) as u32;
-    maps::put(&maps.port_hands, &index, &(place & !(PLACES_TOGETHER - 1)))
+    maps::put(&maps.port_hands, &index, &first_place(index, key))
+}
+
+/// Some place for index 0; the others follow at equal distances, so that no two that are near each other
+/// begin at one port by chance.
+fn first_place(index: u32, key: u64) -> u32 {
+    let zero = (key >> 33) as u32 & !(PLACES_TOGETHER - 1);
+    zero.wrapping_add(index.wrapping_mul(PLACES_APART))
 }
 
 /// As claim.bpf.h has it: the ring's places are taken in so many at once.
 const PLACES_TOGETHER: u32 = 32;
+/// An odd number of them: a pool of any size has indexes begin all over it.
+const PLACES_APART: u32 = 4_093 * PLACES_TOGETHER;
 
 /// An element is not written at once, but word by word. An index that changes its owner is
 /// therefore taken down first, and gets its flags last: no packet goes to a mixture. Between the two
@@ -318,6 +326,16 @@ fn check(tables: &Tables, max_backends: u32) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn indexes_that_are_near_begin_at_other_ports() {
+        for (key, ports) in [(0, 60_000), (u64::MAX, 64_512), (0x1234_5678_9abc_def0, 28_232)] {
+            let mut places: Vec<_> = (0..200).map(|n| first_place(n, key) % ports).collect();
+            places.sort_unstable();
+            let apart = places.windows(2).all(|two| two[1] - two[0] >= PLACES_TOGETHER);
+            assert!(apart, "{key:#x} {ports}: {places:?}");
+        }
+    }
 
     #[test]
     fn replies_to_every_pool_there_was_are_looked_up() {

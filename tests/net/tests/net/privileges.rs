@@ -207,7 +207,8 @@ fn line_of(key: &str) -> &'static str {
 fn capabilities(pid: u32, set: &str) -> Result<u64> {
     let mut found = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = fs::read_to_string(task?.path().join("status"))?;
+        // A thread may end between the list and its file.
+        let Ok(status) = fs::read_to_string(task?.path().join("status")) else { continue };
         let line = status.lines().find_map(|line| line.strip_prefix(set)).context("no such set")?;
         found.push(u64::from_str_radix(line.trim_start_matches(':').trim(), 16)?);
     }
