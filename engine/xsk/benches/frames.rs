@@ -1,7 +1,7 @@
 //! What a frame costs apart from the kernel: `cargo bench -p ringway-xsk`. Figures are for 32 packets.
 
 use divan::Bencher;
-use ringway_xsk::{Batch, ChecksumBy, Pool, Umem, UmemConfig, Use, fake};
+use ringway_xsk::{Batch, Pool, Umem, UmemConfig, Use, fake};
 
 const BURST: usize = 32;
 
@@ -38,14 +38,7 @@ fn one_by_one(bencher: Bencher) {
 #[divan::bench]
 fn sent_and_completed(bencher: Bencher) {
     let (pool, mut batch) = (pool(), Batch::new(BURST));
-    let usage = Use {
-        fill: 64,
-        need_wakeup: true,
-        busy_poll: false,
-        several_frames: false,
-        tx_metadata: false,
-        checksum: ChecksumBy::Us,
-    };
+    let usage = Use { fill: 64, need_wakeup: true, busy_poll: false, several_frames: false };
     let (mut queue, mut kernel) = fake::queue(&pool, 64, 0, usage);
     bencher.bench_local(|| {
         pool.allocate_burst(&mut batch, BURST);

@@ -9,8 +9,6 @@
 //! | [`Transfer`] | a packet on its way to another worker's pool |
 //! | [`handover`] | a way for packets from one worker to another, and nothing is copied |
 //! | [`Socket`] | a queue of an interface: [`receive`](Queue::receive), [`send`](Queue::send), [`flush`](Queue::flush) |
-//! | [`TxRequest`] | checksums filled in by the NIC, and when a packet was sent: [`send_with`](Queue::send_with) |
-//! | [`RxHints`] | what the NIC knows of a packet: [`Packet::rx_hints`] |
 //! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
 //! | [`Audit`] | finds every frame exactly once, or says what is wrong |
 //! | [`Watch`] | the books, from any thread: who has had frames for too long |
@@ -68,48 +66,6 @@
 //! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those that are being sent (up to
 //! [`SocketConfig::tx`]) and those that the program holds. Where reception took all, [`Granted::refusals`] says so.
 //!
-//! # What NICs know and do
-//!
-//! A UMEM with [`TxMetadata::Room`] keeps [`TX_METADATA`] bytes of each packet's headroom for what is asked of who sends it (Linux 6.11); one
-//! without pays nothing. A checksum that is asked for is always filled in: by the NIC, by the kernel in copy mode, or by
-//! [`send_with`](Queue::send_with) itself ([`Granted::checksum`] says by whom). Times are told by who can.
-//!
-//! What a driver has the kernel tells by the netlink family `netdev` (Linux 6.8): `xsk-features` and `xdp-rx-metadata-features`. This crate does
-//! not ask, since it does not say so to the program where a driver was asked for what it has not: whoever sends in zero-copy and knows that
-//! the driver has `tx-checksum` sets [`SocketConfig::driver_checksums`].
-//!
-//! ```no_run
-//! use ringway_xsk::{
-//!     Batch, Checksum, HintKinds, Packet, Redirect, Socket, SocketConfig, TxMetadata, TxRequest, Umem, UmemConfig,
-//! };
-//!
-//! let config = UmemConfig { tx_metadata: TxMetadata::Room, ..UmemConfig::default() };
-//! let pool = Umem::new(&config)?.pool().ok_or("opened already")?;
-//! let mut socket = Socket::open(&pool, "eth1", 0, &SocketConfig::default())?;
-//! let redirect = Redirect::attach_with_hints("eth1", 1, HintKinds { hash: true, ..HintKinds::default() })?;
-//! redirect.map().insert(0, &socket)?;
-//!
-//! let mut batch = Batch::new(64);
-//! socket.receive(&mut batch)?;
-//! if let Some(reader) = redirect.hints() {
-//!     for packet in batch.iter() {
-//!         println!("{:?}", packet.rx_hints(reader));
-//!     }
-//! }
-//! // Of UDP in IPv4 without options; in the field is the sum of the pseudo header. The first byte tells whose times are of interest.
-//! let udp = Checksum { start: 34, offset: 6 };
-//! let request = |packet: &Packet| TxRequest {
-//!     checksum: Some(udp),
-//!     stamp: packet.data().get(42).map(|tag| u64::from(*tag)),
-//! };
-//! socket.send_with(&mut batch, request)?;
-//! socket.flush()?;
-//! for sent in socket.sent() {
-//!     println!("{}: {:?}", sent.tag, sent.at_ns);
-//! }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
 //! # Threads
 //!
 //! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers share a [`Umem`], which is
@@ -144,12 +100,11 @@
 //! | poll busily | CAP_NET_ADMIN |
 //! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
 //!
-//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), drivers tell what they know of a packet (6.3), something can be
-//! asked as it is sent (6.11), a successor takes sockets over (6.4), and a system call sends more (6.17).
+//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), a successor takes
+//! sockets over (6.4), and a system call sends more (6.17).
 
 pub mod fake;
 mod ledger;
-mod offload;
 mod packet;
 mod queue;
 mod redirect;
@@ -160,8 +115,6 @@ pub mod worker_channel;
 
 pub use ledger::audit::{Audit, Fault, Found};
 pub use ledger::{Aged, Counts, Place, Record, Watch};
-pub use offload::rx_hints::{HintKinds, HintReader, RxHash, RxHints, RxVlan};
-pub use offload::tx_metadata::{Checksum, ChecksumBy, Sent, TX_METADATA, TxMetadata, TxRequest};
 pub use packet::batch::Batch;
 pub use packet::pool::Pool;
 pub use packet::transfer::Transfer;

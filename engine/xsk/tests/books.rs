@@ -2,11 +2,9 @@
 //! places, and packets arrive and leave as they are, through the overflow of the rings' indices.
 #![allow(clippy::unwrap_used)]
 
-use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,21 +12,11 @@ use std::time::{Duration, Instant};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use ringway_xsk::fake::{self, Arrival, Fake};
-use ringway_xsk::{
-    Batch, ChecksumBy, Descriptor, Packet, Pool, SHORTEST, Transfer, TxRequest, Umem, UmemConfig,
-    Use,
-};
+use ringway_xsk::{Batch, Descriptor, Packet, Pool, SHORTEST, Transfer, Umem, UmemConfig, Use};
 
 const FRAMES: u32 = 24;
 const SLOTS: u32 = 8;
-const USE: Use = Use {
-    fill: 6,
-    need_wakeup: false,
-    busy_poll: false,
-    several_frames: true,
-    tx_metadata: false,
-    checksum: ChecksumBy::Us,
-};
+const USE: Use = Use { fill: 6, need_wakeup: false, busy_poll: false, several_frames: true };
 
 fn pool() -> Pool {
     Umem::new(&UmemConfig { frames: FRAMES, ..UmemConfig::default() }).unwrap().pool().unwrap()
@@ -316,35 +304,6 @@ proptest! {
         // It may say anything, and says it.
         world.end().audit(&[]);
     }
-}
-
-/// What a panicking closure has kept from being submitted is still the program's, whatever the kernel
-/// says.
-#[test]
-fn who_panics_keeps_its_packets() {
-    let pool = pool();
-    let (mut queue, mut kernel) = fake::queue(&pool, SLOTS, 0, USE);
-    let mut batch = Batch::new(3);
-    pool.allocate_burst(&mut batch, 3);
-    batch.iter_mut().for_each(|packet| packet.append(&[7; 3000]).unwrap());
-    let sent = batch.pop().unwrap();
-    assert!(queue.send_one(sent).unwrap().is_none());
-    // It is asked whether each can be sent, and again as each is.
-    let asked = Cell::new(0);
-    let request = |_: &Packet| {
-        asked.set(asked.get() + 1);
-        assert!(asked.get() < 4, "as a test panics on purpose");
-        TxRequest::default()
-    };
-    let send = AssertUnwindSafe(|| queue.send_with(&mut batch, request));
-    catch_unwind(send).unwrap_err();
-    assert_eq!((batch.len(), asked.get(), kernel.transmit(9).len()), (2, 4, 1));
-    kernel.complete_address(u64::from(batch[0].frame()) * 2048);
-    queue.flush().unwrap();
-    assert_eq!(queue.counts().completion_unbelievable, 1);
-    let audit = pool.audit(&[queue.rings()]);
-    assert!(audit.balanced() && audit.found.held == 4, "{audit}");
-    assert_eq!(queue.send(&mut batch).unwrap(), 2);
 }
 
 /// A kernel that is played touches only frames that it has. The others may be in packets.

@@ -7,20 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 
 use ringway_xsk::fake::{self, Arrival};
-use ringway_xsk::{
-    Batch, ChecksumBy, Descriptor, Inspector, Packet, Pool, Umem, UmemConfig, UmemError, Use,
-};
+use ringway_xsk::{Batch, Descriptor, Inspector, Packet, Pool, Umem, UmemConfig, UmemError, Use};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
 const FRAMES: u32 = 8;
-const USE: Use = Use {
-    fill: 2,
-    need_wakeup: false,
-    busy_poll: false,
-    several_frames: true,
-    tx_metadata: false,
-    checksum: ChecksumBy::Us,
-};
+const USE: Use = Use { fill: 2, need_wakeup: false, busy_poll: false, several_frames: true };
 
 fn umem() -> Umem {
     Umem::new(&UmemConfig { frames: FRAMES, ..UmemConfig::default() }).unwrap()

@@ -19,7 +19,6 @@ use ringway_ring::{Consumer, Corrupt, Producer};
 use serde::{Deserialize, Serialize};
 
 use crate::ledger::{Counter, Place, counters};
-use crate::offload::tx_metadata::{ChecksumBy, Sent, Stamps, TxRequest};
 use crate::packet::Packet;
 use crate::packet::batch::Batch;
 use crate::packet::pool::Pool;
@@ -35,15 +34,13 @@ pub struct Descriptor {
     pub address: u64,
     /// Bytes.
     pub len: u32,
-    /// [`Descriptor::CONTINUED`], [`Descriptor::METADATA`], both, or 0.
+    /// [`Descriptor::CONTINUED`], or 0.
     pub options: u32,
 }
 
 impl Descriptor {
     /// The packet goes on in the next descriptor (`XDP_PKT_CONTD`).
     pub const CONTINUED: u32 = 1;
-    /// In front of the packet lies what is asked of who sends it (`XDP_TX_METADATA`).
-    pub const METADATA: u32 = libc::XDP_TX_METADATA;
 }
 
 /// The shortest packet that is sent: an Ethernet header.
@@ -102,12 +99,6 @@ pub struct Use {
     pub busy_poll: bool,
     /// Packets of several frames can be sent (`XDP_USE_SG`).
     pub several_frames: bool,
-    /// The kernel looks in front of packets for what is asked of it, and packets need [`crate::TX_METADATA`] bytes of headroom.
-    #[serde(default)]
-    pub tx_metadata: bool,
-    /// Who computes checksums that are asked for.
-    #[serde(default)]
-    pub checksum: ChecksumBy,
 }
 
 /// Why a queue can go on no longer. Close it, and open it again where its interface is there.
@@ -167,8 +158,7 @@ counters! {
         /// Packets handed back since TX was full.
         tx_full_packets,
         /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
-        /// than the socket or the kernel takes; with less headroom than [`crate::TX_METADATA`] where the UMEM has that, or a checksum asked
-        /// for that is not in their first frame.
+        /// than the socket or the kernel takes.
         unsendable_packets,
         /// Times that FILL should have been topped up, and no frame was free.
         starved_times,
@@ -192,7 +182,6 @@ pub struct Queue<K: Kernel> {
     kernel: K,
     /// A packet whose last frame has not arrived.
     reassembly: Reassembly,
-    stamps: Stamps,
     queue_frames: QueueFrames,
 }
 
@@ -228,9 +217,8 @@ impl<K: Kernel> Queue<K> {
             usage,
             closed: true,
         };
-        let stamps = stamps(pool, &rings, usage);
         let rings = ManuallyDrop::new(rings);
-        Ok(Self { rings, kernel, reassembly: Reassembly::Nothing, stamps, queue_frames })
+        Ok(Self { rings, kernel, reassembly: Reassembly::Nothing, queue_frames })
     }
 
     /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be sent, and whether a packet was begun.
@@ -251,8 +239,7 @@ impl<K: Kernel> Queue<K> {
         let queue_frames =
             QueueFrames { pool: pool.clone(), number: left.number, tally, usage, closed: true };
         let reassembly = if left.begun { Reassembly::Broken } else { Reassembly::Nothing };
-        let stamps = stamps(pool, &rings, usage);
-        Ok(Self { rings: ManuallyDrop::new(rings), kernel, reassembly, stamps, queue_frames })
+        Ok(Self { rings: ManuallyDrop::new(rings), kernel, reassembly, queue_frames })
     }
 
     /// What a successor has to know. A packet of which the end has not arrived is dropped.
@@ -304,43 +291,26 @@ impl<K: Kernel> Queue<K> {
     ///
     /// # Errors
     /// See [`Error`]; what was sent is not in the batch then either.
-    #[inline]
     pub fn send(&mut self, from: &mut Batch) -> Result<usize, Error> {
-        self.send_with(from, |_| TxRequest::default())
-    }
-
-    /// The same, and `request` says what is asked for each packet: a checksum, the time when it was sent. It may be asked twice about a
-    /// packet, and is about those that stay in the batch.
-    ///
-    /// # Errors
-    /// As [`Queue::send`].
-    pub fn send_with(
-        &mut self,
-        from: &mut Batch,
-        request: impl Fn(&Packet) -> TxRequest,
-    ) -> Result<usize, Error> {
         self.complete()?;
         let (queue_frames, mut wanted) = (&self.queue_frames, 0);
         from.retain(|packet| {
-            let sendable = queue_frames.sendable(packet, &request);
+            let sendable = queue_frames.sendable(packet);
             wanted += if sendable { packet.frames() as u32 } else { 0 };
             sendable
         });
         let mut reserved = self.rings.tx.reserve(wanted).map_err(ring("TX"))?;
-        let mut sending = Sending { queue_frames, batch: from, sent: 0 };
-        for packet in sending.batch.iter_mut() {
+        let mut sent = 0;
+        for packet in from.iter() {
             if packet.frames() > reserved.remaining() as usize {
                 break;
             }
-            let asked = queue_frames.ask(packet, request(packet), &mut self.stamps);
-            queue_frames.hand_over(packet, asked, |descriptor| {
+            queue_frames.hand_over(packet, |descriptor| {
                 // There is room for all of its frames.
                 let _ = reserved.push(descriptor);
             });
-            sending.sent += 1;
+            sent += 1;
         }
-        let sent = std::mem::take(&mut sending.sent);
-        drop(sending);
         let frames = reserved.submit();
         from.forget_first(sent);
         queue_frames.count_sent(frames.into(), sent as u64, from.len() as u64);
@@ -367,12 +337,6 @@ impl<K: Kernel> Queue<K> {
     pub fn flush(&mut self) -> Result<(), Error> {
         self.wake_tx()?;
         self.complete()
-    }
-
-    /// Takes those whose time was asked for and that have come back, as far as was noticed ([`Queue::flush`]). As many are kept as TX has
-    /// slots; of more the latest.
-    pub fn sent(&mut self) -> impl Iterator<Item = Sent> {
-        self.stamps.take()
     }
 
     /// Frames that the kernel has to be sent, or has sent and we have not taken back.
@@ -421,7 +385,6 @@ impl<K: Kernel> Queue<K> {
 
     /// Has the kernel look at FILL whatever it says of wake-ups, and goes on as it was granted.
     pub(crate) fn begin(&mut self, usage: Use) {
-        self.stamps = stamps(&self.queue_frames.pool, &self.rings, usage);
         self.queue_frames.usage = Use { fill: self.queue_frames.usage.fill, ..usage };
         self.queue_frames.tally.rx_wakeups.add(1);
         // An interface that is down says so again when it is to receive.
@@ -475,9 +438,6 @@ impl<K: Kernel> Queue<K> {
         for address in done.iter() {
             match queue_frames.redeem(address, Place::Tx) {
                 Some(frame) => {
-                    if self.stamps.asked(frame) {
-                        queue_frames.with_front(address, frame, |front| self.stamps.told(front));
-                    }
                     inner.put(frame);
                     completed += 1;
                 }
@@ -531,27 +491,5 @@ impl<K: Kernel> Drop for Queue<K> {
         if self.queue_frames.pool.umem().is_ours() {
             self.queue_frames.closed = self.kernel.close();
         }
-    }
-}
-
-/// Packets that are being put into TX. If the caller's closure panics, nothing is submitted, and
-/// they are still in the batch.
-struct Sending<'a> {
-    queue_frames: &'a QueueFrames,
-    batch: &'a mut Batch,
-    /// How many of the first are marked as the kernel's.
-    sent: usize,
-}
-
-impl Drop for Sending<'_> {
-    fn drop(&mut self) {
-        self.batch.iter().take(self.sent).for_each(|packet| self.queue_frames.keep(packet));
-    }
-}
-
-fn stamps(pool: &Pool, rings: &Rings, usage: Use) -> Stamps {
-    match usage.tx_metadata {
-        true => Stamps::new(pool.umem().frames(), rings.tx.size()),
-        false => Stamps::none(),
     }
 }

@@ -1,7 +1,6 @@
 //! What a queue has of its pool: frames go from place to place here, and are counted.
 
 use crate::ledger::Place;
-use crate::offload::tx_metadata::{ChecksumBy, Stamps, TX_METADATA, TxRequest, fill_in};
 use crate::packet::pool::Pool;
 use crate::packet::{MAX_FRAMES, Packet};
 use crate::queue::{Descriptor, SHORTEST, Tally, Use};
@@ -57,78 +56,27 @@ impl QueueFrames {
     }
 
     #[inline]
-    pub(crate) fn sendable(&self, packet: &Packet, request: impl Fn(&Packet) -> TxRequest) -> bool {
+    pub(crate) fn sendable(&self, packet: &Packet) -> bool {
         let frames = packet.frames();
         let sendable = packet.pool() == self.pool.pointer()
             && packet.data().len() >= SHORTEST
-            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES)
-            && (!self.usage.tx_metadata || has_front(packet))
-            && request(packet).fits(packet);
+            && (frames == 1 || self.usage.several_frames && frames <= MAX_FRAMES);
         if !sendable {
             self.tally.unsendable_packets.add(1);
         }
         sendable
     }
 
-    /// Does what is asked for a packet, or says it to the kernel: options of its first descriptor.
-    #[inline]
-    pub(crate) fn ask(
-        &self,
-        packet: &mut Packet,
-        mut request: TxRequest,
-        stamps: &mut Stamps,
-    ) -> u32 {
-        if self.usage.checksum == ChecksumBy::Us
-            && let Some(checksum) = request.checksum.take()
-        {
-            fill_in(packet, checksum);
-        }
-        if request.is_empty() || !self.usage.tx_metadata {
-            return 0;
-        }
-        request.write(packet);
-        if request.stamp.is_some() {
-            stamps.ask(packet.frame());
-        }
-        Descriptor::METADATA
-    }
-
-    /// Looks at what lies in front of a packet that has come back: its frame is not on the list yet, and nobody else's.
-    pub(crate) fn with_front(&self, address: u64, frame: u32, look: impl FnOnce(&[u8])) {
-        // Below 4 096.
-        let offset = (address & ((1 << self.pool.inner().shift) - 1)) as u16;
-        let mut packet = Packet::new(self.pool.pointer(), frame, offset, 0);
-        look(&packet.buffer_mut()[..usize::from(offset)]);
-        std::mem::forget(packet);
-    }
-
     /// Held to tx. The packet is to be forgotten.
     #[inline]
-    pub(crate) fn hand_over(
-        &self,
-        packet: &Packet,
-        mut asked: u32,
-        mut push: impl FnMut(Descriptor),
-    ) {
+    pub(crate) fn hand_over(&self, packet: &Packet, mut push: impl FnMut(Descriptor)) {
         if packet.is_single() {
-            return push(self.to_be_sent(packet.place(), asked));
+            return push(self.to_be_sent(packet.place(), 0));
         }
         let mut left = packet.frames();
         for place in packet.places() {
             left -= 1;
-            let continued = if left > 0 { Descriptor::CONTINUED } else { 0 };
-            // What is asked is said with the first frame.
-            push(self.to_be_sent(place, std::mem::take(&mut asked) | continued));
-        }
-    }
-
-    /// Tx to held, of a packet that was not submitted.
-    #[cold]
-    pub(crate) fn keep(&self, packet: &Packet) {
-        let inner = self.pool.inner();
-        for (frame, ..) in packet.places() {
-            inner.kernel.take_back(frame);
-            inner.note(frame, Place::Held, inner.stage());
+            push(self.to_be_sent(place, if left > 0 { Descriptor::CONTINUED } else { 0 }));
         }
     }
 
@@ -149,9 +97,4 @@ impl QueueFrames {
         self.tally.sent_packets.add(packets);
         self.tally.tx_full_packets.add(handed_back);
     }
-}
-
-/// The kernel takes a descriptor only if the metadata, used or not, would be in the frame (xp_aligned_validate_desc).
-fn has_front(packet: &Packet) -> bool {
-    packet.places().all(|(_, offset, _)| usize::from(offset) >= TX_METADATA)
 }

@@ -14,8 +14,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::offload::btf;
-use crate::offload::rx_hints::{Functions, HintKinds, HintReader, asking};
 use crate::socket::interface_index;
 use crate::socket::setup::{Cause, SetupError, Step};
 
@@ -99,7 +97,6 @@ pub struct Redirect {
     map: SocketMap,
     hook: Hook,
     several_frames: bool,
-    hints: Option<HintReader>,
     /// Dropped before the attachment is.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
     link: OwnedFd,
@@ -160,47 +157,6 @@ impl Redirect {
         Ok(redirect)
     }
 
-    /// The same, in the driver, with a program that asks it for hints: [`Redirect::hints`], [`Packet::rx_hints`](crate::Packet::rx_hints).
-    /// Ask for those alone that are of use, each costs some nanoseconds, and that the driver has (`xdp-rx-metadata-features`, netlink
-    /// family netdev): of others it never knows anything.
-    ///
-    /// Packets that go to the kernel have the hints as their metadata, which keeps GRO from merging them.
-    ///
-    /// # Errors
-    /// [`SetupError`]; with [`Cause::NoHints`] where the kernel is older than 6.3, or has none of them.
-    pub fn attach_with_hints(
-        interface: &str,
-        queues: u32,
-        wanted: HintKinds,
-    ) -> Result<Self, SetupError> {
-        let failed = |e| SetupError::new(Step::Load, interface, e);
-        let no_hints = |source| SetupError {
-            step: Step::Load,
-            on: interface.into(),
-            cause: Cause::NoHints,
-            source,
-        };
-        let functions = btf::functions(Functions::NAMES).map_err(no_hints)?;
-        let functions = Functions::new(functions, wanted);
-        if !functions.any() {
-            return Err(no_hints(io::ErrorKind::Unsupported.into()));
-        }
-        let driver = interface_index(interface).map_err(failed)?;
-        let mut cookie = [0; 4];
-        rustix::rand::getrandom(&mut cookie, rustix::rand::GetRandomFlags::empty())
-            .map_err(|e| failed(e.into()))?;
-        let reader = HintReader::new(u32::from_ne_bytes(cookie));
-        let mut redirect = Self::attach_program(interface, Hook::Native, |several_frames| {
-            let map = SocketMap::new(queues)?;
-            let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
-            let code = asking(functions, reader, &program(&map));
-            let program = bpf::load(&code, flags, Some(driver)).map_err(failed)?;
-            Ok(Program { program, map })
-        })?;
-        redirect.hints = Some(reader);
-        Ok(redirect)
-    }
-
     /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
     /// where that cannot be had, `load(false)` follows.
     ///
@@ -232,8 +188,8 @@ impl Redirect {
             let link = attach(program.as_fd());
             let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
             let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
-            let (kept, hints, shared) = (OnceLock::new(), None, AtomicBool::new(false));
-            Ok(Self { map, hook, several_frames, hints, kept, link, attached, shared })
+            let (kept, shared) = (OnceLock::new(), AtomicBool::new(false));
+            Ok(Self { map, hook, several_frames, kept, link, attached, shared })
         };
         // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
         attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
@@ -254,7 +210,7 @@ impl Redirect {
     ) -> io::Result<Self> {
         let attached = bpf::link_info(link.as_fd())?;
         let (map, kept, shared) = (SocketMap(map), OnceLock::new(), AtomicBool::new(true));
-        Ok(Self { map, hook, several_frames, hints: None, kept, link, attached, shared })
+        Ok(Self { map, hook, several_frames, kept, link, attached, shared })
     }
 
     /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a descriptor, and detaches only if it is the
@@ -291,11 +247,6 @@ impl Redirect {
     /// Where it runs.
     pub fn hook(&self) -> Hook {
         self.hook
-    }
-
-    /// Reads what it has written in front of packets; none where it asks for no hints.
-    pub fn hints(&self) -> Option<HintReader> {
-        self.hints
     }
 
     /// Whether it takes packets of several buffers.

@@ -18,11 +18,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::offload::tx_metadata::{ChecksumBy, TxMetadata};
 use crate::packet::pool::Pool;
 use crate::queue::{Error, Kernel, Left, Queue, Use, Wake};
 use crate::sys;
-use crate::umem::Registered;
 
 use setup::{Cause, SetupError, Step};
 
@@ -70,9 +68,6 @@ pub struct SocketConfig {
     pub busy_poll: Option<BusyPoll>,
     /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17); otherwise it is 32.
     pub tx_budget: Option<u32>,
-    /// The driver computes checksums of packets that it sends in zero-copy: `tx-checksum` of its xsk-features (netlink family netdev).
-    /// A driver without does not say so when it is asked to.
-    pub driver_checksums: bool,
 }
 
 impl Default for SocketConfig {
@@ -87,7 +82,6 @@ impl Default for SocketConfig {
             several_frames: true,
             busy_poll: None,
             tx_budget: None,
-            driver_checksums: false,
         }
     }
 }
@@ -102,13 +96,6 @@ pub struct Granted {
     pub several_frames: bool,
     /// Whether another socket's registration of the UMEM is used (`XDP_SHARED_UMEM`).
     pub shared_umem: bool,
-    /// Whether the kernel or the driver can be asked for something as a packet is sent ([`TxMetadata`]). In copy mode the kernel tells
-    /// when it was sent, in zero-copy the driver if it can.
-    #[serde(default)]
-    pub tx_metadata: bool,
-    /// Who computes checksums that are asked for.
-    #[serde(default)]
-    pub checksum: ChecksumBy,
     /// A sentence for each thing that was wished for and not granted.
     pub refusals: Vec<String>,
 }
@@ -248,8 +235,6 @@ impl Socket {
             need_wakeup: config.need_wakeup,
             busy_poll: config.busy_poll.is_some(),
             several_frames: false,
-            tx_metadata: false,
-            checksum: ChecksumBy::Us,
         };
         let handle = Handle { fd, on: on.clone(), granted: Granted::default(), places };
         let mut socket = Queue::new(pool, rings, handle, usage)
@@ -265,16 +250,10 @@ impl Socket {
         if granted.zero_copy != (config.mode == Mode::ZeroCopy) && config.mode != Mode::Auto {
             return Err(SetupError::of(Step::Bind, on, Cause::NotGranted));
         }
-        granted.checksum = checksum(&granted, config);
         options(fd.as_fd(), config, &mut granted.refusals).map_err(failed(Step::Option))?;
-        pool.umem().shared_with(fd, registered(&granted));
+        pool.umem().shared_with(fd, granted.several_frames);
         pool.inner().name_queue(socket.number(), &on);
-        socket.begin(Use {
-            several_frames: granted.several_frames,
-            tx_metadata: granted.tx_metadata,
-            checksum: granted.checksum,
-            ..usage
-        });
+        socket.begin(Use { several_frames: granted.several_frames, ..usage });
         socket.kernel_mut().granted = granted;
         if pool.free() == 0 {
             let frames = pool.counts().given;
@@ -318,7 +297,7 @@ impl Socket {
         // SAFETY: the caller's.
         let rings = unsafe { mapped::rings(&fd, &config) };
         let (rings, places) = rings.map_err(|e| SetupError::new(Step::Ring, &on, e))?;
-        pool.umem().shared_with(&fd, registered(&left.granted));
+        pool.umem().shared_with(&fd, left.granted.several_frames);
         let handle = Handle { fd, on: on.clone(), granted: left.granted.clone(), places };
         Queue::resume(pool, rings, handle, left.usage, &left.left)
             .map_err(|_| SetupError::of(Step::Ring, on, Cause::TooManyQueues))
@@ -393,24 +372,19 @@ fn bind(
         zero_copy: false,
         several_frames: config.several_frames,
         shared_umem: true,
-        tx_metadata: false,
-        checksum: ChecksumBy::Us,
         refusals: Vec::new(),
     };
-    if let Some((other, Registered { several_frames, tx_metadata })) = umem.shared_by() {
+    if let Some((other, several_frames)) = umem.shared_by() {
         let shared = Some(other.as_fd());
         match patiently(|| sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_SHARED_UMEM, shared)) {
-            Ok(()) => return Ok(Granted { several_frames, tx_metadata, ..granted }),
+            Ok(()) => return Ok(Granted { several_frames, ..granted }),
             Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
             // Another driver, which cannot do what the first can: it gets a registration of its own.
             Err(_) => {}
         }
     }
     granted.shared_umem = false;
-    granted.tx_metadata = umem.register(fd.as_fd()).map_err(|e| (Step::Register, e))?;
-    if umem.tx_metadata() != TxMetadata::None && !granted.tx_metadata {
-        granted.refusals.push("TX metadata refused: it takes Linux 6.11".into());
-    }
+    umem.register(fd.as_fd()).map_err(|e| (Step::Register, e))?;
     let mode = match config.mode {
         Mode::Auto => 0,
         Mode::Copy => libc::XDP_COPY,
@@ -492,21 +466,6 @@ fn worth_another_try(error: &io::Error) -> bool {
         error.raw_os_error(),
         Some(libc::EBUSY | libc::ENODEV | libc::EPERM | libc::ENETDOWN | libc::ENOMEM)
     )
-}
-
-fn registered(granted: &Granted) -> Registered {
-    let Granted { several_frames, tx_metadata, .. } = *granted;
-    Registered { several_frames, tx_metadata }
-}
-
-/// In copy mode the kernel fills them in where the driver cannot (validate_xmit_skb, net/core/dev.c).
-fn checksum(granted: &Granted, config: &SocketConfig) -> ChecksumBy {
-    match granted.zero_copy {
-        _ if !granted.tx_metadata => ChecksumBy::Us,
-        false => ChecksumBy::Kernel,
-        true if config.driver_checksums => ChecksumBy::Driver,
-        true => ChecksumBy::Us,
-    }
 }
 
 fn zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {

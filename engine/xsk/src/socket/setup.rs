@@ -66,8 +66,6 @@ pub enum Cause {
     NoNative,
     /// The driver has too few queues for native XDP.
     FewQueues,
-    /// The kernel or the driver tells nothing about packets that arrive.
-    NoHints,
     /// The kernel was built without.
     NoKernelSupport,
     /// A number of slots that cannot be.
@@ -109,7 +107,6 @@ impl fmt::Display for Cause {
             Cause::FewQueues => {
                 "its driver has too few queues for native XDP; use fewer, so that some are left for it (`ethtool -L IFACE combined N`); on a veth the far end sends by more queues than arrive here: use fewer there (`ethtool -L IFACE tx N`)"
             }
-            Cause::NoHints => "drivers tell programs nothing about packets on this kernel; it takes Linux 6.3 with BTF (6.8 for VLAN tags), or attach without hints",
             Cause::NoKernelSupport => "this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)",
             Cause::RingSize => "a ring has a power of two slots, at least one and no more than 2^20",
             Cause::Down => "the interface is down; `ip link set IFACE up`",

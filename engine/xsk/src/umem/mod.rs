@@ -25,7 +25,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::{fmt, io};
 
 use crate::ledger::{Account, Returns, Watch};
-use crate::offload::tx_metadata::TxMetadata;
 use crate::packet::pool::Pool;
 use crate::sys;
 
@@ -79,8 +78,6 @@ pub struct UmemConfig {
     pub node: Option<u32>,
     /// Pools it is divided into, one for each worker.
     pub pools: u8,
-    /// Whether something can be asked of who sends a packet, in its headroom: see [`TxMetadata`].
-    pub tx_metadata: TxMetadata,
 }
 
 impl Default for UmemConfig {
@@ -92,7 +89,6 @@ impl Default for UmemConfig {
             pages: PageSize::default(),
             node: None,
             pools: 1,
-            tx_metadata: TxMetadata::default(),
         }
     }
 }
@@ -176,7 +172,7 @@ struct Inner {
     /// What a predecessor has left; none where nothing was offered.
     inheritance: OnceLock<Option<Inheritance>>,
     /// Sockets that the kernel knows to have this memory.
-    sockets: Mutex<Vec<(Weak<OwnedFd>, Registered)>>,
+    sockets: Mutex<Vec<RegisteredSocket>>,
 }
 
 /// Who made a memory, and what it is mapped for.
@@ -188,13 +184,11 @@ enum Origin {
     Inspected,
 }
 
-/// What sockets that share a registration have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Registered {
-    /// Their packets may have several frames.
-    pub(crate) several_frames: bool,
-    /// The kernel looks in front of packets that are sent.
-    pub(crate) tx_metadata: bool,
+/// A socket that the kernel knows to have this memory.
+struct RegisteredSocket {
+    socket: Weak<OwnedFd>,
+    /// Its packets may have several frames, and those of sockets that share its registration.
+    several_frames: bool,
 }
 
 /// What is where, in bytes from the beginning.
@@ -223,8 +217,6 @@ struct Header {
     /// While the memory is offered, the number of this offer; else 0. Whoever exchanges it has the
     /// memory: a successor, or the process that offered it.
     offered: AtomicU32,
-    /// [`TxMetadata`].
-    tx_metadata: AtomicU32,
 }
 
 /// "RW-UMEM" and the layout's version.
@@ -281,7 +273,6 @@ impl Umem {
         header.chunk.store(layout.chunk.bytes(), Relaxed);
         header.headroom.store(layout.headroom, Relaxed);
         header.pools.store(layout.pools.into(), Relaxed);
-        header.tx_metadata.store(config.tx_metadata.to_word(), Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(umem)
     }
@@ -494,48 +485,30 @@ impl Umem {
         (begin, books, self.layout().end - books)
     }
 
-    /// Whether something can be asked of who sends a packet, where the kernel knows that: [`Granted`](crate::Granted).
-    pub fn tx_metadata(&self) -> TxMetadata {
-        TxMetadata::of_word(self.header().tx_metadata.load(Relaxed))
-    }
-
-    /// Tells the kernel of this memory, by a socket that is new. Whether it looks in front of packets that are sent; older ones do not,
-    /// and refuse to be asked.
-    pub(crate) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<bool> {
-        let register = |tx_metadata: TxMetadata| {
-            let (flags, tx_metadata_len) = tx_metadata.registration();
-            let registration = libc::xdp_umem_reg {
-                addr: self.base().as_ptr() as u64,
-                len: self.frame_bytes() as u64,
-                chunk_size: self.layout().chunk.bytes(),
-                headroom: self.layout().headroom,
-                flags,
-                tx_metadata_len,
-            };
-            sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+    /// Tells the kernel of this memory, by a socket that is new.
+    pub(crate) fn register(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let registration = libc::xdp_umem_reg {
+            addr: self.base().as_ptr() as u64,
+            len: self.frame_bytes() as u64,
+            chunk_size: self.layout().chunk.bytes(),
+            headroom: self.layout().headroom,
+            flags: 0,
+            tx_metadata_len: 0,
         };
-        match self.tx_metadata() {
-            TxMetadata::None => register(TxMetadata::None).map(|()| false),
-            wanted => match register(wanted) {
-                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-                    register(TxMetadata::None).map(|()| false)
-                }
-                other => other.map(|()| true),
-            },
-        }
+        sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
     }
 
-    /// A socket whose registration another can share.
-    pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, Registered)> {
+    /// A socket whose registration another can share, and whether packets may have several frames then.
+    pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, bool)> {
         let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.retain(|(socket, _)| socket.strong_count() > 0);
-        sockets.iter().find_map(|(socket, registered)| Some((socket.upgrade()?, *registered)))
+        sockets.retain(|other| other.socket.strong_count() > 0);
+        sockets.iter().find_map(|other| Some((other.socket.upgrade()?, other.several_frames)))
     }
 
     /// This socket's registration can be shared while it is open.
-    pub(crate) fn shared_with(&self, socket: &Arc<OwnedFd>, registered: Registered) {
+    pub(crate) fn shared_with(&self, socket: &Arc<OwnedFd>, several_frames: bool) {
         let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.push((Arc::downgrade(socket), registered));
+        sockets.push(RegisteredSocket { socket: Arc::downgrade(socket), several_frames });
     }
 
     /// Bytes of the frames, all of which are registered with the kernel.

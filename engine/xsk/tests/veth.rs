@@ -1,17 +1,12 @@
 //! Sockets on a veth pair between two network namespaces. As root; skipped aloud otherwise.
 #![allow(clippy::unwrap_used)]
 
-mod rx_hints;
-mod tx_metadata;
-
 use std::net::UdpSocket;
 use std::os::fd::AsFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringway_testnet::{
-    End, Namespace, VethOptions, root_or_skip, skip, veth, wait_for, wait_until,
-};
+use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_xsk::{
     Batch, Cause, Error, Hook, Mode, Packet, Pool, Redirect, Socket, SocketConfig, Step, Umem,
     UmemConfig, memory_map,
