@@ -11,8 +11,6 @@ pub enum Verdict {
     Forward(usize),
     /// It is freed, and counted.
     Drop(Reason),
-    /// The worker keeps it; [`Burst::decide_held`] decides again.
-    Hold,
 }
 
 /// A reason stands for its drop, so that `?` ends what is malformed.
@@ -35,7 +33,7 @@ pub trait App {
     /// [`Reason::Undecided`].
     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
 
-    /// Once in each round, after the ports were asked for packets: for those it makes itself, or holds. No packet comes with it.
+    /// Once in each round, after the ports were asked for packets: for those it makes itself. No packet comes with it.
     fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
         let _ = (now, burst);
     }

@@ -51,30 +51,6 @@ impl<'a> Burst<'a> {
         self.tx_queues.dropped.clear();
     }
 
-    /// How many packets are held.
-    pub fn held(&self) -> usize {
-        self.tx_queues.held.len()
-    }
-
-    /// Decides again about each packet that is held, oldest first.
-    pub fn decide_held(&mut self, mut verdict: impl FnMut(&mut Packet) -> Verdict) {
-        // A batch for nothing has no memory of its own.
-        let mut before = mem::replace(&mut self.tx_queues.spare, Batch::new(0));
-        mem::swap(&mut before, &mut self.tx_queues.held);
-        for mut packet in before.drain() {
-            match verdict(&mut packet) {
-                // There was room for it.
-                Verdict::Hold => drop(self.tx_queues.held.push(packet)),
-                other => {
-                    self.tx_queues.tally.released += 1;
-                    self.tx_queues.carry_out(packet, other);
-                }
-            }
-        }
-        self.tx_queues.spare = before;
-        self.tx_queues.dropped.clear();
-    }
-
     /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that is counted.
     #[inline]
     pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
@@ -121,9 +97,6 @@ impl<'a> Burst<'a> {
 pub(crate) struct TxQueues {
     pub pool: Pool,
     pub queues: Vec<TxQueue>,
-    pub held: Batch,
-    /// Takes turns with `held`.
-    spare: Batch,
     /// To be filled together.
     made: Batch,
     /// To be freed together, which costs less than one by one.
@@ -140,13 +113,11 @@ pub(crate) struct TxQueue {
 }
 
 impl TxQueues {
-    pub(crate) fn new(pool: Pool, ports: Vec<Box<dyn Port>>, waiting: usize, held: usize) -> Self {
+    pub(crate) fn new(pool: Pool, ports: Vec<Box<dyn Port>>, waiting: usize) -> Self {
         let queue = |port| TxQueue { port, waiting: Batch::new(waiting) };
         Self {
             pool,
             queues: ports.into_iter().map(queue).collect(),
-            held: Batch::new(held),
-            spare: Batch::new(held),
             made: Batch::new(waiting),
             dropped: Batch::new(waiting),
             tally: Tally::default(),
@@ -164,15 +135,6 @@ impl TxQueues {
                 _ => self.make_room(packet, to),
             },
             Verdict::Drop(reason) => self.drop(packet, reason),
-            Verdict::Hold => self.hold(packet),
-        }
-    }
-
-    #[inline(never)]
-    fn hold(&mut self, packet: Packet) {
-        match self.held.push(packet) {
-            Ok(()) => self.tally.held += 1,
-            Err(packet) => self.drop(packet, Reason::HoldFull),
         }
     }
 
@@ -227,18 +189,16 @@ impl TxQueues {
         self.queues.iter().map(|queue| queue.waiting.len() as u64).sum()
     }
 
-    /// Frames of the pool that the worker knows to be held.
+    /// Frames of packets that wait to be sent: all that the worker has between two rounds.
     pub(crate) fn known_held(&self) -> u64 {
         let frames = |batch: &Batch| batch.iter().map(|packet| packet.frames() as u64).sum::<u64>();
-        frames(&self.held) + self.queues.iter().map(|o| frames(&o.waiting)).sum::<u64>()
+        self.queues.iter().map(|queue| frames(&queue.waiting)).sum()
     }
 
-    /// Frees what is held or waits.
+    /// Frees what waits.
     pub(crate) fn stop(&mut self) {
-        let waiting: usize = self.queues.iter().map(|queue| queue.waiting.len()).sum();
-        self.tally.drop(Reason::Stopped, waiting + self.held.len());
-        self.tally.released += self.held.len() as u64;
-        self.held.clear();
+        let waiting = self.queues.iter().map(|queue| queue.waiting.len()).sum();
+        self.tally.drop(Reason::Stopped, waiting);
         self.queues.iter_mut().for_each(|queue| queue.waiting.clear());
     }
 }

@@ -4,8 +4,8 @@
 //!             rx_burst                on_burst                    tx_burst
 //!  port 0 --.          .-> incoming ---> app: a verdict for each --> waiting --> port 0
 //!  port 1 --+- Worker -+                  |- Forward(k)           '-> waiting --> port 1
-//!           .          .                  |- Drop(reason) ----> counted, freed
-//!  one thread, one pool of frames         '- Hold ------------> held, decided again
+//!           .          .                  '- Drop(reason) ----> counted, freed
+//!  one thread, one pool of frames
 //! ```
 //! - A [`Port`] is where packets come from and go to: the kernel ([`ports::AfPacket`]), a capture file ([`ports::Pcap`]), or another
 //!   port of this or another worker ([`ports::Memory`]). All are written as text ([`PortSpec`]), and to an app all are the same.
@@ -13,7 +13,7 @@
 //! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out; round after round, until
 //!   the end. It allocates nothing meanwhile. One thread has it to itself.
 //! - An [`Engine`] runs workers on threads of their own, bound to CPUs, over one UMEM.
-//! - [`Books`]: every packet that came or was made was sent, waits, is held, or was dropped for a [`Reason`]; and every frame is
+//! - [`Books`]: every packet that came or was made was sent, waits, or was dropped for a [`Reason`]; and every frame is
 //!   where the ledger of [`ringway_xsk`] says. [`Worker::books`] looks.
 //!
 //! ```

@@ -235,13 +235,16 @@ static WORKERS: [OfWorker; 8] = [
         "Packets that wait to be sent.",
         |w| w.packets.waiting_packets as f64,
     ),
-    of_worker(Kind::Gauge, "ringway_engine_held_packets", "Packets that the app holds.", |w| {
-        w.packets.held_packets as f64
-    }),
+    of_worker(
+        Kind::Gauge,
+        "ringway_engine_held_packets",
+        "0: no app holds packets any more.",
+        |w| w.packets.held_packets as f64,
+    ),
     of_worker(
         Kind::Gauge,
         "ringway_engine_ledger_difference_packets",
-        "Packets that came or were made, less those that went, wait, are held or were dropped: 0.",
+        "Packets that came or were made, less those that went, wait or were dropped: 0.",
         |w| w.packets.difference_packets as f64,
     ),
     of_worker(

@@ -31,15 +31,13 @@ pub struct Options {
     pub burst: usize,
     /// Packets that may wait to be sent by one port.
     pub waiting: usize,
-    /// Packets that an app may hold.
-    pub held: usize,
     /// See [`Idle`].
     pub idle: Idle,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { burst: 64, waiting: 256, held: 1024, idle: Idle::default() }
+        Self { burst: 64, waiting: 256, idle: Idle::default() }
     }
 }
 
@@ -127,7 +125,7 @@ impl<A: App> Worker<A> {
         Self {
             app,
             incoming: Batch::new(burst),
-            tx_queues: TxQueues::new(pool, ports, options.waiting.max(burst), options.held),
+            tx_queues: TxQueues::new(pool, ports, options.waiting.max(burst)),
             options,
             last: Cycles::now(),
             was_busy: false,
@@ -164,9 +162,9 @@ impl<A: App> Worker<A> {
             }
         }
         self.tx_queues.pool.set_stage(MADE);
-        let before = self.tx_queues.tally.originated + self.tx_queues.tally.released;
+        let before = self.tx_queues.tally.originated;
         self.app.on_round(now, &mut Burst::new(0, &mut self.incoming, &mut self.tx_queues));
-        busy |= self.tx_queues.tally.originated + self.tx_queues.tally.released != before;
+        busy |= self.tx_queues.tally.originated != before;
         for to in 0..self.tx_queues.queues.len() {
             // With nothing to send, too: completions are taken back then.
             busy |= self.tx_queues.transmit(to);
@@ -225,8 +223,8 @@ impl<A: App> Worker<A> {
 
     /// Whether a sleep ends as soon as there is something to do.
     fn wakes(&self) -> bool {
-        let waits = self.tx_queues.waiting() > 0 || !self.tx_queues.held.is_empty();
-        !waits && self.tx_queues.queues.iter().all(|queue| queue.port.readable().is_some())
+        self.tx_queues.waiting() == 0
+            && self.tx_queues.queues.iter().all(|queue| queue.port.readable().is_some())
     }
 
     /// Does not sleep any more: somebody is about to ask it to stop, and others wait for that.

@@ -12,8 +12,6 @@ pub(crate) struct Tally {
     pub received: u64,
     pub originated: u64,
     pub transmitted: u64,
-    pub held: u64,
-    pub released: u64,
     /// Times the app wanted to originate, and no frame was free.
     pub no_frame: u64,
     pub rounds: u64,

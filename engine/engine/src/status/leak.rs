@@ -13,8 +13,6 @@ use crate::status::WorkerStatus;
 const OLD_MS: u32 = 2000;
 /// Looks follow each other no faster.
 const BETWEEN: Duration = Duration::from_millis(900);
-/// Looks that find the same oldest frame, and no fewer of its stage, before frames that a worker knows of count as leaked.
-const PATIENCE: u32 = 3;
 
 /// Frames of one stage that are never let go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -29,18 +27,17 @@ pub struct Leak {
     pub oldest_ms: u32,
     /// The number of the oldest.
     pub frame: u32,
-    /// Whether nobody has them any more; else the app holds them, and more and more.
+    /// Always true. In 0.1.0 an app could hold packets, too; the key stays for who reads it.
     pub lost: bool,
 }
 
 impl fmt::Display for Leak {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { worker, stage, frames, frame, .. } = self;
-        let how = if self.lost { "has lost" } else { "holds, and does not let go," };
         let seconds = f64::from(self.oldest_ms) / 1000.0;
         write!(
             f,
-            "worker {worker} {how} {frames} frames of stage `{stage}`, the oldest (frame {frame}) for {seconds:.1} s"
+            "worker {worker} has lost {frames} frames of stage `{stage}`, the oldest (frame {frame}) for {seconds:.1} s"
         )
     }
 }
@@ -49,18 +46,8 @@ impl fmt::Display for Leak {
 #[derive(Debug, Default)]
 pub(crate) struct Detector {
     looked: Option<Instant>,
-    suspects: Vec<Suspect>,
+    suspects: Vec<Aged>,
     leaks: Vec<Leak>,
-}
-
-/// Old frames of one pool and stage.
-#[derive(Clone, Copy, Debug)]
-struct Suspect {
-    aged: Aged,
-    /// How many there were at first.
-    first: u32,
-    /// How often the same oldest was found, and no fewer.
-    looks: u32,
 }
 
 impl Detector {
@@ -70,41 +57,29 @@ impl Detector {
             self.looked = Some(Instant::now());
             let mut aged = Vec::new();
             watch.aged(u32::MAX, OLD_MS, &mut aged);
-            self.suspects = aged.into_iter().map(|aged| self.suspect(aged)).collect();
-            let leak = |suspect: &Suspect| leak(suspect, &watch, workers);
-            self.leaks = self.suspects.iter().filter_map(leak).collect();
+            let leaked = aged.iter().filter(|aged| self.is_leaked(aged, workers));
+            self.leaks = leaked.map(|aged| of(aged, &watch)).collect();
+            self.suspects = aged;
         }
         self.leaks.clone()
     }
 
-    fn suspect(&self, aged: Aged) -> Suspect {
-        let before = self.suspects.iter().find(|suspect| {
-            let was = &suspect.aged;
+    /// Whether the same oldest frame, and no fewer of its stage, were found before. What waits for a port that does not take it
+    /// is old, too, and no leak.
+    fn is_leaked(&self, aged: &Aged, workers: &[WorkerStatus]) -> bool {
+        let same = |was: &Aged| {
             (was.pool, was.stage, was.frame) == (aged.pool, aged.stage, aged.frame)
                 && was.frames <= aged.frames
-        });
-        let (first, looks) = before.map_or((aged.frames, 0), |s| (s.first, s.looks + 1));
-        Suspect { aged, first, looks }
+        };
+        let worker = workers.iter().find(|worker| worker.worker == usize::from(aged.pool));
+        worker.is_some_and(|worker| worker.frames.lost_frames > 0) && self.suspects.iter().any(same)
     }
 }
 
-/// What waits for a port that does not take it is old, too, and an app may hold a packet for long: neither is a leak.
-fn leak(suspect: &Suspect, watch: &Watch, workers: &[WorkerStatus]) -> Option<Leak> {
-    let aged = &suspect.aged;
-    let worker = workers.iter().find(|worker| worker.worker == usize::from(aged.pool))?;
-    let lost = worker.frames.lost_frames > 0 && suspect.looks > 0;
-    // It grows, or has grown as far as it can.
-    let grows = aged.frames > suspect.first
-        || worker.frames.free_frames == 0
-        || worker.packets.dropped.iter().any(|d| d.reason == crate::Reason::HoldFull.name());
-    let kept = worker.packets.held_packets > 0 && suspect.looks >= PATIENCE && grows;
-    (lost || kept).then(|| of(aged, watch, lost))
-}
-
-fn of(aged: &Aged, watch: &Watch, lost: bool) -> Leak {
+fn of(aged: &Aged, watch: &Watch) -> Leak {
     let stage = watch.stage_name(aged.pool, aged.stage);
     let (frames, oldest_ms, frame) = (aged.frames, aged.oldest, aged.frame);
-    Leak { worker: aged.pool.into(), stage, frames, oldest_ms, frame, lost }
+    Leak { worker: aged.pool.into(), stage, frames, oldest_ms, frame, lost: true }
 }
 
 /// Whatever is held in a pool whose worker has ended and freed all it knew of.
@@ -113,7 +88,7 @@ pub(crate) fn left_behind(mut watch: Watch, pool: &Pool) -> Vec<Leak> {
     pool.set_now(watch.now(pool.number()).wrapping_add(1));
     let (pool, mut aged) = (pool.number(), Vec::new());
     watch.aged(u32::MAX, 0, &mut aged);
-    aged.iter().filter(|aged| aged.pool == pool).map(|aged| of(aged, &watch, true)).collect()
+    aged.iter().filter(|aged| aged.pool == pool).map(|aged| of(aged, &watch)).collect()
 }
 
 #[cfg(test)]

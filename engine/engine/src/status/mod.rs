@@ -74,7 +74,7 @@ pub struct Packets {
     pub transmitted_packets: u64,
     /// Wait to be sent.
     pub waiting_packets: u64,
-    /// Held by the app.
+    /// Always 0. In 0.1.0 an app could hold packets; the key stays for who reads it.
     pub held_packets: u64,
     /// Dropped, by reason; those that never were are left out.
     pub dropped: Vec<Dropped>,
@@ -101,7 +101,7 @@ pub struct Frames {
     pub fill_frames: u64,
     pub held_frames: u64,
     pub tx_frames: u64,
-    /// Of those held, frames that neither wait nor are held by the worker's knowledge.
+    /// Of those held, frames of packets that do not wait to be sent.
     pub lost_frames: u64,
 }
 
@@ -127,10 +127,9 @@ pub struct AppCounter {
 pub(crate) fn difference(ways: &TxQueues) -> i64 {
     let tally = &ways.tally;
     let dropped: u64 = tally.dropped().map(|(_, packets)| packets).sum();
-    let held = tally.held - tally.released;
     let come = tally.received + tally.originated;
     // No machine lives to see 2^63 packets.
-    come as i64 - (tally.transmitted + dropped + held + ways.waiting()) as i64
+    come as i64 - (tally.transmitted + dropped + ways.waiting()) as i64
 }
 
 pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
@@ -161,7 +160,7 @@ pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
             originated_packets: tally.originated,
             transmitted_packets: tally.transmitted,
             waiting_packets,
-            held_packets: tally.held - tally.released,
+            held_packets: 0,
             dropped: dropped.map(|(r, packets)| Dropped { reason: r.name(), packets }).collect(),
             difference_packets,
             no_frame_times: tally.no_frame,
@@ -223,9 +222,7 @@ impl WorkerStatus {
         let p = &self.packets;
         let (received, originated) = (p.received_packets, p.originated_packets);
         write!(f, "  packets: {received} received, {originated} originated = ")?;
-        let (transmitted, waiting, held) =
-            (p.transmitted_packets, p.waiting_packets, p.held_packets);
-        write!(f, "{transmitted} transmitted, {waiting} waiting, {held} held")?;
+        write!(f, "{} transmitted, {} waiting", p.transmitted_packets, p.waiting_packets)?;
         for Dropped { reason, packets } in &p.dropped {
             write!(f, ", {packets} {reason}")?;
         }

@@ -81,11 +81,9 @@ reasons! {
     Unsendable = "unsendable",
     /// The port failed while it was to be sent.
     PortFailed = "port-failed",
-    /// More packets were to be held than the worker holds.
-    HoldFull = "hold-full",
     /// The app did not decide about it.
     Undecided = "undecided",
-    /// It was held or waited to be sent when the worker ended.
+    /// It waited to be sent when the worker ended.
     Stopped = "stopped",
     /// It was sent to a UDP port on which nothing here listens. Its sender is not told: no port unreachable.
     OtherPort = "other-port",

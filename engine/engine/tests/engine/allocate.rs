@@ -9,7 +9,7 @@ use ringway_engine::apps::{
 };
 use ringway_engine::generate::{Checked, Clock};
 use ringway_engine::ports::{Memory, Null};
-use ringway_engine::{App, Burst, Cycles, Options, Port as _, Verdict, Worker};
+use ringway_engine::{App, Options, Port as _, Worker};
 use ringway_wire::IntoBytes as _;
 use ringway_xsk::Batch;
 
@@ -47,27 +47,6 @@ fn allocations(of: impl FnOnce()) -> u64 {
     ALLOCATIONS.get() - before
 }
 
-/// Holds every packet for a round.
-struct Holds;
-
-impl App for Holds {
-    fn name(&self) -> &'static str {
-        "holds"
-    }
-
-    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
-        burst.decide(|_| Verdict::Hold);
-    }
-
-    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
-        let mut keep = burst.held().min(8);
-        burst.decide_held(|_| {
-            keep = keep.saturating_sub(1);
-            if keep > 0 { Verdict::Hold } else { Verdict::Forward(0) }
-        });
-    }
-}
-
 #[test]
 fn it_is_counted() {
     assert_eq!(allocations(|| drop(Box::new(1_u64))), 1);
@@ -79,14 +58,13 @@ fn none_for_a_packet() {
     let clock = Clock::new();
     let checked = Arc::new(Mutex::new(Checked::new(&[])));
     let control = Arc::new(Control::default());
-    let apps: [Box<dyn App>; 9] = [
+    let apps: [Box<dyn App>; 8] = [
         Box::new(L2fwd::new(Macs::Swap)),
         Box::new(Icmp::new(frames::host())),
         Box::new(UdpEcho::new(frames::host(), frames::PORT)),
         Box::new(Bid::new(frames::host(), frames::PORT, frames::offers(), 4)),
         Box::new(Sink::default()),
         Box::new(Source::new(frames::ping(), 1_000_000, 32)),
-        Box::new(Holds),
         Box::new(Generator::new(generate::generated(1_000_000), clock, control)),
         Box::new(Checker::new(clock, checked)),
     ];
@@ -127,18 +105,17 @@ fn none_for_a_packet() {
 fn none_between_null_ports() {
     let bid = || Bid::new(frames::host(), frames::PORT, frames::offers(), 4);
     let request = frames::udp(frames::request(1, frames::SEGMENT, 1).as_bytes());
-    let apps: [(Vec<u8>, Box<dyn App>); 7] = [
+    let apps: [(Vec<u8>, Box<dyn App>); 6] = [
         (vec![0; 64], Box::new(L2fwd::new(Macs::Swap))),
         (frames::ping(), Box::new(Icmp::new(frames::host()))),
         (frames::udp(b"hello"), Box::new(UdpEcho::new(frames::host(), frames::PORT))),
         (request, Box::new(bid())),
         (vec![0; 64], Box::new(Sink::default())),
         (vec![0; 64], Box::new(Source::new(frames::ping(), 1_000_000, 32))),
-        (vec![0; 64], Box::new(Holds)),
     ];
     for (template, app) in apps {
         let (pool, name) = (pool(1024), app.name());
-        let ends_here = matches!(name, "sink" | "holds");
+        let ends_here = name == "sink";
         let port = Null::open("null".into(), &pool, template).unwrap();
         let mut worker = Worker::new(pool.clone(), vec![Box::new(port)], app, Options::default());
         worker.round().unwrap();

@@ -44,14 +44,11 @@ fn every_verdict_is_counted() {
         (Verdict::Forward(0), None),
         (Verdict::Forward(1), Some("no-such-port")),
         (Verdict::Drop(Reason::BadRequest), Some("bad-request")),
-        (Verdict::Hold, None),
     ] {
         let mut bench = Bench::new(Told(verdict));
         bench.send(&frames);
         let came = bench.round().len();
         assert_eq!(came, if verdict == Verdict::Forward(0) { 10 } else { 0 });
-        let packets = bench.worker.status().packets;
-        assert_eq!(packets.held_packets, if verdict == Verdict::Hold { 10 } else { 0 });
         if let Some(reason) = reason {
             assert_eq!(bench.dropped(reason), 10);
         }
@@ -65,23 +62,13 @@ fn every_verdict_is_counted() {
 }
 
 #[test]
-fn what_is_held_and_what_waits_at_the_end() {
+fn what_waits_at_the_end() {
     let pool = pool(256);
     let (mut outside, inside) = Memory::pair("test", &pool, 64).unwrap();
-    let options = Options { held: 5, ..Options::default() };
-    let app = Told(Verdict::Hold);
-    let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, options);
-    send(&mut outside, &worker, 8);
-    worker.round().unwrap();
-    let ended = worker.finish();
-    assert!(ended.books.balanced(), "{}", ended.books);
-    let dropped = ended.status.packets.dropped;
-    let named: Vec<_> = dropped.iter().map(|d| (d.reason, d.packets)).collect();
-    assert_eq!(named, [("hold-full", 3), ("stopped", 5)]);
-
-    // The next one goes on with the same ports and pool; nobody takes what it sends.
+    let options = Options { waiting: 70, ..Options::default() };
+    // Nobody takes what it sends.
     let app = Told(Verdict::Forward(0));
-    let mut worker = Worker::new(ended.pool, ended.ports, app, Options { waiting: 70, ..options });
+    let mut worker = Worker::new(pool.clone(), vec![Box::new(inside)], app, options);
     for _ in 0..3 {
         send(&mut outside, &worker, 60);
         worker.round().unwrap();
@@ -219,7 +206,7 @@ fn status_as_a_table_and_as_json() {
     for want in [
         "worker 0: l2fwd, idle ",
         "memory:test         2            1        0",
-        "packets: 2 received, 0 originated = 1 transmitted, 0 waiting, 0 held, 1 malformed-ethernet; difference 0",
+        "packets: 2 received, 0 originated = 1 transmitted, 0 waiting, 1 malformed-ethernet; difference 0",
         "frames: 512 free, 0 fill, 0 held, 0 tx",
         "bursts: 1 of 2+",
     ] {

@@ -9,28 +9,17 @@ use ringway_engine::{
 };
 use ringway_xsk::{Packet, Pool, Umem, UmemConfig};
 
-/// How a packet is kept.
-#[derive(Clone, Copy, PartialEq)]
-enum Keep {
-    /// Every thousandth, in the app's own stage, where the worker does not know of it.
-    Lost,
-    /// Every thousandth, held.
-    Held,
-    /// The first alone, held.
-    One,
-}
-
+/// Loses every thousandth packet in a stage of its own.
 struct Leaky {
-    keep: Keep,
     seen: u64,
     /// What takes the place of packets that are taken away.
     others: Pool,
 }
 
 impl Leaky {
-    fn new(keep: Keep) -> Self {
+    fn new() -> Self {
         let others = Umem::new(&UmemConfig { frames: 64, ..UmemConfig::default() }).unwrap();
-        Self { keep, seen: 0, others: others.pool().unwrap() }
+        Self { seen: 0, others: others.pool().unwrap() }
     }
 
     fn lose(&self, packet: &mut Packet) {
@@ -53,19 +42,16 @@ impl App for Leaky {
     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
         burst.decide(|packet| {
             self.seen += 1;
-            match self.keep {
-                Keep::Lost if self.seen.is_multiple_of(1000) => self.lose(packet),
-                Keep::Held if self.seen.is_multiple_of(1000) => return Verdict::Hold,
-                Keep::One if self.seen == 1 => return Verdict::Hold,
-                _ => {}
+            if self.seen.is_multiple_of(1000) {
+                self.lose(packet);
             }
             Verdict::Forward(0)
         });
     }
 }
 
-fn engine(keep: Keep) -> Engine {
-    let app = Arc::new(move || Box::new(Leaky::new(keep)) as Box<dyn App>);
+fn engine() -> Engine {
+    let app = Arc::new(|| Box::new(Leaky::new()) as Box<dyn App>);
     let worker = WorkerConfig { cpu: None, ports: vec!["null:64".parse().unwrap()], app };
     Engine::start(&EngineConfig::default(), vec![worker]).unwrap()
 }
@@ -80,7 +66,7 @@ fn found(engine: &Engine, looks: u32) -> Option<Leak> {
 
 #[test]
 fn lost_frames_are_named() {
-    let engine = engine(Keep::Lost);
+    let engine = engine();
     let leak = found(&engine, 9).unwrap();
     assert_eq!((&*leak.stage, leak.worker, leak.lost), ("leaky: answered", 0, true), "{leak}");
     assert!(leak.frames > 0 && leak.oldest_ms > 2000, "{leak}");
@@ -93,19 +79,4 @@ fn lost_frames_are_named() {
         (&*leak.stage, i64::from(leak.frames)),
         ("leaky: answered", report.books.lost_frames)
     );
-}
-
-#[test]
-fn held_frames_are_named() {
-    let engine = engine(Keep::Held);
-    let leak = found(&engine, 9).unwrap();
-    assert_eq!((&*leak.stage, leak.lost), ("leaky: received", false), "{leak}");
-    let report = engine.stop().pop().unwrap().unwrap();
-    assert!(report.books.balanced() && report.leaks.is_empty(), "{}", report.books);
-}
-
-#[test]
-fn one_that_is_held_for_long_is_no_leak() {
-    let engine = engine(Keep::One);
-    assert_eq!(found(&engine, 9), None);
 }

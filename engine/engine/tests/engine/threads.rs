@@ -74,7 +74,7 @@ fn from_worker_to_worker() {
     }
 }
 
-/// Takes no more than a packet at a time, and holds it for a while.
+/// Sleeps after each burst.
 struct Slow(Arc<AtomicU64>);
 
 impl App for Slow {
@@ -83,16 +83,12 @@ impl App for Slow {
     }
 
     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
-        burst.decide(|_| Verdict::Hold);
+        burst.decide(|_| Verdict::Forward(0));
+        std::thread::sleep(Duration::from_millis(5));
     }
 
-    fn on_round(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    fn on_round(&mut self, _now: Cycles, _burst: &mut Burst<'_>) {
         self.0.fetch_add(1, Relaxed);
-        let mut one = true;
-        burst.decide_held(|_| {
-            if std::mem::take(&mut one) { Verdict::Forward(0) } else { Verdict::Hold }
-        });
-        std::thread::sleep(Duration::from_micros(200));
     }
 }
 
