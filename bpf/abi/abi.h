@@ -674,6 +674,12 @@ enum rw_steer_kind {
 
 #define RW_STEER_NO_PORT 0x10000 /* beyond every port */
 
+/* What the root program of an interface knows of it (a constant). */
+struct rw_root {
+	__u32 slot;
+	__u32 layer3; /* 1: its packets have no Ethernet header */
+};
+
 /* Packets that come to user space: those that fit in all of this. */
 struct rw_steer_rule {
 	__u32 addr[4]; /* where they go to; of ARP and neighbour solicitations: who is asked for */

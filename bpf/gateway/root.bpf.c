@@ -6,10 +6,7 @@
  */
 #include "layer3.bpf.h"
 
-const volatile struct {
-	__u32 slot;
-	__u32 layer3; /* its packets have no Ethernet header */
-} iface;
+const volatile struct rw_root iface;
 
 SEC("xdp.frags")
 int ringway_root(struct xdp_md *ctx)

@@ -304,7 +304,7 @@ fn what_drivers_can_do() {
         return skip("what_drivers_can_do", "this kernel does not tell");
     };
     let veth = devices[&link.ifindex];
-    assert_ne!(veth.xdp & xdp_features::NATIVE, 0, "{veth:?}");
+    assert!(veth.xdp.native(), "{veth:?}");
     assert_eq!(veth.zero_copy_frames, None);
     assert!(veth.rx_hints.is_none_or(|bits| xdp_features::rx_hints(bits).contains(&"hash")));
     assert!(veth.tx_metadata.is_none_or(|bits| xdp_features::tx_metadata(bits).is_empty()));

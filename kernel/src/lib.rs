@@ -7,7 +7,6 @@
 //!
 //! Interfaces are looked up in the network namespace of the calling thread.
 
-mod capabilities;
 mod error;
 mod gateway;
 mod link;
@@ -16,22 +15,20 @@ mod maps;
 mod pins;
 pub mod programs;
 mod read;
+mod requirements;
 mod tables;
 mod testrun;
 
-pub use capabilities::machine::{XdpFeatures, compiles_programs, xdp_features};
-pub use capabilities::{Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, ensure_bpffs, probe};
 pub use error::{Error, Result};
 pub use gateway::detach::{Detached, detach};
 pub use gateway::open::{Opened, Orphan, OrphanCause, TakenOver};
 pub use gateway::options::Options;
 pub use gateway::upgrade::{Fate, TableFate, Upgrade, upgrade};
 pub use gateway::{Gateway, Interface, Vlan};
-pub use link::attach::{Attached, Mode, NativeRefused, XdpMode};
+pub use link::attach::{Attached, NativeRefused};
 pub use link::attach_state::{AttachState, AttachStateQuery};
-pub use link::xdp_owner::{XdpOwner, xdp_owner};
+pub use link::xdp_owner::{XdpOwner, program_name, xdp_owner};
 pub use load::objects;
-pub use load::program::program_name;
 pub use load::shape::Shape;
 pub use pins::covered::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
 pub use pins::{DEFAULT_BPFFS, Pins};
@@ -47,6 +44,10 @@ pub use read::flows::{BackendFlows, FlowCounts, NatFlow, NatFlows, Place, is_udp
 pub use read::memory::{MapMemory, ProgramInfo};
 pub use read::tracked::{TrackedCounts, now_seconds, tracked_state};
 pub use read::{BackendState, Daemon, InterfaceState, ServiceState, View};
+pub use requirements::{
+    Bpffs, Probe, bpffs_is_hidden, bpffs_is_overmounted, compiles_programs, ensure_bpffs, probe,
+};
+pub use ringway_bpf_sys::{XdpLink, XdpMode};
 pub use tables::delta::Applied;
 pub use tables::rows::Existing;
 pub use testrun::{Frame, TestRun};

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use ringway_abi::raw::{RW_HASH_MULTILINEAR, RW_HASH_NH, rw_settings};
 use ringway_abi::{FromBytes, IntoBytes};
 use ringway_kernel::{
-    Applied, Error, Gateway, Interface, Mode, Options, Orphan, OrphanCause, Result, XdpMode,
+    Applied, Error, Gateway, Interface, Options, Orphan, OrphanCause, Result, XdpMode,
 };
 use ringway_plan::tables::Protocol;
 use ringway_testnet::{End, Link, Namespace, VethOptions, attach_pass, root_or_skip, veth};
@@ -49,7 +49,7 @@ fn interface(link: &Link) -> Interface {
 }
 
 /// Opens the node in the link's namespace, puts it on the link, and lets go of it again.
-fn attach_once(link: &Link, options: &Options, mode: Mode) -> Result<(XdpMode, bool)> {
+fn attach_once(link: &Link, options: &Options, mode: Option<XdpMode>) -> Result<(XdpMode, bool)> {
     let attach = || -> Result<_> {
         let (mut gateway, _) = Gateway::open(options)?;
         gateway.set_iface(&interface(link))?;
@@ -73,7 +73,7 @@ fn traffic_outlives_the_process_and_is_taken_over() {
         return;
     }
     let (node, wire) = (Node::new(), wire());
-    let first = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    let first = attach_once(&wire.gateway, &node.options(), None).unwrap();
     assert_eq!(first, (XdpMode::Native, false));
 
     ping(&wire);
@@ -92,7 +92,7 @@ fn traffic_outlives_the_process_and_is_taken_over() {
     assert_eq!(view.settings().unwrap().hash, RW_HASH_NH);
     // As a release before it left it: the flows lie where its hash put them.
     change_settings(&node, |settings| settings.hash = RW_HASH_MULTILINEAR);
-    let second = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    let second = attach_once(&wire.gateway, &node.options(), None).unwrap();
     assert_eq!(second, (XdpMode::Native, true));
     let view = node.view().unwrap();
     assert_eq!(view.settings().unwrap().keys, keys);
@@ -107,7 +107,7 @@ fn detach_leaves_nothing() {
         return;
     }
     let (node, wire) = (Node::new(), wire());
-    attach_once(&wire.gateway, &node.options(), Mode::Native).unwrap();
+    attach_once(&wire.gateway, &node.options(), Some(XdpMode::Native)).unwrap();
     let detached = node.detach().unwrap();
     assert_eq!(detached.interfaces, ["eth0.1"]);
     // Root, balancer and ICMP; and those that count losses, where the kernel has them.
@@ -120,7 +120,7 @@ fn detach_leaves_nothing() {
     ping(&wire);
     // Nothing of ours is on the interface: another node may have it.
     let other = Node::new();
-    attach_once(&wire.gateway, &other.options(), Mode::Native).unwrap();
+    attach_once(&wire.gateway, &other.options(), Some(XdpMode::Native)).unwrap();
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_vanished_interface_is_an_orphan() {
         return;
     }
     let (node, wire) = (Node::new(), wire());
-    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    attach_once(&wire.gateway, &node.options(), None).unwrap();
     wire.gateway.namespace.ip("link delete eth0.1").unwrap();
     let open = || Gateway::open(&node.options());
     let (_gateway, opened) = wire.gateway.namespace.run(open).unwrap().unwrap();
@@ -217,7 +217,7 @@ fn a_renamed_interface_is_an_orphan() {
         return;
     }
     let (node, wire) = (Node::new(), wire());
-    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    attach_once(&wire.gateway, &node.options(), None).unwrap();
     wire.gateway
         .namespace
         .ip("link set eth0.1 down\nlink set eth0.1 name lan\nlink set lan up")
@@ -226,7 +226,7 @@ fn a_renamed_interface_is_an_orphan() {
     let open = || -> Result<_> {
         let (mut gateway, opened) = Gateway::open(&node.options())?;
         gateway.set_iface(&interface(&renamed))?;
-        gateway.attach(0, Mode::Auto)?;
+        gateway.attach(0, None)?;
         Ok(opened)
     };
     let opened = wire.gateway.namespace.run(open).unwrap().unwrap();
@@ -254,8 +254,8 @@ fn another_namespace_is_refused() {
     }
     // The client's end has the same name, and may have the same index.
     let (node, wire) = (Node::new(), wire());
-    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
-    let error = attach_once(&wire.client, &node.options(), Mode::Auto).unwrap_err();
+    attach_once(&wire.gateway, &node.options(), None).unwrap();
+    let error = attach_once(&wire.client, &node.options(), None).unwrap_err();
     assert!(matches!(error, Error::OtherNamespace { .. }), "{error}");
     // It is still attached where it was.
     ping(&wire);
@@ -269,11 +269,11 @@ fn the_mode_is_kept_or_changed_as_asked() {
     }
     let (node, wire) = (Node::new(), wire());
     let attach = |mode| attach_once(&wire.gateway, &node.options(), mode).unwrap();
-    assert_eq!(attach(Mode::Generic), (XdpMode::Generic, false));
-    assert_eq!(attach(Mode::Auto), (XdpMode::Generic, true));
+    assert_eq!(attach(Some(XdpMode::Generic)), (XdpMode::Generic, false));
+    assert_eq!(attach(None), (XdpMode::Generic, true));
     ping(&wire);
-    assert_eq!(attach(Mode::Native), (XdpMode::Native, false));
-    assert_eq!(attach(Mode::Native), (XdpMode::Native, true));
+    assert_eq!(attach(Some(XdpMode::Native)), (XdpMode::Native, false));
+    assert_eq!(attach(Some(XdpMode::Native)), (XdpMode::Native, true));
     ping(&wire);
 }
 
@@ -301,8 +301,8 @@ fn auto_says_why_it_is_not_native() {
             faces: Default::default(),
             mtu: 65535,
         })?;
-        let refused = gateway.attach(0, Mode::Native).unwrap_err().to_string();
-        Ok((refused, gateway.attach(0, Mode::Auto)?))
+        let refused = gateway.attach(0, Some(XdpMode::Native)).unwrap_err().to_string();
+        Ok((refused, gateway.attach(0, None)?))
     };
     let (error, attached) = namespace.run(attach).unwrap().unwrap();
     assert!(error.contains("cannot attach to lo in native mode"), "{error}");
@@ -318,7 +318,7 @@ fn a_foreign_program_is_named() {
     }
     let (node, wire) = (Node::new(), wire());
     attach_pass(&wire.gateway.namespace, &wire.gateway.name).unwrap();
-    let error = attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap_err();
+    let error = attach_once(&wire.gateway, &node.options(), None).unwrap_err();
     assert!(matches!(&error, Error::ForeignProgram { id, .. } if *id != 0), "{error}");
     assert!(error.to_string().contains("ip link set dev eth0.1 xdp off"), "{error}");
 }
@@ -329,7 +329,7 @@ fn interfaces_that_are_not_wanted_any_more_are_released() {
         return;
     }
     let (node, wire) = (Node::new(), wire());
-    attach_once(&wire.gateway, &node.options(), Mode::Auto).unwrap();
+    attach_once(&wire.gateway, &node.options(), None).unwrap();
     let release = || -> Result<_> {
         let (mut gateway, opened) = Gateway::open(&node.options())?;
         Ok((opened.taken_over, gateway.release_others()?, gateway.existing()?.ifaces))
@@ -339,7 +339,7 @@ fn interfaces_that_are_not_wanted_any_more_are_released() {
     assert_eq!(released, ["eth0.1"]);
     assert_eq!(ifaces, []);
     let other = Node::new();
-    attach_once(&wire.gateway, &other.options(), Mode::Auto).unwrap();
+    attach_once(&wire.gateway, &other.options(), None).unwrap();
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn interfaces_say_whom_they_face() {
 #[test]
 fn defaults() {
     let config = parse(MINIMAL, "minimal").unwrap_or_else(|errors| panic!("{errors}"));
-    assert_eq!(*config.node.xdp_mode, XdpMode::Auto);
+    assert_eq!(*config.node.xdp_mode, None);
     assert!(!config.node.allow_default_route);
     assert_eq!(*config.nat.ports, PortRange { first: 10000, last: 29999 });
     assert_eq!(config.nat.ports.count(), 20000);

@@ -14,7 +14,7 @@ use ringway_host::netlink::links::{self, Link};
 use ringway_host::netlink::routes;
 use ringway_host::{Change, Host, Monitor};
 use ringway_kernel::{
-    Attached, DEFAULT_BPFFS, Decap, DecapPin, DecapState, Mode, Uses, decap_state,
+    Attached, DEFAULT_BPFFS, Decap, DecapPin, DecapState, Uses, XdpMode, decap_state,
 };
 use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,7 +33,7 @@ pub struct Options {
     /// UDP port of GUE, host byte order.
     pub gue_port: u16,
     /// How to attach.
-    pub mode: Mode,
+    pub mode: Option<XdpMode>,
     /// Stay attached afterwards.
     pub pin: bool,
     /// Attach even to an interface that carries the default route.
@@ -362,7 +362,7 @@ mod tests {
             interface: "eth0".into(),
             addresses: Vec::new(),
             gue_port: 6080,
-            mode: Mode::Auto,
+            mode: None,
             pin: false,
             allow_default_route: false,
         };

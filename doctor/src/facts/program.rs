@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringway_host::Interface;
 use ringway_host::netlink::links::XdpMode;
-use ringway_host::netlink::xdp_features::{NATIVE, TARGET};
+use ringway_host::netlink::xdp_features::XdpFeatures;
 
 use super::Facts;
 use crate::Unknown;
@@ -79,19 +79,19 @@ impl Facts {
 
     /// Whether its driver has native XDP; `None` where this kernel does not tell (before 6.3).
     pub fn native_xdp(&self, one: &Interface) -> Option<bool> {
-        self.feature(one, NATIVE)
+        self.features(one).map(XdpFeatures::native)
     }
 
-    fn feature(&self, one: &Interface, bit: u64) -> Option<bool> {
-        let all: BTreeMap<u32, u64> = self.json("/netlink/xdp_features.json").ok()?;
-        all.get(&one.link.ifindex).map(|features| features & bit != 0)
+    fn features(&self, one: &Interface) -> Option<XdpFeatures> {
+        let all: BTreeMap<u32, XdpFeatures> = self.json("/netlink/xdp_features.json").ok()?;
+        all.get(&one.link.ifindex).copied()
     }
 
     /// The other end of a veth pair.
     pub fn far_end(&self, one: &Interface) -> Result<FarEnd, Unknown> {
         let Some(peer) = self.network()?.peer(one) else {
             // drivers/net/veth.c, veth_set_xdp_features: what is redirected into it arrives while the far end polls.
-            let polls = self.feature(one, TARGET);
+            let polls = self.features(one).map(XdpFeatures::is_target);
             return Ok(FarEnd { name: None, polls, native: None, unfinished: None });
         };
         let native = has_native(peer);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringway_host::netlink::links::XdpMode;
-use ringway_host::netlink::xdp_features::NATIVE;
+use ringway_host::netlink::xdp_features::XdpFeatures;
 
 use crate::{Facts, Looked, Outcome, Rule, each};
 
@@ -27,8 +27,8 @@ fn check(facts: &Facts) -> Looked {
         |one| one.link.name.clone(),
         |one| {
             let name = &one.link.name;
-            let features: BTreeMap<u32, u64> = facts.json("/netlink/xdp_features.json")?;
-            if features.get(&one.link.ifindex).copied().unwrap_or(0) & NATIVE == 0 {
+            let features: BTreeMap<u32, XdpFeatures> = facts.json("/netlink/xdp_features.json")?;
+            if !features.get(&one.link.ifindex).is_some_and(|features| features.native()) {
                 return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
             }
             let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);

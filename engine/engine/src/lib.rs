@@ -57,6 +57,7 @@ pub mod generate;
 mod memory_check;
 mod port;
 pub mod ports;
+pub mod programs;
 mod spec;
 pub mod status;
 mod takeover;

@@ -6,14 +6,15 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ringway_xsk::{Hook, Mode, Pool, Redirect, Umem, UmemError};
+use ringway_xsk::{Mode, Pool, Redirect, Umem, UmemError, XdpMode};
 
 use crate::arch::Cycles;
 use crate::port::{Port, PortError, for_port};
 use crate::ports::af_packet::{self, AfPacket};
-use crate::ports::af_xdp::{self, AfXdp, Keeper, Legacy, Loader, OnLoss};
+use crate::ports::af_xdp::{self, AfXdp, OnLoss};
 use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
+use crate::programs::{AllPackets, Programs, QUEUES};
 use crate::takeover::Predecessor;
 
 /// A port that can be opened: KIND:ARGUMENTS, then options after commas.
@@ -165,17 +166,18 @@ impl<'a> Parser<'a> {
         let (interface, queue) =
             split.ok_or_else(|| self.wrong("it has no queue".into(), REMEDY))?;
         let interface = self.interface(interface)?;
-        let number = queue.parse().ok().filter(|queue| *queue < af_xdp::QUEUES);
+        let number = queue.parse().ok().filter(|queue| *queue < QUEUES);
         let queue = number.ok_or_else(|| self.wrong(format!("`{queue}` is no queue"), REMEDY))?;
         let mode = self.either(("copy", Mode::Copy), ("zero-copy", Mode::ZeroCopy))?;
-        let hook = self.either(("native", Hook::Native), ("generic", Hook::Generic))?;
-        if (mode, hook) == (Some(Mode::ZeroCopy), Some(Hook::Generic)) {
+        let (native, generic) = (XdpMode::Native, XdpMode::Generic);
+        let xdp_mode = self.either((native.name(), native), (generic.name(), generic))?;
+        if (mode, xdp_mode) == (Some(Mode::ZeroCopy), Some(generic)) {
             let why = "behind the driver there is no zero-copy".into();
             return Err(self.wrong(why, "leave out `generic` or `zero-copy`"));
         }
         let (mode, force) = (mode.unwrap_or_default(), self.flag("force")?);
         let (on_loss, busy_poll) = (OnLoss::default(), None);
-        let config = af_xdp::Config { interface, queue, mode, hook, force, busy_poll, on_loss };
+        let config = af_xdp::Config { interface, queue, mode, xdp_mode, force, busy_poll, on_loss };
         Ok(PortSpec::AfXdp(config))
     }
 
@@ -248,9 +250,7 @@ impl fmt::Display for PortSpec {
 #[derive(Clone)]
 pub struct PortContext {
     umem: Umem,
-    loader: Option<Loader>,
-    keeper: Option<Keeper>,
-    legacy: Option<Legacy>,
+    programs: Arc<dyn Programs>,
     /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
@@ -264,23 +264,12 @@ impl PortContext {
     pub fn new(umem: &Umem) -> Self {
         let (cables, redirects) = Default::default();
         let umem = umem.clone();
-        let (loader, keeper, legacy, predecessor) = (None, None, None, None);
-        Self { umem, loader, keeper, legacy, cables, redirects, predecessor }
+        Self { umem, programs: Arc::new(AllPackets), cables, redirects, predecessor: None }
     }
 
-    /// With programs that choose what comes to AF_XDP ports; none: all does.
-    pub fn with_loader(self, loader: Option<Loader>) -> Self {
-        Self { loader, ..self }
-    }
-
-    /// With programs that outlive this process if it is killed; none: they go with it.
-    pub fn with_keeper(self, keeper: Option<Keeper>) -> Self {
-        Self { keeper, ..self }
-    }
-
-    /// With programs that take the place of those that dead engines have left.
-    pub fn with_legacy(self, legacy: Option<Legacy>) -> Self {
-        Self { legacy, ..self }
+    /// With these programs for AF_XDP ports.
+    pub fn with_programs(self, programs: Arc<dyn Programs>) -> Self {
+        Self { programs, ..self }
     }
 
     /// Of ports that a predecessor had.
@@ -291,16 +280,8 @@ impl PortContext {
         Self { redirects, predecessor: Some(predecessor.clone()), ..Self::new(&predecessor.umem) }
     }
 
-    pub(crate) fn loader(&self) -> Option<&Loader> {
-        self.loader.as_ref()
-    }
-
-    pub(crate) fn keeper(&self) -> Option<&Keeper> {
-        self.keeper.as_ref()
-    }
-
-    pub(crate) fn legacy(&self) -> Option<&Legacy> {
-        self.legacy.as_ref()
+    pub(crate) fn programs(&self) -> &dyn Programs {
+        &*self.programs
     }
 
     pub(crate) fn predecessor(&self) -> Option<&Predecessor> {

@@ -20,13 +20,13 @@
 //!
 //! ```no_run
 //! use std::time::Duration;
-//! use ringway_xsk::{Batch, Hook, Redirect, Socket, SocketConfig, Umem, UmemConfig};
+//! use ringway_xsk::{Batch, XdpMode, Redirect, Socket, SocketConfig, Umem, UmemConfig};
 //!
 //! // Twice what reception takes, so that there is something to send.
 //! let umem = Umem::new(&UmemConfig { frames: 4096, ..UmemConfig::default() })?;
 //! let pool = umem.pool().ok_or("opened already")?;
 //! let mut socket = Socket::open(&pool, "eth1", 0, &SocketConfig::default())?;
-//! let redirect = Redirect::attach("eth1", Hook::Native, 1)?;
+//! let redirect = Redirect::attach("eth1", XdpMode::Native, 1)?;
 //! redirect.map().insert(0, &socket)?;
 //!
 //! let mut batch = Batch::new(64);
@@ -122,7 +122,8 @@ pub use packet::{MAX_FRAMES, NoRoom, Packet};
 pub use queue::{
     Descriptor, Error, Kernel, Queue, QueueCounts, Rings, SHORTEST, TooManyQueues, Use, Wake,
 };
-pub use redirect::{Hook, Program, Redirect, SocketMap};
+pub use redirect::{Program, Redirect, SocketMap};
+pub use ringway_bpf_sys::{XdpLink, XdpMode};
 pub use socket::setup::{Cause, SetupError, Step};
 pub use socket::{BusyPoll, Granted, Handle, KernelCounts, LeftSocket, Mode, Socket, SocketConfig};
 pub use umem::inspector::Inspector;

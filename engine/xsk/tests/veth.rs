@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use ringway_testnet::{End, Namespace, VethOptions, root_or_skip, skip, veth, wait_until};
 use ringway_xsk::{
-    Batch, Cause, Error, Hook, Mode, Packet, Pool, Redirect, Socket, SocketConfig, Step, Umem,
-    UmemConfig, memory_map,
+    Batch, Cause, Error, Mode, Packet, Pool, Redirect, Socket, SocketConfig, Step, Umem,
+    UmemConfig, XdpMode, memory_map,
 };
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
@@ -46,9 +46,9 @@ fn pool(frames: u32) -> Pool {
 }
 
 /// A socket on queue 0 of the `eth0` of a namespace, and a program that fills it.
-fn open(ns: &Namespace, pool: &Pool, hook: Hook, config: &SocketConfig) -> (Socket, Redirect) {
+fn open(ns: &Namespace, pool: &Pool, mode: XdpMode, config: &SocketConfig) -> (Socket, Redirect) {
     ns.enter().unwrap();
-    let redirect = Redirect::attach("eth0", hook, 4).unwrap();
+    let redirect = Redirect::attach("eth0", mode, 4).unwrap();
     let socket = Socket::open(pool, "eth0", 0, config).unwrap();
     redirect.map().insert(0, &socket).unwrap();
     (socket, redirect)
@@ -72,12 +72,12 @@ fn number(packet: &Packet) -> Option<u64> {
 }
 
 /// Every packet comes back, in order, in the frame in which it arrived over there; and the books balance.
-fn reflect(name: &str, hook: Hook, config: SocketConfig) {
+fn reflect(name: &str, mode: XdpMode, config: SocketConfig) {
     const ALL: u64 = 20_000;
     on_a_pair(name, &VethOptions::default(), |pair| {
         let (near, far) = (pool(4096), pool(4096));
-        let (mut left, _left_program) = open(&pair.left, &near, hook, &config);
-        let (mut right, _right_program) = open(&pair.right, &far, hook, &config);
+        let (mut left, _left_program) = open(&pair.left, &near, mode, &config);
+        let (mut right, _right_program) = open(&pair.right, &far, mode, &config);
         assert!(!left.granted().zero_copy, "veth has none");
         let (mut batch, mut sent, mut back) = (Batch::new(32), 0, 0);
         // An emulated processor that others use as well takes a minute.
@@ -133,7 +133,7 @@ fn reflect(name: &str, hook: Hook, config: SocketConfig) {
 
 #[test]
 fn reflect_native() {
-    reflect("reflect_native", Hook::Native, SocketConfig::default());
+    reflect("reflect_native", XdpMode::Native, SocketConfig::default());
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn reflect_generic_and_always_waking() {
         mode: Mode::Copy,
         ..SocketConfig::default()
     };
-    reflect("reflect_generic_and_always_waking", Hook::Generic, config);
+    reflect("reflect_generic_and_always_waking", XdpMode::Generic, config);
 }
 
 /// One UMEM, two interfaces: what came by one leaves by the other without a copy of ours.
@@ -153,9 +153,9 @@ fn sockets_share_a_umem() {
     on_a_pair("sockets_share_a_umem", &VethOptions::default(), |pair| {
         let pool = pool(8192);
         let (mut left, _left_program) =
-            open(&pair.left, &pool, Hook::Native, &SocketConfig::default());
+            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
         let (mut right, _right_program) =
-            open(&pair.right, &pool, Hook::Native, &SocketConfig::default());
+            open(&pair.right, &pool, XdpMode::Native, &SocketConfig::default());
         assert!(!left.granted().shared_umem && right.granted().shared_umem);
         let mut batch = Batch::new(8);
         batch.push(numbered(&pool, 7, 60)).unwrap();
@@ -184,11 +184,12 @@ fn longer_than_a_frame() {
     on_a_pair("longer_than_a_frame", &options, |pair| {
         let pool = pool(8192);
         let (mut left, _left_program) =
-            open(&pair.left, &pool, Hook::Native, &SocketConfig::default());
+            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
         if !left.granted().several_frames {
             return skip("longer_than_a_frame", left.granted().refusals.join("; "));
         }
-        let (mut right, program) = open(&pair.right, &pool, Hook::Native, &SocketConfig::default());
+        let (mut right, program) =
+            open(&pair.right, &pool, XdpMode::Native, &SocketConfig::default());
         assert!(program.several_frames());
         let mut batch = Batch::new(8);
         let packet = numbered(&pool, 7, 8000);
@@ -264,13 +265,13 @@ fn a_veth_with_too_few_queues() {
         if !fewer.is_ok_and(|output| output.status.success()) {
             return skip("a_veth_with_too_few_queues", "no ethtool that sets queues");
         }
-        let error = Redirect::attach("eth0", Hook::Native, 4).unwrap_err();
+        let error = Redirect::attach("eth0", XdpMode::Native, 4).unwrap_err();
         assert_eq!(error.cause, Cause::FewQueues, "{error}");
         assert!(error.to_string().contains("`ethtool -L IFACE tx N`"), "{error}");
         // What it says helps.
         let there = pair.right.command("ethtool").args(["-L", "eth0", "tx", "1"]).output().unwrap();
         assert!(there.status.success());
-        drop(Redirect::attach("eth0", Hook::Native, 4).unwrap());
+        drop(Redirect::attach("eth0", XdpMode::Native, 4).unwrap());
     });
 }
 
@@ -287,7 +288,7 @@ fn without_capabilities() {
             None,
         )
         .unwrap();
-        let redirect = Redirect::attach("eth0", Hook::Native, 1).unwrap();
+        let redirect = Redirect::attach("eth0", XdpMode::Native, 1).unwrap();
         let mut none = capabilities(None).unwrap();
         (none.effective, none.permitted) = (CapabilitySet::empty(), CapabilitySet::empty());
         set_capabilities(None, none).unwrap();
@@ -295,7 +296,7 @@ fn without_capabilities() {
         let error = Socket::open(&pool, "eth0", 0, &small).err().unwrap();
         assert_eq!((error.step, error.cause), (Step::Open, Cause::NoPermission("CAP_NET_RAW")));
         assert!(error.to_string().contains("it takes CAP_NET_RAW"), "{error}");
-        let error = Redirect::attach("eth0", Hook::Native, 1).unwrap_err();
+        let error = Redirect::attach("eth0", XdpMode::Native, 1).unwrap_err();
         assert!(error.to_string().contains("it takes CAP_BPF and CAP_NET_ADMIN"), "{error}");
         // What a helper opened needs none of them.
         let socket = Socket::open_on(helper, &pool, "eth0", 0, &small).unwrap();
@@ -310,7 +311,8 @@ fn without_capabilities() {
 fn an_interface_that_goes_away() {
     on_a_pair("an_interface_that_goes_away", &VethOptions::default(), |pair| {
         let pool = pool(4096);
-        let (mut left, program) = open(&pair.left, &pool, Hook::Native, &SocketConfig::default());
+        let (mut left, program) =
+            open(&pair.left, &pool, XdpMode::Native, &SocketConfig::default());
         let granted = left.granted();
         assert_eq!(granted.refusals.is_empty(), granted.several_frames, "{granted:?}");
         let map = memory_map(&left.parts()).unwrap();
@@ -345,9 +347,10 @@ fn a_socket_that_is_open_elsewhere_keeps_its_frames() {
     on_a_pair(name, &VethOptions::default(), |pair| {
         const FILL: u32 = 64;
         let (near, far) = (pool(4096), pool(256));
-        let (mut left, _program) = open(&pair.left, &near, Hook::Native, &SocketConfig::default());
+        let (mut left, _program) =
+            open(&pair.left, &near, XdpMode::Native, &SocketConfig::default());
         let config = SocketConfig { fill: FILL, rx: FILL, ..SocketConfig::default() };
-        let (right, _right_program) = open(&pair.right, &far, Hook::Native, &config);
+        let (right, _right_program) = open(&pair.right, &far, XdpMode::Native, &config);
         let copy = right.as_fd().try_clone_to_owned().unwrap();
         drop(right);
         let mut batch = Batch::new(256);
@@ -380,8 +383,8 @@ fn the_rest_passes() {
     on_a_pair("the_rest_passes", &VethOptions::default(), |pair| {
         let pool = pool(4096);
         pair.right.enter().unwrap();
-        let program = Redirect::attach("eth0", Hook::Native, 1).unwrap();
-        let error = Redirect::attach("eth0", Hook::Native, 1).unwrap_err();
+        let program = Redirect::attach("eth0", XdpMode::Native, 1).unwrap();
+        let error = Redirect::attach("eth0", XdpMode::Native, 1).unwrap_err();
         assert_eq!(error.cause, Cause::ProgramThere, "{error}");
         let receiver = UdpSocket::bind("10.9.0.2:7").unwrap();
         receiver.set_read_timeout(Some(SOON)).unwrap();
@@ -409,6 +412,6 @@ fn the_rest_passes() {
         sender.send_to(b"to the kernel again", "10.9.0.2:7").unwrap();
         assert_eq!(receiver.recv(&mut buffer).unwrap(), 19);
         drop(program);
-        drop(Redirect::attach("eth0", Hook::Generic, 1).unwrap());
+        drop(Redirect::attach("eth0", XdpMode::Generic, 1).unwrap());
     });
 }

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+pub use ringway_bpf_sys::XdpMode;
 use serde::{Deserialize, Serialize};
 
 use crate::netlink::{Attribute, Message, Netlink, Request, attributes, string, u32_of};
@@ -55,18 +56,6 @@ pub enum Operstate {
     Dormant,
     /// Ready for packets.
     Up,
-}
-
-/// Where an XDP program is attached.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum XdpMode {
-    /// In the driver.
-    Native,
-    /// In the stack, after an skb was made.
-    Generic,
-    /// In the device.
-    Hardware,
 }
 
 /// An attached XDP program.
@@ -190,14 +179,12 @@ pub(crate) fn get_link<T>(ifindex: u32, read: impl Fn(Message) -> Option<T>) -> 
     answered(request(0, ifindex), ifindex.to_string(), read)
 }
 
-/// Attaches an XDP program in the given mode, or detaches the one there with `None`. Refuses to replace a program.
-/// It stays attached when the caller ends. Needs CAP_NET_ADMIN.
+/// Attaches an XDP program as `ip link set` does, or detaches the one there with `None`: for test
+/// topologies, where it stands for somebody else's. Ringway's own are
+/// [links](ringway_bpf_sys::XdpLink). Refuses to replace a program. It stays attached when the caller
+/// ends. Needs CAP_NET_ADMIN.
 pub fn set_xdp(ifindex: u32, program: Option<BorrowedFd>, mode: XdpMode) -> Result<()> {
-    let mut flags: u32 = match mode {
-        XdpMode::Generic => 1 << 1,
-        XdpMode::Native => 1 << 2,
-        XdpMode::Hardware => 1 << 3,
-    };
+    let mut flags = mode.flags();
     let fd = program.map_or(-1, |p| p.as_raw_fd());
     if program.is_some() {
         flags |= XDP_FLAGS_UPDATE_IF_NOEXIST;

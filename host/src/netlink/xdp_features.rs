@@ -15,16 +15,35 @@ const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 const NETDEV_A_DEV_XDP_ZC_MAX_SEGS: u16 = 4;
 const NETDEV_A_DEV_XDP_RX_METADATA_FEATURES: u16 = 5;
 const NETDEV_A_DEV_XSK_FEATURES: u16 = 6;
-/// NETDEV_XDP_ACT_BASIC: a program runs in the driver.
-pub const NATIVE: u64 = 1;
-/// NETDEV_XDP_ACT_NDO_XMIT: what others redirect into it is sent.
-pub const TARGET: u64 = 4;
+
+/// What a driver can do with native XDP: enum netdev_xdp_act.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct XdpFeatures(pub u64);
+
+impl XdpFeatures {
+    /// A program runs in the driver.
+    pub fn native(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// What others redirect into it is sent. On veth this is so while the far end polls: has GRO or a
+    /// native program (drivers/net/veth.c).
+    pub fn is_target(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    /// AF_XDP without a copy.
+    pub fn zero_copy(self) -> bool {
+        self.0 & 8 != 0
+    }
+}
 
 /// What a driver can do with XDP and AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Features {
-    /// enum netdev_xdp_act: [`NATIVE`].
-    pub xdp: u64,
+    /// Of XDP itself.
+    pub xdp: XdpFeatures,
     /// Frames of a packet that it sends in zero-copy at most; `None` where it has no zero-copy.
     pub zero_copy_frames: Option<u32>,
     /// enum netdev_xdp_rx_metadata: [`rx_hints`]; `None` before Linux 6.7.
@@ -49,8 +68,8 @@ fn named(bits: u64, names: &[&'static str]) -> Vec<&'static str> {
     names.iter().enumerate().filter_map(is).collect()
 }
 
-/// The bits of [`Features::xdp`] by interface index; `None` where this kernel does not tell.
-pub fn all() -> Result<Option<BTreeMap<u32, u64>>> {
+/// [`Features::xdp`] by interface index; `None` where this kernel does not tell.
+pub fn all() -> Result<Option<BTreeMap<u32, XdpFeatures>>> {
     let bits = |devices: BTreeMap<u32, Features>| {
         devices.into_iter().map(|(index, features)| (index, features.xdp)).collect()
     };
@@ -71,7 +90,7 @@ fn device(message: Message) -> Option<(u32, Features)> {
     let ifindex = u32_of(find(NETDEV_A_DEV_IFINDEX)?.data)?;
     let bits = |kind| find(kind).and_then(|attribute| u64_of(attribute.data));
     let features = Features {
-        xdp: bits(NETDEV_A_DEV_XDP_FEATURES)?,
+        xdp: XdpFeatures(bits(NETDEV_A_DEV_XDP_FEATURES)?),
         zero_copy_frames: find(NETDEV_A_DEV_XDP_ZC_MAX_SEGS).and_then(|a| u32_of(a.data)),
         rx_hints: bits(NETDEV_A_DEV_XDP_RX_METADATA_FEATURES),
         tx_metadata: bits(NETDEV_A_DEV_XSK_FEATURES),
@@ -87,7 +106,7 @@ mod tests {
     #[test]
     fn loopback_has_no_native_xdp() {
         if let Some(features) = all().unwrap() {
-            assert_eq!(features[&1] & NATIVE, 0, "{features:?}");
+            assert!(!features[&1].native(), "{features:?}");
         }
     }
 
@@ -110,7 +129,7 @@ mod tests {
             let request = request.attribute(NETDEV_A_DEV_IFINDEX, &7_u32.to_ne_bytes());
             request.attribute(NETDEV_A_DEV_XDP_FEATURES, &15_u64.to_ne_bytes())
         };
-        let old = Features { xdp: 15, ..Features::default() };
+        let old = Features { xdp: XdpFeatures(15), ..Features::default() };
         assert_eq!(told(begin()), Some((7, old)));
         let new = begin()
             .attribute(NETDEV_A_DEV_XDP_ZC_MAX_SEGS, &8_u32.to_ne_bytes())

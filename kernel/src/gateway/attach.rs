@@ -2,20 +2,22 @@
 
 use std::sync::Arc;
 
+use ringway_bpf_sys::{XdpLink, XdpMode};
+
 use crate::Result;
 use crate::gateway::Gateway;
-use crate::link::attach::{Attached, Mode, XdpMode, attach_error, create, mode_of, query};
-use crate::link::{OnInterface, XdpLink};
+use crate::link::attach::{Attached, attach, attach_error};
+use crate::link::{OnInterface, info_of, open_link};
 use crate::pins::{Pins, pin_error};
 use crate::programs::redirect_errors;
 
 impl Gateway {
     /// Puts the root program of this slot on its interface.
     ///
-    /// An attachment that is pinned from before keeps its mode under [`Mode::Auto`] and loses no
-    /// packet; another explicit mode detaches and attaches again. Fails when somebody else's XDP
-    /// program is on the interface.
-    pub fn attach(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
+    /// `mode`: `None` for native where the driver can, else generic. An attachment that is pinned from
+    /// before keeps its mode then and loses no packet; another explicit mode detaches and attaches
+    /// again. Fails when somebody else's XDP program is on the interface.
+    pub fn attach(&mut self, slot: u32, mode: Option<XdpMode>) -> Result<Attached> {
         let mut attached = self.put(slot, mode)?;
         if !attached.taken_over {
             self.confirm(slot)?;
@@ -26,7 +28,7 @@ impl Gateway {
 
     /// The same, but a new attachment is not pinned: it ends with this process unless
     /// [`Self::confirm`] follows. For interfaces on which a mistake would lock everybody out.
-    pub fn attach_provisionally(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
+    pub fn attach_provisionally(&mut self, slot: u32, mode: Option<XdpMode>) -> Result<Attached> {
         self.put(slot, mode)
     }
 
@@ -50,7 +52,7 @@ impl Gateway {
         }
     }
 
-    fn put(&mut self, slot: u32, mode: Mode) -> Result<Attached> {
+    fn put(&mut self, slot: u32, mode: Option<XdpMode>) -> Result<Attached> {
         self.load_root(slot)?;
         // One of this process's own that is not pinned gives way.
         let pinned = |pins: &Pins, name: &str| pins.link(name).exists();
@@ -62,27 +64,14 @@ impl Gateway {
         let state = self.slot(slot)?;
         let root = state.root()?;
         let iface = &state.iface;
-        let on = query(&iface.name, iface.ifindex)?;
         redirect_errors::know_root(self.maps(), root, slot)?;
 
         let held = match &pins {
-            Some(pins) => open_own(pins, &iface.name, iface.ifindex, on)?,
+            Some(pins) => open_own(pins, &iface.name, iface.ifindex)?,
             None => None,
         };
-        let (link, attached) = match held {
-            Some(link) if keeps_mode(mode, on) => {
-                link.update(root).map_err(attach_error(&iface.name, mode_of(on)))?;
-                let mode = mode_of(on);
-                (link, Attached { mode, refused: None, taken_over: true, provisional: false })
-            }
-            held => {
-                if let (Some(link), Some(pins)) = (held, &pins) {
-                    link.detach().map_err(pin_error("detach", &pins.link(&iface.name)))?;
-                    pins.remove_iface(&iface.name)?;
-                }
-                create(root, &iface.name, iface.ifindex, mode)?
-            }
-        };
+        let unpin = || pins.as_ref().map_or(Ok(()), |pins| pins.remove_iface(&iface.name));
+        let (link, attached) = attach(root, (&iface.name, iface.ifindex), mode, held, unpin)?;
         redirect_errors::forget_earlier(self.maps(), root, slot)?;
         self.slot_mut(slot)?.link = Some(Arc::new(link));
         self.set_generic(slot, attached.mode == XdpMode::Generic)?;
@@ -91,26 +80,17 @@ impl Gateway {
 }
 
 /// The pinned attachment of this interface; a dead one is removed.
-fn open_own(pins: &Pins, iface: &str, ifindex: u32, on: OnInterface) -> Result<Option<XdpLink>> {
+fn open_own(pins: &Pins, iface: &str, ifindex: u32) -> Result<Option<XdpLink>> {
     let path = pins.link(iface);
     if !path.exists() {
         return Ok(None);
     }
-    let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-    let (at, program) =
-        link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+    let link = open_link(&path)?;
+    let info = info_of(&link, &path)?;
     // A device that was moved to another namespace may have the same index there.
-    if at == ifindex && on.has(program) {
+    if info.ifindex == ifindex && OnInterface::query(ifindex).is_ok_and(|on| on.has(info.program)) {
         return Ok(Some(link));
     }
     pins.remove_iface(iface)?;
     Ok(None)
-}
-
-fn keeps_mode(asked: Mode, on: OnInterface) -> bool {
-    match asked {
-        Mode::Auto => true,
-        Mode::Native => mode_of(on) == XdpMode::Native,
-        Mode::Generic => mode_of(on) == XdpMode::Generic,
-    }
 }

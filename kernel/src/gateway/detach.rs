@@ -7,7 +7,7 @@ use libbpf_rs::{MapCore, libbpf_sys as sys};
 use ringway_abi::Slot;
 
 use crate::gateway::open;
-use crate::link::XdpLink;
+use crate::link::open_link;
 use crate::load::log;
 use crate::maps::{self, Maps};
 use crate::pins::{Pins, pin_error};
@@ -82,8 +82,8 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
     for iface in pins.iface_names()? {
         let path = pins.link(&iface);
         if path.exists() {
-            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            detached.programs.extend(link.info().map(|(_, program)| program));
+            let link = open_link(&path)?;
+            detached.programs.extend(link.info().map(|info| info.program));
             link.detach().map_err(pin_error("detach", &path))?;
         }
         detached.interfaces.push(iface);
@@ -97,8 +97,8 @@ pub fn detach(bpffs: &Path, node: &str) -> Result<Detached> {
 fn note_losses(pins: &Pins, detached: &mut Detached) -> Result<()> {
     for name in pins.loss_names()? {
         let path = pins.loss(&name);
-        let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-        detached.programs.extend(link.info().map(|(_, program)| program));
+        let link = open_link(&path)?;
+        detached.programs.extend(link.info().map(|info| info.program));
     }
     Ok(())
 }

@@ -18,15 +18,15 @@ use ringway_abi::raw::{
     rw_vlan_key,
 };
 use ringway_abi::{Faces, FlowKey, FlowState, Slot};
+use ringway_bpf_sys::XdpLink;
 
-use crate::link::XdpLink;
 use crate::load::{Programs, load_root, log};
 use crate::maps::{self, Maps};
 use crate::pins::Pins;
 use crate::programs::redirect_errors;
 use crate::tables::rings::Retiring;
 use crate::tables::rows::{Existing, Rows};
-use crate::{Error, Result, View, capabilities};
+use crate::{Error, Result, View, requirements};
 
 use open::Opened;
 use options::Options;
@@ -123,13 +123,13 @@ impl Gateway {
     /// when the pinned tables have another layout.
     pub fn open(options: &Options) -> Result<(Self, Opened)> {
         log::install();
-        capabilities::probe()?.require()?;
+        requirements::probe()?.require()?;
         let sizes = options.sizes();
         if !options.pin {
             let (programs, maps) = open::unpinned(sizes)?;
             return Ok((Self::new(None, None, programs, maps)?, Opened::default()));
         }
-        capabilities::ensure_bpffs(&options.bpffs)?;
+        requirements::ensure_bpffs(&options.bpffs)?;
         let pins = Pins::new(&options.bpffs, &options.node)?;
         pins.create()?;
         let lock = open::hold(&pins)?;

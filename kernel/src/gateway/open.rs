@@ -6,11 +6,12 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::raw::{RW_HASH_NH, RW_LAYOUT, rw_daemon, rw_settings};
 use ringway_abi::{IntoBytes, Slot};
+use ringway_bpf_sys::LinkInfo;
 
-use crate::link::{OnInterface, XdpLink};
+use crate::link::{OnInterface, info_of, open_link};
 use crate::load::{FlowSizes, Programs, load_gateway};
 use crate::maps::{self, Maps, map_error};
-use crate::pins::{Pins, pin_error};
+use crate::pins::Pins;
 use crate::{Error, Result};
 
 /// What [`crate::Gateway::open`] found.
@@ -155,9 +156,7 @@ pub(crate) fn find_orphan(pins: &Pins, iface: &str) -> Result<Option<OrphanCause
     if !path.exists() {
         return Ok(Some(OrphanCause::NeverAttached));
     }
-    let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-    let (ifindex, program) =
-        link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+    let LinkInfo { ifindex, program, .. } = info_of(&open_link(&path)?, &path)?;
     if ifindex == 0 {
         return Ok(Some(OrphanCause::Vanished));
     }

@@ -15,7 +15,7 @@ use crate::load::shape::{Shape, shape_of};
 use crate::load::{self, log};
 use crate::maps::{self, Maps};
 use crate::pins::Pins;
-use crate::{Error, Result, capabilities};
+use crate::{Error, Result, requirements};
 
 /// What becomes of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub fn upgrade(options: &Options) -> Result<Upgrade> {
         return Ok(found);
     }
     // Without, every pin would look like somebody else's.
-    if capabilities::missing_capabilities()?.contains(&"CAP_BPF") {
+    if requirements::missing_capabilities()?.contains(&"CAP_BPF") {
         return Err(Error::NotPermitted { missing: vec!["CAP_BPF"] });
     }
     found.held = pins.is_held();

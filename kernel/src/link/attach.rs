@@ -1,58 +1,15 @@
 //! Puts the root program on an interface: native where the driver can, else generic.
 
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::{fmt, io};
 
-use libbpf_rs::libbpf_sys::{XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE};
+use ringway_bpf_sys::{XdpLink, XdpMode};
 
-use crate::link::xdp_owner::{XdpOwner, xdp_owner};
-use crate::link::{OnInterface, XdpLink};
-use crate::load::program::program_name;
+use crate::link::OnInterface;
+use crate::link::xdp_owner::{XdpOwner, program_name, xdp_owner};
 use crate::pins::DEFAULT_BPFFS;
 use crate::{Error, Result};
-
-/// What the configuration asks for (`xdp_mode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Native, or generic where the driver refuses.
-    Auto,
-    /// In the driver, or not at all.
-    Native,
-    /// In the kernel's receive path, after the packet has become an skb.
-    Generic,
-}
-
-/// How a program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpMode {
-    /// In the driver.
-    Native,
-    /// In the kernel's receive path.
-    Generic,
-}
-
-impl XdpMode {
-    /// "native" or "generic".
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Native => "native",
-            Self::Generic => "generic",
-        }
-    }
-
-    fn flags(self) -> u32 {
-        match self {
-            Self::Native => XDP_FLAGS_DRV_MODE,
-            Self::Generic => XDP_FLAGS_SKB_MODE,
-        }
-    }
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// Why `auto` ended in generic mode.
 #[derive(Debug)]
@@ -82,44 +39,55 @@ pub struct Attached {
     pub provisional: bool,
 }
 
+/// Puts a program on an interface: in the place of the one whose attachment is `held` there, if that
+/// runs as asked for; else by a new attachment, for which the held one ends and `unpin` removes its pin.
+/// `mode`: `None` for native where the driver can, else generic.
+pub(crate) fn attach(
+    program: BorrowedFd<'_>,
+    (iface, ifindex): (&str, u32),
+    mode: Option<XdpMode>,
+    held: Option<XdpLink>,
+    unpin: impl FnOnce() -> Result<()>,
+) -> Result<(XdpLink, Attached)> {
+    let Some(link) = held else { return create(program, iface, ifindex, mode) };
+    let now = query(iface, ifindex)?.mode();
+    if mode.is_none_or(|mode| mode == now) {
+        link.replace(program).map_err(attach_error(iface, now))?;
+        let attached = Attached { mode: now, refused: None, taken_over: true, provisional: false };
+        return Ok((link, attached));
+    }
+    link.detach().map_err(attach_error(iface, now))?;
+    unpin()?;
+    create(program, iface, ifindex, mode)
+}
+
 /// Attaches a program to an interface that has none.
-pub(crate) fn create(
-    root: std::os::fd::BorrowedFd<'_>,
+fn create(
+    program: BorrowedFd<'_>,
     iface: &str,
     ifindex: u32,
-    mode: Mode,
+    mode: Option<XdpMode>,
 ) -> Result<(XdpLink, Attached)> {
-    let on = query(iface, ifindex)?;
-    if let Some(id) = on.any() {
-        return Err(foreign(iface, id));
+    if let Some(other) = query(iface, ifindex)?.first() {
+        return Err(foreign(iface, other.program));
     }
-    let attach = |how: XdpMode| XdpLink::create(root, ifindex, how.flags());
+    let attach = |mode| XdpLink::attach(program, ifindex, mode);
     let attached = |mode, refused| Attached { mode, refused, taken_over: false, provisional: true };
-    match mode {
-        Mode::Generic => attach(XdpMode::Generic)
-            .map(|link| (link, attached(XdpMode::Generic, None)))
-            .map_err(attach_error(iface, XdpMode::Generic)),
-        Mode::Native => attach(XdpMode::Native)
-            .map(|link| (link, attached(XdpMode::Native, None)))
-            .map_err(attach_error(iface, XdpMode::Native)),
-        Mode::Auto => match attach(XdpMode::Native) {
-            Ok(link) => Ok((link, attached(XdpMode::Native, None))),
-            Err(source) => {
-                let link =
-                    attach(XdpMode::Generic).map_err(attach_error(iface, XdpMode::Generic))?;
-                let refused = NativeRefused { hint: hint(&source, iface), source };
-                Ok((link, attached(XdpMode::Generic, Some(refused))))
-            }
-        },
+    let first = mode.unwrap_or(XdpMode::Native);
+    match (attach(first), mode) {
+        (Ok(link), _) => Ok((link, attached(first, None))),
+        (Err(source), Some(_)) => Err(attach_error(iface, first)(source)),
+        (Err(source), None) => {
+            let generic = XdpMode::Generic;
+            let link = attach(generic).map_err(attach_error(iface, generic))?;
+            let refused = NativeRefused { hint: hint(&source, iface), source };
+            Ok((link, attached(generic, Some(refused))))
+        }
     }
 }
 
 pub(crate) fn query(iface: &str, ifindex: u32) -> Result<OnInterface> {
     OnInterface::query(ifindex).map_err(|_| Error::NoInterface { name: iface.to_owned(), ifindex })
-}
-
-pub(crate) fn mode_of(on: OnInterface) -> XdpMode {
-    if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native }
 }
 
 pub(crate) fn foreign(iface: &str, id: u32) -> Error {

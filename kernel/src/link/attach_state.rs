@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use ringway_bpf_sys::{XdpLink, XdpMode};
 
 use crate::gateway::{Gateway, SlotState};
-use crate::link::attach::{XdpMode, foreign, mode_of};
-use crate::link::{OnInterface, XdpLink};
+use crate::link::OnInterface;
+use crate::link::attach::foreign;
 use crate::programs::redirect_errors;
 use crate::{Error, Result};
 
@@ -55,26 +55,25 @@ impl AttachStateQuery {
     fn standing(&self) -> Result<AttachState> {
         let on = match OnInterface::query(self.ifindex) {
             Ok(on) => on,
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => {
-                return Ok(AttachState::Gone);
-            }
-            Err(source) => {
+            Err(ringway_host::Error::NoInterface { .. }) => return Ok(AttachState::Gone),
+            Err(error) => {
+                let source = std::io::Error::other(error);
                 return Err(Error::System { action: "read what runs on an interface", source });
             }
         };
-        let held = self.link.as_ref().and_then(|link| Some((link.info().ok()?, link.id().ok()?)));
-        let held = held.filter(|((at, program), _)| *at == self.ifindex && on.has(*program));
-        match (held, on.any()) {
-            (Some(((_, program), link)), _) if self.root == Some(program) => {
-                Ok(AttachState::Attached { mode: mode_of(on), link, program })
+        let held = self.link.as_ref().and_then(|link| link.info().ok());
+        let held = held.filter(|info| info.ifindex == self.ifindex && on.has(info.program));
+        match (held, on.first()) {
+            (Some(info), _) if self.root == Some(info.program) => {
+                Ok(AttachState::Attached { mode: on.mode(), link: info.id, program: info.program })
             }
-            (Some(((_, program), _)), _) => {
-                let name = crate::program_name(program).unwrap_or_default();
-                let what = format!("{name} (id {program}) was put into its attachment");
+            (Some(info), _) => {
+                let name = crate::program_name(info.program).unwrap_or_default();
+                let what = format!("{name} (id {}) was put into its attachment", info.program);
                 Ok(AttachState::Foreign { what, swapped: true })
             }
-            (None, Some(program)) => {
-                let what = foreign(&self.name, program).to_string();
+            (None, Some(other)) => {
+                let what = foreign(&self.name, other.program).to_string();
                 Ok(AttachState::Foreign { what, swapped: false })
             }
             (None, None) => Ok(AttachState::Detached),

@@ -1,12 +1,13 @@
 //! What keeps an XDP program on its interface: decides how it can be taken off.
 
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use libbpf_rs::query::{LinkInfoIter, LinkTypeInfo};
+use ringway_bpf_sys::{self as bpf, XdpLink};
 
-use crate::link::XdpLink;
 use crate::pins::Pins;
-use crate::{Result, capabilities};
+use crate::{Result, requirements};
 
 /// Who has put an XDP program where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,16 +60,22 @@ pub fn xdp_owner(bpffs: &Path, program: u32) -> Option<XdpOwner> {
     if let Some(node) = node_of(bpffs, program).ok()? {
         return Some(XdpOwner::Node(node));
     }
-    if crate::program_name(program).as_deref() == Some(DECAP) {
+    if program_name(program).as_deref() == Some(DECAP) {
         return Some(XdpOwner::Decap);
     }
-    if !capabilities::may_list_links() {
+    if !requirements::may_list_links() {
         return None;
     }
     let mut links = LinkInfoIter::default();
     let held =
         links.find(|link| link.prog_id == program && matches!(link.info, LinkTypeInfo::Xdp(_)));
     Some(held.map_or(XdpOwner::Netlink, |link| XdpOwner::Link(link.id)))
+}
+
+/// Name of a loaded program; `None` when there is none with this id, or it may not be read.
+pub fn program_name(id: u32) -> Option<String> {
+    let program = bpf::by_id(id).ok()?;
+    bpf::info(program.as_fd()).ok().map(|info| info.name())
 }
 
 /// The node that has pinned the program's attachment.
@@ -78,7 +85,7 @@ fn node_of(bpffs: &Path, program: u32) -> Result<Option<String>> {
         for iface in pins.iface_names()? {
             // One that vanishes meanwhile is nobody's.
             let link = XdpLink::open(&pins.link(&iface)).ok();
-            if link.and_then(|link| link.info().ok()).is_some_and(|(_, id)| id == program) {
+            if link.and_then(|link| link.info().ok()).is_some_and(|info| info.program == program) {
                 return Ok(Some(node));
             }
         }

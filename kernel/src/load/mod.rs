@@ -1,7 +1,6 @@
 //! Loads the programs, into new maps or into those that are already pinned.
 
 pub(crate) mod log;
-pub(crate) mod program;
 pub(crate) mod shape;
 
 use std::collections::BTreeMap;
@@ -9,6 +8,8 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenMapMut, OpenObject};
+use ringway_abi::raw::rw_root;
+use zerocopy::{Immutable, IntoBytes};
 
 use crate::maps::{Maps, map_error};
 use crate::{Error, Result};
@@ -61,6 +62,7 @@ const GATEWAY: &str = "ringway_balance";
 const ICMP: &str = "ringway_icmp";
 const CAPTURE: &str = "ringway_capture";
 const CAPTURE_ENTER: &str = "ringway_capture_enter";
+const RODATA: &str = ".rodata";
 const DRY: &str = ".rodata.dry";
 const TRACE: &str = ".data.trace";
 const BUDGET: &str = "answer_budget";
@@ -146,8 +148,7 @@ fn open_dry(live: &Maps, program: &'static str) -> Result<OpenObject> {
         track_buckets: live.tracked.max_entries(),
         backends: live.backends.max_entries(),
     })?;
-    let mut constant = open.maps_mut().find(|map| map.name() == DRY).ok_or_else(|| missing(DRY))?;
-    constant.set_initial_value(&[1]).map_err(load_error(program))?;
+    set_constant(&mut open, DRY, &true, load_error(program))?;
     for mut other in open.progs_mut().filter(|other| other.name() != program) {
         other.set_autoload(false);
     }
@@ -211,11 +212,7 @@ fn open_gateway(sizes: FlowSizes) -> Result<OpenObject> {
 pub(crate) fn load_root(slot: u32, layer3: bool, maps: &Maps) -> Result<OwnedFd> {
     let failed = load_error(ROOT);
     let mut open = ObjectBuilder::default().open_memory(&ROOT_OBJECT.bytes).map_err(&failed)?;
-    // What root.bpf.c has of constants: `iface`, its slot and whether it is a layer-3 device.
-    let mut constants =
-        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
-    let iface = [slot, u32::from(layer3)].map(u32::to_ne_bytes);
-    constants.set_initial_value(iface.as_flattened()).map_err(&failed)?;
+    set_constant(&mut open, RODATA, &rw_root { slot, layer3: layer3.into() }, &failed)?;
     share(&mut open, &mut |name| clone_of(maps, name))?;
     program(&load(ROOT, open)?, ROOT)
 }
@@ -241,19 +238,17 @@ pub(crate) fn load_rings<const N: usize>(
     Ok((program(&object, COPY_RING)?, maps_of(&object, own)?))
 }
 
-/// Loads the program that opens tunnel packets, with its constants and these of its maps; a ledger
-/// that exists already is used instead of a new one.
+/// Loads the program that opens tunnel packets, with these of its maps; a ledger that exists already
+/// is used instead of a new one.
 pub(crate) fn load_decap<const N: usize>(
     name: &'static str,
-    constants: &[u8],
+    gue_port: u16,
     maps: [&str; N],
     ledger: Option<MapHandle>,
 ) -> Result<(OwnedFd, [MapHandle; N])> {
     let failed = load_error(name);
     let mut open = ObjectBuilder::default().open_memory(&DECAP_OBJECT.bytes).map_err(&failed)?;
-    let mut rodata =
-        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
-    rodata.set_initial_value(constants).map_err(&failed)?;
+    set_constant(&mut open, RODATA, &gue_port.to_be_bytes(), &failed)?;
     let mut ledger = ledger;
     share(&mut open, &mut |name| Ok(if name == "ledger" { ledger.take() } else { None }))?;
     let object = load(name, open)?;
@@ -279,9 +274,7 @@ pub(crate) fn load_drop_reasons<const N: usize>(
     let failed = load_error(DROP_REASONS);
     let mut open =
         ObjectBuilder::default().open_memory(&DROP_REASONS_OBJECT.bytes).map_err(&failed)?;
-    let mut constants =
-        open.maps_mut().find(|map| is_rodata(map.name())).ok_or_else(|| missing(".rodata"))?;
-    constants.set_initial_value(&netns.to_ne_bytes()).map_err(&failed)?;
+    set_constant(&mut open, RODATA, &netns, &failed)?;
     let object = load(DROP_REASONS, open)?;
     let maps = maps_of(&object, maps)?;
     Ok((object, maps))
@@ -339,8 +332,17 @@ fn maps_of<const N: usize>(object: &Object, names: [&str; N]) -> Result<[MapHand
     found.try_into().map_err(|_| missing("one of its maps"))
 }
 
-fn is_rodata(name: &OsStr) -> bool {
-    name.as_encoded_bytes().ends_with(b".rodata")
+/// The one constant of a section (`const volatile` in bpf), which must be as long as that is.
+fn set_constant(
+    open: &mut OpenObject,
+    section: &str,
+    value: &(impl IntoBytes + Immutable),
+    failed: impl Fn(libbpf_rs::Error) -> Error,
+) -> Result<()> {
+    let is_it = |name: &OsStr| name.as_encoded_bytes().ends_with(section.as_bytes());
+    let found = open.maps_mut().find(|map| is_it(map.name()));
+    let mut section = found.ok_or_else(|| missing(section))?;
+    section.set_initial_value(value.as_bytes()).map_err(failed)
 }
 
 /// Puts existing maps in the place of those the object would create.

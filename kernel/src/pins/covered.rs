@@ -6,12 +6,13 @@ use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use ringway_bpf_sys::XdpLink;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::capabilities::is_bpffs;
-use crate::link::{OnInterface, XdpLink};
+use crate::link::OnInterface;
+use crate::requirements::is_bpffs;
 use crate::{Error, Result};
 
 /// The directory with those of all nodes, in a bpffs.
@@ -135,8 +136,8 @@ fn open(path: &Path, how: OFlags) -> Option<OwnedFd> {
 fn serves_here(nodes: &Path) -> bool {
     let attached = |link: PathBuf| {
         let info = XdpLink::open(&link).ok().and_then(|link| link.info().ok());
-        info.is_some_and(|(ifindex, program)| {
-            OnInterface::query(ifindex).is_ok_and(|on| on.has(program))
+        info.is_some_and(|info| {
+            OnInterface::query(info.ifindex).is_ok_and(|on| on.has(info.program))
         })
     };
     let within = |dir: PathBuf| fs::read_dir(dir).into_iter().flatten().flatten();

@@ -23,7 +23,7 @@ use ringway_abi::{BackendRef, Reason, Verdict};
 use ringway_filter::{Instruction, Surroundings};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::load::{log, program};
+use crate::load::log;
 use crate::maps::{self, map_error};
 use crate::pins::{Pins, remove_tree};
 use crate::{Error, Result, View};
@@ -299,8 +299,8 @@ pub fn running(pins: &Pins) -> Result<Vec<Running>> {
 
 /// Id of the program that knows all maps of a node's captures, while there are any.
 pub(crate) fn program_id(pins: &Pins) -> Option<u32> {
-    let program = program::open(&shared::last(pins)).ok()?;
-    program::info(&program).ok().map(|info| info.id)
+    let program = ringway_bpf_sys::open_pinned(&shared::last(pins)).ok()?;
+    ringway_bpf_sys::info(program.as_fd()).ok().map(|info| info.id)
 }
 
 /// Keeps captures from beginning or ending while a node is taken away: one that just loads would hold what is to be

@@ -3,24 +3,26 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, io};
 
-use libbpf_rs::{MapCore, MapHandle, libbpf_sys as sys};
+use libbpf_rs::{MapCore, MapHandle};
 use ringway_abi::raw::{
     RW_DECAP_INNER, RW_DECAP_OUTER, RW_MAX_DECAP_ADDRESSES, rw_address, rw_ledger,
 };
 use ringway_abi::{addr_from_words, addr_to_words};
+use ringway_bpf_sys::{self as bpf, XdpLink, XdpMode};
+use ringway_host::netlink::links::Xdp;
 
-use crate::link::XdpLink;
-use crate::link::attach::{Attached, Mode, XdpMode, create, query};
+use crate::link::attach::{Attached, attach, query};
+use crate::link::open_link;
 use crate::link::xdp_owner::DECAP;
 use crate::load::{self, log};
 use crate::maps::{self, map_error};
 use crate::pins::{encode, pin_error};
-use crate::{Error, Result, capabilities};
+use crate::{Error, Result, requirements};
 
 /// What an address of this host is good for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,9 +51,9 @@ impl Decap {
 
     fn load_with(gue_port: u16, ledger: Option<MapHandle>) -> Result<Self> {
         log::install();
-        capabilities::probe()?.require()?;
+        requirements::probe()?.require()?;
         let (program, [addresses, ledger]) =
-            load::load_decap(DECAP, &gue_port.to_be_bytes(), ["addresses", "ledger"], ledger)?;
+            load::load_decap(DECAP, gue_port, ["addresses", "ledger"], ledger)?;
         Ok(Self { program, addresses, ledger, known: BTreeMap::new(), link: None })
     }
 
@@ -80,30 +82,17 @@ impl Decap {
         &self.known
     }
 
-    /// Puts the program on an interface, in the place of one that is pinned there, whose mode is
-    /// kept under [`Mode::Auto`]. Fails when somebody else's program is there.
-    pub fn attach(&mut self, pin: &DecapPin, ifindex: u32, mode: Mode) -> Result<Attached> {
-        let held = pin.open(ifindex)?;
-        let on = query(&pin.iface, ifindex)?;
-        let now = if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native };
-        let keep = match mode {
-            Mode::Auto => true,
-            Mode::Native => now == XdpMode::Native,
-            Mode::Generic => now == XdpMode::Generic,
-        };
-        let (link, attached) = match held {
-            Some(link) if keep => {
-                link.update(self.program()).map_err(pin_error("update", &pin.path))?;
-                (link, Attached { mode: now, refused: None, taken_over: true, provisional: false })
-            }
-            held => {
-                if let Some(link) = held {
-                    link.detach().map_err(pin_error("detach", &pin.path))?;
-                    pin.remove()?;
-                }
-                create(self.program(), &pin.iface, ifindex, mode)?
-            }
-        };
+    /// Puts the program on an interface, in the place of one that is pinned there. `mode`: `None` for
+    /// the pinned one's, or native where the driver can, else generic. Fails when somebody else's
+    /// program is there.
+    pub fn attach(
+        &mut self,
+        pin: &DecapPin,
+        ifindex: u32,
+        mode: Option<XdpMode>,
+    ) -> Result<Attached> {
+        let (held, iface) = (pin.open(ifindex)?, (pin.iface.as_str(), ifindex));
+        let (link, attached) = attach(self.program(), iface, mode, held, || pin.remove())?;
         self.link = Some(link);
         Ok(attached)
     }
@@ -159,7 +148,7 @@ impl DecapPin {
     pub fn load(&self, ifindex: u32, gue_port: u16) -> Result<Decap> {
         let ledger = match self.open(ifindex)? {
             Some(link) => match link.info() {
-                Ok((_, program)) => map_of(program, "ledger")?,
+                Ok(info) => map_of(info.program, "ledger")?,
                 Err(_) => None,
             },
             None => None,
@@ -172,7 +161,7 @@ impl DecapPin {
         if !self.path.exists() {
             return Ok(false);
         }
-        let link = XdpLink::open(&self.path).map_err(pin_error("open", &self.path))?;
+        let link = open_link(&self.path)?;
         link.detach().map_err(pin_error("detach", &self.path))?;
         self.remove()?;
         Ok(true)
@@ -197,8 +186,8 @@ impl DecapPin {
         if !self.path.exists() {
             return Ok(None);
         }
-        let link = XdpLink::open(&self.path).map_err(pin_error("open", &self.path))?;
-        if link.info().is_ok_and(|(at, _)| at == ifindex) {
+        let link = open_link(&self.path)?;
+        if link.info().is_ok_and(|info| info.ifindex == ifindex) {
             return Ok(Some(link));
         }
         self.remove()?;
@@ -206,7 +195,7 @@ impl DecapPin {
     }
 
     fn create_directory(&self) -> Result<()> {
-        capabilities::ensure_bpffs(&self.bpffs)?;
+        requirements::ensure_bpffs(&self.bpffs)?;
         let directory = self.bpffs.join("ringway-decap");
         fs::create_dir_all(&directory).map_err(pin_error("create", &directory))
     }
@@ -240,7 +229,7 @@ pub struct DecapState {
 /// Looks at the interface's program; `None` when it is not ours.
 pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
     let on = query(iface, ifindex)?;
-    let Some(id) = on.any() else { return Ok(None) };
+    let Some(Xdp { program: id, mode }) = on.first() else { return Ok(None) };
     if crate::program_name(id).as_deref() != Some(DECAP) {
         return Ok(None);
     }
@@ -260,7 +249,7 @@ pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
     let uses =
         |bits: u32| Uses { outer: bits & RW_DECAP_OUTER != 0, inner: bits & RW_DECAP_INNER != 0 };
     Ok(Some(DecapState {
-        mode: if on.generic != 0 { XdpMode::Generic } else { XdpMode::Native },
+        mode,
         gue_port: u16::from_be_bytes(constants),
         addresses: entries
             .into_iter()
@@ -283,27 +272,9 @@ fn sum(ledger: &MapHandle) -> Result<rw_ledger> {
 /// A map of a loaded program, by the end of its name.
 pub(crate) fn map_of(program: u32, name: &str) -> Result<Option<MapHandle>> {
     let failed = |source| Error::System { action: "look at a program's maps", source };
-    let mut ids = [0u32; 16];
-    let mut info = sys::bpf_prog_info {
-        nr_map_ids: ids.len() as u32,
-        map_ids: ids.as_mut_ptr() as u64,
-        ..Default::default()
-    };
-    let mut len = size_of::<sys::bpf_prog_info>() as u32;
-    // SAFETY: takes a number.
-    let fd = unsafe { sys::bpf_prog_get_fd_by_id(program) };
-    if fd < 0 {
-        return Err(failed(io::Error::from_raw_os_error(-fd)));
-    }
-    // SAFETY: the kernel has just returned this descriptor to us; nobody else owns it.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: `info` is as long as `len` says, and `ids` as `nr_map_ids` says; both outlive the call.
-    let ret = unsafe { sys::bpf_prog_get_info_by_fd(fd.as_raw_fd(), &mut info, &mut len) };
-    if ret < 0 {
-        return Err(failed(io::Error::from_raw_os_error(-ret)));
-    }
-    for id in ids.iter().take(info.nr_map_ids as usize) {
-        let map = MapHandle::from_map_id(*id).map_err(map_error("open", name))?;
+    let fd = bpf::by_id(program).map_err(failed)?;
+    for id in bpf::map_ids(fd.as_fd()).map_err(failed)? {
+        let map = MapHandle::from_map_id(id).map_err(map_error("open", name))?;
         if map.name().as_encoded_bytes().ends_with(name.as_bytes()) {
             return Ok(Some(map));
         }

@@ -15,7 +15,7 @@ use ringway_abi::raw::{
 
 use crate::load::{self, log};
 use crate::maps::{self, map_error};
-use crate::{Error, Result, capabilities};
+use crate::{Error, Result, requirements};
 
 /// Under way.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl DropReasons {
     /// Where the process may not, or the kernel does not describe its types or refuses.
     pub fn start() -> Result<Self> {
         log::install();
-        capabilities::probe()?.require()?;
+        requirements::probe()?.require()?;
         let (object, [seen, unseen]) = load::load_drop_reasons(netns()?, ["seen", "unseen"])?;
         let mut links = Vec::new();
         for program in object.progs_mut() {

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::load::{load_dry, load_dry_icmp, load_root, log};
 use crate::maps::{self, Maps, map_error};
 use crate::testrun::{self, Frame, TestRun};
-use crate::{Error, Result, View, capabilities};
+use crate::{Error, Result, View, requirements};
 
 /// A dry instance of a node's packet path. Sees every change of the tables at once.
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Explainer {
     /// # Errors
     /// It may not, and what it lacks.
     pub fn permitted() -> Result<()> {
-        match capabilities::missing_capabilities()? {
+        match requirements::missing_capabilities()? {
             missing if missing.is_empty() => Ok(()),
             missing => Err(Error::NotPermitted { missing }),
         }

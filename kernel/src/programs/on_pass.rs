@@ -6,10 +6,9 @@ use std::path::Path;
 use libbpf_rs::{MapHandle, MapType, libbpf_sys as sys};
 use ringway_abi::Slot;
 use ringway_abi::raw::rw_settings;
+use ringway_bpf_sys::{self as bpf, PASS, Program};
 
-use crate::capabilities::machine;
 use crate::gateway::Gateway;
-use crate::load::program;
 use crate::{Error, Result, maps};
 
 /// Whether a pinned program can stand behind Ringway's; its name.
@@ -31,8 +30,8 @@ pub fn check_on_pass(path: &Path) -> Result<String> {
         },
     )
     .map_err(maps::map_error("create", "rw_on_pass"))?;
-    let ours = program::load_xdp(c"rw_frags", &machine::pass_instructions())
-        .map_err(|(source, _)| refused(path, format!("not tried: {source}")))?;
+    let ours = Program { name: "rw_frags", instructions: &PASS, frags: true }.load();
+    let ours = ours.map_err(|e| refused(path, format!("not tried: {}", e.source)))?;
     maps::put_fd(&array, 0, ours.as_fd())?;
     put(&array, 0, program.as_fd(), path)?;
     Ok(name)
@@ -85,20 +84,19 @@ fn put(array: &MapHandle, slot: u32, program: BorrowedFd<'_>, path: &Path) -> Re
 
 /// The pinned program and its name.
 fn open(path: &Path) -> Result<(OwnedFd, String)> {
-    let fd = program::open(path).map_err(|source| {
+    let fd = bpf::open_pinned(path).map_err(|source| {
         refused(
             path,
             format!("cannot be opened ({source}): pin it with bpftool prog load FILE.o PATH"),
         )
     })?;
-    let info = program::info(&fd).ok();
+    let info = bpf::info(fd.as_fd()).ok();
     // What is pinned there may be a map or a link, which have other facts.
     let target = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
     let is_program = target.is_ok_and(|target| target.to_string_lossy().contains("bpf-prog"));
-    let xdp = info.filter(|info| is_program && info.type_ == sys::BPF_PROG_TYPE_XDP);
+    let xdp = info.filter(|info| is_program && info.is_xdp());
     let Some(info) = xdp else {
         return Err(refused(path, "what is pinned there is no XDP program: pin one"));
     };
-    let name = info.name.iter().take_while(|byte| **byte != 0).map(|byte| *byte as u8).collect();
-    Ok((fd, String::from_utf8(name).unwrap_or_default()))
+    Ok((fd, info.name()))
 }

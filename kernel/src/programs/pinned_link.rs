@@ -17,12 +17,13 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use libbpf_rs::MapHandle;
+use ringway_bpf_sys::XdpLink;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, stat};
 
-use crate::link::XdpLink;
+use crate::link::open_link;
 use crate::pins::pin_error;
 use crate::programs::decap::map_of;
-use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, capabilities, maps};
+use crate::{Bpffs, DEFAULT_BPFFS, Error, Result, maps, requirements};
 
 /// Several engines in PID namespaces of their own may have the same number.
 const SAME_NUMBER: u32 = 16;
@@ -42,7 +43,7 @@ pub fn pin_link(ifindex: u32, link: BorrowedFd<'_>) -> Result<PinnedLink> {
     let directory = directory();
     // Whoever mounts it among mounts of its own takes it with it, and the pin too.
     if let Bpffs::JustMounted { private: true } =
-        capabilities::ensure_bpffs(Path::new(DEFAULT_BPFFS))?
+        requirements::ensure_bpffs(Path::new(DEFAULT_BPFFS))?
     {
         return Err(pin_error("keep", &directory)(std::io::Error::other(
             "this process has mounts of its own, as by `ip netns exec`, which end with it, and with them what is pinned; \
@@ -58,9 +59,7 @@ pub fn pin_link(ifindex: u32, link: BorrowedFd<'_>) -> Result<PinnedLink> {
         .find_map(|name| alone(&alive(&name)).map(|alive| (name, alive)))
         .ok_or_else(|| pin_error("take", &directory.join(&first))(busy()))?;
     let path = directory.join(name);
-    let link = link.try_clone_to_owned();
-    let link = XdpLink::of(link.map_err(pin_error("duplicate", &path))?);
-    link.pin(&path).map_err(pin_error("pin", &path))?;
+    ringway_bpf_sys::pin(link, &path).map_err(pin_error("pin", &path))?;
     Ok(PinnedLink { path, _alive })
 }
 
@@ -103,7 +102,7 @@ pub fn dead_engines(ifindex: u32) -> Result<Vec<DeadEngine>> {
         let name = entry.file_name().to_string_lossy().into_owned();
         if name.starts_with(&prefix) && !lives(&name)? {
             let path = entry.path();
-            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
+            let link = open_link(&path)?;
             let dropped = dropped(&link)?;
             dead.push(DeadEngine { path, link, dropped });
         }
@@ -130,9 +129,9 @@ impl DeadEngine {
     ///
     /// # Errors
     /// Where the kernel does not tell.
-    pub fn attachment(&self) -> Result<Option<OwnedFd>> {
-        let (ifindex, _) = self.link.info().map_err(look_failed)?;
-        let link = (ifindex != 0).then(|| self.link.try_clone());
+    pub fn attachment(&self) -> Result<Option<XdpLink>> {
+        let link =
+            (self.link.info().map_err(look_failed)?.ifindex != 0).then(|| self.link.try_clone());
         link.transpose().map_err(pin_error("duplicate", &self.path))
     }
 
@@ -152,12 +151,11 @@ impl DeadEngine {
 }
 
 fn dropped(link: &XdpLink) -> Result<Option<MapHandle>> {
-    let (_, program) = link.info().map_err(look_failed)?;
-    map_of(program, "dropped")
+    map_of(link.info().map_err(look_failed)?.program, "dropped")
 }
 
-fn look_failed(source: libbpf_rs::Error) -> Error {
-    Error::System { action: "look at an attachment", source: std::io::Error::other(source) }
+fn look_failed(source: std::io::Error) -> Error {
+    Error::System { action: "look at an attachment", source }
 }
 
 fn directory() -> PathBuf {

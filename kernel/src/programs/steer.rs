@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use ringway_abi::raw::{RW_MAX_STEER_RULES, rw_steer, rw_steer_rule};
 
 use crate::load::{self, log};
-use crate::{Error, Result, SteerRule, capabilities, maps};
+use crate::{Error, Result, SteerRule, maps, requirements};
 
 /// Name of the program, as `ip link` and `bpftool` show it.
 const NAME: &str = "ringway_steer";
@@ -36,7 +36,7 @@ impl Steer {
     /// Where there are more rules than it takes, or the kernel refuses.
     pub fn load(steer_rules: &[SteerRule], drop: &[u32], frags: bool) -> Result<Self> {
         log::install();
-        capabilities::probe()?.require()?;
+        requirements::probe()?.require()?;
         let (program, [rules, sockets]) = load::load_steer(NAME, ["rules", "sockets"], frags)?;
         maps::put(&rules, &0_u32, &table(steer_rules, drop)?)?;
         let sockets = sockets

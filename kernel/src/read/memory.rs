@@ -9,9 +9,8 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES, rw_iface};
 use ringway_abi::{FromBytes, IntoBytes, Slot, track_capacity};
 
-use crate::link::XdpLink;
+use crate::link::{info_of, open_link};
 use crate::maps::{self, Maps, PRIVATE};
-use crate::pins::pin_error;
 use crate::tables::rows::Rows;
 use crate::{Result, View};
 
@@ -106,10 +105,7 @@ impl View {
         let links = pins.iface_names()?.into_iter().map(|name| pins.link(&name));
         let losses = pins.loss_names()?.into_iter().map(|name| pins.loss(&name));
         for path in links.chain(losses).filter(|path| path.exists()) {
-            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            let info =
-                link.info().map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
-            ids.insert(info.1);
+            ids.insert(info_of(&open_link(&path)?, &path)?.program);
         }
         Ok(ids)
     }

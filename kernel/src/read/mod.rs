@@ -15,15 +15,15 @@ use ringway_abi::raw::{
     RW_MAX_IFACES, RW_SVC_NONE_RESET, RW_SVC_SOURCE_CLIENT, rw_daemon, rw_iface, rw_ledger,
     rw_settings, rw_traffic,
 };
+use ringway_bpf_sys::{LinkInfo, XdpMode};
 use ringway_plan::tables::{Forward, NextHop, ServiceKey};
 
 use crate::Result;
 use crate::gateway::open;
-use crate::link::attach::XdpMode;
-use crate::link::{OnInterface, XdpLink};
+use crate::link::{OnInterface, info_of, open_link};
 use crate::load::log;
 use crate::maps::{self, Maps};
-use crate::pins::{Pins, pin_error};
+use crate::pins::Pins;
 use crate::tables::rows::{Rows, backend_row, forward_from, is_vacant, label_text, service_key_of};
 
 /// A window on one node. Cheap to clone; changes nothing.
@@ -204,7 +204,9 @@ impl View {
                 mtu: iface.mtu,
                 layer3: iface.is_layer3(),
                 tags: iface.tags().collect(),
-                mode: own.and_then(|pin| mode_of(pin.ifindex, pin.program)),
+                mode: own.and_then(|pin| {
+                    OnInterface::query(pin.ifindex).ok().and_then(|on| on.mode_of(pin.program))
+                }),
                 ledger: self.ledger(slot)?,
             });
         }
@@ -219,10 +221,7 @@ impl View {
             if !path.exists() {
                 continue;
             }
-            let link = XdpLink::open(&path).map_err(pin_error("open", &path))?;
-            let info = link.info();
-            let (ifindex, program) =
-                info.map_err(|e| pin_error("read", &path)(std::io::Error::other(e)))?;
+            let LinkInfo { ifindex, program, .. } = info_of(&open_link(&path)?, &path)?;
             found.push(PinnedIface { name, ifindex, program });
         }
         Ok(found)
@@ -278,14 +277,4 @@ struct PinnedIface {
     name: String,
     ifindex: u32,
     program: u32,
-}
-
-fn mode_of(ifindex: u32, program: u32) -> Option<XdpMode> {
-    let on = OnInterface::query(ifindex).ok()?;
-    match program {
-        0 => None,
-        id if id == on.native => Some(XdpMode::Native),
-        id if id == on.generic => Some(XdpMode::Generic),
-        _ => None,
-    }
 }

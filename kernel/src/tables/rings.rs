@@ -1,19 +1,20 @@
 //! Rings: an inner map each, and another one for the pairs of a ring that is changing. What an id
 //! stands for does not change while a service uses it.
 
+use std::io;
 use std::num::NonZero;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::{self, Builder, JoinHandle};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys as sys};
 use ringway_abi::raw::{RW_MAX_MEMBERS, RW_NO_MEMBER, rw_pair, rw_ring};
 use ringway_abi::{FromBytes, FromZeros};
 use ringway_plan::tables::{Pair, RingRow};
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::load::{self, program};
+use crate::load;
 use crate::maps::{self, Maps, map_error};
 use crate::{Error, Result};
 
@@ -178,7 +179,7 @@ impl Reader {
 
     fn read(&self, id: u32) -> Result<Option<RingRow>> {
         maps::put(&self.wanted, &0u32, &id)?;
-        let Some(count) = program::result_of(self.program.as_fd())?.checked_sub(1) else {
+        let Some(count) = result_of(self.program.as_fd())?.checked_sub(1) else {
             return Ok(None);
         };
         let bytes = self.slots.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
@@ -264,4 +265,21 @@ fn new_map(name: &str, value_size: usize, entries: u32, map_flags: u32) -> Resul
     };
     MapHandle::create(MapType::Array, Some(name), 4, value_size as u32, entries, &options)
         .map_err(map_error("create", name))
+}
+
+/// What a program returns that looks at no packet. The kernel wants one nevertheless.
+fn result_of(program: BorrowedFd<'_>) -> Result<u32> {
+    let ethernet = [0u8; 14];
+    let mut opts = sys::bpf_test_run_opts {
+        sz: size_of::<sys::bpf_test_run_opts>() as sys::size_t,
+        data_in: ethernet.as_ptr().cast(),
+        data_size_in: ethernet.len() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the frame outlives the call; the kernel writes to `opts` alone.
+    let ret = unsafe { sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut opts) };
+    match ret {
+        0.. => Ok(opts.retval),
+        _ => Err(Error::TestRun { source: io::Error::from_raw_os_error(-ret) }),
+    }
 }

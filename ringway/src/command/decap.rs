@@ -1,7 +1,7 @@
 //! `ringway decap`: open the tunnels that end at this backend.
 
 use ringway_inspect::decap::{self, Status};
-use ringway_kernel::Mode;
+use ringway_kernel::XdpMode;
 
 use crate::cli::{DecapArgs, DecapMode, Output};
 use crate::exit::{self, Exit};
@@ -32,9 +32,9 @@ fn options(args: &DecapArgs) -> decap::Options {
         addresses: args.address.clone(),
         gue_port: args.gue_port,
         mode: match args.mode {
-            DecapMode::Auto => Mode::Auto,
-            DecapMode::Native => Mode::Native,
-            DecapMode::Generic => Mode::Generic,
+            DecapMode::Auto => None,
+            DecapMode::Native => Some(XdpMode::Native),
+            DecapMode::Generic => Some(XdpMode::Generic),
         },
         pin: args.pin,
         allow_default_route: args.allow_default_route,

@@ -1,10 +1,10 @@
 //! `ringway engine`: a packet program in the foreground.
 
-mod dead;
 mod leaky;
 mod lost;
 mod offers;
 mod ping;
+mod programs;
 pub mod wanted;
 
 use std::sync::Arc;
@@ -30,13 +30,13 @@ use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use crate::cli::{
-    Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, TakeOver, WhenDead, WorkArgs,
-};
+use crate::cli::{Cpus, EngineApp, EngineArgs, HostArgs, L2fwdArgs, Output, TakeOver, WorkArgs};
 use crate::command::engine_metrics::{self, Metrics};
 use crate::command::inspect;
 use crate::exit::{self, Exit};
 use crate::table;
+
+use programs::EnginePrograms;
 
 /// How often it says how it goes, unasked.
 const SAYS: Duration = Duration::from_secs(60);
@@ -147,21 +147,15 @@ fn start(work: &WorkArgs, app: &AppFactory, latency: bool) -> anyhow::Result<Eng
     let workers = spread::workers(&wanted::ports(work)?)?;
     let umem = wanted::umem(work, workers.len())?;
     let cpus = cpus(work.cpu.as_ref(), workers.len())?;
-    let queues = dead::Queues::of(workers.iter().flatten());
-    let loader = wanted::loader(work, &queues);
-    let keeper = (work.when_dead == WhenDead::Drop).then(dead::keeper);
+    let programs = Arc::new(EnginePrograms::new(work, workers.iter().flatten())?);
     let worker = |(ports, cpu)| WorkerConfig { cpu, ports, app: app.clone() };
     let workers = workers.into_iter().zip(cpus).map(worker).collect();
-    let dead = match work.take_over {
-        Some(_) => dead::Dead::default(),
-        None => dead::Dead::find(&queues)?,
-    };
-    let config = EngineConfig { umem, options, loader, keeper, legacy: Some(dead.legacy()) };
+    let config = EngineConfig { umem, options, programs: programs.clone() };
     let engine = match &work.take_over {
         Some(target) => take_over(target, &config, workers)?,
         None => Engine::start(&config, workers).map_err(|error| wanted::refused(&error))?,
     };
-    dead.bury()?;
+    programs.bury()?;
     wanted::say(work, &engine);
     diagnose(work, engine.obtained(), engine.umem().room());
     if work.memory_map {

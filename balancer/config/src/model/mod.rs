@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use ringway_abi::{Faces, Forward};
 
 use ringway_abi::raw::RW_BLOCK_ALL;
+use ringway_bpf_sys::XdpMode;
 
 use crate::reader::located::Located;
 use crate::reader::report::{Error, Source};
@@ -82,8 +83,8 @@ pub struct Node {
     pub interfaces: Vec<Located<String>>,
     /// Whom they face, by name: those that say so. The others face clients and backends.
     pub faces: BTreeMap<String, Faces>,
-    /// How to attach.
-    pub xdp_mode: Located<XdpMode>,
+    /// How to attach. `None`, "auto": native where the driver can, else generic.
+    pub xdp_mode: Located<Option<XdpMode>>,
     /// Attach even to an interface that carries the default route.
     pub allow_default_route: bool,
     /// A pinned XDP program of the user's own that decides about what Ringway passes on.
@@ -96,27 +97,6 @@ impl Node {
     /// Whom the interface of this name faces.
     pub fn faces(&self, interface: &str) -> Faces {
         self.faces.get(interface).copied().unwrap_or_default()
-    }
-}
-
-/// How XDP programs are attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum XdpMode {
-    /// Native where the driver can, else generic.
-    Auto,
-    /// In the driver.
-    Native,
-    /// In the kernel's stack, after the skb is built.
-    Generic,
-}
-
-impl fmt::Display for XdpMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            XdpMode::Auto => "auto",
-            XdpMode::Native => "native",
-            XdpMode::Generic => "generic",
-        })
     }
 }
 

@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use ringway_abi::Faces;
 use ringway_abi::raw::RW_MAX_IFACES;
+use ringway_bpf_sys::XdpMode;
 use toml::de::{DeTable, DeValue};
 
 use crate::DEFAULT_STATE;
-use crate::model::{Node, XdpMode};
+use crate::model::Node;
 use crate::reader::located::Located;
 use crate::reader::section::Section;
 use crate::reader::value::{Read, boolean, choice, text};
@@ -18,8 +19,11 @@ const MAX_INTERFACES: usize = RW_MAX_IFACES as usize;
 const MAX_INTERFACE_NAME: usize = 15;
 const MAX_NODE_NAME: usize = 32;
 
-const MODES: [(&str, XdpMode); 3] =
-    [("auto", XdpMode::Auto), ("native", XdpMode::Native), ("generic", XdpMode::Generic)];
+const MODES: [(&str, Option<XdpMode>); 3] = [
+    ("auto", None),
+    (XdpMode::Native.name(), Some(XdpMode::Native)),
+    (XdpMode::Generic.name(), Some(XdpMode::Generic)),
+];
 
 const FACES: [(&str, Faces); 3] =
     [named(Faces::Both), named(Faces::Clients), named(Faces::Backends)];
@@ -37,7 +41,7 @@ pub(crate) fn read(file: &mut Section) -> Option<Node> {
     let name = section.required("name", "name = \"gw1\"", node_name);
     let written = section.required_list("interfaces", "interfaces = [\"eth0\"]", written);
     let (interfaces, faces) = written.map(|written| interfaces(&section, written)).unzip();
-    let xdp_mode = section.or("xdp_mode", XdpMode::Auto, |v| choice(v, &MODES));
+    let xdp_mode = section.or("xdp_mode", None, |v| choice(v, &MODES));
     let allow_default_route = *section.or("allow_default_route", false, boolean);
     let on_pass = section.optional("on_pass", on_pass);
     let state = section.optional("state", state);

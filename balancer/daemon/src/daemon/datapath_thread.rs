@@ -309,15 +309,11 @@ impl Worker {
         self.apply(observed)?;
         let mode = match *self.config.node.xdp_mode {
             // Faster than the kernel's forwarding, and needs none.
-            ringway_config::XdpMode::Auto if next_hop::obstacle(interfaces, &stacked).is_some() => {
-                ringway_kernel::Mode::Generic
-            }
-            ringway_config::XdpMode::Auto => ringway_kernel::Mode::Auto,
-            ringway_config::XdpMode::Native => ringway_kernel::Mode::Native,
-            ringway_config::XdpMode::Generic => ringway_kernel::Mode::Generic,
+            None if next_hop::obstacle(interfaces, &stacked).is_some() => Some(XdpMode::Generic),
+            asked => asked,
         };
         let mut all = Vec::new();
-        let generic = ringway_kernel::Mode::Generic;
+        let generic = Some(XdpMode::Generic);
         let devices: Vec<&Interface> = interfaces.iter().filter(|i| i.vlan.is_none()).collect();
         for interface in &devices {
             let mode = if stacked.contains_key(&interface.slot) { generic } else { mode };
@@ -366,7 +362,7 @@ impl Worker {
     fn attach_one(
         &mut self,
         interface: &Interface,
-        mode: ringway_kernel::Mode,
+        mode: Option<XdpMode>,
         needs_confirm: &BTreeSet<String>,
     ) -> Result<Attached, Error> {
         let Interface { slot, name, .. } = interface;

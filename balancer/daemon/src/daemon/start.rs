@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir::State;
-use ringway_config::{Config, XdpMode};
+use ringway_config::Config;
 use ringway_host::netlink::links::{self, Link};
-use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
+use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause, XdpMode};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -380,17 +380,17 @@ pub fn undo(node: &str, fresh: bool) {
 }
 
 /// Why the mode is what it is, for people. `without_native`: an interface that has none, and why.
-pub fn why(asked: XdpMode, attached: &Attached, without_native: Option<&str>) -> String {
+pub fn why(asked: Option<XdpMode>, attached: &Attached, without_native: Option<&str>) -> String {
     match (&attached.refused, asked, without_native) {
         (Some(refused), ..) => refused.to_string(),
-        (None, XdpMode::Auto, Some(other)) => {
+        (None, None, Some(other)) => {
             format!("auto: native XDP cannot send to {other}")
         }
-        (None, XdpMode::Auto, None) if attached.taken_over => {
+        (None, None, None) if attached.taken_over => {
             "as it was before; xdp_mode or `ringway detach` changes it".into()
         }
-        (None, XdpMode::Auto, None) => "auto: the driver takes it".into(),
-        (None, XdpMode::Native | XdpMode::Generic, _) => "as configured".into(),
+        (None, None, None) => "auto: the driver takes it".into(),
+        (None, Some(_), _) => "as configured".into(),
     }
 }
 

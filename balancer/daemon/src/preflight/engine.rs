@@ -270,7 +270,7 @@ fn far_end(facts: &Facts, link: &Link, report: &mut Report) {
 mod tests {
     use super::*;
     use ringway_host::ethtool::Offloads;
-    use ringway_kernel::XdpFeatures;
+    use ringway_host::netlink::xdp_features::XdpFeatures;
 
     fn machine(change: impl FnOnce(&mut Facts, &mut Link)) -> Facts {
         let mut link = ringway_host::netlink::links::by_name("lo").unwrap();

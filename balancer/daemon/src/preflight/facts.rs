@@ -16,10 +16,10 @@ use ringway_host::netlink::addresses::{self, Address};
 use ringway_host::netlink::links::{self, Link};
 use ringway_host::netlink::neighbours::{self, Neighbour};
 use ringway_host::netlink::routes::{self, RouteKind};
+use ringway_host::netlink::xdp_features::{self, XdpFeatures};
 use ringway_host::{Host, Mac};
 use ringway_kernel::{
-    DEFAULT_BPFFS, Probe, View, XdpFeatures, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
-    xdp_features,
+    DEFAULT_BPFFS, Probe, View, XdpMode, XdpOwner, bpffs_is_hidden, check_on_pass,
 };
 
 /// Facts of the calling thread's network namespace.
@@ -185,7 +185,8 @@ impl Facts {
     pub fn of_devices() -> Facts {
         let mut facts = Facts::of_links();
         (facts.offloads, facts.drivers) = ethtool(&facts.links, &mut facts.errors);
-        let features = |link: &Link| Some((link.name.clone(), xdp_features(link.ifindex)?));
+        let all = xdp_features::all().ok().flatten().unwrap_or_default();
+        let features = |link: &Link| Some((link.name.clone(), *all.get(&link.ifindex)?));
         facts.features = facts.links.iter().filter_map(features).collect();
         facts.channels = channels(&facts.links);
         facts

@@ -216,6 +216,11 @@ impl Report {
         fix: impl Into<String>,
     ) {
         self.push(check, &value.to_string(), State::Fail, reason, fix);
+        self.place_last(config, value);
+    }
+
+    /// Says which value of the configuration the last finding is about.
+    pub fn place_last<T>(&mut self, config: &Config, value: &Located<T>) {
         let error = config.error_at(value, "");
         if let Some(finding) = self.findings.last_mut().filter(|_| error.line > 0) {
             finding.place = Some(format!("{}:{}:{}", error.file, error.line, error.column));

@@ -10,7 +10,7 @@ use ringway_host::ethtool::Offloads;
 use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::{Link, Operstate, Xdp, XdpMode};
 use ringway_host::netlink::routes::{Path, RouteKind};
-use ringway_kernel::{Probe, XdpMode as Attached, XdpOwner};
+use ringway_kernel::{Probe, XdpOwner};
 
 use super::facts::{Answerer, Facts, Receiving};
 use super::{Finding, State, judge};
@@ -172,7 +172,7 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
-    facts.own_links = Some([(2, Attached::Native)].into());
+    facts.own_links = Some([(2, XdpMode::Native)].into());
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
     facts.own_links = None;
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
@@ -294,7 +294,7 @@ fn a_tcp_check_of_a_udp_service_is_warned_of() {
 
 #[test]
 fn auto_keeps_the_mode_it_finds() {
-    let facts = Facts { own_links: Some([(2, Attached::Generic)].into()), ..machine() };
+    let facts = Facts { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
     assert!(finding.reason.starts_with("generic now"), "{finding}");
 }

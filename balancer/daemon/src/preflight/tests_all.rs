@@ -8,7 +8,8 @@ use ringway_host::ethtool::{Channels, Offloads};
 use ringway_host::firewall::Rule;
 use ringway_host::netlink::links::{Link, VlanTag};
 use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
-use ringway_kernel::{XdpFeatures, XdpMode as Attached};
+use ringway_host::netlink::xdp_features::XdpFeatures;
+use ringway_kernel::XdpMode;
 
 use super::facts::{Answerer, Facts};
 use super::tests::{ETH0, config, find, ip, link, machine};
@@ -121,7 +122,7 @@ fn drivers_that_stop_for_a_program() {
     {
         assert_eq!(find(&config(ETH0, ""), &card(driver), "link-reset").state, state, "{driver}");
     }
-    let there = Facts { own_links: Some([(2, Attached::Native)].into()), ..card("mlx5_core") };
+    let there = Facts { own_links: Some([(2, XdpMode::Native)].into()), ..card("mlx5_core") };
     assert_eq!(find(&config(ETH0, ""), &there, "link-reset").state, State::Ok);
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert_eq!(find(&generic, &card("mlx5_core"), "link-reset").state, State::Ok);

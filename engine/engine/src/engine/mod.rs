@@ -19,8 +19,8 @@ use crate::app::App;
 use crate::error::EngineError;
 use crate::memory_check::fits;
 use crate::port::{Obtained, Port};
-use crate::ports::af_xdp::{Keeper, Legacy, Loader};
 use crate::ports::pcap::written_over;
+use crate::programs::{AllPackets, Programs};
 use crate::spec::{PortContext, PortSpec};
 use crate::status::leak::{self, Detector, Leak};
 use crate::status::{Status, WorkerStatus};
@@ -32,18 +32,21 @@ use worker::{Books, Ended, Options, Worker};
 pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
 
 /// What is common to all workers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// The memory of all; a pool for each worker is seen to.
     pub umem: UmemConfig,
     /// How they work.
     pub options: Options,
-    /// What loads the XDP programs of AF_XDP ports, if not all packets are to come.
-    pub loader: Option<Loader>,
-    /// What keeps XDP programs where they are when this process is killed; none: they go with it.
-    pub keeper: Option<Keeper>,
-    /// What dead engines have left on interfaces, whose places programs take; none: nothing.
-    pub legacy: Option<Legacy>,
+    /// Those of AF_XDP ports.
+    pub programs: Arc<dyn Programs>,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        let (umem, options) = Default::default();
+        Self { umem, options, programs: Arc::new(AllPackets) }
+    }
 }
 
 /// A worker that is wanted.
@@ -152,10 +155,7 @@ impl Engine {
         let umem = UmemConfig { pools, ..config.umem.clone() };
         fits(&Host::live(), &umem)?;
         let umem = Umem::new(&umem)?;
-        let context = PortContext::new(&umem)
-            .with_loader(config.loader.clone())
-            .with_keeper(config.keeper.clone())
-            .with_legacy(config.legacy.clone());
+        let context = PortContext::new(&umem).with_programs(config.programs.clone());
         Self::start_in(umem, context, config.options, workers)
     }
 
@@ -174,19 +174,18 @@ impl Engine {
             af_xdp.map(ToString::to_string).collect()
         };
         predecessor.fits(&workers.iter().map(sockets).collect::<Vec<_>>())?;
-        predecessor.is_kept_alike(config.keeper.is_some())?;
-        predecessor.chooses_alike(config.loader.as_ref())?;
+        predecessor.is_kept_alike(config.programs.outlive())?;
+        predecessor.chooses_alike(config.programs.choice())?;
         files_are_distinct(&workers)?;
         let predecessor = Arc::new(predecessor);
-        // Both for ports that are opened again.
-        let context = PortContext::succeeding(predecessor.clone())
-            .with_loader(config.loader.clone())
-            .with_keeper(config.keeper.clone());
+        // For ports that are opened again.
+        let context = PortContext::succeeding(predecessor.clone());
+        let context = context.with_programs(config.programs.clone());
         let engine = Self::start_in(predecessor.umem.clone(), context, config.options, workers)?;
         let gap = predecessor.claim()?;
         // Not before: the predecessor may have gone on.
-        if let Some(keeper) = &config.keeper {
-            predecessor.keep(keeper);
+        if config.programs.outlive() {
+            predecessor.keep(&*config.programs);
         }
         Ok((engine, gap))
     }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use ringway_host::ethtool::Ethtool;
 
 use crate::ports::af_xdp;
+use crate::programs::QUEUES;
 use crate::spec::{PortSpec, SpecError};
 
 /// A port, of one worker or with a queue for each of several.
@@ -47,7 +48,7 @@ impl FromStr for Spread {
         let wrong = |why, remedy| SpecError { text: text.into(), why, remedy };
         let first = first.parse().map_err(|e: SpecError| wrong(e.why, e.remedy))?;
         match queues {
-            Queues::Range(first, last) if first > last || last >= af_xdp::QUEUES => {
+            Queues::Range(first, last) if first > last || last >= QUEUES => {
                 let why = format!("{first}-{last} are no queues");
                 Err(wrong(why, "write FIRST-LAST, or all; `ethtool -l IFACE` shows how many"))
             }
@@ -107,7 +108,7 @@ impl Spread {
         let remedy = "name the queues: af_xdp:IFACE:0-3";
         let count =
             count.map_err(|e| SpecError { text: self.text.clone(), why: e.to_string(), remedy })?;
-        Ok(count.clamp(1, af_xdp::QUEUES))
+        Ok(count.clamp(1, QUEUES))
     }
 }
 

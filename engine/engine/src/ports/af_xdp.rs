@@ -1,33 +1,29 @@
 //! `af_xdp:IFACE:QUEUE`: an AF_XDP socket, and the XDP program that brings a queue's packets into it: past the kernel's stack, and
 //! without a copy where the driver can.
 //!
-//! All that arrives at the queue comes here, whatever it is, unless the engine has a program that chooses ([`Loader`]). So an interface
+//! All that arrives at the queue comes here, whatever it is, unless the engine has a program that chooses ([`Programs`](crate::programs::Programs)). So an interface
 //! that carries the default route is refused in the machine's first network namespace, unless it is forced.
 //!
 //! What a port loses while it runs (its link, its interface, its program) it notices when it is checked. By policy that is the worker's
 //! end, or the port closes, takes nothing to send, and opens itself again when all is back: the worker's other ports go on.
 
-use std::any::Any;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::{fmt, io};
 
 use ringway_host::Host;
 use ringway_host::ethtool::Ethtool;
 use ringway_host::netlink::xdp_features::{self, Features};
 use ringway_wire::Mac;
 use ringway_xsk::{
-    Batch, BusyPoll, Cause, Error, Hook, LeftSocket, Mode, Pool, Program, Redirect, Rings,
-    SetupError, Socket, SocketConfig, Step,
+    Batch, BusyPoll, Cause, Error, LeftSocket, Mode, Pool, Redirect, Rings, SetupError, Socket,
+    SocketConfig, Step, XdpMode,
 };
 use tracing::{info, warn};
 
 use crate::port::{Obtained, Port, PortError, PortStatistics};
+use crate::programs::keep;
 use crate::spec::PortContext;
 use crate::takeover::LeftPort;
-
-/// Queues that the program knows: 0 to 255.
-pub const QUEUES: u32 = 256;
 
 /// Packets that a system call sends in copy mode: all of some bursts. With the kernel's 32 a burst of 64 takes two, and forwarding and
 /// sending are slower by a tenth.
@@ -46,7 +42,7 @@ pub struct Config {
     /// See [`Mode`].
     pub mode: Mode,
     /// Where the program runs; none: in the driver if it can, else behind it.
-    pub hook: Option<Hook>,
+    pub xdp_mode: Option<XdpMode>,
     /// Even if the interface carries the default route.
     pub force: bool,
     /// The driver works within the worker's calls, where the kernel has that.
@@ -63,89 +59,6 @@ pub enum OnLoss {
     Exit,
     /// It waits for an interface of that name to be there and up, and opens itself again.
     Reopen,
-}
-
-/// Loads the program of an interface, in the place of the one that brings all packets: one that chooses. Called with the interface's
-/// name, and as [`Redirect::attach_program`] says.
-#[derive(Clone)]
-pub struct Loader {
-    chooses: String,
-    load: Arc<Load>,
-}
-
-type Load = dyn Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync;
-
-impl Loader {
-    /// Of a function, which is called on workers' threads, and of what its programs choose, in words: a successor has to choose the same.
-    pub fn new(
-        chooses: impl Into<String>,
-        load: impl Fn(&str, bool) -> Result<Program, SetupError> + Send + Sync + 'static,
-    ) -> Self {
-        Self { chooses: chooses.into(), load: Arc::new(load) }
-    }
-
-    pub(crate) fn chooses(&self) -> &str {
-        &self.chooses
-    }
-}
-
-impl fmt::Debug for Loader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Loader({})", self.chooses)
-    }
-}
-
-/// Has an interface's program outlive this process if it is killed, until what it returns is dropped. Called with the interface's name and
-/// its attachment.
-#[derive(Clone)]
-pub struct Keeper(Arc<Keep>);
-
-type Keep = dyn Fn(&str, BorrowedFd<'_>) -> io::Result<Box<dyn Any + Send + Sync>> + Send + Sync;
-
-impl Keeper {
-    /// Of a function, which is called on any thread.
-    pub fn new(
-        keep: impl Fn(&str, BorrowedFd<'_>) -> io::Result<Box<dyn Any + Send + Sync>>
-        + Send
-        + Sync
-        + 'static,
-    ) -> Self {
-        Self(Arc::new(keep))
-    }
-
-    pub(crate) fn keep(&self, interface: &str, redirect: &Redirect) -> io::Result<()> {
-        redirect.keep((self.0)(interface, redirect.link())?);
-        Ok(())
-    }
-}
-
-impl fmt::Debug for Keeper {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keeper")
-    }
-}
-
-/// Gives the attachments that engines have left which were killed, so that a program can take the place of theirs and there is one at any
-/// time. Called with the interface's name and the hook that is wanted (none: any), before a program is attached there.
-#[derive(Clone)]
-pub struct Legacy(Arc<Inherit>);
-
-type Inherit = dyn Fn(&str, Option<Hook>) -> Option<(OwnedFd, Hook)> + Send + Sync;
-
-impl Legacy {
-    /// Of a function, which is called on workers' threads. It gives each attachment once, with its hook, and sees to it that none is left in
-    /// the way which it does not give.
-    pub fn new(
-        inherit: impl Fn(&str, Option<Hook>) -> Option<(OwnedFd, Hook)> + Send + Sync + 'static,
-    ) -> Self {
-        Self(Arc::new(inherit))
-    }
-}
-
-impl fmt::Debug for Legacy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Legacy")
-    }
 }
 
 /// A queue of an interface.
@@ -367,7 +280,7 @@ fn take_over(
     let socket = unsafe { Socket::take_over(socket, pool, &left) }.map_err(setup)?;
     let link = ringway_host::netlink::links::by_name(&config.interface);
     let mtu = link.map_err(|source| PortError::Host { port: name.to_owned(), source })?.mtu;
-    let other = other_mode(config, redirect.hook(), socket.granted().zero_copy);
+    let other = other_mode(config, redirect.mode(), socket.granted().zero_copy);
     match other {
         Some(option) => Err(PortError::Refused {
             port: name.to_owned(),
@@ -379,10 +292,9 @@ fn take_over(
 }
 
 /// What a socket is, where another is asked for.
-fn other_mode(config: &Config, hook: Hook, zero_copy: bool) -> Option<&'static str> {
-    match (config.hook, config.mode) {
-        (Some(Hook::Native), _) if hook == Hook::Generic => Some("generic"),
-        (Some(Hook::Generic), _) if hook == Hook::Native => Some("native"),
+fn other_mode(config: &Config, xdp_mode: XdpMode, zero_copy: bool) -> Option<&'static str> {
+    match (config.xdp_mode, config.mode) {
+        (Some(asked), _) if asked != xdp_mode => Some(xdp_mode.name()),
         (_, Mode::Copy) if zero_copy => Some("zero-copy"),
         (_, Mode::ZeroCopy) if !zero_copy => Some("copy"),
         _ => None,
@@ -391,24 +303,18 @@ fn other_mode(config: &Config, hook: Hook, zero_copy: bool) -> Option<&'static s
 
 fn attach(config: &Config, context: &PortContext) -> Result<Redirect, SetupError> {
     let interface = &config.interface;
-    let load = |loader: &Loader, frames| (loader.load)(interface, frames);
-    let attach = |hook| match context.loader() {
-        Some(loader) => Redirect::attach_program(interface, hook, |frames| load(loader, frames)),
-        None => Redirect::attach(interface, hook, QUEUES),
-    };
-    let replace = |(link, hook)| match context.loader() {
-        Some(l) => Redirect::replace_program(interface, link, hook, |frames| load(l, frames)),
-        None => Redirect::replace(interface, link, hook, QUEUES),
-    };
-    let hook = config.hook.or((config.mode == Mode::ZeroCopy).then_some(Hook::Native));
-    let left = context.legacy().and_then(|legacy| (legacy.0)(interface, hook));
-    let redirect = match (left, hook) {
-        (Some(left), _) => replace(left),
-        (None, Some(hook)) => attach(hook),
-        (None, None) => attach(Hook::Native).or_else(|_| attach(Hook::Generic)),
+    let programs = context.programs();
+    let load = |frames| programs.load(interface, frames);
+    let attach = |mode| Redirect::attach_program(interface, mode, load);
+    let zero_copy = (config.mode == Mode::ZeroCopy).then_some(XdpMode::Native);
+    let mode = config.xdp_mode.or(zero_copy);
+    let redirect = match (programs.left(interface, mode), mode) {
+        (Some((link, mode)), _) => Redirect::replace_program(interface, &link, mode, load),
+        (None, Some(mode)) => attach(mode),
+        (None, None) => attach(XdpMode::Native).or_else(|_| attach(XdpMode::Generic)),
     }?;
-    if let Some(keeper) = context.keeper() {
-        keeper.keep(interface, &redirect).map_err(|source| SetupError {
+    if programs.outlive() {
+        keep(programs, interface, &redirect).map_err(|source| SetupError {
             step: Step::Keep,
             on: interface.clone(),
             cause: Cause::Other,
@@ -503,7 +409,7 @@ impl Port for AfXdp {
             socket: open.socket.as_fd().try_clone_to_owned().ok()?,
             left: open.socket.leave(),
             redirect: open.redirect.clone(),
-            chooses: self.context.loader().map_or("", Loader::chooses).to_owned(),
+            chooses: self.context.programs().choice().to_owned(),
             mac: open.mac,
         })
     }
@@ -515,14 +421,14 @@ impl Port for AfXdp {
     fn obtained(&self) -> Option<Obtained> {
         let open = self.open.as_ref()?;
         let granted = open.socket.granted();
-        let chosen = match open.redirect.hook() {
-            Hook::Native => self.config.mode == Mode::Copy,
-            Hook::Generic => self.config.hook == Some(Hook::Generic),
+        let chosen = match open.redirect.mode() {
+            XdpMode::Native => self.config.mode == Mode::Copy,
+            _ => self.config.xdp_mode == Some(XdpMode::Generic),
         };
         Some(Obtained {
             interface: self.config.interface.clone(),
             queue: self.config.queue,
-            native: open.redirect.hook() == Hook::Native,
+            native: open.redirect.mode() == XdpMode::Native,
             zero_copy: granted.zero_copy,
             chosen,
             several_frames: granted.several_frames && open.redirect.several_frames(),
@@ -538,26 +444,26 @@ mod tests {
 
     #[test]
     fn a_successor_has_the_mode_that_is_there() {
-        let (native, generic) = (Some(Hook::Native), Some(Hook::Generic));
-        for (hook, mode, is, zero_copy, other) in [
-            (None, Mode::Auto, Hook::Native, false, None),
-            (None, Mode::Auto, Hook::Generic, false, None),
-            (native, Mode::Copy, Hook::Native, false, None),
-            (native, Mode::Auto, Hook::Generic, false, Some("generic")),
-            (generic, Mode::Auto, Hook::Native, true, Some("native")),
-            (None, Mode::Copy, Hook::Native, true, Some("zero-copy")),
-            (native, Mode::ZeroCopy, Hook::Native, false, Some("copy")),
+        let (native, generic) = (Some(XdpMode::Native), Some(XdpMode::Generic));
+        for (xdp_mode, mode, is, zero_copy, other) in [
+            (None, Mode::Auto, XdpMode::Native, false, None),
+            (None, Mode::Auto, XdpMode::Generic, false, None),
+            (native, Mode::Copy, XdpMode::Native, false, None),
+            (native, Mode::Auto, XdpMode::Generic, false, Some("generic")),
+            (generic, Mode::Auto, XdpMode::Native, true, Some("native")),
+            (None, Mode::Copy, XdpMode::Native, true, Some("zero-copy")),
+            (native, Mode::ZeroCopy, XdpMode::Native, false, Some("copy")),
         ] {
             let config = Config {
                 interface: "eth0".into(),
                 queue: 0,
                 mode,
-                hook,
+                xdp_mode,
                 force: false,
                 busy_poll: None,
                 on_loss: OnLoss::Exit,
             };
-            assert_eq!(other_mode(&config, is, zero_copy), other, "{hook:?} {mode:?}");
+            assert_eq!(other_mode(&config, is, zero_copy), other, "{xdp_mode:?} {mode:?}");
         }
     }
 

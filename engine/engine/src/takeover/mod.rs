@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ringway_wire::Mac;
-use ringway_xsk::{Hook, LeftSocket, Redirect, Umem, UmemError};
+use ringway_xsk::{LeftSocket, Redirect, Umem, UmemError, XdpMode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, chmod};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
@@ -39,7 +39,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-use crate::ports::af_xdp::{Keeper, Loader};
+use crate::programs::{Programs, keep};
 use crate::status::inspect::InspectError;
 
 /// How long either waits for the other while workers stand still ...
@@ -307,7 +307,7 @@ impl Successor {
         let ports = || workers.iter().flat_map(|w| w.ports.iter().map(|port| (w.worker, port)));
         let program = |port: &&LeftPort| Program {
             interface: port.interface.clone(),
-            generic: port.redirect.hook() == Hook::Generic,
+            generic: port.redirect.mode() == XdpMode::Generic,
             several_frames: port.redirect.several_frames(),
             kept: port.redirect.is_kept(),
             chooses: port.chooses.clone(),
@@ -403,8 +403,8 @@ impl Predecessor {
         let kept = programs.iter().any(|program| program.kept);
         let chooses = programs.first().map(|program| program.chooses.clone());
         let program = |program: Program| {
-            let hook = if program.generic { Hook::Generic } else { Hook::Native };
-            let redirect = Redirect::take_over(next()?, next()?, hook, program.several_frames)
+            let mode = if program.generic { XdpMode::Generic } else { XdpMode::Native };
+            let redirect = Redirect::take_over(next()?, next()?, mode, program.several_frames)
                 .map_err(|e| odd(e.to_string()))?;
             Ok((program.interface, Arc::new(redirect)))
         };
@@ -453,8 +453,7 @@ impl Predecessor {
     }
 
     /// Whether its programs, if it has any, choose what those of `ours` would.
-    pub(crate) fn chooses_alike(&self, ours: Option<&Loader>) -> Result<(), TakeoverError> {
-        let ours = ours.map_or("", Loader::chooses);
+    pub(crate) fn chooses_alike(&self, ours: &str) -> Result<(), TakeoverError> {
         let Some(theirs) = self.chooses.as_deref().filter(|theirs| *theirs != ours) else {
             return Ok(());
         };
@@ -463,9 +462,9 @@ impl Predecessor {
     }
 
     /// What the predecessor kept beyond its death is this one's to keep.
-    pub(crate) fn keep(&self, keeper: &Keeper) {
+    pub(crate) fn keep(&self, programs: &dyn Programs) {
         for (interface, redirect) in &self.programs {
-            if let Err(error) = keeper.keep(interface, redirect) {
+            if let Err(error) = keep(programs, interface, redirect) {
                 warn!("{interface}: {error}: if this engine is killed, packets go to the kernel");
             }
         }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::{env, fs};
 
 use ringway_xsk::{
-    Hook, PageSize, Pool, Redirect, Socket, SocketConfig, Umem, UmemConfig, node_of_interface,
+    PageSize, Pool, Redirect, Socket, SocketConfig, Umem, UmemConfig, XdpMode, node_of_interface,
 };
 
 /// A socket on the queue that the command line names, filled from now on.
@@ -37,9 +37,9 @@ pub fn open() -> Result<Opened, Box<dyn Error>> {
     let socket = Socket::open(&pool, &interface, queue, &SocketConfig::default())?;
     println!("{}: {:?}", socket.name(), socket.granted());
     // Native where the driver can.
-    let redirect = Redirect::attach(&interface, Hook::Native, queue + 1).or_else(|native| {
+    let redirect = Redirect::attach(&interface, XdpMode::Native, queue + 1).or_else(|native| {
         println!("{native}");
-        Redirect::attach(&interface, Hook::Generic, queue + 1)
+        Redirect::attach(&interface, XdpMode::Generic, queue + 1)
     })?;
     redirect.map().insert(queue, &socket)?;
     Ok(Opened { pool, socket, _redirect: redirect })

@@ -2,19 +2,19 @@
 //! it, and the way through the filters. All of it pinned; nobody keeps a descriptor, so that
 //! nothing of it outlives the pins.
 
-use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys as sys};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ringway_abi::raw::{
     RW_CAPTURES, RW_CHAIN_FIRST, RW_CHAIN_LAST, rw_capture, rw_capture_counts, rw_capture_state,
 };
 use ringway_abi::{FromBytes, IntoBytes, Slot, Verdict};
+use ringway_bpf_sys::{self as bpf, LoadError, Program};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
-use crate::load::{CapturePrograms, load_capture, program};
+use crate::load::{CapturePrograms, load_capture};
 use crate::maps::{self, Maps, map_error};
 use crate::pins::{Pins, pin_error};
 use crate::programs::explain::answer_budget;
@@ -37,7 +37,7 @@ const LAST: &str = "last";
 /// What stood in the shield's slot before.
 const SHIELD: &str = "shield";
 
-const FILTER: &CStr = c"ringway_filter";
+const FILTER: &str = "ringway_filter";
 
 /// Names of all that is pinned.
 pub(super) fn pins() -> Vec<&'static str> {
@@ -83,7 +83,7 @@ impl Shared {
         }
         for (program, name) in [(&programs.last, LAST), (&programs.enter, ENTER)] {
             let path = place.pin(name);
-            program::pin(program.as_fd(), &path).map_err(pin_error("pin", &path))?;
+            bpf::pin(program.as_fd(), &path).map_err(pin_error("pin", &path))?;
         }
         Ok(())
     }
@@ -136,11 +136,12 @@ impl Shared {
             onward: &onward,
             last_resort: Verdict::Pass as u32,
         });
-        let instructions: Vec<sys::bpf_insn> = instructions.iter().map(as_kernel).collect();
-        let filter = program::load_xdp(FILTER, &instructions)
-            .map_err(|(source, log)| Error::CaptureFilter { source, log })?;
+        let instructions: Vec<_> = instructions.iter().map(as_kernel).collect();
+        let filter = Program { name: FILTER, instructions: &instructions, frags: true }.load();
+        let filter =
+            filter.map_err(|LoadError { source, log }| Error::CaptureFilter { source, log })?;
         let path = place.filter(number);
-        program::pin(filter.as_fd(), &path).map_err(pin_error("pin", &path))
+        bpf::pin(filter.as_fd(), &path).map_err(pin_error("pin", &path))
     }
 
     /// Leads packets through the filters of these captures, which are in order. From the end on,
@@ -156,7 +157,7 @@ impl Shared {
         for number in numbers.iter().rev() {
             maps::put_fd(&self.chain, *number, next.as_fd())?;
             let path = place.filter(*number);
-            next = program::open(&path).map_err(pin_error("open", &path))?;
+            next = bpf::open_pinned(&path).map_err(pin_error("open", &path))?;
         }
         maps::put_fd(&self.chain, RW_CHAIN_FIRST, next.as_fd())?;
         maps::put(&self.linked, &0u32, &bits)
@@ -170,8 +171,8 @@ impl Shared {
         }
         if let Some(id) = maps::find::<u32, u32>(&self.live_slots, &(Slot::Shield as u32))? {
             let path = place.pin(SHIELD);
-            let shield = program::by_id(id).map_err(pin_error("open", &path))?;
-            program::pin(shield.as_fd(), &path).map_err(pin_error("pin", &path))?;
+            let shield = bpf::by_id(id).map_err(pin_error("open", &path))?;
+            bpf::pin(shield.as_fd(), &path).map_err(pin_error("pin", &path))?;
             maps::put_fd(&self.own_slots, Slot::Shield as u32, shield.as_fd())?;
         }
         maps::put_fd(&self.live_slots, Slot::Shield as u32, enter.as_fd())
@@ -183,7 +184,7 @@ impl Shared {
         if self.is_installed(&open(place, ENTER)?)? {
             match shield.exists() {
                 true => {
-                    let shield = program::open(&shield).map_err(pin_error("open", &shield))?;
+                    let shield = bpf::open_pinned(&shield).map_err(pin_error("open", &shield))?;
                     maps::put_fd(&self.live_slots, Slot::Shield as u32, shield.as_fd())?;
                 }
                 false => maps::remove(&self.live_slots, &(Slot::Shield as u32))?,
@@ -194,7 +195,7 @@ impl Shared {
     }
 
     fn is_installed(&self, enter: &OwnedFd) -> Result<bool> {
-        let id = program::info(enter).map_err(|source| Error::System {
+        let id = bpf::info(enter.as_fd()).map_err(|source| Error::System {
             action: "read what the kernel knows of a program",
             source,
         })?;
@@ -251,19 +252,11 @@ fn place_cleared(place: &Place) -> Result<()> {
 
 fn open(place: &Place, name: &str) -> Result<OwnedFd> {
     let path = place.pin(name);
-    program::open(&path).map_err(pin_error("open", &path))
+    bpf::open_pinned(&path).map_err(pin_error("open", &path))
 }
 
-fn as_kernel(instruction: &Instruction) -> sys::bpf_insn {
-    let mut kernel = sys::bpf_insn {
-        code: instruction.code,
-        off: instruction.offset,
-        imm: instruction.immediate,
-        ..Default::default()
-    };
-    kernel.set_dst_reg(instruction.registers & 15);
-    kernel.set_src_reg(instruction.registers >> 4);
-    kernel
+fn as_kernel(i: &Instruction) -> bpf::Instruction {
+    (i.code, i.registers, i.offset, i.immediate)
 }
 
 /// What a ring holds of a packet, apart: its record, the bytes before and those after.

@@ -4,16 +4,14 @@ use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use ringway_api::error::Error;
-use ringway_engine::ports::af_xdp::{self, Loader};
+use ringway_engine::ports::af_xdp;
 use ringway_engine::spread::Spread;
 use ringway_engine::{Engine, EngineError, PortError, control_of, engine_on};
 use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
-    BusyPoll, Cause, Chunk, Mode, PageSize, Program, SetupError, Step, UmemConfig, UmemError,
-    node_of_interface,
+    BusyPoll, Cause, Chunk, Mode, PageSize, UmemConfig, UmemError, XdpMode, node_of_interface,
 };
 
-use super::dead::Queues;
 use crate::cli::{FrameSize, HugePages, OnLoss, WhenDead, WorkArgs, ZeroCopy};
 use crate::exit;
 
@@ -39,7 +37,7 @@ pub fn ports(work: &WorkArgs) -> anyhow::Result<Vec<Spread>> {
                     "--zero-copy and the option of {name} contradict each other; leave one out"
                 )))
             }
-            (ZeroCopy::Require, _) if config.hook == Some(ringway_xsk::Hook::Generic) => {
+            (ZeroCopy::Require, _) if config.xdp_mode == Some(XdpMode::Generic) => {
                 bail!(usage(format!(
                     "{name}: behind the driver there is no zero-copy; leave out `generic` or --zero-copy"
                 )))
@@ -82,28 +80,6 @@ pub fn umem(work: &WorkArgs, workers: usize) -> anyhow::Result<UmemConfig> {
         node: work.port.iter().find_map(Spread::interface).and_then(node_of_interface),
         ..UmemConfig::default()
     })
-}
-
-/// Loads the program that takes only some packets from the kernel, or drops some when the engine is dead; none: the one that brings all.
-pub fn loader(work: &WorkArgs, queues: &Queues) -> Option<Loader> {
-    let drops = work.when_dead == WhenDead::Drop;
-    if work.only.is_empty() && !drops {
-        return None;
-    }
-    let (only, queues) = (work.only.clone(), queues.clone());
-    let mut chooses: Vec<_> = only.iter().map(ToString::to_string).collect();
-    chooses.sort();
-    Some(Loader::new(chooses.join(", "), move |interface, several_frames| {
-        let drop = if drops { queues.of_interface(interface) } else { &[] };
-        let Steer { program, sockets } =
-            Steer::load(&only, drop, several_frames).map_err(|e| SetupError {
-                step: Step::Load,
-                on: interface.into(),
-                cause: Cause::Other,
-                source: std::io::Error::other(e),
-            })?;
-        Ok(Program { program, map: sockets.into() })
-    }))
 }
 
 /// Something that was asked for and can never be, wherever it is asked.

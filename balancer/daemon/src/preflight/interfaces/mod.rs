@@ -3,10 +3,10 @@
 pub(crate) mod drivers;
 
 use ringway_api::node::{leftovers, netns_hint};
-use ringway_config::{Config, Located, XdpMode};
+use ringway_config::{Config, Located};
 use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
-use ringway_kernel::{DEFAULT_BPFFS, XdpMode as Attached, XdpOwner};
+use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
 use super::facts::Facts;
 use super::{Report, State};
@@ -251,10 +251,9 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
 /// Whether our program is, or will be, in the kernel's generic path for certain.
 pub(super) fn generic(config: &Config, facts: &Facts, link: &Link) -> bool {
     match *config.node.xdp_mode {
-        XdpMode::Generic => true,
-        XdpMode::Native => false,
-        XdpMode::Auto => {
-            attached(facts, link) == Some(Attached::Generic) || obstacle(config, facts).is_some()
+        Some(mode) => mode == XdpMode::Generic,
+        None => {
+            attached(facts, link) == Some(XdpMode::Generic) || obstacle(config, facts).is_some()
         }
     }
 }
@@ -265,7 +264,7 @@ fn obstacle<'a>(config: &Config, facts: &'a Facts) -> Option<&'a Link> {
     links.into_iter().find(|link| is_stacked(link) && facts.tagged_on(config, link).is_none())
 }
 
-pub(super) fn attached(facts: &Facts, link: &Link) -> Option<Attached> {
+pub(super) fn attached(facts: &Facts, link: &Link) -> Option<XdpMode> {
     facts.own_links.as_ref()?.get(&link.ifindex).copied()
 }
 
@@ -306,33 +305,34 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
     }
     let driver = facts.drivers.get(&link.name).map_or("unknown", String::as_str);
     let reason = match (*config.node.xdp_mode, attached(facts, link)) {
-        (XdpMode::Auto, _) if obstacle(config, facts).is_some() => format!(
+        (None, _) if obstacle(config, facts).is_some() => format!(
             "auto: generic, because native XDP cannot send to {}",
             obstacle(config, facts).map_or("", |link| link.name.as_str())
         ),
-        (XdpMode::Auto, Some(now)) => format!(
+        (None, Some(now)) => format!(
             "{now} now, and auto keeps it over a restart; write xdp_mode = \"native\" or \"generic\" to \
              change it, or `ringway detach` first"
         ),
-        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(false) => {
+        (None, None) if drivers::has_native(facts, link) == Some(false) => {
             format!("auto: generic, because driver {driver} has no native XDP")
         }
-        (XdpMode::Native, None) if drivers::has_native(facts, link) == Some(false) => {
+        (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
-            return report.fail_at(config, &config.node.xdp_mode, "xdp-mode", reason, fix);
+            report.push("xdp-mode", XdpMode::Native.name(), State::Fail, reason, fix);
+            return report.place_last(config, &config.node.xdp_mode);
         }
-        (XdpMode::Auto, None) if drivers::has_native(facts, link) == Some(true) => {
+        (None, None) if drivers::has_native(facts, link) == Some(true) => {
             format!("auto: native, driver {driver} has it; generic where another interface cannot")
         }
-        (XdpMode::Auto, None) => format!(
+        (None, None) => format!(
             "auto: native where the drivers (here {driver}) can, generic on all interfaces where one \
              cannot"
         ),
-        (XdpMode::Native, _) => {
+        (Some(XdpMode::Native), _) => {
             format!("native, as configured; start fails when driver {driver} cannot")
         }
-        (XdpMode::Generic, _) => "generic, as configured: works everywhere, slower".to_owned(),
+        (Some(_), _) => "generic, as configured: works everywhere, slower".to_owned(),
     };
     report.ok("xdp-mode", &link.name, reason);
 }

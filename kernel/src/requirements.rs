@@ -3,12 +3,12 @@
 //! RLIMIT_MEMLOCK does not matter: since 5.11, below our floor, BPF memory is accounted to the
 //! memory control group instead.
 
-pub(crate) mod machine;
-
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 
+use ringway_bpf_sys::{self as bpf, PASS, Program};
 use rustix::mount::MountFlags;
 use rustix::thread::CapabilitySet;
 
@@ -122,9 +122,11 @@ fn in_private_mount_namespace() -> bool {
     !own.is_empty() && !init.is_empty() && own.is_disjoint(&init)
 }
 
-/// (major, minor) of the kernel that runs.
-pub(crate) fn running_kernel() -> (u32, u32) {
-    version(&rustix::system::uname().release().to_string_lossy())
+/// Whether the kernel compiles programs, instead of interpreting them; `None` when this process may not
+/// load any.
+pub fn compiles_programs() -> Option<bool> {
+    let program = Program { name: "rw_jit", instructions: &PASS, frags: false }.load().ok()?;
+    bpf::info(program.as_fd()).ok().map(|info| info.jited_len > 0)
 }
 
 /// (major, minor) of a kernel release; zeros where it cannot be told.

@@ -5,8 +5,6 @@
 //!
 //! To load takes CAP_BPF and CAP_NET_ADMIN; to put sockets into a map takes neither, but the map.
 
-pub(crate) mod bpf;
-
 use std::any::Any;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,19 +12,10 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
+use ringway_bpf_sys::{self as bpf, Instruction, LinkInfo, XdpLink, XdpMode, Xskmap};
+
 use crate::socket::interface_index;
 use crate::socket::setup::{Cause, SetupError, Step};
-
-use bpf::{Instruction, LinkInfo, Xskmap};
-
-/// Where the program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// In the driver.
-    Native,
-    /// Behind it: any driver, slower, and in copy mode.
-    Generic,
-}
 
 /// A map from an interface's queues to sockets (BPF_MAP_TYPE_XSKMAP).
 #[derive(Debug)]
@@ -51,7 +40,7 @@ impl SocketMap {
     /// # Errors
     /// [`SetupError`].
     pub fn new(queues: u32) -> Result<Self, SetupError> {
-        let map = bpf::create_xskmap(queues);
+        let map = Xskmap::create(queues);
         map.map(Self).map_err(|e| SetupError::new(Step::Map, format!("{queues} queues"), e))
     }
 
@@ -60,9 +49,8 @@ impl SocketMap {
     /// # Errors
     /// [`SetupError`]: the map is shorter, or it is no map of sockets.
     pub fn insert(&self, queue: u32, socket: impl AsFd) -> Result<(), SetupError> {
-        // Descriptors are not negative.
-        let socket = socket.as_fd().as_raw_fd() as u32;
-        let inserted = Xskmap::new(self.as_fd()).and_then(|map| bpf::update(map, queue, socket));
+        let insert = |map: Xskmap<'_>| map.insert(queue, socket.as_fd());
+        let inserted = Xskmap::of(self.as_fd()).and_then(insert);
         inserted.map_err(|e| failed(queue, e))
     }
 
@@ -71,7 +59,7 @@ impl SocketMap {
     /// # Errors
     /// [`SetupError`].
     pub fn remove(&self, queue: u32) -> Result<(), SetupError> {
-        match Xskmap::new(self.as_fd()).and_then(|map| bpf::delete(map, queue)) {
+        match Xskmap::of(self.as_fd()).and_then(|map| map.remove(queue)) {
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
             other => other.map_err(|e| failed(queue, e)),
         }
@@ -91,15 +79,35 @@ pub struct Program {
     pub map: SocketMap,
 }
 
+impl Program {
+    /// The one that brings all packets of queues below `queues`. `several_frames`: packets of several
+    /// buffers, too. The interface is for the error's text.
+    ///
+    /// # Errors
+    /// [`SetupError`].
+    pub fn for_queues(
+        interface: &str,
+        queues: u32,
+        several_frames: bool,
+    ) -> Result<Self, SetupError> {
+        let map = SocketMap::new(queues)?;
+        let instructions = &to_sockets(&map);
+        let program =
+            bpf::Program { name: "rw_redirect", instructions, frags: several_frames }.load();
+        let program = program.map_err(|e| SetupError::new(Step::Load, interface, e.source))?;
+        Ok(Self { program, map })
+    }
+}
+
 /// The program, attached to an interface. Detached when dropped, and when its process ends, however that ends.
 #[derive(Debug)]
 pub struct Redirect {
     map: SocketMap,
-    hook: Hook,
+    mode: XdpMode,
     several_frames: bool,
     /// Dropped before the attachment is.
     kept: OnceLock<Box<dyn Any + Send + Sync>>,
-    link: OwnedFd,
+    link: XdpLink,
     attached: LinkInfo,
     /// Others have the attachment, too, or had it before: it ends with the last of its descriptors.
     shared: AtomicBool,
@@ -109,7 +117,7 @@ impl Drop for Redirect {
     fn drop(&mut self) {
         // A child that another thread is starting has a copy of the descriptor until it executes.
         if !*self.shared.get_mut() {
-            let _ = bpf::detach(self.link.as_fd());
+            let _ = self.link.detach();
         }
     }
 }
@@ -120,41 +128,10 @@ impl Redirect {
     ///
     /// # Errors
     /// [`SetupError`].
-    pub fn attach(interface: &str, hook: Hook, queues: u32) -> Result<Self, SetupError> {
-        Self::attach_program(interface, hook, |frames| load(interface, queues, frames))
-    }
-
-    /// The same in the place of a program that somebody has left there, whose attachment and hook these are: every packet meets either
-    /// of the two.
-    ///
-    /// # Errors
-    /// [`SetupError`]; the other program is still there then.
-    pub fn replace(
-        interface: &str,
-        link: OwnedFd,
-        hook: Hook,
-        queues: u32,
-    ) -> Result<Self, SetupError> {
-        Self::replace_program(interface, link, hook, |frames| load(interface, queues, frames))
-    }
-
-    /// The same with a program of yours, as [`Redirect::attach_program`] says.
-    ///
-    /// # Errors
-    /// As [`Redirect::replace`].
-    pub fn replace_program(
-        interface: &str,
-        link: OwnedFd,
-        hook: Hook,
-        load: impl Fn(bool) -> Result<Program, SetupError>,
-    ) -> Result<Self, SetupError> {
-        let mut redirect = Self::put(interface, hook, load, |program| {
-            let link = link.try_clone()?;
-            bpf::replace(link.as_fd(), program)?;
-            Ok(link)
-        })?;
-        *redirect.shared.get_mut() = true;
-        Ok(redirect)
+    pub fn attach(interface: &str, mode: XdpMode, queues: u32) -> Result<Self, SetupError> {
+        Self::attach_program(interface, mode, |frames| {
+            Program::for_queues(interface, queues, frames)
+        })
     }
 
     /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
@@ -164,7 +141,7 @@ impl Redirect {
     /// [`SetupError`].
     pub fn attach_program(
         interface: &str,
-        hook: Hook,
+        mode: XdpMode,
         load: impl Fn(bool) -> Result<Program, SetupError>,
     ) -> Result<Self, SetupError> {
         let ifindex = interface_index(interface).map_err(|source| SetupError {
@@ -173,23 +150,42 @@ impl Redirect {
             cause: Cause::NoInterface,
             source,
         })?;
-        Self::put(interface, hook, load, |program| attach(program, ifindex, hook))
+        Self::put(interface, mode, load, |program| XdpLink::attach(program, ifindex, mode))
+    }
+
+    /// The same in the place of a program that somebody has left there, whose attachment and mode these
+    /// are: every packet meets either of the two.
+    ///
+    /// # Errors
+    /// [`SetupError`]; the other program is still there then.
+    pub fn replace_program(
+        interface: &str,
+        link: &XdpLink,
+        mode: XdpMode,
+        load: impl Fn(bool) -> Result<Program, SetupError>,
+    ) -> Result<Self, SetupError> {
+        let mut redirect = Self::put(interface, mode, load, |program| {
+            link.replace(program)?;
+            link.try_clone()
+        })?;
+        *redirect.shared.get_mut() = true;
+        Ok(redirect)
     }
 
     /// Loads a program and has it put where it belongs, by what returns its attachment.
     fn put(
         interface: &str,
-        hook: Hook,
+        mode: XdpMode,
         load: impl Fn(bool) -> Result<Program, SetupError>,
-        attach: impl Fn(BorrowedFd<'_>) -> io::Result<OwnedFd>,
+        attach: impl Fn(BorrowedFd<'_>) -> io::Result<XdpLink>,
     ) -> Result<Self, SetupError> {
         let attach = |several_frames| {
             let Program { program, map } = load(several_frames)?;
             let link = attach(program.as_fd());
-            let link = link.and_then(|link| Ok((bpf::link_info(link.as_fd())?, link)));
+            let link = link.and_then(|link| Ok((link.info()?, link)));
             let (attached, link) = link.map_err(|e| SetupError::new(Step::Attach, interface, e))?;
             let (kept, shared) = (OnceLock::new(), AtomicBool::new(false));
-            Ok(Self { map, hook, several_frames, kept, link, attached, shared })
+            Ok(Self { map, mode, several_frames, kept, link, attached, shared })
         };
         // A kernel before 5.18, or a driver without: then only packets that fit into one buffer.
         attach(true).or_else(|first: SetupError| match first.source.raw_os_error() {
@@ -205,12 +201,13 @@ impl Redirect {
     pub fn take_over(
         map: OwnedFd,
         link: OwnedFd,
-        hook: Hook,
+        mode: XdpMode,
         several_frames: bool,
     ) -> io::Result<Self> {
-        let attached = bpf::link_info(link.as_fd())?;
+        let link = XdpLink::from(link);
+        let attached = link.info()?;
         let (map, kept, shared) = (SocketMap(map), OnceLock::new(), AtomicBool::new(true));
-        Ok(Self { map, hook, several_frames, kept, link, attached, shared })
+        Ok(Self { map, mode, several_frames, kept, link, attached, shared })
     }
 
     /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a descriptor, and detaches only if it is the
@@ -236,7 +233,7 @@ impl Redirect {
     /// # Errors
     /// Where the kernel does not tell.
     pub fn is_attached(&self) -> io::Result<bool> {
-        Ok(bpf::link_info(self.link.as_fd())? == self.attached)
+        Ok(self.link.info()? == self.attached)
     }
 
     /// Where sockets go.
@@ -245,8 +242,8 @@ impl Redirect {
     }
 
     /// Where it runs.
-    pub fn hook(&self) -> Hook {
-        self.hook
+    pub fn mode(&self) -> XdpMode {
+        self.mode
     }
 
     /// Whether it takes packets of several buffers.
@@ -255,26 +252,8 @@ impl Redirect {
     }
 }
 
-/// The program that brings all packets of queues below `queues`.
-fn load(interface: &str, queues: u32, several_frames: bool) -> Result<Program, SetupError> {
-    let map = SocketMap::new(queues)?;
-    let flags = if several_frames { bpf::XDP_HAS_FRAGS } else { 0 };
-    let program = bpf::load(&program(&map), flags, None);
-    let program = program.map_err(|e| SetupError::new(Step::Load, interface, e))?;
-    Ok(Program { program, map })
-}
-
-fn attach(program: BorrowedFd<'_>, ifindex: u32, hook: Hook) -> io::Result<OwnedFd> {
-    // XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE (linux/if_link.h).
-    let flags = match hook {
-        Hook::Native => 1 << 2,
-        Hook::Generic => 1 << 1,
-    };
-    bpf::link(program, ifindex, flags)
-}
-
 /// `return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);`
-fn program(map: &SocketMap) -> [Instruction; 6] {
+fn to_sockets(map: &SocketMap) -> [Instruction; 6] {
     /// xdp_md.rx_queue_index.
     const RX_QUEUE_INDEX: i16 = 16;
     const XDP_PASS: i32 = 2;
@@ -321,7 +300,7 @@ mod tests {
         }
         let ours = Namespace::new("ours").unwrap();
         veth(&End::new(&ours, "eth0"), &End::new(&ours, "eth1"), &VethOptions::default()).unwrap();
-        let attach = || Redirect::attach("eth0", Hook::Native, 1);
+        let attach = || Redirect::attach("eth0", XdpMode::Native, 1);
         ours.run(|| {
             let first = attach().unwrap();
             let _copy = first.link.try_clone().unwrap();
@@ -331,7 +310,7 @@ mod tests {
             drop(second);
             assert_eq!(attach().unwrap_err().cause, Cause::ProgramThere);
             let map = SocketMap::new(1).unwrap();
-            let third = Redirect::take_over(map.0, handed, Hook::Native, true).unwrap();
+            let third = Redirect::take_over(map.0, handed, XdpMode::Native, true).unwrap();
             assert!(third.is_attached().unwrap());
             let kept = third.link.try_clone().unwrap();
             drop(third);

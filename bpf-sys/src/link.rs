@@ -1,0 +1,124 @@
+//! An XDP attachment (a bpf_link): made, pinned, opened, given another program, ended.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use crate::{XdpMode, bpf, descriptor, number, object_info, open_pinned, pin};
+
+const LINK_CREATE: libc::c_int = 28;
+const LINK_UPDATE: libc::c_int = 29;
+const LINK_DETACH: libc::c_int = 34;
+/// BPF_XDP.
+pub(crate) const ATTACH_XDP: u32 = 37;
+/// BPF_LINK_TYPE_XDP.
+const LINK_TYPE_XDP: u32 = 6;
+
+/// One attachment. It lasts for as long as it is pinned or a descriptor of it is open.
+#[derive(Debug)]
+pub struct XdpLink {
+    fd: OwnedFd,
+}
+
+impl AsFd for XdpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// One that somebody else has made.
+impl From<OwnedFd> for XdpLink {
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+}
+
+impl XdpLink {
+    /// Attaches a program to an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel answers: EBUSY where another program is there.
+    pub fn attach(program: BorrowedFd<'_>, ifindex: u32, mode: XdpMode) -> io::Result<Self> {
+        let attributes = [number(program), ifindex, ATTACH_XDP, mode.flags()];
+        // SAFETY: program, interface, kind and flags, as the kernel has them; it points to nothing.
+        descriptor(unsafe { bpf(LINK_CREATE, &attributes) }).map(Self::from)
+    }
+
+    /// Opens a pinned attachment.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        open_pinned(path).map(Self::from)
+    }
+
+    /// Pins it.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn pin(&self, path: &Path) -> io::Result<()> {
+        pin(self.as_fd(), path)
+    }
+
+    /// Another descriptor of it.
+    ///
+    /// # Errors
+    /// There are none left.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        self.fd.try_clone().map(Self::from)
+    }
+
+    /// Puts a program in the place of its own: every packet meets either of them.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let attributes = [number(self.as_fd()), number(program), 0, 0];
+        // SAFETY: attachment, program, flags and former program, as the kernel has them; it points to nothing.
+        unsafe { bpf(LINK_UPDATE, &attributes) }.map(drop)
+    }
+
+    /// Detaches its program, whoever else has it open.
+    ///
+    /// # Errors
+    /// What the kernel answers.
+    pub fn detach(&self) -> io::Result<()> {
+        // SAFETY: the kernel's attributes are the descriptor alone; it points to nothing.
+        unsafe { bpf(LINK_DETACH, &number(self.as_fd())) }.map(drop)
+    }
+
+    /// How it is now.
+    ///
+    /// # Errors
+    /// What the kernel answers: it is no attachment.
+    pub fn info(&self) -> io::Result<LinkInfo> {
+        let raw: RawInfo = object_info(self.as_fd())?;
+        let ifindex = if raw.kind == LINK_TYPE_XDP { raw.ifindex } else { 0 };
+        Ok(LinkInfo { id: raw.id, program: raw.program, ifindex })
+    }
+}
+
+/// How an attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkInfo {
+    /// Its own id, as `bpftool` shows it.
+    pub id: u32,
+    /// The id of its program.
+    pub program: u32,
+    /// 0: detached, the interface is gone, or it is no attachment of XDP.
+    pub ifindex: u32,
+}
+
+/// The head of struct bpf_link_info.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, Immutable)]
+struct RawInfo {
+    kind: u32,
+    id: u32,
+    program: u32,
+    pad: u32,
+    ifindex: u32,
+    pad_too: u32,
+}
