@@ -12,7 +12,7 @@ use ringway_api::error::Error;
 use ringway_config::{Backend, CheckAt, Config, Service};
 use ringway_kernel::View;
 use ringway_plan::tables::{NextHop, Protocol, ServiceKey};
-use ringway_plan::{Change, Health, Observed, Planner};
+use ringway_plan::{Health, Observed, Planner};
 
 use crate::backends::BackendSet;
 
@@ -353,17 +353,14 @@ fn rings(
             .map_err(|error| Error::configuration(error.to_string(), ""))
     };
     let (before, after) = (plan(old)?, plan(new)?);
-    let moved = |change: Change| match change {
-        Change::SlotsMoved(service, moved) => Some(RingChange {
-            service: service.name,
-            protocol: service.key.protocol.to_string(),
-            moved_slots: moved as u64,
-            slots: RW_RING_SLOTS.into(),
-            once_up: false,
-        }),
-        _ => None,
-    };
-    Ok(after.diff(&before).into_iter().filter_map(moved).collect())
+    let moved = after.slots_moved(&before).into_iter().map(|(service, moved)| RingChange {
+        service: service.name.clone(),
+        protocol: service.key.protocol.to_string(),
+        moved_slots: moved as u64,
+        slots: RW_RING_SLOTS.into(),
+        once_up: false,
+    });
+    Ok(moved.collect())
 }
 
 /// Everything can be reached, and nothing is down but what checks say is.

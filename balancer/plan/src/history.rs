@@ -11,14 +11,14 @@
 //! too, or are over: the slot is *settling* and names its current owner twice. It is stable again
 //! when no record of it leads elsewhere.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use ringway_abi::raw::RW_NO_MEMBER;
 
 use crate::fast_map::FastMap;
 use crate::slots::{FIRST_PAIR, names_pair};
-use crate::tables::{Pair, RingRow};
+use crate::tables::{Pair, RingRow, ServiceKey, ServiceRow, Tables};
 
 const NO_MEMBER: u16 = RW_NO_MEMBER as u16;
 /// A slot whose pair finds no room forgets its former owner: more pairs than this need nearly as
@@ -52,6 +52,39 @@ impl RingRow {
         let number = self.slots.pair(slot)?;
         self.pairs.get(usize::from(number - FIRST_PAIR)).copied()
     }
+}
+
+impl Tables {
+    /// Services that were in `old` as well, by key, each with how many slots of its ring give new
+    /// flows to another backend than before; services of which none does are left out.
+    pub fn slots_moved(&self, old: &Tables) -> Vec<(&ServiceRow, usize)> {
+        let before: HashMap<ServiceKey, &ServiceRow> =
+            old.services.iter().map(|service| (service.key, service)).collect();
+        let moved = |service| {
+            let moved = moved((self, service), (old, *before.get(&service.key)?));
+            (moved > 0).then_some((service, moved))
+        };
+        let mut services: Vec<_> = self.services.iter().filter_map(moved).collect();
+        services.sort_by_key(|(service, _)| service.key);
+        services
+    }
+
+    fn ring(&self, service: &ServiceRow) -> Option<&RingRow> {
+        self.rings.iter().find(|ring| ring.id == service.ring)
+    }
+}
+
+fn moved((new, is): (&Tables, &ServiceRow), (old, was): (&Tables, &ServiceRow)) -> usize {
+    let (Some(new), Some(old)) = (new.ring(is), old.ring(was)) else { return 0 };
+    if is.members == was.members && new.slots == old.slots && new.pairs == old.pairs {
+        return 0;
+    }
+    let backend = |ring: &Written, service: &ServiceRow, slot| {
+        ring.current(slot).and_then(|member| service.members.get(usize::from(member)).copied())
+    };
+    let slots = 0..new.slots.count().min(old.slots.count());
+    let (new, old) = (new.written(), old.written());
+    slots.filter(|slot| backend(&new, is, *slot) != backend(&old, was, *slot)).count()
 }
 
 impl Written {

@@ -12,7 +12,7 @@ use ringway_config::{
 use crate::ids::{BackendKey, Ids};
 use crate::maglev::Member;
 use crate::observed::{Health, Observed};
-use crate::record_walk::RecordWalk;
+use crate::records::RecordWalk;
 use crate::rings::{Rings, Wish};
 use crate::sources::Places;
 use crate::tables::{

@@ -490,3 +490,31 @@ fn slow_start_grows_in_small_steps() {
     }
     assert_eq!(before, new(&planner.plan(&config, &well(&config)).unwrap()));
 }
+
+/// Of services that stay, by key; whoever comes or goes is not among them.
+#[test]
+fn slots_that_move_from_one_plan_to_the_next() {
+    let service = |name: &str, port: u16, backends: &str| {
+        format!(
+            "[[service]]\nname = \"{name}\"\naddress = \"203.0.113.10\"\nport = {port}\n\
+             check = {{ type = \"tcp\" }}\nbackends = {backends}\n"
+        )
+    };
+    let before = config(&(service("web", 80, TWO) + &service("old", 81, TWO)));
+    let mut planner = Planner::default();
+    let old = planner.plan(&before, &well(&before)).unwrap();
+    assert!(planner.plan(&before, &well(&before)).unwrap().slots_moved(&old).is_empty());
+    let one = "[{ address = \"10.0.0.3\" }]";
+    let after = config(&(service("new", 79, TWO) + &service("web", 80, one)));
+    let new = planner.plan(&after, &well(&after)).unwrap();
+    let moved = new.slots_moved(&old);
+    let [(web, slots)] = moved[..] else { panic!("{moved:?}") };
+    // Those of the backend that is gone.
+    assert!(web.name == "web" && (32_768..=32_769).contains(&slots), "{slots}");
+    // Nobody has any slot any more.
+    let mut observed = well(&after);
+    observed.set_health("web", at("10.0.0.3:80"), Health::Down);
+    let none = planner.plan(&after, &observed).unwrap();
+    let moved: Vec<_> = none.slots_moved(&new).iter().map(|(_, slots)| *slots).collect();
+    assert_eq!(moved, [65_537]);
+}
