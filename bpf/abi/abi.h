@@ -36,7 +36,7 @@
 enum rw_slot {
 	RW_SLOT_SHIELD,
 	RW_SLOT_BALANCE,
-	RW_SLOT_STEER,
+	RW_SLOT_UNUSED, /* of a stage that never came; numbers are append-only */
 	RW_SLOT_FORWARD,
 	RW_SLOT_ON_PASS, /* a user's own program; last, instead of XDP_PASS */
 	RW_SLOT_ICMP,	 /* part of the balancer */

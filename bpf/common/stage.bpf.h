@@ -42,8 +42,6 @@ static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *book
 				      enum rw_slot from, enum rw_reason reason)
 {
 	if (stages & ~((2u << from) - 1)) {
-		if (from < RW_SLOT_STEER && (stages & (1u << RW_SLOT_STEER)))
-			bpf_tail_call(ctx, &slots, RW_SLOT_STEER);
 		if (from < RW_SLOT_FORWARD && (stages & (1u << RW_SLOT_FORWARD)))
 			bpf_tail_call(ctx, &slots, RW_SLOT_FORWARD);
 		if (stages & (1u << RW_SLOT_ON_PASS)) {

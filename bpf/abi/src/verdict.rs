@@ -39,7 +39,7 @@ impl Slot {
         match self {
             Self::Shield => "shield",
             Self::Balance => "balance",
-            Self::Steer => "steer",
+            Self::Unused => "unused",
             Self::Forward => "forward",
             Self::OnPass => "on_pass",
             Self::Icmp => "icmp",

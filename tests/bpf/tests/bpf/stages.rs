@@ -64,14 +64,13 @@ fn a_program_without_the_frags_flag_is_refused() {
     assert!(world.try_set_stage(Slot::OnPass, Some(&linear), true).is_err());
 }
 
-/// steer, then forward, then on_pass: the first that is filled gets the packet.
+/// forward, then on_pass: the first that is filled gets the packet.
 #[test]
 fn stages_come_in_their_order() {
     needs_root!("stages_come_in_their_order");
     let mut world = World::unwatched();
     let (frame, _) = stranger(&mut world);
-    let verdicts =
-        [(Slot::OnPass, Verdict::Pass), (Slot::Forward, Verdict::Tx), (Slot::Steer, Verdict::Drop)];
+    let verdicts = [(Slot::OnPass, Verdict::Pass), (Slot::Forward, Verdict::Tx)];
     let programs = verdicts.map(|(slot, verdict)| (slot, foreign_program(verdict, true).unwrap()));
     let run = |world: &World| {
         let mut out = Vec::new();
