@@ -12,8 +12,7 @@ use ringway_config::{
 use crate::ids::{BackendKey, Ids};
 use crate::maglev::Member;
 use crate::observed::{Health, Observed};
-use crate::records::RecordWalk;
-use crate::rings::{Rings, Wish};
+use crate::rings::{RecordWalk, Rings, Wish};
 use crate::sources::Places;
 use crate::tables::{
     BackendRow, Protocol, RingRow, ServiceKey, ServiceRow, Tables, Timeouts, Tunnel,
