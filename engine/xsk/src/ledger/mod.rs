@@ -4,17 +4,16 @@
 //! counted every transition where it happens: nothing in it is computed from anything else. [`Pool::audit`] holds the two
 //! against each other, against the list of free frames and against the rings.
 //!
-//! Only the pool's worker writes, by plain stores. Any thread, and any process that has the memory, may read ([`Watch`]).
+//! Only the pool's worker writes, by plain stores. Any thread, and any process that has the memory, may read
+//! ([`Watch`](crate::Watch), [`Inspector`](crate::Inspector)).
 //!
 //! [`Pool::audit`]: crate::packet::pool::Pool::audit
 
 pub(crate) mod audit;
+pub(crate) mod watch;
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-
-use crate::umem::label::Label;
-use crate::umem::{Shared, Umem};
 
 /// Where a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -206,6 +205,11 @@ impl Returns {
     }
 }
 
+/// # Safety
+/// Made of atomics alone, for which all bytes are valid: others may write it while it is referred to.
+pub(crate) unsafe trait Shared {}
+// SAFETY: atomics.
+unsafe impl Shared for AtomicU64 {}
 // SAFETY: made of atomics.
 unsafe impl Shared for Account {}
 
@@ -239,118 +243,35 @@ impl Counts {
     }
 }
 
-/// Held frames of one pool and stage that are older than they should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Aged {
-    /// Whose.
-    pub pool: u8,
-    /// The application's stage that had them last.
-    pub stage: u8,
-    /// How many.
-    pub frames: u32,
-    /// Age of the oldest, in the pool's time.
-    pub oldest: u32,
-    /// Number of the oldest.
-    pub frame: u32,
-}
+/// A name of up to 32 bytes of UTF-8, zeroes behind it. Written once, before the number is used; who reads it meanwhile reads half
+/// a name, and nothing else goes wrong.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub(crate) struct Label([AtomicU64; 4]);
 
-/// The books, read beside the workers. What it sees of different frames may be of different moments.
-#[derive(Clone, Debug)]
-pub struct Watch {
-    umem: Umem,
-    /// The next frame to be looked at.
-    cursor: u32,
-}
-
-impl Watch {
-    pub(crate) fn new(umem: Umem) -> Self {
-        Self { umem, cursor: 0 }
-    }
-
-    /// The counters of a pool.
-    ///
-    /// # Panics
-    /// Where there is no such pool.
-    pub fn counts(&self, pool: u8) -> Counts {
-        self.umem.account(pool).ledger.read()
-    }
-
-    /// How many pools there are.
-    pub fn pools(&self) -> u8 {
-        self.umem.layout().pools
-    }
-
-    /// How many frames there are.
-    pub fn frames(&self) -> u32 {
-        self.umem.frames()
-    }
-
-    /// The time of a pool, which its worker sets: ages are told from it.
-    ///
-    /// # Panics
-    /// Where there is no such pool.
-    pub fn now(&self, pool: u8) -> u32 {
-        self.umem.account(pool).legend.now.load(Relaxed)
-    }
-
-    /// What a pool's worker calls a stage; empty where it has no name.
-    ///
-    /// # Panics
-    /// Where there is no such pool.
-    pub fn stage_name(&self, pool: u8, stage: u8) -> String {
-        let stages = &self.umem.account(pool).legend.stages;
-        stages.get(usize::from(stage)).map(Label::read).unwrap_or_default()
-    }
-
-    /// What a pool's queue is called: "eth0, queue 3"; empty where it has no name.
-    ///
-    /// # Panics
-    /// Where there is no such pool.
-    pub fn queue_name(&self, pool: u8, queue: u8) -> String {
-        let queues = &self.umem.account(pool).legend.queues;
-        queues.get(usize::from(queue)).map(Label::read).unwrap_or_default()
-    }
-
-    /// What is written down about a frame; none where there is no such frame, or its pool was never opened.
-    pub fn record(&self, frame: u32) -> Option<Record> {
-        Record::unpack(self.umem.records().get(frame as usize)?.load(Relaxed))
-    }
-
-    /// Goes on through up to `frames` records, and adds held frames that are older than `limit`, in their pool's time, to
-    /// `found`: an entry for each pool and stage. True when the last frame was among them, so that the next call begins anew.
-    ///
-    /// A record is eight bytes, and reading it takes nothing from the worker but a cache line now and then.
-    pub fn aged(&mut self, frames: u32, limit: u32, found: &mut Vec<Aged>) -> bool {
-        let now: Vec<u32> = (0..self.pools()).map(|pool| self.now(pool)).collect();
-        let records = self.umem.records();
-        let end = self.cursor.saturating_add(frames).min(self.umem.frames());
-        for frame in self.cursor..end {
-            let Some(record) = Record::unpack(records[frame as usize].load(Relaxed)) else {
-                continue;
-            };
-            let Some(now) = now.get(usize::from(record.pool)) else { continue };
-            let age = now.wrapping_sub(record.since);
-            // A time just written by the worker may be later than `now`.
-            if record.place == Place::Held && age > limit && age <= u32::MAX / 2 {
-                add(found, record, age, frame);
-            }
+impl Label {
+    /// What is longer than 32 bytes is cut.
+    pub(crate) fn write(&self, name: &str) {
+        let len = (0..=name.len().min(32)).rev().find(|n| name.is_char_boundary(*n)).unwrap_or(0);
+        for (n, word) in self.0.iter().enumerate() {
+            let byte = |k: usize| name.as_bytes()[..len].get(8 * n + k).copied().unwrap_or(0);
+            word.store(u64::from_ne_bytes(std::array::from_fn(byte)), Relaxed);
         }
-        let done = end == self.umem.frames();
-        self.cursor = if done { 0 } else { end };
-        done
+    }
+
+    /// Whoever has the memory may have written it, so nothing in it moves a terminal's cursor.
+    pub(crate) fn read(&self) -> String {
+        let bytes: Vec<u8> =
+            self.0.iter().flat_map(|word| word.load(Relaxed).to_ne_bytes()).collect();
+        let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+        without_controls(&String::from_utf8_lossy(&bytes[..len]))
     }
 }
 
-fn add(found: &mut Vec<Aged>, record: Record, age: u32, frame: u32) {
-    let (pool, stage) = (record.pool, record.stage);
-    let Some(entry) = found.iter_mut().find(|a| (a.pool, a.stage) == (pool, stage)) else {
-        found.push(Aged { pool, stage, frames: 1, oldest: age, frame });
-        return;
-    };
-    entry.frames += 1;
-    if age > entry.oldest {
-        (entry.oldest, entry.frame) = (age, frame);
-    }
+/// What moves no terminal's cursor.
+pub(crate) fn without_controls(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    text.chars().map(shown).collect()
 }
 
 #[cfg(test)]
@@ -365,5 +286,19 @@ mod tests {
         assert!(!Record::is(record.pack(), Place::Tx, 200));
         assert!(!Record::is(record.pack(), Place::Held, 199));
         assert_eq!(Record::unpack(0), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let label = Label::default();
+        assert_eq!(label.read(), "");
+        for name in ["l2fwd: received", "x", "", "12345678901234567890123456789012"] {
+            label.write(name);
+            assert_eq!(label.read(), name);
+        }
+        label.write("\x1b]0;owned\x07\n\u{9b}2J");
+        assert_eq!(label.read(), "\u{fffd}]0;owned\u{fffd}\u{fffd}\u{fffd}2J");
+        label.write("1234567890123456789012345678901\u{e9}");
+        assert_eq!(label.read(), "1234567890123456789012345678901");
     }
 }

@@ -2,8 +2,9 @@
 
 use std::ops::{Deref, DerefMut};
 
+use crate::ledger::Place;
 use crate::packet::Packet;
-use crate::packet::pool::free_all;
+use crate::packet::pool::Pool;
 
 /// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing. Otherwise a slice of
 /// them. Dropped or cleared, their frames are free again, for less than if each were dropped by itself.
@@ -91,9 +92,21 @@ impl Batch {
     }
 }
 
+/// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its list: nearly always all.
+fn free_all(packets: &mut Vec<Packet>) {
+    let Some(first) = packets.first() else { return };
+    let pool = first.handle();
+    let listed = pool.inner().put_burst(packets);
+    pool.inner().ledger().freed.add(listed as u64);
+    pool.inner().let_go(listed as u64);
+    // They are on the list.
+    forget_first(packets, listed);
+    packets.clear();
+}
+
 /// Forgets the first packets, whose frames are somebody else's now, without a look at each.
 #[inline]
-pub(crate) fn forget_first(packets: &mut Vec<Packet>, count: usize) {
+fn forget_first(packets: &mut Vec<Packet>, count: usize) {
     let rest = packets.len().saturating_sub(count);
     let all = packets.as_mut_ptr();
     // SAFETY: the last `rest` packets are moved to the front, where nothing is dropped, and no more than these are left: each has
@@ -103,6 +116,23 @@ pub(crate) fn forget_first(packets: &mut Vec<Packet>, count: usize) {
             all.copy_from(all.add(count), rest);
         }
         packets.set_len(rest);
+    }
+}
+
+impl Pool {
+    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. How many.
+    pub fn allocate_burst(&self, into: &mut Batch, count: usize) -> usize {
+        let inner = self.inner();
+        // A batch of more than u32::MAX packets would not fit into any memory.
+        let count = count.min(into.room()) as u32;
+        if inner.free() < count {
+            inner.take_returned();
+        }
+        let (headroom, stage) = (inner.headroom, inner.stage());
+        let taken = inner.take_burst(count, Place::Held, stage);
+        inner.ledger().allocated.add(taken.len() as u64);
+        inner.hold(taken.len() as u64);
+        into.extend(taken.map(|frame| Packet::new(self.pointer(), frame, headroom, 0)))
     }
 }
 

@@ -13,11 +13,10 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::ledger::{Account, Counts, Ledger, Place, Record, Returns};
-use crate::packet::batch::{Batch, forget_first};
 use crate::packet::{Link, Packet};
 use crate::umem::inheritance::Share;
 use crate::umem::kernel_frames::KernelFrames;
-use crate::umem::{KERNEL_HEADROOM, Umem};
+use crate::umem::{KERNEL_HEADROOM, Umem, UmemError};
 
 /// A pool of frames; clones are handles to the same one.
 ///
@@ -72,8 +71,44 @@ struct Offered {
     away: u32,
 }
 
+impl Umem {
+    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use, or another process
+    /// made this memory.
+    pub fn pool(&self) -> Option<Pool> {
+        self.pool_at(0)
+    }
+
+    /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since then.
+    pub fn pool_at(&self, now: u32) -> Option<Pool> {
+        if self.is_handed_over() {
+            return None;
+        }
+        let number = (0..self.layout().pools).find(|number| self.open_once(*number))?;
+        Some(Pool::open(self.clone(), number, now))
+    }
+
+    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). Each can be had once. It has no
+    /// frames, and its queues receive and complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
+    /// nothing is offered, it is empty, and this mapping of the memory can never be claimed.
+    ///
+    /// # Errors
+    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was taken, or its books cannot be.
+    pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
+        let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
+        if number >= self.layout().pools || !self.is_handed_over() || !self.open_once(number) {
+            return Err(foreign("there is none, or it is in use".into()));
+        }
+        let counts = self.account(number).ledger.read();
+        let share = match self.inheritance() {
+            Some(inheritance) => inheritance.of_pool(number, free, &counts).map_err(foreign)?,
+            None => Share::none(self.frames() as usize),
+        };
+        Ok(Pool::taken_over(self.clone(), number, share))
+    }
+}
+
 impl Pool {
-    pub(crate) fn open(umem: Umem, number: u8, now: u32) -> Self {
+    fn open(umem: Umem, number: u8, now: u32) -> Self {
         let share = umem.share(number);
         let kernel = KernelFrames::none(umem.frames() as usize);
         let pool = Self::of(umem, number, kernel);
@@ -86,7 +121,7 @@ impl Pool {
     }
 
     /// With what a predecessor had in it.
-    pub(crate) fn taken_over(umem: Umem, number: u8, share: Share) -> Self {
+    fn taken_over(umem: Umem, number: u8, share: Share) -> Self {
         let Share { free, away, kernel } = share;
         let pool = Self::of(umem, number, kernel);
         let inner = pool.inner();
@@ -146,21 +181,6 @@ impl Pool {
         inner.ledger().allocated.add(1);
         inner.hold(1);
         Some(Packet::new(self.inner, frame, inner.headroom, 0))
-    }
-
-    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. How many.
-    pub fn allocate_burst(&self, into: &mut Batch, count: usize) -> usize {
-        let inner = self.inner();
-        // A batch of more than u32::MAX packets would not fit into any memory.
-        let count = count.min(into.room()) as u32;
-        if inner.free.get() < count {
-            inner.take_returned();
-        }
-        let (headroom, stage) = (inner.headroom, inner.stage.get());
-        let taken = inner.take_burst(count, Place::Held, stage);
-        inner.ledger().allocated.add(taken.len() as u64);
-        inner.hold(taken.len() as u64);
-        into.extend(taken.map(|frame| Packet::new(self.inner, frame, headroom, 0)))
     }
 
     /// Frames that are free; of a pool that is taken over, also those that will be once its memory is claimed.
@@ -406,7 +426,7 @@ impl Inner {
     /// Puts frames of packets on the list, up to one that has several or is of another pool. How many, whose packets are to be
     /// forgotten and counted.
     #[inline]
-    fn put_burst(&self, packets: &[Packet]) -> usize {
+    pub(crate) fn put_burst(&self, packets: &[Packet]) -> usize {
         let (top, record, records) = (self.free.get(), self.record(Place::Free, 0), self.records());
         let mut listed = 0;
         for (place, packet) in self.list[top as usize..].iter().zip(packets) {
@@ -472,18 +492,6 @@ fn write_down(records: &[AtomicU64], frame: u32, record: u64) {
     debug_assert!((frame as usize) < records.len());
     // SAFETY: there is such a frame, as in `Inner::frame`, so there is a record of it.
     unsafe { records.get_unchecked(frame as usize) }.store(record, Relaxed);
-}
-
-/// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its list: nearly always all.
-pub(crate) fn free_all(packets: &mut Vec<Packet>) {
-    let Some(first) = packets.first() else { return };
-    let pool = first.handle();
-    let listed = pool.inner().put_burst(packets);
-    pool.inner().ledger().freed.add(listed as u64);
-    pool.inner().let_go(listed as u64);
-    // They are on the list.
-    forget_first(packets, listed);
-    packets.clear();
 }
 
 impl Packet {

@@ -10,7 +10,6 @@
 //! gave that frame to the kernel for that. Any other is counted and left alone.
 
 pub(crate) mod queue_frames;
-pub(crate) mod reassembly;
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -23,8 +22,7 @@ use crate::packet::Packet;
 use crate::packet::batch::Batch;
 use crate::packet::pool::Pool;
 
-use queue_frames::QueueFrames;
-use reassembly::Reassembly;
+use queue_frames::{QueueFrames, Reassembly};
 
 /// A packet or part of one, in RX and TX (struct xdp_desc, linux/if_xdp.h).
 #[repr(C)]

@@ -1,16 +1,15 @@
 //! Memory that lies in a file without a name (memfd_create(2)): the kernel and a successor of this process can have it too.
 //! Asked for in large pages, and saying what was obtained instead and why.
 
+use std::ffi::c_ulong;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
-use std::{fmt, io};
+use std::{fmt, fs, io};
 
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create,
 };
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
-
-use crate::umem::numa;
 
 /// How large a page is. The larger, the fewer entries of the CPU's TLB a pool of frames takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
@@ -163,13 +162,13 @@ impl Memory {
         // Nobody can cut it short under those who have it mapped.
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mut memory = Self::map(file, len, pages)?;
-        let preferred = node.map(|node| numa::prefer(memory.base, len, node));
+        let preferred = node.map(|node| prefer(memory.base, len, node));
         // Makes pages present, and fails where there are none, while MAP_POPULATE would leave that to the first access.
         // SAFETY: the range is the mapping's, and zero or not, it is nobody's yet.
         unsafe { madvise(memory.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }?;
         memory.obtained.asked_node = node;
-        memory.obtained.node = numa::node_of(memory.base).ok();
-        let refusal = numa::refusal(node, preferred, memory.obtained.node);
+        memory.obtained.node = node_of(memory.base).ok();
+        let refusal = node_refusal(node, preferred, memory.obtained.node);
         Ok((memory, refusal))
     }
 
@@ -181,7 +180,7 @@ impl Memory {
         // So that nobody waits for it later; where it cannot be had now, it is with the first access.
         // SAFETY: the range is the mapping's, and its pages stay as they are.
         let _ = unsafe { madvise(memory.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
-        memory.obtained.node = numa::node_of(memory.base).ok();
+        memory.obtained.node = node_of(memory.base).ok();
         Ok(memory)
     }
 
@@ -244,6 +243,71 @@ fn refusal(len: usize, pages: PageSize, error: &io::Error) -> String {
             free.trim()
         ),
         Err(_) => format!("pages of {pages} refused: this kernel or CPU has none ({error})"),
+    }
+}
+
+const MPOL_PREFERRED: libc::c_int = 1;
+const MPOL_F_NODE: c_ulong = 1;
+const MPOL_F_ADDR: c_ulong = 2;
+
+/// The node that an interface's device is attached to; none where it is virtual, or the machine has one node.
+pub fn node_of_interface(interface: &str) -> Option<u32> {
+    let path = format!("/sys/class/net/{interface}/device/numa_node");
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// Asks for the pages of a mapping, which are not present yet, to be of `node`.
+fn prefer(base: NonNull<u8>, len: usize, node: u32) -> io::Result<()> {
+    let one: c_ulong = 1;
+    let mask = one.checked_shl(node).ok_or(io::ErrorKind::InvalidInput)?;
+    // The kernel takes one bit less than it is told.
+    let bits = c_ulong::BITS as c_ulong + 1;
+    // SAFETY: a policy of a range of ours changes where pages come from, not what lies in them; the mask outlives the call.
+    let result = unsafe {
+        libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_PREFERRED, &raw const mask, bits, 0)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The node of the page at `base`.
+fn node_of(base: NonNull<u8>) -> io::Result<u32> {
+    let mut node: libc::c_int = -1;
+    let no_mask = ptr::null_mut::<c_ulong>();
+    // SAFETY: the kernel writes the node and nothing else; the address is looked up, not accessed.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_get_mempolicy,
+            &raw mut node,
+            no_mask,
+            0,
+            base.as_ptr(),
+            MPOL_F_NODE | MPOL_F_ADDR,
+        )
+    };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    u32::try_from(node).map_err(|_| io::ErrorKind::NotFound.into())
+}
+
+/// Why memory is not on the node that was asked for.
+fn node_refusal(
+    asked: Option<u32>,
+    preferred: Option<io::Result<()>>,
+    node: Option<u32>,
+) -> Option<String> {
+    let asked = asked?;
+    match (preferred, node) {
+        (Some(Err(e)), _) => Some(format!(
+            "NUMA node {asked} refused: {e}; /sys/devices/system/node/online lists those there are"
+        )),
+        (_, Some(node)) if node != asked => Some(format!(
+            "NUMA node {asked} had no room, so that it is on node {node}; `numactl -H` shows what is free"
+        )),
+        (_, None) => Some(format!(
+            "NUMA node {asked} was asked for, and this kernel does not tell which it is"
+        )),
+        _ => None,
     }
 }
 

@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::{fmt, fs, io};
 
+use crate::ledger::watch::Inspector;
+use crate::ledger::without_controls;
 use crate::socket::Socket;
 use crate::umem::Umem;
-use crate::umem::inspector::Inspector;
-use crate::umem::label::without_controls;
 
 /// Something that lies in a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]

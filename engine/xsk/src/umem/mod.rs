@@ -10,12 +10,9 @@
 //! The crate's documentation says what is trusted there.
 
 pub(crate) mod inheritance;
-pub(crate) mod inspector;
 pub(crate) mod kernel_frames;
-pub(crate) mod label;
 pub(crate) mod memory;
 pub(crate) mod memory_map;
-pub(crate) mod numa;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -24,11 +21,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::{fmt, io};
 
-use crate::ledger::{Account, Returns, Watch};
-use crate::packet::pool::Pool;
+use crate::ledger::{Account, Returns, Shared};
 use crate::sys;
 
-use inheritance::{Inheritance, Share};
+use inheritance::Inheritance;
 use memory::{Memory, Obtained, PageSize, check_file};
 
 /// Bytes of a frame, of which the kernel keeps [`KERNEL_HEADROOM`] on reception.
@@ -373,27 +369,8 @@ impl Umem {
         self.0.ours.load(Acquire)
     }
 
-    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). Each can be had once. It has no
-    /// frames, and its queues receive and complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
-    /// nothing is offered, it is empty, and this mapping of the memory can never be claimed.
-    ///
-    /// # Errors
-    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was taken, or its books cannot be.
-    pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
-        let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
-        if number >= self.layout().pools || !self.0.handed_over || !self.open_once(number) {
-            return Err(foreign("there is none, or it is in use".into()));
-        }
-        let counts = self.account(number).ledger.read();
-        let share = match self.inheritance() {
-            Some(inheritance) => inheritance.of_pool(number, free, &counts).map_err(foreign)?,
-            None => Share::none(self.frames() as usize),
-        };
-        Ok(Pool::taken_over(self.clone(), number, share))
-    }
-
     /// What a predecessor leaves: read once for all pools, so that no frame is in two of them.
-    fn inheritance(&self) -> Option<&Inheritance> {
+    pub(crate) fn inheritance(&self) -> Option<&Inheritance> {
         let read = || {
             if !self.is_ours() {
                 // Acquire: the records are of this offer. If they are of a later one, the claim fails.
@@ -408,23 +385,13 @@ impl Umem {
         self.0.inheritance.get_or_init(read).as_ref()
     }
 
-    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use, or another process
-    /// made this memory.
-    pub fn pool(&self) -> Option<Pool> {
-        self.pool_at(0)
-    }
-
-    /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since then.
-    pub fn pool_at(&self, now: u32) -> Option<Pool> {
-        if self.0.handed_over {
-            return None;
-        }
-        let number = (0..self.layout().pools).find(|number| self.open_once(*number))?;
-        Some(Pool::open(self.clone(), number, now))
+    /// Whether another process made it.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.0.handed_over
     }
 
     /// Whether nobody has opened this pool before. Not asked of the memory, where others can write.
-    fn open_once(&self, pool: u8) -> bool {
+    pub(crate) fn open_once(&self, pool: u8) -> bool {
         let bit = 1 << (pool % 64);
         self.0.opened[usize::from(pool / 64)].fetch_or(bit, Relaxed) & bit == 0
     }
@@ -472,11 +439,6 @@ impl Umem {
     pub fn room(&self) -> u32 {
         let Layout { chunk, headroom, .. } = self.0.layout;
         chunk.bytes() - headroom - KERNEL_HEADROOM
-    }
-
-    /// The books, to be read by any thread while workers go on.
-    pub fn watch(&self) -> Watch {
-        Watch::new(self.clone())
     }
 
     /// Where it lies in this process: frames, then books. (begin, bytes of frames, bytes of books)
@@ -564,11 +526,6 @@ impl Umem {
     }
 }
 
-/// # Safety
-/// Made of atomics alone, for which all bytes are valid: others may write it while it is referred to.
-pub(crate) unsafe trait Shared {}
-// SAFETY: atomics.
-unsafe impl Shared for AtomicU64 {}
 // SAFETY: made of atomics.
 unsafe impl Shared for Header {}
 
