@@ -2,24 +2,6 @@
 
 use crate::arch::Cycles;
 use crate::burst::Burst;
-use crate::status::reason::Reason;
-
-/// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It goes out by the worker's port of this number, counted from 0.
-    Forward(usize),
-    /// It is freed, and counted.
-    Drop(Reason),
-}
-
-/// A reason stands for its drop, so that `?` ends what is malformed.
-impl From<Result<Verdict, Reason>> for Verdict {
-    #[inline]
-    fn from(result: Result<Verdict, Reason>) -> Self {
-        result.unwrap_or_else(Verdict::Drop)
-    }
-}
 
 /// A packet program. One worker has it to itself: nothing in it needs a lock.
 ///
@@ -30,7 +12,7 @@ pub trait App {
     fn name(&self) -> &'static str;
 
     /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide, those are dropped as
-    /// [`Reason::Undecided`].
+    /// [`Reason::Undecided`](crate::Reason::Undecided).
     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
 
     /// Once in each round, after the ports were asked for packets: for those it makes itself. No packet comes with it.

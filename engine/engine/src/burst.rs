@@ -4,10 +4,26 @@ use std::mem;
 
 use ringway_xsk::{Batch, Packet, Pool};
 
-use crate::app::Verdict;
 use crate::port::{Port, PortError};
 use crate::status::counters::Tally;
 use crate::status::reason::Reason;
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes out by the worker's port of this number, counted from 0.
+    Forward(usize),
+    /// It is freed, and counted.
+    Drop(Reason),
+}
+
+/// A reason stands for its drop, so that `?` ends what is malformed.
+impl From<Result<Verdict, Reason>> for Verdict {
+    #[inline]
+    fn from(result: Result<Verdict, Reason>) -> Self {
+        result.unwrap_or_else(Verdict::Drop)
+    }
+}
 
 /// What came in together, and the ways out.
 pub struct Burst<'a> {

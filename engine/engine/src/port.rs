@@ -2,14 +2,13 @@
 
 use std::fmt::Display;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use ringway_host::netlink::xdp_features::Features;
 use ringway_wire::Mac;
-use ringway_xsk::{Batch, Rings};
+use ringway_xsk::{Batch, LeftSocket, Redirect, Rings};
 use serde::Serialize;
-
-use crate::takeover::LeftPort;
 
 /// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the worker's thread.
 pub trait Port {
@@ -70,6 +69,18 @@ pub trait Port {
     fn obtained(&self) -> Option<Obtained> {
         None
     }
+}
+
+/// What a port leaves to a successor.
+pub struct LeftPort {
+    pub(crate) name: String,
+    pub(crate) interface: String,
+    pub(crate) socket: OwnedFd,
+    pub(crate) left: LeftSocket,
+    pub(crate) redirect: Arc<Redirect>,
+    /// What that chooses, in words; all, where it is empty.
+    pub(crate) chooses: String,
+    pub(crate) mac: Option<Mac>,
 }
 
 /// A queue, and how packets come from it.

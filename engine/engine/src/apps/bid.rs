@@ -9,9 +9,9 @@ use zerocopy::{KnownLayout, Unaligned};
 
 use super::datagram::{self, Found};
 use super::{Host, icmp};
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// Bytes of a [`Request`].

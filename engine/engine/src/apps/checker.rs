@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::generate::{Checked, Clock};
 use crate::status::reason::Reason;
 

@@ -3,9 +3,9 @@
 use ringway_xsk::Packet;
 
 use super::Host;
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 
 /// Answers ARP, neighbour solicitations and echo requests, by the port that they came in by.
 pub struct Icmp {

@@ -2,9 +2,9 @@
 
 use ringway_wire::{Ethernet, Header as _, Mac};
 
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// What becomes of a frame's addresses.

@@ -13,9 +13,9 @@ use ringway_wire::{
 use ringway_xsk::Packet;
 
 use super::{Host, icmp};
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::generate::{
     Arrival, Clock, Flow, Flows, Recipe, RecipeError, Sequence, Stamp, Template, Transport,
 };

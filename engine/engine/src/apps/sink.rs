@@ -1,8 +1,8 @@
 //! `sink`: where packets end.
 
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// Counts what comes, and frees it.

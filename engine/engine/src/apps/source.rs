@@ -1,8 +1,8 @@
 //! `source`: where packets begin.
 
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// Sends copies of a frame by port 0, as fast as it takes them; what comes in it consumes.

@@ -4,9 +4,9 @@ use ringway_xsk::Packet;
 
 use super::datagram::{self, Found};
 use super::{Host, icmp};
-use crate::app::{App, Verdict};
+use crate::app::App;
 use crate::arch::Cycles;
-use crate::burst::Burst;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// Sends datagrams back where they came from, within their frames; the host it is can be reached and pinged.

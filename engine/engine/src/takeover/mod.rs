@@ -39,6 +39,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
+use crate::port::LeftPort;
 use crate::programs::{Programs, keep};
 use crate::status::inspect::InspectError;
 
@@ -150,18 +151,6 @@ pub enum TakeoverError {
     /// The predecessor went on before this one was ready.
     #[error("the running engine has not waited, and goes on; try again")]
     TooLate,
-}
-
-/// What a port leaves to a successor.
-pub struct LeftPort {
-    pub(crate) name: String,
-    pub(crate) interface: String,
-    pub(crate) socket: OwnedFd,
-    pub(crate) left: LeftSocket,
-    pub(crate) redirect: Arc<Redirect>,
-    /// What that chooses, in words; all, where it is empty.
-    pub(crate) chooses: String,
-    pub(crate) mac: Option<Mac>,
 }
 
 /// What a worker leaves.
