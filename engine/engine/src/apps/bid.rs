@@ -7,8 +7,8 @@ use ringway_xsk::Packet;
 use zerocopy::network_endian::U64;
 use zerocopy::{KnownLayout, Unaligned};
 
+use super::Host;
 use super::datagram::{self, Found};
-use super::{Host, icmp};
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
@@ -122,7 +122,7 @@ impl Bid {
                 let answer = self.answer(datagram.payload)?;
                 datagram.answer(answer.as_bytes())?
             }
-            Found::Other => return Ok(icmp::answered(&self.host, packet, from)),
+            Found::Other => return Ok(self.host.answered(packet, from)),
         };
         // Its padding stays: an answer is longer than the shortest frame in any case.
         let range = packet.range();

@@ -1,4 +1,4 @@
-//! Datagrams to a port of ours, and their way back.
+//! Datagrams to a port of ours, and their way back. `udp-echo`: they come back as they are.
 
 use ringway_wire::protocol;
 use ringway_wire::{
@@ -6,8 +6,13 @@ use ringway_wire::{
 };
 use ringway_xsk::Packet;
 
-use super::host::{is_host, turn_v4, turn_v6};
-use super::{Host, long};
+use super::Host;
+use super::host::{
+    is_host, long_checksum_is_right, long_payload_len, parse_long, turn_v4, turn_v6,
+};
+use crate::app::App;
+use crate::arch::Cycles;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// A datagram that was sent to us, whole and undamaged.
@@ -50,18 +55,18 @@ pub(crate) fn find<'a>(
 /// The same of a packet of several frames. Of the datagram's payload only what is in the first is there.
 #[cold]
 fn find_long<'a>(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Found<'a>, Reason> {
-    let (to, ip) = long::parse(packet)?;
+    let (to, ip) = parse_long(packet)?;
     if to != host.mac() || ip.protocol != protocol::UDP {
         return Ok(Found::Other);
     }
     check_ends(&ip, host)?;
     let udp = Udp::parse_partial(ip.payload)?.header;
-    if usize::from(udp.length.get()) != long::payload_len(packet, &ip) {
+    if usize::from(udp.length.get()) != long_payload_len(packet, &ip) {
         return Err(Reason::MalformedUdp);
     }
     let checksum = match udp.checksum.get() {
         0 => UdpChecksum::None,
-        _ if long::checksum_is_right(packet, &ip) => UdpChecksum::Right,
+        _ if long_checksum_is_right(packet, &ip) => UdpChecksum::Right,
         _ => UdpChecksum::Wrong,
     };
     check_udp(&ip, checksum, udp.destination.get(), port)?;
@@ -133,5 +138,37 @@ impl Datagram<'_> {
             IpHeader::V6(header) => header.payload_length = len,
         }
         Ok(shorter)
+    }
+}
+
+/// Sends datagrams back where they came from, within their frames; the host it is can be reached and pinged.
+pub struct UdpEcho {
+    host: Host,
+    port: u16,
+}
+
+impl UdpEcho {
+    /// On this UDP port.
+    pub fn new(host: Host, port: u16) -> Self {
+        Self { host, port }
+    }
+
+    fn echo(&self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
+        match find(packet, &self.host, self.port)? {
+            Found::Datagram(mut datagram) => datagram.turn(),
+            Found::Other => return Ok(self.host.answered(packet, from)),
+        }
+        Ok(Verdict::Forward(from))
+    }
+}
+
+impl App for UdpEcho {
+    fn name(&self) -> &'static str {
+        "udp-echo"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let from = burst.from();
+        burst.decide(|packet| self.echo(packet, from).into());
     }
 }

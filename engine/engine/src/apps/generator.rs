@@ -1,4 +1,5 @@
-//! `generator`: where packets begin that are made to be counted.
+//! `generator`: where packets begin that are made to be counted. `checker`: where they end, and are
+//! found to be lost, late or twice.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
-use crate::generate::{Clock, Flows, Pace, Stamp, Template};
+use crate::generate::{Checked, Clock, Flows, Pace, Stamp, Template};
 use crate::status::reason::Reason;
 
 /// How fast.
@@ -232,5 +233,35 @@ impl App for Generator {
 
     fn statistics(&self) -> Vec<(String, u64)> {
         vec![("packets made".into(), self.made.packets)]
+    }
+}
+
+/// Takes all that comes, and counts it by what it is stamped with.
+pub struct Checker {
+    clock: Clock,
+    checked: Arc<Mutex<Checked>>,
+}
+
+impl Checker {
+    /// Counts in `checked`, which others may look at meanwhile; it is locked once a burst. The clock should be that of the generator.
+    pub fn new(clock: Clock, checked: Arc<Mutex<Checked>>) -> Self {
+        Self { clock, checked }
+    }
+}
+
+impl App for Checker {
+    fn name(&self) -> &'static str {
+        "checker"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        // Counts that are whole, whoever panicked.
+        let mut checked = self.checked.lock().unwrap_or_else(PoisonError::into_inner);
+        // Came together, as far as anybody can tell.
+        let now = self.clock.now();
+        burst.decide(|packet| {
+            checked.take(packet.data(), now);
+            Verdict::Drop(Reason::Consumed)
+        });
     }
 }

@@ -1,15 +1,18 @@
 //! What whoever has an address must answer: ARP, neighbour solicitations and pings (RFC 826, 4861, 792, 4443).
+//! `icmp` is a host that does this and no more.
 
 use std::mem::swap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ringway_wire::{
-    Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmp, Icmpv6, Ip, IpHeader, Ipv6, Mac,
-    Sum, U16, Vlan, checksum, ethertype, nd, protocol,
+    Arp, BuildError, Builder, Ethernet, Frame, Header as _, Icmpv6, Ip, IpHeader, Ipv6, Mac, Sum,
+    U16, Vlan, checksum, ethertype, nd, protocol,
 };
 use ringway_xsk::Packet;
 
-use super::long;
+use crate::app::App;
+use crate::arch::Cycles;
+use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// Who we are on a link.
@@ -81,16 +84,21 @@ impl Host {
         }
     }
 
+    /// As [`Host::answer`]: back by `port`, or dropped for the reason why it was not answered.
+    pub fn answered(&self, packet: &mut Packet, port: usize) -> Verdict {
+        self.answer(packet).map(|()| Verdict::Forward(port)).into()
+    }
+
     /// An echo request of several frames: nothing else is as long.
     #[cold]
     fn answer_long(&self, packet: &mut Packet) -> Result<(), Reason> {
-        let (to, ip) = long::parse(packet)?;
+        let (to, ip) = parse_long(packet)?;
         if to != self.mac {
             return Err(Reason::OtherMac);
         }
         self.check(&ip)?;
         self.check_ends(&ip)?;
-        check_echo(&ip, || long::checksum_is_right(packet, &ip))?;
+        check_echo(&ip, || long_checksum_is_right(packet, &ip))?;
         let mut frame = Frame::parse(packet.data_mut())?;
         turn(frame.payload)?;
         frame.ethernet.swap();
@@ -260,7 +268,7 @@ fn header_is_right(header: &ringway_wire::Ipv4) -> bool {
 fn check_echo(ip: &Ip<&[u8]>, is_right: impl FnOnce() -> bool) -> Result<(), Reason> {
     let asks = match (&ip.header, ip.protocol) {
         (IpHeader::V4(_), protocol::ICMP) => {
-            Icmp::parse(ip.payload)?.header.kind == Icmp::ECHO_REQUEST
+            ringway_wire::Icmp::parse(ip.payload)?.header.kind == ringway_wire::Icmp::ECHO_REQUEST
         }
         (IpHeader::V6(_), protocol::ICMPV6) => {
             Icmpv6::parse(ip.payload)?.header.kind == Icmpv6::ECHO_REQUEST
@@ -280,7 +288,9 @@ fn turn(payload: &mut [u8]) -> Result<(), Reason> {
     let ip = Ip::parse_partial(payload)?;
     match ip.header {
         IpHeader::V4(mut header) => {
-            Icmp::parse(ip.payload)?.header.set_kind(Icmp::ECHO_REPLY, 0);
+            ringway_wire::Icmp::parse(ip.payload)?
+                .header
+                .set_kind(ringway_wire::Icmp::ECHO_REPLY, 0);
             turn_v4(&mut header);
         }
         IpHeader::V6(mut header) => {
@@ -305,4 +315,70 @@ pub(crate) fn turn_v4(header: &mut ringway_wire::Ipv4) {
 pub(crate) fn turn_v6(header: &mut Ipv6) {
     swap(&mut header.source, &mut header.destination);
     header.hop_limit = 64;
+}
+
+// Packets of several frames: all headers are in the first, and a checksum goes over all.
+
+/// Where it was sent to, and its IP packet, of whose payload the part is there that lies in the first frame. A packet whose length is
+/// not what IP says has no place here: a frame's padding fits into the first.
+#[cold]
+pub(crate) fn parse_long(packet: &Packet) -> Result<(Mac, Ip<&[u8]>), Reason> {
+    let frame = Frame::parse(packet.data())?;
+    if !matches!(frame.ethertype, ethertype::IPV4 | ethertype::IPV6) {
+        return Err(Reason::SeveralFrames);
+    }
+    let before = packet.data().len() - frame.payload.len();
+    let ip = Ip::parse_partial(frame.payload)?;
+    let len = match &ip.header {
+        IpHeader::V4(header) => header.total_length.get().into(),
+        IpHeader::V6(header) => size_of_val(&**header) + usize::from(header.payload_length.get()),
+    };
+    match before + len == packet.len() {
+        true => Ok((frame.ethernet.destination, ip)),
+        false => Err(Reason::SeveralFrames),
+    }
+}
+
+/// Bytes that its IP packet carries, in all frames.
+pub(crate) fn long_payload_len(packet: &Packet, ip: &Ip<&[u8]>) -> usize {
+    ip.payload.len() + packet.segments().skip(1).map(<[u8]>::len).sum::<usize>()
+}
+
+/// Whether the checksum over what its IP packet carries is right.
+pub(crate) fn long_checksum_is_right(packet: &Packet, ip: &Ip<&[u8]>) -> bool {
+    let own = match ip.protocol {
+        protocol::ICMP => Sum::default(),
+        other => ip.pseudo().sum(other, long_payload_len(packet, ip)),
+    };
+    let mut at = 0;
+    let segments = std::iter::once(ip.payload).chain(packet.segments().skip(1));
+    let sum = segments.fold(own, |sum, bytes| {
+        let odd = at % 2 != 0;
+        at += bytes.len();
+        if odd { sum.with_odd(bytes) } else { sum.with(bytes) }
+    });
+    sum.is_right()
+}
+
+/// Answers ARP, neighbour solicitations and echo requests, by the port that they came in by.
+pub struct Icmp {
+    host: Host,
+}
+
+impl Icmp {
+    /// For these addresses.
+    pub fn new(host: Host) -> Self {
+        Self { host }
+    }
+}
+
+impl App for Icmp {
+    fn name(&self) -> &'static str {
+        "icmp"
+    }
+
+    fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+        let port = burst.from();
+        burst.decide(|packet| self.host.answered(packet, port));
+    }
 }

@@ -12,7 +12,7 @@ use ringway_wire::{
 };
 use ringway_xsk::Packet;
 
-use super::{Host, icmp};
+use super::Host;
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
@@ -369,7 +369,7 @@ impl App for Ping {
         burst.decide(|packet| match self.take(packet, now) {
             Ok(true) => Verdict::Drop(Reason::Consumed),
             // It says itself what is wrong with it.
-            Ok(false) | Err(_) => icmp::answered(&self.host, packet, port),
+            Ok(false) | Err(_) => self.host.answered(packet, port),
         });
     }
 

@@ -5,7 +5,6 @@
 
 mod addresses;
 mod checked;
-mod clock;
 mod pace;
 mod recipe;
 mod sequence;
@@ -13,9 +12,8 @@ mod stamp;
 
 pub use self::addresses::{Addresses, Numbers, SpanError};
 pub use self::checked::{Checked, Latency, StreamChecked};
-pub use self::clock::Clock;
-pub use self::pace::{CATCH_UP, Pace};
+pub use self::pace::Pace;
 pub use self::recipe::{IMIX, Recipe, RecipeError, SIZES, Transport};
 pub use self::sequence::{Arrival, Sequence, WINDOW};
-pub use self::stamp::Stamp;
+pub use self::stamp::{Clock, Stamp};
 pub use recipe::template::{Flow, Flows, Template};

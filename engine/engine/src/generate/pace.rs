@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// How much of what was missed is caught up with: this time's worth, at once. What was missed before is never sent, and is the difference between
 /// intended and sent.
-pub const CATCH_UP: Duration = Duration::from_millis(10);
+const CATCH_UP: Duration = Duration::from_millis(10);
 
 const SECOND: u128 = 1_000_000_000;
 
 /// A rate, kept evenly. Units are packets or bits, as the caller likes.
 ///
-/// Never more is spent than the rate allows until then; after a stall, no more than [`CATCH_UP`]'s worth and the packet that had begun comes at once.
+/// Never more is spent than the rate allows until then; after a stall, no more than ten milliseconds' worth and the packet that had begun comes at once.
 #[derive(Clone, Debug)]
 pub struct Pace {
     /// Units a second.

@@ -18,6 +18,8 @@
 //! 18 bytes, so that a UDP datagram over IPv4 in the shortest Ethernet frame (60 bytes and its checksum) has room for it. The sequence number
 //! begins at 0, and at 100 million packets a second it lasts a month; the time lasts three days, far longer than a packet.
 
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
 use ringway_wire::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -84,6 +86,37 @@ fn lower(number: u64) -> [u8; 6] {
 #[inline]
 fn whole([a, b, c, d, e, f]: [u8; 6]) -> u64 {
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// A clock that two workers, or two machines, can compare.
+///
+/// Nanoseconds since 1970: what the system's clock said at first, and steady time since. A step of the system's clock is not noticed, so that
+/// it makes no latency.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: Instant,
+    start_ns: u64,
+}
+
+impl Clock {
+    /// Set by the system's clock. Those who share one share its error, too.
+    pub fn new() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        // Until the year 2554.
+        Self { start: Instant::now(), start_ns: since.as_nanos() as u64 }
+    }
+
+    /// Nanoseconds since 1970.
+    #[inline]
+    pub fn now(&self) -> u64 {
+        self.start_ns + self.start.elapsed().as_nanos() as u64
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 #[cfg(test)]
