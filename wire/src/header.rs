@@ -110,7 +110,31 @@ impl<B: ByteSlice, H: Header> View<B, H> {
     /// Bytes of header, options and payload.
     #[inline]
     pub fn len(&self) -> usize {
-        size_of::<H>() + self.options.len() + self.payload.len()
+        self.header_len() + self.payload.len()
+    }
+
+    /// Bytes of header and options: where in what was parsed the payload begins.
+    ///
+    /// ```
+    /// use ringway_wire::{Frame, Header as _, Ip, Udp};
+    ///
+    /// /// Where in a frame the payload of its datagram begins.
+    /// fn payload_of(frame: &[u8]) -> Result<usize, ringway_wire::Malformed> {
+    ///     let frame = Frame::parse(frame)?;
+    ///     let ip = Ip::parse(frame.payload)?;
+    ///     let udp = Udp::parse(ip.payload)?;
+    ///     Ok(frame.header_len() + ip.header_len() + udp.header_len())
+    /// }
+    /// # let mut frame = [0; 47];
+    /// # (frame[12], frame[14], frame[17], frame[39]) = (8, 0x45, 33, 13);
+    /// # assert_eq!(payload_of(&frame), Ok(42));
+    /// # let mut tagged = [0; 51];
+    /// # (tagged[12], tagged[16], tagged[18], tagged[21], tagged[43]) = (0x81, 8, 0x45, 33, 13);
+    /// # assert_eq!(payload_of(&tagged), Ok(46));
+    /// ```
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        size_of::<H>() + self.options.len()
     }
 
     /// Never: there is a header.

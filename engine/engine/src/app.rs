@@ -36,6 +36,11 @@ pub trait App {
         &[]
     }
 
+    /// Names of reasons of its own, at most 16: [`Reason::own`](crate::Reason::own) says them of a packet.
+    fn reasons(&self) -> &'static [&'static str] {
+        &[]
+    }
+
     /// Its own counters, for the status.
     fn statistics(&self) -> Vec<(String, u64)> {
         Vec::new()
@@ -77,6 +82,10 @@ impl<A: App + ?Sized> App for Box<A> {
 
     fn stages(&self) -> &'static [&'static str] {
         (**self).stages()
+    }
+
+    fn reasons(&self) -> &'static [&'static str] {
+        (**self).reasons()
     }
 
     fn statistics(&self) -> Vec<(String, u64)> {

@@ -67,6 +67,45 @@ impl<'a> Burst<'a> {
         self.tx_queues.dropped.clear();
     }
 
+    /// Decides about some packets, in order; the others are the next app's to decide about:
+    ///
+    /// ```
+    /// use ringway_engine::apps::Icmp;
+    /// use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
+    ///
+    /// /// Takes long packets, and leaves all others to a host that can be pinged.
+    /// struct Long(Icmp);
+    ///
+    /// impl App for Long {
+    ///     fn name(&self) -> &'static str {
+    ///         "long"
+    ///     }
+    ///
+    ///     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>) {
+    ///         burst.decide_some(|packet| {
+    ///             (packet.len() > 1000).then_some(Verdict::Drop(Reason::Consumed))
+    ///         });
+    ///         self.0.on_burst(now, burst);
+    ///     }
+    /// }
+    /// ```
+    #[inline]
+    pub fn decide_some(&mut self, mut verdict: impl FnMut(&mut Packet) -> Option<Verdict>) {
+        // A batch for nothing has no memory of its own.
+        let mut left = mem::replace(&mut self.tx_queues.made, Batch::new(0));
+        for mut packet in self.incoming.drain() {
+            match verdict(&mut packet) {
+                Some(verdict) => self.tx_queues.carry_out(packet, verdict),
+                // There is room for a burst.
+                None => drop(left.push(packet)),
+            }
+        }
+        // They came from there.
+        left.drain().for_each(|packet| drop(self.incoming.push(packet)));
+        self.tx_queues.made = left;
+        self.tx_queues.dropped.clear();
+    }
+
     /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that is counted.
     #[inline]
     pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {

@@ -17,7 +17,8 @@ use crate::ports::{Null, Pcap};
 use crate::programs::{AllPackets, Programs, QUEUES};
 use crate::takeover::Predecessor;
 
-/// A port that can be opened: KIND:ARGUMENTS, then options after commas.
+/// A port that can be opened: KIND:ARGUMENTS, then options after commas. What stands for a port of each of several workers
+/// (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a [`Spread`](crate::spread::Spread).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortSpec {
@@ -166,6 +167,13 @@ impl<'a> Parser<'a> {
         let (interface, queue) =
             split.ok_or_else(|| self.wrong("it has no queue".into(), REMEDY))?;
         let interface = self.interface(interface)?;
+        let is_number = |text: &str| text.parse::<u32>().is_ok();
+        let range = queue.split_once('-');
+        if queue == "all" || range.is_some_and(|(first, last)| is_number(first) && is_number(last))
+        {
+            let why = format!("`{queue}` is a queue for each of several workers");
+            return Err(self.wrong(why, "name one queue, or parse it as a `spread::Spread`"));
+        }
         let number = queue.parse().ok().filter(|queue| *queue < QUEUES);
         let queue = number.ok_or_else(|| self.wrong(format!("`{queue}` is no queue"), REMEDY))?;
         let mode = self.either(("copy", Mode::Copy), ("zero-copy", Mode::ZeroCopy))?;
@@ -409,6 +417,8 @@ mod tests {
             ("af_xdp:eth0", "it has no queue", "af_xdp:eth0:QUEUE"),
             ("af_xdp:eth0:-1", "`-1` is no queue", "ethtool -l"),
             ("af_xdp:eth0:256", "`256` is no queue", "ethtool -l"),
+            ("af_xdp:eth0:all", "`all` is a queue for each of several workers", "spread::Spread"),
+            ("af_xdp:eth0:0-3", "`0-3` is a queue for each of several workers", "spread::Spread"),
             ("af_xdp::0", "`` is no interface", "ip link"),
             ("af_xdp:eth0:0,copy,zero-copy", "`copy` and `zero-copy` exclude", "choose one"),
             ("af_xdp:eth0:0,generic,native", "`native` and `generic` exclude", "choose one"),

@@ -39,3 +39,11 @@ impl<B: SplitByteSlice> Frame<B> {
         Ok(Self { ethernet, tags, ethertype, payload })
     }
 }
+
+impl<B: ByteSlice> Frame<B> {
+    /// Bytes of header and tags: where in the frame the payload begins.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        size_of::<Ethernet>() + self.tags.iter().flatten().count() * size_of::<Vlan>()
+    }
+}

@@ -87,6 +87,16 @@ impl<B: SplitByteSlice> Ip<B> {
 }
 
 impl<B: ByteSlice> Ip<B> {
+    /// Bytes of header, options and extension headers: where in the packet the payload begins.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        let fixed = match &self.header {
+            IpHeader::V4(_) => size_of::<Ipv4>(),
+            IpHeader::V6(_) => size_of::<Ipv6>(),
+        };
+        fixed + self.between.len()
+    }
+
     /// From whom.
     #[inline]
     pub fn source(&self) -> IpAddr {

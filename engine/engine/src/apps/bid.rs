@@ -8,7 +8,7 @@ use zerocopy::network_endian::U64;
 use zerocopy::{KnownLayout, Unaligned};
 
 use super::Host;
-use super::datagram::{self, Found};
+use super::datagram::Datagram;
 use crate::app::App;
 use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
@@ -116,13 +116,13 @@ impl Bid {
 
     fn bid(&mut self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
         let several = packet.frames() > 1;
-        let shorter = match datagram::find(packet, &self.host, self.port)? {
-            Found::Datagram(_) if several => return Err(Reason::SeveralFrames),
-            Found::Datagram(mut datagram) => {
+        let shorter = match Datagram::find(packet, &self.host, self.port)? {
+            Some(_) if several => return Err(Reason::SeveralFrames),
+            Some(mut datagram) => {
                 let answer = self.answer(datagram.payload)?;
                 datagram.answer(answer.as_bytes())?
             }
-            Found::Other => return Ok(self.host.answered(packet, from)),
+            None => return Ok(self.host.answered(packet, from)),
         };
         // Its padding stays: an answer is longer than the shortest frame in any case.
         let range = packet.range();

@@ -1,8 +1,11 @@
 //! Datagrams to a port of ours, and their way back. `udp-echo`: they come back as they are.
 
+use std::net::SocketAddr;
+
 use ringway_wire::protocol;
 use ringway_wire::{
-    Ethernet, Frame, Header as _, Ip, IpHeader, Ref, U16, Udp, UdpChecksum, checksum, ethertype,
+    Builder, Ethernet, Frame, Header as _, Ip, IpHeader, MIN_FRAME, Ref, U16, Udp, UdpChecksum,
+    checksum, ethertype,
 };
 use ringway_xsk::Packet;
 
@@ -16,48 +19,45 @@ use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
 /// A datagram that was sent to us, whole and undamaged.
-pub(crate) struct Datagram<'a> {
+pub struct Datagram<'a> {
     ethernet: Ref<&'a mut [u8], Ethernet>,
     ip: IpHeader<&'a mut [u8]>,
     udp: Ref<&'a mut [u8], Udp>,
+    /// What it carries; of a packet of several frames what is in the first.
     pub payload: &'a mut [u8],
 }
 
-/// What a packet is to somebody who listens on a port.
-pub(crate) enum Found<'a> {
-    Datagram(Datagram<'a>),
-    /// Something else, that the host may know how to answer.
-    Other,
-}
-
-/// The datagram to `port` of `host` in this packet.
-pub(crate) fn find<'a>(
+fn find<'a>(
     packet: &'a mut Packet,
     host: &Host,
     port: u16,
-) -> Result<Found<'a>, Reason> {
+) -> Result<Option<Datagram<'a>>, Reason> {
     if packet.frames() > 1 {
         return find_long(packet, host, port);
     }
     let Frame { ethernet, ethertype, payload, .. } = Frame::parse(packet.data_mut())?;
     if ethernet.destination != host.mac() || !matches!(ethertype, ethertype::IPV4 | ethertype::IPV6)
     {
-        return Ok(Found::Other);
+        return Ok(None);
     }
     if !is_ours(&Ip::parse(&*payload)?, host, port)? {
-        return Ok(Found::Other);
+        return Ok(None);
     }
     let Ip { header: ip, payload, .. } = Ip::parse(payload)?;
     let view = Udp::parse(payload)?;
-    Ok(Found::Datagram(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
+    Ok(Some(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
 }
 
 /// The same of a packet of several frames. Of the datagram's payload only what is in the first is there.
 #[cold]
-fn find_long<'a>(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Found<'a>, Reason> {
+fn find_long<'a>(
+    packet: &'a mut Packet,
+    host: &Host,
+    port: u16,
+) -> Result<Option<Datagram<'a>>, Reason> {
     let (to, ip) = parse_long(packet)?;
     if to != host.mac() || ip.protocol != protocol::UDP {
-        return Ok(Found::Other);
+        return Ok(None);
     }
     check_ends(&ip, host)?;
     let udp = Udp::parse_partial(ip.payload)?.header;
@@ -73,7 +73,7 @@ fn find_long<'a>(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Found
     let Frame { ethernet, payload, .. } = Frame::parse(packet.data_mut())?;
     let Ip { header: ip, payload, .. } = Ip::parse_partial(payload)?;
     let view = Udp::parse_partial(payload)?;
-    Ok(Found::Datagram(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
+    Ok(Some(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
 }
 
 fn is_ours(ip: &Ip<&[u8]>, host: &Host, port: u16) -> Result<bool, Reason> {
@@ -104,9 +104,26 @@ fn check_udp(ip: &Ip<&[u8]>, checksum: UdpChecksum, to: u16, port: u16) -> Resul
     }
 }
 
-impl Datagram<'_> {
+impl<'a> Datagram<'a> {
+    /// The datagram to `port` of `host` in this packet; none: it is something else, which [`Host::answer`] may know how to answer.
+    ///
+    /// # Errors
+    /// Why it is to be dropped: it is another's, a fragment, damaged, or from an address that no host has.
+    pub fn find(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Option<Self>, Reason> {
+        find(packet, host, port)
+    }
+
+    /// From whom.
+    pub fn source(&self) -> SocketAddr {
+        let address = match &self.ip {
+            IpHeader::V4(header) => header.source.into(),
+            IpHeader::V6(header) => header.source.into(),
+        };
+        SocketAddr::new(address, self.udp.source.get())
+    }
+
     /// Back to its sender. The checksums stay right: what they cover changes places.
-    pub(crate) fn turn(&mut self) {
+    pub fn turn(&mut self) {
         self.ethernet.swap();
         match &mut self.ip {
             IpHeader::V4(header) => turn_v4(header),
@@ -141,6 +158,85 @@ impl Datagram<'_> {
     }
 }
 
+impl Host {
+    /// Answers a datagram to `port` in its own frame, with any payload that the frame has room for. `write` gets all that room, in
+    /// which the payload lies that came, and its length; it returns the length of the answer. False: the packet is something
+    /// else ([`Host::answer`]).
+    ///
+    /// ```
+    /// use ringway_engine::apps::Host;
+    /// use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
+    /// use ringway_xsk::Packet;
+    ///
+    /// /// Sends back what comes on port 4242, and a greeting behind it.
+    /// struct Greeter(Host);
+    ///
+    /// impl Greeter {
+    ///     fn greet(&self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
+    ///         let greeted = self.0.answer_datagram(packet, 4242, |room, len| {
+    ///             let end = len + 5;
+    ///             room.get_mut(len..end).ok_or(Reason::NoRoom)?.copy_from_slice(b"hello");
+    ///             Ok(end)
+    ///         })?;
+    ///         Ok(if greeted { Verdict::Forward(from) } else { self.0.answered(packet, from) })
+    ///     }
+    /// }
+    ///
+    /// impl App for Greeter {
+    ///     fn name(&self) -> &'static str {
+    ///         "greeter"
+    ///     }
+    ///
+    ///     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    ///         let from = burst.from();
+    ///         burst.decide(|packet| self.greet(packet, from).into());
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// Why it is to be dropped; the packet may be changed then.
+    pub fn answer_datagram(
+        &self,
+        packet: &mut Packet,
+        port: u16,
+        write: impl FnOnce(&mut [u8], usize) -> Result<usize, Reason>,
+    ) -> Result<bool, Reason> {
+        let several = packet.frames() > 1;
+        let begin = packet.range().start;
+        let Some(mut datagram) = find(packet, self, port)? else { return Ok(false) };
+        if several {
+            return Err(Reason::SeveralFrames);
+        }
+        datagram.turn();
+        let Datagram { ip, udp, payload, .. } = datagram;
+        let (udp, len) = (*udp, payload.len());
+        let (v4, v6) = match ip {
+            IpHeader::V4(header) => (Some(*header), None),
+            IpHeader::V6(header) => (None, Some(*header)),
+        };
+        let frame = Frame::parse(packet.data())?;
+        let headers =
+            frame.header_len() + Ip::parse(frame.payload)?.header_len() + size_of::<Udp>();
+        let (start, buffer) = (begin + headers, packet.buffer_mut());
+        let room = buffer.get_mut(start..).ok_or(Reason::NoRoom)?;
+        let len = write(room, len)?;
+        // Ethernet's padding, where the answer is shorter than that.
+        room.iter_mut()
+            .skip(len)
+            .take(MIN_FRAME.saturating_sub(headers + len))
+            .for_each(|b| *b = 0);
+        let mut built = Builder::around(buffer, start..start + len)?;
+        match (v4, v6) {
+            (Some(ip), _) => drop(built.udp(udp, Some(ip.pseudo()))?.ipv4(ip, &[])?),
+            (_, Some(ip)) => drop(built.udp(udp, Some(ip.pseudo()))?.ipv6(ip)?),
+            _ => {}
+        }
+        packet.set_range(begin..begin + MIN_FRAME.max(headers + len))?;
+        Ok(true)
+    }
+}
+
 /// Sends datagrams back where they came from, within their frames; the host it is can be reached and pinged.
 pub struct UdpEcho {
     host: Host,
@@ -155,8 +251,8 @@ impl UdpEcho {
 
     fn echo(&self, packet: &mut Packet, from: usize) -> Result<Verdict, Reason> {
         match find(packet, &self.host, self.port)? {
-            Found::Datagram(mut datagram) => datagram.turn(),
-            Found::Other => return Ok(self.host.answered(packet, from)),
+            Some(mut datagram) => datagram.turn(),
+            None => return Ok(self.host.answered(packet, from)),
         }
         Ok(Verdict::Forward(from))
     }

@@ -143,8 +143,11 @@ impl Host {
         }
     }
 
-    /// What holds for every IP packet that is for us.
-    pub(crate) fn check(&self, ip: &Ip<&[u8]>) -> Result<(), Reason> {
+    /// Checks what holds for every IP packet that is for us: it is whole, without options or extensions, its header undamaged.
+    ///
+    /// # Errors
+    /// Why it is to be dropped.
+    pub fn check(&self, ip: &Ip<&[u8]>) -> Result<(), Reason> {
         if ip.fragment.is_some() {
             return Err(Reason::Fragment);
         }
@@ -203,7 +206,8 @@ impl Host {
             }
             built.ethernet(Ethernet::new(mac, self.mac, outer)).map(drop)
         });
-        packet.set_range(range.map_err(|_| Reason::NoRoom)?).map_err(|_| Reason::NoRoom)
+        packet.set_range(range?)?;
+        Ok(())
     }
 
     fn build(

@@ -10,7 +10,7 @@ mod source;
 
 pub use self::{
     bid::{ANSWER_BYTES, Answer, Bid, Offer, REQUEST_BYTES, Request},
-    datagram::UdpEcho,
+    datagram::{Datagram, UdpEcho},
     generator::{Checker, Control, Generated, Generator, Made, Rate},
     host::{Host, Icmp, is_host},
     l2fwd::{L2fwd, Macs},

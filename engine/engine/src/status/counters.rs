@@ -23,11 +23,11 @@ pub(crate) struct Tally {
 }
 
 #[derive(Debug)]
-struct Dropped([u64; Reason::ALL.len()]);
+struct Dropped([u64; Reason::COUNT]);
 
 impl Default for Dropped {
     fn default() -> Self {
-        Self([0; Reason::ALL.len()])
+        Self([0; Reason::COUNT])
     }
 }
 
@@ -46,7 +46,7 @@ impl Tally {
     }
 
     pub(crate) fn dropped(&self) -> impl Iterator<Item = (Reason, u64)> + '_ {
-        Reason::ALL.iter().copied().zip(self.dropped.0)
+        Reason::all().zip(self.dropped.0)
     }
 }
 

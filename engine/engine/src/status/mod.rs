@@ -87,7 +87,7 @@ pub struct Packets {
 /// Packets dropped for one reason.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Dropped {
-    /// See [`crate::Reason`].
+    /// See [`crate::Reason`] and [`crate::App::reasons`].
     pub reason: &'static str,
     /// How many.
     pub packets: u64,
@@ -143,6 +143,8 @@ pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
     let (tally, counts) = (&ways.tally, ways.pool.counts());
     let held_frames = counts.in_place(Place::Held);
     let dropped = tally.dropped().filter(|(_, packets)| *packets > 0);
+    let dropped =
+        dropped.map(|(reason, packets)| Dropped { reason: reason.name_in(app.reasons()), packets });
     WorkerStatus {
         worker: 0,
         cpu: None,
@@ -161,7 +163,7 @@ pub(crate) fn of(ways: &mut TxQueues, app: &impl App) -> WorkerStatus {
             transmitted_packets: tally.transmitted,
             waiting_packets,
             held_packets: 0,
-            dropped: dropped.map(|(r, packets)| Dropped { reason: r.name(), packets }).collect(),
+            dropped: dropped.collect(),
             difference_packets,
             no_frame_times: tally.no_frame,
         },

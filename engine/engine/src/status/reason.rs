@@ -2,27 +2,32 @@
 
 use std::fmt;
 
-use ringway_wire::{Layer, Malformed};
+use ringway_wire::{BuildError, Layer, Malformed};
+use ringway_xsk::NoRoom;
 
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $reason:ident = $name:literal,)*) => {
+    ($($(#[doc = $doc:literal])+ $reason:ident = $name:literal,)* own: $($own:ident)*) => {
         /// Why a packet was dropped; counted by worker.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
-        pub enum Reason { $($(#[doc = $doc])+ $reason,)* }
+        pub enum Reason { $($(#[doc = $doc])+ $reason,)* $(#[doc(hidden)] $own,)* }
 
         impl Reason {
-            /// All there are.
+            /// All there are, beside those of apps of your own.
             pub const ALL: &[Reason] = &[$(Reason::$reason,)*];
+            const OWN: &[Reason] = &[$(Reason::$own,)*];
 
             /// As it is written in tables and JSON.
             pub fn name(self) -> &'static str {
-                match self { $(Reason::$reason => $name,)* }
+                match self { $(Reason::$reason => $name,)* $(Reason::$own)|* => "own" }
             }
 
             /// What it means.
             pub fn explanation(self) -> &'static str {
-                match self { $(Reason::$reason => concat!($($doc,)+).trim_ascii(),)* }
+                match self {
+                    $(Reason::$reason => concat!($($doc,)+).trim_ascii(),)*
+                    $(Reason::$own)|* => "A reason of the app's own.",
+                }
             }
         }
     };
@@ -87,6 +92,66 @@ reasons! {
     Stopped = "stopped",
     /// It was sent to a UDP port on which nothing here listens. Its sender is not told: no port unreachable.
     OtherPort = "other-port",
+    own: Own0 Own1 Own2 Own3 Own4 Own5 Own6 Own7 Own8 Own9 Own10 Own11 Own12 Own13 Own14 Own15
+}
+
+impl Reason {
+    /// How many there are, those of apps included.
+    pub(crate) const COUNT: usize = Self::ALL.len() + Self::OWN.len();
+
+    /// A reason of an app's own, named by [`crate::App::reasons`]. Best a constant:
+    ///
+    /// ```
+    /// use ringway_engine::{App, Burst, Cycles, Reason, Verdict};
+    ///
+    /// const NO_QUESTION: Reason = Reason::own(0);
+    ///
+    /// struct Resolver;
+    ///
+    /// impl App for Resolver {
+    ///     fn name(&self) -> &'static str {
+    ///         "resolver"
+    ///     }
+    ///
+    ///     fn reasons(&self) -> &'static [&'static str] {
+    ///         &["no-question"]
+    ///     }
+    ///
+    ///     fn on_burst(&mut self, _now: Cycles, burst: &mut Burst<'_>) {
+    ///         burst.decide(|_packet| Verdict::Drop(NO_QUESTION));
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Panics
+    /// Where `n` is above 15.
+    pub const fn own(n: u8) -> Self {
+        Self::OWN[n as usize]
+    }
+
+    /// Each, in the order of their numbers.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().chain(Self::OWN).copied()
+    }
+
+    /// Its name in an app that calls its own reasons so.
+    pub(crate) fn name_in(self, own: &[&'static str]) -> &'static str {
+        let n = (self as usize).checked_sub(Self::ALL.len());
+        n.and_then(|n| own.get(n)).copied().unwrap_or(self.name())
+    }
+}
+
+impl From<NoRoom> for Reason {
+    fn from(_: NoRoom) -> Self {
+        Reason::NoRoom
+    }
+}
+
+/// What an app builds is too long for its frame, or for the header's length field.
+impl From<BuildError> for Reason {
+    fn from(_: BuildError) -> Self {
+        Reason::NoRoom
+    }
 }
 
 impl From<Malformed> for Reason {
@@ -120,8 +185,15 @@ mod tests {
     fn each_has_its_own_name_and_says_what_it_means() {
         for (n, reason) in Reason::ALL.iter().enumerate() {
             assert_eq!(*reason as usize, n);
+            assert_eq!(reason.name_in(&["mine"]), reason.name());
             assert!(reason.explanation().ends_with('.'), "{reason}");
             assert!(Reason::ALL[..n].iter().all(|other| other.name() != reason.name()), "{reason}");
         }
+    }
+    #[test]
+    fn an_apps_own_are_counted_behind_the_others() {
+        let names = (0..16).map(|n| Reason::own(n).name_in(&["first", "second"]));
+        assert!(names.eq(["first", "second"].into_iter().chain(["own"; 14])));
+        assert_eq!(Reason::own(15) as usize + 1, Reason::COUNT);
     }
 }

@@ -12,5 +12,6 @@ mod frames;
 mod generate;
 mod hello;
 mod leaks;
+mod own_app;
 mod ping;
 mod threads;
