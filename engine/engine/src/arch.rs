@@ -12,7 +12,6 @@ use std::time::Duration;
 pub struct Cycles(pub u64);
 
 impl Cycles {
-    /// Now.
     #[inline]
     pub fn now() -> Self {
         Self(cpu::cycles())

@@ -52,7 +52,6 @@ impl<'a> Burst<'a> {
         self.incoming.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.incoming.is_empty()
     }

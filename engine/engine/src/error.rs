@@ -18,7 +18,6 @@ pub enum EngineError {
     /// A cable has one end only.
     #[error("memory:{0} is named once, so nothing is at its other end; name it twice")]
     Loose(String),
-    /// See [`UmemError`].
     #[error(transparent)]
     Umem(#[from] UmemError),
     /// The machine has no memory for so many frames.
@@ -27,9 +26,7 @@ pub enum EngineError {
          `--frames {possible}` for each worker"
     )]
     NoMemory {
-        /// Of all workers.
         frames: u32,
-        /// Bytes of each.
         chunk: u32,
         /// MiB for all of them, and the books about them.
         needed_mib: u64,
@@ -50,33 +47,14 @@ pub enum EngineError {
         /// What it is, as it was named.
         other: String,
     },
-    /// See [`PortError`].
     #[error("worker {worker}: {source}")]
-    Port {
-        /// Its number.
-        worker: usize,
-        /// Why.
-        source: PortError,
-    },
+    Port { worker: usize, source: PortError },
     /// It may not run there.
     #[error("worker {worker} cannot run on CPU {cpu}; this process may use {allowed}")]
-    Cpu {
-        /// Its number.
-        worker: usize,
-        /// As asked.
-        cpu: usize,
-        /// Numbers of CPUs.
-        allowed: String,
-    },
+    Cpu { worker: usize, cpu: usize, allowed: String },
     /// There is no thread for it.
     #[error("no thread for worker {worker}: {source}; raise the limit of processes (`ulimit -u`)")]
-    Thread {
-        /// Its number.
-        worker: usize,
-        /// The system's answer.
-        source: std::io::Error,
-    },
-    /// See [`TakeoverError`].
+    Thread { worker: usize, source: std::io::Error },
     #[error(transparent)]
     Succession(#[from] TakeoverError),
     /// The successor went away.

@@ -28,7 +28,6 @@ pub trait Port {
     /// The port can go on no longer; what it took out of the batch is lost.
     fn tx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
 
-    /// What it has counted.
     fn statistics(&mut self) -> PortStatistics;
 
     /// What becomes readable when packets arrive; none: only asking tells.
@@ -86,9 +85,7 @@ pub struct LeftPort {
 /// A queue, and how packets come from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obtained {
-    /// Of which interface.
     pub interface: String,
-    /// Its number.
     pub queue: u32,
     /// Whether the program that brings packets runs in the driver.
     pub native: bool,
@@ -108,9 +105,7 @@ pub struct Obtained {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PortStatistics {
-    /// Packets that came in.
     pub received_packets: u64,
-    /// Packets that went out.
     pub transmitted_packets: u64,
     /// Packets handed back since there was no room to send them.
     pub tx_full_packets: u64,
@@ -181,45 +176,24 @@ pub enum PortError {
     /// The system refused something.
     #[error("{port}: {what}: {source}; {}", for_port(port, remedy))]
     System {
-        /// Which.
         port: String,
         /// What was asked of the system.
         what: &'static str,
-        /// Its answer.
         source: io::Error,
-        /// What to do.
         remedy: &'static str,
     },
     /// What it was asked for cannot be.
     #[error("{port}: {why}; {}", for_port(port, remedy))]
-    Refused {
-        /// Which.
-        port: String,
-        /// What is wrong.
-        why: String,
-        /// What to do.
-        remedy: &'static str,
-    },
+    Refused { port: String, why: String, remedy: &'static str },
     /// A ring cannot go on.
     #[error("{port}: {source}")]
-    Ring {
-        /// Which.
-        port: String,
-        /// Why.
-        source: ringway_ring::Corrupt,
-    },
+    Ring { port: String, source: ringway_ring::Corrupt },
     /// Nobody knows anything about the interface.
     #[error("{port}: {source}")]
-    Host {
-        /// Which.
-        port: String,
-        /// Why.
-        source: ringway_host::Error,
-    },
+    Host { port: String, source: ringway_host::Error },
     /// An AF_XDP socket cannot be opened.
     #[error("{port}: {}", for_port(port, source))]
     Setup {
-        /// Which.
         port: String,
         /// Why, and what to do.
         source: ringway_xsk::SetupError,
@@ -227,7 +201,6 @@ pub enum PortError {
     /// An AF_XDP socket cannot go on.
     #[error("{port}: {}", for_port(port, source))]
     Queue {
-        /// Which.
         port: String,
         /// Why, and what to do.
         source: ringway_xsk::Error,
@@ -237,35 +210,21 @@ pub enum PortError {
         "{port}: its XDP program was detached by somebody else, so that nothing arrives; `bpftool link` shows what is attached: \
          start anew when that is settled, or have it opened again (`--on-loss reopen`)"
     )]
-    Detached {
-        /// Which.
-        port: String,
-    },
+    Detached { port: String },
     /// A capture ends in the middle of a packet.
     #[error(
         "{port}: truncated in packet {packet} of {file}, and all packets before it were taken; capture it again, or cut it there: \
          `editcap -F pcap {file} WHOLE.pcap`"
     )]
     Truncated {
-        /// Which.
         port: String,
         /// The packet's number, from 1.
         packet: u64,
-        /// Which file.
         file: String,
     },
     /// A capture file cannot be read or written.
     #[error("{port}: {file}: {source}; {remedy}")]
-    Capture {
-        /// Which.
-        port: String,
-        /// Which file.
-        file: String,
-        /// Why.
-        source: pcap_file::PcapError,
-        /// What to do.
-        remedy: &'static str,
-    },
+    Capture { port: String, file: String, source: pcap_file::PcapError, remedy: &'static str },
 }
 
 #[cfg(test)]

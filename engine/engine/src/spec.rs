@@ -28,18 +28,12 @@ pub enum PortSpec {
     AfPacket(af_packet::Config),
     /// `memory:NAME[,slots=N]`: an end of a cable; what is named twice is connected.
     Memory {
-        /// Which cable.
         cable: String,
         /// Packets that fit in each direction: a power of two. Whoever comes first decides.
         slots: u32,
     },
     /// `pcap:IN:OUT`: capture files; either may be empty, and neither name has a colon or comma.
-    Pcap {
-        /// To read from.
-        input: Option<PathBuf>,
-        /// To write to.
-        output: Option<PathBuf>,
-    },
+    Pcap { input: Option<PathBuf>, output: Option<PathBuf> },
     /// `null:BYTES`: zeroes of this length without end; what is sent is gone.
     Null {
         /// Bytes of a packet, 14 to 3 840.

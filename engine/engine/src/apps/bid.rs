@@ -54,7 +54,6 @@ impl Request {
     pub const VERSION: u8 = 1;
 }
 
-/// What is answered.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub struct Answer {
@@ -64,7 +63,6 @@ pub struct Answer {
     pub version: u8,
     /// 1: a bid; 0: none.
     pub bid: u8,
-    /// The client that asked.
     pub client: U32,
     /// That of the request.
     pub id: U64,

@@ -113,7 +113,6 @@ impl<'a> Datagram<'a> {
         find(packet, host, port)
     }
 
-    /// From whom.
     pub fn source(&self) -> SocketAddr {
         let address = match &self.ip {
             IpHeader::V4(header) => header.source.into(),
@@ -244,7 +243,6 @@ pub struct UdpEcho {
 }
 
 impl UdpEcho {
-    /// On this UDP port.
     pub fn new(host: Host, port: u16) -> Self {
         Self { host, port }
     }

@@ -12,10 +12,8 @@ use crate::burst::{Burst, Verdict};
 use crate::generate::{Checked, Clock, Flows, Pace, Stamp, Template};
 use crate::status::reason::Reason;
 
-/// How fast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Packets a second.
     Packets(u64),
     /// Bits of frames a second, without what Ethernet puts around them: preamble, checksum, gap.
     Bits(u64),
@@ -31,7 +29,6 @@ impl Rate {
         }
     }
 
-    /// Units a second.
     pub fn per_second(self) -> u64 {
         match self {
             Rate::Packets(rate) | Rate::Bits(rate) => rate,
@@ -46,7 +43,6 @@ pub struct Generated {
     pub templates: Vec<Template>,
     /// Of a recipe's frames; none for such that are sent as they are.
     pub flows: Option<Flows>,
-    /// See [`Stamp::stream`].
     pub stream: u16,
     /// As fast as the port takes them, if none.
     pub rate: Option<Rate>,
@@ -61,7 +57,6 @@ pub struct Generated {
 pub struct Made {
     /// Packets that were made; their sequence numbers are below this.
     pub packets: u64,
-    /// Bytes of them.
     pub bytes: u64,
     /// What they took of the rate, in its units.
     pub units: u64,
@@ -81,7 +76,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// What has been done.
     pub fn made(&self) -> Made {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -91,7 +85,6 @@ impl Control {
         *self.made.lock().unwrap_or_else(PoisonError::into_inner) = made;
     }
 
-    /// Has it end.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }

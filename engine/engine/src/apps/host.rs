@@ -36,7 +36,6 @@ impl Host {
         Self { mac, v4, v6 }
     }
 
-    /// Our link-layer address.
     pub fn mac(&self) -> Mac {
         self.mac
     }
@@ -370,7 +369,6 @@ pub struct Icmp {
 }
 
 impl Icmp {
-    /// For these addresses.
     pub fn new(host: Host) -> Self {
         Self { host }
     }

@@ -10,15 +10,11 @@ use crate::status::reason::Reason;
 /// What becomes of a frame's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Macs {
-    /// They stay.
     AsIs,
     /// They change places, so that a frame goes back where it came from.
     Swap,
-    /// They become these.
     Static {
-        /// To whom.
         destination: Mac,
-        /// From whom.
         source: Mac,
     },
 }
@@ -29,7 +25,6 @@ pub struct L2fwd {
 }
 
 impl L2fwd {
-    /// With what becomes of addresses.
     pub fn new(macs: Macs) -> Self {
         Self { macs }
     }

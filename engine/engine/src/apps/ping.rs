@@ -41,7 +41,6 @@ pub struct Pinged {
     pub mac: Option<Mac>,
     /// Questions where it is, of ARP or neighbour discovery.
     pub questions: u64,
-    /// Requests.
     pub sent: u64,
     /// Answers, with those that came again.
     pub received: u64,
@@ -51,13 +50,11 @@ pub struct Pinged {
     pub rtt: Times,
     /// Answers that nobody has looked at yet, as far as there is room.
     pub latest: VecDeque<Answered>,
-    /// Which answers have come.
     sequence: Sequence,
     /// By which all workers measure.
     clock: Clock,
 }
 
-/// An answer.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered {
     /// Bytes of the message of ICMP.
@@ -110,7 +107,6 @@ const PATIENCE: u64 = 1_000_000_000;
 const QUESTIONS: u64 = 3;
 
 impl Pinged {
-    /// Nothing yet.
     pub fn new() -> Self {
         Self {
             mac: None,
@@ -125,7 +121,6 @@ impl Pinged {
         }
     }
 
-    /// Requests that were answered.
     pub fn answered(&self) -> u64 {
         self.received - self.duplicates
     }

@@ -36,7 +36,6 @@ pub type AppFactory = Arc<dyn Fn() -> Box<dyn App> + Send + Sync>;
 pub struct EngineConfig {
     /// The memory of all; a pool for each worker is seen to.
     pub umem: UmemConfig,
-    /// How they work.
     pub options: Options,
     /// Those of AF_XDP ports.
     pub programs: Arc<dyn Programs>,
@@ -56,18 +55,14 @@ pub struct WorkerConfig {
     pub cpu: Option<usize>,
     /// Its ports, numbered from 0 for [`crate::Verdict::Forward`].
     pub ports: Vec<PortSpec>,
-    /// Its app.
     pub app: AppFactory,
 }
 
 /// What a worker said at its end.
 #[derive(Debug)]
 pub struct Report {
-    /// Its number.
     pub worker: usize,
-    /// Its last status.
     pub status: WorkerStatus,
-    /// Its books.
     pub books: Books,
     /// Frames that somebody had when it ended, and should not.
     pub leaks: Vec<Leak>,
@@ -349,7 +344,6 @@ impl Drop for Engine {
     }
 }
 
-/// Where a worker works.
 struct WorkerThread {
     n: usize,
     umem: Umem,

@@ -24,14 +24,12 @@ pub enum Idle {
     Latency,
 }
 
-/// How a worker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Packets asked of a port at once, 1 to 4 096.
     pub burst: usize,
     /// Packets that may wait to be sent by one port.
     pub waiting: usize,
-    /// See [`Idle`].
     pub idle: Idle,
 }
 
@@ -80,18 +78,14 @@ pub struct Ended<A> {
     pub app: A,
     /// Its ports, still open: another worker may go on with them.
     pub ports: Vec<Box<dyn Port>>,
-    /// Its pool.
     pub pool: Pool,
-    /// Its last words.
     pub status: WorkerStatus,
-    /// Its books.
     pub books: Books,
 }
 
 /// Two books of a worker: where each frame is, and what became of each packet.
 #[derive(Clone, Debug)]
 pub struct Books {
-    /// The pool's own.
     pub frames: Audit,
     /// Frames that are held by nobody the worker knows: leaked, if there are any.
     pub lost_frames: i64,
@@ -251,7 +245,6 @@ impl<A: App> Worker<A> {
         let _ = poll(&mut fds, Some(&time));
     }
 
-    /// How it goes.
     pub fn status(&mut self) -> WorkerStatus {
         status::of(&mut self.tx_queues, &self.app)
     }
@@ -266,12 +259,10 @@ impl<A: App> Worker<A> {
         Books { lost_frames, difference_packets: status::difference(&self.tx_queues), frames }
     }
 
-    /// Its pool.
     pub fn pool(&self) -> &Pool {
         &self.tx_queues.pool
     }
 
-    /// Its app.
     pub fn app(&self) -> &A {
         &self.app
     }

@@ -92,7 +92,6 @@ fn of_number(number: u128, family: IpAddr) -> IpAddr {
 }
 
 impl Addresses {
-    /// The lowest.
     pub fn first(&self) -> IpAddr {
         self.first
     }
@@ -133,7 +132,6 @@ impl FromStr for Numbers {
 }
 
 impl Numbers {
-    /// The lowest.
     pub fn first(&self) -> u16 {
         self.first
     }

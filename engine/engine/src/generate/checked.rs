@@ -27,9 +27,7 @@ pub struct Checked {
 /// A stream as it came.
 #[derive(Clone, Debug)]
 pub struct StreamChecked {
-    /// Its number.
     pub stream: u16,
-    /// Its packets' numbers.
     pub sequence: Sequence,
     /// Packets that came again.
     pub duplicate_packets: u64,
@@ -102,7 +100,6 @@ impl Checked {
         }
     }
 
-    /// All that came.
     pub fn received_packets(&self) -> u64 {
         self.received_packets
     }

@@ -13,7 +13,6 @@ const SECOND: u128 = 1_000_000_000;
 /// Never more is spent than the rate allows until then; after a stall, no more than ten milliseconds' worth and the packet that had begun comes at once.
 #[derive(Clone, Debug)]
 pub struct Pace {
-    /// Units a second.
     rate: u64,
     /// Billionths of units that may be spent, and how many there may be.
     credit: u128,

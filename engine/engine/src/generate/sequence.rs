@@ -15,13 +15,11 @@ pub enum Arrival {
         /// How much higher than this one the next in order would be.
         by: u64,
     },
-    /// It has come before.
     Duplicate,
     /// Further back than [`WINDOW`].
     TooLate,
 }
 
-/// A stream's numbers.
 #[derive(Clone, Debug)]
 pub struct Sequence {
     /// The first that was to come, if any has or was.
@@ -39,7 +37,6 @@ impl Sequence {
         Self { first, next: first.unwrap_or(0), came: Box::new([0; WORDS]), unique: 0 }
     }
 
-    /// This one came.
     #[inline]
     pub fn arrive(&mut self, number: u64) -> Arrival {
         let first = *self.first.get_or_insert(number);

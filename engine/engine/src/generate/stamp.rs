@@ -39,7 +39,6 @@ const MAGIC: [u8; 4] = *b"RwGn";
 const BITS: u32 = 48;
 
 impl Stamp {
-    /// Its length.
     pub const BYTES: usize = size_of::<Self>();
 
     /// Of sequence number and time (nanoseconds since 1970) the lower 48 bits.

@@ -38,7 +38,6 @@ pub struct Config {
     pub interface: String,
     /// Below [`QUEUES`].
     pub queue: u32,
-    /// See [`Mode`].
     pub mode: Mode,
     /// Where the program runs; none: in the driver if it can, else behind it.
     pub xdp_mode: Option<XdpMode>,
@@ -46,7 +45,6 @@ pub struct Config {
     pub force: bool,
     /// The driver works within the worker's calls, where the kernel has that.
     pub busy_poll: Option<BusyPoll>,
-    /// See [`OnLoss`].
     pub on_loss: OnLoss,
 }
 

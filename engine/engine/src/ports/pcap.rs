@@ -46,7 +46,6 @@ struct Input {
     reader: PcapReader<BufReader<File>>,
     /// The packet read last, from 1.
     number: u64,
-    /// Its bytes.
     bytes: Vec<u8>,
     /// Its time, since 1970.
     time: Duration,

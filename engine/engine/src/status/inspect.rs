@@ -20,7 +20,6 @@ use crate::status::table;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// There is none.
     #[error("there is no process {0}; `pgrep -af 'ringway engine'` lists engines")]
     NoProcess(u32),
     /// It is somebody else's.
@@ -33,23 +32,12 @@ pub enum InspectError {
     NoEngine(u32),
     /// Its memory cannot be read.
     #[error("process {pid}: {source}")]
-    Umem {
-        /// Which.
-        pid: u32,
-        /// Why.
-        source: UmemError,
-    },
-    /// It has ended.
+    Umem { pid: u32, source: UmemError },
     #[error("process {0} has ended")]
     Ended(u32),
     /// The system refused something.
     #[error("process {pid}: {source}; check that /proc is mounted")]
-    System {
-        /// Which.
-        pid: u32,
-        /// The system's answer.
-        source: io::Error,
-    },
+    System { pid: u32, source: io::Error },
 }
 
 /// An engine that is looked at.
@@ -66,7 +54,6 @@ pub struct Inspection {
 pub struct Look {
     /// "ringway.inspect/1".
     pub schema: &'static str,
-    /// Which process.
     pub pid: u32,
     /// Frames by who has them.
     pub owners: Vec<Owner>,
@@ -76,7 +63,6 @@ pub struct Look {
     pub interfaces: Vec<Interface>,
 }
 
-/// Who has frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Owner {
     /// The number of the pool, which is its worker's.
@@ -85,22 +71,16 @@ pub struct Owner {
     pub place: &'static str,
     /// Of held frames the app's stage, of those with the kernel the queue.
     pub whose: String,
-    /// How many.
     pub frames: u64,
     /// Since when the oldest is there, in milliseconds.
     pub oldest_ms: u32,
 }
 
-/// A frame.
 #[derive(Clone, Debug, Serialize)]
 pub struct Frame {
-    /// Its number.
     pub frame: u32,
-    /// As [`Owner::pool`].
     pub pool: u8,
-    /// As [`Owner::place`].
     pub place: &'static str,
-    /// As [`Owner::whose`].
     pub whose: String,
     /// Since when it is there, in milliseconds.
     pub age_ms: u32,
@@ -113,9 +93,7 @@ pub struct Frame {
 /// What an interface counts, in both directions, since it was made.
 #[derive(Clone, Debug, Serialize)]
 pub struct Interface {
-    /// Its name.
     pub interface: String,
-    /// What it has counted.
     #[serde(flatten)]
     pub traffic: Traffic,
 }

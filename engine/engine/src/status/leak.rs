@@ -21,7 +21,6 @@ pub struct Leak {
     pub worker: usize,
     /// What had them last: "l2fwd: received".
     pub stage: String,
-    /// How many.
     pub frames: u32,
     /// Since when the oldest is held, in milliseconds.
     pub oldest_ms: u32,

@@ -16,41 +16,31 @@ use crate::port::PortStatistics;
 
 use leak::Leak;
 
-/// An engine's status.
 #[derive(Clone, Debug, Serialize)]
 pub struct Status {
     /// "ringway.engine/1".
     pub schema: &'static str,
-    /// By worker.
     pub workers: Vec<WorkerStatus>,
     /// Frames that are never let go, by whose they are.
     pub leaks: Vec<Leak>,
 }
 
-/// A worker's status.
 #[derive(Clone, Debug, Serialize)]
 pub struct WorkerStatus {
     /// Its number, from 0.
     pub worker: usize,
     /// The CPU it is bound to, if it is.
     pub cpu: Option<usize>,
-    /// What it runs.
     pub app: String,
     /// Times it went through its ports.
     pub rounds: u64,
-    /// Times it slept.
     pub sleeps: u64,
     /// Of its time, what passed in rounds with nothing to do: 0 to 1.
     pub idle_share: f64,
-    /// Bursts by their size.
     pub bursts: Vec<BurstSize>,
-    /// What became of packets.
     pub packets: Packets,
-    /// Where frames are.
     pub frames: Frames,
-    /// By port.
     pub ports: Vec<PortStatus>,
-    /// What the app counted.
     pub app_counters: Vec<AppCounter>,
 }
 
@@ -59,20 +49,15 @@ pub struct WorkerStatus {
 pub struct BurstSize {
     /// Packets, at least; up to the next.
     pub packets: u64,
-    /// How often.
     pub times: u64,
 }
 
 /// Every packet that came or was made is in one of the others.
 #[derive(Clone, Debug, Serialize)]
 pub struct Packets {
-    /// Came in by ports.
     pub received_packets: u64,
-    /// Made by the app.
     pub originated_packets: u64,
-    /// Went out by ports.
     pub transmitted_packets: u64,
-    /// Wait to be sent.
     pub waiting_packets: u64,
     /// Always 0. In 0.1.0 an app could hold packets; the key stays for who reads it.
     pub held_packets: u64,
@@ -89,7 +74,6 @@ pub struct Packets {
 pub struct Dropped {
     /// See [`crate::Reason`] and [`crate::App::reasons`].
     pub reason: &'static str,
-    /// How many.
     pub packets: u64,
 }
 
@@ -105,12 +89,10 @@ pub struct Frames {
     pub lost_frames: u64,
 }
 
-/// A port's status.
 #[derive(Clone, Debug, Serialize)]
 pub struct PortStatus {
     /// As it was specified.
     pub port: String,
-    /// What it counted.
     #[serde(flatten)]
     pub statistics: PortStatistics,
 }
@@ -118,9 +100,7 @@ pub struct PortStatus {
 /// One of an app's own counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AppCounter {
-    /// Of what.
     pub name: String,
-    /// How often.
     pub count: u64,
 }
 

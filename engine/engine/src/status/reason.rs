@@ -22,7 +22,6 @@ macro_rules! reasons {
                 match self { $(Reason::$reason => $name,)* $(Reason::$own)|* => "own" }
             }
 
-            /// What it means.
             pub fn explanation(self) -> &'static str {
                 match self {
                     $(Reason::$reason => concat!($($doc,)+).trim_ascii(),)*

@@ -65,25 +65,13 @@ fn named(ports: &[String]) -> String {
 pub enum TakeoverError {
     /// The socket cannot be had.
     #[error("{path}: {source}; {remedy}")]
-    Socket {
-        /// Where.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-        /// What to do.
-        remedy: &'static str,
-    },
+    Socket { path: PathBuf, source: io::Error, remedy: &'static str },
     /// Whoever made the memory can write to it afterwards.
     #[error(
         "{path}: the running engine is user {user}'s, who could change packets and counters while this one uses them; start this one \
          as that user (`setpriv --reuid {user} --clear-groups ringway engine ...`), or end that one and start anew"
     )]
-    OtherUser {
-        /// Where it listens.
-        path: PathBuf,
-        /// The user.
-        user: u32,
-    },
+    OtherUser { path: PathBuf, user: u32 },
     /// The predecessor goes on itself.
     #[error("the running engine refuses: {0}")]
     Refused(String),
@@ -97,38 +85,19 @@ pub enum TakeoverError {
         "the number of workers is {ours} here, and {theirs} in the running engine, which has {}; start with the same af_xdp ports and queues",
         named(ports)
     )]
-    Workers {
-        /// As asked for.
-        ours: usize,
-        /// As it is.
-        theirs: usize,
-        /// The running engine's ports.
-        ports: Vec<String>,
-    },
+    Workers { ours: usize, theirs: usize, ports: Vec<String> },
     /// Other ports than the predecessor's.
     #[error(
         "worker {worker} has {} here, and {} in the running engine; start with the same workers and af_xdp ports",
         named(ours),
         named(theirs)
     )]
-    Ports {
-        /// Its number.
-        worker: usize,
-        /// As asked for.
-        ours: Vec<String>,
-        /// As it is.
-        theirs: Vec<String>,
-    },
+    Ports { worker: usize, ours: Vec<String>, theirs: Vec<String> },
     /// Its programs choose other packets.
     #[error(
         "the running engine takes {theirs}, and here it is {ours}; start with the same `--only`, or start anew"
     )]
-    Chooses {
-        /// As asked for.
-        ours: String,
-        /// As it is.
-        theirs: String,
-    },
+    Chooses { ours: String, theirs: String },
     /// Its programs do something else when it dies.
     #[error("the running engine was started with `--when-dead {0}`; start with the same")]
     WhenDead(&'static str),
@@ -138,14 +107,11 @@ pub enum TakeoverError {
     /// Where an engine listens is not known.
     #[error("process {pid}: {why}; {remedy}")]
     Where {
-        /// Which process.
         pid: u32,
         /// What is in the way.
         why: String,
-        /// What to do.
         remedy: &'static str,
     },
-    /// See [`UmemError`].
     #[error(transparent)]
     Umem(#[from] UmemError),
     /// The predecessor went on before this one was ready.
@@ -153,7 +119,6 @@ pub enum TakeoverError {
     TooLate,
 }
 
-/// What a worker leaves.
 pub(crate) struct LeftWorker {
     pub worker: usize,
     /// Frames on its pool's list.
@@ -198,7 +163,6 @@ pub struct Control {
     inode: u64,
 }
 
-/// A successor that asks.
 #[derive(Debug)]
 pub struct Successor(OwnedFd);
 

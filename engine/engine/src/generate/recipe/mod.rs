@@ -21,15 +21,12 @@ pub const SIZES: std::ops::RangeInclusive<u16> = 60..=3840;
 /// Twelve frames of the simple Internet mix: seven short ones, four of 576 bytes of IP, one of 1 500.
 pub const IMIX: [u16; 12] = [60, 590, 60, 60, 590, 60, 60, 590, 60, 1514, 60, 590];
 
-/// What IP carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Datagrams.
     #[default]
     Udp,
     /// The first segment of a connection, with data.
     TcpSyn,
-    /// Echo requests.
     Icmp,
 }
 
@@ -51,7 +48,6 @@ impl FromStr for Transport {
 pub struct Recipe {
     /// From which link-layer address.
     pub source_mac: Mac,
-    /// To which.
     pub destination_mac: Mac,
     /// Of a VLAN tag, if they have one: 1 to 4 094.
     pub vlan: Option<u16>,
@@ -59,11 +55,9 @@ pub struct Recipe {
     pub sources: Addresses,
     /// To which, of the same family.
     pub destinations: Addresses,
-    /// What they carry.
     pub transport: Transport,
     /// From which ports, in turn; not for [`Transport::Icmp`].
     pub source_ports: Numbers,
-    /// To which.
     pub destination_ports: Numbers,
     /// Bytes of a frame, without its checksum; they take turns.
     pub sizes: Vec<u16>,
@@ -77,34 +71,18 @@ pub enum RecipeError {
     #[error(
         "packets cannot go from {from} to {to}: these are addresses of two families; give both as IPv4 or both as IPv6"
     )]
-    Families {
-        /// From where.
-        from: Addresses,
-        /// To where.
-        to: Addresses,
-    },
+    Families { from: Addresses, to: Addresses },
     /// The headers and the stamp are longer.
     #[error(
         "frames of {size} bytes have no room for headers and what is counted by; ask for {least} bytes or more"
     )]
-    TooShort {
-        /// As asked.
-        size: u16,
-        /// What there must be.
-        least: u16,
-    },
+    TooShort { size: u16, least: u16 },
     /// No frame of the pool has so much room.
     #[error("frames of {size} bytes do not fit; ask for {most} bytes or less")]
-    TooLong {
-        /// As asked.
-        size: u16,
-        /// What there may be.
-        most: u16,
-    },
+    TooLong { size: u16, most: u16 },
     /// No size at all.
     #[error("no frame size is given; ask for one, in bytes")]
     NoSize,
-    /// See [`BuildError`].
     #[error("{0}")]
     Build(BuildError),
 }

@@ -14,7 +14,6 @@ pub struct Template {
     places: Option<Places>,
 }
 
-/// Who talks to whom.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Of IPv4 the last four bytes.
@@ -143,7 +142,6 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Those of a recipe.
     pub fn of(recipe: &Recipe) -> Self {
         let Recipe { sources, destinations, source_ports, destination_ports, .. } = *recipe;
         Self { sources, destinations, source_ports, destination_ports, at: [0; 4] }
@@ -163,7 +161,6 @@ impl Flows {
         ]
     }
 
-    /// The next.
     #[inline]
     #[allow(clippy::should_implement_trait, reason = "there is always one")]
     pub fn next(&mut self) -> Flow {

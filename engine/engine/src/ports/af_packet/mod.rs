@@ -29,7 +29,6 @@ const LAST_PATIENCE: Duration = Duration::from_millis(200);
 /// What is wanted of a packet socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Its name.
     pub interface: String,
     /// Blocks of 128 KiB for reception, 2 to 1 024.
     pub blocks: u32,
@@ -37,7 +36,6 @@ pub struct Config {
     pub bypass: bool,
 }
 
-/// A packet socket.
 pub struct AfPacket {
     name: String,
     // Before the map goes, so must the socket: fields are dropped in this order.
