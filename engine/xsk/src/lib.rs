@@ -7,14 +7,14 @@
 //! | [`Packet`] | owns its frames: dropped they are free, sent they are the kernel's; it cannot be lost, copied or sent twice |
 //! | [`Batch`] | a burst of packets |
 //! | [`Transfer`] | a packet on its way to another worker's pool |
-//! | [`handover`] | a way for packets from one worker to another, and nothing is copied |
+//! | [`worker_channel`] | a way for packets from one worker to another, and nothing is copied |
 //! | [`Socket`] | a queue of an interface: [`receive`](Queue::receive), [`send`](Queue::send), [`flush`](Queue::flush) |
 //! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
 //! | [`Audit`] | finds every frame exactly once, or says what is wrong |
 //! | [`Watch`] | the books, from any thread: who has had frames for too long |
 //! | [`Inspector`] | the same from another process, with what is in the frames |
 //! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
-//! | [`ring`] | single producer, single consumer, in shared memory |
+//! | [`ringway_ring`] | single producer, single consumer, in shared memory |
 //! | [`Umem::offer`] | a successor goes on with memory, sockets and books as they are |
 //! | [`fake`] | a kernel that is played, for tests without privileges |
 //!
