@@ -118,7 +118,6 @@ pub use ledger::watch::{Aged, Inspector, Watch};
 pub use ledger::{Counts, Place, Record};
 pub use packet::batch::Batch;
 pub use packet::pool::Pool;
-pub use packet::transfer::Transfer;
 pub use packet::{MAX_FRAMES, NoRoom, Packet};
 pub use queue::{
     Descriptor, Error, Kernel, Queue, QueueCounts, Rings, SHORTEST, TooManyQueues, Use, Wake,
@@ -130,3 +129,4 @@ pub use socket::{BusyPoll, Granted, Handle, KernelCounts, LeftSocket, Mode, Sock
 pub use umem::memory::{Obtained, PageSize, node_of_interface};
 pub use umem::memory_map::{Mapping, Part, memory_map, memory_map_of};
 pub use umem::{Chunk, KERNEL_HEADROOM, Umem, UmemConfig, UmemError};
+pub use worker_channel::Transfer;

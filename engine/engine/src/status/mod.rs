@@ -1,6 +1,5 @@
 //! How it goes: what has been counted, as a table and as JSON.
 
-pub(crate) mod counters;
 pub mod inspect;
 pub(crate) mod leak;
 pub(crate) mod reason;

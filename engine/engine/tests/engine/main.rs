@@ -10,7 +10,6 @@ mod captures;
 mod damaged;
 mod frames;
 mod generate;
-mod hello;
 mod leaks;
 mod own_app;
 mod ping;

@@ -100,3 +100,11 @@ fn one_app_decides_what_the_other_leaves() {
     }
     bench.end();
 }
+
+#[path = "../../examples/hello_app.rs"]
+mod hello_app;
+
+#[test]
+fn the_example_runs() {
+    hello_app::main().unwrap();
+}

@@ -2,7 +2,6 @@
 
 pub(crate) mod batch;
 pub(crate) mod pool;
-pub(crate) mod transfer;
 
 use std::marker::PhantomData;
 use std::ops::Range;
