@@ -14,8 +14,6 @@ use crate::arch::Cycles;
 use crate::burst::{Burst, Verdict};
 use crate::status::reason::Reason;
 
-/// Bytes of a [`Request`].
-pub const REQUEST_BYTES: usize = 50;
 /// Bytes of an [`Answer`].
 pub const ANSWER_BYTES: usize = 30;
 
@@ -79,7 +77,7 @@ impl Answer {
     pub const MAGIC: u16 = 0x4241;
 }
 
-const _: () = assert!(size_of::<Request>() == REQUEST_BYTES && size_of::<Answer>() == ANSWER_BYTES);
+const _: () = assert!(size_of::<Request>() == 50 && size_of::<Answer>() == ANSWER_BYTES);
 
 /// What is offered for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ mod ping;
 mod source;
 
 pub use self::{
-    bid::{ANSWER_BYTES, Answer, Bid, Offer, REQUEST_BYTES, Request},
+    bid::{ANSWER_BYTES, Answer, Bid, Offer, Request},
     datagram::{Datagram, UdpEcho},
     generator::{Checker, Control, Generated, Generator, Made, Rate},
     host::{Host, Icmp, is_host},
