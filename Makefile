@@ -5,6 +5,7 @@ export RINGWAY_PEERS := $(CURDIR)/target/peers
 # Expanded only where used, so that packaging/bootstrap has provided a toolchain by then.
 TARGET = $(shell $(CARGO) -vV | sed -n 's/^host: //p')
 BINARY = target/$(TARGET)/release/ringway
+LAB = $(BINARY)-lab
 PREFIX ?= /usr
 DESTDIR ?=
 MINUTES ?= 10
@@ -13,7 +14,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: bootstrap release ## Watch real HTTP go through Ringway and survive a backend's death
-	@packaging/as-root $(BINARY) demo $(ARGS)
+	@packaging/as-root $(LAB) demo $(ARGS)
 
 test: ## Run every test (prepares the machine first, as demo does)
 	@packaging/test
@@ -31,7 +32,7 @@ test-kernels: ## Every program and packet table on four of Debian's kernels, in 
 	@packaging/test-kernels
 
 bench: bootstrap release ## Compare Ringway with nginx, HAProxy and nftables on this machine
-	@packaging/as-root $(BINARY) bench lb $(ARGS)
+	@packaging/as-root $(LAB) bench lb $(ARGS)
 
 bootstrap: ## Check the machine and install what is missing
 	@packaging/bootstrap
@@ -41,9 +42,9 @@ build: ## Debug build
 
 # No dynamic loader, and not position-independent either, so that ldd calls it what it is. The MIR is
 # for packaging/check-mir, which asks for cargo's messages, too.
-release: ## The released binary: one statically linked file
+release: ## The released programs: two statically linked files
 	@RUSTFLAGS="-C target-feature=+crt-static -C relocation-model=static --emit=mir" \
-		$(CARGO) build --release --target $(TARGET) -p ringway --features static-bpf $(MESSAGES)
+		$(CARGO) build --release --target $(TARGET) -p ringway -p ringway-lab --features static-bpf $(MESSAGES)
 
 previous: # The release before this commit
 	@packaging/previous >/dev/null
@@ -58,7 +59,7 @@ fmt: ## Format Rust and C
 	@$(CARGO) fmt --all
 	@find bpf lab -name '*.[ch]' -print0 | xargs -0 clang-format -i
 
-install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables nothing
+install: release ## Install ringway and its unit under $(DESTDIR)$(PREFIX); enables nothing
 	install -D -m 755 $(BINARY) "$(DESTDIR)$(PREFIX)/bin/ringway"
 	install -D -m 644 packaging/ringway.service "$(DESTDIR)$(PREFIX)/lib/systemd/system/ringway.service"
 	install -D -m 644 packaging/ringway.sysusers "$(DESTDIR)$(PREFIX)/lib/sysusers.d/ringway.conf"
@@ -66,10 +67,13 @@ install: release ## Install binary and unit under $(DESTDIR)$(PREFIX); enables n
 	install -D -m 644 packaging/grafana/ringway.json "$(DESTDIR)$(PREFIX)/share/ringway/grafana/ringway.json"
 	install -d -m 755 "$(DESTDIR)/etc/ringway"
 
-deb: bootstrap release ## Debian package, checksums and bill of materials under target/deb
+install-lab: release ## Install ringway-lab, which measures, under $(DESTDIR)$(PREFIX)
+	install -D -m 755 $(LAB) "$(DESTDIR)$(PREFIX)/bin/ringway-lab"
+
+deb: bootstrap release ## Debian packages, checksums and bills of materials under target/deb
 	@packaging/deb $(BINARY) $(TARGET) target/deb
 
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary lint fmt install deb clean
+.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary lint fmt install install-lab deb clean

@@ -1,11 +1,12 @@
-//! Which commit this is built from, for `ringway --version`: RINGWAY_COMMIT, else git's word, else none.
+//! Which commit this is built from, for `--version` of both programs: RINGWAY_COMMIT, else git's word, else none.
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-env-changed=RINGWAY_COMMIT");
-    println!("cargo::rerun-if-changed=build.rs");
+    // ringway-lab is built by this file, too.
+    println!("cargo::rerun-if-changed=../ringway/build.rs");
     let told = std::env::var("RINGWAY_COMMIT").ok().filter(|commit| !commit.is_empty());
     let commit = told.or_else(of_git).unwrap_or_default();
     let version = env!("CARGO_PKG_VERSION");
@@ -23,7 +24,7 @@ fn of_git() -> Option<String> {
     }
     // Written whenever another commit is checked out or made, and only then.
     let moved = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
-    let moved = own.join("ringway").join(moved);
+    let moved = Path::new(env!("CARGO_MANIFEST_DIR")).join(moved);
     if moved.exists() {
         println!("cargo::rerun-if-changed={}", moved.display());
     }

@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::harness::words::counted;
+use ringway_terminal::text::counted;
 
 /// Why something could not be measured, and what to do about it.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ pub enum Error {
     #[error("load from the kernel: {0}; run as root on a kernel with BTF and native XDP on veth")]
     Load(libbpf_rs::Error),
     /// Its variables are not where they were built: a bug.
-    #[error("a program of the lab has lost its variables: build ringway again, from clean")]
+    #[error("a program of the lab has lost its variables: build ringway-lab again, from clean")]
     NoVariables,
     /// The gateway could not be loaded or filled.
     #[error(transparent)]
@@ -115,10 +115,10 @@ pub enum Error {
     },
     /// Asked for by somebody else than root.
     #[error(
-        "`ringway {command}` needs root, for network namespaces and XDP programs; write `sudo {typed}`"
+        "`ringway-lab {command}` needs root, for network namespaces and XDP programs; write `sudo {typed}`"
     )]
     NotRoot {
-        /// What follows `ringway`.
+        /// What follows `ringway-lab`.
         command: &'static str,
         /// All that was typed.
         typed: String,

@@ -1,4 +1,4 @@
-//! bpf/live.bpf.c: packets out of the kernel itself, without a socket: the highest rate there is. `ringway gen --port xdp:IFACE`.
+//! bpf/live.bpf.c: packets out of the kernel itself, without a socket: the highest rate there is. `ringway-lab gen --port xdp:IFACE`.
 //!
 //! What is counted as sent was given to the driver. A veth takes nothing unless its other end has an XDP program or GRO, and says nothing.
 

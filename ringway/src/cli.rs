@@ -4,10 +4,6 @@ mod backend;
 mod capture;
 mod doctor;
 mod engine;
-mod r#gen;
-mod lab;
-mod quantity;
-mod size;
 
 use std::path::PathBuf;
 
@@ -18,21 +14,17 @@ pub use self::engine::{
     Cpus, EngineApp, EngineArgs, FrameSize, HostArgs, HugePages, IcmpArgs, InspectArgs, L2fwdArgs,
     OnLoss, TakeOver, WhenDead, WorkArgs, ZeroCopy,
 };
-pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
-pub use self::lab::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchKernelPathArgs, BenchLbArgs,
-    BenchMillionArgs, BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
-};
-pub use self::size::SizeArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ringway_host::Mac;
+use ringway_terminal::command_line::{CompletionsArgs, EXIT_CODES, ManArgs};
+pub use ringway_terminal::command_line::{Output, OutputArgs};
 
 /// An XDP load balancer that shows what it does.
 #[derive(Debug, Parser)]
 #[command(
     name = "ringway",
     version = crate::version::TEXT,
-    after_help = "Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 unhealthy or findings."
+    after_help = EXIT_CODES
 )]
 pub struct Cli {
     /// What to do.
@@ -77,40 +69,14 @@ pub enum Command {
     Doctor(DoctorArgs),
     /// Run a packet program in user space: forward, answer pings, echo, bid, count.
     Engine(EngineArgs),
-    /// Send packets at a rate, receive them, and tell what was lost, late or twice, and how long it took.
-    Gen(GenArgs),
     /// Write a configuration from another balancer's.
     Import(ImportArgs),
-    /// Watch real traffic go through Ringway and survive a backend's death.
-    Demo(DemoArgs),
-    /// Measure Ringway beside its alternatives.
-    Bench(BenchArgs),
-    /// Which road a workload takes through the machine, and how many cores, how much memory, how many machines.
-    Size(SizeArgs),
     /// Print a completion script for a shell.
     #[command(hide = true)]
     Completions(CompletionsArgs),
     /// Write manual pages into a directory.
     #[command(hide = true)]
     Man(ManArgs),
-}
-
-/// How results are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people: aligned, with units.
-    #[default]
-    Table,
-    /// For programs: one JSON document with a schema.
-    Json,
-}
-
-/// `-o table|json`
-#[derive(Clone, Copy, Debug, Args)]
-pub struct OutputArgs {
-    /// How to print the result.
-    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
-    pub output: Output,
 }
 
 /// `-c FILE`
@@ -534,20 +500,6 @@ pub struct ImportIpvsArgs {
     /// Name of the node.
     #[arg(long, value_name = "NAME", default_value = "gw1")]
     pub node: String,
-}
-
-/// `ringway completions`
-#[derive(Debug, Args)]
-pub struct CompletionsArgs {
-    /// Which shell.
-    pub shell: clap_complete::Shell,
-}
-
-/// `ringway man`
-#[derive(Debug, Args)]
-pub struct ManArgs {
-    /// Where to write them; made when absent.
-    pub directory: PathBuf,
 }
 
 #[cfg(test)]

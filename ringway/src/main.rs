@@ -2,23 +2,27 @@
 
 mod cli;
 mod command;
-#[cfg(test)]
-mod documented;
-mod exit;
 mod logging;
-mod table;
+mod moved;
 mod top;
-mod units;
 mod version;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use ringway_terminal::exit::Exit;
+use ringway_terminal::{command_line, exit, table, units};
 
 use crate::cli::{Cli, Command};
-use crate::exit::Exit;
+
+/// As whom it speaks on stderr.
+const NAME: &str = "ringway";
 
 fn main() -> ExitCode {
+    if let Some(error) = moved::to_the_lab(std::env::args_os().skip(1)) {
+        exit::complain(NAME, &error.into());
+        return Exit::Usage.into();
+    }
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Run(args) => command::run::main(&args),
@@ -38,17 +42,35 @@ fn main() -> ExitCode {
         Command::Decap(args) => command::decap::main(&args),
         Command::Doctor(args) => command::doctor::main(&args),
         Command::Engine(args) => command::engine::main(&args),
-        Command::Gen(args) => command::r#gen::main(&args),
         Command::Import(args) => command::import::main(&args),
-        Command::Demo(args) => command::demo::main(&args),
-        Command::Bench(args) => command::bench::main(&args),
-        Command::Size(args) => command::size::main(&args),
-        Command::Completions(args) => command::completions::main(&args),
-        Command::Man(args) => command::man::main(&args),
+        Command::Completions(args) => command_line::completions(&args, Cli::command()),
+        Command::Man(args) => command_line::manual_pages(&args, Cli::command()),
     };
     let exit = outcome.unwrap_or_else(|error| {
-        exit::complain(&error);
-        Exit::of(&error)
+        exit::complain(NAME, &error);
+        if error.is::<ringway_config::Errors>() { Exit::Usage } else { Exit::of(&error) }
     });
     exit.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway_terminal::testing_documents;
+
+    use super::*;
+
+    #[test]
+    fn documents_tell_commands_that_exist() {
+        testing_documents::check_documents(&Cli::command(), 100);
+    }
+
+    #[test]
+    fn messages_tell_commands_that_exist() {
+        testing_documents::check_messages(&Cli::command(), 30);
+    }
+
+    #[test]
+    fn help_shows_examples_that_work() {
+        testing_documents::check_help(&Cli::command(), 20);
+    }
 }

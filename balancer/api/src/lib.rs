@@ -4,10 +4,9 @@
 pub mod client;
 pub mod clock;
 pub mod documents;
-pub mod error;
 pub mod node;
-pub mod output_file;
 pub mod overrides;
 pub mod problem_kind;
 pub mod state_dir;
-pub mod text;
+
+pub use ringway_terminal::{error, output_file, text};

@@ -11,7 +11,7 @@ pub const RULE: Rule = Rule {
     number: 53,
     name: "long-chains",
     rule: "a packet walks fewer than 50 rules at a hook, those of chains that are jumped to among them",
-    source: "heuristic of Ringway; `ringway bench kernel-path` has measured what rules cost",
+    source: "heuristic of Ringway; `ringway-lab bench kernel-path` has measured what rules cost",
     why: "Rules are walked one after another, by every packet.",
     profiles: &[],
     check,

@@ -1,6 +1,6 @@
 //! Why an engine does not start.
 
-use ringway_xsk::UmemError;
+use ringway_xsk::{Cause, UmemError};
 
 use crate::port::PortError;
 use crate::takeover::TakeoverError;
@@ -63,4 +63,18 @@ pub enum EngineError {
     /// Its thread is gone.
     #[error("worker {0} has panicked, which is a bug of its app or of Ringway; start anew")]
     Panicked(usize),
+}
+
+impl EngineError {
+    /// The interface that has somebody else's XDP program, where that is why.
+    pub fn taken_interface(&self) -> Option<&str> {
+        match self {
+            Self::Port { source: PortError::Setup { source, .. }, .. }
+                if source.cause == Cause::ProgramThere =>
+            {
+                Some(&source.on)
+            }
+            _ => None,
+        }
+    }
 }

@@ -9,7 +9,7 @@ use crate::{Error, Work};
 /// What a file of costs begins with.
 const HEADER: &str = "\
 # What things cost: nanoseconds of processor time, bytes of kernel memory; spread: how far the rounds of a figure are apart, as a part of it.
-# Written by `ringway size --calibrate FILE`, used by `ringway size --costs FILE`.
+# Written by `ringway-lab size --calibrate FILE`, used by `ringway-lab size --costs FILE`.
 ";
 const REFERENCE: &str = include_str!("../reference.toml");
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Everything is arithmetic on two values: no clock, no file, no machine is looked at. What a thing costs comes from a
-//! [`Costs`] file that `ringway size --calibrate` writes, or from the reference run shipped as `reference.toml`; each
+//! [`Costs`] file that `ringway-lab size --calibrate` writes, or from the reference run shipped as `reference.toml`; each
 //! figure carries the command that measured it, and the answer repeats it.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -38,7 +38,7 @@ pub enum Error {
     },
     /// Costs that are not understood.
     #[error(
-        "the costs are not understood: {0}; `ringway size --calibrate FILE` writes such a file anew"
+        "the costs are not understood: {0}; `ringway-lab size --calibrate FILE` writes such a file anew"
     )]
     Costs(String),
 }

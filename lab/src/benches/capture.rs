@@ -1,4 +1,4 @@
-//! What it costs to look at every packet, and to look at none: `ringway bench capture`.
+//! What it costs to look at every packet, and to look at none: `ringway-lab bench capture`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -25,17 +25,6 @@ pub struct Options {
     pub duration: Duration,
     /// The `ringway` binary to measure.
     pub ringway: PathBuf,
-}
-
-impl Default for Options {
-    /// Five rounds of five seconds, the running binary.
-    fn default() -> Self {
-        Self {
-            rounds: 5,
-            duration: Duration::from_secs(5),
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
-    }
 }
 
 /// Everything that was measured. [`fmt::Display`] is for people.
@@ -72,7 +61,7 @@ pub struct Report {
 /// It cannot be measured here.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench capture")?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();

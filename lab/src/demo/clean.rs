@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::benches::tcp::memcg;
-use crate::{Error, Result, needs_root};
+use crate::{Error, Result, needs_root, programs};
 
 const PINS: &str = "/sys/fs/bpf/ringway";
 const NETNS: &str = "/run/netns";
@@ -93,9 +93,10 @@ fn remove_directory(path: PathBuf) -> Result<()> {
 pub(crate) struct Guard(Child);
 
 impl Guard {
-    pub fn start(binary: &Path) -> Result<Self> {
+    pub fn start() -> Result<Self> {
+        let binary = programs::own()?;
         let job = format!("guard,{}", std::process::id());
-        let child = Command::new(binary)
+        let child = Command::new(&binary)
             .args(["demo", "--inner", &job])
             // Closed by the kernel when this process ends in whatever way.
             .stdin(Stdio::piped())

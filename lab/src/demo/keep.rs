@@ -4,10 +4,11 @@ use std::path::Path;
 
 use super::Command;
 use super::site::{SERVICE_V4, Site};
+use crate::{Result, programs};
 
 /// Five commands, the last of which takes it all down.
-pub(super) fn commands(binary: &Path, site: &mut Site) -> Vec<Command> {
-    let ringway = binary.display();
+pub(super) fn commands(ringway: &Path, site: &mut Site) -> Result<Vec<Command>> {
+    let (ringway, lab) = (ringway.display(), programs::own()?);
     let configuration = site.configuration.display().to_string();
     let client = site.client().path();
     let pid = site.backend_pid(0);
@@ -22,7 +23,7 @@ pub(super) fn commands(binary: &Path, site: &mut Site) -> Vec<Command> {
         ),
         ("kill a backend, then ask again and look at the status", format!("kill -9 {pid}")),
         ("what the packet counters' names mean", format!("{ringway} reasons")),
-        ("take everything down", format!("{ringway} demo --clean")),
+        ("take everything down", format!("{} demo --clean", lab.display())),
     ];
-    list.map(|(what, line)| Command { what: what.into(), line }).to_vec()
+    Ok(list.map(|(what, line)| Command { what: what.into(), line }).to_vec())
 }

@@ -1,7 +1,6 @@
-//! `ringway demo`: real traffic through Ringway, and what happens to it when things die.
+//! `ringway-lab demo`: real traffic through Ringway, and what happens to it when things die.
 //!
-//! A client, a gateway and three backends, each in a network namespace of its own; the gateway runs this very
-//! binary. Needs root, less than a minute, and leaves nothing behind unless told to.
+//! A client, a gateway and three backends, each in a network namespace of its own. Needs root, less than a minute, and leaves nothing behind unless told to.
 
 pub(crate) mod clean;
 mod daemon;
@@ -22,7 +21,7 @@ pub use clean::{Cleaned, clean};
 pub use phases::{Info, PHASES};
 pub use report::{Phase, Report, SCHEMA};
 
-use crate::{Error, Result, needs_root};
+use crate::{Result, needs_root};
 use clean::{Guard, end_on_signals};
 use ringway_testnet::tools;
 use site::Site;
@@ -33,8 +32,8 @@ pub type Say<'a> = &'a dyn Fn(&str);
 /// What to show, and how.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The `ringway` binary; this process's own by default.
-    pub binary: Option<PathBuf>,
+    /// The `ringway` binary.
+    pub ringway: PathBuf,
     /// Only the phases of these names, see [`PHASES`]; empty: all.
     pub only: Vec<String>,
     /// Leave everything standing; [`clean`] takes it down.
@@ -57,7 +56,6 @@ pub struct Command {
 pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     let chosen = phases::choose(&options.only)?;
     needs_root("demo")?;
-    let binary = binary(options)?;
     for tool in ["ip", "nginx", "curl", "wrk"] {
         tools::find(tool)?;
     }
@@ -65,9 +63,9 @@ pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
         ringway_testnet::keep_everything();
     }
     clean::remove_stale()?;
-    let guard = Guard::start(&binary)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
-    let outcome = show(&binary, &chosen, options.keep, say);
+    let outcome = show(&options.ringway, &chosen, options.keep, say);
     if outcome.is_err() {
         clean::remove_own()?;
     }
@@ -75,8 +73,8 @@ pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
     outcome
 }
 
-fn show(binary: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report, Vec<Command>)> {
-    let mut site = Site::build(binary, say)?;
+fn show(ringway: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report, Vec<Command>)> {
+    let mut site = Site::build(ringway, say)?;
     let mut results = Vec::new();
     for phase in phases {
         say(&format!("{}: {}", phase.name, phase.what));
@@ -89,14 +87,14 @@ fn show(binary: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report,
     }
     let mut commands = Vec::new();
     if keep {
-        commands = keep::commands(binary, &mut site);
+        commands = keep::commands(ringway, &mut site)?;
     } else {
         site.take_down()?;
     }
     Ok((Report::new(results), commands))
 }
 
-/// The demo's own helpers, run by this binary itself as `ringway demo --inner JOB`: `guard` removes what a killed
+/// The demo's own helpers, run by this program itself as `ringway-lab demo --inner JOB`: `guard` removes what a killed
 /// demo leaves; `echo,ADDRESS:PORT,NAME` answers UDP.
 ///
 /// # Errors
@@ -111,13 +109,5 @@ pub fn inner(job: &str) -> io::Result<()> {
             echo::serve(address, name)
         }
         _ => Err(unknown()),
-    }
-}
-
-fn binary(options: &Options) -> Result<PathBuf> {
-    match &options.binary {
-        Some(binary) => Ok(binary.clone()),
-        None => std::env::current_exe()
-            .map_err(|source| Error::Run { program: "this program again".into(), source }),
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringway_testnet::{Child, Families, Namespace, Nginx, Node, TwoArmed, two_armed, wait_for};
 
 use super::daemon::Daemon;
-use crate::{Error, Result};
+use crate::{Error, Result, programs};
 
 pub(super) const BACKENDS: usize = 3;
 /// The service addresses: in the client's network, owned by no kernel; Ringway answers ARP and ND for them.
@@ -35,7 +35,7 @@ struct Backend {
 
 impl Site {
     /// Builds it all and waits until the gateway says that every backend is up.
-    pub fn build(binary: &Path, say: super::Say) -> Result<Self> {
+    pub fn build(ringway: &Path, say: super::Say) -> Result<Self> {
         let net = two_armed(BACKENDS, Families::Both)?;
         // Every request on a connection of its own leaves a port in TIME_WAIT for a minute.
         net.client.ns.sysctl("net/ipv4/ip_local_port_range", "1024 65535")?;
@@ -46,13 +46,13 @@ impl Site {
         ));
         let mut backends = Vec::new();
         for (n, node) in net.backends.iter().enumerate() {
-            backends.push(Backend { nginx: nginx(n, node)?, _echo: echo(binary, n, node)? });
+            backends.push(Backend { nginx: nginx(n, node)?, _echo: echo(n, node)? });
         }
         let configuration = net.gateway.directory().join("ringway.toml");
         fs::write(&configuration, text_for(&net))
             .map_err(|source| Error::Write { path: configuration.clone(), source })?;
         say(&format!("ringway run -c {}", configuration.display()));
-        let daemon = Daemon::start(binary, &net.gateway, &configuration)?;
+        let daemon = Daemon::start(ringway, &net.gateway, &configuration)?;
         Ok(Self { daemon, backends, net, configuration })
     }
 
@@ -95,10 +95,10 @@ fn nginx(n: usize, node: &Node) -> Result<Nginx> {
     Ok(Nginx::start(&node.ns, &node.sockets(HTTP), &backend_name(n))?)
 }
 
-/// This binary itself answers UDP: no package brings a server that would be simpler.
-fn echo(binary: &Path, n: usize, node: &Node) -> Result<Child> {
+/// This program itself answers UDP: no package brings a server that would be simpler.
+fn echo(n: usize, node: &Node) -> Result<Child> {
     let address = node.sockets(ECHO).into_iter().next().ok_or_else(no_address)?;
-    let mut command = node.ns.command(binary);
+    let mut command = node.ns.command(programs::own()?);
     command.args(["demo", "--inner", &format!("echo,{address},{}", backend_name(n))]);
     let mut child = node.ns.spawn(command)?;
     child.wait_for_log(super::echo::READY, Duration::from_secs(5))?;

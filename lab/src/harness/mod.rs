@@ -5,5 +5,4 @@ pub(crate) mod median;
 pub(crate) mod named;
 pub(crate) mod plot;
 pub(crate) mod tool;
-pub(crate) mod words;
 pub(crate) mod wrk;

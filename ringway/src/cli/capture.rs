@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use ringway_terminal::quantity::bytes;
+
 use super::OutputArgs;
-use super::quantity::bytes;
 
 /// `ringway capture`
 #[derive(Debug, Args)]

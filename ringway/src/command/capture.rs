@@ -24,7 +24,7 @@ pub fn main(args: &CaptureArgs) -> anyhow::Result<Exit> {
         writeln!(io::stdout().lock(), "{line}")?;
     }
     let Some(failure) = outcome.failure else { return Ok(Exit::Done) };
-    exit::complain(&failure.into());
+    exit::complain(crate::NAME, &failure.into());
     Ok(Exit::Failed)
 }
 

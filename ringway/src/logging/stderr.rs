@@ -2,11 +2,11 @@
 //!
 //! Where systemd's journal reads it, each line begins with its priority: sd-daemon(3), `<4>`.
 
-use std::env;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 
+use ringway_terminal::journal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
@@ -25,14 +25,11 @@ pub struct Stderr {
 impl Stderr {
     /// This process's.
     pub fn new() -> Stderr {
-        let named = env::var("JOURNAL_STREAM").ok();
-        let found = rustix::fs::fstat(io::stderr()).ok();
-        let found = found.map(|found| format!("{}:{}", found.st_dev, found.st_ino));
-        Stderr::of(named.is_some() && named == found)
+        Stderr::of(journal::reads_stderr())
     }
 
     /// One that the journal reads, or somebody else.
-    pub fn of(journal: bool) -> Stderr {
+    fn of(journal: bool) -> Stderr {
         Stderr { journal, lost: Mutex::default() }
     }
 
@@ -58,13 +55,8 @@ impl Stderr {
     }
 
     /// A text as the reader wants its lines.
-    pub fn lines(&self, priority: u8, text: &[u8]) -> Vec<u8> {
-        if !self.journal {
-            return text.to_vec();
-        }
-        let lines = text.split_inclusive(|byte| *byte == b'\n');
-        let marked = lines.flat_map(|line| [format!("<{priority}>").as_bytes(), line].concat());
-        marked.collect()
+    fn lines(&self, priority: u8, text: &[u8]) -> Vec<u8> {
+        if self.journal { journal::marked(priority, text) } else { text.to_vec() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The binary under test, as cargo built it.
+//! The programs under test, as cargo built them.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,16 @@ pub fn path() -> Result<PathBuf> {
     let directory = test.ancestors().nth(2).context("this test is in no target directory")?;
     let path = directory.join("ringway");
     ensure!(path.is_file(), "{} is missing: first `cargo build -p ringway`", path.display());
+    Ok(path)
+}
+
+/// The `ringway-lab` to test, which will run that `ringway`: the one beside it, as it looks for `ringway` beside itself.
+///
+/// # Errors
+/// It has not been built.
+pub fn lab_path() -> Result<PathBuf> {
+    let path = path()?.with_file_name("ringway-lab");
+    ensure!(path.is_file(), "{} is missing: first `cargo build -p ringway-lab`", path.display());
     Ok(path)
 }
 
@@ -81,6 +91,14 @@ impl From<Output> for Ran {
 /// It cannot be started. How it ended is for the caller to judge.
 pub fn ringway(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
     run(&path()?, namespace, arguments)
+}
+
+/// The same of `ringway-lab`.
+///
+/// # Errors
+/// As [`ringway`].
+pub fn ringway_lab(namespace: &Namespace, arguments: &[&str]) -> Result<Ran> {
+    run(&lab_path()?, namespace, arguments)
 }
 
 /// The same with another binary.

@@ -19,7 +19,7 @@ mod server;
 mod site;
 mod tunnel;
 
-pub use binary::{Ran, path as binary, previous, ringway};
+pub use binary::{Ran, lab_path as lab_binary, path as binary, previous, ringway, ringway_lab};
 pub use books::{Device, RunCounts, detach_as_somebody_else, detach_link, swap_link};
 pub use cable::{Cable, Checksums};
 pub use cgroup::Cgroup;

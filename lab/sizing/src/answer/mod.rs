@@ -451,7 +451,7 @@ fn enough_ports(workload: &Workload, demand: &Demand) -> Option<String> {
             "{what}; on fewer machines connect() fails with EADDRNOTAVAIL. {wider}more addresses, at either end, save machines as well"
         ),
         part if part > 0.8 => format!(
-            "{what}: connect() searches for a free one and slows down (`ringway bench tcp-connect` shows by how much). \
+            "{what}: connect() searches for a free one and slows down (`ringway-lab bench tcp-connect` shows by how much). \
              {wider}tcp_tw_reuse=1 with timestamps"
         ),
         _ => format!("{what}: no harm"),

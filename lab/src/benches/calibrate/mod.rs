@@ -1,4 +1,4 @@
-//! What packets, messages and sockets cost on this machine: `ringway size --calibrate`.
+//! What packets, messages and sockets cost on this machine: `ringway-lab size --calibrate`.
 //!
 //! What a road costs up to where a program gets the packet is the processor time of the thread that feeds it ([`feed`]): all roads begin at a
 //! frame in memory, and neither a veth's work nor a stranger's is in it. A program that answers or forwards is `bench engine`'s, whose processor is
@@ -49,7 +49,6 @@ pub fn run_guarded(reference: Costs, mut progress: impl FnMut(&str) + Send) -> R
         rounds: FEW_ROUNDS,
         duration: Duration::from_secs(2),
         only: vec![Case::UdpEcho, Case::AfXdpL2fwd],
-        ..engine::Options::default()
     };
     figures.engine(&engine::run_guarded(&options, &mut progress)?);
     let options = memory::Options {
@@ -64,8 +63,7 @@ pub fn run_guarded(reference: Costs, mut progress: impl FnMut(&str) + Send) -> R
 
 /// Whatever happens to this process, its namespaces go.
 fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let binary = std::env::current_exe().unwrap_or_else(|_| "ringway".into());
-    let guard = Guard::start(&binary)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let done = work();
     guard.dismiss();

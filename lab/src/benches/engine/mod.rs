@@ -1,4 +1,4 @@
-//! What the engine costs, beside DPDK and the kernel's sockets: `ringway bench engine`.
+//! What the engine costs, beside DPDK and the kernel's sockets: `ringway-lab bench engine`.
 //!
 //! Load comes from the kernel (bpf/load.bpf.c), so that no generator is measured, and is counted where it ends. In each round Ringway
 //! and its peer take turns, on the same topology made afresh and the same processor; who begins takes turns, too. The medians
@@ -14,7 +14,6 @@ mod sockets;
 mod testpmd;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub use case::Case;
@@ -37,19 +36,12 @@ pub struct Options {
     pub duration: Duration,
     /// Cases to measure; empty: all.
     pub only: Vec<Case>,
-    /// The `ringway` binary, which tidies up should this process be killed.
-    pub ringway: PathBuf,
 }
 
 impl Default for Options {
-    /// Everything, five rounds of five seconds, the running binary.
+    /// Everything, five rounds of five seconds.
     fn default() -> Self {
-        Self {
-            rounds: 5,
-            duration: Duration::from_secs(5),
-            only: Vec::new(),
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
+        Self { rounds: 5, duration: Duration::from_secs(5), only: Vec::new() }
     }
 }
 
@@ -84,7 +76,7 @@ fn per_packet(time: Duration, packets: u64) -> u64 {
 /// Nothing can be measured here.
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench engine")?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();

@@ -1,4 +1,4 @@
-//! What a packet, a request and a copy cost on the kernel's way, and where the time goes: `ringway bench kernel-path`.
+//! What a packet, a request and a copy cost on the kernel's way, and where the time goes: `ringway-lab bench kernel-path`.
 
 mod bypass;
 mod clock;
@@ -9,7 +9,6 @@ mod report;
 mod rules;
 mod site;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub use report::{NotRun, Report, Resolution, Row, SCHEMA, Went};
@@ -119,20 +118,12 @@ pub struct Options {
     pub rounds: u32,
     /// Only these groups; empty: all.
     pub only: Vec<Group>,
-    /// The `ringway` binary, for the guard.
-    pub ringway: PathBuf,
 }
 
 impl Default for Options {
-    /// All groups, 20 000 packets a second, three times two seconds each, the running binary.
+    /// All groups, 20 000 packets a second, three times two seconds each.
     fn default() -> Self {
-        Self {
-            rate: 20_000,
-            duration: Duration::from_secs(2),
-            rounds: 3,
-            only: Vec::new(),
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
+        Self { rate: 20_000, duration: Duration::from_secs(2), rounds: 3, only: Vec::new() }
     }
 }
 
@@ -144,7 +135,7 @@ impl Default for Options {
 pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench kernel-path")?;
     limits::open_files_at_least(FILES, FILES)?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();

@@ -8,7 +8,7 @@ use super::site::Ran;
 use super::{Group, Options};
 use crate::harness::machine::Machine;
 use crate::harness::plot::{Bar, Page};
-use crate::harness::words::counted;
+use ringway_terminal::text::counted;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.kernel-path/1";

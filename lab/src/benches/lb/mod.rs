@@ -1,4 +1,4 @@
-//! HTTP through load balancers, in turn: `ringway bench lb`.
+//! HTTP through load balancers, in turn: `ringway-lab bench lb`.
 //!
 //! ```text
 //! client eth0 --- client +--------+ b1 --- eth0 backend 1 (nginx)
@@ -52,7 +52,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Three rounds of five seconds with 100 and with 1000 connections, all paths, the running binary.
+    /// Three rounds of five seconds with 100 and with 1000 connections, all paths, the `ringway` of PATH.
     fn default() -> Self {
         Self {
             rounds: 3,
@@ -60,7 +60,7 @@ impl Default for Options {
             connections: vec![100, 1000],
             only: Vec::new(),
             show_configs: false,
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
+            ringway: "ringway".into(),
         }
     }
 }
@@ -69,7 +69,7 @@ impl Default for Options {
 /// one be killed. Not for anybody but root.
 pub fn run_guarded(options: &Options, progress: impl FnMut(&str)) -> Result<Report> {
     needs_root("bench lb")?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, progress);
     guard.dismiss();

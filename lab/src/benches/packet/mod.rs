@@ -1,4 +1,4 @@
-//! What a packet costs: `ringway bench packet`.
+//! What a packet costs: `ringway-lab bench packet`.
 //!
 //! The gateway's own programs are loaded and their tables filled as the daemon does, but nothing is attached:
 //! BPF_PROG_TEST_RUN runs the root program on packet after packet, each made by a small program in front of it

@@ -12,7 +12,7 @@ pub(crate) mod memcg;
 mod slab;
 pub(crate) mod socket;
 
-/// Helper processes of these benches, run by this binary itself as `ringway bench inner JOB`.
+/// Helper processes of these benches, run by this binary itself as `ringway-lab bench inner JOB`.
 ///
 /// # Errors
 /// An unknown job, or it could not be done.

@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use ringway_api::error::Error;
 use ringway_engine::ports::af_xdp;
 use ringway_engine::spread::Spread;
-use ringway_engine::{Engine, EngineError, PortError, control_of, engine_on};
+use ringway_engine::{Engine, EngineError, control_of, engine_on};
 use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
     BusyPoll, Cause, Chunk, Mode, PageSize, UmemConfig, UmemError, XdpMode, node_of_interface,
@@ -101,28 +101,16 @@ pub fn refused(error: &EngineError) -> anyhow::Error {
         return anyhow!(running);
     }
     let mut text = error.to_string();
-    if taken(error).is_some() && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
+    if error.taken_interface().is_some() && bpffs_is_hidden(Path::new(DEFAULT_BPFFS)) {
         text += "; if an engine was killed here (`--when-dead drop`), its program is seen and taken off where /sys/fs/bpf is the system's own: \
                  start by `nsenter --net=/run/netns/NAME` in the place of `ip netns exec`";
     }
     if never { usage(text).into() } else { anyhow!(text) }
 }
 
-/// The interface that has another XDP program.
-fn taken(error: &EngineError) -> Option<&str> {
-    match error {
-        EngineError::Port { source: PortError::Setup { source, .. }, .. }
-            if source.cause == Cause::ProgramThere =>
-        {
-            Some(&source.on)
-        }
-        _ => None,
-    }
-}
-
 /// That a running engine has the interface, if that is why there is no other.
-pub fn running(error: &EngineError) -> Option<String> {
-    let interface = taken(error)?;
+fn running(error: &EngineError) -> Option<String> {
+    let interface = error.taken_interface()?;
     let pid = engine_on(interface)?;
     let what = format!("{interface}: process {pid} is a running engine and has this interface");
     Some(match control_of(pid) {

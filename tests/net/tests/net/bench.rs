@@ -1,12 +1,12 @@
-//! `ringway bench packet`, `engine` and `capture`, as short as they can be: what they say, not how fast anything is.
+//! `ringway-lab bench packet`, `engine` and `capture`, as short as they can be: what they say, not how fast anything is.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, binary, needs_root};
+use ringway_net_tests::{Ran, lab_binary, needs_root};
 
 fn bench_packet(arguments: &[&str]) -> Result<Ran> {
-    Ok(Command::new(binary()?).args(["bench", "packet"]).args(arguments).output()?.into())
+    Ok(Command::new(lab_binary()?).args(["bench", "packet"]).args(arguments).output()?.into())
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn the_engine_is_measured() -> Result<()> {
     needs_root!();
     let engine = |arguments: &[&str]| -> Result<Ran> {
         let measure = ["bench", "engine", "--rounds", "1", "--seconds", "1"];
-        Ok(Command::new(binary()?).args(measure).args(arguments).output()?.into())
+        Ok(Command::new(lab_binary()?).args(measure).args(arguments).output()?.into())
     };
     let ran = engine(&["--only", "udp-echo,wire-parse", "-o", "json"])?;
     ensure!(ran.code == 0, "{ran:?}");
@@ -79,7 +79,7 @@ fn the_engine_is_measured() -> Result<()> {
 fn captures_are_measured() -> Result<()> {
     needs_root!();
     let arguments = ["bench", "capture", "--rounds", "1", "--seconds", "1", "-o", "json"];
-    let ran: Ran = Command::new(binary()?).args(arguments).output()?.into();
+    let ran: Ran = Command::new(lab_binary()?).args(arguments).output()?.into();
     ensure!(ran.code == 0, "{ran:?}");
     let report = ran.json()?;
     ensure!(report["schema"] == "ringway.bench.capture/1", "{report}");

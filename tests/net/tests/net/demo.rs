@@ -1,4 +1,4 @@
-//! `ringway demo`, as a user meets it.
+//! `ringway-lab demo`, as a user meets it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -6,11 +6,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, SOON, binary, needs_root};
+use ringway_net_tests::{Ran, SOON, lab_binary, needs_root};
 use ringway_testnet::wait_for;
 
 fn demo(arguments: &[&str]) -> Result<Ran> {
-    Ok(Command::new(binary()?).arg("demo").args(arguments).output()?.into())
+    Ok(Command::new(lab_binary()?).arg("demo").args(arguments).output()?.into())
 }
 
 /// Namespaces, directories and pins whose names carry this process's id.
@@ -27,7 +27,7 @@ fn left_by(pid: u32) -> Vec<String> {
 
 /// A demo that has just said something with `word`.
 fn demo_at(word: &str, arguments: &[&str]) -> Result<Child> {
-    let mut command = Command::new(binary()?);
+    let mut command = Command::new(lab_binary()?);
     command.arg("demo").args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let said = BufReader::new(child.stderr.take().context("no standard error")?);

@@ -2,8 +2,8 @@
 //! machine that they speak of (machine.sh); and what they are said to print.
 //!
 //! A block that begins with "```sh" is run on the gateway, "```sh client" or "```sh backend" there. "```sh elsewhere"
-//! is not run: it is for other machines, or for programs that are not everywhere; a unit test of the binary holds its
-//! `ringway` commands against the command line (ringway/src/documented.rs). "```sh NAME" is a file that another test
+//! is not run: it is for other machines, or for programs that are not everywhere; unit tests of the programs hold
+//! their commands against the command line (terminal/src/testing_documents.rs). "```sh NAME" is a file that another test
 //! uses. A "```text" block right behind a block that is run is what that prints: the beginning of each of its lines must
 //! come, whatever numbers are in it. `<!-- sh: COMMAND -->` does what a reader need not see.
 

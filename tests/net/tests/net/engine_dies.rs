@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use ringway_net_tests::{SOON, binary, needs_root, ringway};
+use ringway_net_tests::{SOON, binary, lab_binary, needs_root, ringway};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth, wait_until};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -322,7 +322,7 @@ fn frames_that_are_lost_are_told() -> Result<()> {
     needs_root!();
     let (client, ours) = pair()?;
     let mut sink = start(&ours, &["sink", "--port", "af_xdp:eth0:0", "--leak-every", "1000"])?;
-    let mut source = client.command(binary()?);
+    let mut source = client.command(lab_binary()?);
     source.args(["gen", "--port", "xdp:eth0", "--destination", "10.8.0.9", "--seconds", "15"]);
     source.args(["--destination-mac", "02:00:00:00:00:09"]);
     let mut source = client.spawn(source)?;

@@ -1,9 +1,9 @@
-//! `ringway gen`: all that is sent is found again, by every kind of port; and what it says to words that cannot be.
+//! `ringway-lab gen`: all that is sent is found again, by every kind of port; and what it says to words that cannot be.
 
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use ringway_net_tests::{SOON, binary, needs_root, ringway};
+use ringway_net_tests::{SOON, lab_binary, needs_root, ringway_lab};
 use ringway_testnet::{Child, End, Namespace, Signal, VethOptions, veth};
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ fn all_that_is_sent_comes() -> Result<()> {
         let ours = cable()?;
         let words = ["gen", "--port", port, "--sink", sink, "--count", PACKETS, "--rate", "20k"];
         let flows = ["--destination", "10.8.0.0/28", "--source", "10.9.0.0/27", "-o", "json"];
-        let ran = ringway(&ours, &[&words[..], &flows, &MAC, more].concat())?;
+        let ran = ringway_lab(&ours, &[&words[..], &flows, &MAC, more].concat())?;
         ensure!(ran.code == 0, "{port}: {}", ran.said());
         let document = ran.json()?;
         ensure!(
@@ -72,7 +72,7 @@ fn what_is_lost_on_the_way_is_told() -> Result<()> {
     let words = ["gen", "--port", "af_xdp:eth0:0", "--sink", "af_packet:eth1", "--count", PACKETS];
     let sizes = ["--size", "60,1514", "--rate", "20k", "--destination", "10.8.0.2"];
     let all = [&words[..], &sizes, &MAC].concat();
-    let document = ringway(&ours, &[&all[..], &["-o", "json"]].concat())?.json()?;
+    let document = ringway_lab(&ours, &[&all[..], &["-o", "json"]].concat())?.json()?;
     for (place, want) in [
         ("/sent/sent_packets", COUNT),
         ("/received/unique_packets", COUNT / 2),
@@ -84,7 +84,7 @@ fn what_is_lost_on_the_way_is_told() -> Result<()> {
         ensure!(found == Some(want as f64), "{place} is not {want}: {document:#}");
     }
     ensure!(document["balanced"] == true, "{document:#}");
-    let ran = ringway(&ours, &all)?;
+    let ran = ringway_lab(&ours, &all)?;
     ensure!(ran.out.contains("120 once, 120 lost (500000 per million)"), "{}", ran.said());
     Ok(())
 }
@@ -100,7 +100,8 @@ fn a_kernel_answers_frames_from_within_a_kernel() -> Result<()> {
     ringway_testnet::enable_napi(&client, "eth0")?;
     for (destination, key) in [("10.8.0.2", "IcmpMsgInType8"), ("fd08::2", "Icmp6InEchos")] {
         let words = ["gen", "--port", "xdp:eth0", "--destination", destination, "--count", "50"];
-        let ran = ringway(&ours, &[&words[..], &["--rate", "1k", "--protocol", "icmp"]].concat())?;
+        let ran =
+            ringway_lab(&ours, &[&words[..], &["--rate", "1k", "--protocol", "icmp"]].concat())?;
         ensure!(ran.code == 0, "{}", ran.said());
         let counted = || {
             let file = if key.starts_with("Icmp6") { "snmp6" } else { "snmp" };
@@ -139,7 +140,7 @@ fn from_one_machine_to_another() -> Result<()> {
     let one = End::new(&near, "eth0").address("10.8.0.1/24");
     veth(&one, &End::new(&far, "eth0").address("10.8.0.2/24"), &VethOptions::default())?;
     let start = |ours: &Namespace, words: &[&str]| -> Result<Child> {
-        let mut command: Command = ours.command(binary()?);
+        let mut command: Command = ours.command(lab_binary()?);
         command.arg("gen").args(words).args(["-o", "json"]);
         let mut child = ours.spawn(command)?;
         child.wait_for_log("running on", SOON)?;
@@ -147,7 +148,8 @@ fn from_one_machine_to_another() -> Result<()> {
     };
     let sink = start(&far, &["--sink", "af_packet:eth0", "--interval", "0.1"])?;
     let words = ["--port", "af_packet:eth0", "--destination", "10.8.0.2", "--rate", "1k"];
-    let once = ringway(&near, &[&["gen", "--count", PACKETS, "-o", "json"], &words[..]].concat())?;
+    let once =
+        ringway_lab(&near, &[&["gen", "--count", PACKETS, "-o", "json"], &words[..]].concat())?;
     ensure!(once.code == 0, "{}", once.said());
     let endless = start(&near, &words)?;
     let endless = end(endless)?;
@@ -181,7 +183,7 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
     let out = directory.path().join("out.pcap");
     let to = format!("pcap::{}", out.display());
     let ran =
-        ringway(&ours, &["gen", "--port", &to, "--pcap", &good, "--count", "3", "-o", "json"])?;
+        ringway_lab(&ours, &["gen", "--port", &to, "--pcap", &good, "--count", "3", "-o", "json"])?;
     ensure!(ran.code == 0, "{}", ran.said());
     is(&ran.json()?, "/sent/sent_packets", 3)?;
     ensure!(std::fs::read(&out)?.windows(14).filter(|w| w == &&capture[40..]).count() == 3);
@@ -189,11 +191,11 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
     let onto = format!("pcap::{}/./good.pcap", directory.path().display());
     let far = |state| ours.ip(&format!("link set eth1 {state}"));
     let short = ["gen", "--port", "af_packet:eth0", "--destination", "10.8.0.2", "--count", "8"];
-    let ran = ringway(&ours, &[&short[..], &MAC, &["-o", "json"]].concat())?;
+    let ran = ringway_lab(&ours, &[&short[..], &MAC, &["-o", "json"]].concat())?;
     ensure!(ran.code == 0 && !ran.err.contains("carrier"), "{}", ran.said());
     ensure!(ran.json()?["sent"]["sent_pps"].as_f64().is_some_and(|pps| pps > 0.0), "{ran:?}");
     far("down")?;
-    let ran = ringway(&ours, &[&short[..], &MAC].concat())?;
+    let ran = ringway_lab(&ours, &[&short[..], &MAC].concat())?;
     ensure!(ran.err.contains("warn: eth0 has no carrier"), "{}", ran.said());
     far("up")?;
 
@@ -242,7 +244,7 @@ fn a_capture_is_sent_and_what_cannot_be_is_refused() -> Result<()> {
         (&[&["--port", &onto, "--pcap", &good]], 2, "the same file"),
         (&[&to, &["--cpu", "9999"]], 1, "cannot run on CPU 9999"),
     ] {
-        let ran = ringway(&ours, &[&["gen"][..], &words.concat()].concat())?;
+        let ran = ringway_lab(&ours, &[&["gen"][..], &words.concat()].concat())?;
         ensure!(ran.code == code && ran.err.contains(said), "{words:?}: {ran:?}");
     }
     Ok(())

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use ringway_net_tests::{
-    Gateway, SERVICE_V4, Site, WEB, binary, get, http, needs_root, not_tested, previous,
+    Gateway, Ran, SERVICE_V4, Site, WEB, binary, get, http, lab_binary, needs_root, not_tested,
+    previous,
 };
 use serde_json::Value;
 
@@ -29,19 +32,30 @@ const DATA: &str = "current_flows_by_state";
 /// One line for each thing.
 type Lines = BTreeSet<String>;
 
-/// By the script that completes them.
-fn commands(gateway: &Gateway, found: &mut Lines) -> Result<()> {
-    let script = gateway.plain(&["completions", "bash"])?.out;
-    let mut command = "";
+/// Commands that are another program's since the previous release: `ringway-lab`.
+const MOVED: [&str; 4] = ["demo", "bench", "gen", "size"];
+
+/// By the script that completes them. What `ringway-lab` has goes by the names that it had.
+fn commands(script: &str, found: &mut Lines) {
+    let mut command = String::new();
     for line in script.lines().map(str::trim) {
-        if let Some(name) = line.strip_suffix(')').filter(|name| name.starts_with("ringway__")) {
-            command = name;
+        let arm = line.strip_suffix(')').filter(|name| !name.contains(','));
+        if let Some(name) = arm.filter(|name| name.starts_with("ringway")) {
+            command = ["ringway__subcmd__lab", "ringway__lab"]
+                .iter()
+                .fold(name.to_owned(), |name, lab| name.replacen(lab, "ringway", 1));
         } else if let Some(options) = line.strip_prefix("opts=\"") {
-            let each = options.trim_end_matches('"').split(' ');
+            let each = options.trim_end_matches('"').split(' ').filter(|each| !each.is_empty());
             found.extend(each.map(|option| format!("command {command} {option}")));
         }
     }
-    Ok(())
+}
+
+/// Whether this is one of the commands that moved, or something of it.
+fn moved(line: &str) -> bool {
+    let words: Vec<&str> = line.split(' ').collect();
+    let ["command", command, option] = words[..] else { return false };
+    MOVED.contains(&option) || command.split("__subcmd__").any(|name| MOVED.contains(&name))
 }
 
 fn names(gateway: &Gateway, found: &mut Lines) -> Result<()> {
@@ -123,7 +137,7 @@ fn interface(version: &Path) -> Result<Lines> {
     get(site.client(), WEB)?;
 
     let mut found = Lines::new();
-    commands(&gateway, &mut found)?;
+    commands(&gateway.plain(&["completions", "bash"])?.out, &mut found);
     names(&gateway, &mut found)?;
     documents(&gateway, &mut found)?;
     metrics(&gateway, &mut found)?;
@@ -140,17 +154,73 @@ fn what_the_previous_release_has_is_still_there() -> Result<()> {
     };
     let (before, now) = (interface(&old)?, interface(&binary()?)?);
     ensure!(before.len() > 800, "only {} things: {before:?}", before.len());
-    let gone: Vec<&String> = before.difference(&now).collect();
+    let mut of_the_lab = Lines::new();
+    let script = Command::new(lab_binary()?).args(["completions", "bash"]).output()?.stdout;
+    commands(&String::from_utf8(script)?, &mut of_the_lab);
+    let is_in_the_lab = |line: &str| moved(line) && of_the_lab.contains(line);
+    let gone: Vec<&String> = before.difference(&now).filter(|line| !is_in_the_lab(line)).collect();
     ensure!(gone.is_empty(), "gone since {}: {gone:#?}", old.display());
+    Ok(())
+}
+
+/// Who types a command that moved is told the new one, with what else was typed.
+#[test]
+fn commands_that_moved_say_where_they_are() -> Result<()> {
+    for command in MOVED {
+        for words in [vec![], vec!["--help"], vec!["lb", "--only", "a b"]] {
+            let ran: Ran = Command::new(binary()?).arg(command).args(&words).output()?.into();
+            let typed = words.join(" ").replace("a b", "'a b'");
+            let told = format!("to do: ringway-lab {command} {typed}");
+            ensure!(ran.code == 2 && ran.out.is_empty(), "{ran:?}");
+            ensure!(ran.err.contains(told.trim_end()), "{ran:?}");
+        }
+    }
+    let help: Ran = Command::new(binary()?).arg("--help").output()?.into();
+    let listed = |name: &str| help.out.lines().any(|line| line.trim().starts_with(name));
+    ensure!(listed("status ") && !MOVED.iter().any(|name| listed(&format!("{name} "))), "{help:?}");
+    Ok(())
+}
+
+/// The lab runs the `ringway` that it is told to, beside it or in PATH, and none of another version.
+#[test]
+fn the_lab_finds_ringway_and_refuses_another_version() -> Result<()> {
+    needs_root!();
+    let place = tempfile::tempdir()?;
+    let lab = place.path().join("ringway-lab");
+    fs::copy(lab_binary()?, &lab)?;
+    let bin = place.path().join("bin");
+    fs::create_dir(&bin)?;
+    let demo = |more: &[&str]| -> Result<Ran> {
+        let mut command = Command::new(&lab);
+        command.args(["demo", "--only", "curl"]).args(more).env("PATH", &bin);
+        Ok(command.output()?.into())
+    };
+    let none = demo(&[])?;
+    ensure!(none.code == 2 && none.err.contains("no program `ringway` beside"), "{none:?}");
+    let other = bin.join("ringway");
+    fs::write(&other, "#!/bin/sh\necho ringway 0.0.1\n")?;
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755))?;
+    let refused = demo(&[])?;
+    ensure!(refused.code == 2 && refused.err.contains("is version 0.0.1, and this"), "{refused:?}");
+    ensure!(refused.err.contains("--ringway PATH"), "{refused:?}");
+    // With this one it comes as far as the tools that PATH lacks here, or to the end.
+    let right = demo(&["--ringway", binary()?.to_str().context("no UTF-8")?])?;
+    ensure!(!right.err.contains("version"), "{right:?}");
+    ensure!(
+        right.code == 0 || right.err.contains("nginx") || right.err.contains("wrk"),
+        "{right:?}"
+    );
     Ok(())
 }
 
 #[test]
 fn a_script_into_a_closed_pipe() -> Result<()> {
-    for shell in ["bash", "zsh", "fish"] {
-        let line = format!("{} completions {shell} | true", binary()?.display());
-        let ran = std::process::Command::new("sh").args(["-c", &line]).output()?;
-        ensure!(ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+    for program in [binary()?, lab_binary()?] {
+        for shell in ["bash", "zsh", "fish"] {
+            let line = format!("{} completions {shell} | true", program.display());
+            let ran = Command::new("sh").args(["-c", &line]).output()?;
+            ensure!(ran.stderr.is_empty(), "{}", String::from_utf8_lossy(&ran.stderr));
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{binary, needs_root};
+use ringway_net_tests::{lab_binary, needs_root};
 use ringway_testnet::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -72,7 +72,7 @@ struct Bench(Child);
 impl Bench {
     /// Starts one and waits until it says that it is in the middle of it.
     fn midway(arguments: &[&str], says: &str) -> Result<Self> {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(lab_binary()?);
         command.arg("bench").args(arguments).env(MARK, mark());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let mut bench = Self(child);
@@ -170,7 +170,7 @@ fn killed_with_its_guard() -> Result<()> {
     bench.kill()?;
     let few =
         ["bench", "tcp-memory", "--connections", "100", "--rounds", "1", "--only", "time-wait"];
-    let ran = Command::new(binary()?).args(few).output()?;
+    let ran = Command::new(lab_binary()?).args(few).output()?;
     ensure!(ran.status.success(), "{ran:?}");
     bench.wait_until_gone()?;
     let changed = changed(&before);

@@ -1,4 +1,4 @@
-//! `ringway bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
+//! `ringway-lab bench` of TCP and the kernel's path, as small as it can be: what they say, not how fast anything is.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -7,12 +7,12 @@ use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use ringway_net_tests::{Ran, binary, needs_root, not_tested};
+use ringway_net_tests::{Ran, lab_binary, needs_root, not_tested};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn bench(arguments: &[&str]) -> Result<Ran> {
-    Ok(Command::new(binary()?).arg("bench").args(arguments).output()?.into())
+    Ok(Command::new(lab_binary()?).arg("bench").args(arguments).output()?.into())
 }
 
 #[test]
@@ -58,16 +58,15 @@ fn not_for_everybody() -> Result<()> {
     // Where everybody may read it.
     let directory = tempfile::tempdir()?;
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755))?;
-    let ringway = directory.path().join("ringway");
-    fs::copy(binary()?, &ringway)?;
+    let lab = directory.path().join("ringway-lab");
+    fs::copy(lab_binary()?, &lab)?;
     for what in ["tcp-memory", "million", "tcp-connect", "kernel-path"] {
-        let mut command = Command::new(&ringway);
+        let mut command = Command::new(&lab);
         let typed = ["bench", what, "--html", "a page.html"];
         let ran: Ran =
             command.args(typed).uid(65_534).gid(65_534).current_dir("/tmp").output()?.into();
         ensure!(ran.code == 1 && ran.out.is_empty(), "{ran:?}");
-        let remedy =
-            format!("write `sudo {} bench {what} --html 'a page.html'`", ringway.display());
+        let remedy = format!("write `sudo {} bench {what} --html 'a page.html'`", lab.display());
         ensure!(ran.err.contains("needs root") && ran.err.contains(&remedy), "{ran:?}");
     }
     Ok(())
@@ -95,14 +94,14 @@ fn few_open_files() -> Result<()> {
     needs_root!();
     let limited = |files: u32, arguments: &str| -> Result<Ran> {
         let line = format!("ulimit -n {files}; exec \"$0\" bench {arguments}");
-        Ok(Command::new("bash").args(["-c", &line]).arg(binary()?).output()?.into())
+        Ok(Command::new("bash").args(["-c", &line]).arg(lab_binary()?).output()?.into())
     };
     for files in [8, 20, 64, 128, 1024] {
         for what in ["tcp-memory --connections 10k", "million", "tcp-connect --connections 10k"] {
             let ran = limited(files, what)?;
             ensure!(ran.code == 1 && ran.out.is_empty(), "{files} {what}: {ran:?}");
             ensure!(
-                ran.err.starts_with("ringway: not enough open files"),
+                ran.err.starts_with("ringway-lab: not enough open files"),
                 "{files} {what}: {ran:?}"
             );
             ensure!(ran.err.contains("`prlimit --nofile="), "{files} {what}: {ran:?}");
@@ -125,7 +124,7 @@ fn few_open_files() -> Result<()> {
 fn a_signal_waits_for_helpers() -> Result<()> {
     needs_root!();
     for signal in [Signal::INT, Signal::TERM] {
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(lab_binary()?);
         command.args(["bench", "million", "--connections", "30k", "--rate", "5k"]);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stderr.take().context("no stderr")?);

@@ -1,10 +1,9 @@
-//! How long it takes to connect, and why it sometimes takes a second more: `ringway bench tcp-connect`.
+//! How long it takes to connect, and why it sometimes takes a second more: `ringway-lab bench tcp-connect`.
 
 mod report;
 mod site;
 mod way;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub use report::{NotRun, Report, Row, SCHEMA};
@@ -87,19 +86,12 @@ pub struct Options {
     pub time_wait: u32,
     /// Only these experiments; empty: all.
     pub only: Vec<Experiment>,
-    /// The `ringway` binary, for the guard.
-    pub ringway: PathBuf,
 }
 
 impl Default for Options {
-    /// All of them, 500 connections each, 30 000 in TIME_WAIT, the running binary.
+    /// All of them, 500 connections each, 30 000 in TIME_WAIT.
     fn default() -> Self {
-        Self {
-            connections: 500,
-            time_wait: 30_000,
-            only: Vec::new(),
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
+        Self { connections: 500, time_wait: 30_000, only: Vec::new() }
     }
 }
 
@@ -112,7 +104,7 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     needs_root("bench tcp-connect")?;
     let needed = files_for(options.connections.into());
     enough_files(options.connections, limits::open_files_at_least(FILES, needed)?)?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, &mut progress);
     guard.dismiss();

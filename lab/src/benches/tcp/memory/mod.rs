@@ -1,4 +1,4 @@
-//! What a TCP socket takes of the kernel's memory, state by state: `ringway bench tcp-memory`.
+//! What a TCP socket takes of the kernel's memory, state by state: `ringway-lab bench tcp-memory`.
 //!
 //! Many connections within a namespace are brought into one state, and the kernel's objects are counted before and
 //! after. Then the server's sockets vanish without a word (TCP_REPAIR), and what goes with them was theirs; what is
@@ -11,7 +11,6 @@ mod state;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::path::PathBuf;
 
 use ringway_testnet::Namespace;
 use rustix::event::epoll;
@@ -52,19 +51,12 @@ pub struct Options {
     pub rounds: u32,
     /// Only these states; empty: all.
     pub only: Vec<State>,
-    /// The `ringway` binary, for the guard that removes what a killed bench leaves.
-    pub ringway: PathBuf,
 }
 
 impl Default for Options {
-    /// All states, three times, the running binary.
+    /// All states, three times.
     fn default() -> Self {
-        Self {
-            connections: None,
-            rounds: 3,
-            only: Vec::new(),
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
+        Self { connections: None, rounds: 3, only: Vec::new() }
     }
 }
 
@@ -120,7 +112,7 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
     let needed = files_for(options.connections.unwrap_or(CONNECTIONS));
     let files = limits::open_files_at_least(files_for(LEAST_CONNECTIONS), needed)?;
     let connections = possible(options.connections, files, limits::available())?;
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let report = run(options, connections, &mut progress);
     guard.dismiss();

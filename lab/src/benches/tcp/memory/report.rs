@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::{Share, Side, State};
 use crate::harness::machine::Machine;
 use crate::harness::plot::{Bar, Page};
-use crate::harness::words::counted;
+use ringway_terminal::text::counted;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.tcp-memory/1";

@@ -1,12 +1,11 @@
 //! Helper processes at the other end of pipes.
 
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use ringway_testnet::Namespace;
 
-use crate::{Error, Result};
+use crate::{Error, Result, programs};
 
 /// A process of this binary that takes orders. It dies with the thread that started it.
 pub(super) struct Helper {
@@ -17,9 +16,10 @@ pub(super) struct Helper {
 
 impl Helper {
     /// Starts one in the namespace, and waits until it is ready.
-    pub(super) fn start(namespace: &Namespace, binary: &Path, job: &str) -> Result<Self> {
+    pub(super) fn start(namespace: &Namespace, job: &str) -> Result<Self> {
+        let binary = programs::own()?;
         let failed = |source| Error::Run { program: binary.display().to_string(), source };
-        let mut command = namespace.command(binary);
+        let mut command = namespace.command(&binary);
         command.args(["bench", "inner", job]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let mut process = command.spawn().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! A million connections on one machine: `ringway bench million`.
+//! A million connections on one machine: `ringway-lab bench million`.
 //!
 //! The limit of open files is one of each process, so that many share the work: servers share their listeners
 //! (SO_REUSEPORT), clients the numbers of the connections.
@@ -8,7 +8,6 @@ mod helper;
 mod plan;
 mod report;
 
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -27,8 +26,8 @@ use super::limits;
 use super::slab::{Names, Slabs};
 use crate::demo::clean::{Guard, end_on_signals};
 use crate::harness::machine::Machine;
-use crate::harness::words::counted;
 use crate::{Error, Result, needs_root};
+use ringway_terminal::text::counted;
 
 /// Connections a second that a processor makes and accepts without letting queues grow.
 const RATE_PER_CPU: u64 = 5000;
@@ -55,20 +54,12 @@ pub struct Options {
     pub rate: Option<u64>,
     /// Whether connecting is paced. If not, all clients connect at once, to short queues.
     pub paced: bool,
-    /// The `ringway` binary, for helpers.
-    pub ringway: PathBuf,
 }
 
 impl Default for Options {
-    /// A million, both schemes, paced, the running binary.
+    /// A million, both schemes, paced.
     fn default() -> Self {
-        Self {
-            connections: 1_000_000,
-            schemes: Scheme::ALL.to_vec(),
-            rate: None,
-            paced: true,
-            ringway: std::env::current_exe().unwrap_or_else(|_| "ringway".into()),
-        }
+        Self { connections: 1_000_000, schemes: Scheme::ALL.to_vec(), rate: None, paced: true }
     }
 }
 
@@ -91,7 +82,7 @@ pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<
         counted(plan.servers, "server process"),
         counted(plan.clients, "client process")
     ));
-    let guard = Guard::start(&options.ringway)?;
+    let guard = Guard::start()?;
     end_on_signals()?;
     let rounds = options.schemes.iter().map(|scheme| round(options, &plan, *scheme, &mut progress));
     let rounds = rounds.collect::<Result<Vec<_>>>();
@@ -258,7 +249,7 @@ impl Crew {
     ) -> Result<Self> {
         let ports = if scheme == Scheme::ManyServerPorts { plan.groups } else { 1 };
         let backlog = if options.paced { BACKLOG } else { SMALL_BACKLOG };
-        let start = |job: String| Helper::start(namespace, &options.ringway, &job);
+        let start = |job: String| Helper::start(namespace, &job);
         let servers = (0..plan.servers).map(|_| start(format!("million-server,{ports},{backlog}")));
         let servers = servers.collect::<Result<_>>()?;
         let clients = (0..plan.clients).map(|client| {

@@ -15,7 +15,7 @@ pub(super) const SERVER_PORT: u16 = 5000;
 /// Where servers listen.
 pub(super) const SERVER: Ipv4Addr = Ipv4Addr::LOCALHOST;
 /// Both ends of an idle connection in the kernel, with its files and what slabs waste, and some to spare
-/// (`ringway bench tcp-memory` has it exactly).
+/// (`ringway-lab bench tcp-memory` has it exactly).
 const BYTES: u64 = 10_000;
 /// A helper process.
 const PROCESS_BYTES: u64 = 8 << 20;

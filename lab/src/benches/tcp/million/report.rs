@@ -12,8 +12,8 @@ use crate::benches::tcp::counters::{Counters, in_words};
 use crate::benches::tcp::slab::{OfSockets, kib_of};
 use crate::harness::machine::Machine;
 use crate::harness::plot::{Line, Page};
-use crate::harness::words::counted;
 use crate::{Error, Result};
+use ringway_terminal::text::counted;
 
 /// Name and version of the JSON form.
 pub const SCHEMA: &str = "ringway.bench.million/1";

@@ -1,13 +1,14 @@
-//! Every `ringway` command that a document, a help text or a message tells somebody to type is one that this binary
-//! takes, every `make` target is there, and so is what documents link to. What the commands then do, tests/net/documents.rs runs.
+//! Every command that a document, a help text or a message tells somebody to type is one that its
+//! program takes, every `make` target is there, and so is what documents link to. Each program's tests
+//! call this with their command line. What the commands then do, tests/net/documents.rs runs.
+
+#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use clap::Command;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
-
-use crate::cli::Cli;
 
 /// A command, where it stands, and whether it stands there to be typed as it is.
 struct Typed {
@@ -95,10 +96,13 @@ fn bare(words: &[String]) -> &[String] {
 
 fn commands_in(line: &str, place: &str, exact: bool, found: &mut Vec<Typed>) {
     for words in simple_commands(line) {
-        let words = bare(&words);
-        let Some(first) = words.first() else { continue };
-        if matches!(first.as_str(), "ringway" | "/usr/bin/ringway" | "make") {
-            found.push(Typed { place: place.to_owned(), words: words.to_vec(), exact });
+        let mut words = bare(&words).to_vec();
+        let Some(first) = words.first_mut() else { continue };
+        if let Some(name) = first.strip_prefix("/usr/bin/") {
+            *first = name.to_owned();
+        }
+        if matches!(first.as_str(), "ringway" | "ringway-lab" | "make") {
+            found.push(Typed { place: place.to_owned(), words, exact });
         }
     }
 }
@@ -144,11 +148,11 @@ fn of_source(name: &str, text: &str) -> Vec<Typed> {
 }
 
 /// The examples of a subcommand's help, and of its subcommands'.
-fn of_help(command: &clap::Command, found: &mut Vec<Typed>) {
+fn of_help(command: &Command, found: &mut Vec<Typed>) {
     let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
     let leaf = !command.has_subcommands() && !command.is_hide_set();
     assert!(!leaf || help.contains("Example"), "{}: --help has no example", command.get_name());
-    let place = format!("ringway {} --help", command.get_name());
+    let place = format!("{} --help", command.get_name());
     for line in help.lines().filter(|line| line.starts_with("  ")) {
         commands_in(line, &place, true, found);
     }
@@ -162,7 +166,7 @@ fn filled_in(word: &str) -> String {
     if word == "N" { "1".to_owned() } else { word.to_owned() }
 }
 
-fn is_taken(typed: &Typed, targets: &[String]) -> Result<(), String> {
+fn is_taken(program: &Command, typed: &Typed, targets: &[String]) -> Result<(), String> {
     if typed.words[0] == "make" {
         let wanted =
             typed.words[1..].iter().find(|word| !word.contains('=') && !word.starts_with('-'));
@@ -173,7 +177,7 @@ fn is_taken(typed: &Typed, targets: &[String]) -> Result<(), String> {
         };
     }
     let words = typed.words.iter().map(|word| filled_in(word));
-    match Cli::try_parse_from(words) {
+    match program.clone().try_get_matches_from(words) {
         Ok(_) => Ok(()),
         Err(error) => match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Ok(()),
@@ -200,111 +204,135 @@ fn make_targets() -> Vec<String> {
     makefile.lines().filter_map(rule).collect()
 }
 
+/// Those of this program, and of `make`.
 #[track_caller]
-fn all_are_taken(typed: &[Typed], at_least: usize) {
+fn all_are_taken(program: &Command, typed: &[Typed], at_least: usize) {
+    let its = |one: &&Typed| one.words[0] == program.get_name() || one.words[0] == "make";
+    let typed: Vec<&Typed> = typed.iter().filter(its).collect();
     assert!(typed.len() >= at_least, "only {} commands were found", typed.len());
     let targets = make_targets();
     let wrong: Vec<String> = typed
         .iter()
         .filter_map(|one| {
-            let why = is_taken(one, &targets).err()?;
+            let why = is_taken(program, one, &targets).err()?;
             Some(format!("{}: {}\n{why}", one.place, one.words.join(" ")))
         })
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-#[test]
-fn documents_tell_commands_that_exist() {
+/// Checks what documents tell to type.
+///
+/// # Panics
+/// A command is none, or there are fewer than `at_least`.
+pub fn check_documents(program: &Command, at_least: usize) {
     let documents = read(".md");
     let typed: Vec<Typed> =
         documents.iter().flat_map(|(name, text)| of_markdown(name, text)).collect();
-    all_are_taken(&typed, 100);
+    all_are_taken(program, &typed, at_least);
 }
 
-/// As the sites that show Markdown make them from headings.
-fn anchors(text: &str) -> Vec<String> {
-    let heading = |line: &str| {
-        let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
-        let title = line.strip_prefix('#')?.trim_start_matches('#').trim();
-        let plain: String = title.to_lowercase().chars().filter(kept).collect();
-        Some(plain.replace(' ', "-"))
-    };
-    text.lines().filter_map(heading).collect()
-}
-
-#[test]
-fn documents_link_to_what_is_there() {
-    let documents = read(".md");
-    let mut links = 0;
-    for (name, text) in &documents {
-        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
-        for (target, _) in targets.filter(|(target, _)| !target.starts_with("http")) {
-            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let here = root().join(name);
-            let path = if file.is_empty() { here } else { here.parent().unwrap().join(file) };
-            assert!(path.exists(), "{name}: {target} is not there");
-            let known = || anchors(&fs::read_to_string(&path).unwrap());
-            assert!(anchor.is_empty() || known().contains(&anchor.to_owned()), "{name}: {target}");
-            links += 1;
-        }
-    }
-    assert!(links > 30, "only {links} links were found");
-}
-
-/// The tests that rows about hostile neighbours name exist; a row without tests gives a reason.
-#[test]
-fn security_names_tests_that_exist() {
-    let document = fs::read_to_string(root().join("SECURITY.md")).unwrap();
-    let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let sources: Vec<_> = read(".rs").into_iter().map(|(name, text)| (name, words(text))).collect();
-    let exists = |file: &str, test: &str| {
-        let functions = [format!("test] fn {test}("), format!("test] async fn {test}(")];
-        let places =
-            [format!("/{file}.rs"), format!("/{file}/mod.rs"), format!("/{file}/tests.rs")];
-        let is_there = |name: &str| places.iter().any(|place| name.ends_with(place));
-        let mut sources = sources.iter().filter(|(name, _)| is_there(name));
-        sources.any(|(_, text)| functions.iter().any(|function| text.contains(function)))
-    };
-    let (mut rows, mut wrong) = (0, Vec::new());
-    let neighbours = document.split("### ").find(|part| part.starts_with("Hostile neighbours"));
-    for row in neighbours.unwrap().lines().filter(|line| line.starts_with("| ")) {
-        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
-        let [_, _, happens, tests] = cells[..] else { panic!("{row}") };
-        let named = tests.split('`').filter_map(|span| span.split_once("::"));
-        wrong.extend(named.filter(|(file, test)| !exists(file, test)));
-        let explained = happens.contains("Limit: ") || happens.starts_with("as a");
-        assert!(!tests.is_empty() || explained, "no test, and no reason: {row}");
-        rows += 1;
-    }
-    assert!(rows > 20 && wrong.is_empty(), "{rows} rows; no such tests: {wrong:?}");
-}
-
-#[test]
-fn messages_tell_commands_that_exist() {
-    let own = |name: &String| name == "ringway/src/documented.rs";
+/// Checks what messages in the source tell to type.
+///
+/// # Panics
+/// As [`check_documents`].
+pub fn check_messages(program: &Command, at_least: usize) {
+    let own = |name: &String| name == "terminal/src/testing_documents.rs";
     let sources: Vec<_> = read(".rs").into_iter().filter(|(name, _)| !own(name)).collect();
     let mut typed: Vec<Typed> =
         sources.iter().flat_map(|(name, text)| of_source(name, text)).collect();
     typed.retain(|one| one.words.get(1).is_none_or(|word| !word.starts_with('{')));
-    all_are_taken(&typed, 30);
+    all_are_taken(program, &typed, at_least);
 }
 
-#[test]
-fn help_shows_examples_that_work() {
+/// Checks that each subcommand's help has an example, and that these are commands.
+///
+/// # Panics
+/// As [`check_documents`].
+pub fn check_help(program: &Command, at_least: usize) {
     let mut typed = Vec::new();
-    of_help(&Cli::command(), &mut typed);
-    all_are_taken(&typed, 20);
+    of_help(program, &mut typed);
+    all_are_taken(program, &typed, at_least);
 }
 
-#[test]
-fn a_command_that_is_none_is_seen() {
-    let text = "```sh\nringway staus\nsystemctl restart ringway\n```\nthen `ringway status --leger`, `make demoo`\n";
-    let typed = of_markdown("x.md", text);
-    let wrong: Vec<&str> = typed
-        .iter()
-        .filter(|one| is_taken(one, &make_targets()).is_err())
-        .map(|one| one.words[1].as_str())
-        .collect();
-    assert_eq!(wrong, ["staus", "status", "demoo"]);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the sites that show Markdown make them from headings.
+    fn anchors(text: &str) -> Vec<String> {
+        let heading = |line: &str| {
+            let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+            let title = line.strip_prefix('#')?.trim_start_matches('#').trim();
+            let plain: String = title.to_lowercase().chars().filter(kept).collect();
+            Some(plain.replace(' ', "-"))
+        };
+        text.lines().filter_map(heading).collect()
+    }
+
+    #[test]
+    fn documents_link_to_what_is_there() {
+        let documents = read(".md");
+        let mut links = 0;
+        for (name, text) in &documents {
+            let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+            for (target, _) in targets.filter(|(target, _)| !target.starts_with("http")) {
+                let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+                let here = root().join(name);
+                let path = if file.is_empty() { here } else { here.parent().unwrap().join(file) };
+                assert!(path.exists(), "{name}: {target} is not there");
+                let known = || anchors(&fs::read_to_string(&path).unwrap());
+                assert!(
+                    anchor.is_empty() || known().contains(&anchor.to_owned()),
+                    "{name}: {target}"
+                );
+                links += 1;
+            }
+        }
+        assert!(links > 30, "only {links} links were found");
+    }
+
+    /// The tests that rows about hostile neighbours name exist; a row without tests gives a reason.
+    #[test]
+    fn security_names_tests_that_exist() {
+        let document = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+        let words = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let sources: Vec<_> =
+            read(".rs").into_iter().map(|(name, text)| (name, words(text))).collect();
+        let exists = |file: &str, test: &str| {
+            let functions = [format!("test] fn {test}("), format!("test] async fn {test}(")];
+            let places =
+                [format!("/{file}.rs"), format!("/{file}/mod.rs"), format!("/{file}/tests.rs")];
+            let is_there = |name: &str| places.iter().any(|place| name.ends_with(place));
+            let mut sources = sources.iter().filter(|(name, _)| is_there(name));
+            sources.any(|(_, text)| functions.iter().any(|function| text.contains(function)))
+        };
+        let (mut rows, mut wrong) = (0, Vec::new());
+        let neighbours = document.split("### ").find(|part| part.starts_with("Hostile neighbours"));
+        for row in neighbours.unwrap().lines().filter(|line| line.starts_with("| ")) {
+            let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+            let [_, _, happens, tests] = cells[..] else { panic!("{row}") };
+            let named = tests.split('`').filter_map(|span| span.split_once("::"));
+            wrong.extend(named.filter(|(file, test)| !exists(file, test)));
+            let explained = happens.contains("Limit: ") || happens.starts_with("as a");
+            assert!(!tests.is_empty() || explained, "no test, and no reason: {row}");
+            rows += 1;
+        }
+        assert!(rows > 20 && wrong.is_empty(), "{rows} rows; no such tests: {wrong:?}");
+    }
+
+    #[test]
+    fn a_command_that_is_none_is_seen() {
+        let ledger = clap::Arg::new("ledger").long("ledger").num_args(0);
+        let program = Command::new("ringway").subcommand(Command::new("status").arg(ledger));
+        let text = "```sh\nringway staus\nsystemctl restart ringway\n```\nthen `ringway status --leger`, \
+            `ringway status --ledger`, `make demoo`\n";
+        let typed = of_markdown("x.md", text);
+        let wrong: Vec<&str> = typed
+            .iter()
+            .filter(|one| is_taken(&program, one, &make_targets()).is_err())
+            .map(|one| one.words[1].as_str())
+            .collect();
+        assert_eq!(wrong, ["staus", "status", "demoo"]);
+    }
 }

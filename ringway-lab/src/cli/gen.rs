@@ -1,4 +1,4 @@
-//! `ringway gen`: packets to measure with.
+//! `ringway-lab gen`: packets to measure with.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,18 +11,18 @@ use ringway_engine::generate::{Addresses, IMIX, Numbers, Transport};
 use ringway_host::Mac;
 
 use super::OutputArgs;
-use super::quantity::number;
+use ringway_terminal::quantity::number;
 
-/// `ringway gen`
+/// `ringway-lab gen`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Each packet carries a stream, a sequence number and a time, by which --sink tells what was lost, came late or twice, and how \
     long it took. Loss is a result, not a failure: exit code 3 only if the books do not balance. Sending and receiving take a CPU each, \
     entirely. Ctrl-C ends it, with the report. Between machines, compare latencies only if their clocks agree (PTP).\n\nExamples:\n  \
-    ringway gen --port af_xdp:eth1:0 --destination 10.0.0.9 --rate 100k --seconds 10\n  \
-    ringway gen --port af_packet:eth1 --sink af_packet:eth2 --destination 10.0.0.0/24 --size imix --rate 1Gbit -o json\n  \
-    ringway gen --port xdp:eth1 --source 10.1.0.0/16 --source-ports 1024-65535 --destination 10.0.0.9 --protocol tcp-syn\n  \
-    ringway gen --port af_packet:eth1 --pcap web.pcap --rate 50k --count 1000000\n  ringway gen --sink af_xdp:eth2:0 --seconds 60"
+    ringway-lab gen --port af_xdp:eth1:0 --destination 10.0.0.9 --rate 100k --seconds 10\n  \
+    ringway-lab gen --port af_packet:eth1 --sink af_packet:eth2 --destination 10.0.0.0/24 --size imix --rate 1Gbit -o json\n  \
+    ringway-lab gen --port xdp:eth1 --source 10.1.0.0/16 --source-ports 1024-65535 --destination 10.0.0.9 --protocol tcp-syn\n  \
+    ringway-lab gen --port af_packet:eth1 --pcap web.pcap --rate 50k --count 1000000\n  ringway-lab gen --sink af_xdp:eth2:0 --seconds 60"
 )]
 pub struct GenArgs {
     /// Where packets are sent: af_xdp:IFACE:QUEUE, af_packet:IFACE, xdp:IFACE and others of `ringway engine`.

@@ -1,4 +1,4 @@
-//! `ringway size`: a workload.
+//! `ringway-lab size`: a workload.
 
 use std::path::PathBuf;
 
@@ -6,9 +6,9 @@ use clap::{Args, ValueEnum};
 use ringway_sizing::{DEFAULT_PORTS, Machine, Work, Workload};
 
 use super::OutputArgs;
-use super::quantity::{bytes, number};
+use ringway_terminal::quantity::{bytes, number};
 
-/// `ringway size`
+/// `ringway-lab size`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Roads are tried from the simplest on: kernel, tuned-kernel, xdp, af-xdp, dpdk. The first is taken on which packets need \
@@ -16,11 +16,11 @@ use super::quantity::{bytes, number};
     --costs FILE, which --calibrate has written. Exit code 2 when the workload contradicts itself.\n\n\
     Numbers are written 5000, 20k, 2.5M, 1G, 1T (thousands); rates of packets may end in pps. Memory has a unit: 500B, 16KiB, 1.5GiB (1024s), 1GB (thousands). \
     A packet's size is in bytes, with or without B. A link has a unit, too: 100Mbit, 25Gbit. Parts are written 0.5.\n\nExamples:\n  \
-    ringway size --packets 1.5M --packet-size 50\n  \
-    ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB\n  \
-    ringway size --work forward --packets 3M --connections 10M --attack 5M --cores 32 --link 25Gbit -o json\n  \
-    ringway size --time-wait 30000 --destinations 1 --port-range 1024-65535\n  \
-    ringway size --calibrate costs.toml"
+    ringway-lab size --packets 1.5M --packet-size 50\n  \
+    ringway-lab size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB\n  \
+    ringway-lab size --work forward --packets 3M --connections 10M --attack 5M --cores 32 --link 25Gbit -o json\n  \
+    ringway-lab size --time-wait 30000 --destinations 1 --port-range 1024-65535\n  \
+    ringway-lab size --calibrate costs.toml"
 )]
 pub struct SizeArgs {
     /// What is done with packets [default: connections with --connections or --time-wait, else answer].

@@ -1,4 +1,4 @@
-//! `ringway size`: which road, and how much of everything.
+//! `ringway-lab size`: which road, and how much of everything.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -6,15 +6,15 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 
 use anyhow::Context as _;
-use ringway_api::error::Error as Problem;
-use ringway_api::output_file;
-use ringway_lab::benches::calibrate;
+use ringway_measure::benches::calibrate;
 use ringway_sizing::{Answer, Costs, SPREAD, Unit, Work, size};
+use ringway_terminal::error::Error as Problem;
+use ringway_terminal::output_file;
 
 use crate::cli::{Output, SizeArgs};
-use crate::exit::{self, Exit};
-use crate::table::{self, Cell, Table, Tone};
 use crate::units;
+use ringway_terminal::exit::{self, Exit};
+use ringway_terminal::table::{self, Cell, Table, Tone};
 
 /// Sizes a workload.
 pub fn main(args: &SizeArgs) -> anyhow::Result<Exit> {
@@ -52,7 +52,7 @@ fn calibrate(file: &Path, overwrite: bool) -> anyhow::Result<Exit> {
     for doubt in costs.doubts() {
         exit::say(format!("warning: {doubt}; measure again where nothing else runs"));
     }
-    exit::say(format!("wrote {0}; use it by `ringway size --costs {0}`", file.display()));
+    exit::say(format!("wrote {0}; use it by `ringway-lab size --costs {0}`", file.display()));
     Ok(Exit::Done)
 }
 
@@ -101,7 +101,10 @@ fn costs(file: Option<&Path>) -> anyhow::Result<Costs> {
 }
 
 fn not_costs(why: impl std::fmt::Display) -> Problem {
-    Problem::configuration(why.to_string(), "write the file anew: `ringway size --calibrate FILE`")
+    Problem::configuration(
+        why.to_string(),
+        "write the file anew: `ringway-lab size --calibrate FILE`",
+    )
 }
 
 fn text(answer: &Answer, colour: bool) -> String {
@@ -225,27 +228,33 @@ mod tests {
     /// The questions of docs/sizing.md, and what it says of them.
     #[test]
     fn worked_questions() {
-        let document = include_str!("../../../docs/sizing.md");
+        let document = include_str!("../../docs/sizing.md");
         let told = |text: &str| assert!(document.contains(text), "docs/sizing.md lacks {text:?}");
         for (command, road, machines, kernel, cores) in [
-            ("ringway size --time-wait 30000 --destinations 1", IoPath::Kernel, 3, "15.3 MiB", 0.0),
             (
-                "ringway size --connections 6000 --messages-per-hour 3600 --destinations 1",
+                "ringway-lab size --time-wait 30000 --destinations 1",
+                IoPath::Kernel,
+                3,
+                "15.3 MiB",
+                0.0,
+            ),
+            (
+                "ringway-lab size --connections 6000 --messages-per-hour 3600 --destinations 1",
                 IoPath::Kernel,
                 2,
                 "23.5 MiB",
                 0.06,
             ),
             (
-                "ringway size --connections 20k --messages-per-hour 3600 --destinations 1",
+                "ringway-lab size --connections 20k --messages-per-hour 3600 --destinations 1",
                 IoPath::Kernel,
                 2,
                 "78.2 MiB",
                 0.21,
             ),
-            ("ringway size --work forward --packets 2M", IoPath::Kernel, 2, "0 B", 3.46),
+            ("ringway-lab size --work forward --packets 2M", IoPath::Kernel, 2, "0 B", 3.46),
             (
-                "ringway size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
+                "ringway-lab size --connections 100M --messages-per-hour 6 --state 16KiB --memory 128GiB --cores 32",
                 IoPath::Kernel,
                 20,
                 "351.4 GiB",
@@ -263,13 +272,13 @@ mod tests {
             told(command);
             assert!(kernel == "0 B" || document.contains(kernel), "{kernel}");
         }
-        let answer = sized("ringway size --work forward --packets 2M");
+        let answer = sized("ringway-lab size --work forward --packets 2M");
         assert!(
             answer.notes.iter().any(|note| note.contains("which the load average does not count"))
         );
-        let answer = sized("ringway size --time-wait 30000 --destinations 1");
+        let answer = sized("ringway-lab size --time-wait 30000 --destinations 1");
         assert!(answer.notes.iter().any(|note| note.contains("EADDRNOTAVAIL")));
-        let wide = "ringway size --time-wait 30000 --destinations 1 --port-range 1024-65535";
+        let wide = "ringway-lab size --time-wait 30000 --destinations 1 --port-range 1024-65535";
         assert!(sized(wide).notes.iter().any(|note| note.contains("30000 of 64512")));
         told(wide);
     }
@@ -278,14 +287,14 @@ mod tests {
     #[test]
     fn thresholds_are_plausible() {
         for (command, roads) in [
-            ("ringway size --packets 500k --packet-size 50 --cores 32", vec![IoPath::Kernel]),
+            ("ringway-lab size --packets 500k --packet-size 50 --cores 32", vec![IoPath::Kernel]),
             (
-                "ringway size --packets 1.8M --packet-size 50 --cores 32",
+                "ringway-lab size --packets 1.8M --packet-size 50 --cores 32",
                 vec![IoPath::TunedKernel, IoPath::AfXdp],
             ),
-            ("ringway size --packets 9.2M --packet-size 50 --cores 32", vec![IoPath::Dpdk]),
+            ("ringway-lab size --packets 9.2M --packet-size 50 --cores 32", vec![IoPath::Dpdk]),
             (
-                "ringway size --work forward --packets 10M --packet-size 50 --cores 16",
+                "ringway-lab size --work forward --packets 10M --packet-size 50 --cores 16",
                 vec![IoPath::Xdp],
             ),
         ] {
@@ -293,7 +302,7 @@ mod tests {
             assert!(roads.contains(&road), "{command}: {}", road.name());
         }
         // A program that drops costs tens of nanoseconds, not a veth's thousand.
-        let answer = sized("ringway size --packets 200k --attack 4.8M");
+        let answer = sized("ringway-lab size --packets 200k --attack 4.8M");
         assert!((0.1..1.5).contains(&answer.demand.attack_cores), "{:?}", answer.demand);
     }
 
@@ -313,7 +322,7 @@ mod tests {
     #[test]
     fn json_has_what_the_table_has() {
         let answer = sized(
-            "ringway size --connections 20k --messages-per-hour 60 --state 1KiB --destinations 2 --attack 1M",
+            "ringway-lab size --connections 20k --messages-per-hour 60 --state 1KiB --destinations 2 --attack 1M",
         );
         let json = serde_json::to_value(&answer).expect("JSON");
         let (told, table) = (json.to_string(), text(&answer, false));
@@ -334,7 +343,8 @@ mod tests {
     fn doubtful_costs_are_said() {
         let mut costs = Costs::reference().expect("the reference");
         costs.others = Some(1.5);
-        let Command::Size(args) = Cli::parse_from(["ringway", "size", "-p", "1"]).command else {
+        let Command::Size(args) = Cli::parse_from(["ringway-lab", "size", "-p", "1"]).command
+        else {
             panic!("size");
         };
         let answer = size(&args.workload(), &costs).expect("sized");

@@ -1,15 +1,15 @@
-//! `ringway demo` and `ringway bench`: what shows Ringway at work, and measures it.
+//! `ringway-lab demo` and `ringway-lab bench`: what shows Ringway at work, and measures it.
 
 use std::path::PathBuf;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
-use ringway_lab::benches::tcp::{connect, memory, million};
-use ringway_lab::benches::{engine as engine_bench, kernel_path, lb, packet};
-use ringway_lab::demo;
+use ringway_measure::benches::tcp::{connect, memory, million};
+use ringway_measure::benches::{engine as engine_bench, kernel_path, lb, packet};
+use ringway_measure::demo;
 
-use super::OutputArgs;
-use super::quantity::whole;
+use super::{OutputArgs, RingwayArgs};
+use ringway_terminal::quantity::whole;
 
 /// What `demo` and `bench` run beside Ringway.
 macro_rules! peers_help {
@@ -19,13 +19,13 @@ macro_rules! peers_help {
     };
 }
 
-/// `ringway demo`
+/// `ringway-lab demo`
 #[derive(Debug, Args)]
 #[command(
     after_help = concat!("Needs root. Runs in network namespaces of its own and cleans up after itself. Exit \
     code 1 when it did not hold.\n\n", peers_help!(), "\n\nExamples:\n  \
-    ringway demo\n  ringway demo --list\n  ringway demo --only curl,kill-backend -o json\n  \
-    ringway demo --keep\n  ringway demo --clean")
+    ringway-lab demo\n  ringway-lab demo --list\n  ringway-lab demo --only curl,kill-backend -o json\n  \
+    ringway-lab demo --keep\n  ringway-lab demo --clean")
 )]
 pub struct DemoArgs {
     /// List the phases and do nothing.
@@ -45,10 +45,12 @@ pub struct DemoArgs {
     #[arg(long, hide = true, value_name = "JOB")]
     pub inner: Option<String>,
     #[command(flatten)]
+    pub ringway: RingwayArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// `ringway bench`
+/// `ringway-lab bench`
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     #[command(subcommand)]
@@ -95,13 +97,13 @@ pub struct RepeatedArgs {
     pub seconds: u64,
 }
 
-/// `ringway bench lb`
+/// `ringway-lab bench lb`
 #[derive(Debug, Args)]
 #[command(
     after_help = concat!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
-    when a path that can run here did not.\n\n", peers_help!(), "\n\nExamples:\n  ringway bench lb\n  \
-    ringway bench lb -o json --show-configs\n  \
-    ringway bench lb --only direct,nftables,ringway-host --connections 100")
+    when a path that can run here did not.\n\n", peers_help!(), "\n\nExamples:\n  ringway-lab bench lb\n  \
+    ringway-lab bench lb -o json --show-configs\n  \
+    ringway-lab bench lb --only direct,nftables,ringway-host --connections 100")
 )]
 pub struct BenchLbArgs {
     /// Only these paths.
@@ -125,16 +127,18 @@ pub struct BenchLbArgs {
     #[arg(long)]
     pub show_configs: bool,
     #[command(flatten)]
+    pub ringway: RingwayArgs,
+    #[command(flatten)]
     pub output: OutputArgs,
 }
 
-/// `ringway bench packet`
+/// `ringway-lab bench packet`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
-    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway bench packet\n  \
-    ringway bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
-    ringway bench packet --only nat --flows 10000000"
+    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway-lab bench packet\n  \
+    ringway-lab bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
+    ringway-lab bench packet --only nat --flows 10000000"
 )]
 pub struct BenchPacketArgs {
     /// Only these paths.
@@ -163,14 +167,14 @@ pub struct BenchPacketArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway bench engine`
+/// `ringway-lab bench engine`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes about eleven minutes; runs in network namespaces of its own. dpdk-testpmd is taken from PATH, else from \
     target/peers (`packaging/bootstrap --tests` unpacks it there); without it Ringway is measured alone. It gets huge pages \
     where 256 MiB of them are free (`sysctl vm.nr_hugepages=256` reserves twice that), else pages of 4 KiB. Exit code 1 when a \
-    case was not measured.\n\nExamples:\n  ringway bench engine\n  ringway bench engine --rounds 3 --seconds 2 -o json\n  \
-    ringway bench engine --only memory-macswap,wire-parse"
+    case was not measured.\n\nExamples:\n  ringway-lab bench engine\n  ringway-lab bench engine --rounds 3 --seconds 2 -o json\n  \
+    ringway-lab bench engine --only memory-macswap,wire-parse"
 )]
 pub struct BenchEngineArgs {
     /// Only these cases.
@@ -184,17 +188,19 @@ pub struct BenchEngineArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway bench capture`
+/// `ringway-lab bench capture`
 #[derive(Debug, Args)]
 #[command(
     after_help = concat!("Needs root. Takes two minutes; runs in network namespaces of its own. HTTP goes through a \
     gateway by turns with a capture of everything and without; what a packet costs before and after a capture is \
     measured on programs that are attached to nothing.\n\n", peers_help!(), "\n\nExamples:\n  \
-    ringway bench capture\n  ringway bench capture --rounds 3 --seconds 2 -o json")
+    ringway-lab bench capture\n  ringway-lab bench capture --rounds 3 --seconds 2 -o json")
 )]
 pub struct BenchCaptureArgs {
     #[command(flatten)]
     pub repeated: RepeatedArgs,
+    #[command(flatten)]
+    pub ringway: RingwayArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }
@@ -207,13 +213,13 @@ pub struct HtmlArgs {
     pub html: Option<PathBuf>,
 }
 
-/// `ringway bench tcp-memory`
+/// `ringway-lab bench tcp-memory`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes a minute; runs in network namespaces of its own. Both ends of each connection are \
     here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches. Numbers may end in k, M, G or T.\n\n\
-    Examples:\n  ringway bench tcp-memory\n  ringway bench tcp-memory --only established,time-wait --rounds 1 --connections 2k -o json\n  \
-    ringway bench tcp-memory --html tcp-memory.html"
+    Examples:\n  ringway-lab bench tcp-memory\n  ringway-lab bench tcp-memory --only established,time-wait --rounds 1 --connections 2k -o json\n  \
+    ringway-lab bench tcp-memory --html tcp-memory.html"
 )]
 pub struct BenchTcpMemoryArgs {
     /// Only these states.
@@ -234,14 +240,14 @@ pub struct BenchTcpMemoryArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway bench million`
+/// `ringway-lab bench million`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. A million take about 9 GB and four minutes, both schemes together; runs in network \
     namespaces of its own, by helper processes that end with it. Says how many are possible where there is too little \
     memory or too few files. Numbers may end in k, M, G or T. Exit code 1 when not all connections were there and carried data.\n\nExamples:\n  \
-    ringway bench million\n  ringway bench million --connections 100k --scheme many-server-ports -o json\n  \
-    ringway bench million --connections 50k --no-pace"
+    ringway-lab bench million\n  ringway-lab bench million --connections 100k --scheme many-server-ports -o json\n  \
+    ringway-lab bench million --connections 50k --no-pace"
 )]
 pub struct BenchMillionArgs {
     /// Connections, established at the same time.
@@ -265,12 +271,12 @@ pub struct BenchMillionArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway bench tcp-connect`
+/// `ringway-lab bench tcp-connect`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by `tc netem`; where the kernel \
-    lacks it, by two TAP devices with this process between them. Numbers may end in k, M, G or T. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway bench tcp-connect\n  \
-    ringway bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway bench tcp-connect --html connect.html"
+    lacks it, by two TAP devices with this process between them. Numbers may end in k, M, G or T. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway-lab bench tcp-connect\n  \
+    ringway-lab bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway-lab bench tcp-connect --html connect.html"
 )]
 pub struct BenchTcpConnectArgs {
     /// Only these experiments.
@@ -294,14 +300,14 @@ pub struct BenchTcpConnectArgs {
     pub output: OutputArgs,
 }
 
-/// `ringway bench kernel-path`
+/// `ringway-lab bench kernel-path`
 #[derive(Debug, Args)]
 #[command(
     after_help = "Needs root. Takes three minutes; runs in network namespaces of its own. What this kernel does not allow is skipped, \
     with the reason. Keep the machine quiet: softirq time is that of all processors, and is not told where others are busy. A rate that this machine does not reach is reported as missed. \
     Numbers may end in k, M, G or T.\n\nExamples:\n  \
-    ringway bench kernel-path\n  ringway bench kernel-path --only receive --rate 50k --seconds 5 -o json\n  \
-    ringway bench kernel-path --html kernel-path.html"
+    ringway-lab bench kernel-path\n  ringway-lab bench kernel-path --only receive --rate 50k --seconds 5 -o json\n  \
+    ringway-lab bench kernel-path --html kernel-path.html"
 )]
 pub struct BenchKernelPathArgs {
     /// Only these.

@@ -1,12 +1,11 @@
-//! Exit codes, the same for every subcommand.
+//! Exit codes, the same for every subcommand, and what is said on stderr.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use ringway_api::error::{Error, Kind};
-
-use crate::logging::Stderr;
+use crate::error::{Error, Kind};
+use crate::journal;
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +32,6 @@ impl Exit {
         let cause = error.downcast_ref::<Error>();
         match cause.map(|error| error.kind) {
             _ if closed_pipe(error) => Exit::Done,
-            _ if error.is::<ringway_config::Errors>() => Exit::Usage,
             Some(Kind::Configuration) => Exit::Usage,
             Some(Kind::Unhealthy) => Exit::Unhealthy,
             _ => Exit::Failed,
@@ -41,25 +39,22 @@ impl Exit {
     }
 }
 
-/// Says on stderr what went wrong; nothing when the reader of our output went away (`| head`).
-pub fn complain(error: &anyhow::Error) {
+/// Says on stderr what went wrong with a program's command; nothing when the reader of our output went away (`| head`).
+pub fn complain(program: &str, error: &anyhow::Error) {
     if !closed_pipe(error) {
-        let _ = io::stderr().write_all(&complaint(error, &Stderr::new()));
+        refuse(complaint(program, error));
     }
 }
 
-/// The same of what carries its own words.
+/// The same of what carries its own words. In the journal it is an error: `journalctl -p err` shows each line.
 pub fn refuse(why: impl Display) {
-    let _ = io::stderr().write_all(&marked(&why, &Stderr::new()));
+    let text = format!("{why}\n").into_bytes();
+    let text = if journal::reads_stderr() { journal::marked(3, &text) } else { text };
+    let _ = io::stderr().write_all(&text);
 }
 
-fn complaint(error: &anyhow::Error, stderr: &Stderr) -> Vec<u8> {
-    marked(&format_args!("ringway: {}", in_words(error)), stderr)
-}
-
-/// With the priority of errors in the journal: `journalctl -p err` shows each line.
-fn marked(text: &impl Display, stderr: &Stderr) -> Vec<u8> {
-    stderr.lines(3, format!("{text}\n").as_bytes())
+fn complaint(program: &str, error: &anyhow::Error) -> String {
+    format!("{program}: {}", in_words(error))
 }
 
 /// An error and its causes. Some say their cause themselves: it is not said again.
@@ -91,22 +86,29 @@ mod tests {
 
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot run ss: {source}")]
+    struct Run {
+        source: io::Error,
+    }
+
     #[test]
     fn a_cause_is_said_once() {
-        let run = || ringway_lab::Error::Run {
-            program: "ss".into(),
-            source: io::ErrorKind::OutOfMemory.into(),
-        };
-        assert_eq!(in_words(&run().into()), "cannot run ss: out of memory");
+        let run = || Run { source: io::ErrorKind::OutOfMemory.into() };
+        assert_eq!(complaint("ringway", &run().into()), "ringway: cannot run ss: out of memory");
         let wrapped = Err::<(), _>(run()).context("counting").unwrap_err();
         assert_eq!(in_words(&wrapped), "counting: cannot run ss: out of memory");
     }
 
     #[test]
-    fn the_journal_gets_a_refusal_as_an_error() {
-        let refusal = anyhow::anyhow!("eth0: gone\neth1: down");
-        let of = |journal| complaint(&refusal, &Stderr::of(journal));
-        assert_eq!(of(true), b"<3>ringway: eth0: gone\n<3>eth1: down\n");
-        assert_eq!(of(false), b"ringway: eth0: gone\neth1: down\n");
+    fn errors_have_codes() {
+        for (error, code) in [
+            (Error::configuration("x", "").into(), Exit::Usage),
+            (Error::unhealthy("x", "").into(), Exit::Unhealthy),
+            (anyhow::anyhow!("x"), Exit::Failed),
+            (io::Error::from(io::ErrorKind::BrokenPipe).into(), Exit::Done),
+        ] {
+            assert_eq!(Exit::of(&error), code, "{error}");
+        }
     }
 }

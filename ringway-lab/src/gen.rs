@@ -1,4 +1,4 @@
-//! `ringway gen`: sends packets, receives them, and says what became of them.
+//! `ringway-lab gen`: sends packets, receives them, and says what became of them.
 
 mod recipe;
 mod report;
@@ -11,18 +11,18 @@ use anyhow::{Context as _, anyhow};
 use ringway_engine::apps::{Checker, Control, Generated, Generator};
 use ringway_engine::generate::{Checked, Clock};
 use ringway_engine::{
-    App, AppFactory, Engine, EngineConfig, Idle, Options, PortSpec, WorkerConfig,
+    App, AppFactory, Engine, EngineConfig, EngineError, Idle, Options, PortSpec, WorkerConfig,
+    engine_on,
 };
-use ringway_lab::live;
+use ringway_measure::live;
 use ringway_xsk::{Chunk, UmemConfig};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::report::{Log, Report};
 use crate::cli::{GenArgs, GenPort, Output};
-use crate::command::engine::wanted;
-use crate::exit::{Exit, say};
 use crate::table;
+use ringway_terminal::exit::{Exit, say};
 
 /// How often it looks whether something has happened.
 const LOOKS: Duration = Duration::from_millis(5);
@@ -59,7 +59,7 @@ struct Run<'a> {
     args: &'a GenArgs,
     signals: Signals,
     engine: Option<Engine>,
-    live: Option<JoinHandle<Result<(), ringway_lab::Error>>>,
+    live: Option<JoinHandle<Result<(), ringway_measure::Error>>>,
     control: Arc<Control>,
     checked: Arc<Mutex<Checked>>,
     start: Instant,
@@ -101,9 +101,7 @@ impl<'a> Run<'a> {
             true => None,
             false => {
                 let engine = Engine::start(&config(args, longest), workers);
-                let failed =
-                    |error| wanted::running(&error).map_or(anyhow!(error), |why| anyhow!(why));
-                Some(engine.map_err(failed)?)
+                Some(engine.map_err(|error| running(&error).unwrap_or_else(|| anyhow!(error)))?)
             }
         };
         let live = live_one.map(|(name, generated)| {
@@ -208,6 +206,15 @@ impl<'a> Run<'a> {
         report.error = error.or_else(|| report.nothing_sent());
         Ok(report)
     }
+}
+
+/// That a running engine has the interface, if that is why there is no other.
+fn running(error: &EngineError) -> Option<anyhow::Error> {
+    let interface = error.taken_interface()?;
+    let pid = engine_on(interface)?;
+    Some(anyhow!(
+        "{interface}: process {pid} is a running engine and has this interface; end it first, or take another interface"
+    ))
 }
 
 /// Why packets will not arrive, as far as that is known now.

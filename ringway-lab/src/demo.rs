@@ -1,14 +1,14 @@
-//! `ringway demo`: real traffic through Ringway, in namespaces.
+//! `ringway-lab demo`: real traffic through Ringway, in namespaces.
 
 use std::io::{self, Write};
 
-use ringway_api::error::Error;
-use ringway_lab::demo::{self, Cleaned, Command, Options, Phase, Report};
+use ringway_measure::demo::{self, Cleaned, Command, Options, Phase, Report};
+use ringway_terminal::error::Error;
 use serde::Serialize;
 
 use crate::cli::{DemoArgs, Output};
-use crate::exit::Exit;
-use crate::table::{self, Cell, Table, Tone};
+use ringway_terminal::exit::Exit;
+use ringway_terminal::table::{self, Cell, Table, Tone};
 
 /// Runs the demo.
 pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
@@ -28,7 +28,8 @@ pub fn main(args: &DemoArgs) -> anyhow::Result<Exit> {
 }
 
 fn run(args: &DemoArgs) -> anyhow::Result<Exit> {
-    let options = Options { binary: None, only: args.only.clone(), keep: args.keep };
+    let options =
+        Options { ringway: args.ringway.find()?, only: args.only.clone(), keep: args.keep };
     let (report, commands) = demo::run(&options, &say).map_err(failed)?;
     match args.output.output {
         Output::Json => table::json(&report)?,
@@ -47,10 +48,10 @@ fn say(line: &str) {
 }
 
 /// A wrong phase is wrong usage.
-fn failed(error: ringway_lab::Error) -> anyhow::Error {
+fn failed(error: ringway_measure::Error) -> anyhow::Error {
     let said = error.to_string();
     match error {
-        ringway_lab::Error::NoSuchPhase(..) => Error::configuration(said, "").into(),
+        ringway_measure::Error::NoSuchPhase(..) => Error::configuration(said, "").into(),
         _ => Error::failed(said, "").into(),
     }
 }

@@ -2,9 +2,14 @@
 
 use std::fmt::Display;
 
-/// A number of things whose plural takes an s: "1 flow", "2 flows".
-pub fn counted<N: Display + PartialEq + From<u8>>(count: N, thing: &str) -> String {
-    let ending = if count == N::from(1) { "" } else { "s" };
+/// A number of things whose plural takes an s, or es after one: "1 flow", "2 flows", "2 processes".
+pub fn counted(count: impl Display, thing: &str) -> String {
+    let count = count.to_string();
+    let ending = match (count.as_str(), thing.ends_with('s')) {
+        ("1", _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
     format!("{count} {thing}{ending}")
 }
 
@@ -26,6 +31,7 @@ mod tests {
         let said = [0_u64, 1, 2].map(|count| counted(count, "flow"));
         assert_eq!(said, ["0 flows", "1 flow", "2 flows"]);
         assert_eq!(counted(1_usize, "service"), "1 service");
+        assert_eq!(counted(2, "process"), "2 processes");
     }
 
     #[test]

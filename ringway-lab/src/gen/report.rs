@@ -3,16 +3,16 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use ringway_api::text::counted;
 use ringway_engine::Reason;
 use ringway_engine::apps::Made;
 use ringway_engine::generate::{Checked, Latency};
 use ringway_engine::status::{Dropped, PortStatus};
+use ringway_terminal::text::counted;
 use serde::Serialize;
 
 use crate::cli::{GenArgs, GenPort, Output};
-use crate::exit::say;
 use crate::units;
+use ringway_terminal::exit::say;
 
 /// A rate that is missed by less is kept.
 const KEPT: f64 = 0.99;

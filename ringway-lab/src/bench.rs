@@ -1,13 +1,13 @@
-//! `ringway bench`: measurements.
+//! `ringway-lab bench`: measurements.
 
 use std::fmt::Display;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{fs, io};
 
 use anyhow::Context as _;
-use ringway_lab::benches::tcp::{self, connect, memory, million};
-use ringway_lab::benches::{capture, engine, kernel_path, lb, packet};
+use ringway_measure::benches::tcp::{self, connect, memory, million};
+use ringway_measure::benches::{capture, engine, kernel_path, lb, packet};
 use serde::Serialize;
 
 use crate::cli::{
@@ -15,8 +15,8 @@ use crate::cli::{
     BenchMillionArgs, BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, HtmlArgs, Output,
     OutputArgs,
 };
-use crate::exit::{self, Exit};
 use crate::table;
+use ringway_terminal::exit::{self, Exit};
 
 /// Runs a benchmark.
 pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
@@ -37,13 +37,15 @@ pub fn main(args: &BenchArgs) -> anyhow::Result<Exit> {
 }
 
 fn balancers(args: &BenchLbArgs) -> anyhow::Result<Exit> {
+    let measured = args.only.is_empty() || args.only.iter().any(|path| path.is_ringway());
+    let ringway = if measured { args.ringway.find()? } else { PathBuf::new() };
     let options = lb::Options {
         rounds: args.rounds,
         duration: Duration::from_secs(args.seconds),
         connections: args.connections.clone(),
         only: args.only.clone(),
         show_configs: args.show_configs,
-        ..lb::Options::default()
+        ringway,
     };
     let report = lb::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
@@ -73,7 +75,6 @@ fn engines(args: &BenchEngineArgs) -> anyhow::Result<Exit> {
         rounds: args.repeated.rounds,
         duration: Duration::from_secs(args.repeated.seconds),
         only: args.only.clone(),
-        ..engine::Options::default()
     };
     let report = engine::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
@@ -87,7 +88,7 @@ fn captures(args: &BenchCaptureArgs) -> anyhow::Result<Exit> {
     let options = capture::Options {
         rounds: args.repeated.rounds,
         duration: Duration::from_secs(args.repeated.seconds),
-        ..capture::Options::default()
+        ringway: args.ringway.find()?,
     };
     let report = capture::run_guarded(&options, |line| exit::say(line))?;
     match args.output.output {
@@ -103,7 +104,6 @@ fn tcp_memory(args: &BenchTcpMemoryArgs) -> anyhow::Result<Exit> {
         connections: args.connections,
         rounds: args.rounds,
         only: args.only.clone(),
-        ..memory::Options::default()
     };
     let report = memory::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
@@ -132,7 +132,6 @@ fn tcp_connect(args: &BenchTcpConnectArgs) -> anyhow::Result<Exit> {
         connections: args.connections,
         time_wait: args.time_wait,
         only: args.only.clone(),
-        ..connect::Options::default()
     };
     let report = connect::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
@@ -146,7 +145,6 @@ fn kernel(args: &BenchKernelPathArgs) -> anyhow::Result<Exit> {
         duration: Duration::from_secs(args.seconds),
         rounds: args.rounds,
         only: args.only.clone(),
-        ..kernel_path::Options::default()
     };
     let report = kernel_path::run_guarded(&options, |line| exit::say(line))?;
     show(&report, &args.output, &args.html, || report.html())?;
