@@ -7,7 +7,7 @@ use ringway_config::{Log, LogFormat};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-pub use stderr::Stderr;
+use stderr::Stderr;
 
 /// Begins logging as configured; `wish` (from --log or RINGWAY_LOG) outranks the file's level.
 pub fn start(log: Log, wish: Option<&str>) -> anyhow::Result<()> {

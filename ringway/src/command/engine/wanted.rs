@@ -9,7 +9,7 @@ use ringway_engine::spread::Spread;
 use ringway_engine::{Engine, EngineError, control_of, engine_on};
 use ringway_kernel::{DEFAULT_BPFFS, Steer, bpffs_is_hidden};
 use ringway_xsk::{
-    BusyPoll, Cause, Chunk, Mode, PageSize, UmemConfig, UmemError, XdpMode, node_of_interface,
+    BusyPoll, Chunk, Mode, PageSize, UmemConfig, UmemError, XdpMode, node_of_interface,
 };
 
 use crate::cli::{FrameSize, HugePages, OnLoss, WhenDead, WorkArgs, ZeroCopy};
