@@ -203,13 +203,9 @@ fn the_lab_finds_ringway_and_refuses_another_version() -> Result<()> {
     let refused = demo(&[])?;
     ensure!(refused.code == 2 && refused.err.contains("is version 0.0.1, and this"), "{refused:?}");
     ensure!(refused.err.contains("--ringway PATH"), "{refused:?}");
-    // With this one it comes as far as the tools that PATH lacks here, or to the end.
+    // The right one it takes, and goes on: to the first tool that this PATH lacks.
     let right = demo(&["--ringway", binary()?.to_str().context("no UTF-8")?])?;
-    ensure!(!right.err.contains("version"), "{right:?}");
-    ensure!(
-        right.code == 0 || right.err.contains("nginx") || right.err.contains("wrk"),
-        "{right:?}"
-    );
+    ensure!(right.code != 2 && !right.err.contains("version"), "{right:?}");
     Ok(())
 }
 
