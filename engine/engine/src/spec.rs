@@ -1,21 +1,17 @@
 //! Ports as they are written: `af_packet:eth0`, `memory:a,slots=512`, `pcap:in.pcap:out.pcap`.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ringway_xsk::{Mode, Pool, Redirect, Umem, UmemError, XdpMode};
+use ringway_xsk::{Mode, Pool, XdpMode};
 
-use crate::arch::Cycles;
 use crate::port::{Port, PortError, for_port};
+use crate::port_context::PortContext;
 use crate::ports::af_packet::{self, AfPacket};
 use crate::ports::af_xdp::{self, AfXdp, OnLoss};
-use crate::ports::memory::{Plug, cable};
 use crate::ports::{Null, Pcap};
-use crate::programs::{AllPackets, Programs, QUEUES};
-use crate::takeover::Predecessor;
+use crate::programs::QUEUES;
 
 /// A port that can be opened: KIND:ARGUMENTS, then options after commas. What stands for a port of each of several workers
 /// (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a [`Spread`](crate::spread::Spread).
@@ -248,102 +244,6 @@ impl fmt::Display for PortSpec {
     }
 }
 
-/// What ports of several workers have in common.
-#[derive(Clone)]
-pub struct PortContext {
-    umem: Umem,
-    programs: Arc<dyn Programs>,
-    /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
-    cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
-    /// XDP programs by interface: one for all of its queues, for as long as any is open.
-    redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
-    /// Whose pools, sockets and programs are taken over.
-    predecessor: Option<Arc<Predecessor>>,
-}
-
-impl PortContext {
-    /// Of ports in this UMEM.
-    pub fn new(umem: &Umem) -> Self {
-        let (cables, redirects) = Default::default();
-        let umem = umem.clone();
-        Self { umem, programs: Arc::new(AllPackets), cables, redirects, predecessor: None }
-    }
-
-    /// With these programs for AF_XDP ports.
-    pub fn with_programs(self, programs: Arc<dyn Programs>) -> Self {
-        Self { programs, ..self }
-    }
-
-    /// Of ports that a predecessor had.
-    pub(crate) fn succeeding(predecessor: Arc<Predecessor>) -> Self {
-        let programs = predecessor.programs.iter();
-        let redirects = programs.map(|(name, r)| (name.clone(), Arc::downgrade(r))).collect();
-        let redirects = Arc::new(Mutex::new(redirects));
-        Self { redirects, predecessor: Some(predecessor.clone()), ..Self::new(&predecessor.umem) }
-    }
-
-    pub(crate) fn programs(&self) -> &dyn Programs {
-        &*self.programs
-    }
-
-    pub(crate) fn predecessor(&self) -> Option<&Predecessor> {
-        self.predecessor.as_deref()
-    }
-
-    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
-    ///
-    /// # Errors
-    /// Where the predecessor's books cannot be.
-    pub(crate) fn pool(&self, worker: usize) -> Result<Pool, UmemError> {
-        let Some(predecessor) = &self.predecessor else {
-            let pool = self.umem.pool_at(Cycles::now().milliseconds(Cycles::per_millisecond()));
-            return Ok(pool.expect("there is a pool for each worker"));
-        };
-        // As many as there are workers, at most 255 (`Predecessor::fits`).
-        self.umem.take_over_pool(worker as u8, predecessor.free[worker])
-    }
-
-    /// The program on an interface: the one that is there, or what `attach` makes.
-    pub(crate) fn redirect<E>(
-        &self,
-        interface: &str,
-        attach: impl FnOnce() -> Result<Redirect, E>,
-    ) -> Result<Arc<Redirect>, E> {
-        let mut redirects = lock(&self.redirects);
-        let there = redirects.get(interface).and_then(Weak::upgrade);
-        // Of an interface that is gone, a port may still have it that has not noticed.
-        if let Some(redirect) = there.filter(|there| there.is_attached().unwrap_or(false)) {
-            return Ok(redirect);
-        }
-        let redirect = Arc::new(attach()?);
-        redirects.insert(interface.into(), Arc::downgrade(&redirect));
-        Ok(redirect)
-    }
-
-    /// An end of the cable of this name; none where both are taken.
-    pub fn plug(&self, name: &str, slots: u32) -> Option<Plug> {
-        let mut cables = lock(&self.cables);
-        if let Some(other) = cables.get_mut(name) {
-            return other.take();
-        }
-        let (one, other) = cable(&self.umem, slots);
-        cables.insert(name.into(), Some(other));
-        Some(one)
-    }
-
-    /// Names of the cables of which one end is left.
-    pub fn loose(&self) -> Vec<String> {
-        let cables = lock(&self.cables);
-        let names = cables.iter().filter(|(_, plug)| plug.is_some());
-        names.map(|(name, _)| name.clone()).collect()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whoever panicked left a map behind that is whole.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl PortSpec {
     /// The interface that it is on, if it is on one.
     pub fn interface(&self) -> Option<&str> {
@@ -381,6 +281,8 @@ impl PortSpec {
 
 #[cfg(test)]
 mod tests {
+    use ringway_xsk::Umem;
+
     use super::*;
 
     #[test]

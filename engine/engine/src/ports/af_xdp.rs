@@ -21,8 +21,8 @@ use ringway_xsk::{
 use tracing::{info, warn};
 
 use crate::port::{LeftPort, Obtained, Port, PortError, PortStatistics};
+use crate::port_context::PortContext;
 use crate::programs::keep;
-use crate::spec::PortContext;
 
 /// Packets that a system call sends in copy mode: all of some bursts. With the kernel's 32 a burst of 64 takes two, and forwarding and
 /// sending are slower by a tenth.
