@@ -227,7 +227,7 @@ mod tests {
                     assert!(line.contains(&format!("`{check}`")), "{check} is not in {line}");
                 }
                 let shown = line.trim_end().trim_end_matches('|').rsplit('|').next().unwrap();
-                assert!(shown.contains("`ringway "), "no command in {line}");
+                assert!(shown.contains("`ringway"), "no command in {line}");
             }
         }
     }
