@@ -18,7 +18,7 @@
 //! - One [`Outcome`] for each thing looked at (an interface, a socket), or one for the machine; [`each`] does that for
 //!   a list, where one unknown leaves the others alone. Nothing to look at (no bond here) is an empty list.
 //! - What counts is compared between the two samples ([`Facts::counter`], [`Facts::pair`]).
-//! - A fix is a command that can be pasted, and comes with its undo, which holds the value that was read
+//! - A change is two [`Fix`]es: what to do, and what takes it back, which holds the value that was read
 //!   ([`Facts::set`] makes both for a sysctl). What no command can do is `.advice(...)`.
 //! - Tests start from [`testing::healthy`], a captured machine on which every rule is content, and change one file.
 //!   `rules::tests` runs every rule on it and on a machine of which nothing is known: there all are unknown.
@@ -31,6 +31,7 @@ mod contents;
 #[cfg(test)]
 mod damaged;
 mod facts;
+mod fix;
 mod gather;
 pub mod path;
 mod report;
@@ -45,8 +46,9 @@ pub use changes::{Changes, Earlier};
 pub use collection::{Collection, Error};
 pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Program};
+pub use fix::{Change, Fix};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
 pub use report::{Finding, Report, judge};
-pub use rule::{Change, Evidence, Looked, Outcome, Profile, Rule, State, Unknown, each, each_card};
+pub use rule::{Evidence, Looked, Outcome, Profile, Rule, State, Unknown, each, each_card};
 pub use sample::Sample;
 pub use script::{Scripts, scripts};

@@ -3,7 +3,7 @@
 use ringway_host::Interface;
 use serde::{Deserialize, Serialize};
 
-use crate::Facts;
+use crate::{Change, Facts, Fix};
 
 /// What a machine is to be good at. Without one, it is a host that ends connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,22 +90,6 @@ pub struct Evidence {
     pub value: String,
 }
 
-/// A command and the one that takes it back.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// To be pasted.
-    pub fix: String,
-    /// Sets what was read.
-    pub undo: String,
-}
-
-impl Change {
-    /// The setting that it writes, and the value; `None`: it is another kind of command.
-    pub fn sysctl(&self) -> Option<(&str, &str)> {
-        self.fix.contains("sysctl -w ").then(|| self.fix.split_once('=')).flatten()
-    }
-}
-
 /// What a rule says of one thing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
@@ -178,9 +162,25 @@ impl Outcome {
         self
     }
 
-    /// Adds commands that change and take back.
-    pub fn fix(self, fix: impl Into<String>, undo: impl Into<String>) -> Self {
-        self.change(Change { fix: fix.into(), undo: undo.into() })
+    /// Adds a change, and what takes it back.
+    pub fn fix(self, fix: Fix, undo: Fix) -> Self {
+        self.change(Change { fix, undo })
+    }
+
+    /// Adds writing a line into a file that now holds another.
+    pub fn write(self, path: &str, to: impl ToString, now: impl ToString) -> Self {
+        self.fix(Fix::write(path, to), Fix::write(path, now))
+    }
+
+    /// Adds settings of a device for ethtool, as in `("-K", "eth0", "lro off", "lro on")`.
+    pub fn ethtool(
+        self,
+        option: &'static str,
+        device: &str,
+        to: impl AsRef<str>,
+        now: impl AsRef<str>,
+    ) -> Self {
+        self.fix(Fix::ethtool(option, device, to), Fix::ethtool(option, device, now))
     }
 
     /// Says what to do that is no command.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::fix::quoted;
 use crate::{Change, Finding, Origin, Report};
 
 /// Two scripts for sh.
@@ -25,12 +26,14 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
         fix += &comment(finding);
         for change in &finding.changes {
             // Two findings may want the same. Of two that set the same the first, the worse, counts.
-            let sets = change.sysctl().map(|(key, _)| key);
-            let told =
-                |one: &&Change| one.fix == change.fix || sets.is_some_and(|key| is_set(one, key));
+            let sets = change.fix.setting().map(|(key, _)| key);
+            let told = |one: &&Change| {
+                let same = one.fix.setting().is_some_and(|(key, _)| Some(key) == sets);
+                one.fix == change.fix || same
+            };
             if !seen.iter().any(told) {
                 seen.push(change);
-                fix += &format!("run {}\n", quoted(&change.fix));
+                fix += &format!("run {}\n", quoted(&change.fix.to_string()));
             }
             if !back.contains(&&change.undo) {
                 back.push(&change.undo);
@@ -38,14 +41,10 @@ pub fn scripts(report: &Report, origin: &Origin) -> Scripts {
         }
     }
     for command in back.iter().rev() {
-        undo += &format!("run {}\n", quoted(command));
+        undo += &format!("run {}\n", quoted(&command.to_string()));
     }
     let end = "exit $failed\n";
     Scripts { fix: fix + end, undo: undo + end, commands: seen.len() }
-}
-
-fn is_set(change: &Change, key: &str) -> bool {
-    change.sysctl().is_some_and(|(other, _)| other == key)
 }
 
 /// Goes on after a failure, and tells in the end.
@@ -102,11 +101,6 @@ fn comment(finding: &Finding) -> String {
     text
 }
 
-/// One word for the shell.
-fn quoted(command: &str) -> String {
-    format!("'{}'", command.replace('\'', "'\\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,7 +133,7 @@ mod tests {
         let mut report =
             Machine::healthy().put("/proc/sys/net/core/somaxconn", "16").report(rules::ALL);
         let mut second = report.symptoms().next().unwrap().clone();
-        second.changes[0].fix = "sysctl -w net.core.somaxconn=17".into();
+        second.changes[0].fix = crate::Fix::sysctl("net/core/somaxconn", 17);
         report.findings.push(second);
         let scripts = scripts(&report, &Origin::default());
         assert_eq!(scripts.commands, 1, "{}", scripts.fix);

@@ -169,13 +169,21 @@ impl Machine {
     pub fn fixes(&self, check: &Rule) -> Vec<String> {
         agree(&self.report(crate::rules::ALL));
         let outcomes = self.outcomes(check);
-        outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
+        outcomes
+            .into_iter()
+            .flat_map(|one| one.changes)
+            .map(|change| change.fix.to_string())
+            .collect()
     }
 
     /// And those that take them back.
     pub fn undos(&self, check: &Rule) -> Vec<String> {
         let outcomes = self.outcomes(check);
-        outcomes.into_iter().flat_map(|one| one.changes).map(|change| change.undo).collect()
+        outcomes
+            .into_iter()
+            .flat_map(|one| one.changes)
+            .map(|change| change.undo.to_string())
+            .collect()
     }
 }
 
@@ -193,7 +201,7 @@ pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, State)>) {
 pub fn agree(report: &Report) {
     let mut set = BTreeMap::new();
     for finding in &report.findings {
-        for (key, value) in finding.changes.iter().filter_map(crate::Change::sysctl) {
+        for (key, value) in finding.changes.iter().filter_map(|change| change.fix.setting()) {
             let (by, first) = *set.entry(key).or_insert((&finding.check, value));
             assert_eq!(value, first, "{key}: {} against {by}", finding.check);
         }

@@ -51,8 +51,6 @@ const NOT_TRACKED: &str =
 /// What is no file of a machine is in every collection, or why not.
 const NOT_COLLECTED: &str =
     "not collected; do it again with this version: `ringway doctor --collect FILE.tar`";
-/// In front of a command, has it run there.
-pub(super) const THERE: &str = "nsenter --target 1 --net";
 
 /// Whether only the first network namespace can set it, and this is another.
 pub(super) fn set_elsewhere(host: &Host, path: &str) -> bool {
@@ -168,7 +166,7 @@ mod tests {
     #[test]
     fn what_the_first_alone_can_set_is_set_there() {
         let other = Machine::healthy().remove("/proc/sys/net/core/netdev_max_backlog");
-        let fix = |machine: &Machine, key| machine.facts().set(key, 9).unwrap().fix;
+        let fix = |machine: &Machine, key| machine.facts().set(key, 9).unwrap().fix.to_string();
         let key = "net/core/rmem_max";
         assert_eq!(fix(&Machine::healthy(), key), "sysctl -w net.core.rmem_max=9");
         assert_eq!(fix(&other, key), "nsenter --target 1 --net sysctl -w net.core.rmem_max=9");

@@ -86,10 +86,7 @@ impl Facts {
     pub fn moved(&self, outcome: Outcome, irq: u32, to: &str) -> Result<Outcome, Unknown> {
         let path = format!("/proc/irq/{irq}/smp_affinity_list");
         let now = self.text(&path)?;
-        let fixed = outcome
-            .saw(&path, now)
-            .fix(format!("echo {to} > {path}"), format!("echo {now} > {path}"));
-        Ok(fixed.advice(
+        Ok(outcome.saw(&path, now).write(&path, to, now).advice(
             "read it back afterwards: some drivers refuse in silence, irqbalance changes it again",
         ))
     }

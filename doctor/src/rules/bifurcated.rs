@@ -24,13 +24,12 @@ fn check(facts: &Facts) -> Looked {
         let driver = facts.text(&format!("{directory}/driver"))?;
         let own = VENDORS.iter().any(|(_, drivers)| drivers.contains(&driver));
         if own && facts.text(&format!("{directory}/driver_override"))? == "vfio-pci" {
-            let set = |to: &str| format!("echo {to} > {directory}/driver_override");
             return Ok(Outcome::crit(
                 device,
                 format!("{driver} serves DPDK as it is, and the next boot binds vfio-pci"),
             )
             .saw(format!("{directory}/driver_override"), "vfio-pci")
-            .fix(set("\"\""), set("vfio-pci")));
+            .write(&format!("{directory}/driver_override"), "", "vfio-pci"));
         }
         Ok(Outcome::ok(
             device,

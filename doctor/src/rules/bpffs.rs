@@ -1,7 +1,7 @@
 //! Where programs are pinned.
 
 use crate::rule::MACHINE;
-use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Unknown};
 
 /// What is pinned there outlives who pinned it.
 pub const RULE: Rule = Rule {
@@ -35,7 +35,7 @@ fn check(facts: &Facts) -> Looked {
             ))
             .into();
     }
-    seen.fix(format!("mount -t bpf bpf {AT}"), format!("umount {AT}")).into()
+    seen.fix(Fix::command(["mount", "-t", "bpf", "bpf", AT]), Fix::command(["umount", AT])).into()
 }
 
 #[cfg(test)]

@@ -43,9 +43,11 @@ fn check(facts: &Facts) -> Looked {
         Ok(outcome
             .saw(format!("ethtool -c {name}, rx-usecs"), rx_usecs)
             .saw(format!("ethtool -c {name}, adaptive-rx"), adaptive)
-            .fix(
-                format!("ethtool -C {name} adaptive-rx off rx-usecs {wanted}"),
-                format!("ethtool -C {name} adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
+            .ethtool(
+                "-C",
+                name,
+                format!("adaptive-rx off rx-usecs {wanted}"),
+                format!("adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
             ))
     });
     Ok(found)

@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Channels;
 
-use crate::{Facts, Looked, Outcome, Profile, Rule, each_card};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, each_card};
 
 /// XDP sends by queues of its own.
 pub const RULE: Rule = Rule {
@@ -45,7 +45,7 @@ fn check(facts: &Facts) -> Looked {
             format!("{rx} of {max_tx} queues are in use: too few are left for XDP"),
         )
         .saw(format!("ethtool -l {name}"), format!("{rx} of {max_tx}"));
-        let set = |queues: u32| format!("ethtool -L {name} combined {queues}");
+        let set = |queues: u32| Fix::ethtool("-L", name, format!("combined {queues}"));
         if most == 0 {
             return Ok(seen.advice("give the machine more queues (virtio: twice its processors)"));
         }

@@ -51,7 +51,7 @@ fn of_node(facts: &Facts, node: i64) -> Result<Outcome, Unknown> {
     // One GiB is what most examples of DPDK ask for.
     Ok(Outcome::warn(MACHINE, format!("no huge page is free on node {node}"))
         .saw(&path, now)
-        .fix(format!("echo {} > {path}", now + 512), format!("echo {now} > {path}"))
+        .write(&path, now + 512, now)
         .advice("for good, and for pages of 1 GiB: hugepagesz=1G hugepages=N on the kernel's command line"))
 }
 

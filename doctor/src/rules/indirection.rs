@@ -49,9 +49,11 @@ fn check(facts: &Facts) -> Looked {
         let said = format!("{left_out} of {} queues get no packet", channels.rx);
         Ok(Outcome::info(name, said)
             .saw(format!("ethtool -x {name}, entries by queue"), weights.join(" "))
-            .fix(
-                format!("ethtool -X {name} equal {}", channels.rx),
-                format!("ethtool -X {name} weight {}", weights.join(" ")),
+            .ethtool(
+                "-X",
+                name,
+                format!("equal {}", channels.rx),
+                format!("weight {}", weights.join(" ")),
             ))
     });
     Ok(found)

@@ -2,7 +2,7 @@
 
 use crate::gather::Process;
 use crate::rule::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule};
+use crate::{Facts, Fix, Looked, Outcome, Rule};
 
 /// It moves what somebody else has put in its place.
 pub const RULE: Rule = Rule {
@@ -34,6 +34,7 @@ fn check(facts: &Facts) -> Looked {
     }
     let list = |each: fn(&u32) -> String| pinned.iter().map(each).collect::<Vec<_>>().join(" ");
     let ban = list(|irq| format!("--banirq={irq}"));
+    let systemctl = |what| Fix::command(["systemctl", what, "irqbalance"]);
     // It pins them itself, too, and nothing tells its hand from another's.
     Outcome::info(
         MACHINE,
@@ -41,7 +42,7 @@ fn check(facts: &Facts) -> Looked {
     )
     .saw("process irqbalance, pid", found.pid)
     .saw("interrupts of cards that may not come everywhere", list(u32::to_string))
-    .fix("systemctl stop irqbalance", "systemctl start irqbalance")
+    .fix(systemctl("stop"), systemctl("start"))
     .advice(format!(
         "or have it leave them alone: IRQBALANCE_ARGS=\"{ban}\" in /etc/default/irqbalance"
     ))

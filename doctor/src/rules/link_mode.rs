@@ -44,8 +44,8 @@ fn check(facts: &Facts) -> Looked {
                 outcome.advice("they negotiated that: change the cable, look at the switch's port")
             );
         }
-        let undo = format!("ethtool -s {name} autoneg off speed {mbit} duplex {duplex}");
-        Ok(outcome.fix(format!("ethtool -s {name} autoneg on"), undo))
+        let now = format!("autoneg off speed {mbit} duplex {duplex}");
+        Ok(outcome.ethtool("-s", name, "autoneg on", now))
     });
     Ok(found)
 }

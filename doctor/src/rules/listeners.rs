@@ -97,7 +97,10 @@ mod tests {
         // The program asked for no more than that.
         assert!(outcome(&[5, 127]).changes.is_empty() && outcome(&[]).changes.is_empty());
         assert!(outcome(&[5]).advice.unwrap().contains("its own is the limit"));
-        assert_eq!(outcome(&[5, 128]).changes[0].fix, "sysctl -w net.core.somaxconn=4096");
+        assert_eq!(
+            outcome(&[5, 128]).changes[0].fix.to_string(),
+            "sysctl -w net.core.somaxconn=4096"
+        );
         assert!(outcome(&[5; 20]).evidence.iter().any(|one| one.value == "12"));
     }
 

@@ -34,7 +34,7 @@ fn check(facts: &Facts) -> Looked {
             Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
                 .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
                 .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
-                .fix(format!("ethtool -K {name} lro off"), format!("ethtool -K {name} lro on")))
+                .ethtool("-K", name, "lro off", "lro on"))
         },
     );
     Ok(found)

@@ -3,7 +3,7 @@
 use ringway_host::{Interface, Network};
 
 use crate::rule::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule, Unknown};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown};
 
 /// A veth pair, and a bridge with its ports.
 pub const RULE: Rule = Rule {
@@ -82,7 +82,7 @@ fn mismatch(small: &Interface, large: &Interface, what: &str) -> Outcome {
     let (name, mtu, other, most) =
         (&small.link.name, small.link.mtu, &large.link.name, large.link.mtu);
     let said = format!("it takes {mtu} bytes, and {other}, {what}, takes {most}");
-    let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
+    let set = |mtu: u32| Fix::link(name, format!("mtu {mtu}"));
     Outcome::warn(name, said)
         .saw(format!("ip link show {name}, mtu"), mtu)
         .saw(format!("ip link show {other}, mtu"), most)

@@ -27,12 +27,8 @@ fn check(facts: &Facts) -> Looked {
                 .saw(&flush, timeout)
                 .saw(&defer, count);
             match (timeout, count) {
-                (0, 1..) => {
-                    Ok(outcome.fix(format!("echo 20000 > {flush}"), format!("echo 0 > {flush}")))
-                }
-                (1.., 0) => {
-                    Ok(outcome.fix(format!("echo 2 > {defer}"), format!("echo 0 > {defer}")))
-                }
+                (0, 1..) => Ok(outcome.write(&flush, 20_000, 0)),
+                (1.., 0) => Ok(outcome.write(&defer, 2, 0)),
                 _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
             }
         },

@@ -39,10 +39,7 @@ fn check(facts: &Facts) -> Looked {
         Ok(Outcome::warn(name, said)
             .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .saw(format!("ethtool -g {name}, RX"), rings.rx)
-            .fix(
-                format!("ethtool -G {name} rx {wanted}"),
-                format!("ethtool -G {name} rx {}", rings.rx),
-            ))
+            .ethtool("-G", name, format!("rx {wanted}"), format!("rx {}", rings.rx)))
     });
     Ok(found)
 }

@@ -53,10 +53,7 @@ fn check(facts: &Facts) -> Looked {
             };
             Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
                 .saw(format!("ethtool -k {name}"), all("off"))
-                .fix(
-                    format!("ethtool -K {name} {}", all("on")),
-                    format!("ethtool -K {name} {}", all("off")),
-                ))
+                .ethtool("-K", name, all("on"), all("off")))
         },
     );
     Ok(found)

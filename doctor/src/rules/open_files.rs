@@ -2,7 +2,7 @@
 
 use crate::gather::Process;
 use crate::rule::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule, State};
+use crate::{Facts, Fix, Looked, Outcome, Rule, State};
 
 /// A socket is an open file.
 pub const RULE: Rule = Rule {
@@ -22,7 +22,7 @@ fn check(facts: &Facts) -> Looked {
     if open as f64 > most as f64 * 0.9 {
         let seen =
             Outcome::crit(MACHINE, format!("{open} of {most} files are open")).saw(path, open);
-        let set = |to: i64| format!("sysctl -w fs.file-max={to}");
+        let set = |to: i64| Fix::sysctl("fs/file-max", to);
         found[0] = seen.fix(set(most * 2), set(most));
     }
     let processes: Vec<Process> = facts.json(crate::gather::PROCESSES)?;
@@ -34,14 +34,13 @@ fn check(facts: &Facts) -> Looked {
             continue;
         }
         let said = format!("{files} of {limit} files are open");
+        let id = pid.to_string();
+        let set = |to| Fix::command(["prlimit", "--pid", &id, &format!("--nofile={to}:")]);
         found.push(
             Outcome::new(State::Crit, format!("process {name} ({pid})"), said)
                 .saw(format!("/proc/{pid}/fd, entries"), files)
                 .saw(format!("/proc/{pid}/limits, Max open files"), limit)
-                .fix(
-                    format!("prlimit --pid {pid} --nofile={}:", limit * 2),
-                    format!("prlimit --pid {pid} --nofile={limit}:"),
-                )
+                .fix(set(limit * 2), set(limit))
                 .advice("for good: LimitNOFILE= in its unit, up to fs.nr_open"),
         );
     }

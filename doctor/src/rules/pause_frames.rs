@@ -41,9 +41,11 @@ fn check(facts: &Facts) -> Looked {
             .advice("only if losing packets is better than waiting: then turn it off");
         let word = |on: bool| if on { "on" } else { "off" };
         match facts.ethtool::<Pause>(name, "pause") {
-            Ok(Pause { rx, tx }) if rx || tx => Ok(outcome.fix(
-                format!("ethtool -A {name} rx off tx off"),
-                format!("ethtool -A {name} rx {} tx {}", word(rx), word(tx)),
+            Ok(Pause { rx, tx }) if rx || tx => Ok(outcome.ethtool(
+                "-A",
+                name,
+                "rx off tx off",
+                format!("rx {} tx {}", word(rx), word(tx)),
             )),
             _ => Ok(outcome),
         }

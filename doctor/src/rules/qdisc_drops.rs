@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::qdiscs::Qdisc;
 
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown, each};
 
 /// More was to be sent than the interface takes.
 pub const RULE: Rule = Rule {
@@ -44,7 +44,8 @@ fn check(facts: &Facts) -> Looked {
                 .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
                 .advice(advice(kind));
             if kind == "pfifo_fast" {
-                let set = |kind: &str| format!("tc qdisc replace dev {name} root {kind}");
+                let set =
+                    |kind| Fix::command(["tc", "qdisc", "replace", "dev", name, "root", kind]);
                 return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
             }
             Ok(outcome)

@@ -84,10 +84,8 @@ fn with_fix(
         return Ok(outcome);
     }
     let weights: Vec<String> = counts.iter().map(usize::to_string).collect();
-    Ok(outcome.fix(
-        format!("ethtool -X {name} equal {queues}"),
-        format!("ethtool -X {name} weight {}", weights.join(" ")),
-    ))
+    let weights = format!("weight {}", weights.join(" "));
+    Ok(outcome.ethtool("-X", name, format!("equal {queues}"), weights))
 }
 
 #[cfg(test)]

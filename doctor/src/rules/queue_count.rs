@@ -43,10 +43,7 @@ fn check(facts: &Facts) -> Looked {
                 format!("ethtool -l {name}, in use of"),
                 format!("{} of {}", channels.rx, channels.max_rx),
             )
-            .fix(
-                format!("ethtool -L {name} combined {wanted}"),
-                format!("ethtool -L {name} combined {}", channels.rx),
-            ))
+            .ethtool("-L", name, format!("combined {wanted}"), format!("combined {}", channels.rx)))
     });
     Ok(found)
 }

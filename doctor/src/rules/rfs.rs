@@ -44,10 +44,7 @@ fn check(facts: &Facts) -> Looked {
             }
             for queue in queues.iter().filter(|queue| queue.flows == 0) {
                 let wanted = 32_768 / queues.len();
-                outcome = outcome.saw(&queue.flows_path, 0).fix(
-                    format!("echo {wanted} > {}", queue.flows_path),
-                    format!("echo 0 > {}", queue.flows_path),
-                );
+                outcome = outcome.saw(&queue.flows_path, 0).write(&queue.flows_path, wanted, 0);
             }
             Ok(outcome)
         },

@@ -35,10 +35,7 @@ fn check(facts: &Facts) -> Looked {
         let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
         let mask = rps::mask(if free.is_empty() { &cpus } else { &free });
         let change = |outcome: Outcome, queue: &Queue| {
-            outcome.saw(&queue.path, &queue.mask).fix(
-                format!("echo {mask} > {}", queue.path),
-                format!("echo {} > {}", queue.mask, queue.path),
-            )
+            outcome.saw(&queue.path, &queue.mask).write(&queue.path, &mask, &queue.mask)
         };
         Ok(queues.iter().fold(seen, change))
     });

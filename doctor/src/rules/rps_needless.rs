@@ -32,10 +32,7 @@ fn check(facts: &Facts) -> Looked {
                 queues.len()
             );
             let change = |outcome: Outcome, queue: &&Queue| {
-                outcome.saw(&queue.path, &queue.mask).fix(
-                    format!("echo 0 > {}", queue.path),
-                    format!("echo {} > {}", queue.mask, queue.path),
-                )
+                outcome.saw(&queue.path, &queue.mask).write(&queue.path, 0, &queue.mask)
             };
             Ok(on.iter().fold(Outcome::info(name, said), change))
         },

@@ -1,7 +1,7 @@
 //! NAPI threads that may run anywhere.
 
 use crate::gather::Process;
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, each};
 
 /// In threads of their own, queues are polled wherever the scheduler puts them.
 pub const RULE: Rule = Rule {
@@ -44,7 +44,8 @@ fn check(facts: &Facts) -> Looked {
                     .saw(path, 1);
             for (process, cpu) in free.iter().zip(cpus.iter().cycle()) {
                 let now = process.cpus.as_deref().unwrap_or_default();
-                let pin = |list: &str| format!("taskset -pc {list} {}", process.pid);
+                let pid = process.pid.to_string();
+                let pin = |list: &str| Fix::command(["taskset", "-pc", list, &pid]);
                 outcome = outcome
                     .saw(
                         format!(

@@ -31,16 +31,15 @@ fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
     let FarEnd { name: Some(peer), native, unfinished, .. } = &far else {
         return elsewhere(facts, name, &far);
     };
-    let set = |what: &str, to: &str| format!("ethtool -K {peer} {what} {to}");
     let mut outcome =
         Outcome::warn(peer, format!("{name}, its other end, has native XDP")).advice(OR);
     if *unfinished == Some(true) && !facts.finishes_checksums() {
         let seen = format!("ethtool -k {peer}, tx-checksumming");
-        outcome = outcome.saw(seen, "on").fix(set("tx", "off"), set("tx", "on"));
+        outcome = outcome.saw(seen, "on").ethtool("-K", peer, "tx off", "tx on");
     }
     if far.polls == Some(false) {
         let seen = format!("ethtool -k {peer}, generic-receive-offload");
-        outcome = outcome.saw(seen, "off").fix(set("gro", "on"), set("gro", "off"));
+        outcome = outcome.saw(seen, "off").ethtool("-K", peer, "gro on", "gro off");
     }
     if outcome.changes.is_empty() {
         let by = if *native == Some(true) { "native XDP" } else { "GRO" };
@@ -126,7 +125,11 @@ mod tests {
                 native: native.iter().map(|name| (*name).into()).collect(),
             };
             let found = check(&pair(true, gro, false).facts().with_program(program)).unwrap();
-            found.into_iter().flat_map(|one| one.changes).map(|change| change.fix).collect()
+            found
+                .into_iter()
+                .flat_map(|one| one.changes)
+                .map(|change| change.fix.to_string())
+                .collect()
         };
         assert_eq!(fixes(false, &["veth0"]), ["ethtool -K veth1 gro on"]);
         assert!(fixes(true, &["veth0"]).is_empty() && fixes(false, &[]).is_empty());

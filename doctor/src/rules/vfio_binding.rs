@@ -1,6 +1,6 @@
 //! Cards that are expected on one driver and are on another.
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, each};
 
 /// A kernel update, or a new module, can change who comes first.
 pub const RULE: Rule = Rule {
@@ -30,19 +30,12 @@ fn check(facts: &Facts) -> Looked {
             .advice(
                 "so that it stays: driverctl set-override, and the module in /etc/modules-load.d",
             );
+        let leave = || Fix::write(format!("{directory}/driver/unbind"), device);
         let bind = |from: &str, to: &str| {
-            let leave = if from.is_empty() {
-                String::new()
-            } else {
-                format!("echo {device} > {directory}/driver/unbind; ")
-            };
-            format!("{leave}echo {device} > /sys/bus/pci/drivers/{to}/bind")
+            let bind = Fix::write(format!("/sys/bus/pci/drivers/{to}/bind"), device);
+            if from.is_empty() { bind } else { Fix::Sequence(vec![leave(), bind]) }
         };
-        let undo = if driver.is_empty() {
-            format!("echo {device} > {directory}/driver/unbind")
-        } else {
-            bind(wanted, driver)
-        };
+        let undo = if driver.is_empty() { leave() } else { bind(wanted, driver) };
         Ok(seen.fix(bind(driver, wanted), undo))
     });
     Ok(found)

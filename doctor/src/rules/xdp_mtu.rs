@@ -2,7 +2,7 @@
 
 use ringway_host::Interface;
 
-use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// Before frags, XDP wants a packet in one page, with room before and behind it.
 pub const RULE: Rule = Rule {
@@ -72,7 +72,7 @@ fn tunnel(facts: &Facts, one: &Interface, bytes: u32) -> Result<Outcome, Unknown
             format!("{mtu} bytes and {bytes} of its headers fit {below}"),
         ));
     }
-    let set = |mtu: u32| format!("ip link set dev {name} mtu {mtu}");
+    let set = |mtu: u32| Fix::link(name, format!("mtu {mtu}"));
     let said = format!("{mtu} bytes and {bytes} of its headers are more than {below} takes");
     Ok(Outcome::warn(name, said)
         .saw(format!("ip link show {name}, mtu"), mtu)

@@ -41,8 +41,8 @@ fn check(facts: &Facts) -> Looked {
                 let own: Vec<u32> =
                     cpus.iter().copied().skip(number).step_by(queues.len()).collect();
                 if !own.is_empty() {
-                    let fix = format!("echo {} > {path}", super::rps::mask(&own));
-                    outcome = outcome.saw(&path, mask).fix(fix, format!("echo {mask} > {path}"));
+                    let wanted = super::rps::mask(&own);
+                    outcome = outcome.saw(&path, mask).write(&path, wanted, mask);
                 }
             }
             Ok(if outcome.changes.is_empty() {

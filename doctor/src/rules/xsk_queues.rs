@@ -44,8 +44,8 @@ fn check(facts: &Facts) -> Looked {
                 // drivers/net/veth.c counts receive and transmit queues apart.
                 let veth = one.link.kind.as_deref() == Some("veth");
                 let which = if veth { "rx" } else { "combined" };
-                let set = |queues: u32| format!("ethtool -L {name} {which} {queues}");
-                return Ok(outcome.fix(set(1), set(queues)));
+                let set = |queues: u32| format!("{which} {queues}");
+                return Ok(outcome.ethtool("-L", name, set(1), set(queues)));
             }
             Ok(outcome)
         },

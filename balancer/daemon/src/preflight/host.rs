@@ -59,7 +59,7 @@ fn line(check: &Rule, outcome: Outcome, report: &mut Report) {
         ringway_doctor::State::Warn => State::Warn,
         ringway_doctor::State::Crit => State::Fail,
     };
-    let commands = outcome.changes.into_iter().map(|change| change.fix);
+    let commands = outcome.changes.into_iter().map(|change| change.fix.to_string());
     let fix: Vec<String> = commands.chain(outcome.advice).collect();
     report.push(check.name, &outcome.subject, state, outcome.found, fix.join("; "));
 }

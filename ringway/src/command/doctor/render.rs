@@ -67,8 +67,8 @@ fn symptom(finding: &Finding, colour: bool) -> String {
     line("rule", &format!("{} ({})", finding.rule, finding.source));
     line("why", &finding.why);
     for change in &finding.changes {
-        line("fix", &change.fix);
-        line("undo", &change.undo);
+        line("fix", &change.fix.to_string());
+        line("undo", &change.undo.to_string());
     }
     if let Some(advice) = &finding.advice {
         line("to do", advice);

@@ -1,0 +1,207 @@
+//! What to change, as types; what a shell takes, rendered in one place.
+
+use std::fmt::{self, Display, Formatter};
+
+use serde::{Serialize, Serializer};
+
+/// One change to the machine. It is shown, in JSON too, as a line for sh.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fix {
+    /// `sysctl -w`
+    Sysctl {
+        /// Its path below /proc/sys, as in `net/ipv4/ip_forward`.
+        key: String,
+        /// Words are separated by one space.
+        value: String,
+        /// Only the machine's first network namespace can set it, and this is another.
+        in_first_namespace: bool,
+    },
+    /// `ethtool OPTION DEVICE SETTINGS`
+    Ethtool {
+        /// As in `-K`.
+        option: &'static str,
+        /// The interface.
+        device: String,
+        /// Words.
+        settings: Vec<String>,
+    },
+    /// `ip link set dev DEVICE SETTINGS`
+    Link {
+        /// The interface.
+        device: String,
+        /// Words.
+        settings: Vec<String>,
+    },
+    /// `echo VALUE > PATH`
+    Write {
+        /// Of a file under /proc or /sys.
+        path: String,
+        /// One line.
+        value: String,
+    },
+    /// Any other program, with its arguments.
+    Command(Vec<String>),
+    /// One after another, whether or not the first succeeds.
+    Sequence(Vec<Fix>),
+}
+
+impl Fix {
+    /// A setting by its path below /proc/sys.
+    pub fn sysctl(key: impl Into<String>, value: impl ToString) -> Self {
+        let value = words(&value.to_string()).join(" ");
+        Self::Sysctl { key: key.into(), value, in_first_namespace: false }
+    }
+
+    /// `Fix::ethtool("-K", "eth0", "lro off")`
+    pub fn ethtool(
+        option: &'static str,
+        device: impl Into<String>,
+        settings: impl AsRef<str>,
+    ) -> Self {
+        Self::Ethtool { option, device: device.into(), settings: words(settings.as_ref()) }
+    }
+
+    /// `Fix::link("eth0", "mtu 1500")`
+    pub fn link(device: impl Into<String>, settings: impl AsRef<str>) -> Self {
+        Self::Link { device: device.into(), settings: words(settings.as_ref()) }
+    }
+
+    /// A file that takes one line.
+    pub fn write(path: impl Into<String>, value: impl ToString) -> Self {
+        Self::Write { path: path.into(), value: value.to_string() }
+    }
+
+    /// A program with its arguments.
+    pub fn command<T: Into<String>>(argv: impl IntoIterator<Item = T>) -> Self {
+        Self::Command(argv.into_iter().map(Into::into).collect())
+    }
+
+    /// The kernel setting that it writes, and the value.
+    pub fn setting(&self) -> Option<(&str, &str)> {
+        match self {
+            Self::Sysctl { key, value, .. } => Some((key, value)),
+            _ => None,
+        }
+    }
+}
+
+impl Display for Fix {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl { key, value, in_first_namespace } => {
+                if *in_first_namespace {
+                    f.write_str("nsenter --target 1 --net ")?;
+                }
+                // With slashes where a part of the key holds a dot, as names of VLAN devices do.
+                let name = if key.contains('.') { key.clone() } else { key.replace('/', ".") };
+                write!(f, "sysctl -w {}={}", word(&name), value_word(value))
+            }
+            Self::Ethtool { option, device, settings } => {
+                write!(f, "ethtool {option} {} {}", word(device), line(settings))
+            }
+            Self::Link { device, settings } => {
+                write!(f, "ip link set dev {} {}", word(device), line(settings))
+            }
+            Self::Write { path, value } => {
+                write!(f, "echo {} > {}", value_word(value), word(path))
+            }
+            Self::Command(argv) => f.write_str(&line(argv)),
+            Self::Sequence(fixes) => {
+                let lines: Vec<String> = fixes.iter().map(Fix::to_string).collect();
+                f.write_str(&lines.join("; "))
+            }
+        }
+    }
+}
+
+impl Serialize for Fix {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A change, and the one that takes it back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// What to do.
+    pub fix: Fix,
+    /// Sets what was read.
+    pub undo: Fix,
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_ascii_whitespace().map(str::to_owned).collect()
+}
+
+fn line(argv: &[String]) -> String {
+    argv.iter().map(|one| word(one)).collect::<Vec<_>>().join(" ")
+}
+
+fn is_plain(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_./:,=+@%".contains(c)
+}
+
+/// One word for sh, quoted where it has to be. Control characters are for the terminal that shows it, and no fix needs any.
+fn word(text: &str) -> String {
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    quoted(&text.replace(char::is_control, "\u{fffd}"))
+}
+
+/// Several numbers, or nothing at all, in double quotes.
+fn value_word(value: &str) -> String {
+    let numbers = value.chars().all(|c| is_plain(c) || c == ' ');
+    if numbers && (value.is_empty() || value.contains(' ')) {
+        return format!("\"{value}\"");
+    }
+    word(value)
+}
+
+/// One word for sh, in quotes.
+pub(crate) fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_sh_takes() {
+        for (fix, wanted) in [
+            (Fix::sysctl("net/core/somaxconn", 16), "sysctl -w net.core.somaxconn=16"),
+            (Fix::sysctl("net/ipv4/tcp_rmem", "1\t2\t3"), "sysctl -w net.ipv4.tcp_rmem=\"1 2 3\""),
+            (
+                Fix::sysctl("net/ipv4/conf/eth0.5/rp_filter", 1),
+                "sysctl -w net/ipv4/conf/eth0.5/rp_filter=1",
+            ),
+            (Fix::ethtool("-K", "eth0.5", "lro off"), "ethtool -K eth0.5 lro off"),
+            (Fix::ethtool("-K", "a;reboot", "lro off"), "ethtool -K 'a;reboot' lro off"),
+            (Fix::ethtool("-K", "it's", "lro off"), "ethtool -K 'it'\\''s' lro off"),
+            (Fix::link("a b", "mtu 1500"), "ip link set dev 'a b' mtu 1500"),
+            (Fix::link("a\u{1b}[2J", "up"), "ip link set dev 'a\u{fffd}[2J' up"),
+            (Fix::write("/proc/irq/40/x", "0-3,8"), "echo 0-3,8 > /proc/irq/40/x"),
+            (Fix::write("/sys/a:0", ""), "echo \"\" > /sys/a:0"),
+            (Fix::write("/sys/a>b", "$(reboot)"), "echo '$(reboot)' > '/sys/a>b'"),
+            (Fix::command(["umount", "/sys/fs/bpf"]), "umount /sys/fs/bpf"),
+            (
+                Fix::Sequence(vec![Fix::write("/a", 1), Fix::command(["b", ""])]),
+                "echo 1 > /a; b ''",
+            ),
+        ] {
+            assert_eq!(fix.to_string(), wanted);
+        }
+    }
+
+    /// Whatever a name is, sh takes it for one argument.
+    #[test]
+    fn a_shell_takes_names_for_names() {
+        for name in ["a;reboot", "$(reboot)", "a`b`", "a>b", "a&b", "a|b", "it's", "*", "~", "a b"]
+        {
+            let command = Fix::command(["printf", "%s", name]).to_string();
+            let out = std::process::Command::new("sh").args(["-c", &command]).output().unwrap();
+            assert_eq!(String::from_utf8(out.stdout).unwrap(), name, "{command}");
+        }
+    }
+}
