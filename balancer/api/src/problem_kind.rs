@@ -1,25 +1,34 @@
 //! What can be wrong, by name. `ringway status`, the metrics and the headings of docs/runbook.md use the same
 //! names; a name once given stays.
 
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::documents::health::Lack;
 use crate::documents::status::Problem;
 use crate::error::Error;
 
 macro_rules! troubles {
     ($($(#[doc = $about:literal])+ $variant:ident => $name:literal,)+) => {
         /// What sort of problem or finding.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum ProblemKind {
             $($(#[doc = $about])+ $variant,)+
+            /// One of another version.
+            #[default]
+            Unknown,
         }
 
         impl ProblemKind {
-            /// Every sort there is.
+            /// Every sort that has a name.
             pub const ALL: &'static [ProblemKind] = &[$(ProblemKind::$variant,)+];
 
             /// Its name: lower case, words joined by hyphens.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(ProblemKind::$variant => $name,)+
+                    ProblemKind::Unknown => "",
                 }
             }
         }
@@ -109,12 +118,77 @@ impl ProblemKind {
     /// A problem or finding of this sort: what is wrong and why, and what to do about it.
     pub fn problem(self, error: impl Into<String>, remedy: impl Into<String>) -> Problem {
         let (error, remedy) = (error.into(), remedy.into());
-        Problem { kind: self.name().to_owned(), error, remedy, subjects: Vec::new() }
+        Problem { kind: self, error, remedy, ..Problem::default() }
+    }
+
+    /// One that is about an interface.
+    pub fn of_interface(
+        self,
+        name: &str,
+        error: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problem {
+        Problem { subject: Subject::Interface(name.into()), ..self.problem(error, remedy) }
+    }
+
+    /// One that is about a service.
+    pub fn of_service(
+        self,
+        name: &str,
+        error: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problem {
+        Problem { subject: Subject::Service(name.into()), ..self.problem(error, remedy) }
     }
 
     /// An error that makes one.
     pub fn because(self, error: Error) -> Problem {
         self.problem(error.what, error.remedy)
+    }
+}
+
+impl Serialize for ProblemKind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl<'de> Deserialize<'de> for ProblemKind {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        let known = ProblemKind::ALL.iter().find(|kind| kind.name() == name);
+        Ok(known.copied().unwrap_or_default())
+    }
+}
+
+/// What a problem is about. Kind and subject are its identity, whatever figures its text has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The node as a whole.
+    #[default]
+    Node,
+    /// An interface, by its name.
+    Interface(String),
+    /// A service, by its name.
+    Service(String),
+    /// Checks that this machine cannot make.
+    Checks(Lack),
+    /// The flow table of nat.
+    FlowTable,
+    /// The records of dsr flows.
+    TrackedFlows,
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Subject::Node => f.write_str("node"),
+            Subject::Interface(name) => f.write_str(name),
+            Subject::Service(name) => write!(f, "service {name}"),
+            Subject::Checks(lack) => f.write_str(lack.name()),
+            Subject::FlowTable => f.write_str("flow table"),
+            Subject::TrackedFlows => f.write_str("table of dsr flows"),
+        }
     }
 }
 

@@ -77,7 +77,7 @@ fn render(status: &Status, ledger: bool, extent: Extent, colour: bool) -> String
     let mut text = heading(status, colour);
     // What this machine cannot tell is no news: it is counted, below what is.
     let (unknown, known): (Vec<&Problem>, Vec<&Problem>) =
-        status.findings.iter().partition(|f| f.kind == ProblemKind::CheckHostUnknown.name());
+        status.findings.iter().partition(|f| f.kind == ProblemKind::CheckHostUnknown);
     let all: Vec<&Problem> = status.problems.iter().collect();
     text += &problems::render("problem", Tone::Bad, &all, extent, colour);
     text += &problems::render("finding", Tone::Warn, &known, extent, colour);

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use ringway_api::documents::status::Status;
+use ringway_api::documents::status::{Problem, Status};
 use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
 
 use super::feed::Look;
 use super::sheet::{self, Column, Rank, Row};
@@ -133,8 +134,8 @@ impl Model {
             (true, false, _) => "healthy",
         };
         // That no daemon runs is said already.
-        let known = |error: &&str| !error.starts_with("daemon not running");
-        let problem = status.problems.iter().map(|p| p.error.as_str()).find(known);
+        let known = |problem: &&Problem| problem.kind != ProblemKind::DaemonNotRunning;
+        let problem = status.problems.iter().find(known).map(|problem| problem.error.as_str());
         // A wrong filter is told in several lines, where the rows would be.
         let first = |text: &'_ str| text.lines().next().unwrap_or_default().to_owned();
         let note = self.trouble.as_deref().or(problem).map(first).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the checks say of a backend.
+//! What the checks say of a backend, and what keeps this machine from making them.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,47 @@ impl Health {
             Health::Up => "up",
             Health::Down => "down",
             Health::Unchecked => "unchecked",
+        }
+    }
+}
+
+/// What this machine lacks to make a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lack {
+    /// File descriptors, of this process or of the machine.
+    Descriptors,
+    /// Memory, buffers or processes.
+    Memory,
+    /// A free local port, or the local address.
+    Address,
+    /// Permission to send.
+    Permission,
+    /// The program of an exec check.
+    Program,
+    /// The authorities of an https check.
+    Authorities,
+}
+
+impl Lack {
+    /// Every one.
+    pub const ALL: [Lack; 6] = [
+        Lack::Descriptors,
+        Lack::Memory,
+        Lack::Address,
+        Lack::Permission,
+        Lack::Program,
+        Lack::Authorities,
+    ];
+
+    /// The label of its metric.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Lack::Descriptors => "descriptors",
+            Lack::Memory => "memory",
+            Lack::Address => "address",
+            Lack::Permission => "permission",
+            Lack::Program => "program",
+            Lack::Authorities => "authorities",
         }
     }
 }

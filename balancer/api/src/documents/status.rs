@@ -10,8 +10,10 @@ use ringway_plan::tables::{Protocol, ServiceKey};
 use serde::{Deserialize, Serialize};
 
 use crate::documents::durations::Counted;
-use crate::documents::health::Health;
+use crate::documents::health::{Health, Lack};
+use crate::documents::named;
 use crate::documents::sums::Sums;
+use crate::problem_kind::{ProblemKind, Subject};
 use crate::text;
 
 /// Name and version of the schema.
@@ -59,8 +61,8 @@ pub struct Status {
     #[serde(default)]
     pub reloads: Reloads,
     /// Health checks that this machine could not make since the daemon began, by what it lacked.
-    #[serde(default)]
-    pub checks_not_made: BTreeMap<String, u64>,
+    #[serde(default, with = "named::counts")]
+    pub checks_not_made: BTreeMap<Lack, u64>,
     /// Packets by verdict and reason, per interface; only those that occurred.
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
@@ -221,12 +223,15 @@ impl Status {
     }
 }
 
-/// Something that makes the node unhealthy.
+/// Something that is wrong, or may be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
-    /// What sort: the name of a section of docs/runbook.md, see [`crate::problem_kind::ProblemKind`].
+    /// What sort: the name of a section of docs/runbook.md.
     #[serde(default)]
-    pub kind: String,
+    pub kind: ProblemKind,
+    /// What it is about, for the process that found it.
+    #[serde(skip)]
+    pub subject: Subject,
     /// What is wrong and why.
     pub error: String,
     /// What to do about it.
@@ -237,6 +242,11 @@ pub struct Problem {
 }
 
 impl Problem {
+    /// What tells it from others.
+    pub fn identity(&self) -> (ProblemKind, &Subject) {
+        (self.kind, &self.subject)
+    }
+
     /// The error with a few of its names, and how many more there are.
     pub fn short(&self) -> String {
         const NAMED: usize = 3;

@@ -372,7 +372,7 @@ impl Entry {
         };
         let why = self.members.iter().map(reasons).collect::<Vec<_>>().join("; ");
         let error = format!("service {}: no backend gets traffic ({why})", self.name);
-        Some(ProblemKind::NoBackend.problem(error, self.remedy()))
+        Some(ProblemKind::NoBackend.of_service(&self.name, error, self.remedy()))
     }
 
     /// That more of its backends fail their checks than `max_unhealthy` allows.
@@ -389,7 +389,7 @@ impl Entry {
             );
             let mut down = self.members.iter().filter(|member| member.health == Health::Down);
             let remedy = down.next().map(Member::next_step).unwrap_or_default();
-            ProblemKind::MaxUnhealthy.problem(error, remedy)
+            ProblemKind::MaxUnhealthy.of_service(&self.name, error, remedy)
         })
     }
 

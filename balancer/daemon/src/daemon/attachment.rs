@@ -180,13 +180,15 @@ impl Daemon {
                 return Some(gone(name));
             }
             if self.existing.down.contains(name) {
-                return Some(ProblemKind::InterfaceDown.problem(
+                return Some(ProblemKind::InterfaceDown.of_interface(
+                    name,
                     format!("interface {name} is down: no packet comes in or goes out by it"),
                     format!("ip link set dev {name} up"),
                 ));
             }
             if self.existing.no_carrier.contains(name) {
-                return Some(ProblemKind::NoCarrier.problem(
+                return Some(ProblemKind::NoCarrier.of_interface(
+                    name,
                     format!("interface {name} has no carrier: no packet comes in or goes out by it"),
                     format!(
                         "check its cable and switch port, or the far end of its veth pair; `ip -s link show dev \
@@ -198,7 +200,8 @@ impl Daemon {
                 AttachState::Attached { .. } => None,
                 AttachState::Gone => Some(gone(name)),
                 AttachState::Detached => Some(self.detached(name)),
-                AttachState::Foreign { what, swapped } => Some(ProblemKind::ProgramReplaced.problem(
+                AttachState::Foreign { what, swapped } => Some(ProblemKind::ProgramReplaced.of_interface(
+                    name,
                     format!("{name}: our program was replaced: {what}"),
                     match swapped {
                         true => {
@@ -215,7 +218,8 @@ impl Daemon {
     fn detached(&self, name: &str) -> Problem {
         let why =
             self.mend_error.as_ref().map_or_else(String::new, |error| format!(": {}", error.what));
-        ProblemKind::ProgramDetached.problem(
+        ProblemKind::ProgramDetached.of_interface(
+            name,
             format!("{name}: our program is not on it any more, and is being attached again{why}"),
             "if this stays: see the daemon's log, and restart it (flows are kept)",
         )
@@ -224,7 +228,8 @@ impl Daemon {
     /// Interfaces that are called otherwise than in the configuration.
     pub(super) fn renamed(&self) -> impl Iterator<Item = Problem> + '_ {
         self.existing.renamed.iter().map(|(name, now)| {
-            ProblemKind::InterfaceRenamed.problem(
+            ProblemKind::InterfaceRenamed.of_interface(
+                name,
                 format!(
                     "interface {name} is called {now} now: its packets flow on, but the next daemon would \
                      not find it"
@@ -243,7 +248,8 @@ impl Daemon {
         lately.filter_map(|(slot, (times, _))| {
             let interface = self.interfaces.iter().find(|interface| interface.slot == *slot)?;
             let times = if *times == 1 { "once".to_owned() } else { format!("{times} times") };
-            Some(ProblemKind::ProgramDetached.problem(
+            Some(ProblemKind::ProgramDetached.of_interface(
+                &interface.name,
                 format!(
                     "{}: our program had vanished from it and was attached again, {times} since the daemon \
                      began",
@@ -256,7 +262,8 @@ impl Daemon {
 }
 
 fn gone(name: &str) -> Problem {
-    ProblemKind::InterfaceGone.problem(
+    ProblemKind::InterfaceGone.of_interface(
+        name,
         format!("interface {name} is gone: no packet comes in or goes out by it"),
         format!(
             "bring it back under this name (`ip link`, `dmesg`): it is attached again by itself; or take {name} \

@@ -225,8 +225,8 @@ mod tests {
             problems.into_iter().map(|problem| problem.error).collect()
         };
         let found = findings(&report);
-        let kinds: Vec<&str> = found.iter().map(|finding| finding.kind.as_str()).collect();
-        assert_eq!(kinds, ["check-host", "check-host-unknown"]);
+        let kinds: Vec<ProblemKind> = found.iter().map(|finding| finding.kind).collect();
+        assert_eq!(kinds, [ProblemKind::CheckHost, ProblemKind::CheckHostUnknown]);
         assert_eq!(said(found), ["web: too little room", "wan, b1: not known: its far end"]);
         assert_eq!(said(problems(&report)), ["10.0.0.9: nobody answers"]);
     }

@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ringway_api::documents::status;
+use ringway_api::documents::status::{self, Problem};
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir::State;
@@ -46,7 +46,7 @@ use background_reads::{BackgroundReads, Seen};
 use config_loader::ConfigLoader;
 use datapath_thread::{DatapathCommand, DatapathEvent, DatapathThread};
 use log_limit::LogLimiter;
-use log_transitions::LogTransitions;
+use log_transitions::{LogTransitions, beside};
 use netlink_watch::{NetlinkEvent, NetlinkWatch};
 use override_writer::OverrideWriter;
 use reload::{Change, Led};
@@ -197,7 +197,7 @@ struct Daemon {
     /// [`Checks::lost_authorities`], as last posted.
     lost_authorities: Vec<String>,
     /// [`Checks::not_made`], as last posted.
-    not_made: BTreeMap<String, u64>,
+    not_made: BTreeMap<health::Lack, u64>,
     /// The checks of dsr backends take it.
     probe_tunnel: Option<ProbeTunnel>,
     probe_tunnel_error: Option<Error>,
@@ -404,9 +404,9 @@ impl Daemon {
             Seen::Traffic(sample, replies) => {
                 self.replies = replies;
                 self.tend();
-                let before = self.silence.problems().len();
+                let before = self.silence.problems();
                 self.silence.note(std::time::Instant::now(), sample);
-                for problem in self.silence.problems().iter().skip(before) {
+                for problem in beside(&self.silence.problems(), &before) {
                     if self.log_limiter.admits(false) {
                         tracing::warn!(remedy = problem.remedy, "{}", problem.error);
                     }
@@ -430,21 +430,17 @@ impl Daemon {
     }
 
     /// Says aloud what was not there before. Figures that only grow are posted with the next traffic.
-    fn alarmed(&mut self, before: &[status::Problem]) {
-        let about = |finding: &status::Problem| {
-            let subject = finding.error.split(':').next().unwrap_or_default();
-            (finding.kind.clone(), subject.to_owned())
-        };
+    fn alarmed(&mut self, before: &[Problem]) {
         let now = self.alarm.findings(|_| false);
-        let (old, new): (BTreeSet<_>, BTreeSet<_>) =
-            (before.iter().map(about).collect(), now.iter().map(about).collect());
-        for finding in now.iter().filter(|finding| !old.contains(&about(finding))) {
+        let (begun, over) = (beside(&now, before), beside(before, &now));
+        for finding in &begun {
             tracing::warn!(remedy = finding.remedy, "{}", finding.error);
         }
-        for (kind, subject) in old.difference(&new) {
-            tracing::info!("{subject}: {kind} is over, or has become usual: told no more");
+        let over: BTreeSet<_> = over.into_iter().map(Problem::identity).collect();
+        for (kind, subject) in &over {
+            tracing::info!("{subject}: {} is over, or has become usual: told no more", kind.name());
         }
-        if old != new {
+        if !(begun.is_empty() && over.is_empty()) {
             self.post();
         }
     }

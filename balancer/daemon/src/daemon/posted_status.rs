@@ -59,13 +59,14 @@ impl Daemon {
     fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
         let (begun, over) = self.told.note(now);
         for problem in begun {
-            if !may_be_many(&problem.kind) || self.log_limiter.admits(false) {
+            if !may_be_many(problem.kind) || self.log_limiter.admits(false) {
                 tracing::warn!(remedy = problem.remedy, "{}", problem.error);
             }
         }
-        for (kind, line) in over {
-            let line = Line { good: true, text: format!("over: {line}"), lost_by: None };
-            match may_be_many(&kind) {
+        for problem in over {
+            let text = format!("over: {}", problem.error);
+            let line = Line { good: true, text, lost_by: None };
+            match may_be_many(problem.kind) {
                 true => self.log_limiter.tell(&line),
                 false => tracing::info!("{}", line.text),
             }

@@ -22,7 +22,7 @@ use tokio::task::{JoinHandle, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
 use super::failure::Failure;
-use super::not_asked::{Cause, NotAsked};
+use super::not_asked::{Lack, NotAsked, lack_of};
 
 /// Programs at once: more wait.
 pub(super) const AT_ONCE: usize = 64;
@@ -39,7 +39,7 @@ pub(super) type Permit = Arc<OwnedSemaphorePermit>;
 /// Why a program is not started for long.
 pub(super) fn no_room() -> NotAsked {
     let why = format!("{AT_ONCE} programs of checks have not ended, so no other is started");
-    NotAsked { cause: Cause::Program, why }
+    NotAsked { lack: Lack::Program, why }
 }
 
 /// Passes when the program ends with 0 within `limit`.
@@ -210,7 +210,7 @@ impl Running {
             Stage::Starting | Stage::GivenUp => {
                 let program = &self.program;
                 let why = format!("{program} cannot be run: the kernel has not started it yet");
-                Failure::not_asked(Cause::Program, why)
+                Failure::not_asked(Lack::Program, why)
             }
             Stage::Runs(_) | Stage::Ended => Failure::Program(format!("{} {how}", self.name())),
         }
@@ -228,7 +228,7 @@ fn no_thread<T>(_: RecvError) -> io::Result<T> {
 }
 
 fn not_asked(what: &str, error: &io::Error) -> Failure {
-    Failure::not_asked(Cause::of(error).unwrap_or(Cause::Program), format!("{what}: {error}"))
+    Failure::not_asked(lack_of(error).unwrap_or(Lack::Program), format!("{what}: {error}"))
 }
 
 /// Keeps the beginning, reads on to a limit; then the program may meet a closed pipe.
@@ -434,10 +434,10 @@ mod tests {
         let limit = Duration::from_millis(100);
         let failure = last.run("/bin/sleep", spawn, limit, permit(&room).await).await;
         for failure in [failure, last.end(limit).await] {
-            let Err(Failure::NotAsked(NotAsked { cause, why })) = failure else {
+            let Err(Failure::NotAsked(NotAsked { lack, why })) = failure else {
                 panic!("{failure:?}");
             };
-            assert_eq!(cause, Cause::Program);
+            assert_eq!(lack, Lack::Program);
             assert_eq!(why, "/bin/sleep cannot be run: the kernel has not started it yet");
         }
         assert_eq!(room.available_permits(), 0);

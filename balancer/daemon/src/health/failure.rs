@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::not_asked::{Cause, NotAsked};
+use super::not_asked::{Lack, NotAsked, lack_of};
 
 /// Why a check failed. The address is the backend's, so only the port is told.
 #[derive(Debug, thiserror::Error)]
@@ -79,20 +79,20 @@ impl Failure {
 
     /// What an error of the kernel means: some say nothing about the peer.
     pub fn io(address: SocketAddr, cause: io::Error) -> Failure {
-        match Cause::of(&cause) {
+        match lack_of(&cause) {
             Some(lack) => Failure::not_asked(lack, in_words(&cause)),
             None => Failure::Io { address, cause },
         }
     }
 
     /// This machine could not ask.
-    pub fn not_asked(cause: Cause, why: impl Into<String>) -> Failure {
-        Failure::NotAsked(NotAsked { cause, why: why.into() })
+    pub fn not_asked(lack: Lack, why: impl Into<String>) -> Failure {
+        Failure::NotAsked(NotAsked { lack, why: why.into() })
     }
 
     /// Whether there was no descriptor for it.
     pub fn lacks_descriptors(&self) -> bool {
-        matches!(self, Failure::NotAsked(why) if why.cause == Cause::Descriptors)
+        matches!(self, Failure::NotAsked(why) if why.lack == Lack::Descriptors)
     }
 
     /// Failures of one sort are the same news: their texts may differ each time, as a program's output does.

@@ -42,7 +42,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 pub use failure::Failure;
 pub use fit::unfit;
-pub use not_asked::{Cause, NotAsked};
+pub use not_asked::{Lack, NotAsked};
 pub use peer::{Peer, ProbeRoute, Source};
 pub use saved::{Keeper, Saved};
 pub use state::{Causes, HealthState};
@@ -220,8 +220,8 @@ impl Checks {
         self.shared.unasked.problems()
     }
 
-    /// By cause, how many checks could not be made since the daemon began.
-    pub fn not_made(&self) -> BTreeMap<String, u64> {
+    /// By what was lacking, how many checks could not be made since the daemon began.
+    pub fn not_made(&self) -> BTreeMap<Lack, u64> {
         self.shared.unasked.counts()
     }
 }

@@ -6,88 +6,48 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fmt, io};
 
+pub use ringway_api::documents::health::Lack;
 use ringway_api::documents::status::Problem;
-use ringway_api::problem_kind::ProblemKind;
+use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
 use rustix::io::Errno;
 
-/// What this machine lacks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Cause {
-    /// File descriptors, of this process or of the machine.
-    Descriptors,
-    /// Memory, buffers or processes.
-    Memory,
-    /// A free local port, or the local address.
-    Address,
-    /// Permission to send.
-    Permission,
-    /// The program of an exec check.
-    Program,
-    /// The authorities of an https check.
-    Authorities,
+/// What an error says this machine lacks, if only this machine can make it. EACCES is none: an ICMPv6 message of
+/// another machine makes it, too.
+pub fn lack_of(error: &io::Error) -> Option<Lack> {
+    match Errno::from_io_error(error)? {
+        Errno::MFILE | Errno::NFILE => Some(Lack::Descriptors),
+        Errno::NOMEM | Errno::NOBUFS | Errno::NOSPC | Errno::AGAIN => Some(Lack::Memory),
+        Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Some(Lack::Address),
+        Errno::PERM => Some(Lack::Permission),
+        _ => None,
+    }
 }
 
-impl Cause {
-    /// Every one.
-    pub const ALL: [Cause; 6] = [
-        Cause::Descriptors,
-        Cause::Memory,
-        Cause::Address,
-        Cause::Permission,
-        Cause::Program,
-        Cause::Authorities,
-    ];
-
-    /// The label of its metric.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Cause::Descriptors => "descriptors",
-            Cause::Memory => "memory",
-            Cause::Address => "address",
-            Cause::Permission => "permission",
-            Cause::Program => "program",
-            Cause::Authorities => "authorities",
+fn remedy(lack: Lack) -> &'static str {
+    match lack {
+        Lack::Descriptors => {
+            "`prlimit --nofile -p $(pidof ringway)` and `sysctl fs.file-nr` show the limits: raise LimitNOFILE= \
+             of the unit (`systemctl edit ringway`) or fs.file-max; if neither is reached, raise MemoryMax=, for \
+             the kernel says the same where it has no memory for a file"
         }
-    }
-
-    /// The cause of an error that only this machine can make. EACCES is none: an ICMPv6 message of
-    /// another machine makes it, too.
-    pub fn of(error: &io::Error) -> Option<Cause> {
-        match Errno::from_io_error(error)? {
-            Errno::MFILE | Errno::NFILE => Some(Cause::Descriptors),
-            Errno::NOMEM | Errno::NOBUFS | Errno::NOSPC | Errno::AGAIN => Some(Cause::Memory),
-            Errno::ADDRNOTAVAIL | Errno::ADDRINUSE => Some(Cause::Address),
-            Errno::PERM => Some(Cause::Permission),
-            _ => None,
+        Lack::Memory => {
+            "`free -m` and `systemctl status ringway` show memory and tasks: free some, or raise MemoryMax= and \
+             TasksMax= of the unit; `tc -s qdisc show` shows queues that are full"
         }
-    }
-
-    fn remedy(self) -> &'static str {
-        match self {
-            Cause::Descriptors => {
-                "`prlimit --nofile -p $(pidof ringway)` and `sysctl fs.file-nr` show the limits: raise LimitNOFILE= \
-                 of the unit (`systemctl edit ringway`) or fs.file-max; if neither is reached, raise MemoryMax=, for \
-                 the kernel says the same where it has no memory for a file"
-            }
-            Cause::Memory => {
-                "`free -m` and `systemctl status ringway` show memory and tasks: free some, or raise MemoryMax= and \
-                 TasksMax= of the unit; `tc -s qdisc show` shows queues that are full"
-            }
-            Cause::Address => {
-                "`ss -s` shows how many local ports are in use: widen net.ipv4.ip_local_port_range; `ip address` \
-                 shows whether the node still has the address that checks leave from"
-            }
-            Cause::Permission => {
-                "`nft list ruleset` shows rules of the hook output: let checks to the backends pass"
-            }
-            Cause::Program => {
-                "`ringway check --host` shows whether the daemon's user may run it: install it, or let that user; \
-                 `ps -eo pid,stat,wchan:32,args` shows in state D what hangs in the kernel, mostly for a file system"
-            }
-            Cause::Authorities => {
-                "put the file back: it is read again by itself; or write another ca_file, then `ringway reload`"
-            }
+        Lack::Address => {
+            "`ss -s` shows how many local ports are in use: widen net.ipv4.ip_local_port_range; `ip address` \
+             shows whether the node still has the address that checks leave from"
+        }
+        Lack::Permission => {
+            "`nft list ruleset` shows rules of the hook output: let checks to the backends pass"
+        }
+        Lack::Program => {
+            "`ringway check --host` shows whether the daemon's user may run it: install it, or let that user; \
+             `ps -eo pid,stat,wchan:32,args` shows in state D what hangs in the kernel, mostly for a file system"
+        }
+        Lack::Authorities => {
+            "put the file back: it is read again by itself; or write another ca_file, then `ringway reload`"
         }
     }
 }
@@ -96,7 +56,7 @@ impl Cause {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAsked {
     /// What is missing.
-    pub cause: Cause,
+    pub lack: Lack,
     /// What the kernel said.
     pub why: String,
 }
@@ -111,7 +71,7 @@ impl fmt::Display for NotAsked {
 #[derive(Debug, Default)]
 pub(super) struct Unasked {
     now: Mutex<HashMap<usize, NotAsked>>,
-    counts: [AtomicU64; Cause::ALL.len()],
+    counts: [AtomicU64; Lack::ALL.len()],
 }
 
 impl Unasked {
@@ -121,7 +81,7 @@ impl Unasked {
             self.lock().remove(&id);
             return;
         };
-        self.counts[why.cause as usize].fetch_add(1, Ordering::Relaxed);
+        self.counts[why.lack as usize].fetch_add(1, Ordering::Relaxed);
         self.lock().insert(id, why.clone());
     }
 
@@ -130,17 +90,17 @@ impl Unasked {
         self.lock().retain(|id, _| has(*id));
     }
 
-    /// By cause, how many checks could not be made since the daemon began.
-    pub fn counts(&self) -> BTreeMap<String, u64> {
-        let count = |cause: Cause| self.counts[cause as usize].load(Ordering::Relaxed);
-        Cause::ALL.into_iter().map(|cause| (cause.name().to_owned(), count(cause))).collect()
+    /// By what was lacking, how many checks could not be made since the daemon began.
+    pub fn counts(&self) -> BTreeMap<Lack, u64> {
+        let count = |lack: Lack| self.counts[lack as usize].load(Ordering::Relaxed);
+        Lack::ALL.into_iter().map(|lack| (lack, count(lack))).collect()
     }
 
-    /// One problem for each cause there is now.
+    /// One problem for each lack there is now.
     pub fn problems(&self) -> Vec<Problem> {
-        let mut causes: BTreeMap<Cause, (usize, String)> = BTreeMap::new();
-        for NotAsked { cause, why } in self.lock().values() {
-            let (targets, example) = causes.entry(*cause).or_insert((0, why.clone()));
+        let mut lacks: BTreeMap<Lack, (usize, String)> = BTreeMap::new();
+        for NotAsked { lack, why } in self.lock().values() {
+            let (targets, example) = lacks.entry(*lack).or_insert((0, why.clone()));
             *targets += 1;
             // The same one each time.
             if why < example {
@@ -148,16 +108,17 @@ impl Unasked {
             }
         }
         let counts = self.counts();
-        let shown = causes.into_iter().map(|(cause, (targets, why))| {
-            let checks = counts.get(cause.name()).copied().unwrap_or_default();
+        let shown = lacks.into_iter().map(|(lack, (targets, why))| {
+            let checks = counts.get(&lack).copied().unwrap_or_default();
             let error = format!(
                 "health checks cannot be made (lack of {}): {why}; this affects {}, whose state \
                  stays as it was; {} not made since the daemon began",
-                cause.name(),
+                lack.name(),
                 counted(targets, "backend"),
                 counted(checks, "check")
             );
-            ProblemKind::ChecksNotMade.problem(error, cause.remedy())
+            let problem = ProblemKind::ChecksNotMade.problem(error, remedy(lack));
+            Problem { subject: Subject::Checks(lack), ..problem }
         });
         shown.collect()
     }
@@ -174,31 +135,31 @@ mod tests {
     #[test]
     fn only_this_machines_own_errors_are_its_own() {
         for (errno, want) in [
-            (Errno::MFILE, Some(Cause::Descriptors)),
-            (Errno::NFILE, Some(Cause::Descriptors)),
-            (Errno::NOMEM, Some(Cause::Memory)),
-            (Errno::NOBUFS, Some(Cause::Memory)),
-            (Errno::ADDRNOTAVAIL, Some(Cause::Address)),
-            (Errno::ADDRINUSE, Some(Cause::Address)),
-            (Errno::PERM, Some(Cause::Permission)),
+            (Errno::MFILE, Some(Lack::Descriptors)),
+            (Errno::NFILE, Some(Lack::Descriptors)),
+            (Errno::NOMEM, Some(Lack::Memory)),
+            (Errno::NOBUFS, Some(Lack::Memory)),
+            (Errno::ADDRNOTAVAIL, Some(Lack::Address)),
+            (Errno::ADDRINUSE, Some(Lack::Address)),
+            (Errno::PERM, Some(Lack::Permission)),
             // ICMPv6 "administratively prohibited".
             (Errno::ACCESS, None),
             (Errno::HOSTUNREACH, None),
             (Errno::CONNRESET, None),
             (Errno::TIMEDOUT, None),
         ] {
-            assert_eq!(Cause::of(&errno.into()), want, "{errno}");
+            assert_eq!(lack_of(&errno.into()), want, "{errno}");
         }
-        assert_eq!(Cause::of(&io::ErrorKind::UnexpectedEof.into()), None);
+        assert_eq!(lack_of(&io::ErrorKind::UnexpectedEof.into()), None);
     }
 
     #[test]
     fn there_is_a_problem_while_some_target_is_not_asked() {
         let unasked = Unasked::default();
-        let no = |cause, why: &str| NotAsked { cause, why: why.into() };
-        unasked.note(1, Some(&no(Cause::Descriptors, "too many open files")));
-        unasked.note(1, Some(&no(Cause::Descriptors, "too many open files")));
-        unasked.note(2, Some(&no(Cause::Permission, "operation not permitted")));
+        let no = |lack, why: &str| NotAsked { lack, why: why.into() };
+        unasked.note(1, Some(&no(Lack::Descriptors, "too many open files")));
+        unasked.note(1, Some(&no(Lack::Descriptors, "too many open files")));
+        unasked.note(2, Some(&no(Lack::Permission, "operation not permitted")));
         let said: Vec<String> = unasked.problems().into_iter().map(|one| one.error).collect();
         assert_eq!(said.len(), 2);
         assert!(
@@ -210,6 +171,6 @@ mod tests {
         unasked.note(1, None);
         unasked.keep(|id| id != 2);
         assert!(unasked.problems().is_empty());
-        assert_eq!(unasked.counts()["descriptors"], 2);
+        assert_eq!(unasked.counts()[&Lack::Descriptors], 2);
     }
 }

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use ringway_abi::{Loss, Reason};
 use ringway_api::clock;
 use ringway_api::documents::durations;
-use ringway_api::documents::status::{Backend, Problem, Service, Status};
+use ringway_api::documents::status::{Backend, Service, Status};
 use ringway_api::problem_kind::ProblemKind;
 
 use super::process;
 use super::text::{Family, Kind, Sheet};
-use crate::health::{Cause, Health};
+use crate::health::{Health, Lack};
 
 macro_rules! families {
     ($($id:ident = $kind:ident $name:literal $labels:tt $help:literal;)+) => {
@@ -104,10 +104,10 @@ fn node(sheet: &mut Sheet, status: &Status) {
     sheet.family(&READY).add(&[], u8::from(ready));
     sheet.family(&DEGRADED).add(&[], u8::from(status.degraded));
     for (family, there) in [(&PROBLEM, &status.problems), (&FINDING, &status.findings)] {
-        let there: HashSet<&str> = there.iter().map(|Problem { kind, .. }| kind.as_str()).collect();
+        let there: HashSet<ProblemKind> = there.iter().map(|problem| problem.kind).collect();
         let mut series = sheet.family(family);
         for kind in ProblemKind::ALL {
-            series.add(&[kind.name()], u8::from(there.contains(kind.name())));
+            series.add(&[kind.name()], u8::from(there.contains(kind)));
         }
     }
 }
@@ -233,9 +233,9 @@ fn checks(sheet: &mut Sheet, status: &Status) {
         series.add(&[&s.name, "fail"], failed + here(|b| b.checks_failed));
     }
     let mut series = sheet.family(&CHECKS_NOT_MADE);
-    for cause in Cause::ALL {
-        let count = status.checks_not_made.get(cause.name()).copied().unwrap_or_default();
-        series.add(&[cause.name()], count);
+    for lack in Lack::ALL {
+        let count = status.checks_not_made.get(&lack).copied().unwrap_or_default();
+        series.add(&[lack.name()], count);
     }
     let mut series = sheet.family(&CHECK_DURATION);
     for s in &once {

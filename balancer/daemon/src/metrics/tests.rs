@@ -3,8 +3,10 @@
 use std::time::Instant;
 
 use ringway_api::documents::status::{
-    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Service, Status, Tracked,
+    Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
+
+use ringway_api::problem_kind::ProblemKind;
 
 use super::families::{ALL, render};
 use super::text::{Family, Kind};
@@ -34,7 +36,7 @@ fn status() -> Status {
         node: "gw1".into(),
         daemon: Daemon { commit: Some("0123456789ab".into()), ..Daemon::default() },
         healthy: true,
-        findings: vec![Problem { kind: "table-full".into(), ..Problem::default() }],
+        findings: vec![ProblemKind::TableFull.problem("", "")],
         interfaces: vec![Interface {
             name: "eth0".into(),
             attached: true,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use ringway_abi::raw::rw_ledger;
 use ringway_abi::{Loss, Reason, Verdict};
 use ringway_api::documents::status::{FlowTable, Problem, Tracked};
-use ringway_api::problem_kind::ProblemKind;
+use ringway_api::problem_kind::{ProblemKind, Subject};
 use ringway_api::text::counted;
 use ringway_host::netlink::counters::Drops;
 
@@ -136,8 +136,8 @@ impl CounterWatch {
         let flow_remedy = FULL[0].remedy;
         let track_remedy = FULL[3].remedy;
         self.tables = [
-            nearly_full("flow table", flows.current_flows, flows.capacity_flows, flow_remedy),
-            nearly_full("table of dsr flows", records, tracked.capacity_flows, track_remedy),
+            nearly_full(Subject::FlowTable, flows.current_flows, flows.capacity_flows, flow_remedy),
+            nearly_full(Subject::TrackedFlows, records, tracked.capacity_flows, track_remedy),
         ]
         .into_iter()
         .flatten()
@@ -235,7 +235,8 @@ fn aged(problem: &Problem, seen: Instant, now: Option<Instant>) -> Problem {
 
 fn stopped(name: &str, Stopped { since, usual_pps }: Stopped) -> Problem {
     let seconds = since.elapsed().as_secs();
-    ProblemKind::TrafficStopped.problem(
+    ProblemKind::TrafficStopped.of_interface(
+        name,
         format!(
             "{name}: {usual_pps:.0} packets a second came steadily, and hardly one in the last {seconds} s: \
              routers may send them elsewhere, or the link in front is broken"
@@ -265,7 +266,7 @@ fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem
                 WINDOW.as_secs(),
                 reason.name()
             );
-            found.push((reason.name(), ProblemKind::TableFull.problem(error, *remedy)));
+            found.push((reason.name(), ProblemKind::TableFull.of_interface(name, error, *remedy)));
         }
     }
     let sent = new.sent().saturating_sub(old.sent());
@@ -277,7 +278,10 @@ fn jumps(name: &str, first: &Counts, now: &Counts) -> Vec<(&'static str, Problem
                 WINDOW.as_secs(),
                 loss.name()
             );
-            found.push((loss.name(), ProblemKind::PacketsLost.problem(error, loss.next())));
+            found.push((
+                loss.name(),
+                ProblemKind::PacketsLost.of_interface(name, error, loss.next()),
+            ));
         }
     }
     if let (Some(before), Some(after)) = (first.drops, now.drops) {
@@ -303,7 +307,7 @@ fn device(
             "{name}: the device's counter {counter} rose by {packets} within {} s",
             WINDOW.as_secs()
         );
-        ProblemKind::DeviceDrops.problem(error, remedy.replace("IFACE", name))
+        ProblemKind::DeviceDrops.of_interface(name, error, remedy.replace("IFACE", name))
     };
     let rings = "ethtool -S IFACE names them; larger rings (ethtool -G IFACE rx N), more queues \
                  (ethtool -L IFACE combined N, rx N on a veth), interrupts spread over the CPUs";
@@ -322,11 +326,11 @@ fn matters(packets: u64, of: u64) -> bool {
     packets >= FEW && packets * ONE_IN >= of
 }
 
-fn nearly_full(what: &str, used: u64, capacity: u64, remedy: &str) -> Option<Problem> {
+fn nearly_full(subject: Subject, used: u64, capacity: u64, remedy: &str) -> Option<Problem> {
     let percent = (used * 100).checked_div(capacity)?;
     (percent >= NEARLY_FULL_PERCENT).then(|| {
-        let error = format!("{what}: {used} of at most {capacity} flows ({percent} %)");
-        ProblemKind::TableFull.problem(error, remedy)
+        let error = format!("{subject}: {used} of at most {capacity} flows ({percent} %)");
+        Problem { subject, ..ProblemKind::TableFull.problem(error, remedy) }
     })
 }
 

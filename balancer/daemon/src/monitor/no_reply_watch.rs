@@ -177,7 +177,8 @@ impl Memory {
 }
 
 fn problem(service: &str, silent: Silent) -> Problem {
-    ProblemKind::NoReplies.problem(
+    ProblemKind::NoReplies.of_service(
+        service,
         format!(
             "service {service}: requests go out, nothing comes back: {} flows, {} packets, 0 replies",
             silent.flows, silent.packets

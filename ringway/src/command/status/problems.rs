@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use ringway_api::documents::status::Problem;
+use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::listed;
 
 use super::Extent;
@@ -18,7 +19,7 @@ const NAMED: usize = 3;
 pub fn render(word: &str, tone: Tone, all: &[&Problem], extent: Extent, colour: bool) -> String {
     let mark = paint(word, tone, colour);
     let mut text = String::new();
-    let mut kinds: Vec<(&str, Vec<Vec<&Problem>>)> = Vec::new();
+    let mut kinds: Vec<(ProblemKind, Vec<Vec<&Problem>>)> = Vec::new();
     for problem in all {
         let same = |cause: &&mut Vec<&Problem>| {
             extent == Extent::Short
@@ -26,14 +27,14 @@ pub fn render(word: &str, tone: Tone, all: &[&Problem], extent: Extent, colour: 
                 && cause[0].remedy == problem.remedy
         };
         match kinds.iter_mut().find(|(kind, _)| *kind == problem.kind) {
-            None => kinds.push((problem.kind.as_str(), vec![vec![problem]])),
+            None => kinds.push((problem.kind, vec![vec![problem]])),
             Some((_, causes)) => match causes.iter_mut().find(same) {
                 Some(cause) => cause.push(problem),
                 None => causes.push(vec![problem]),
             },
         }
     }
-    for (kind, causes) in &kinds {
+    for (kind, causes) in kinds {
         let shown = if extent == Extent::Short { CAUSES } else { causes.len() };
         for cause in causes.iter().take(shown) {
             // Writing to a String cannot fail.
@@ -44,10 +45,10 @@ pub fn render(word: &str, tone: Tone, all: &[&Problem], extent: Extent, colour: 
         }
         let more: usize = causes.iter().skip(shown).map(Vec::len).sum();
         if more > 0 {
-            let of_kind = if kind.is_empty() { String::new() } else { format!(" ({kind})") };
             let _ = writeln!(
                 text,
-                "{mark}: … and {more} more of this kind{of_kind}: `ringway status --all`"
+                "{mark}: … and {more} more of this kind ({}): `ringway status --all`",
+                kind.name()
             );
         }
     }
@@ -70,7 +71,6 @@ fn subject(problem: &Problem) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_api::problem_kind::ProblemKind;
 
     fn lines(all: &[Problem], extent: Extent) -> Vec<String> {
         let all: Vec<&Problem> = all.iter().collect();

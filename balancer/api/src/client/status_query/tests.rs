@@ -12,12 +12,12 @@ fn without_a_daemon_the_node_is_not_ready_and_says_which_process_hangs() {
     let late = |seconds| Late { error: &error, beat: Some(Duration::from_secs(seconds)) };
     let kind =
         |running, late: Option<Late<'_>>| problems(&status(running), late.as_ref(), None).remove(0);
-    assert_eq!(kind(false, None).kind, ProblemKind::DaemonNotRunning.name());
+    assert_eq!(kind(false, None).kind, ProblemKind::DaemonNotRunning);
     let busy = kind(true, Some(late(3)));
     assert!(busy.error.contains("3 s old: it, or this machine, is busy"), "{busy:?}");
     assert!(busy.remedy.starts_with("ask again in a moment"), "{busy:?}");
     let hangs = kind(true, Some(late(30)));
-    assert_eq!(hangs.kind, ProblemKind::DaemonSilent.name());
+    assert_eq!(hangs.kind, ProblemKind::DaemonSilent);
     assert!(hangs.error.contains(&format!("process {}", u64::MAX)), "{hangs:?}");
     assert!(hangs.error.contains("no answer within 2 s") && hangs.remedy.contains("kill -KILL"));
 }

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{CertificateError, Error as TlsError};
 
 use super::failure::Failure;
 use super::http::get;
-use super::not_asked::Cause;
+use super::not_asked::Lack;
 use super::peer::Peer;
 use super::trust::{Trust, authorities};
 
@@ -28,7 +28,7 @@ pub(super) async fn https(
 ) -> Result<(), Failure> {
     let late = || Err(format!("they could not be read within {} ms", limit.as_millis()));
     let config = timeout(limit, trust.config(tls)).await.unwrap_or_else(|_| late());
-    let config = config.map_err(|why| Failure::not_asked(Cause::Authorities, why))?;
+    let config = config.map_err(|why| Failure::not_asked(Lack::Authorities, why))?;
     let name = server_name(peer.address.ip(), check, tls);
     peer.bounded(limit, async {
         let stream = peer.connect().await?;

@@ -34,8 +34,8 @@ impl Player {
 /// So many notes that the traffic between them is steady.
 const STEADILY: u32 = (STEADY.as_millis() / PERIOD.as_millis()) as u32 + 2;
 
-fn kinds(problems: &[Problem]) -> Vec<&str> {
-    problems.iter().map(|problem| problem.kind.as_str()).collect()
+fn kinds(problems: &[Problem]) -> Vec<ProblemKind> {
+    problems.iter().map(|problem| problem.kind).collect()
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn packets_that_stop_are_missed_until_they_come_again() {
     let mut player = Player::new();
     assert!(player.packets(STEADILY, 500).is_empty());
     assert!(player.packets(2, 0).is_empty(), "a second without may be chance");
-    assert_eq!(kinds(&player.packets(1, 0)), ["traffic-stopped"]);
+    assert_eq!(kinds(&player.packets(1, 0)), [ProblemKind::TrafficStopped]);
     assert_eq!(player.packets(30, 0).len(), 1);
     assert!(player.alarm.findings(|name| name == NAME).is_empty(), "told already");
     assert_eq!(player.packets(30, 4).len(), 1, "8 packets a second instead of 1000");
@@ -75,7 +75,7 @@ fn one_missed_look_does_not_make_traffic_unsteady() {
 fn a_packet_now_and_then_hides_no_stop() {
     let mut player = Player::new();
     player.packets(STEADILY, 80);
-    assert_eq!(kinds(&player.packets(3, 1)), ["traffic-stopped"]);
+    assert_eq!(kinds(&player.packets(3, 1)), [ProblemKind::TrafficStopped]);
 }
 
 /// As a new user had it told of after each of his load tests.
@@ -109,7 +109,7 @@ fn what_the_kernel_drops_is_told_while_it_matters() {
     let mut player = Player::new();
     player.play(10, lose(0));
     let told = player.play(1, lose(1000));
-    assert_eq!(kinds(&told), ["packets-lost"]);
+    assert_eq!(kinds(&told), [ProblemKind::PacketsLost]);
     assert!(told[0].error.contains("dropped 1000 (lost-no-receiver)"), "{told:?}");
     let held = player.play(120, lose(0));
     assert_eq!(held.len(), 1, "held for a minute");
@@ -127,7 +127,7 @@ fn a_device_that_drops_is_told_but_not_of_our_own_drops() {
         }
     };
     assert!(Player::new().play(10, drop(100)).is_empty());
-    assert_eq!(kinds(&Player::new().play(10, drop(50))), ["device-drops"]);
+    assert_eq!(kinds(&Player::new().play(10, drop(50))), [ProblemKind::DeviceDrops]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn a_full_table_names_the_key_to_raise() {
         let told = player.play(1, |counts| {
             counts.books.counts[Verdict::Drop as usize][full.reason as usize] += 1;
         });
-        assert_eq!(kinds(&told), ["table-full"]);
+        assert_eq!(kinds(&told), [ProblemKind::TableFull]);
         assert!(told[0].error.contains(full.reason.name()), "{told:?}");
         assert!(told[0].error.contains("1 packet dropped within 10 s: "), "{told:?}");
     }

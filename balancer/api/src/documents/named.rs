@@ -1,0 +1,73 @@
+//! How documents write enumerations: by name.
+
+use std::collections::BTreeMap;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::documents::health::Lack;
+
+/// An enumeration whose values have names.
+pub trait Named: Copy + Ord + 'static {
+    /// Its name.
+    fn name(self) -> &'static str;
+
+    /// Every value.
+    fn all() -> impl Iterator<Item = Self>;
+
+    /// The value of this name.
+    fn by_name(name: &str) -> Option<Self> {
+        Self::all().find(|one| one.name() == name)
+    }
+}
+
+macro_rules! named {
+    ($($name:ty: $all:expr;)+) => {
+        $(impl Named for $name {
+            fn name(self) -> &'static str {
+                <$name>::name(self)
+            }
+
+            fn all() -> impl Iterator<Item = Self> {
+                $all
+            }
+        })+
+    };
+}
+
+named! {
+    Lack: Lack::ALL.into_iter();
+}
+
+/// For `#[serde(with = "named")]`.
+pub fn serialize<T: Named, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(value.name())
+}
+
+/// For `#[serde(with = "named")]`.
+pub fn deserialize<'de, T: Named, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    let name = String::deserialize(deserializer)?;
+    T::by_name(&name).ok_or_else(|| D::Error::custom(format!("{name:?} is of another version")))
+}
+
+/// Counts by name, in the order of the names.
+pub mod counts {
+    use super::*;
+
+    /// For `#[serde(with = "named::counts")]`.
+    pub fn serialize<T: Named, S: Serializer>(
+        counts: &BTreeMap<T, u64>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let counts: BTreeMap<_, _> = counts.iter().map(|(of, n)| (of.name(), n)).collect();
+        counts.serialize(serializer)
+    }
+
+    /// For `#[serde(with = "named::counts")]`. Names of another version are left out.
+    pub fn deserialize<'de, T: Named, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeMap<T, u64>, D::Error> {
+        let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
+        Ok(counts.into_iter().filter_map(|(name, n)| Some((T::by_name(&name)?, n))).collect())
+    }
+}
