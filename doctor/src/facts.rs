@@ -7,8 +7,12 @@ mod processors;
 mod program;
 mod sysctls;
 
+use std::collections::BTreeMap;
+
+use ringway_host::netlink::xdp_features::XdpFeatures;
 use ringway_host::{Host, Network};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use missing::missing;
 
@@ -16,7 +20,21 @@ pub use counters::{Counter, Softnet};
 pub use processors::{Irq, cpu_list};
 pub use program::{FarEnd, Program};
 
-use crate::{Collection, Profile, Sample, Unknown};
+use crate::{Collection, Origin, Sample, Unknown};
+
+/// What a machine is to be good at. Without one, it is a host that ends connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Profile {
+    /// Bytes per second.
+    Throughput,
+    /// Short and even delays.
+    Latency,
+    /// Passing on what others send.
+    Balancer,
+    /// Packets that programs fetch past the kernel.
+    Bypass,
+}
 
 /// Two samples of one machine, and what it is to be good at.
 #[derive(Debug, Clone)]
@@ -30,6 +48,8 @@ pub struct Facts {
     program: Option<Program>,
     host: Host,
     network: Result<Network, Unknown>,
+    /// Of drivers, by the interface's index.
+    features: Option<BTreeMap<u32, XdpFeatures>>,
     /// What rules asked for.
     #[cfg(test)]
     asked: std::sync::Arc<std::sync::Mutex<std::collections::BTreeSet<String>>>,
@@ -43,6 +63,7 @@ impl Facts {
         let network = host
             .network()
             .map_err(|error| missing(&after, ringway_host::NETWORK, &error.to_string()));
+        let features = json(&after, FEATURES).ok();
         Self {
             before,
             after,
@@ -51,9 +72,22 @@ impl Facts {
             program: None,
             host,
             network,
+            features,
             #[cfg(test)]
             asked: std::sync::Arc::default(),
         }
+    }
+
+    /// Of what is known already: a few files, and what netlink said.
+    pub fn known(files: Sample, network: Network, features: BTreeMap<u32, XdpFeatures>) -> Self {
+        let collection = Collection { after: files, ..Collection::default() };
+        let facts = Self::new(&collection, Some(Profile::Balancer));
+        Self { network: Ok(network), features: Some(features), ..facts }
+    }
+
+    /// Where and when the second sample was taken.
+    pub fn origin(&self) -> Origin {
+        Origin::of(&self.after)
     }
 
     /// To ask what `host` reads of files.
@@ -151,6 +185,8 @@ fn json<T: DeserializeOwned>(sample: &Sample, path: &str) -> Result<T, Unknown> 
     serde_json::from_str(text)
         .map_err(|error| Unknown(format!("{path} is not understood: {error}")))
 }
+
+const FEATURES: &str = "/netlink/xdp_features.json";
 
 /// Rules may calculate with it. What is larger is a word for "without limit" (fs.file-max), or no kernel's.
 const MOST: i64 = 1 << 52;

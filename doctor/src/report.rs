@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rule::{Evidence, MACHINE};
+use crate::outcome::{Evidence, MACHINE};
 use crate::{Change, Facts, Outcome, Rule, State};
 
 /// One thing looked at, with all that is known about it.

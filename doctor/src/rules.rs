@@ -85,9 +85,35 @@ mod xps;
 mod xsk_queues;
 mod xsk_rings;
 
-use crate::{Profile, Rule};
+use crate::{Facts, Looked, Profile};
 
 pub(crate) use queue_balance::of_queue as counts_a_queue;
+
+/// A rule. Everything but `check` is for people.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// Its number, which stays.
+    pub number: u8,
+    /// Its name, which stays.
+    pub name: &'static str,
+    /// What must hold.
+    pub rule: &'static str,
+    /// Where the rule and its threshold come from.
+    pub source: &'static str,
+    /// Why it matters, in one sentence.
+    pub why: &'static str,
+    /// Profiles that it is about; empty: it is always asked.
+    pub profiles: &'static [Profile],
+    /// Looks at the facts.
+    pub check: fn(&Facts) -> Looked,
+}
+
+impl Rule {
+    /// Whether it is asked under this profile, unless it is asked for by name.
+    pub fn applies(&self, profile: Option<Profile>) -> bool {
+        self.profiles.is_empty() || profile.is_some_and(|profile| self.profiles.contains(&profile))
+    }
+}
 
 /// All of them, by number. 25 is no check: that a line of softnet_stat is not its processor is seen to by `Facts`.
 pub const ALL: &[Rule] = &[
@@ -173,6 +199,18 @@ pub const ALL: &[Rule] = &[
     bpffs::RULE,
     tcp_options::RULE,
     filter_drops::RULE,
+];
+
+/// Those that a start asks: they need no second look.
+pub const AT_START: &[Rule] = &[
+    kernel::RULE,
+    btf::RULE,
+    bpffs::RULE,
+    bpf_jit::RULE,
+    lro::RULE,
+    bond_xdp::RULE,
+    driver_queues::RULE,
+    veth_checksum::RULE,
 ];
 
 /// Those that are asked about a machine that passes packets on.

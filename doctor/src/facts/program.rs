@@ -1,12 +1,10 @@
 //! Interfaces that get an XDP program, and what is at the far end of their pairs.
 
-use std::collections::BTreeMap;
-
 use ringway_host::Interface;
 use ringway_host::netlink::links::XdpMode;
 use ringway_host::netlink::xdp_features::XdpFeatures;
 
-use super::Facts;
+use super::{FEATURES, Facts};
 use crate::Unknown;
 
 /// Interfaces that are to get Ringway's program. What is attached already is seen without.
@@ -79,19 +77,20 @@ impl Facts {
 
     /// Whether its driver has native XDP; `None` where this kernel does not tell (before 6.3).
     pub fn native_xdp(&self, one: &Interface) -> Option<bool> {
-        self.features(one).map(XdpFeatures::native)
+        self.xdp_features(one).map(XdpFeatures::native)
     }
 
-    fn features(&self, one: &Interface) -> Option<XdpFeatures> {
-        let all: BTreeMap<u32, XdpFeatures> = self.json("/netlink/xdp_features.json").ok()?;
-        all.get(&one.link.ifindex).copied()
+    /// What its driver can do with XDP.
+    pub(crate) fn xdp_features(&self, one: &Interface) -> Option<XdpFeatures> {
+        self.note(FEATURES);
+        self.features.as_ref()?.get(&one.link.ifindex).copied()
     }
 
     /// The other end of a veth pair.
     pub fn far_end(&self, one: &Interface) -> Result<FarEnd, Unknown> {
         let Some(peer) = self.network()?.peer(one) else {
             // drivers/net/veth.c, veth_set_xdp_features: what is redirected into it arrives while the far end polls.
-            let polls = self.features(one).map(XdpFeatures::is_target);
+            let polls = self.xdp_features(one).map(XdpFeatures::is_target);
             return Ok(FarEnd { name: None, polls, native: None, unfinished: None });
         };
         let native = has_native(peer);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::{Facts, Sample};
+use crate::Sample;
 
 const ORIGIN: &str = "/tools/origin.json";
 /// Where ip-netns(8) keeps names of network namespaces.
@@ -120,14 +120,14 @@ fn namespace() -> Option<Namespace> {
     Some(Namespace { id: fs::read_link(OWN).ok()?.to_string_lossy().into_owned(), name })
 }
 
-impl Facts {
-    /// Where and when the second sample was taken.
-    pub fn origin(&self) -> Origin {
-        let told: Option<Told> = self.json(ORIGIN).ok();
+impl Origin {
+    /// Where and when a sample was taken.
+    pub fn of(sample: &Sample) -> Self {
+        let word = |path: &str| sample.files().get(path).map(|text| text.trim_end().to_owned());
+        let told = word(ORIGIN).and_then(|text| serde_json::from_str::<Told>(&text).ok());
         let (collected, namespace) =
             told.map_or((None, None), |told| (Some(told.collected), told.namespace));
-        let word = |path: &str| self.text(path).ok().map(str::to_owned);
-        Origin {
+        Self {
             host: word("/proc/sys/kernel/hostname"),
             kernel: word("/proc/sys/kernel/osrelease"),
             collected,

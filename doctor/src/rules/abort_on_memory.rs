@@ -1,6 +1,6 @@
 //! Connections that TCP broke off for want of memory.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// The last thing that TCP does about memory.

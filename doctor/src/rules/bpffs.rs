@@ -1,6 +1,6 @@
 //! Where programs are pinned.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Unknown};
 
 /// What is pinned there outlives who pinned it.

@@ -1,6 +1,6 @@
 //! Whether the kernel describes its own types.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// CO-RE programs ask it where fields are.

@@ -1,6 +1,6 @@
 //! How long the lists are in which tracked connections are found.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Each connection is in the table twice, once for each direction.

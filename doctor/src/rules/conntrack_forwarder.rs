@@ -1,6 +1,6 @@
 //! Connections tracked on a machine that only passes packets on.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// Tracking is for firewalls and NAT.

@@ -1,6 +1,6 @@
 //! Room in the table of tracked connections.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// A full table drops packets of new connections.

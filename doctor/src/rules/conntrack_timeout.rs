@@ -1,6 +1,6 @@
 //! How long tracked connections are kept that nobody uses.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Five days, unless somebody says otherwise.

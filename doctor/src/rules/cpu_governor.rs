@@ -1,6 +1,6 @@
 //! Processors that slow down when there is little to do.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// They take their time to be fast again.

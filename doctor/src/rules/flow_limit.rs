@@ -1,6 +1,6 @@
 //! One flow that fills the backlog of a processor.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Flow limits drop packets of the largest flow first.

@@ -1,6 +1,6 @@
 //! Huge pages for programs that bypass the kernel.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
 
 /// DPDK and large UMEMs want them.

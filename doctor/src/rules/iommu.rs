@@ -1,6 +1,6 @@
 //! Whether devices can be given to programs safely.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// vfio-pci wants IOMMU groups.

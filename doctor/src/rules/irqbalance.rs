@@ -1,7 +1,7 @@
 //! irqbalance beside interrupts that were pinned.
 
 use crate::gather::Process;
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Fix, Looked, Outcome, Rule};
 
 /// It moves what somebody else has put in its place.

@@ -2,7 +2,7 @@
 
 use crate::facts::cpu_list;
 use crate::gather::{POLLERS, PROCESSES, Process};
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// A polling core never waits, so whatever else runs there takes from it.

@@ -1,6 +1,6 @@
 //! Whether the kernel is new enough for Ringway's programs.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown};
 
 /// Older ones lack what the programs call.

@@ -1,6 +1,6 @@
 //! SYNs and connections that a listening socket dropped for other reasons than a full accept queue.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Every overflow is a drop, too; what is more has another cause.

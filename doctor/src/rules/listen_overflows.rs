@@ -3,7 +3,7 @@
 use ringway_host::netlink::sockets::Sockets;
 
 use super::listeners::{nearly_full, suspects, with_remedy};
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// The accept queue is the place where a slow server loses its clients.

@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::sockets::{PeerTuple, Sockets};
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// To one address and port there is one connection for each local port and address.

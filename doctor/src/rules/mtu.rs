@@ -2,7 +2,7 @@
 
 use ringway_host::{Interface, Network};
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown};
 
 /// A veth pair, and a bridge with its ports.

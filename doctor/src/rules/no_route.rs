@@ -1,6 +1,6 @@
 //! Packets for which there was no way.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Either they are for somebody else and this host does not forward, or it has no route.

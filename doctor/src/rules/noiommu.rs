@@ -1,6 +1,6 @@
 //! vfio without an IOMMU.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// It says itself that it is unsafe.

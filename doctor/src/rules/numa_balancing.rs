@@ -1,6 +1,6 @@
 //! Whether the kernel moves memory about between sockets.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// It takes pages away to see who misses them.

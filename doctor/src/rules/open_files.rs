@@ -1,7 +1,7 @@
 //! Open files: of the machine, and of its processes.
 
 use crate::gather::Process;
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Fix, Looked, Outcome, Rule, State};
 
 /// A socket is an open file.

@@ -1,6 +1,6 @@
 //! Connections that no process has any more.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// The kernel finishes what a program has closed; of these there may be so many.

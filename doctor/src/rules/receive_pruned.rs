@@ -1,6 +1,6 @@
 //! What TCP threw out of receive buffers.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// A full buffer is pruned: data that had come, and was promised, is dropped.

@@ -1,6 +1,6 @@
 //! TCP segments that had to be sent again.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// Somewhere on the road something is lost.

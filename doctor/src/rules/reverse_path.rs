@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::routes::{Route, RouteKind};
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Unknown};
 
 /// Strict reverse path filtering wants the route to a sender to lead out where its packet came in.

@@ -1,6 +1,6 @@
 //! Whether a connection that was idle begins slowly again.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// For traffic that comes in bursts over connections that stay open.

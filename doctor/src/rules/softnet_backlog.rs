@@ -1,7 +1,7 @@
 //! Packets that found the backlog of a processor full.
 
 use crate::facts::Softnet;
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
 
 /// The backlog holds what RPS, loopback and veth hand to a processor.

@@ -3,7 +3,7 @@
 use ringway_host::netlink::sockets::Sockets;
 
 use super::listeners::with_remedy;
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// With cookies they are answered, without they are dropped.

@@ -1,6 +1,6 @@
 //! Whose table TCP connections are in.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule};
 
 /// A network namespace may have a table of its own.

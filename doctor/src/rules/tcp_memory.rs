@@ -1,6 +1,6 @@
 //! Memory of all TCP sockets together.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// Under pressure sockets get less buffer; at the end nothing.

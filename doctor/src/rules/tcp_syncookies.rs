@@ -1,6 +1,6 @@
 //! SYN cookies: that they can be sent, and are not sent all the time.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// They are the last resort of a full SYN queue.

@@ -3,7 +3,7 @@
 use ringway_host::ethtool::LinkMode;
 use ringway_host::netlink::sockets::Sockets;
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// Bytes under way are speed times round trip; a window smaller than that waits for acknowledgements.

@@ -1,6 +1,6 @@
 //! Packets left over when the budget of a softirq was spent.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule, State};
 
 /// It is polled on later: no packet is lost by that alone.

@@ -1,6 +1,6 @@
 //! Connections in TIME_WAIT, and room for them.
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// TIME_WAIT keeps late packets of one connection out of the next; it costs half a kilobyte.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::rule::MACHINE;
+use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Rule};
 
 /// Both work, and neither shows the other's rules.

@@ -7,14 +7,14 @@ use std::time::Duration;
 use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
 use ringway_daemon::health;
-use ringway_daemon::preflight::{self, Finding, Report, State};
-use ringway_doctor::{Program, Rule, rules};
+use ringway_daemon::preflight::{self, Finding, Report, word};
+use ringway_doctor::{Program, Rule, State, rules};
 use serde::Serialize;
 
-use super::doctor::{Looked, balancer};
+use super::doctor::{Looked, balancer, tone};
 use crate::cli::{CheckArgs, Output};
 use crate::exit::{self, Exit};
-use crate::table::{self, Cell, Table, Tone, paint};
+use crate::table::{self, Cell, Table, paint};
 
 /// Between the two looks at the machine.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -82,7 +82,7 @@ fn load(path: &Path) -> Result<Config, Errors> {
 fn look<'a>(
     path: &'a Path,
     config: Option<Result<Config, Errors>>,
-    checks: impl Iterator<Item = &'static Rule>,
+    checks: impl IntoIterator<Item = &'static Rule>,
     interval: Duration,
 ) -> Subject<'a> {
     let (report, program): (Option<Report>, Option<Program>) = match &config {
@@ -96,7 +96,7 @@ fn look<'a>(
 
 /// What `ringway check --host -o json` says of a file, but for findings that name clients.
 pub fn looked_at(path: &Path) -> impl Serialize {
-    let subject = look(path, Some(load(path)), preflight::asked(), Duration::ZERO);
+    let subject = look(path, Some(load(path)), rules::AT_START, Duration::ZERO);
     serde_json::to_value(subject.document()).unwrap_or_default()
 }
 
@@ -163,13 +163,13 @@ fn lines(report: &Report, colour: bool) -> String {
         table.row(vec![
             Cell::new(finding.check),
             Cell::new(&finding.subject),
-            Cell::new(finding.state.as_str()).tone(tone(finding.state)),
+            Cell::new(word(finding.state)).tone(tone(finding.state)),
             Cell::new(&finding.reason),
         ]);
     }
     let mut text = format!("\n{}", table.render(colour));
     for finding in report.findings.iter().filter(|finding| !finding.fix.is_empty()) {
-        let state = paint(finding.state.as_str(), tone(finding.state), colour);
+        let state = paint(word(finding.state), tone(finding.state), colour);
         // Writing to a String cannot fail.
         let _ = write!(
             text,
@@ -178,13 +178,4 @@ fn lines(report: &Report, colour: bool) -> String {
         );
     }
     if text.ends_with('\n') { text } else { text + "\n" }
-}
-
-fn tone(state: State) -> Tone {
-    match state {
-        State::Ok => Tone::Good,
-        State::Unknown => Tone::Dim,
-        State::Warn => Tone::Warn,
-        State::Fail => Tone::Bad,
-    }
 }

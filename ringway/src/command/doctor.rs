@@ -5,6 +5,8 @@ mod path;
 mod picture;
 mod render;
 
+pub use render::tone;
+
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -180,7 +182,7 @@ impl Looked {
 /// Asks these checks about this machine, as one that passes packets on by this program.
 pub fn balancer(
     program: Option<Program>,
-    checks: impl Iterator<Item = &'static Rule>,
+    checks: impl IntoIterator<Item = &'static Rule>,
     interval: Duration,
 ) -> Looked {
     let mut facts = Facts::new(&live(interval), Some(Profile::Balancer));

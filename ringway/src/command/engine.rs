@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use ringway_api::text::counted;
 use ringway_config::{Log, LogFormat, LogLevel};
-use ringway_daemon::preflight::{self, Queue};
+use ringway_doctor::engine::{self as rules, Queue};
 use ringway_engine::apps::{Bid, Host, Icmp, L2fwd, Macs, Sink, UdpEcho};
 use ringway_engine::spread::{self, Spread};
 use ringway_engine::status::inspect::Inspection;
@@ -198,9 +198,9 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
         room_bytes,
         driver: obtained.driver,
     };
-    let report = preflight::of_queues(&obtained.iter().map(queue).collect::<Vec<_>>());
-    for finding in &report.findings {
-        exit::say(format_args!("{}: {}: {finding}", finding.state.as_str(), finding.check));
+    let queues: Vec<Queue> = obtained.iter().map(queue).collect();
+    for (check, outcome) in rules::check(&queues) {
+        exit::say(format_args!("{}: {check}: {outcome}", outcome.state.as_str()));
     }
     for Obtained { interface, queue, refusals, .. } in obtained {
         for refusal in refusals {

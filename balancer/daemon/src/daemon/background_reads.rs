@@ -151,7 +151,7 @@ pub fn unready(report: &Report) -> Vec<Problem> {
 
 fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
     let watched =
-        |finding: &Finding| finding.state == State::Fail && checks.contains(&finding.check);
+        |finding: &Finding| finding.state == State::Crit && checks.contains(&finding.check);
     report.causes(watched).iter().map(problem).collect()
 }
 
@@ -173,7 +173,7 @@ pub fn problem(cause: &Cause<'_>) -> Problem {
     let prefix = if *state == State::Unknown { "not known: " } else { "" };
     let trouble = match *check {
         _ if *state == State::Unknown => ProblemKind::CheckHostUnknown,
-        _ if *state != State::Fail => ProblemKind::CheckHost,
+        _ if *state != State::Crit => ProblemKind::CheckHost,
         "answers" | "nat-address" => ProblemKind::AddressUnanswered,
         "nat-ports" => ProblemKind::NatPorts,
         "forwarding" => ProblemKind::Forwarding,
@@ -219,7 +219,7 @@ mod tests {
         report.push("neighbour", "web", State::Unknown, "no MAC address yet", "");
         report.push("interface", "b1", State::Warn, "it has no carrier", "");
         report.push("mtu", "web", State::Warn, "too little room", "");
-        report.push("nat-address", "10.0.0.9", State::Fail, "nobody answers", "");
+        report.push("nat-address", "10.0.0.9", State::Crit, "nobody answers", "");
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
             problems.into_iter().map(|problem| problem.error).collect()

@@ -49,7 +49,7 @@ impl Report {
 
     /// Why a start, or a reload, is refused; `None` when nothing forbids it.
     pub fn refusal(&self) -> Option<Error> {
-        let causes = self.causes(|finding| finding.state == State::Fail);
+        let causes = self.causes(|finding| finding.state == State::Crit);
         if causes.is_empty() {
             return None;
         }
@@ -106,7 +106,7 @@ mod tests {
         let mut report = Report::default();
         for n in 0..9 {
             let reason = format!("10.0.0.{n} is reached by lan");
-            report.push("route", &format!("10.0.0.{n}"), State::Fail, reason, "add lan");
+            report.push("route", &format!("10.0.0.{n}"), State::Crit, reason, "add lan");
         }
         let refusal = report.refusal().expect("nine failures").to_string();
         assert_eq!(refusal.lines().count(), 8, "{refusal}");

@@ -39,7 +39,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
     }
     for Answerer { interface, mac } in answerers {
         let (state, who) = match backend_at(config, facts, *mac) {
-            Some(backend) => (State::Fail, format!("backend {backend} ({mac})")),
+            Some(backend) => (State::Crit, format!("backend {backend} ({mac})")),
             None => (State::Warn, format!("somebody ({mac})")),
         };
         let reason = format!(

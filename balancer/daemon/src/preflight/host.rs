@@ -1,20 +1,14 @@
 //! Rules about the host whatever the configuration says of it: those of the doctor that a start can ask without waiting.
 
-use std::collections::BTreeMap;
-
 use ringway_config::Config;
-use ringway_doctor::{Collection, Outcome, Profile, Program, Rule, Sample, rules};
+use ringway_doctor::{Outcome, Program, Rule, rules};
 use ringway_host::ethtool::Driver;
 use ringway_host::netlink::links::Link;
-use ringway_host::{Interface, NETWORK, Network};
+use ringway_host::{Interface, Network};
 
 use super::facts::Facts;
 use super::interfaces::generic;
 use super::{Report, State};
-
-/// By name, in the order of their lines.
-const ASKED: [&str; 8] =
-    ["kernel", "btf", "bpffs", "bpf-jit", "lro", "bond-xdp", "driver-queues", "veth-checksum"];
 
 /// Told in the first network namespace alone: elsewhere nobody could do anything about not knowing it.
 const FIRST_ALONE: &str = "net.core.bpf_jit_harden";
@@ -22,15 +16,10 @@ const FIRST_ALONE: &str = "net.core.bpf_jit_harden";
 /// The far end of a veth pair in another network namespace never shows how it leaves checksums.
 const FAR_END: &str = "veth-checksum";
 
-/// Those that a start asks.
-pub fn asked() -> impl Iterator<Item = &'static Rule> {
-    ASKED.iter().filter_map(|name| rules::find(name))
-}
-
 /// Asks them.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
-    let machine = machine(facts, program(config, facts));
-    for check in asked() {
+    let machine = machine(config, facts);
+    for check in rules::AT_START {
         match (check.check)(&machine) {
             Ok(outcomes) => {
                 let news = outcomes.into_iter().filter(|one| !is_always_so(facts, check, one));
@@ -46,22 +35,16 @@ fn is_always_so(facts: &Facts, check: &Rule, outcome: &Outcome) -> bool {
     let subject = outcome.subject.as_str();
     let far_end =
         || check.name == FAR_END && facts.link(subject).is_some_and(|link| link.lower_elsewhere);
-    outcome.state == ringway_doctor::State::Unknown && (subject == FIRST_ALONE || far_end())
+    outcome.state == State::Unknown && (subject == FIRST_ALONE || far_end())
 }
 
 fn line(check: &Rule, outcome: Outcome, report: &mut Report) {
-    let state = match outcome.state {
+    let fix = outcome.remedy();
+    match outcome.state {
         // Worth knowing is no reason to warn at every start.
-        ringway_doctor::State::Ok | ringway_doctor::State::Info => {
-            return report.ok(check.name, &outcome.subject, outcome.found);
-        }
-        ringway_doctor::State::Unknown => State::Unknown,
-        ringway_doctor::State::Warn => State::Warn,
-        ringway_doctor::State::Crit => State::Fail,
-    };
-    let commands = outcome.changes.into_iter().map(|change| change.fix.to_string());
-    let fix: Vec<String> = commands.chain(outcome.advice).collect();
-    report.push(check.name, &outcome.subject, state, outcome.found, fix.join("; "));
+        State::Ok | State::Info => report.ok(check.name, &outcome.subject, outcome.found),
+        state => report.push(check.name, &outcome.subject, state, outcome.found, fix),
+    }
 }
 
 /// Where this configuration wants programs.
@@ -77,19 +60,11 @@ pub fn program(config: &Config, facts: &Facts) -> Program {
 }
 
 /// The machine as the doctor's rules read it.
-pub fn machine(facts: &Facts, program: Program) -> ringway_doctor::Facts {
-    let mut after = facts.files.clone();
-    let features = facts
-        .links
-        .iter()
-        .filter_map(|link| Some((link.ifindex, facts.features.get(&link.name)?.0)));
-    after.put_json::<_, String>(
-        "/netlink/xdp_features.json",
-        Ok(features.collect::<BTreeMap<_, _>>()),
-    );
-    after.put_json::<_, String>(NETWORK, Ok(network(facts)));
-    let collection = Collection { before: Sample::default(), after, seconds: 0.0 };
-    ringway_doctor::Facts::new(&collection, Some(Profile::Balancer)).with_program(program)
+fn machine(config: &Config, facts: &Facts) -> ringway_doctor::Facts {
+    let index = |link: &Link| Some((link.ifindex, *facts.features.get(&link.name)?));
+    let features = facts.links.iter().filter_map(index).collect();
+    ringway_doctor::Facts::known(facts.files.clone(), network(facts), features)
+        .with_program(program(config, facts))
 }
 
 fn network(facts: &Facts) -> Network {

@@ -5,7 +5,6 @@
 mod causes;
 mod checks;
 mod dsr;
-mod engine;
 mod facts;
 mod firewall;
 mod gro;
@@ -25,14 +24,12 @@ use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
 use ringway_doctor::Program;
-use ringway_host::Host;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use causes::Cause;
-pub use engine::Queue;
 pub(crate) use facts::own_links;
 pub use facts::{Facts, compiler};
-pub use host::asked;
+pub use ringway_doctor::State;
 pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
@@ -42,7 +39,7 @@ pub fn run(config: &Config) -> Report {
 
 fn with_needs(config: &Config, mut report: Report) -> Report {
     for error in crate::health::unfit(config) {
-        report.push("check-needs", "health checks", State::Fail, &error.message, "");
+        report.push("check-needs", "health checks", State::Crit, &error.message, "");
         let place = format!("{}:{}:{}", error.file, error.line, error.column);
         report.findings.last_mut().map(|finding| finding.place.replace(place));
     }
@@ -55,19 +52,6 @@ pub fn run_all(config: &Config) -> (Report, Program) {
     let facts = Facts::gather_all(config);
     let report = with_needs(config, about(config, &facts, Report::default()));
     (report, host::program(config, &facts))
-}
-
-/// What a packet program should know of the interfaces whose queues it reads. Changes nothing.
-pub fn of_queues(queues: &[Queue]) -> Report {
-    let (mut facts, mut report) = (Facts::of_devices(), Report::default());
-    for queue in queues.iter().filter(|queue| queue.busy_poll) {
-        for path in engine::deferral(&queue.interface) {
-            let text = Host::live().source().read(&path);
-            text.into_iter().for_each(|text| facts.files.put(&path, text));
-        }
-    }
-    engine::check(queues, &facts, &mut report);
-    report
 }
 
 /// Interfaces on which the program stays only when an administrator confirms it: see [`crate::commit_confirm`].
@@ -120,30 +104,13 @@ fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     report
 }
 
-/// How one check came out. Not knowing is never the same as all being well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// As it should be.
-    Ok,
-    /// Could not be found out.
-    Unknown,
-    /// Works, but not well, or perhaps not at all.
-    Warn,
-    /// The gateway must not start.
-    Fail,
+/// How a finding is called here: what is critical forbids a start.
+pub fn word(state: State) -> &'static str {
+    if state == State::Crit { "fail" } else { state.as_str() }
 }
 
-impl State {
-    /// The word shown to people and in JSON.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            State::Ok => "ok",
-            State::Unknown => "unknown",
-            State::Warn => "warn",
-            State::Fail => "fail",
-        }
-    }
+fn as_word<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(*state))
 }
 
 /// One thing looked at.
@@ -153,7 +120,8 @@ pub struct Finding {
     pub check: &'static str,
     /// What was checked: an interface, an address, a file.
     pub subject: String,
-    /// How it came out.
+    /// How it came out; nothing here is `Info`.
+    #[serde(serialize_with = "as_word")]
     pub state: State,
     /// What was found, and why it matters.
     pub reason: String,
@@ -200,9 +168,9 @@ impl Report {
         subject: &str,
         state: State,
         reason: impl Into<String>,
-        fix: impl Into<String>,
+        fix: impl std::fmt::Display,
     ) {
-        let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.into());
+        let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.to_string());
         self.findings.push(Finding { check, subject, state, reason, fix, place: None });
     }
 
@@ -213,9 +181,9 @@ impl Report {
         value: &Located<T>,
         check: &'static str,
         reason: impl Into<String>,
-        fix: impl Into<String>,
+        fix: impl std::fmt::Display,
     ) {
-        self.push(check, &value.to_string(), State::Fail, reason, fix);
+        self.push(check, &value.to_string(), State::Crit, reason, fix);
         self.place_last(config, value);
     }
 
@@ -229,7 +197,7 @@ impl Report {
 
     /// Those that forbid a start.
     pub fn failures(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.state == State::Fail)
+        self.findings.iter().filter(|finding| finding.state == State::Crit)
     }
 
     /// The worst state among them.

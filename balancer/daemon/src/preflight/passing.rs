@@ -138,7 +138,7 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
     report.push(
         "forwarding",
         &link.name,
-        State::Fail,
+        State::Crit,
         format!("{what}, but it would drop that: {}", found.join(", ")),
         format!("sysctl -w {}{}", wanted.join(" "), or_generic(way)),
     );

@@ -15,5 +15,5 @@ pub fn check(facts: &Facts, report: &mut Report) {
         Ok(probe) => probe.missing_capabilities.join(", "),
     };
     let fix = "run as root, or grant these capabilities";
-    report.push("privileges", "this process", State::Fail, format!("missing {missing}"), fix);
+    report.push("privileges", "this process", State::Crit, format!("missing {missing}"), fix);
 }

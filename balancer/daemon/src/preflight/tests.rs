@@ -119,7 +119,7 @@ fn nothing_fails_where_all_is_well() {
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:3:15")));
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Crit, Some("ringway.toml:3:15")));
     assert!(finding.fix.contains("eth0, eth1"), "{finding}");
 }
 
@@ -127,7 +127,7 @@ fn an_absent_interface_is_placed_and_the_others_are_named() {
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
     let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("allow_default_route = true") && finding.place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
@@ -135,7 +135,7 @@ fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let elsewhere = Facts { first_namespace: Some(false), ..needs_confirm };
     assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").state, State::Ok);
     let unknown = Facts { first_namespace: None, ..elsewhere };
-    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").state, State::Fail);
+    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").state, State::Crit);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
     facts.links[0].master = Some(3);
     facts.default_route_links = [3].into();
     let finding = find(&config(ETH0, ""), &facts, "default-route");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.reason.contains("eth1"), "{finding}");
 }
 
@@ -154,7 +154,7 @@ fn a_part_of_a_bond_is_refused() {
     facts.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
     facts.links[0].master = Some(4);
     let finding = find(&config(ETH0, ""), &facts, "interface");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("\"bond0\" instead"), "{finding}");
 }
 
@@ -163,7 +163,7 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     let mut facts = machine();
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
@@ -187,7 +187,7 @@ fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
     for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
         facts.xdp_owners = HashMap::from([(u32::MAX, owner)]);
         let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-        assert_eq!(finding.state, State::Fail);
+        assert_eq!(finding.state, State::Crit);
         assert!(finding.reason.contains("whether it is this node's cannot be seen"), "{finding}");
         let advised = ["detach", "xdp off"].iter().any(|word| finding.fix.contains(word));
         assert!(finding.fix.contains("ringway ...") && !advised, "{finding}");
@@ -273,12 +273,12 @@ fn replies_must_come_back_to_the_nat_addresses() {
     };
     let mut facts = machine();
     let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
-    assert_eq!((finding.state, finding.place.as_deref()), (State::Fail, Some("ringway.toml:5:14")));
+    assert_eq!((finding.state, finding.place.as_deref()), (State::Crit, Some("ringway.toml:5:14")));
     assert!(finding.fix.starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
     assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").state, State::Ok);
-    assert_eq!(find(&with("203.0.113.9", "routed"), &facts, "nat-address").state, State::Fail);
+    assert_eq!(find(&with("203.0.113.9", "routed"), &facts, "nat-address").state, State::Crit);
     facts.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
     assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").state, State::Ok);
 }
@@ -304,7 +304,7 @@ fn somebody_must_answer_for_the_address() {
     let mut facts = machine();
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     let finding = find(&config(ETH0, ""), &facts, "answers");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
     assert!(finding.fix.contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
@@ -338,19 +338,19 @@ fn backends_must_be_reached_by_our_interfaces() {
     for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
         facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
         let finding = find(&config(ETH0, ""), &facts, "route");
-        assert_eq!(finding.state, State::Fail);
+        assert_eq!(finding.state, State::Crit);
         assert!(finding.fix.contains(fix), "{finding}");
     }
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("\"eth1\""), "{finding}");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
     facts.links[0].master = Some(3);
     assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Ok);
 
     facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Fail);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Crit);
     facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.state, State::Warn);
@@ -384,7 +384,7 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
         deprecated: false,
     }];
     let finding = find(&client, &facts, "replies");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.place.is_some() && finding.fix.contains("source = \"node\""), "{finding}");
 }
 
@@ -392,7 +392,7 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
 fn the_pool_must_be_clear_of_the_nodes_own_ports() {
     let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "nat-ports");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(finding.fix.contains("ip_local_port_range"));
     let facts = Facts { local_ports: None, ..facts };
     assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").state, State::Unknown);
@@ -437,7 +437,7 @@ fn of_a_host_of_which_nothing_is_known() {
     for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
         assert_eq!(find(&config(ETH0, ""), &facts, check).state, State::Unknown, "{check}");
     }
-    assert_eq!(super::host::asked().count(), 8);
+    assert_eq!(ringway_doctor::rules::AT_START.len(), 8);
 }
 
 /// Backends behind the bridge br0 (4), which has no native XDP; eth0 has.
@@ -454,7 +454,7 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let now = Receiving { rp_filter: 1, ..Receiving::default() };
     facts.receiving = HashMap::from([("eth0".into(), now)]);
     let finding = find(&node, &facts, "forwarding");
-    assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+    assert_eq!((finding.state, finding.subject.as_str()), (State::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
                   net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
     assert!(finding.fix.starts_with(sysctl), "{finding}");
@@ -468,7 +468,7 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     // The frame's address would be lost, and it is all that dsr-l2 rewrites.
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
     let finding = find(&config(interfaces, dsr), &facts, "forwarding");
-    assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+    assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
     assert!(finding.fix.contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     facts.receiving.clear();
@@ -498,12 +498,12 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
     for mode in ["auto", "native", "generic"] {
         let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
         let finding = find(&config(node, ""), &facts, "forwarding");
-        assert_eq!((finding.state, finding.subject.as_str()), (State::Fail, "eth0"));
+        assert_eq!((finding.state, finding.subject.as_str()), (State::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
         assert_eq!(finding.fix, sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let finding = find(&dsr, &facts, "forwarding");
-        assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+        assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
         assert!(finding.fix.ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &facts);
@@ -547,7 +547,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
         let finding = find(&config(ETH0, more), &machine(), "check-road");
-        assert_eq!(finding.state, State::Fail, "{more}");
+        assert_eq!(finding.state, State::Crit, "{more}");
         assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
     }
 

@@ -63,7 +63,7 @@ fn native_or_generic_and_why() {
         "{finding}"
     );
     let finding = find(&config(&native, ""), &unable, "xdp-mode");
-    assert!(finding.state == State::Fail && finding.place.is_some(), "{finding}");
+    assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
     assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").state, State::Ok);
 }
 
@@ -277,7 +277,7 @@ fn dsr_backends_must_be_quiet() {
         managed: true,
     }];
     let finding = find(&dsr, &facts, "arp-quiet");
-    assert_eq!(finding.state, State::Fail);
+    assert_eq!(finding.state, State::Crit);
     assert!(
         finding.reason.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"),
         "{finding}"

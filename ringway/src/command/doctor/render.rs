@@ -122,7 +122,8 @@ fn since(changes: &Changes, colour: bool) -> String {
     text
 }
 
-fn tone(state: State) -> Tone {
+/// How it is painted.
+pub fn tone(state: State) -> Tone {
     match state {
         State::Ok => Tone::Good,
         State::Unknown | State::Info => Tone::Dim,

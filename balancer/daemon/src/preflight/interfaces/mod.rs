@@ -73,7 +73,7 @@ fn present<'a>(
     if !link.up {
         let fix = format!("ip link set dev {} up", link.name);
         // Where our program is on it already, the others' traffic wants a daemon.
-        let state = if attached(facts, link).is_some() { State::Warn } else { State::Fail };
+        let state = if attached(facts, link).is_some() { State::Warn } else { State::Crit };
         report.push("interface", &link.name, state, "it is down", fix);
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
@@ -158,7 +158,7 @@ fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
         }
         Some(Err(error)) => {
             let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
-            report.push("on-pass", &subject, State::Fail, error, fix);
+            report.push("on-pass", &subject, State::Crit, error, fix);
             let at = config.error_at(path, "");
             if let Some(finding) = report.findings.last_mut() {
                 finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
@@ -222,12 +222,12 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
             xdp.program
         );
         let fix = netns_hint::unhide("ringway ...");
-        return report.push("foreign-xdp", &link.name, State::Fail, reason, fix);
+        return report.push("foreign-xdp", &link.name, State::Crit, reason, fix);
     }
     report.push(
         "foreign-xdp",
         &link.name,
-        State::Fail,
+        State::Crit,
         match owner {
             XdpOwner::Node(_) | XdpOwner::Decap => {
                 format!(
@@ -274,7 +274,7 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
     let (state, reason, fix) = match hidden {
         // veth's tags are taken out of the frame by the far end, when it sends.
         Some(true) if device.kind.is_none() => (
-            State::Fail,
+            State::Crit,
             format!(
                 "{0} takes VLAN tags off before XDP sees them: {1}'s frames look like {0}'s own",
                 device.name, link.name
@@ -319,7 +319,7 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
-            report.push("xdp-mode", XdpMode::Native.name(), State::Fail, reason, fix);
+            report.push("xdp-mode", XdpMode::Native.name(), State::Crit, reason, fix);
             return report.place_last(config, &config.node.xdp_mode);
         }
         (None, None) if drivers::has_native(facts, link) == Some(true) => {

@@ -1,49 +1,11 @@
-//! What a rule is, and what it says.
+//! What a check says of one thing.
+
+use std::fmt::{self, Display, Formatter};
 
 use ringway_host::Interface;
 use serde::{Deserialize, Serialize};
 
-use crate::{Change, Facts, Fix};
-
-/// What a machine is to be good at. Without one, it is a host that ends connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Profile {
-    /// Bytes per second.
-    Throughput,
-    /// Short and even delays.
-    Latency,
-    /// Passing on what others send.
-    Balancer,
-    /// Packets that programs fetch past the kernel.
-    Bypass,
-}
-
-/// A rule. Everything but `check` is for people.
-#[derive(Debug, Clone, Copy)]
-pub struct Rule {
-    /// Its number, which stays.
-    pub number: u8,
-    /// Its name, which stays.
-    pub name: &'static str,
-    /// What must hold.
-    pub rule: &'static str,
-    /// Where the rule and its threshold come from.
-    pub source: &'static str,
-    /// Why it matters, in one sentence.
-    pub why: &'static str,
-    /// Profiles that it is about; empty: it is always asked.
-    pub profiles: &'static [Profile],
-    /// Looks at the facts.
-    pub check: fn(&Facts) -> Looked,
-}
-
-impl Rule {
-    /// Whether it is asked under this profile, unless it is asked for by name.
-    pub fn applies(&self, profile: Option<Profile>) -> bool {
-        self.profiles.is_empty() || profile.is_some_and(|profile| self.profiles.contains(&profile))
-    }
-}
+use crate::{Change, Fix};
 
 /// What a rule finds: one outcome for each thing looked at; none: there is nothing that it is about.
 pub type Looked = Result<Vec<Outcome>, Unknown>;
@@ -189,10 +151,28 @@ impl Outcome {
         self
     }
 
+    /// What to do, in one line: commands, then advice. Empty: nothing.
+    pub fn remedy(&self) -> String {
+        let commands = self.changes.iter().map(|change| change.fix.to_string());
+        commands.chain(self.advice.clone()).collect::<Vec<_>>().join("; ")
+    }
+
     /// Comes of what another check tells: where that finds it, this is told there.
     pub fn part_of(mut self, check: &'static str) -> Self {
         self.part_of = Some(check);
         self
+    }
+}
+
+impl Display for Outcome {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        // Many sentences name their subject themselves.
+        if !self.found.contains(&self.subject) {
+            write!(f, "{}: ", self.subject)?;
+        }
+        f.write_str(&self.found)?;
+        let remedy = self.remedy();
+        if remedy.is_empty() { Ok(()) } else { write!(f, "\n  to do: {remedy}") }
     }
 }
 
