@@ -11,8 +11,9 @@
 //! The first sample holds counters only; the second, taken seconds later, everything.
 //!
 //! # How to write a rule
-//! One file `rules/NAME.rs` with `pub const RULE: Rule` (what it asks, where the threshold comes from, why it
-//! matters), a function `check(&Facts) -> Looked`, and a table test; then a line in [`rules::ALL`].
+//! A setting that is on or off where all is well is a row of `rules/switches.rs`. What has logic is a
+//! file in `rules/`: a `Rule` (what it asks, where the threshold comes from, why it matters), a
+//! function from [`Facts`] to [`Looked`], and a table test. Either gets a line in [`rules::ALL`].
 //! - Read through [`Facts`] alone, and end with `?`: what is missing comes out as [`Unknown`] with the reason,
 //!   and so never as well.
 //! - One [`Outcome`] for each thing looked at (an interface, a socket), or one for the machine; [`each`] does that for
@@ -49,7 +50,7 @@ pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Profile, Program};
 pub use fix::{Change, Fix};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
-pub use outcome::{Evidence, Looked, Outcome, State, Unknown, each, each_card};
+pub use outcome::{Evidence, Looked, Outcome, State, Unknown, each, each_interface};
 pub use report::{Finding, Report, judge};
 pub use rules::Rule;
 pub use sample::Sample;

@@ -182,8 +182,8 @@ impl From<Outcome> for Looked {
     }
 }
 
-/// Looks at each card; what is unknown of one is no matter of the others.
-pub fn each_card<'a>(
+/// Looks at each interface; what is unknown of one is no matter of the others.
+pub fn each_interface<'a>(
     cards: impl IntoIterator<Item = &'a Interface>,
     check: impl Fn(&&'a Interface) -> Result<Outcome, Unknown>,
 ) -> Vec<Outcome> {

@@ -1,6 +1,5 @@
 //! The rules, a file each; in the order of their numbers.
 
-mod abort_on_memory;
 mod bifurcated;
 mod bond_xdp;
 mod bpf_jit;
@@ -8,10 +7,7 @@ mod bpffs;
 mod bridge_filter;
 mod btf;
 mod coalescing;
-mod conntrack_buckets;
-mod conntrack_forwarder;
-mod conntrack_full;
-mod conntrack_timeout;
+mod conntrack;
 mod cpu_governor;
 mod driver_counters;
 mod driver_queues;
@@ -23,8 +19,7 @@ mod flow_limit;
 mod frame_errors;
 mod huge_pages;
 mod indirection;
-mod iommu;
-mod iommu_sharing;
+mod iommu_groups;
 mod irq_on_first;
 mod irq_sharing;
 mod irqbalance;
@@ -38,18 +33,16 @@ mod listeners;
 mod local_ports;
 mod long_chains;
 mod lro;
+mod memory_of_tcp;
 mod mtu;
 mod napi_defer;
 mod neighbour_table;
 mod nic_missed;
 mod nic_rings;
 mod no_route;
-mod noiommu;
-mod numa_balancing;
 mod numa_node;
 mod offloads;
 mod open_files;
-mod orphans;
 mod pause_frames;
 mod pcie_link;
 mod qdisc_drops;
@@ -62,13 +55,11 @@ mod rfs;
 mod rps;
 mod rps_missing;
 mod rps_needless;
-mod slow_start_after_idle;
 mod softirq_load;
 mod softnet_backlog;
+mod switches;
 mod syn_queue;
 mod tcp_hash;
-mod tcp_memory;
-mod tcp_options;
 mod tcp_syncookies;
 mod tcp_window;
 mod threaded_napi;
@@ -148,26 +139,26 @@ pub const ALL: &[Rule] = &[
     lro::RULE,
     qdisc_drops::RULE,
     cpu_governor::RULE,
-    numa_balancing::RULE,
+    switches::NUMA_BALANCING,
     listen_overflows::RULE,
     listen_drops::RULE,
     syn_queue::RULE,
     tcp_syncookies::RULE,
     time_wait::RULE,
     local_ports::RULE,
-    tcp_memory::RULE,
-    orphans::RULE,
+    memory_of_tcp::TCP_MEMORY,
+    memory_of_tcp::ORPHANS,
     retransmissions::RULE,
     receive_pruned::RULE,
     tcp_window::RULE,
     udp_buffers::RULE,
-    abort_on_memory::RULE,
-    slow_start_after_idle::RULE,
+    memory_of_tcp::ABORT_ON_MEMORY,
+    switches::SLOW_START_AFTER_IDLE,
     tcp_hash::RULE,
-    conntrack_full::RULE,
-    conntrack_buckets::RULE,
-    conntrack_timeout::RULE,
-    conntrack_forwarder::RULE,
+    conntrack::CONNTRACK_FULL,
+    conntrack::CONNTRACK_BUCKETS,
+    conntrack::CONNTRACK_TIMEOUT,
+    conntrack::CONNTRACK_FORWARDER,
     long_chains::RULE,
     two_firewalls::RULE,
     reverse_path::RULE,
@@ -177,11 +168,11 @@ pub const ALL: &[Rule] = &[
     mtu::RULE,
     open_files::RULE,
     huge_pages::RULE,
-    iommu::RULE,
-    iommu_sharing::RULE,
+    iommu_groups::IOMMU,
+    iommu_groups::IOMMU_SHARING,
     way_in::RULE,
     bifurcated::RULE,
-    noiommu::RULE,
+    iommu_groups::NOIOMMU,
     vfio_binding::RULE,
     isolated_cores::RULE,
     xdp_generic::RULE,
@@ -197,7 +188,7 @@ pub const ALL: &[Rule] = &[
     far_below_default::RULE,
     kernel::RULE,
     bpffs::RULE,
-    tcp_options::RULE,
+    switches::TCP_OPTIONS,
     filter_drops::RULE,
 ];
 

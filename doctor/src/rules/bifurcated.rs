@@ -19,7 +19,7 @@ const VENDORS: [(&str, &[&str]); 3] =
 fn check(facts: &Facts) -> Looked {
     facts.network()?;
     let devices = facts.list("/sys/bus/pci/devices")?;
-    let found = each(devices, Clone::clone, |device| {
+    Ok(each(devices, Clone::clone, |device| {
         let directory = format!("/sys/bus/pci/devices/{device}");
         let driver = facts.text(&format!("{directory}/driver"))?;
         let own = VENDORS.iter().any(|(_, drivers)| drivers.contains(&driver));
@@ -39,8 +39,7 @@ fn check(facts: &Facts) -> Looked {
                 "of another driver"
             },
         ))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

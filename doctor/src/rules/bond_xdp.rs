@@ -2,7 +2,7 @@
 
 use ringway_host::Interface;
 
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// Since Linux 5.15 a bond takes a program for all of its parts.
 pub const RULE: Rule = Rule {
@@ -18,35 +18,30 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let bonds = facts.of_kind("bond")?;
     let network = facts.network()?;
-    let found = each(
-        bonds,
-        |bond| bond.link.name.clone(),
-        |bond| {
-            let name = &bond.link.name;
-            let parts: Vec<_> = network
-                .interfaces
-                .iter()
-                .filter(|one| one.link.master == Some(bond.link.ifindex))
-                .collect();
-            if facts.native(bond) && bond.link.xdp.is_empty() {
-                return whole(facts, bond, &parts);
-            }
-            let with = parts.iter().filter(|part| !part.link.xdp.is_empty()).count();
-            if with == 0 || !bond.link.xdp.is_empty() || with == parts.len() {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{with} of {} parts have a program", parts.len()),
-                ));
-            }
-            Ok(Outcome::warn(
+    Ok(each_interface(bonds, |bond| {
+        let name = &bond.link.name;
+        let parts: Vec<_> = network
+            .interfaces
+            .iter()
+            .filter(|one| one.link.master == Some(bond.link.ifindex))
+            .collect();
+        if facts.native(bond) && bond.link.xdp.is_empty() {
+            return whole(facts, bond, &parts);
+        }
+        let with = parts.iter().filter(|part| !part.link.xdp.is_empty()).count();
+        if with == 0 || !bond.link.xdp.is_empty() || with == parts.len() {
+            return Ok(Outcome::ok(
                 name,
-                format!("{with} of its {} parts have an XDP program, others none", parts.len()),
-            )
-            .saw(format!("ip link show master {name}, with xdp"), with)
-            .advice("attach it to the bond; in generic mode, if the bond refuses"))
-        },
-    );
-    Ok(found)
+                format!("{with} of {} parts have a program", parts.len()),
+            ));
+        }
+        Ok(Outcome::warn(
+            name,
+            format!("{with} of its {} parts have an XDP program, others none", parts.len()),
+        )
+        .saw(format!("ip link show master {name}, with xdp"), with)
+        .advice("attach it to the bond; in generic mode, if the bond refuses"))
+    }))
 }
 
 /// A bond that is to get a native program takes it only if all of its parts do.

@@ -21,7 +21,7 @@ fn check(facts: &Facts) -> Looked {
     let keys = ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
     // Without the module there is nothing to turn off.
     let there = keys.into_iter().filter(|key| facts.text(&format!("/proc/sys/{key}")).is_ok());
-    let found = each(
+    Ok(each(
         there,
         |key| (*key).to_owned(),
         |key| {
@@ -38,8 +38,7 @@ fn check(facts: &Facts) -> Looked {
                 .advice("not where Docker or Kubernetes run");
             Ok(seen.change(facts.set(key, 0)?))
         },
-    );
-    Ok(found)
+    ))
 }
 
 #[cfg(test)]

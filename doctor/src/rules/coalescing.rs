@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Coalescing;
 
-use crate::{Facts, Looked, Outcome, Profile, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each_interface};
 
 /// Waiting gathers packets; it also delays them.
 pub const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
         let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64
@@ -49,8 +49,7 @@ fn check(facts: &Facts) -> Looked {
                 format!("adaptive-rx off rx-usecs {wanted}"),
                 format!("adaptive-rx {adaptive} rx-usecs {rx_usecs}"),
             ))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

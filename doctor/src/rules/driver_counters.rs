@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// Names differ from driver to driver; these parts of names are common.
 pub const RULE: Rule = Rule {
@@ -38,34 +38,28 @@ type Counters = BTreeMap<String, u64>;
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let path = format!("/ethtool/{name}/statistics.json");
-            let (before, after): (Counters, Counters) = facts.pair(&path)?;
-            let mut outcome = Outcome::warn(name, "its driver counts losses");
-            let lossy =
-                |name: &str| WORDS.iter().any(|word| name.to_ascii_lowercase().contains(word));
-            let grown = after.iter().filter_map(|(counter, now)| {
-                let was = before.get(counter).filter(|was| now > *was)?;
-                lossy(counter).then_some((counter, now - was))
-            });
-            for (counter, by) in grown {
-                outcome = outcome.saw(format!("ethtool -S {name}, {counter}"), by);
-                let meaning = MEANINGS.iter().find(|(part, _)| counter.contains(part));
-                if let Some((_, meaning)) = meaning {
-                    outcome = outcome.advice(*meaning);
-                }
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let path = format!("/ethtool/{name}/statistics.json");
+        let (before, after): (Counters, Counters) = facts.pair(&path)?;
+        let mut outcome = Outcome::warn(name, "its driver counts losses");
+        let lossy = |name: &str| WORDS.iter().any(|word| name.to_ascii_lowercase().contains(word));
+        let grown = after.iter().filter_map(|(counter, now)| {
+            let was = before.get(counter).filter(|was| now > *was)?;
+            lossy(counter).then_some((counter, now - was))
+        });
+        for (counter, by) in grown {
+            outcome = outcome.saw(format!("ethtool -S {name}, {counter}"), by);
+            let meaning = MEANINGS.iter().find(|(part, _)| counter.contains(part));
+            if let Some((_, meaning)) = meaning {
+                outcome = outcome.advice(*meaning);
             }
-            if outcome.evidence.is_empty() {
-                return Ok(Outcome::ok(name, format!("{} counters, no loss", after.len())));
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+        }
+        if outcome.evidence.is_empty() {
+            return Ok(Outcome::ok(name, format!("{} counters, no loss", after.len())));
+        }
+        Ok(outcome)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Channels;
 
-use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, each_card};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, each_interface};
 
 /// XDP sends by queues of its own.
 pub const RULE: Rule = Rule {
@@ -18,7 +18,7 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?.len() as u32;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let driver = card.driver.as_ref().map_or("", |driver| driver.name.as_str());
         let Some(Channels { rx, max_tx, .. }) = card.channels else {
@@ -50,8 +50,7 @@ fn check(facts: &Facts) -> Looked {
             return Ok(seen.advice("give the machine more queues (virtio: twice its processors)"));
         }
         Ok(seen.fix(set(most), set(rx)))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::counters::Stats;
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// Some are dropped on purpose: by XDP programs, for protocols that nobody speaks here.
 pub const RULE: Rule = Rule {
@@ -19,34 +19,29 @@ const MANY: u64 = 10_000;
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let delta = |of: fn(&Stats) -> u64| Ok(facts.device_counter(name, of)?.delta);
-            let rx = (delta(|stats| stats.rx_packets)?, delta(|stats| stats.rx_dropped)?);
-            let tx = (delta(|stats| stats.tx_packets)?, delta(|stats| stats.tx_dropped)?);
-            let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
-            for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
-                let all = packets + dropped;
-                if all > MANY && dropped * 50 >= all {
-                    outcome = outcome.saw(
-                        format!("ip -s link show {name}, dropped, {way}"),
-                        format!("{dropped} of {all}"),
-                    );
-                }
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let delta = |of: fn(&Stats) -> u64| Ok(facts.device_counter(name, of)?.delta);
+        let rx = (delta(|stats| stats.rx_packets)?, delta(|stats| stats.rx_dropped)?);
+        let tx = (delta(|stats| stats.tx_packets)?, delta(|stats| stats.tx_dropped)?);
+        let mut outcome = Outcome::warn(name, "more than 2 % of its packets are dropped");
+        for (way, (packets, dropped)) in [("received", rx), ("sent", tx)] {
+            let all = packets + dropped;
+            if all > MANY && dropped * 50 >= all {
+                outcome = outcome.saw(
+                    format!("ip -s link show {name}, dropped, {way}"),
+                    format!("{dropped} of {all}"),
+                );
             }
-            if outcome.evidence.is_empty() {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0),
-                ));
-            }
-            Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
-        },
-    );
-    Ok(found)
+        }
+        if outcome.evidence.is_empty() {
+            return Ok(Outcome::ok(
+                name,
+                format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0),
+            ));
+        }
+        Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Frames that arrived damaged.
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// A cable, a connector, a transceiver; or frames longer than the interface takes.
 pub const RULE: Rule = Rule {
@@ -15,29 +15,24 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let (before, after) = facts.device(name)?;
-            let mut outcome = Outcome::warn(name, "frames arrive damaged");
-            for (what, count) in [
-                ("crc", after.rx_crc_errors - before.rx_crc_errors),
-                ("frame", after.rx_frame_errors - before.rx_frame_errors),
-                ("length", after.rx_length_errors - before.rx_length_errors),
-            ] {
-                if count > 0 {
-                    outcome = outcome.saw(format!("ip -s -s link show {name}, {what}"), count);
-                }
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let (before, after) = facts.device(name)?;
+        let mut outcome = Outcome::warn(name, "frames arrive damaged");
+        for (what, count) in [
+            ("crc", after.rx_crc_errors - before.rx_crc_errors),
+            ("frame", after.rx_frame_errors - before.rx_frame_errors),
+            ("length", after.rx_length_errors - before.rx_length_errors),
+        ] {
+            if count > 0 {
+                outcome = outcome.saw(format!("ip -s -s link show {name}, {what}"), count);
             }
-            if outcome.evidence.is_empty() {
-                return Ok(Outcome::ok(name, "no damaged frame"));
-            }
-            Ok(outcome.advice("crc and frame: change the cable, then the transceiver; length: compare the MTUs of both ends"))
-        },
-    );
-    Ok(found)
+        }
+        if outcome.evidence.is_empty() {
+            return Ok(Outcome::ok(name, "no damaged frame"));
+        }
+        Ok(outcome.advice("crc and frame: change the cable, then the transceiver; length: compare the MTUs of both ends"))
+    }))
 }
 
 #[cfg(test)]

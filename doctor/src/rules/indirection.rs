@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Indirection;
 
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// The indirection table names a queue for each hash.
 pub const RULE: Rule = Rule {
@@ -34,7 +34,7 @@ pub fn entries(table: &Indirection, queues: usize) -> Result<Vec<usize>, Unknown
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let Some(channels) = card.channels.filter(|channels| channels.rx > 1) else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
@@ -55,8 +55,7 @@ fn check(facts: &Facts) -> Looked {
                 format!("equal {}", channels.rx),
                 format!("weight {}", weights.join(" ")),
             ))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

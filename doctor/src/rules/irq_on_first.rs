@@ -1,6 +1,6 @@
 //! All queues of a card on processor 0.
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// Where everything else is, too.
 pub const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let irqs = facts.irqs(name)?;
         if cpus.len() < 2 || irqs.iter().any(|irq| irq.cpus != [0]) {
@@ -29,8 +29,7 @@ fn check(facts: &Facts) -> Looked {
             outcome = facts.moved(outcome, irq.number, &cpu.to_string())?;
         }
         Ok(outcome)
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// While another has none.
 pub const RULE: Rule = Rule {
@@ -19,7 +19,7 @@ fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let irqs = facts.irqs(name)?;
         let mut by_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -42,8 +42,7 @@ fn check(facts: &Facts) -> Looked {
             outcome = facts.moved(outcome, *number, &cpu.to_string())?;
         }
         Ok(outcome)
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

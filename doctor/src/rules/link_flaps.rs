@@ -1,6 +1,6 @@
 //! Links that come and go, and queues that hang.
 
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// While nobody changed anything.
 pub const RULE: Rule = Rule {
@@ -15,34 +15,29 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let mut found =
-        each(
-            interfaces,
-            |one| one.link.name.clone(),
-            |one| {
-                let name = &one.link.name;
-                let directory = format!("/sys/class/net/{name}");
-                let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
-                let queues = facts.tx_queues(name)?;
-                let timeout = |queue: &String| {
-                    Ok::<u64, Unknown>(
-                        facts.counted(&format!("{directory}/queues/{queue}/tx_timeout"))?.delta,
-                    )
-                };
-                let timeouts = queues.iter().map(timeout).sum::<Result<u64, Unknown>>()?;
-                if changes.delta + timeouts == 0 {
-                    return Ok(Outcome::ok(name, "steady"));
-                }
-                let said = format!(
-                    "its carrier changed {} times, and queues hung {timeouts} times",
-                    changes.delta
-                );
-                Ok(Outcome::warn(name, said)
+    let mut found = each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let directory = format!("/sys/class/net/{name}");
+        let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
+        let queues = facts.tx_queues(name)?;
+        let timeout = |queue: &String| {
+            Ok::<u64, Unknown>(
+                facts.counted(&format!("{directory}/queues/{queue}/tx_timeout"))?.delta,
+            )
+        };
+        let timeouts = queues.iter().map(timeout).sum::<Result<u64, Unknown>>()?;
+        if changes.delta + timeouts == 0 {
+            return Ok(Outcome::ok(name, "steady"));
+        }
+        let said = format!(
+            "its carrier changed {} times, and queues hung {timeouts} times",
+            changes.delta
+        );
+        Ok(Outcome::warn(name, said)
             .counted(format!("{directory}/carrier_changes"), changes.delta)
             .saw(format!("{directory}/queues/tx-*/tx_timeout"), timeouts)
             .advice("cable, transceiver, the switch's port; then the card's firmware and driver"))
-            },
-        );
+    });
     let gone = |name: String| {
         Outcome::info(&name, format!("{name} went away while it was looked at, or was renamed"))
             .saw("ip -s link show, of the first look alone", &name)

@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::LinkMode;
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// What the two ends have agreed on.
 pub const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?.into_iter().filter(|card| card.link.up && card.link.carrier);
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let mode: LinkMode = facts.ethtool(name, "link_mode")?;
         if mode.speed_mbit.is_none() && mode.full_duplex.is_none() {
@@ -46,8 +46,7 @@ fn check(facts: &Facts) -> Looked {
         }
         let now = format!("autoneg off speed {mbit} duplex {duplex}");
         Ok(outcome.ethtool("-s", name, "autoneg on", now))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Large receive offload where packets are passed on.
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// LRO glues segments together and forgets what they were.
 pub const RULE: Rule = Rule {
@@ -16,28 +16,18 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let passes_on = forwards
-                || facts.native(one)
-                || !one.link.xdp.is_empty()
-                || one.link.master.is_some();
-            if !one.offloads.lro || !passes_on {
-                return Ok(Outcome::ok(
-                    name,
-                    if one.offloads.lro { "on, on an end" } else { "off" },
-                ));
-            }
-            Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
-                .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
-                .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
-                .ethtool("-K", name, "lro off", "lro on"))
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let passes_on =
+            forwards || facts.native(one) || !one.link.xdp.is_empty() || one.link.master.is_some();
+        if !one.offloads.lro || !passes_on {
+            return Ok(Outcome::ok(name, if one.offloads.lro { "on, on an end" } else { "off" }));
+        }
+        Ok(Outcome::warn(name, "LRO is on, and packets are passed on")
+            .saw(format!("ethtool -k {name}, large-receive-offload"), "on")
+            .saw("/proc/sys/net/ipv4/ip_forward", i32::from(forwards))
+            .ethtool("-K", name, "lro off", "lro on"))
+    }))
 }
 
 #[cfg(test)]

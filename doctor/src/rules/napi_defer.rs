@@ -1,6 +1,6 @@
 //! Two settings of NAPI of which one alone does nothing.
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// With both, the kernel polls by a timer and leaves interrupts off meanwhile.
 pub const RULE: Rule = Rule {
@@ -15,25 +15,20 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let flush = format!("/sys/class/net/{name}/gro_flush_timeout");
-            let defer = format!("/sys/class/net/{name}/napi_defer_hard_irqs");
-            let (timeout, count) = (facts.number(&flush)?, facts.number(&defer)?);
-            let outcome = Outcome::warn(name, "one of two settings that only work together is set")
-                .saw(&flush, timeout)
-                .saw(&defer, count);
-            match (timeout, count) {
-                (0, 1..) => Ok(outcome.write(&flush, 20_000, 0)),
-                (1.., 0) => Ok(outcome.write(&defer, 2, 0)),
-                _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
-            }
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let flush = format!("/sys/class/net/{name}/gro_flush_timeout");
+        let defer = format!("/sys/class/net/{name}/napi_defer_hard_irqs");
+        let (timeout, count) = (facts.number(&flush)?, facts.number(&defer)?);
+        let outcome = Outcome::warn(name, "one of two settings that only work together is set")
+            .saw(&flush, timeout)
+            .saw(&defer, count);
+        match (timeout, count) {
+            (0, 1..) => Ok(outcome.write(&flush, 20_000, 0)),
+            (1.., 0) => Ok(outcome.write(&defer, 2, 0)),
+            _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
+        }
+    }))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ fn check(facts: &Facts) -> Looked {
     // A machine without IPv6 has but one.
     let has_v6 = facts.text("/proc/sys/net/ipv6/neigh/default/gc_thresh3").is_ok();
     let tables = tables.into_iter().filter(|(family, ..)| *family == "ipv4" || has_v6);
-    let found = each(
+    Ok(each(
         tables,
         |(family, ..)| (*family).to_owned(),
         |(family, cache, here)| {
@@ -55,8 +55,7 @@ fn check(facts: &Facts) -> Looked {
                 ))),
             }
         },
-    );
-    Ok(found)
+    ))
 }
 
 /// Names on the first line, a line for each processor in hexadecimal.

@@ -1,6 +1,6 @@
 //! Packets that a card had no room for.
 
-use crate::{Facts, Looked, Outcome, Rule, State, each_card};
+use crate::{Facts, Looked, Outcome, Rule, State, each_interface};
 
 /// They never reach the kernel.
 pub const RULE: Rule = Rule {
@@ -15,7 +15,7 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let lost = facts.missed(name)?;
         let packets = facts.device_counter(name, |stats| stats.rx_packets)?;
@@ -28,8 +28,7 @@ fn check(facts: &Facts) -> Looked {
         Ok(Outcome::new(state, name, format!("{} of {of} packets were missed", lost.delta))
             .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .advice("see the checks nic-rings (larger rings) and queue-count (more queues)"))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

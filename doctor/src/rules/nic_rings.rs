@@ -2,7 +2,7 @@
 
 use ringway_host::ethtool::Rings;
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// A ring holds what comes while the processor is elsewhere.
 pub const RULE: Rule = Rule {
@@ -17,7 +17,7 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let lost = facts.missed(name)?;
         let rings: Rings = match facts.ethtool(name, "rings") {
@@ -40,8 +40,7 @@ fn check(facts: &Facts) -> Looked {
             .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .saw(format!("ethtool -g {name}, RX"), rings.rx)
             .ethtool("-G", name, format!("rx {wanted}"), format!("rx {}", rings.rx)))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which memory a card is near to.
 
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// On machines with several sockets.
 pub const RULE: Rule = Rule {
@@ -25,7 +25,7 @@ fn check(facts: &Facts) -> Looked {
     if nodes == 1 {
         return Ok(Vec::new());
     }
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let path = format!("/sys/class/net/{name}/device/numa_node");
         let node = facts.number(&path)?;
@@ -52,8 +52,7 @@ fn check(facts: &Facts) -> Looked {
             outcome = facts.moved(outcome, irq.number, list)?;
         }
         Ok(outcome)
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ringway_host::{Interface, Network};
 
-use crate::{Facts, Looked, Outcome, Profile, Rule, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, each_interface};
 
 /// GRO, GSO and TSO let the stack handle 64 KiB at a time.
 pub const RULE: Rule = Rule {
@@ -22,41 +22,36 @@ fn check(facts: &Facts) -> Looked {
     }
     let interfaces = facts.interfaces()?;
     let network = facts.network()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let card = one.link.kind.is_none();
-            let veth = one.link.kind.as_deref() == Some("veth");
-            if !card && !veth {
-                return Ok(Outcome::ok(name, "made of software"));
-            }
-            let offloads = &one.offloads;
-            // TSO needs the device's checksums; a device that cannot do it has GSO.
-            let no_tso = !offloads.tso && !offloads.gso && offloads.tx_checksum;
-            let mut off = vec![("gso", offloads.gso), ("tso", !no_tso)];
-            // On veth it is off until somebody wants NAPI there.
-            off.extend((card && !is_below_program(network, one)).then_some(("gro", offloads.gro)));
-            off.retain(|(_, on)| !on);
-            // The kernel keeps both off without scatter-gather, whatever is asked for.
-            if !offloads.scatter_gather && off.iter().any(|(what, _)| *what != "gro") {
-                off.insert(0, ("sg", false));
-            }
-            // With an XDP program on a veth pair they must be off.
-            if off.is_empty() || !one.link.xdp.is_empty() {
-                return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
-            }
-            let names: Vec<&str> = off.iter().map(|(what, _)| *what).collect();
-            let all = |on: &str| {
-                names.iter().map(|what| format!("{what} {on}")).collect::<Vec<_>>().join(" ")
-            };
-            Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
-                .saw(format!("ethtool -k {name}"), all("off"))
-                .ethtool("-K", name, all("on"), all("off")))
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let card = one.link.kind.is_none();
+        let veth = one.link.kind.as_deref() == Some("veth");
+        if !card && !veth {
+            return Ok(Outcome::ok(name, "made of software"));
+        }
+        let offloads = &one.offloads;
+        // TSO needs the device's checksums; a device that cannot do it has GSO.
+        let no_tso = !offloads.tso && !offloads.gso && offloads.tx_checksum;
+        let mut off = vec![("gso", offloads.gso), ("tso", !no_tso)];
+        // On veth it is off until somebody wants NAPI there.
+        off.extend((card && !is_below_program(network, one)).then_some(("gro", offloads.gro)));
+        off.retain(|(_, on)| !on);
+        // The kernel keeps both off without scatter-gather, whatever is asked for.
+        if !offloads.scatter_gather && off.iter().any(|(what, _)| *what != "gro") {
+            off.insert(0, ("sg", false));
+        }
+        // With an XDP program on a veth pair they must be off.
+        if off.is_empty() || !one.link.xdp.is_empty() {
+            return Ok(Outcome::ok(name, "on, or off for XDP's sake"));
+        }
+        let names: Vec<&str> = off.iter().map(|(what, _)| *what).collect();
+        let all = |on: &str| {
+            names.iter().map(|what| format!("{what} {on}")).collect::<Vec<_>>().join(" ")
+        };
+        Ok(Outcome::info(name, format!("off: {}", names.join(", ")))
+            .saw(format!("ethtool -k {name}"), all("off"))
+            .ethtool("-K", name, all("on"), all("off")))
+    }))
 }
 
 /// Whether an XDP program on a bridge, bond or the like gets this card's packets behind GRO: it wants them as they came.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ringway_host::ethtool::Pause;
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// Drivers count them under names of their own.
 pub const RULE: Rule = Rule {
@@ -21,7 +21,7 @@ type Counters = BTreeMap<String, u64>;
 
 fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let (before, after): (Counters, Counters) =
             facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
@@ -49,8 +49,7 @@ fn check(facts: &Facts) -> Looked {
             )),
             _ => Ok(outcome),
         }
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The slot that a card is in.
 
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// A slot with fewer lanes than the card, or an older one.
 pub const RULE: Rule = Rule {
@@ -18,7 +18,7 @@ fn check(facts: &Facts) -> Looked {
     let of_pci =
         |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
     let cards = facts.cards()?.into_iter().filter(of_pci);
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
         let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
@@ -30,8 +30,7 @@ fn check(facts: &Facts) -> Looked {
             .saw(format!("/sys/class/net/{name}/device/current_link_width"), width)
             .saw(format!("/sys/class/net/{name}/device/current_link_speed"), speed)
             .advice("take it out and put it in again, or into another slot; look at the firmware's settings"))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::qdiscs::Qdisc;
 
-use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// More was to be sent than the interface takes.
 pub const RULE: Rule = Rule {
@@ -18,40 +18,31 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let sum = |all: &[Qdisc], of: fn(&Qdisc) -> u32| {
-                let own = all.iter().filter(|qdisc| qdisc.ifindex == one.link.ifindex);
-                own.map(|qdisc| u64::from(of(qdisc))).sum::<u64>()
-            };
-            let delta = |of: fn(&Qdisc) -> u32| sum(&after, of).saturating_sub(sum(&before, of));
-            let (drops, requeues) = (delta(|qdisc| qdisc.drops), delta(|qdisc| qdisc.requeues));
-            let kind = after
-                .iter()
-                .find(|qdisc| qdisc.ifindex == one.link.ifindex)
-                .map_or("", |qdisc| qdisc.kind.as_str());
-            if drops + requeues <= 10 {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{kind}: {drops} drops, {requeues} requeues"),
-                ));
-            }
-            let outcome = Outcome::warn(name, said(kind, drops, requeues))
-                .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
-                .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
-                .advice(advice(kind));
-            if kind == "pfifo_fast" {
-                let set =
-                    |kind| Fix::command(["tc", "qdisc", "replace", "dev", name, "root", kind]);
-                return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let sum = |all: &[Qdisc], of: fn(&Qdisc) -> u32| {
+            let own = all.iter().filter(|qdisc| qdisc.ifindex == one.link.ifindex);
+            own.map(|qdisc| u64::from(of(qdisc))).sum::<u64>()
+        };
+        let delta = |of: fn(&Qdisc) -> u32| sum(&after, of).saturating_sub(sum(&before, of));
+        let (drops, requeues) = (delta(|qdisc| qdisc.drops), delta(|qdisc| qdisc.requeues));
+        let kind = after
+            .iter()
+            .find(|qdisc| qdisc.ifindex == one.link.ifindex)
+            .map_or("", |qdisc| qdisc.kind.as_str());
+        if drops + requeues <= 10 {
+            return Ok(Outcome::ok(name, format!("{kind}: {drops} drops, {requeues} requeues")));
+        }
+        let outcome = Outcome::warn(name, said(kind, drops, requeues))
+            .saw(format!("tc -s qdisc show dev {name}, dropped"), drops)
+            .saw(format!("tc -s qdisc show dev {name}, requeues"), requeues)
+            .advice(advice(kind));
+        if kind == "pfifo_fast" {
+            let set = |kind| Fix::command(["tc", "qdisc", "replace", "dev", name, "root", kind]);
+            return Ok(outcome.fix(set("fq_codel"), set("pfifo_fast")));
+        }
+        Ok(outcome)
+    }))
 }
 
 fn said(kind: &str, drops: u64, requeues: u64) -> String {

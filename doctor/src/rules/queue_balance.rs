@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_host::ethtool::Indirection;
 
 use super::indirection::entries;
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// The card chooses by a hash of addresses and ports.
 pub const RULE: Rule = Rule {
@@ -22,38 +22,32 @@ type Counters = BTreeMap<String, u64>;
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.cards()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let (before, after): (Counters, Counters) =
-                facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
-            let delta =
-                |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
-            let queues: Vec<u64> =
-                after.keys().filter(|name| of_queue(name)).filter_map(delta).collect();
-            if queues.is_empty() && one.channels.is_some_and(|channels| channels.rx > 1) {
-                let why = format!("ethtool -S {name}: the driver does not count packets by queue");
-                return Err(Unknown(why));
-            }
-            let (sum, most) = (
-                queues.iter().copied().fold(0, u64::saturating_add),
-                queues.iter().copied().max().unwrap_or(0),
-            );
-            let mean = sum as f64 / queues.len().max(1) as f64;
-            if sum < 1000 || most as f64 <= mean * 2.0 {
-                return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
-            }
-            let seen = Outcome::warn(
-                name,
-                format!("one of {} queues got {most} of {sum} packets", queues.len()),
-            )
-            .saw(format!("ethtool -S {name}, packets by queue"), format!("{queues:?}"));
-            with_fix(facts, name, queues.len(), seen)
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let (before, after): (Counters, Counters) =
+            facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
+        let delta = |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
+        let queues: Vec<u64> =
+            after.keys().filter(|name| of_queue(name)).filter_map(delta).collect();
+        if queues.is_empty() && one.channels.is_some_and(|channels| channels.rx > 1) {
+            let why = format!("ethtool -S {name}: the driver does not count packets by queue");
+            return Err(Unknown(why));
+        }
+        let (sum, most) = (
+            queues.iter().copied().fold(0, u64::saturating_add),
+            queues.iter().copied().max().unwrap_or(0),
+        );
+        let mean = sum as f64 / queues.len().max(1) as f64;
+        if sum < 1000 || most as f64 <= mean * 2.0 {
+            return Ok(Outcome::ok(name, format!("{} queues, {sum} packets", queues.len())));
+        }
+        let seen = Outcome::warn(
+            name,
+            format!("one of {} queues got {most} of {sum} packets", queues.len()),
+        )
+        .saw(format!("ethtool -S {name}, packets by queue"), format!("{queues:?}"));
+        with_fix(facts, name, queues.len(), seen)
+    }))
 }
 
 /// `rx_queue_0_packets` (ixgbe, virtio, ena), `rx0_packets` (mlx5), `rx-0.packets` (i40e), `[0]: rx_ucast_packets` (bnxt).

@@ -1,7 +1,7 @@
 //! A queue whose processor is worn out, while there could be more queues.
 
 use crate::facts::Irq;
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// The smallest number of queues that does not overflow is the best.
 pub const RULE: Rule = Rule {
@@ -19,7 +19,7 @@ fn check(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let cpus = facts.cpus()?.len() as u32;
     let worn: Vec<u32> = busy.iter().filter(|one| one.softirq > 90.0).map(|one| one.cpu).collect();
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let Some(channels) = card.channels else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
@@ -44,8 +44,7 @@ fn check(facts: &Facts) -> Looked {
                 format!("{} of {}", channels.rx, channels.max_rx),
             )
             .ethtool("-L", name, format!("combined {wanted}"), format!("combined {}", channels.rx)))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

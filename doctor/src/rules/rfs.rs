@@ -1,7 +1,7 @@
 //! RFS that is set at one of its two places.
 
 use super::rps;
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// RFS leads packets to the processor where their program runs.
 pub const RULE: Rule = Rule {
@@ -20,36 +20,30 @@ fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     // Seen in the first network namespace alone, where it is set for all.
     let entries = facts.sysctl(ENTRIES)?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let queues = rps::queues(facts, name)?;
-            let set = queues.iter().filter(|queue| queue.flows > 0).count();
-            if set == 0 || set == queues.len() && entries > 0 {
-                return Ok(Outcome::ok(
-                    name,
-                    format!("{set} of {} queues, {entries} entries", queues.len()),
-                ));
-            }
-            let said = format!(
-                "rps_flow_cnt is set for {set} of {} queues, and rps_sock_flow_entries is {entries}",
-                queues.len()
-            );
-            let mut outcome =
-                Outcome::warn(name, said).saw(format!("/proc/sys/{ENTRIES}"), entries);
-            if entries == 0 {
-                outcome = outcome.change(facts.set(ENTRIES, 32_768)?);
-            }
-            for queue in queues.iter().filter(|queue| queue.flows == 0) {
-                let wanted = 32_768 / queues.len();
-                outcome = outcome.saw(&queue.flows_path, 0).write(&queue.flows_path, wanted, 0);
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let queues = rps::queues(facts, name)?;
+        let set = queues.iter().filter(|queue| queue.flows > 0).count();
+        if set == 0 || set == queues.len() && entries > 0 {
+            return Ok(Outcome::ok(
+                name,
+                format!("{set} of {} queues, {entries} entries", queues.len()),
+            ));
+        }
+        let said = format!(
+            "rps_flow_cnt is set for {set} of {} queues, and rps_sock_flow_entries is {entries}",
+            queues.len()
+        );
+        let mut outcome = Outcome::warn(name, said).saw(format!("/proc/sys/{ENTRIES}"), entries);
+        if entries == 0 {
+            outcome = outcome.change(facts.set(ENTRIES, 32_768)?);
+        }
+        for queue in queues.iter().filter(|queue| queue.flows == 0) {
+            let wanted = 32_768 / queues.len();
+            outcome = outcome.saw(&queue.flows_path, 0).write(&queue.flows_path, wanted, 0);
+        }
+        Ok(outcome)
+    }))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Cards with fewer queues than processors, that spread nothing in software.
 
 use super::rps::{self, Queue};
-use crate::{Facts, Looked, Outcome, Rule, each_card};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// RPS hands packets of one queue to several processors.
 pub const RULE: Rule = Rule {
@@ -18,7 +18,7 @@ fn check(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     let worn = facts.busy()?.iter().any(|one| one.softirq > 90.0);
-    let found = each_card(cards, |card| {
+    Ok(each_interface(cards, |card| {
         let name = &card.link.name;
         let queues = rps::queues(facts, name)?;
         let spread = queues.iter().any(Queue::is_on);
@@ -38,8 +38,7 @@ fn check(facts: &Facts) -> Looked {
             outcome.saw(&queue.path, &queue.mask).write(&queue.path, &mask, &queue.mask)
         };
         Ok(queues.iter().fold(seen, change))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

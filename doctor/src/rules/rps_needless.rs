@@ -1,7 +1,7 @@
 //! RPS where every processor has a queue.
 
 use super::rps::{self, Queue};
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// Then the card has spread packets already.
 pub const RULE: Rule = Rule {
@@ -17,27 +17,20 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?.len();
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let queues = rps::queues(facts, name)?;
-            let on: Vec<&Queue> = queues.iter().filter(|queue| queue.is_on()).collect();
-            if on.is_empty() || queues.len() < cpus || cpus < 2 {
-                return Ok(Outcome::ok(name, format!("{} of {} queues", on.len(), queues.len())));
-            }
-            let said = format!(
-                "{} queues for {cpus} processors, and RPS spreads them again",
-                queues.len()
-            );
-            let change = |outcome: Outcome, queue: &&Queue| {
-                outcome.saw(&queue.path, &queue.mask).write(&queue.path, 0, &queue.mask)
-            };
-            Ok(on.iter().fold(Outcome::info(name, said), change))
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let queues = rps::queues(facts, name)?;
+        let on: Vec<&Queue> = queues.iter().filter(|queue| queue.is_on()).collect();
+        if on.is_empty() || queues.len() < cpus || cpus < 2 {
+            return Ok(Outcome::ok(name, format!("{} of {} queues", on.len(), queues.len())));
+        }
+        let said =
+            format!("{} queues for {cpus} processors, and RPS spreads them again", queues.len());
+        let change = |outcome: Outcome, queue: &&Queue| {
+            outcome.saw(&queue.path, &queue.mask).write(&queue.path, 0, &queue.mask)
+        };
+        Ok(on.iter().fold(Outcome::info(name, said), change))
+    }))
 }
 
 #[cfg(test)]

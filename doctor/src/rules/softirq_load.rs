@@ -17,7 +17,7 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let load = facts.text("/proc/loadavg")?.split(' ').next().unwrap_or_default();
-    let found = each(
+    Ok(each(
         busy,
         |one| format!("processor {}", one.cpu),
         |one| {
@@ -30,8 +30,7 @@ fn check(facts: &Facts) -> Looked {
             .saw("/proc/loadavg", load)
             .advice("see the checks queue-count, irq-on-first and rps-missing; or do less for each packet"))
         },
-    );
-    Ok(found)
+    ))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! NAPI threads that may run anywhere.
 
 use crate::gather::Process;
-use crate::{Facts, Fix, Looked, Outcome, Rule, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, each_interface};
 
 /// In threads of their own, queues are polled wherever the scheduler puts them.
 pub const RULE: Rule = Rule {
@@ -16,50 +16,39 @@ pub const RULE: Rule = Rule {
 
 fn check(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let found = each(
-        interfaces,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let path = format!("/sys/class/net/{name}/threaded");
-            if facts.number(&path)? == 0 {
-                return Ok(Outcome::ok(name, "polled in softirqs"));
-            }
-            let processes: Vec<Process> = facts.json(crate::gather::PROCESSES)?;
-            let cpus = facts.cpus()?;
-            // Names of threads are cut off after 15 bytes.
-            let start: String = format!("napi/{name}-").chars().take(15).collect();
-            let free = processes.iter().filter(|one| one.name.starts_with(&start)).filter(|one| {
-                one.cpus
-                    .as_deref()
-                    .and_then(crate::facts::cpu_list)
-                    .is_some_and(|list| list.len() > 1)
-            });
-            let free: Vec<&Process> = free.collect();
-            if free.is_empty() {
-                return Ok(Outcome::ok(name, "its threads are pinned"));
-            }
-            let mut outcome =
-                Outcome::info(name, format!("{} of its NAPI threads may run anywhere", free.len()))
-                    .saw(path, 1);
-            for (process, cpu) in free.iter().zip(cpus.iter().cycle()) {
-                let now = process.cpus.as_deref().unwrap_or_default();
-                let pid = process.pid.to_string();
-                let pin = |list: &str| Fix::command(["taskset", "-pc", list, &pid]);
-                outcome = outcome
-                    .saw(
-                        format!(
-                            "/proc/{}/status, Cpus_allowed_list of {}",
-                            process.pid, process.name
-                        ),
-                        now,
-                    )
-                    .fix(pin(&cpu.to_string()), pin(now));
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+    Ok(each_interface(interfaces, |one| {
+        let name = &one.link.name;
+        let path = format!("/sys/class/net/{name}/threaded");
+        if facts.number(&path)? == 0 {
+            return Ok(Outcome::ok(name, "polled in softirqs"));
+        }
+        let processes: Vec<Process> = facts.json(crate::gather::PROCESSES)?;
+        let cpus = facts.cpus()?;
+        // Names of threads are cut off after 15 bytes.
+        let start: String = format!("napi/{name}-").chars().take(15).collect();
+        let free = processes.iter().filter(|one| one.name.starts_with(&start)).filter(|one| {
+            one.cpus.as_deref().and_then(crate::facts::cpu_list).is_some_and(|list| list.len() > 1)
+        });
+        let free: Vec<&Process> = free.collect();
+        if free.is_empty() {
+            return Ok(Outcome::ok(name, "its threads are pinned"));
+        }
+        let mut outcome =
+            Outcome::info(name, format!("{} of its NAPI threads may run anywhere", free.len()))
+                .saw(path, 1);
+        for (process, cpu) in free.iter().zip(cpus.iter().cycle()) {
+            let now = process.cpus.as_deref().unwrap_or_default();
+            let pid = process.pid.to_string();
+            let pin = |list: &str| Fix::command(["taskset", "-pc", list, &pid]);
+            outcome = outcome
+                .saw(
+                    format!("/proc/{}/status, Cpus_allowed_list of {}", process.pid, process.name),
+                    now,
+                )
+                .fix(pin(&cpu.to_string()), pin(now));
+        }
+        Ok(outcome)
+    }))
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use ringway_host::Interface;
 
 use crate::facts::FarEnd;
-use crate::{Facts, Looked, Outcome, Rule, Unknown, each};
+use crate::{Facts, Looked, Outcome, Rule, Unknown, each_interface};
 
 /// A veth pair passes frames on as the stack made them: with checksums that a card would finish.
 pub const RULE: Rule = Rule {
@@ -23,7 +23,7 @@ const OR: &str = "or attach it in generic mode (of Ringway: xdp_mode = \"generic
 fn check(facts: &Facts) -> Looked {
     let native: Vec<&Interface> =
         facts.of_kind("veth")?.into_iter().filter(|one| facts.native(one)).collect();
-    Ok(each(native, |one| one.link.name.clone(), |one| pair(facts, one)))
+    Ok(each_interface(native, |one| pair(facts, one)))
 }
 
 fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {

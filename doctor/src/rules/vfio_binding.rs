@@ -16,7 +16,7 @@ pub const RULE: Rule = Rule {
 fn check(facts: &Facts) -> Looked {
     facts.network()?;
     let devices = facts.list("/sys/bus/pci/devices")?;
-    let found = each(devices, Clone::clone, |device| {
+    Ok(each(devices, Clone::clone, |device| {
         let directory = format!("/sys/bus/pci/devices/{device}");
         let driver = facts.text(&format!("{directory}/driver"))?;
         let wanted = facts.text(&format!("{directory}/driver_override"))?;
@@ -37,8 +37,7 @@ fn check(facts: &Facts) -> Looked {
         };
         let undo = if driver.is_empty() { leave() } else { bind(wanted, driver) };
         Ok(seen.fix(bind(driver, wanted), undo))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use ringway_host::Interface;
 
 use crate::gather::SESSION;
-use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each_card};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each_interface};
 
 /// Who takes such an interface from the kernel cuts the machine off.
 pub const RULE: Rule = Rule {
@@ -54,7 +54,7 @@ fn check(facts: &Facts) -> Looked {
         .saw(format!("ip route show {to}"), name)
         .advice("add a card, or manage the machine by its console"))
     };
-    Ok(each_card(cards, one))
+    Ok(each_interface(cards, one))
 }
 
 #[cfg(test)]

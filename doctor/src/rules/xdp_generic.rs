@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ringway_host::netlink::links::XdpMode;
 use ringway_host::netlink::xdp_features::XdpFeatures;
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// There a packet has been copied into an skb before the program sees it.
 pub const RULE: Rule = Rule {
@@ -22,23 +22,18 @@ fn check(facts: &Facts) -> Looked {
     let interfaces = &facts.network()?.interfaces;
     let generic =
         interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
-    let found = each(
-        generic,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let features: BTreeMap<u32, XdpFeatures> = facts.json("/netlink/xdp_features.json")?;
-            if !features.get(&one.link.ifindex).is_some_and(|features| features.native()) {
-                return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
-            }
-            let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);
-            Ok(Outcome::warn(name, format!("program {program} is generic, and the driver has native XDP"))
+    Ok(each_interface(generic, |one| {
+        let name = &one.link.name;
+        let features: BTreeMap<u32, XdpFeatures> = facts.json("/netlink/xdp_features.json")?;
+        if !features.get(&one.link.ifindex).is_some_and(|features| features.native()) {
+            return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
+        }
+        let program = one.link.xdp.first().map_or(0, |xdp| xdp.program);
+        Ok(Outcome::warn(name, format!("program {program} is generic, and the driver has native XDP"))
             .saw(format!("ip link show {name}"), "xdpgeneric")
             .advice("attach it in native mode (xdpdrv; of Ringway: xdp_mode = \"native\"), and look why that was refused: LRO, \
                      a large MTU, too few queues"))
-        },
-    );
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use ringway_host::netlink::xdp_sockets::XdpSocket;
 
-use crate::{Facts, Looked, Outcome, Rule, each};
+use crate::{Facts, Looked, Outcome, Rule, each_interface};
 
 /// A socket gets the frames of one queue.
 pub const RULE: Rule = Rule {
@@ -20,37 +20,37 @@ fn check(facts: &Facts) -> Looked {
     let interfaces = facts.network()?.interfaces.iter();
     let bound =
         interfaces.filter(|one| sockets.iter().any(|socket| socket.ifindex == one.link.ifindex));
-    let found = each(
-        bound,
-        |one| one.link.name.clone(),
-        |one| {
-            let name = &one.link.name;
-            let queues = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
-            let mut with: Vec<u32> = sockets
-                .iter()
-                .filter(|socket| socket.ifindex == one.link.ifindex)
-                .map(|socket| socket.queue)
-                .collect();
-            with.sort_unstable();
-            with.dedup();
-            if with.len() >= queues as usize {
-                return Ok(Outcome::ok(name, format!("all of {queues} queues")));
-            }
-            let outcome = Outcome::warn(name, format!("{} of {queues} queues have a socket", with.len()))
-            .saw("ss --xdp, queues", format!("{with:?}"))
-            .saw(format!("ethtool -l {name}"), queues)
-            .advice(format!("steer the flows wanted: ethtool -N {name} flow-type udp4 dst-port PORT action QUEUE"));
-            if one.channels.is_some() && with == [0] {
-                // drivers/net/veth.c counts receive and transmit queues apart.
-                let veth = one.link.kind.as_deref() == Some("veth");
-                let which = if veth { "rx" } else { "combined" };
-                let set = |queues: u32| format!("{which} {queues}");
-                return Ok(outcome.ethtool("-L", name, set(1), set(queues)));
-            }
-            Ok(outcome)
-        },
-    );
-    Ok(found)
+    Ok(each_interface(bound, |one| {
+        let name = &one.link.name;
+        let queues = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
+        let mut with: Vec<u32> = sockets
+            .iter()
+            .filter(|socket| socket.ifindex == one.link.ifindex)
+            .map(|socket| socket.queue)
+            .collect();
+        with.sort_unstable();
+        with.dedup();
+        if with.len() >= queues as usize {
+            return Ok(Outcome::ok(name, format!("all of {queues} queues")));
+        }
+        let outcome = Outcome::warn(
+            name,
+            format!("{} of {queues} queues have a socket", with.len()),
+        )
+        .saw("ss --xdp, queues", format!("{with:?}"))
+        .saw(format!("ethtool -l {name}"), queues)
+        .advice(format!(
+            "steer the flows wanted: ethtool -N {name} flow-type udp4 dst-port PORT action QUEUE"
+        ));
+        if one.channels.is_some() && with == [0] {
+            // drivers/net/veth.c counts receive and transmit queues apart.
+            let veth = one.link.kind.as_deref() == Some("veth");
+            let which = if veth { "rx" } else { "combined" };
+            let set = |queues: u32| format!("{which} {queues}");
+            return Ok(outcome.ethtool("-L", name, set(1), set(queues)));
+        }
+        Ok(outcome)
+    }))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ fn check(facts: &Facts) -> Looked {
         let name = interface.map_or("unbound", |one| one.link.name.as_str());
         format!("{name} queue {}", socket.queue)
     };
-    let found = each(&after, subject, |socket| {
+    Ok(each(&after, subject, |socket| {
         let was = before.iter().find(|was| was.inode == socket.inode);
         let delta =
             |of: fn(&XdpSocket) -> u64| of(socket).saturating_sub(was.map_or(of(socket), of));
@@ -46,8 +46,7 @@ fn check(facts: &Facts) -> Looked {
             .saw("XDP_RX_RING, entries", rx_ring)
             .saw("XDP_UMEM_FILL_RING, entries", fill_ring)
             .advice(format!("larger rings, in powers of two: RX {}, FILL {}; or a processor of its own for the program", rx_ring * 2, fill_ring * 2)))
-    });
-    Ok(found)
+    }))
 }
 
 #[cfg(test)]

@@ -1,0 +1,181 @@
+//! The table of tracked connections: room, lists, and whether it is wanted.
+
+use crate::outcome::MACHINE;
+use crate::{Facts, Looked, Outcome, Profile, Rule, State};
+
+pub const CONNTRACK_FULL: Rule = Rule {
+    number: 49,
+    name: "conntrack-full",
+    rule: "nf_conntrack_count is below 90 % of nf_conntrack_max",
+    source: "netdata, alarm netfilter_conntrack_full (90 % and 95 %)",
+    why: "When the table is full, packets of new connections are dropped, whoever they are for.",
+    profiles: &[],
+    check: conntrack_full,
+};
+
+const MAX: &str = "net/netfilter/nf_conntrack_max";
+
+fn conntrack_full(facts: &Facts) -> Looked {
+    let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
+    let most = facts.sysctl(MAX)?;
+    // 0 is no limit.
+    let state = match count as f64 / most as f64 {
+        share if most > 0 && share > 0.95 => State::Crit,
+        share if most > 0 && share > 0.9 => State::Warn,
+        _ => return Outcome::ok(MACHINE, format!("{count} of {most} connections")).into(),
+    };
+    let outcome =
+        Outcome::new(state, MACHINE, format!("{count} of {most} connections are tracked"))
+            .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+            .saw(format!("/proc/sys/{MAX}"), most)
+            .advice("about 320 bytes each; check conntrack-buckets afterwards");
+    outcome.change(facts.set(MAX, (most * 2).max(262_144))?).into()
+}
+
+pub const CONNTRACK_BUCKETS: Rule = Rule {
+    number: 50,
+    name: "conntrack-buckets",
+    rule: "two entries for each bucket of nf_conntrack_buckets, or fewer",
+    source: "kernel documentation, networking/nf_conntrack-sysctl, nf_conntrack_buckets",
+    why: "Every packet walks the list of its bucket.",
+    profiles: &[],
+    check: conntrack_buckets,
+};
+
+const BUCKETS: &str = "net/netfilter/nf_conntrack_buckets";
+
+fn conntrack_buckets(facts: &Facts) -> Looked {
+    let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
+    let buckets = facts.sysctl(BUCKETS)?;
+    if 2 * count <= 2 * buckets {
+        return Outcome::ok(MACHINE, format!("{count} connections in {buckets} buckets")).into();
+    }
+    let per = 2.0 * count as f64 / buckets as f64;
+    let said = format!("{count} connections are {per:.1} entries for each of {buckets} buckets");
+    let outcome = Outcome::warn(MACHINE, said)
+        .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+        .saw(format!("/proc/sys/{BUCKETS}"), buckets)
+        .advice("in the machine's first network namespace, of which it is");
+    outcome.change(facts.set(BUCKETS, (count as u64).next_power_of_two())?).into()
+}
+
+pub const CONNTRACK_TIMEOUT: Rule = Rule {
+    number: 51,
+    name: "conntrack-timeout",
+    rule: "a table that fills up forgets established connections within a day",
+    source: "heuristic of Ringway",
+    why: "Connections whose ends have gone stay in the table for five days.",
+    profiles: &[],
+    check: conntrack_timeout,
+};
+
+const TIMEOUT: &str = "net/netfilter/nf_conntrack_tcp_timeout_established";
+
+fn conntrack_timeout(facts: &Facts) -> Looked {
+    let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
+    let most = facts.sysctl("net/netfilter/nf_conntrack_max")?;
+    let timeout = facts.sysctl(TIMEOUT)?;
+    if timeout <= 86_400 || most == 0 || count * 2 < most {
+        return Outcome::ok(MACHINE, format!("{timeout} s, and {count} of {most} connections"))
+            .into();
+    }
+    let said =
+        format!("{count} of {most} connections are tracked, and idle ones stay for {timeout} s");
+    Outcome::warn(MACHINE, said)
+        .saw(format!("/proc/sys/{TIMEOUT}"), timeout)
+        .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+        .change(facts.set(TIMEOUT, 3600)?)
+        .advice("an hour is shorter than many keep-alives: connections that pause longer are then new ones to the firewall")
+        .into()
+}
+
+pub const CONNTRACK_FORWARDER: Rule = Rule {
+    number: 52,
+    name: "conntrack-forwarder",
+    rule: "a machine that only forwards tracks no connections",
+    source: "heuristic of Ringway",
+    why: "Each packet is looked up in a table, and each new flow makes an entry, for nobody's use.",
+    profiles: &[Profile::Balancer],
+    check: conntrack_forwarder,
+};
+
+fn conntrack_forwarder(facts: &Facts) -> Looked {
+    let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
+    let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
+    if !forwards || count < 1000 {
+        return Outcome::ok(MACHINE, format!("{count} connections are tracked")).into();
+    }
+    Outcome::info(MACHINE, format!("it forwards, and tracks {count} connections"))
+        .saw("/proc/sys/net/ipv4/ip_forward", 1)
+        .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+        .advice("if no rule asks for states and there is no NAT: `notrack` in a chain of priority raw; else a flowtable")
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Machine, table};
+
+    #[test]
+    fn ninety_and_ninety_five() {
+        let count = |count: u32| {
+            Machine::healthy()
+                .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
+                .put(&format!("/proc/sys/{MAX}"), "1000")
+        };
+        assert_eq!(
+            count(951).undos(&CONNTRACK_FULL),
+            ["sysctl -w net.netfilter.nf_conntrack_max=1000"]
+        );
+        table(
+            &CONNTRACK_FULL,
+            [(count(900), State::Ok), (count(901), State::Warn), (count(951), State::Crit)],
+        );
+    }
+
+    #[test]
+    fn each_entry_counts_twice() {
+        let count = |count: u32| {
+            Machine::healthy()
+                .put("/proc/sys/net/netfilter/nf_conntrack_count", &count.to_string())
+                .put(&format!("/proc/sys/{BUCKETS}"), "1024")
+        };
+        assert_eq!(
+            count(1025).fixes(&CONNTRACK_BUCKETS),
+            ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]
+        );
+        table(&CONNTRACK_BUCKETS, [(count(1024), State::Ok), (count(1025), State::Warn)]);
+    }
+
+    #[test]
+    fn only_where_the_table_fills() {
+        let machine = |count: &str, timeout: &str| {
+            Machine::healthy()
+                .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
+                .put("/proc/sys/net/netfilter/nf_conntrack_max", "1000")
+                .put(&format!("/proc/sys/{TIMEOUT}"), timeout)
+        };
+        let rows = [
+            (machine("499", "432000"), State::Ok),
+            (machine("500", "432000"), State::Warn),
+            (machine("500", "3600"), State::Ok),
+        ];
+        table(&CONNTRACK_TIMEOUT, rows);
+    }
+
+    #[test]
+    fn a_forwarder_that_tracks() {
+        let machine = |forward: &str, count: &str| {
+            Machine::healthy()
+                .put("/proc/sys/net/ipv4/ip_forward", forward)
+                .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
+        };
+        let rows = [
+            (machine("1", "1000"), State::Info),
+            (machine("1", "999"), State::Ok),
+            (machine("0", "1000"), State::Ok),
+        ];
+        table(&CONNTRACK_FORWARDER, rows);
+    }
+}
