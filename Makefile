@@ -52,6 +52,9 @@ previous: # The release before this commit
 print-binary:
 	@echo $(BINARY)
 
+docs: ## The documents as a book, under target/book/html (needs mdbook, or cargo to install it)
+	@packaging/book
+
 lint: ## clippy, shellcheck, formats
 	@packaging/test lint
 
@@ -76,4 +79,4 @@ deb: bootstrap release ## Debian packages, checksums and bills of materials unde
 clean: ## Remove everything built and fetched
 	rm -rf target
 
-.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary lint fmt install install-lab deb clean
+.PHONY: help demo test test-all fuzz test-kernels bench bootstrap build release previous print-binary docs lint fmt install install-lab deb clean
