@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * `ringway capture`: the gateway once more, upon the live maps, for as long as
- * somebody captures; nobody else pays for it. It stands in the shield's slot,
- * which root tries first:
+ * `ringway capture`: the gateway compiled again, over the live maps. It is loaded
+ * only while somebody captures, so it costs nothing otherwise. It is in the
+ * shield's slot, which root tries first:
  *
- *   root -> ringway_capture_enter -> filters -> ringway_capture: on its way in
+ *   root -> ringway_capture_enter -> filters -> ringway_capture: on arrival
  *        -> this gateway -> filters, if rewritten and one has not matched -> ringway_capture: out
  *
- * Filters are programs of control's making (filter), one a capture, each
- * in `capture_chain` at its own place behind the one before. One that matches
- * sets its capture's bit; none ends a packet.
- * Packets that root ends itself are not seen, nor what becomes of a packet after
- * the verdict.
+ * The filters are programs that user space makes (crate filter), one per capture, each
+ * at its own place in `capture_chain`. A filter that matches sets its capture's
+ * bit; none ends a packet. Captures do not see packets that root ends, nor what
+ * happens to a packet after the verdict.
  */
 #define RW_CAPTURING 1
 #include "gateway/gateway.bpf.c"
@@ -19,13 +18,13 @@
 /* writer: control; reader: this. The captures under way. */
 RW_MAP(captures, BPF_MAP_TYPE_ARRAY, RW_CAPTURES, __u32, struct rw_capture, 0);
 
-/* writer: control; reader: this. Those whose filters packets meet, a bit each: what `mask` is when all match. */
+/* writer: control; reader: this. Bits of the captures whose filters run: `mask` if all match. */
 RW_MAP(capture_linked, BPF_MAP_TYPE_ARRAY, 1, __u32, __u32, 0);
 
 /* writer: this; reader: control. */
 RW_MAP(capture_counts, BPF_MAP_TYPE_PERCPU_ARRAY, RW_CAPTURES, __u32, struct rw_capture_counts, 0);
 
-/* writer, reader: this. By CPU and not per CPU, whose elements end at 32 KiB; as many as there are. */
+/* writer, reader: this. Indexed by CPU; per-CPU elements would end at 32 KiB. */
 RW_MAP(capture_packet, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_capture_packet, 0);
 
 /* writer: this; reader: each capture. Full: the record is lost, and counted. */
@@ -63,7 +62,7 @@ static __always_inline __u32 copy_frame(struct xdp_md *ctx, __u8 *to, __u32 len)
 	return bpf_xdp_load_bytes(ctx, 0, to, len) ? 0 : len;
 }
 
-/* Does it take this packet, of those that its filter matches? */
+/* Whether the capture wants this packet, of those that its filter matches. */
 static __always_inline bool takes_sample(const struct rw_capture *capture, __u32 number)
 {
 	struct rw_capture_counts *counts;
@@ -74,8 +73,8 @@ static __always_inline bool takes_sample(const struct rw_capture *capture, __u32
 	return counts && counts->filtered++ % capture->sample == 0;
 }
 
-/* One capture less, or one with so many bytes of the packet. In memory, which the verifier does not
- * follow: it would take each choice of captures for a case of its own. */
+/* Adds or removes one capture that keeps so many bytes of the packet. In memory, because the
+ * verifier would track every choice of captures in registers as a case of its own. */
 static __always_inline void settle(struct rw_capture_state *state, __u32 number, __u32 snaplen)
 {
 	if (!snaplen)
@@ -84,7 +83,7 @@ static __always_inline void settle(struct rw_capture_state *state, __u32 number,
 		state->wanted = snaplen;
 }
 
-/* Calls it for each capture whose bit is set. */
+/* Calls `take` for each capture whose bit is set. */
 #define FOR_EACH_CAPTURE(state, call)                            \
 	for (__u32 number = 0; number < RW_CAPTURES; number++) { \
 		__u32 rest = READ_ONCE((state)->mask) >> number; \
@@ -110,8 +109,8 @@ static __always_inline __u32 begins(struct rw_capture_state *state, __u32 number
 	return 0;
 }
 
-/* A capture whose filter matches the packet as it came. A function of its own, as are those below,
- * so that it is verified once. */
+/* A capture whose filter matches the packet on arrival. Not inlined, like those below, so that it
+ * is verified once. */
 __noinline int capture_begin(__u32 number)
 {
 	struct rw_capture_state *state = RW_ONLY(capture_state);
@@ -121,8 +120,8 @@ __noinline int capture_begin(__u32 number)
 	return 0;
 }
 
-/* Before anything is changed: the bytes that are wanted, and of any other packet the head, as it
- * may be wanted once it is rewritten. */
+/* Copies the packet before anything is changed: the bytes that captures keep, and of other packets
+ * the head, because the rewritten packet may match. */
 static __always_inline void capture_in(struct xdp_md *ctx, struct rw_capture_state *state)
 {
 	struct rw_capture_packet *packet = packet_here();
@@ -138,7 +137,7 @@ static __always_inline void capture_in(struct xdp_md *ctx, struct rw_capture_sta
 	packet->record.before_bytes = copy_frame(ctx, packet->bytes, least(len, state->wanted));
 }
 
-/* Does it want the packet, all told? */
+/* Whether the capture wants the packet after all conditions. */
 static __always_inline bool capture_fits(const struct rw_capture *capture,
 					 const struct rw_capture_record *record)
 {
@@ -160,13 +159,13 @@ static __always_inline __u32 wants(const struct rw_capture_state *state, __u32 n
 
 	if (!capture || !packet || !capture_fits(capture, &packet->record))
 		return 0;
-	/* Of those that its filter matches first as it leaves, the samples are taken now. */
+	/* Samples among packets whose filter matches only the rewritten packet. */
 	if (!(state->before & (1u << number)) && !takes_sample(capture, number))
 		return 0;
 	return capture->snaplen;
 }
 
-/* A capture whose filter matches, now that the packet's end is known. */
+/* A capture whose filter matches, when the packet's result is known. */
 __noinline int capture_decide(__u32 number)
 {
 	struct rw_capture_state *state = RW_ONLY(capture_state);
@@ -176,8 +175,8 @@ __noinline int capture_decide(__u32 number)
 	return 0;
 }
 
-/* Hands the packet to a capture's reader, who looks by itself: nobody is woken. With all the bytes that
- * anyone wants, so that the record is copied in one piece; the reader takes its own share of them. */
+/* Writes the packet to a capture's ring, without waking its reader, which polls. The record has
+ * all bytes that any capture keeps, so it is copied in one piece; the reader takes its share. */
 __noinline int capture_deliver(__u32 number)
 {
 	struct rw_capture_counts *counts = bpf_map_lookup_elem(&capture_counts, &number);
@@ -198,7 +197,7 @@ __noinline int capture_deliver(__u32 number)
 	return 0;
 }
 
-/* What became of the packet, as far as records tell it. */
+/* The result of the packet, as records show it. */
 static __always_inline void capture_describe(struct rw_capture_record *record, __u32 end,
 					     const struct rw_scratch *s)
 {
@@ -211,7 +210,7 @@ static __always_inline void capture_describe(struct rw_capture_record *record, _
 	record->after_bytes = 0;
 }
 
-/* What it was rewritten to, behind the bytes before. */
+/* Appends the rewritten bytes to those before. */
 static __always_inline void capture_after(struct xdp_md *ctx, struct rw_capture_packet *packet,
 					  __u32 wanted)
 {
@@ -223,7 +222,7 @@ static __always_inline void capture_after(struct xdp_md *ctx, struct rw_capture_
 	packet->record.after_bytes = copy_frame(ctx, packet->bytes + before, least(len, wanted));
 }
 
-/* To everyone who wants it. */
+/* Gives the packet to every capture that wants it. */
 static __always_inline void capture_leaving(struct xdp_md *ctx, struct rw_capture_state *state,
 					    const struct rw_scratch *s)
 {
@@ -243,21 +242,21 @@ static __always_inline void capture_leaving(struct xdp_md *ctx, struct rw_captur
 	FOR_EACH_CAPTURE(state, capture_deliver);
 }
 
-/* On its way in: to the shield, were there one, and to the gateway. */
+/* On arrival: continues with the shield, if any, and the gateway. */
 static __always_inline int capture_go_on(struct xdp_md *ctx)
 {
 	struct env env;
 
 	bpf_tail_call(ctx, &capture_slots, RW_SLOT_SHIELD);
 	bpf_tail_call(ctx, &capture_slots, RW_SLOT_BALANCE);
-	/* Emptied under us. */
+	/* The slot was emptied meanwhile. */
 	bpf_tail_call(ctx, &slots, RW_SLOT_BALANCE);
 	if (!env_open(ctx, &env))
 		return XDP_PASS; /* array elements exist: for the verifier */
 	return END_VERDICT(pass(ctx, &env, RW_REASON_NO_STAGE));
 }
 
-/* In front of the first filter. */
+/* Runs before the first filter. */
 SEC("xdp.frags")
 int ringway_capture_enter(struct xdp_md *ctx)
 {
@@ -282,7 +281,7 @@ int ringway_capture_enter(struct xdp_md *ctx)
 	return capture_go_on(ctx);
 }
 
-/* Behind the last filter. */
+/* Runs after the last filter. */
 SEC("xdp.frags")
 int ringway_capture(struct xdp_md *ctx)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What capturing asks of the gateway: whose packet it is, and a look at it when
- * it is finished. Nothing of this is in the live gateway; while somebody
- * captures, the one in capture.bpf.c stands in for it.
+ * The gateway's hooks for captures: which service and backend a packet belongs
+ * to, and its bytes at the end. The live gateway has none of this; while
+ * somebody captures, the gateway in capture.bpf.c replaces it.
  */
 #ifndef RINGWAY_CAPTURE_H
 #define RINGWAY_CAPTURE_H
@@ -21,7 +21,7 @@ struct {
 	__type(value, __u32);
 } capture_chain SEC(".maps");
 
-/* writer: control; reader: gateway, capture. The gateway's own parts, in the place of the live ones. */
+/* writer: control; reader: gateway, capture. The capture's parts of the gateway. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, RW_SLOTS);
@@ -30,7 +30,7 @@ struct {
 } capture_slots SEC(".maps");
 #define OWN_SLOTS capture_slots
 
-/* What leave() gave: a verdict, its reason, and what that would be were there no on_pass. */
+/* What leave() returned: verdict, reason, and the verdict without on_pass. */
 #define END_VERDICT(end) ((end)&0xff)
 #define END_REASON(end) ((end) >> 8 & 0xff)
 #define END_OTHERWISE(end) ((end) >> 16 & 0xff)
@@ -41,7 +41,7 @@ static __always_inline bool was_rewritten(__u32 end)
 	       END_REASON(end) == RW_REASON_PASS_REWRITTEN;
 }
 
-/* To the user's own program; where that was taken away under us, as next_stage() does. */
+/* Calls the user's own program; if it was removed meanwhile, acts as next_stage(). */
 static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -56,7 +56,7 @@ static __always_inline int capture_on_pass(struct xdp_md *ctx, __u32 otherwise)
 	return RW_PASS;
 }
 
-/* The packet goes, as if nobody had looked. */
+/* Ends the packet as without a capture. */
 static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_state *state)
 {
 	__u32 end = state->end;
@@ -69,9 +69,9 @@ static __always_inline int capture_end(struct xdp_md *ctx, struct rw_capture_sta
 }
 
 /*
- * Every program of the gateway ends by this. `end`: what leave() gave. A packet
- * that was rewritten meets the filters again, unless all of them have matched: they may
- * ask for what it was made to be. Any other is what it was when they met it first.
+ * Every program of the gateway ends here. `end`: what leave() returned. A rewritten
+ * packet runs the filters again, unless all have matched: they may ask for the new
+ * bytes. Any other packet is unchanged since the filters saw it.
  */
 static __always_inline int capture_out(struct xdp_md *ctx, int end)
 {
@@ -82,7 +82,7 @@ static __always_inline int capture_out(struct xdp_md *ctx, int end)
 	state->end = (__u32)end;
 	state->leaving = 1;
 	if (was_rewritten(state->end) && (state->mask || !state->met)) {
-		/* What was put before a packet of such a device, and taken off, is still there. */
+		/* The header that was added for such a device, and removed, is still there. */
 		if (state->layer3 && END_VERDICT(state->end) != RW_REDIRECT)
 			state->shown = !bpf_xdp_adjust_head(ctx, -ETH_HLEN);
 		if (!state->met)
@@ -110,14 +110,14 @@ static __always_inline int capture_out(struct xdp_md *ctx, int end)
 	int NAME(struct xdp_md *ctx)
 #endif
 
-/* The service that a packet is for. */
+/* Notes the packet's service. */
 static __always_inline void capture_service(struct rw_scratch *s, __u32 id)
 {
 	if (capturing)
 		s->opening.service = (__u16)id;
 }
 
-/* The backend that it is for or from: its reference. */
+/* Notes the packet's backend, by reference: the destination or the source. */
 static __always_inline void capture_backend(struct rw_scratch *s, __u32 reference)
 {
 	if (capturing)

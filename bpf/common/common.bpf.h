@@ -17,8 +17,8 @@
 
 #include "abi/abi.h"
 
-/* Set by capture.bpf.c, which is the gateway once more, for while somebody captures. A constant to
- * the compiler: in every other object nothing is left of what capturing takes. */
+/* Set by capture.bpf.c, which is the gateway compiled again. A compile-time constant: other
+ * objects have no code for captures. */
 #ifndef RW_CAPTURING
 #define RW_CAPTURING 0
 #endif
@@ -44,8 +44,8 @@ static const bool capturing = RW_CAPTURING;
 #define WEAK_MEMORY 1
 #endif
 
-/* The word that says whose the fields beside it are: no load before it comes after it, and none
- * after it before. */
+/* Loads the word that guards the fields beside it: no earlier load moves after it, and no later
+ * load before it. */
 static __always_inline __u64 read_ordered(__u64 *word)
 {
 	__u64 value;
@@ -58,7 +58,7 @@ static __always_inline __u64 read_ordered(__u64 *word)
 	return value;
 }
 
-/* No load before it comes after it, and none after it before. `own`: a word that is this CPU's alone. */
+/* Orders loads before it and after it. `own`: a word that only this CPU uses. */
 static __always_inline void read_fence(void *own)
 {
 	if (WEAK_MEMORY)
@@ -66,8 +66,8 @@ static __always_inline void read_fence(void *own)
 	barrier();
 }
 
-/* x stays as it is, but the verifier no longer knows its value, as it does not know y's: ways
- * through a loop that differ in x alone are one to it. 6.1 takes every known number for important. */
+/* Leaves x unchanged, but hides its value (and its relation to y) from the verifier, so that paths
+ * of a loop that differ only in x count as one. 6.1 treats every known number as significant. */
 #define verifier_forget(x, y)          \
 	do {                           \
 		(x) ^= (typeof(x))(y); \

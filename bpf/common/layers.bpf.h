@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Walks a packet that is not the common one: IPv4 options, IPv6 extension
- * headers, fragments, multi-buffer. Every loop is bounded. It says where layer
- * 4 lies, in bytes from the frame's start, and leaves it alone.
+ * Parses packets other than the common one: IPv4 options, IPv6 extension
+ * headers, fragments, multi-buffer. Every loop is bounded. It finds layer 4, in
+ * bytes from the frame's start, and does not read it.
  */
 #ifndef RINGWAY_LAYERS_H
 #define RINGWAY_LAYERS_H
@@ -26,7 +26,7 @@
 #define IPOPT_LOOSE_ROUTE 131
 #define IPOPT_STRICT_ROUTE 137
 
-/* Where the walk is. */
+/* The position of the walk. */
 struct walk {
 	void *start;
 	void *end;
@@ -44,17 +44,17 @@ struct walk {
 		found;                                                                 \
 	})
 
-/* NONE, or why the options are not for us. A source route would take the
- * packet elsewhere (and the address we see is not its last). */
+/* NONE, or why the options are not acceptable. With a source route the destination
+ * is not the packet's last. */
 static __always_inline enum rw_reason walk_options(const struct walk *walk, __u32 at, __u32 until)
 {
 	for (int i = 0; i < MAX_IP_OPTIONS && at < until; i++) {
 		__u8 *option;
 		__u32 len;
 
-		/* Every place is one to the verifier. It knows that `until` is 14 and a multiple of 4;
-		 * some 6.18 take the values between two of these, to which comparisons with a
-		 * known place lead, for a bug of their own. */
+		/* Makes every position look the same to the verifier. It knows that `until`
+		 * is 14 and a multiple of 4; some 6.18 kernels, for a bug of their own, take
+		 * values between two such positions when compared with a known one. */
 		verifier_forget(at, walk->frame);
 		option = WALK_AT(walk, at, 2);
 		if (!option)
@@ -103,7 +103,7 @@ static __always_inline enum rw_reason layers_ipv4(const struct walk *walk, struc
 				      RW_REASON_NONE;
 }
 
-/* Bytes of an extension header that may be stepped over; 0: it may not. */
+/* Length of an extension header that may be skipped; 0: it may not. */
 static __always_inline __u32 extension_len(const __u8 *header, __u8 type)
 {
 	switch (type) {
@@ -205,8 +205,9 @@ static __always_inline enum rw_reason layers_ipv6(const struct walk *walk, struc
 }
 
 /*
- * An IP packet: addresses and protocol into `t`, the rest into `l`. NONE: up to layer 4, nothing stands in the way. FRAGMENT: a
- * later fragment, or not one of TCP or UDP. A function of its own, so that the walk is verified once.
+ * Parses an IP packet: addresses and protocol into `t`, the rest into `l`. NONE: nothing stands
+ * between layer 3 and 4. FRAGMENT: a later fragment, or not TCP or UDP. Not inlined, so that the
+ * walk is verified once.
  */
 __noinline __u32 parse_layers(struct xdp_md *ctx, struct rw_tuple *t, struct rw_layers *l)
 {

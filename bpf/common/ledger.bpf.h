@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* The one way out of every XDP program of ours. */
+/* The only exit of every XDP program. */
 #ifndef RINGWAY_LEDGER_H
 #define RINGWAY_LEDGER_H
 
 #include "common.bpf.h"
 
-/* Ends a packet. The only way out, so that the ledger's sum is its seen. */
+/* Ends a packet. The only exit, so that the counts add up to `seen`. */
 static __always_inline int leave(struct rw_ledger *books, enum rw_verdict verdict,
 				 enum rw_reason reason)
 {

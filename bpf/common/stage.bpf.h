@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What every stage shares: the maps that lead from one to the next, and the
- * exits. A stage ends a packet by leave(), or hands it on by next_stage();
+ * Shared by every stage: the maps that lead from one stage to the next, and the
+ * exits. A stage ends a packet with leave() or passes it on with next_stage();
  * nothing else returns a verdict, so each packet is counted once.
  */
 #ifndef RINGWAY_STAGE_H
@@ -35,8 +35,8 @@ RW_MAP(roots, BPF_MAP_TYPE_HASH, 4 * RW_MAX_IFACES, __u32, __u32, 0);
 RW_MAP(scratch, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_scratch, 0);
 
 /*
- * Passes a packet on to the stages after `from`, in order, then to the kernel.
- * A tail call only returns when its slot was emptied under us.
+ * Passes a packet to the stages after `from`, in order, then to the kernel.
+ * A tail call returns only if its slot was emptied meanwhile.
  */
 static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *books, __u32 stages,
 				      enum rw_slot from, enum rw_reason reason)
@@ -45,7 +45,7 @@ static __always_inline int next_stage(struct xdp_md *ctx, struct rw_ledger *book
 		if (from < RW_SLOT_FORWARD && (stages & (1u << RW_SLOT_FORWARD)))
 			bpf_tail_call(ctx, &slots, RW_SLOT_FORWARD);
 		if (stages & (1u << RW_SLOT_ON_PASS)) {
-			/* Not our program: it will not count, so we do, before. */
+			/* A user's program does not count, so this one does, before. */
 			if (capturing)
 				return leave(books, RW_PASS, RW_REASON_ON_PASS) | (int)reason << 16;
 			books->counts[RW_PASS][RW_REASON_ON_PASS]++;

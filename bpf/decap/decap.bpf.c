@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * ringway decap, for backends without tunnel devices: takes requests out of
- * the tunnel packets that a gateway sends (dsr-ipip, dsr-gue), in place, and
- * gives them to the kernel as if they had come bare. What is not a tunnel
- * packet to this host, with something for this host in it, passes untouched.
+ * ringway decap, for backends without tunnel devices: removes the outer headers of
+ * the gateway's tunnel packets (dsr-ipip, dsr-gue) in place and passes the requests
+ * to the kernel as if they had come without a tunnel. Packets that are not a tunnel
+ * packet to this host, with an inner packet for this host, pass unchanged.
  */
 #include "decap.bpf.h"
 #include "common/ledger.bpf.h"
 
 const volatile __be16 gue_port_be;
 
-/* writer: user space; reader: this program. Addresses of this host, and what
- * they may be (enum rw_decap_address). Full: refused by user space. */
+/* writer: user space; reader: this program. Addresses of this host and their
+ * use (enum rw_decap_address). User space refuses more than fit. */
 RW_MAP(addresses, BPF_MAP_TYPE_HASH, RW_MAX_DECAP_ADDRESSES, struct rw_address, __u32, 0);
 
 /* writer: this program; reader: user space. */
@@ -24,7 +24,7 @@ static __always_inline bool is_ours(const __u32 *addr, __u32 as)
 	return uses && (*uses & as);
 }
 
-/* NONE: a tunnel packet to us; t is where its inner header begins. */
+/* NONE: a tunnel packet to this host; t is at its inner header. */
 static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunnel *t)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -68,7 +68,7 @@ static __always_inline enum rw_reason open_outer(struct xdp_md *ctx, struct tunn
 	return RW_REASON_NONE;
 }
 
-/* NONE: whole, for us, and changed as it should leave. */
+/* NONE: complete, for this host, and rewritten as it should leave. */
 static __always_inline enum rw_reason open_inner(struct xdp_md *ctx, const struct tunnel *t)
 {
 	void *end = (void *)(long)ctx->data_end, *inner = here(ctx, t);

@@ -45,7 +45,7 @@ struct tunnel {
 	bool gue;
 };
 
-/* Where t has come to. Verifiers lose sight of how small `at` is: 74 at most. */
+/* The position of t, bounded to 74 for verifiers that lose its range. */
 static __always_inline void *here(struct xdp_md *ctx, const struct tunnel *t)
 {
 	__u64 at = t->at;
@@ -75,7 +75,7 @@ static __always_inline enum rw_reason outer_ipv4(struct xdp_md *ctx, struct tunn
 	t->ecn = ecn_of(ip, false);
 	t->options = ip->ihl > 5;
 	t->fragment = ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK);
-	/* Not the first one: which port it was for is not in it. */
+	/* A later fragment has no port. */
 	if (t->proto == IPPROTO_UDP && (ip->frag_off & bpf_htons(IP_OFFSET_MASK)))
 		return RW_REASON_NO_TUNNEL;
 	t->at = ETH_HLEN + sizeof(*ip);
@@ -84,7 +84,7 @@ static __always_inline enum rw_reason outer_ipv4(struct xdp_md *ctx, struct tunn
 	return RW_REASON_NONE;
 }
 
-/* The kernel will not see this header, so its checksum is looked at here. */
+/* The kernel will not see this header, so this verifies its checksum. */
 static __always_inline bool outer_damaged(struct xdp_md *ctx)
 {
 	struct iphdr *ip = (void *)(long)ctx->data + ETH_HLEN;

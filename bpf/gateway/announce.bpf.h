@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * announce = "arp": the gateway itself answers who has a service address,
- * ARP (RFC 826) and neighbour solicitations (RFC 4861), so that no kernel has
- * to own it. Everything else of both protocols goes on to the kernel.
+ * announce = "arp": the gateway itself answers ARP (RFC 826) and neighbour
+ * solicitations (RFC 4861) for service addresses, so no kernel has to own them.
+ * All other packets of both protocols go to the kernel.
  */
 #ifndef RINGWAY_ANNOUNCE_H
 #define RINGWAY_ANNOUNCE_H
@@ -61,7 +61,7 @@ static __always_inline bool announced(const __u32 *addr)
 	return entry && (entry->flags & RW_ADDR_ANNOUNCE);
 }
 
-/* True when the frame was a request for us, and is now the reply. */
+/* True if the frame was a request for us; it is the reply now. */
 static __always_inline bool answer_arp(struct xdp_md *ctx, struct env *env)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
@@ -78,7 +78,7 @@ static __always_inline bool answer_arp(struct xdp_md *ctx, struct env *env)
 	map_addr4(target, (__u32)ip[0] | (__u32)ip[1] << 16);
 	if (!announced(target))
 		return false;
-	/* A probe of its own address by a second owner is answered too (RFC 5227). */
+	/* Also answers an address probe of a second owner (RFC 5227). */
 	theirs[0] = ((__u16 *)arp->sender_ip)[0];
 	theirs[1] = ((__u16 *)arp->sender_ip)[1];
 	arp->op = bpf_htons(ARP_REPLY);
@@ -93,8 +93,8 @@ static __always_inline bool answer_arp(struct xdp_md *ctx, struct env *env)
 	return true;
 }
 
-/* Has it an option of no length, or its sender's link-layer address although that
- * has no address? */
+/* Whether it has an option of no length, or its sender's link-layer address although
+ * the sender has no address. */
 static __always_inline bool options_spoil(struct xdp_md *ctx, __u32 stop, bool nameless)
 {
 	__u8 *option = (void *)(long)ctx->data + ND_OPTIONS_AT;
@@ -111,8 +111,8 @@ static __always_inline bool options_spoil(struct xdp_md *ctx, __u32 stop, bool n
 	return at != stop;
 }
 
-/* Is the solicitation in scratch none that RFC 4861 section 7.1.1 discards, nor
- * from what is no host? A function of its own: few packets are one. */
+/* Whether the solicitation in scratch is valid by RFC 4861 section 7.1.1 and its source
+ * can be a host. Not inlined, because few packets are one. */
 __noinline __u32 solicitation_valid(struct xdp_md *ctx)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -126,7 +126,7 @@ __noinline __u32 solicitation_valid(struct xdp_md *ctx)
 	to = s->tuple.daddr;
 	len = s->layers.l4_len;
 	nameless = !(from[0] | from[1] | from[2] | from[3]);
-	/* From ::1, or from many. */
+	/* From ::1, or multicast. */
 	if ((!(from[0] | from[1] | from[2]) && from[3] == bpf_htonl(1)) ||
 	    (from[0] & bpf_htonl(0xff000000)) == bpf_htonl(0xff000000))
 		return 0;
@@ -155,7 +155,7 @@ static __always_inline bool solicits_us(struct xdp_md *ctx, const struct packet 
 	return announced(target) && solicitation_valid(ctx);
 }
 
-/* To the asker; to all nodes when it has no address yet (duplicate address
+/* To the sender; to all nodes if it has no address yet (duplicate address
  * detection, RFC 4861 section 7.2.4). */
 static __always_inline void write_advert(struct nd_message *nd, const struct env *env,
 					 const __u32 *from, const __u32 *to, bool solicited)

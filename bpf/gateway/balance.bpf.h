@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which flow, which backend? Replies first when they may be ours, then
- * services. A flow stays with its backend while that lives; a new one takes
- * the backend its slot of the ring names.
+ * Finds the flow and the backend. Replies come first if the packet may be one, then
+ * services. A flow stays with its backend while that lives; a new one gets the
+ * backend of its ring slot.
  */
 #ifndef RINGWAY_BALANCE_H
 #define RINGWAY_BALANCE_H
@@ -23,8 +23,8 @@ struct chosen {
 
 /*
  * The ring's backend for a new flow; false when the ring has none. Rows are written before
- * rings: when a backend has just gone, the ring may still name it for a while, and other slots
- * are asked. Not under dsr: the flow's next packet would find no record, and the ring alone.
+ * rings: the ring may name a backend that has just gone, and then other slots are tried. Not under
+ * dsr: the flow's next packet would find no record and use the ring alone.
  */
 static __always_inline bool ring_choose(const struct packet *p, const struct rw_service *service,
 					struct chosen *chosen)
@@ -40,7 +40,7 @@ static __always_inline bool ring_choose(const struct packet *p, const struct rw_
 	    (chosen->backend->flags & RW_BACKEND_NEW_FLOWS) == RW_BACKEND_NEW_FLOWS)
 		return true;
 	other = ring_other(p->t, service);
-	if (!other) { /* the ring's word, unless it is about a dead one */
+	if (!other) { /* the ring's choice, unless that backend is dead */
 		trace_ring(&owners);
 		return chosen->backend && (chosen->backend->flags & RW_BACKEND_UP);
 	}
@@ -49,7 +49,7 @@ static __always_inline bool ring_choose(const struct packet *p, const struct rw_
 	return chosen->backend != NULL;
 }
 
-/* An unfinished checksum from where none was expected: nobody finishes it. */
+/* An unfinished checksum where none was expected: no device would finish it. */
 static __always_inline void count_unfinished(const struct env *env, const struct packet *p,
 					     struct rw_traffic *t)
 {
@@ -122,7 +122,7 @@ static __always_inline int nat_request(struct env *env, struct packet *p, __u64 
 	return send_by(env, p, backend->iface, backend->dmac, RW_REASON_NAT_FORWARD);
 }
 
-/* May a packet leave for this backend now, behind so many more bytes? NONE: yes. */
+/* Whether a packet may leave for this backend with so many more bytes. NONE: yes. */
 static __always_inline enum rw_reason reachable(const struct packet *p,
 						const struct rw_backend *backend, __u32 overhead)
 {
@@ -132,9 +132,9 @@ static __always_inline enum rw_reason reachable(const struct packet *p,
 }
 
 /*
- * Sources that would make us talk to ourselves, or past ourselves. From an
- * address of the node's comes a health check that its backend has sent on, since
- * it lacks the service address: another backend's answer would count as its own.
+ * Sources for which the gateway would send to itself, or past itself. A packet from the node's own
+ * address is a health check that its backend has forwarded because it lacks the service address:
+ * another backend's answer would count as its own.
  */
 static __always_inline enum rw_reason refuse_source(const struct packet *p,
 						    const struct rw_service *service)
@@ -158,7 +158,7 @@ static __always_inline int no_backend(struct xdp_md *ctx, struct env *env, struc
 	return leave(env->books, RW_DROP, RW_REASON_NO_BACKEND);
 }
 
-/* Opens a flow, of which *key and *backend tell; or ends the packet, with *verdict. */
+/* Opens a flow and returns it in *key and *backend; or ends the packet with *verdict. */
 static __always_inline bool new_flow(struct xdp_md *ctx, struct env *env, struct packet *p,
 				     const struct rw_service *service, __u64 *key,
 				     struct rw_backend **backend, __u32 now, int *verdict)
@@ -218,10 +218,10 @@ static __always_inline void flow_give_up(const struct env *env, struct rw_flow *
 }
 
 /*
- * Is this segment the start of another connection on a finished one's tuple?
- * After a RST of the client's its backend may have the connection still, and
- * says so; but for a backend that takes nothing new, unless the RST was just
- * now: of a connection that is alive it is refuted soon.
+ * Whether this segment starts another connection on a finished one's tuple. After a
+ * RST of the client's the backend may still have the connection, and says so. If the
+ * backend takes no new flows, only a recent RST counts: a live connection refutes it
+ * soon.
  */
 static __always_inline bool starts_anew(const struct packet *p, const struct rw_flow *flow,
 					__u8 state, const struct rw_backend *backend, __u32 now)
@@ -243,8 +243,8 @@ static __always_inline bool opens_flow(const struct packet *p)
 }
 
 /*
- * Does a request stay with the backend of its flow? A backend that is kept has
- * its established flows alone: the SYN of a half-open one tries another backend.
+ * Whether a request stays with its flow's backend. A kept backend has only its
+ * established flows: the SYN of a half-open one tries another backend.
  */
 static __always_inline bool flow_stays(const struct packet *p, const struct rw_flow *flow,
 				       __u8 state, const struct rw_backend *backend, __u32 now)
@@ -255,8 +255,8 @@ static __always_inline bool flow_stays(const struct packet *p, const struct rw_f
 	return !(backend->flags & RW_BACKEND_KEPT) || state > RW_FLOW_SYN_ACK || !opens_flow(p);
 }
 
-/* Was the client of this flow reset because the backend is down? Then the
- * backend's next segment is answered with a reset, too. */
+/* Whether the client of this flow was reset because the backend is down. The backend's
+ * next segment is then answered with a reset, too. */
 static __always_inline bool flow_cut_off(const struct packet *p, __u64 key)
 {
 	struct rw_backend *backend = backend_of(key_backend(key));
@@ -266,7 +266,7 @@ static __always_inline bool flow_cut_off(const struct packet *p, __u64 key)
 	return key_state(key) == RW_FLOW_CLOSED && backend && !(backend->flags & RW_BACKEND_UP);
 }
 
-/* client -> backend of a dsr service, which answers past us. */
+/* client -> backend of a dsr service, whose answers do not pass the gateway. */
 static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, struct packet *p,
 				       const struct rw_service *service)
 {
@@ -295,7 +295,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	refused = reachable(p, chosen.backend, overhead);
 	if (refused)
 		return refuse(ctx, env, p, refused, chosen.backend->mtu - overhead, NULL);
-	/* The backend itself sends it on to us: it lacks the service address. */
+	/* The backend forwards it to us: it lacks the service address. */
 	if (service->forward == RW_FORWARD_DSR_L2 &&
 	    same_mac(p->eth->h_source, chosen.backend->dmac))
 		return leave(env->books, RW_DROP, RW_REASON_LOOP);
@@ -306,7 +306,7 @@ static __always_inline int dsr_request(struct xdp_md *ctx, struct env *env, stru
 	return dsr_send(ctx, env, p, service->forward, chosen.backend, chosen.reference);
 }
 
-/* A packet of a flow that exists: what it changes in the record. */
+/* Updates the record for a packet of an existing flow. */
 static __always_inline void flow_follow(const struct env *env, const struct packet *p,
 					struct rw_flow *flow, __u32 place, __u64 *key, __u32 now)
 {
@@ -315,8 +315,8 @@ static __always_inline void flow_follow(const struct env *env, const struct pack
 }
 
 /*
- * Under nat the fragments of all clients have one source to their backend, which
- * may put two clients' together: then a checksum must tell.
+ * Under nat the fragments of all clients have one source at the backend, which may join
+ * pieces of two clients: a checksum must detect that.
  */
 static __always_inline bool is_mixable(const struct packet *p, const struct rw_service *service)
 {
@@ -325,8 +325,7 @@ static __always_inline bool is_mixable(const struct packet *p, const struct rw_s
 	       !(service->flags & RW_SVC_SOURCE_CLIENT);
 }
 
-/* Without a flow, or with one whose time is over, UDP and a SYN begin another;
- * anything else is reset. */
+/* Without a live flow, UDP and a SYN start one; anything else is reset. */
 static __always_inline int request(struct xdp_md *ctx, struct env *env, struct packet *p,
 				   const struct rw_service *service)
 {
@@ -377,7 +376,7 @@ static __always_inline int request(struct xdp_md *ctx, struct env *env, struct p
 	return send_reset(ctx, env, p, reset);
 }
 
-/* Of a connection that had the port before: its socket is told that it is gone. */
+/* A segment of a former connection on this port: resets the backend's old socket. */
 static __always_inline int stray_reply(struct xdp_md *ctx, struct env *env, struct packet *p)
 {
 	if (!p->l4)
@@ -421,7 +420,7 @@ static __always_inline int nat_reply(struct xdp_md *ctx, struct env *env, struct
 	to.daddr = client.addr;
 	to.dport_be = client.port_be;
 	refused = may_forward(p, way->mtu);
-	/* Sent to the client's own address, the packet says nothing of ours. */
+	/* Sent to the client's own address, the packet does not name a nat address. */
 	if (refused)
 		return refuse(ctx, env, p, refused, way->mtu,
 			      key_nat_addr(key) == RW_NAT_CLIENT ? info->addr : NULL);

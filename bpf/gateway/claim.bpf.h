@@ -1,48 +1,48 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * New flows: a free port towards a backend, a record that holds it, and an
- * index entry that leads there. Bounded: a fixed number of ports is tried.
+ * index entry that leads there. The number of ports tried is bounded.
  *
- * The ports towards a backend are a ring, and are handed out in its order: a
- * port is used again when all others have been. Each CPU takes a few places of
- * the ring at a time (port_hands), whichever CPUs send. When no port is free the
- * flows on probation give way, the oldest first, which lie next in the ring.
+ * The ports towards a backend form a ring and are handed out in its order: a port
+ * is used again after all others. Each CPU takes a few places of the ring at a
+ * time (port_hands). When no port is free, flows on probation give way, the oldest
+ * first, which is the next in the ring.
  *
- * A port of UDP rests before it is used again. So who takes one ends the flow
- * on probation that is half a round ahead: such flows take half of the ports at
- * most, and ports have rested when their turn comes, unless more new flows
- * arrive in PORT_REST seconds than half of the ports: those are dropped.
+ * A UDP port rests before it is used again. A flow that takes a port therefore ends
+ * the flow on probation half a round ahead: such flows use at most half of the
+ * ports, and a port has rested when its turn comes. If more flows than half of the
+ * ports arrive in PORT_REST seconds, the rest are dropped.
  */
 #ifndef RINGWAY_CLAIM_H
 #define RINGWAY_CLAIM_H
 
 #include "confirm.bpf.h"
 
-/* Do two keys name the same source towards one backend? (They share a bucket,
- * so nearly always the backend is the same too; a chance match of another
- * backend only costs a second try.) */
+/* Whether two keys name the same source towards one backend. (They share a bucket,
+ * so the backend is nearly always the same too; a chance match of another backend
+ * costs only a second try.) */
 static __always_inline bool same_source(__u64 a, __u64 b)
 {
 	return !(((a ^ b) >> 32) & 0xffffff);
 }
 
-/* Ports tried where the ring's hand is, and then elsewhere. */
+/* Ports tried at the ring's hand, and then elsewhere. */
 #define TRIES_NEXT 4
 #define TRIES_FREE (TRIES_NEXT + 27)
-/* When none of those is free: half-open flows give way; a closing one that was met; then any on
- * probation, where half-open flows are few. */
+/* If none of those is free: half-open flows give way; then a closing one that was met; then any on
+ * probation, if half-open flows are few. */
 #define TRIES_NEXT_EVICT 8
 #define TRIES_HALF_OPEN (TRIES_NEXT_EVICT + 27)
 #define TRIES_ANY 8
 #define TRIES (TRIES_FREE + TRIES_HALF_OPEN + 1 + TRIES_ANY)
-/* Of either, when that was in vain in this second many times. */
+/* Tries of either after many failures in this second. */
 #define TRIES_VAIN 2
 /* For UDP, while ports run out: nothing to evict, they have to rest. */
 #define TRIES_UDP_FULL (TRIES_NEXT + 4)
 #define PORT_STRIDE 2654435761u /* odd, and far from any small fraction of a ring */
 #define PLACES_TOGETHER 32	/* of the ring, taken by a CPU at once; a power of two */
 
-/* When dry, a flow that would have been given up for this one still lies there. */
+/* A dry run leaves in place the flow that would have given way. */
 static __always_inline bool claim_alive(const struct rw_settings *set, __u64 key, __u32 seen,
 					__u32 now)
 {
@@ -55,8 +55,8 @@ static __always_inline bool claim_held(const struct rw_settings *set, __u64 key,
 	return flow_holds(set, key, seen, now) && !(dry && key == trace.freed_key);
 }
 
-/* Has a record that holds its place our source? Under source = "client" the client's address
- * is part of it, and known once published. */
+/* Whether a record that holds its place has our source. Under source = "client" the client's
+ * address is part of it, and is known once the record is published. */
 static __always_inline bool is_rival(const struct rw_settings *set, struct rw_flow *flow, __u64 key,
 				     __u32 now, const struct rw_address *client)
 {
@@ -77,7 +77,7 @@ struct victim {
 	__u32 worth;
 };
 
-/* A search for a record: which is asked for, how far it is, and why there was none. */
+/* A search for a record: what is wanted, its progress, and why it failed. */
 struct claim_ask {
 	__u64 key; /* in state CLAIMED: for the record's writer to fill and publish */
 	__u32 bucket;
@@ -114,7 +114,7 @@ static __always_inline void take(struct victim *victim, __u64 key, __u32 number,
 	victim->worth = worth;
 }
 
-/* Does this living flow give way rather than the one found so far? */
+/* Whether this live flow gives way before the one found so far. */
 static __always_inline bool is_worse(const struct victim *victim, __u32 worth, __u32 seen)
 {
 	if (victim->number >= RW_BUCKET_FLOWS)
@@ -132,7 +132,7 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 	__u64 key = READ_ONCE(flow->key);
 	__u32 seen = READ_ONCE(flow->seen);
 	bool held = claim_held(set, key, seen, ask->now);
-	/* A port that has to rest is free for nobody. */
+	/* A resting port is free for nobody. */
 	__u32 worth = key_rests(key) ? WORTH_CONFIRMED : flow_worth(flow, key, ask->now);
 
 	if (is_rival(set, flow, ask->key, ask->now, client)) {
@@ -149,7 +149,7 @@ static __always_inline enum considered consider(const struct rw_settings *set, s
 			take(victim, key, i, seen, held, worth);
 		return LOOK_ON;
 	}
-	/* A dead record of this very port first: it must not linger beside. */
+	/* A dead record of this very port first, so that it does not stay beside the new one. */
 	if (victim->number >= RW_BUCKET_FLOWS || victim->alive || same_source(key, ask->key))
 		take(victim, key, i, seen, held, WORTH_NOTHING);
 	return LOOK_ON;
@@ -174,8 +174,8 @@ static __always_inline bool claim_take(const struct rw_settings *set, struct rw_
 
 	if (__sync_val_compare_and_swap(&flow->key, victim->key, ask->key) != victim->key)
 		return false;
-	/* Since we looked, it may have been claimed and published under this very
-	 * key, or have come off probation. */
+	/* Since the search it may have been claimed and published under the same key, or
+	 * have left probation. */
 	if (victim->alive ? flow_worth(flow, victim->key, ask->now) > ask->evict :
 			    key_state(victim->key) > RW_FLOW_CLAIMED &&
 				    flow_holds(set, victim->key, READ_ONCE(flow->seen), ask->now)) {
@@ -196,8 +196,8 @@ static __always_inline bool claim_take(const struct rw_settings *set, struct rw_
 /*
  * Takes a dead record of a bucket, or one that must give way. `client` is set
  * when the source stays the client's. Returns its place; 0: there is none.
- * Two CPUs that claim one port in two records of a bucket each see the other
- * after their own compare-and-swap, a full barrier; at least one gives way.
+ * Two CPUs that claim one port in two records of a bucket see each other after
+ * their own compare-and-swap, a full barrier; at least one gives way.
  */
 __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *client)
 {
@@ -234,7 +234,7 @@ __noinline __u32 flow_claim(struct claim_ask *ask, const struct rw_address *clie
 	return number << 2 | (mine + 1);
 }
 
-/* Is the record an entry leads to dead, or no longer the entry's? */
+/* Whether the record of an entry is dead, or no longer belongs to the entry. */
 static __always_inline bool entry_stale(const struct rw_settings *set, __u64 entry, __u32 now)
 {
 	struct rw_flow *flow = flow_at((__u32)entry);
@@ -252,7 +252,7 @@ static __always_inline bool entry_stale(const struct rw_settings *set, __u64 ent
 	return at.tag != (__u32)(entry >> 32);
 }
 
-/* Where an entry may be put: nothing there, or nothing that counts any more. */
+/* Whether an entry may be overwritten: it is empty or stale. */
 static __always_inline bool entry_free(const struct rw_settings *set, __u64 entry, __u32 now)
 {
 	return !entry || entry_stale(set, entry, now);
@@ -263,8 +263,8 @@ static __always_inline bool entry_swap(__u64 *at, __u64 old, __u64 new)
 	return dry || __sync_val_compare_and_swap(at, old, new) == old;
 }
 
-/* The entry of a bucket whose flow gives way first: of those worth the least the oldest.
- * RW_INDEX_ENTRIES: none does. */
+/* The entry of a bucket whose flow gives way first: the oldest among the least valuable.
+ * RW_INDEX_ENTRIES: none gives way. */
 static __always_inline __u32 entry_least(const struct rw_index_bucket *bucket, __u32 now)
 {
 	__u32 least = RW_INDEX_ENTRIES, worth = WORTH_CONFIRMED;
@@ -288,7 +288,7 @@ static __always_inline __u32 entry_least(const struct rw_index_bucket *bucket, _
 	return least;
 }
 
-/* Leads the request tuple to its record, in the place of a flow that gives way. */
+/* Points the request tuple to its record, in place of a flow that gives way. */
 __noinline __u32 index_evict(const struct index_place *at, __u32 place, __u32 now)
 {
 	struct rw_settings *set = RW_ONLY(settings);
@@ -317,7 +317,7 @@ __noinline __u32 index_evict(const struct index_place *at, __u32 place, __u32 no
 	return entry_swap(&bucket->entries[i], old, (__u64)at->tag << 32 | place);
 }
 
-/* Leads the request tuple to its record. 0: no entry of both buckets is free. */
+/* Points the request tuple to its record. 0: no entry of both buckets is free. */
 __noinline __u32 index_free(const struct index_place *at, __u32 place, __u32 now)
 {
 	struct rw_settings *set = RW_ONLY(settings);
@@ -343,7 +343,7 @@ __noinline __u32 index_free(const struct index_place *at, __u32 place, __u32 now
 	return 0;
 }
 
-/* Leads the request tuple to its record. 0: both buckets are full. */
+/* Points the request tuple to its record. 0: both buckets are full. */
 static __always_inline __u32 index_flow(const struct index_place *at, __u32 place, __u32 now)
 {
 	return index_free(at, place, now) ?: index_evict(at, place, now);
@@ -351,13 +351,13 @@ static __always_inline __u32 index_flow(const struct index_place *at, __u32 plac
 
 /*
  * The next place in the ring of the ports towards a backend: those of the pool
- * at each of its nat addresses. What this CPU took long ago is left to its next turn.
+ * at each of its nat addresses. Places that this CPU took long ago wait for their next turn.
  */
 static __always_inline __u32 place_next(struct rw_traffic *t, __u32 *hand, struct claim_ask *ask)
 {
 	__u32 at = ask->at, newest = READ_ONCE(*hand);
 
-	/* Signed: when dry, the hand stays where it is. */
+	/* Signed: a dry run leaves the hand in place. */
 	if (at % PLACES_TOGETHER == 0 ||
 	    (__s32)(newest - at) > (__s32)(ask->places / 4 + PLACES_TOGETHER))
 		at = dry ? newest : __sync_fetch_and_add(hand, PLACES_TOGETHER);
@@ -367,8 +367,8 @@ static __always_inline __u32 place_next(struct rw_traffic *t, __u32 *hand, struc
 	return at;
 }
 
-/* One elsewhere. Of UDP not far ahead, where its turn would be soon: flows on probation are to stay
- * in half of the ring. */
+/* A place elsewhere. For UDP not shortly ahead, where its turn would come soon: flows on probation
+ * must stay in half of the ring. */
 static __always_inline __u32 place_elsewhere(const struct claim_ask *ask, __u32 n)
 {
 	__u32 apart = ask->places / 256 + 1;
@@ -389,7 +389,7 @@ static __always_inline void reply_from(struct rw_tuple *reply, const struct rw_b
 	reply->pad = 0;
 }
 
-/* Asks for the port at a place of the ring. */
+/* Selects the port at a place of the ring. */
 static __always_inline bool ask_for(const struct rw_settings *set, const struct rw_backend *backend,
 				    const struct rw_opening *open, struct rw_tuple *reply,
 				    __u32 place, struct claim_ask *ask)
@@ -409,8 +409,8 @@ static __always_inline bool ask_for(const struct rw_settings *set, const struct 
 	return true;
 }
 
-/* Ends the UDP flow on probation that has the port asked for; one whose time is over is counted no
- * longer. */
+/* Ends the UDP flow on probation on the selected port; one whose time is over is no longer
+ * counted. */
 __noinline __u32 rest_port(const struct claim_ask *ask)
 {
 	struct rw_settings *set = RW_ONLY(settings);
@@ -444,7 +444,7 @@ __noinline __u32 rest_port(const struct claim_ask *ask)
 	return 0;
 }
 
-/* After so many in a second the next ones are short. */
+/* After so many failures in a second the next searches are short. */
 #define VAIN_ENOUGH 16
 
 static __always_inline struct vain_search *vain_search(__u32 index)
@@ -454,13 +454,13 @@ static __always_inline struct vain_search *vain_search(__u32 index)
 	return bpf_map_lookup_elem(&vain_searches, &at);
 }
 
-/* Half-open flows are few when fewer than one in SPARSE_MEET of the tries meets one; that takes
- * SPARSE_ENOUGH tries to tell. */
+/* Half-open flows are few if fewer than one in SPARSE_MEET tries finds one; SPARSE_ENOUGH tries
+ * decide. */
 #define SPARSE_MEET 100
 #define SPARSE_ENOUGH 256
 #define SPARSE_MOST (2 * SPARSE_ENOUGH)
 
-/* How far a search may go. */
+/* Sets the limits of a search. */
 static __always_inline void plan_search(struct claim_ask *ask, __u32 index)
 {
 	struct vain_search *vain = vain_search(index);
@@ -478,7 +478,7 @@ static __always_inline void plan_search(struct claim_ask *ask, __u32 index)
 		ask->any = enough ? TRIES_VAIN : TRIES_ANY;
 }
 
-/* Takes note of how it went. */
+/* Records the result of a search. */
 static __always_inline void note_search(const struct claim_ask *ask, __u32 index, bool found)
 {
 	struct vain_search *vain = vain_search(index);
@@ -500,7 +500,7 @@ static __always_inline void note_search(const struct claim_ask *ask, __u32 index
 		vain->sparse += ask->half_open;
 }
 
-/* The nth place to try, and what may give way there. False: that was all. */
+/* The nth place to try, and what may give way there. False: no more. */
 static __always_inline bool nth_place(struct rw_traffic *t, __u32 *hand, struct claim_ask *ask,
 				      __u32 n, __u32 *place)
 {
@@ -529,8 +529,8 @@ static __always_inline bool nth_place(struct rw_traffic *t, __u32 *hand, struct 
 	return true;
 }
 
-/* The upper half of rw_traffic.ports: the second in which no port was free. A search in the same
- * second does not begin in vain. */
+/* The upper half of rw_traffic.ports: the second in which no port was free. Another search in the
+ * same second skips the first part. */
 static __always_inline bool ports_full(const struct rw_traffic *t, __u32 now)
 {
 	return (__u32)(t->ports >> 32) == now;
@@ -588,7 +588,7 @@ __noinline __u32 claim_port(struct rw_tuple *reply, struct rw_opening *open)
 	return 0;
 }
 
-/* Waits, but not for ever, while another CPU fills a record: some 100 ns. */
+/* Waits for a bounded time while another CPU fills a record: some 100 ns. */
 #define RIVAL_SPINS 128
 
 static __always_inline void await_conflicting(__u32 place)
@@ -600,21 +600,21 @@ static __always_inline void await_conflicting(__u32 place)
 			break;
 }
 
-/* Is there a flow of this reply's tuple already? Then open->failed says what that
- * means: nothing when it is our own, just opened by another CPU. */
+/* Whether a flow of this reply's tuple exists. open->failed then has the consequence: none
+ * if it is our own flow, just opened by another CPU. */
 static __always_inline bool claimed_before(struct rw_tuple *reply, struct rw_opening *open)
 {
 	__u64 key = 0;
 
 	if (!flow_by_reply(reply, open->now, &key))
 		return false;
-	/* A backend belongs to one service: with another, answers could be for either. */
+	/* A backend belongs to one service: with two, answers could be for either. */
 	open->failed = key_backend(key) == open->backend ? RW_REASON_NONE : RW_REASON_NAT_CONFLICT;
 	open->key = key;
 	return true;
 }
 
-/* The record of a client's own port in one of the buckets it may lie in. False:
+/* The record of a client's own port in one of the buckets where it may lie. False:
  * not here, try on. */
 static __always_inline bool claim_choice(const struct rw_settings *set, const struct rw_tuple *t,
 					 struct rw_opening *open, struct rw_tuple *reply,
@@ -661,8 +661,8 @@ __noinline __u32 claim_client(const struct rw_tuple *t, struct rw_tuple *reply,
 	return place;
 }
 
-/* Fills the record that is claimed under open->key, and makes it known in both directions.
- * open->key: of the flow, another's where that was faster. 0: there is no room in the index. */
+/* Fills the record that is claimed under open->key and publishes it in both directions.
+ * open->key: the flow's, another CPU's if that was faster. 0: the index has no room. */
 __noinline __u32 publish_flow(const struct rw_tuple *t, struct rw_opening *open, __u32 at_place)
 {
 	struct rw_settings *set = RW_ONLY(settings);

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which flows are confirmed: those that no new flow may evict. A TCP flow whose
- * client has acknowledged the backend's SYN is one, once the backend has sent
- * something else; otherwise it takes a packet of the client's after the flow's
- * first seconds, and one of the backend's after that. One source prefix has half of a backend's ports at most: the rest of
- * its flows stay on probation. Confirmed flows whose time is over count until their
- * ports are taken; while there are such ports, nothing on probation gives way.
+ * Confirmed flows: those that no new flow may evict. A TCP flow is confirmed when its
+ * client has acknowledged the backend's SYN and the backend has then sent something
+ * else. Any other flow needs a packet of the client after the flow's first seconds, and
+ * then one of the backend. One source prefix has at most half of a backend's ports; the
+ * rest of its flows stay on probation. Confirmed flows whose time is over count until
+ * their ports are taken; while there are such ports, no flow on probation gives way.
  */
 #ifndef RINGWAY_CONFIRM_H
 #define RINGWAY_CONFIRM_H
 
 #include "flow.bpf.h"
 
-/* The number of confirmed flows towards a backend: of this client's prefix (/24, /64), or without a
- * client of all. */
+/* The number of confirmed flows towards a backend: of this client's prefix (/24, /64), or of all
+ * without a client. */
 static __always_inline __u32 *confirmed_count(const struct rw_settings *set, const __u32 *client,
 					      __u32 backend)
 {
@@ -31,7 +31,7 @@ static __always_inline __u32 *confirmed_count(const struct rw_settings *set, con
 	return bpf_map_lookup_elem(&kept_flows, &number);
 }
 
-/* Half of the ports there are towards a backend; with source = "client", a third of the table. */
+/* Half of the ports towards a backend; with source = "client", a third of the table. */
 static __always_inline __u32 confirmed_limit(const struct rw_settings *set, __u64 key)
 {
 	__u32 index = RW_BACKEND_INDEX(key_backend(key));
@@ -42,7 +42,7 @@ static __always_inline __u32 confirmed_limit(const struct rw_settings *set, __u6
 	return set->port_count * (backend->nat_count ?: 1) / 2;
 }
 
-/* client_mac, iface and confirmed, one word: what changes it must not lose what another CPU wrote. */
+/* client_mac, iface and confirmed share one word: a writer must keep what another CPU wrote. */
 static __always_inline __u64 *flow_way(struct rw_flow *flow)
 {
 	return (__u64 *)flow->client_mac;
@@ -53,9 +53,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "confirmed is the word
 #define CONFIRMED_IN_WAY ((__u64)RW_CONFIRMED << CONFIRMED_SHIFT)
 
 /*
- * While a flow's handshake is under way `confirmed` says what acknowledges the SYN, the client's and then
- * the backend's, in seven bits: 0 is not known. A segment that acknowledges something else spoils it
- * until the backend sends its SYN again, so that nobody tries all of them.
+ * During a flow's handshake `confirmed` holds what acknowledges the SYN, first the client's and
+ * then the backend's, in seven bits; 0 is unknown. A segment with another number invalidates it
+ * until the backend repeats its SYN, so nobody can try all numbers.
  */
 #define ISN_KINDS 126
 #define ISN_SPOILT 127
@@ -70,7 +70,7 @@ static __always_inline __u8 isn_known(const struct rw_flow *flow)
 	return READ_ONCE(flow->confirmed) >> RW_ISN_SHIFT;
 }
 
-/* What `confirmed` says beside RW_CONFIRMED itself. Lost where another CPU writes at the same time. */
+/* The bits of `confirmed` beside RW_CONFIRMED. Lost if another CPU writes at the same time. */
 static __always_inline void confirmed_note(struct rw_flow *flow, __u8 note)
 {
 	__u64 way = READ_ONCE(*flow_way(flow)),
@@ -80,13 +80,13 @@ static __always_inline void confirmed_note(struct rw_flow *flow, __u8 note)
 				    (way & ~mask) | (__u64)note << CONFIRMED_SHIFT);
 }
 
-/* Of UDP, whose senders may be forged, all prefixes together have half of the ports, too. */
+/* UDP senders may be forged, so all prefixes together also have half of the ports. */
 static __always_inline __u32 *confirmed_of_all(const struct rw_settings *set, __u64 key)
 {
 	return key_rests(key) ? confirmed_count(set, NULL, key_backend(key)) : NULL;
 }
 
-/* From now on no new flow takes this one's place, unless too many are confirmed. */
+/* Protects the flow against eviction, unless too many are confirmed. */
 static __always_inline void flow_confirm(const struct rw_settings *set, struct rw_flow *flow,
 					 __u64 key)
 {
@@ -102,14 +102,14 @@ static __always_inline void flow_confirm(const struct rw_settings *set, struct r
 		__sync_fetch_and_add(all, 1);
 }
 
-/* Flows of a former release were never counted. */
+/* Flows of a former release were not counted. */
 static __always_inline void count_down(__u32 *count)
 {
 	if (count && (__s32)READ_ONCE(*count) > 0)
 		__sync_fetch_and_add(count, -1);
 }
 
-/* A flow that is over, or gives way, is confirmed no longer. */
+/* Ends the confirmation of a flow that is over or gives way. */
 static __always_inline void flow_unconfirm(const struct rw_settings *set, struct rw_flow *flow,
 					   __u64 key)
 {
@@ -120,7 +120,7 @@ static __always_inline void flow_unconfirm(const struct rw_settings *set, struct
 	count_down(confirmed_of_all(set, key));
 }
 
-/* Ends a flow: its place is free, but for a port that has to rest. The caller holds it, CLAIMED. */
+/* Ends a flow: its place is free, except for a resting port. The caller holds it, CLAIMED. */
 static __always_inline void flow_release(const struct rw_settings *set, struct rw_flow *flow,
 					 __u64 key, __u32 now)
 {
@@ -140,7 +140,7 @@ static __always_inline bool flow_hold(struct rw_flow *flow, __u64 key)
 	       key;
 }
 
-/* Ends a flow that gives way. False: another CPU was faster, or it is confirmed by now. */
+/* Ends a flow that gives way. False: another CPU was faster, or the flow is confirmed now. */
 static __always_inline bool flow_evict(const struct rw_settings *set, struct rw_flow *flow,
 				       __u64 key, __u32 now)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * dsr: the packet reaches the backend as the client sent it, but for its TTL;
- * in the frame of another MAC address (dsr-l2), or inside a packet of ours:
+ * dsr: the packet reaches the backend as the client sent it, except for its TTL;
+ * in the frame of another MAC address (dsr-l2), or inside another packet:
  *
  *   dsr-ipip  IP in IP: RFC 2003 (4 in 4), 2473 (any in 6), 4213 (6 in 4)
  *   dsr-gue   IP in UDP: GUE variant 1 (draft-ietf-intarea-gue section 4): no
- *             GUE header, the inner packet's own version tells what it is
+ *             GUE header, the inner packet's version identifies it
  *
  * The outer header has the inner one's DSCP and ECN (RFC 2983 section 4.1's
- * uniform model, RFC 6040's normal mode), TTL 64, and DF: what does not fit is
- * refused before. Its UDP checksum is 0, also under IPv6 (RFC 6935 section 5,
+ * uniform model, RFC 6040's normal mode), TTL 64, and DF: packets that do not fit
+ * were refused before. Its UDP checksum is 0, also under IPv6 (RFC 6935 section 5,
  * RFC 6936): the inner packet has its own checksums, and neither Linux's fou
  * (net/ipv4/fou_core.c; udp_sock_create6 sets no_check6_rx) nor `ringway
- * decap` asks for more.
+ * decap` requires more.
  */
 #ifndef RINGWAY_ENCAP_H
 #define RINGWAY_ENCAP_H
@@ -55,8 +55,8 @@ static __always_inline __u32 encap_overhead(__u32 forward, const struct rw_backe
 	return 0;
 }
 
-/* One of the flow's own, for links and queues that spread by outer headers. It
- * need not be the ring's, nor hard to guess. */
+/* A hash for links and queues that spread by outer headers. It need not be the
+ * ring's, nor hard to guess. */
 static __always_inline __u32 spread(const struct rw_tuple *t)
 {
 	__u64 a = (__u64)(t->saddr[0] ^ t->daddr[3]) << 32 | (t->saddr[3] ^ t->daddr[0]);
@@ -67,7 +67,7 @@ static __always_inline __u32 spread(const struct rw_tuple *t)
 	return a >> 32;
 }
 
-/* Takes a hop off, as every router does. */
+/* Decrements the TTL, as every router does. */
 static __always_inline void hop4(struct iphdr *ip)
 {
 	/* RFC 1624 for this one change, which is always the same. */
@@ -77,7 +77,7 @@ static __always_inline void hop4(struct iphdr *ip)
 	ip->ttl--;
 }
 
-/* Takes a hop off, and reads what the outer header needs. */
+/* Decrements the TTL, and reads what the outer header needs. */
 static __always_inline bool enter(struct xdp_md *ctx, __u32 l3_at, struct inner *inner)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -135,9 +135,9 @@ static __always_inline void write_gue(__u32 *udp, const struct inner *inner,
 
 /*
  * Puts the outer headers in front; the frame keeps its MAC addresses. False:
- * there is no room. A function of its own, so that it is verified once; every
- * pointer into the packet is stale after it.
- * l3_at: where the packet begins in the frame, whatever tags are before it.
+ * there is no room. Not inlined, so that it is verified once; every pointer into
+ * the packet is stale after it.
+ * l3_at: start of the packet in the frame, after any tags.
  */
 __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l3_at,
 			    __u32 backend_index, bool gue)
@@ -163,8 +163,8 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 	v4 = mapped_v4(backend->addr);
 	ip_len = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	inner.hash = v4 && !gue ? 0 : spread(t);
-	/* RFC 894: what is behind the packet is not part of it. Where there is room,
-	 * it may come along, as Ethernet's padding does. */
+	/* RFC 894: bytes behind the packet are not part of it. If there is room, they
+	 * are kept, like Ethernet's padding. */
 	frame_len = (void *)(long)ctx->data_end - (void *)(long)ctx->data;
 	longest = l3_at + (__s64)backend->mtu - ip_len - udp_len;
 	if (frame_len > longest && frame_len > l3_at + inner.len &&
@@ -197,7 +197,7 @@ __noinline bool encapsulate(struct xdp_md *ctx, const struct rw_tuple *t, __u32 
 	return true;
 }
 
-/* To the backend chosen for it, of this reference; everything has been asked before. */
+/* Sends to the chosen backend, of this reference; all checks were made before. */
 static __always_inline int dsr_send(struct xdp_md *ctx, struct env *env, struct packet *p,
 				    __u32 forward, const struct rw_backend *backend,
 				    __u32 reference)

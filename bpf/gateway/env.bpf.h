@@ -39,9 +39,9 @@ static __always_inline bool frame_is_ours(const struct env *env, const struct et
 }
 
 /*
- * May the frame be cut? Generic XDP of newer kernels keeps what a long packet
- * has beyond its first page in pages that it frees wrongly when they are cut off
- * (seen on 6.12 and 7.3: "BUG: Bad page state").
+ * Whether the frame may be cut. Generic XDP of newer kernels keeps a long packet's
+ * bytes beyond its first page in pages that it frees wrongly after a cut (seen on
+ * 6.12 and 7.3: "BUG: Bad page state").
  */
 static __always_inline bool may_cut(struct xdp_md *ctx, const struct rw_iface *in)
 {
@@ -57,8 +57,8 @@ static __always_inline bool frame_reaches_us(const struct env *env, const struct
 }
 
 /*
- * Out by an interface: back by the device the packet came in by, or by another.
- * The frame is ready but for tags, and not looked into afterwards.
+ * Sends by an interface: back by the device on which the packet came, or by another.
+ * The frame is complete except for tags, and is not read afterwards.
  */
 static __always_inline int send_out(struct env *env, const struct rw_iface *out,
 				    enum rw_reason reason)

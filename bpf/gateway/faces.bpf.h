@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Who may send what by which interface. XDP comes before the kernel's reverse path filter, so a
- * source address alone proves nothing: a host on one link must not speak for those on another.
+ * Who may send what on which interface. XDP comes before the kernel's reverse path filter, so a
+ * source address proves nothing: a host on one link must not speak for hosts on another.
  *
- * - A backend's packets are believed by the interface that leads to it, and by any that faces
- *   backends only.
- *   What they say of a connection's end is believed only where it comes by the latter or from the
- *   MAC address that leads to it: clients may come by the same interface.
- * - Clients' packets are taken by any interface but those.
- * - Replies leave by the interface that requests come by. That moves to another only if no
- *   backend is reached by it, or if it faces clients only. On one interface the MAC address
- *   follows the requests: clients' routers change. Neither does after one packet. Who is on the
- *   clients' own link can still lie about that, as he can by ARP.
+ * - A backend's packets are accepted on the interface that leads to it, and on any that faces
+ *   only backends. The end of a connection is believed only on the latter, or from the MAC address
+ *   that leads to the backend: clients may use the same interface.
+ * - Clients' packets are accepted on any other interface.
+ * - Replies leave by the interface of the requests. They move to another one only if no backend is
+ *   reached by it, or if it faces only clients. On one interface the MAC address follows the
+ *   requests: clients' routers change. Neither moves after one packet. A host on the clients' own
+ *   link can still lie about that, as with ARP.
  */
 #ifndef RINGWAY_FACES_H
 #define RINGWAY_FACES_H
@@ -25,8 +24,8 @@ static __always_inline bool takes_requests(const struct rw_iface *in)
 	return !(in->flags & RW_IFACE_BACKENDS);
 }
 
-/* Replies that another gateway hands over by its tunnel would be let in here, by the tunnel's
- * outer source. */
+/* Replies that another gateway sends through its tunnel would have to be accepted here, by the
+ * tunnel's outer source. */
 static __always_inline bool takes_replies(const struct rw_iface *in, __u32 slot,
 					  const struct rw_backend *backend)
 {
@@ -34,7 +33,7 @@ static __always_inline bool takes_replies(const struct rw_iface *in, __u32 slot,
 			   ((backend->flags & RW_BACKEND_RESOLVED) && backend->iface == slot));
 }
 
-/* Does nobody but the backend, or its router, send this? */
+/* Whether only the backend, or its router, can have sent this. */
 static __always_inline bool is_its_own(const struct rw_iface *in, const struct ethhdr *eth,
 				       const struct rw_backend *backend)
 {
@@ -43,9 +42,9 @@ static __always_inline bool is_its_own(const struct rw_iface *in, const struct e
 }
 
 /*
- * Other senders of flows' requests, seen once: one of the same in a later second is believed. So no
- * single packet moves a flow, and routers that take turns dirty its record once a second. The
- * program's own. Of two flows in one place the later one counts.
+ * Other senders of flows' requests, seen once: the same one in a later second is believed. A single
+ * packet thus moves no flow, and routers that take turns dirty its record once a second. Private to
+ * the program. Of two flows in one place the later one counts.
  */
 struct other_sender {
 	__u32 place; /* of the flow */
@@ -71,8 +70,8 @@ static __always_inline bool seen_before(__u32 place, __u64 way, __u32 now)
 	return other->second != now;
 }
 
-/* Replies of the flow go to another sender from now on, interface and MAC address at once, if they
- * may. `faces`: enum rw_iface_flags of the interface. */
+/* Sends the flow's replies to another sender from now on, interface and MAC address at once, if
+ * that is allowed. `faces`: enum rw_iface_flags of the interface. */
 __noinline __u32 client_moves(__u32 place, __u64 to, __u32 faces, __u32 now)
 {
 	struct rw_flow *flow = flow_at(place);

@@ -2,16 +2,16 @@
 /*
  * The flow table: one record per translated flow, found from both directions.
  *
- * Reply direction: the record lies in the bucket its reply tuple hashes to.
- * Request direction: an index entry leads to it. Both tables are plain arrays:
- * no locks, no allocation, nothing that sweeps. A record whose idle time is
- * over is dead wherever it lies, and the next claim may take its place.
+ * Reply direction: the record is in the bucket of its reply tuple's hash.
+ * Request direction: an index entry leads to it. Both tables are plain arrays
+ * without locks, allocation or a sweeper. A record whose idle time is over is dead
+ * in place, and the next claim may take it.
  *
  * Writers agree through the record's key, one 64-bit word (abi.h). A claim is
  * a compare-and-swap from a dead key to a CLAIMED one that already names its
  * port; the record is then filled, and published by writing the key again.
- * The record is committed before the index entry that leads to it, so a
- * request never finds a flow whose replies would not.
+ * The record is committed before its index entry, so a request never finds a flow
+ * whose replies would not be found.
  */
 #ifndef RINGWAY_FLOW_H
 #define RINGWAY_FLOW_H
@@ -51,8 +51,8 @@ static __always_inline __u64 flow_key(__u32 backend, __u16 port, __u8 nat_addr, 
 	return backend | ((__u64)port << 32) | ((__u64)nat_addr << 48) | ((__u64)state << 56);
 }
 
-/* Does a flow's port have to rest when it ends? UDP, where nothing in a late answer tells whose it
- * is. With source = "client" the port is the client's own. */
+/* Whether a flow's port rests when it ends: for UDP, because a late answer does not name its flow.
+ * With source = "client" the port is the client's own. */
 static __always_inline bool key_rests(__u64 key)
 {
 	__u32 state = key_state(key);
@@ -69,7 +69,7 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 
 	if (state == RW_FLOW_RESET)
 		state = RW_FLOW_CLOSED;
-	/* Newer compilers would compare the whole key, and the verifier lose state's bounds. */
+	/* Newer compilers would compare the whole key, and the verifier would lose state's bounds. */
 	barrier_var(state);
 	if (state <= RW_FLOW_CLAIMED)
 		return state == RW_FLOW_CLAIMED;
@@ -79,10 +79,10 @@ static __always_inline bool flow_alive(const struct rw_settings *set, __u64 key,
 	return (__s32)(now - seen) <= (__s32)set->timeout[state];
 }
 
-/* Seconds for which the port of a UDP flow that is over goes to nobody. */
+/* Seconds for which the port of a finished UDP flow rests. */
 #define PORT_REST 5
 
-/* Does a record hold its place against new flows: does it live, or its port rest? */
+/* Whether a record holds its place against new flows: it is live, or its port rests. */
 static __always_inline bool flow_holds(const struct rw_settings *set, __u64 key, __u32 seen,
 				       __u32 now)
 {
@@ -97,7 +97,7 @@ static __always_inline bool flow_holds(const struct rw_settings *set, __u64 key,
 	return flow_alive(set, key, seen, rested);
 }
 
-/* What a flow is worth to a new one that finds no room: the least gives way first. */
+/* A flow's value to a new one that finds no room: the least valuable gives way first. */
 enum worth {
 	WORTH_NOTHING,
 	WORTH_HALF_OPEN, /* its handshake is not finished, or it is over */
@@ -106,8 +106,8 @@ enum worth {
 	WORTH_CONFIRMED, /* gives way to nobody */
 };
 
-/* Of a TCP flow one side has sent a FIN, or its client a RST, and then neither anything more:
- * whose connection goes on has said so by now. */
+/* A TCP flow after a FIN of one side, or a RST of its client, and then silence of both: a live
+ * connection would have refuted it by now. */
 static __always_inline bool flow_closing(const struct rw_flow *flow, __u32 state, __u32 now)
 {
 	return (state == RW_FLOW_FIN_CLIENT || state == RW_FLOW_FIN_BACKEND ||
@@ -115,7 +115,7 @@ static __always_inline bool flow_closing(const struct rw_flow *flow, __u32 state
 	       (__s32)(now - READ_ONCE(flow->seen)) >= PORT_REST;
 }
 
-/* Flows begin on probation, so that a flood of first packets displaces itself and nothing else. */
+/* Flows start on probation, so that a flood of first packets displaces only itself. */
 static __always_inline enum worth flow_worth(const struct rw_flow *flow, __u64 key, __u32 now)
 {
 	__u32 state = key_state(key);
@@ -133,13 +133,13 @@ static __always_inline enum worth flow_worth(const struct rw_flow *flow, __u64 k
 	return WORTH_PROBATION;
 }
 
-/* The first half of a seqlock read: no field may be read before its key. */
+/* The first half of a seqlock read: no field is read before its key. */
 static __always_inline __u64 flow_key_read(struct rw_flow *flow)
 {
 	return read_ordered(&flow->key);
 }
 
-/* The second half of a seqlock read: was the record the same throughout? */
+/* The second half of a seqlock read: whether the record stayed the same. */
 static __always_inline bool flow_unchanged(struct rw_flow *flow, __u64 key)
 {
 	return read_ordered(&flow->key) == key;
@@ -201,10 +201,9 @@ static __always_inline __be16 *flow_dport(__u32 place)
 }
 
 /*
- * A client counts its ports up, so that many connections differ in the last
- * bits only. Those share a page of the index, each in a bucket of its own, as
- * evenly as chance would: at a thousand connections what a look-up costs is
- * the TLB's misses.
+ * A client counts its ports up, so its connections differ only in the last bits.
+ * Those share a page of the index, each in its own bucket, as evenly as a random
+ * hash: with a thousand connections TLB misses dominate a look-up.
  */
 #define PORTS_TOGETHER 64
 
@@ -232,7 +231,7 @@ static __always_inline struct index_place index_place(const struct rw_settings *
 /* Reads of one record before giving up: its state may move while we read. */
 #define FLOW_READS 3
 
-/* Is the flow at `place` that of this request? Then *key is what it was read by. */
+/* Whether the flow at `place` is that of this request. Then *key is its key. */
 static __always_inline bool flow_requests(const struct rw_settings *set, const struct rw_tuple *t,
 					  __u16 service, __u32 place, __u32 now, __u64 *key)
 {
@@ -259,10 +258,9 @@ static __always_inline bool flow_requests(const struct rw_settings *set, const s
 }
 
 /*
- * The flow of a request: its place, or 0. The tag is compared first, so a
- * record is touched only when it is ours (or once in 2^32 someone else's).
- * A function of its own, so that it is verified once and not for every kind
- * of packet that may come here; so are the others without `static`.
+ * The flow of a request: its place, or 0. The tag is compared first, so only the
+ * right record is touched (or once in 2^32 another's). Not inlined, like the others
+ * without `static`, so that it is verified once and not for every kind of packet.
  */
 __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 now, __u64 *key)
 {
@@ -291,7 +289,7 @@ __noinline __u32 flow_by_client(const struct rw_tuple *t, __u32 service, __u32 n
 	return 0;
 }
 
-/* Nat ports are handed out in order too: these share a page of the flow table. */
+/* Nat ports are handed out in order too: neighbours share a page of the flow table. */
 #define REPLIES_TOGETHER 32
 
 /* `t` is a packet from a backend: daddr and dport are the nat source's. */
@@ -312,7 +310,7 @@ __noinline __u64 reply_hash_of(const struct rw_tuple *t)
 }
 
 /*
- * Buckets a flow may lie in. One is enough under nat, where another port leads
+ * Buckets in which a flow may lie. One is enough under nat, where another port leads
  * to another bucket; with source = "client" there is no other port to try.
  */
 #define REPLY_CHOICES 4
@@ -325,7 +323,7 @@ static __always_inline __u32 reply_bucket(const struct rw_settings *set, __u64 h
 	return (first ^ (bpf_ntohs(dport_be) % REPLIES_TOGETHER)) & set->flow_mask;
 }
 
-/* Is this live key, in this record, the flow that t answers? */
+/* Whether this live key, in this record, is the flow that t answers. */
 static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, __be16 dport_be,
 					 const struct rw_tuple *t)
 {
@@ -349,7 +347,7 @@ static __always_inline bool flow_answers(struct rw_flow *flow, __u64 key, __be16
 	       same_addr(backend->addr, t->saddr);
 }
 
-/* The flow that a packet from a backend belongs to: its place, or 0. */
+/* The flow of a packet from a backend: its place, or 0. */
 __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 {
 	struct rw_settings *set = RW_ONLY(settings);
@@ -383,7 +381,7 @@ __noinline __u32 flow_by_reply(const struct rw_tuple *t, __u32 now, __u64 *key)
 	return 0;
 }
 
-/* The word of a flow that says where replies go. */
+/* The flow's word that holds where replies go. */
 union way_back {
 	struct {
 		__u8 mac[6];
@@ -403,7 +401,7 @@ struct flow_client {
 	__u16 service;
 };
 
-/* Reads all of it from one flow, whose key was *key when it was found. */
+/* Reads all fields of one flow, whose key was *key when it was found. */
 static __always_inline bool flow_read_client(__u32 place, __u64 *key, struct flow_client *client)
 {
 	struct rw_flow *flow = flow_at(place);
