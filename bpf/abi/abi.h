@@ -138,16 +138,16 @@ enum rw_loss {
 };
 #define RW_LOSS_SPACE 16 /* room in the ledger */
 
-/* One interface's books. seen is counted by root on entry; every exit counts
- * one (verdict, reason). seen - sum(counts) = packets lost track of: 0.
- * lost: of those counted as TX or REDIRECT, what the kernel dropped after all. */
+/* One interface's ledger. root counts `seen` on entry; every exit counts one
+ * (verdict, reason). seen - sum(counts) must be 0.
+ * lost: packets counted as TX or REDIRECT that the kernel dropped afterwards. */
 struct rw_ledger {
 	__u64 seen;
 	__u64 counts[RW_VERDICTS][RW_REASON_SPACE];
 	__u64 lost[RW_LOSS_SPACE];
 };
 
-/* Whose packet is it? */
+/* Addresses, ports and protocol of a packet. */
 struct rw_tuple {
 	__u32 saddr[4];
 	__u32 daddr[4];
@@ -164,7 +164,7 @@ enum rw_fragment {
 	RW_FRAGMENT_LATER,
 };
 
-/* Where things lie in an IP packet. Bytes. */
+/* Positions in an IP packet, in bytes. */
 struct rw_layers {
 	__u16 l3_len; /* by its own header; 0: nothing to rely on */
 	__u16 l4;     /* from the frame's start */
@@ -173,7 +173,7 @@ struct rw_layers {
 	__u32 fragment_id;
 };
 
-/* What a new flow is opened with, and what came of it. */
+/* Input and result of opening a flow. */
 struct rw_opening {
 	__u64 key;     /* out: of the published flow */
 	__u32 backend; /* reference */
@@ -187,7 +187,7 @@ struct rw_opening {
 	__u8 pad;
 };
 
-/* What the balancer leaves to its ICMP part. */
+/* Tasks that the balancer passes to its ICMP part. */
 enum rw_icmp_task {
 	RW_ICMP_ARRIVED,       /* an ICMP packet to us */
 	RW_ICMP_TOO_BIG,       /* a packet does not fit the way out */
@@ -212,8 +212,8 @@ struct rw_icmp {
 /* Entries in `services`: blocks of ports, and addresses. */
 #define RW_MAX_SERVICE_ENTRIES (2 * RW_MAX_SERVICES + RW_MAX_BACKENDS)
 
-/* Key (address, 0, 0) is an address entry: what we know of the address alone;
- * its id has bit b set where a service of the address has blocks of 2^b ports. */
+/* Key (address, 0, 0) is an address entry: the flags of the address alone;
+ * its id has bit b set if a service of the address has blocks of 2^b ports. */
 struct rw_service_key {
 	__u32 addr[4];
 	__u16 port_be; /* the first of 2^block ports */
@@ -221,14 +221,14 @@ struct rw_service_key {
 	__u8 block;
 };
 
-/* In rw_scratch's tags: the packet came without an Ethernet header, and has ours. */
+/* In rw_scratch's tags: the packet came without an Ethernet header, and ours was added. */
 #define RW_NO_HEADER 1
 
-/* What a stage has learnt, for those after it: tail calls do not return. Per
- * CPU; lives for one packet. */
+/* Results of a stage for the stages after it, because tail calls do not return.
+ * Per CPU; valid for one packet. */
 struct rw_scratch {
 	__u32 iface;   /* interface slot the packet came in by: of the VLAN device, if any */
-	__u32 device;  /* slot of the device itself: whose books these are */
+	__u32 device;  /* slot of the device itself, whose ledger counts it */
 	__u32 tags[2]; /* taken off the frame, as they were: ethertype << 16 | TCI; 0: none;
 			* or RW_NO_HEADER */
 	struct rw_tuple tuple;
@@ -245,22 +245,22 @@ enum rw_iface_flags {
 	 * sends only when its far end runs native XDP (drivers/net/veth.c,
 	 * veth_xdp_flush); a redirected frame arrives with GRO alone as well. */
 	RW_IFACE_REDIRECT = 1,
-	/* Runs us in the kernel's generic path. What was received by native XDP
-	 * cannot be redirected into it: the kernel has to forward that. */
+	/* Runs the program in the kernel's generic path. Packets from native XDP
+	 * cannot be redirected into it: the kernel has to forward them. */
 	RW_IFACE_GENERIC = 2,
 	/* Has no Ethernet header (WireGuard, tun): no redirect can enter it. */
 	RW_IFACE_LAYER3 = 4,
-	/* Its packets may come from a stack of this machine, their checksums
-	 * unfinished (partial.bpf.h): generic path, veth, tap. */
+	/* Its packets may come from a stack of this machine with unfinished
+	 * checksums (partial.bpf.h): generic path, veth, tap. */
 	RW_IFACE_LOCAL = 8,
 	/* Sends checksums as they are, finished or not. */
 	RW_IFACE_RAW = 16,
 	/* Faces clients only, by the configuration: their flows may move to it. */
 	RW_IFACE_CLIENTS = 32,
-	/* Faces backends only, by the configuration: any backend may answer by it, no client's
-	 * packet comes by it. */
+	/* Faces backends only, by the configuration: any backend may answer on it, and no
+	 * client's packet is accepted. */
 	RW_IFACE_BACKENDS = 64,
-	/* A backend is, or was, reached by it: unless it faces clients, no flow moves to it. */
+	/* Leads, or led, to a backend: unless it faces clients, no flow moves to it. */
 	RW_IFACE_WAY_OUT = 128,
 };
 
@@ -274,14 +274,14 @@ struct rw_iface {
 	__u32 tags[2]; /* of a VLAN device: ethertype << 16 | VID, outer first; 0: none */
 };
 
-/* A device, and the tags its frames carry: which interface slot is that? */
+/* Key of an interface slot: a device and the tags of its frames. */
 struct rw_vlan_key {
 	__u32 device;
 	__u32 tags[2]; /* as in rw_iface; a tag of VID 0 is left out (IEEE 802.1Q section 6.9) */
 };
 
 /* How a service's packets reach its backends. All but nat are dsr: the backend
- * has the service address itself and answers the client directly. */
+ * has the service address and answers the client directly. */
 enum rw_forward {
 	RW_FORWARD_NAT,	     /* addresses and ports rewritten, both ways */
 	RW_FORWARD_DSR_L2,   /* only the frame's MAC addresses */
@@ -311,7 +311,7 @@ struct rw_service {
 	__u32 member_count;
 };
 
-/* The service as its clients see it, for the way back. */
+/* The service's address for its clients, used for replies. */
 struct rw_service_info {
 	__u32 addr[4];
 	__u16 port_be;
@@ -328,8 +328,8 @@ struct rw_label {
 };
 
 /*
- * A ring as one value, so that a swap of the inner map swaps all of it. Who has
- * a slot: below RW_MAX_MEMBERS a member of the service, which has all its flows;
+ * A ring as one value, so that replacing the inner map replaces all of it. A slot
+ * holds: below RW_MAX_MEMBERS, a member of the service, which has all its flows;
  * RW_NO_MEMBER, nobody; else RW_MAX_MEMBERS + n, the nth pair of the ring
  * (ring.bpf.h).
  */
@@ -380,13 +380,13 @@ struct rw_address {
 	__u32 addr[4];
 };
 
-/* What ringway decap may take an address of its host for. */
+/* What ringway decap may use an address of its host for. */
 enum rw_decap_address {
 	RW_DECAP_OUTER = 1, /* tunnels end here */
 	RW_DECAP_INNER = 2, /* what comes out of them may be for this */
 };
 
-/* Where a health check of a dsr backend goes (probe.bpf.c); key: the mark of
+/* Destination of a health check of a dsr backend (probe.bpf.c); key: the mark of
  * its socket. */
 struct rw_probe {
 	__u32 forward;	/* enum rw_forward, none but dsr */
@@ -399,7 +399,7 @@ struct rw_probe {
 	__u16 pad;
 };
 
-/* What became of packets of health checks. */
+/* Results for packets of health checks. */
 enum rw_probe_outcome {
 	RW_PROBE_SENT,
 	RW_PROBE_UNMARKED, /* dropped: no check's, or of one that has no way */
@@ -430,10 +430,10 @@ enum rw_flow_state {
 
 /*
  * One translated flow, found from both directions: by the reply's tuple
- * (its bucket is the hash of it) and through the forward index.
+ * (whose hash selects the bucket) and through the forward index.
  * key is one 64-bit word: it changes first when a record is claimed and last
- * when it is published, by compare-and-swap; a reader that saw the same live
- * key before and after has read one flow, not two halves.
+ * when it is published, by compare-and-swap. A reader that sees the same live
+ * key before and after has read one flow, not parts of two.
  *   key = backend ref | nat_port << 32 | nat_addr << 48 | state << 56
  *   (nat_port in host byte order)
  */
@@ -460,7 +460,7 @@ struct rw_flow {
  * acknowledges the client's SYN (0: unknown), and the backend's. */
 #define RW_ISN_SHIFT 1
 
-/* dport_be[i]: the port that flows[i]'s client talks to. */
+/* dport_be[i]: the port to which flows[i]'s client sends. */
 struct rw_flow_bucket {
 	__u16 dport_be[RW_BUCKET_FLOWS];
 	__u16 pad;
@@ -506,7 +506,7 @@ enum rw_track_state {
 /* Kept flows of one source prefix towards one backend, by hash. */
 #define RW_CONFIRMED_COUNTS 65536
 
-/* What became of tracked flows. Per CPU. */
+/* Counts about tracked flows. Per CPU. */
 struct rw_tracking {
 	__u64 opened;  /* new flows, tracked */
 	__u64 adopted; /* flows older than their slot's change, tracked */
@@ -579,7 +579,7 @@ struct rw_settings {
 	__u32 hash;	      /* enum rw_hash: stays what it was when the flow tables were made */
 };
 
-/* What the dry instance found, for `ringway explain` (dry.bpf.h). */
+/* Results of the dry instance, for `ringway explain` (dry.bpf.h). */
 struct rw_trace {
 	__u64 flow_key;	  /* of the flow found last; 0: none was */
 	__u64 freed_key;  /* of a flow that would have been given up for a new one */
@@ -600,7 +600,7 @@ struct rw_trace {
 #define RW_ANY 0xffffffff      /* in rw_capture: all of them */
 
 /* Places in `capture_chain`: a packet's way through the filters. Below
- * RW_CAPTURES: what comes behind the filter of that capture. */
+ * RW_CAPTURES: what follows the filter of that capture. */
 enum rw_chain {
 	RW_CHAIN_FIRST = RW_CAPTURES, /* the first filter */
 	RW_CHAIN_LAST,		      /* what is behind all of them: ringway_capture */
@@ -620,15 +620,16 @@ struct rw_capture {
 	__u32 pid;	/* of the process that reads */
 };
 
-/* What a capture has met. Per CPU. */
+/* Counts of a capture. Per CPU. */
 struct rw_capture_counts {
 	__u64 filtered; /* packets that its filter matches, where it takes samples */
 	__u64 matched;	/* packets that it wants */
 	__u64 lost;	/* of these: no room for their records */
 };
 
-/* What a capture's ring holds of a packet; the bytes follow, first those before. As many as the most
- * curious capture wants: each cuts off what is beyond its own snaplen. */
+/* A packet in a capture's ring; the bytes follow, first those before rewriting: as
+ * many as the capture with the largest snaplen wants. Each reader cuts off what is
+ * beyond its own. */
 struct rw_capture_record {
 	__u64 time_ns;	    /* CLOCK_MONOTONIC */
 	__u32 iface;	    /* interface slot it came in by */
@@ -643,7 +644,7 @@ struct rw_capture_record {
 	__u32 pad;
 };
 
-/* A packet's way through a capturing node. Per CPU; lives for one packet. */
+/* State of a packet on a capturing node. Per CPU; valid for one packet. */
 struct rw_capture_state {
 	__u32 mask;    /* captures that want it, a bit each: filters set what matches */
 	__u32 before;  /* of these, those whose filter matches the packet as it came */
@@ -656,7 +657,7 @@ struct rw_capture_state {
 	__u32 wanted;  /* bytes of it */
 };
 
-/* A packet as rings hold it. By CPU; lives for one packet. */
+/* A packet as it is written to rings. By CPU; valid for one packet. */
 struct rw_capture_packet {
 	struct rw_capture_record record;
 	__u8 bytes[2 * RW_CAPTURE_BYTES];
@@ -665,7 +666,7 @@ struct rw_capture_packet {
 #define RW_STEER_QUEUES 256 /* of an interface; packets of those beyond go to the kernel */
 #define RW_MAX_STEER_RULES 32
 
-/* What a rule of steer.bpf.c is about: an IP protocol's number, or one of these. */
+/* The subject of a rule of steer.bpf.c: an IP protocol's number, or one of these. */
 enum rw_steer_kind {
 	RW_STEER_IP = 256, /* any protocol but neighbour discovery */
 	RW_STEER_ARP,
@@ -674,13 +675,13 @@ enum rw_steer_kind {
 
 #define RW_STEER_NO_PORT 0x10000 /* beyond every port */
 
-/* What the root program of an interface knows of it (a constant). */
+/* The root program's constants about its interface. */
 struct rw_root {
 	__u32 slot;
 	__u32 layer3; /* 1: its packets have no Ethernet header */
 };
 
-/* Packets that come to user space: those that fit in all of this. */
+/* Packets that go to user space: those that match all of this. */
 struct rw_steer_rule {
 	__u32 addr[4]; /* where they go to; of ARP and neighbour solicitations: who is asked for */
 	__u32 mask[4]; /* the bits of it that count */
@@ -692,7 +693,8 @@ struct rw_steer_rule {
 
 struct rw_steer {
 	__u32 rules; /* of these, the first so many; 0: all packets come to user space */
-	/* Queues, a bit each, whose packets are dropped when their socket is gone; those of others go to the kernel then. */
+	/* Queues, a bit each, whose packets are dropped when their socket is gone; packets
+	 * of other queues then go to the kernel. */
 	__u32 drop[RW_STEER_QUEUES / 32];
 	struct rw_steer_rule rule[RW_MAX_STEER_RULES];
 };
@@ -722,7 +724,7 @@ struct rw_seen_count {
 	__u64 segments; /* as GRO or the sender joined them: at least one a packet */
 };
 
-/* Written once a second by the daemon: who looks after this node. */
+/* Written once a second by the daemon: the process that runs this node. */
 struct rw_daemon {
 	__u64 pid;
 	__u64 started_unix_ns;

@@ -20,8 +20,8 @@ static __always_inline __u64 csum_room_words(struct csum_room *room, __u32 words
 	return (__u32)bpf_csum_diff(NULL, 0, room->words, words * 4, 0);
 }
 
-/* Folded sum of `len` bytes of the frame from byte `at`, in whatever buffers
- * they lie; 0 where it is shorter. Changes no packet byte: pointers stay valid. */
+/* Folded sum of `len` bytes of the frame from byte `at`, in any of its buffers;
+ * 0 if the frame is shorter. Changes no packet byte: pointers stay valid. */
 __noinline __u32 csum_bytes(struct xdp_md *ctx, __u32 at, __u32 len)
 {
 	struct csum_room *room = RW_ONLY(csum_rooms);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Fragments: the first has the ports, and decides; it is noted, and the others
- * of its datagram go where it went. Those that come before it are dropped: to
- * keep them would be to let anyone fill our memory. Both ways, so that answers
- * in fragments find their client as well.
+ * Fragments: the first has the ports and decides. It is noted, and the other
+ * fragments of its datagram follow it. Fragments that come before the first are
+ * dropped: holding them would let anyone fill our memory. This works in both
+ * directions, so that fragmented answers find their client.
  *
- * A first fragment that may not come by its interface is not noted, and one
- * leads nobody else's away: all of a datagram come by one interface and from one
+ * A first fragment that its interface may not send is not noted, and nobody can
+ * divert another's fragments: all of a datagram come by one interface and from one
  * MAC address.
  */
 #ifndef RINGWAY_FRAGMENT_H
@@ -20,8 +20,8 @@
 #define FRAGMENTS_TCP (1ull << 63)
 
 /* What all fragments of a datagram have in common. Under IPv6 not the protocol:
- * what follows the fragment header may be another extension (RFC 8200 section
- * 4.5), and only the first fragment shows what is behind it. */
+ * another extension may follow the fragment header (RFC 8200 section 4.5), and only
+ * the first fragment shows what is behind it. */
 static __always_inline __u64 fragment_hash(const struct env *env, const struct packet *p)
 {
 	__u64 id = (__u64)READ_ONCE(p->at->fragment_id) << 8 | (p->v6 ? 0 : p->t->proto);
@@ -33,8 +33,8 @@ static __always_inline __u64 fragment_hash(const struct env *env, const struct p
 			nh_pair(keys[5], (__u32)from.word, (__u32)(from.word >> 32)));
 }
 
-/* Is it a later fragment, of a datagram whose first one fragment_note() notes? A
- * ping's is not. Behind IPv6 extensions there may be anything. */
+/* Whether this is a later fragment of a datagram whose first one fragment_note() notes.
+ * A ping's is not. Behind IPv6 extensions there may be anything. */
 static __always_inline bool has_noted_first(const struct packet *p)
 {
 	__u8 proto = p->t->proto;
@@ -89,7 +89,7 @@ static __always_inline void fragment_note(const struct env *env, const struct pa
 	WRITE_ONCE(bucket->datagrams[best].ports, ports);
 }
 
-/* A later fragment: takes the ports its first one had. False: that is not known. */
+/* A later fragment: takes the ports of its first one. False: that one is unknown. */
 static __always_inline bool fragment_follow(const struct env *env, struct packet *p)
 {
 	__u64 hash = fragment_hash(env, p);
@@ -106,7 +106,7 @@ static __always_inline bool fragment_follow(const struct env *env, struct packet
 		p->t->sport_be = (__u16)ports;
 		p->t->dport_be = (__u16)(ports >> 16);
 		p->t->proto = ports & FRAGMENTS_TCP ? IPPROTO_TCP : IPPROTO_UDP;
-		/* Neither the start nor the end of anything. */
+		/* Neither starts nor ends a connection. */
 		p->t->tcp_flags = TCP_ACK;
 		p->l4 = NULL;
 		p->check = NULL;

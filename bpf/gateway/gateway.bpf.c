@@ -17,7 +17,7 @@ static __always_inline int pass(struct xdp_md *ctx, struct env *env, enum rw_rea
 	return next_stage(ctx, env->books, env->set->stages, RW_SLOT_BALANCE, reason);
 }
 
-/* IP that cannot be balanced: the kernel's, unless it is for a service. */
+/* IP that cannot be balanced: to the kernel, unless it is for a service. */
 static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struct packet *p,
 				      enum rw_reason why)
 {
@@ -45,7 +45,7 @@ static __always_inline int unbalanced(struct xdp_md *ctx, struct env *env, struc
 	return leave(env->books, RW_DROP, why);
 }
 
-/* Could this be a backend's answer? Cheap, and right for every flow there may be. */
+/* Whether this could be a backend's answer: cheap, and correct for every possible flow. */
 static __always_inline bool may_be_reply(const struct env *env, const struct packet *p)
 {
 	return env->set->source_client ||
@@ -103,7 +103,7 @@ GATEWAY_PROGRAM(ringway_balance)
 			return send_back(&env, RW_REASON_ARP_REPLY);
 		return pass(ctx, &env, why);
 	case RW_REASON_VLAN:
-		/* Without its tags, from the start; or it is not for us. */
+		/* Parses again without tags; or the packet is not for us. */
 		if (vlan_enter(ctx))
 			bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_BALANCE);
 		return pass(ctx, &env, why);
@@ -116,7 +116,7 @@ GATEWAY_PROGRAM(ringway_balance)
 	}
 }
 
-/* What concerns ICMP: a program of its own, that the balancer's road is short. */
+/* ICMP is a program of its own, which keeps the balancer's path short. */
 GATEWAY_PROGRAM(ringway_icmp)
 {
 	struct rw_icmp *icmp;

@@ -2,16 +2,16 @@
 /*
  * Two hashes of a packet's addresses and ports.
  *
- * keyed_...: the flow tables'. NH (RFC 4418 section 5.2.2): the two 32-bit words
- * of each pair, a key added to either, are multiplied; the products are summed. With
- * random keys two inputs collide with a probability of 2^-32 at most, whoever
- * chooses them. The keys come from the settings.
+ * keyed_...: for the flow tables. NH (RFC 4418 section 5.2.2): a key is added to
+ * each of two 32-bit words, the pair is multiplied, and the products are summed. With
+ * random keys two inputs collide with a probability of 2^-32 at most, even if an
+ * attacker chooses them. The keys come from the settings.
  *
- * hash_addr: the ring's. The sum of 64-bit words, each times a key. Its keys are
+ * hash_addr: for the ring. The sum of 64-bit words, each times a key. Its keys are
  * fixed, so that every node chooses alike; anyone can make two flows collide.
- * It stays as it is: another one would move flows at an upgrade.
+ * Do not change it: another hash would move flows at an upgrade.
  *
- * The products of either do not wait for one another, which a chained hash's do.
+ * In both the products are independent, unlike in a chained hash.
  */
 #ifndef RINGWAY_HASH_H
 #define RINGWAY_HASH_H
@@ -37,7 +37,7 @@ static __always_inline __u64 nh_addr(const __u64 *key, const __u32 *addr)
 }
 
 /* An address and another word. A node that took its flows over from a program
- * before RW_HASH_NH finds them by what that one computed. */
+ * before RW_HASH_NH uses that program's hash to find them. */
 static __always_inline __u64 keyed_client(const struct rw_settings *set, const __u32 *addr,
 					  __u64 word)
 {

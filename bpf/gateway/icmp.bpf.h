@@ -2,10 +2,10 @@
 /*
  * ICMP and ICMPv6 that arrive. An echo request to a service address is answered
  * here, whoever owns the address. An error belongs to the flow of the packet
- * that it quotes: under nat it is translated as that flow's own packets are, and
- * the quote is translated back to what its receiver once sent; under dsr it
- * goes, as it is, to the backend that the flow goes to, so that path MTU
- * discovery works. Everything else is the kernel's.
+ * that it quotes: under nat it is translated like that flow's packets, and the
+ * quote is translated back to what its receiver once sent; under dsr it goes
+ * unchanged to the flow's backend, so that path MTU discovery works. Everything
+ * else goes to the kernel.
  */
 #ifndef RINGWAY_ICMP_H
 #define RINGWAY_ICMP_H
@@ -21,7 +21,7 @@ struct upper {
 	bool later; /* a fragment without the upper layer's header */
 };
 
-/* Extension headers looked behind. More are nobody's honest traffic. */
+/* Extension headers that are searched. Legitimate packets have no more. */
 #define EXTENSIONS_MAX 6
 
 static __always_inline struct upper upper6(void *l3, void *end)
@@ -69,7 +69,7 @@ static __always_inline struct upper upper4(void *l3, void *end)
 	return upper;
 }
 
-/* What to do with the packet; its reason, and the way out, are in scratch. */
+/* The next step; the packet's reason, and the way out, are in scratch. */
 enum icmp_next {
 	ICMP_PASS,
 	ICMP_DROP,
@@ -78,8 +78,8 @@ enum icmp_next {
 	ICMP_BALANCE, /* to the backend of scratch->tuple's flow */
 };
 
-/* writer, reader: gateway; nobody else. For one packet: what would be too much
- * for the stack, of which a packet's whole road has 512 bytes. */
+/* writer, reader: gateway; nobody else. For one packet: data too large for the stack,
+ * which has 512 bytes for a packet's whole path. */
 struct icmp_room {
 	struct flow_client client;
 	struct rw_service_key key;
@@ -128,8 +128,8 @@ static __always_inline bool icmp_open(struct xdp_md *ctx, __u32 l3_at, __u32 l4_
 	return it->l3_len >= it->head_len + 8;
 }
 
-/* Are the checksums of the message and of its IPv4 header right (RFC 1122 sections 3.2.1.2 and
- * 3.2.2, RFC 4443 section 2.4)? */
+/* Whether the checksums of the message and of its IPv4 header are right (RFC 1122 sections 3.2.1.2
+ * and 3.2.2, RFC 4443 section 2.4). */
 static __always_inline bool icmp_sums_up(struct xdp_md *ctx, const struct rw_scratch *s,
 					 const struct icmp_packet *it)
 {
@@ -155,7 +155,7 @@ static __always_inline enum icmp_next answer_echo(struct xdp_md *ctx, struct rw_
 	s->icmp.reason = unanswerable(s->tuple.saddr, it->v6);
 	if (s->icmp.reason)
 		return ICMP_DROP;
-	/* Record route and the like would have to be answered in kind. */
+	/* The answer would need record route and the like, too. */
 	s->icmp.reason = it->v6 ? RW_REASON_IPV6_EXTENSION : RW_REASON_IP_OPTIONS;
 	if (it->head_len != (it->v6 ? sizeof(*ip6) : sizeof(*ip)))
 		return ICMP_DROP;
@@ -185,7 +185,7 @@ static __always_inline enum icmp_next answer_echo(struct xdp_md *ctx, struct rw_
 }
 
 /* Errors that quote a packet (RFC 792, RFC 4443). Redirects and source quench
- * are no business of a flow's (RFC 6633). */
+ * do not concern a flow (RFC 6633). */
 static __always_inline bool quotes_a_packet(__u8 type, bool v6)
 {
 	if (v6)
@@ -195,8 +195,8 @@ static __always_inline bool quotes_a_packet(__u8 type, bool v6)
 
 /*
  * Reads the quote into `t`, mirrored: the tuple of a packet that would answer
- * it, which is one that goes the way the error goes. The destination is there
- * already: it is the error's. NONE: TCP or UDP.
+ * it, which goes the way of the error. The destination is already there: it is
+ * the error's. NONE: TCP or UDP.
  */
 static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct rw_tuple *t,
 						 struct quoted *q)
@@ -235,7 +235,7 @@ static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct 
 	t->dport_be = 0;
 	if (upper.proto && upper.proto != IPPROTO_TCP && upper.proto != IPPROTO_UDP)
 		return RW_REASON_ICMP;
-	/* What is sent to one address about another's packet is a forgery. */
+	/* An error sent to one address about another's packet is a forgery. */
 	if (upper.proto && (upper.later || forged))
 		return RW_REASON_ICMP_NO_FLOW;
 	/* Lengths as the quoted header has them, and as much of it as was quoted. */
@@ -250,7 +250,7 @@ static __always_inline enum rw_reason quote_read(struct icmp_packet *it, struct 
 	return RW_REASON_NONE;
 }
 
-/* The quote's layer-4 checksum, where that much was quoted. UDP's 0: none. */
+/* The quote's layer-4 checksum, if that much was quoted. UDP's 0: none. */
 static __always_inline __u16 *quote_check(struct icmp_packet *it, struct quoted *q, __u8 proto)
 {
 	if (proto == IPPROTO_UDP)
@@ -262,7 +262,7 @@ static __always_inline __u16 *quote_check(struct icmp_packet *it, struct quoted 
 
 /*
  * Translates the quote: its source becomes `to`'s destination and the reverse.
- * Returns what that adds to the sum of the ICMP message.
+ * Returns the change of the ICMP message's sum.
  */
 static __always_inline __u64 translate_quote(struct icmp_packet *it, struct quoted *q,
 					     const struct rw_tuple *t, const struct rewrite *to)
@@ -320,9 +320,9 @@ static __always_inline void translate_error(struct icmp_packet *it, struct quote
 }
 
 /*
- * Does the error name an MTU that a path must not have (RFC 791, RFC 8200
- * section 5)? A stack keeps it by destination, and under nat that is our address:
- * one client would shrink the packets to all of them.
+ * Whether the error names an MTU that a path must not have (RFC 791, RFC 8200
+ * section 5). A stack stores it by destination, which under nat is our address:
+ * one client would reduce the packets to all of them.
  */
 static __always_inline bool says_tiny_mtu(const struct icmp_packet *it)
 {
@@ -334,7 +334,7 @@ static __always_inline bool says_tiny_mtu(const struct icmp_packet *it)
 	       (mtu & 0xffff) < IPV4_LEAST_MTU;
 }
 
-/* An error about an error is never sent: one that cannot go on ends here. */
+/* Ends an error that cannot be forwarded: no error is sent about an error. */
 static __always_inline enum rw_reason may_forward_error(struct icmp_packet *it, __u32 mtu)
 {
 	__u8 hops = it->v6 ? ((struct ipv6hdr *)it->l3)->hop_limit : ((struct iphdr *)it->l3)->ttl;
@@ -344,7 +344,7 @@ static __always_inline enum rw_reason may_forward_error(struct icmp_packet *it, 
 	return it->l3_len > mtu ? RW_REASON_TOO_BIG : RW_REASON_NONE;
 }
 
-/* In state SYN: does the error quote a segment of the connection that had the port before? */
+/* In state SYN: whether the error quotes a segment of the port's former connection. */
 static __always_inline bool is_anothers(const struct rw_flow *flow, __u64 key,
 					const struct quoted *q)
 {
@@ -355,7 +355,7 @@ static __always_inline bool is_anothers(const struct rw_flow *flow, __u64 key,
 	return isn_known(flow) && isn_known(flow) != isn_bits(seq + 1);
 }
 
-/* About what we sent a backend: to the client, as a reply of the flow. */
+/* An error about a packet to a backend: goes to the client, as a reply of the flow. */
 static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, struct icmp_packet *it,
 						      struct quoted *q, const struct rw_iface *in,
 						      __u32 place, __u64 key,
@@ -389,7 +389,7 @@ static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, stru
 	to.sport_be = client->dport_be;
 	to.daddr = client->addr;
 	to.dport_be = client->port_be;
-	/* By the service's address: routers behind us are not the client's concern. */
+	/* From the service's address: routers behind us do not concern the client. */
 	translate_error(it, q, &s->tuple, &to, info->addr);
 	s->icmp.reason = RW_REASON_ICMP_TO_CLIENT;
 	s->icmp.iface = client->iface;
@@ -397,7 +397,7 @@ static __always_inline enum icmp_next error_to_client(struct rw_scratch *s, stru
 	return ICMP_SEND;
 }
 
-/* About what a backend sent a client: to the backend, as a request of the flow. */
+/* An error about a packet to a client: goes to the backend, as a request of the flow. */
 static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, struct icmp_packet *it,
 						       struct quoted *q, __u64 key, __u32 *outer)
 {
@@ -419,7 +419,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 	to.daddr = backend->addr;
 	to.dport_be = backend->port_be ?: s->tuple.dport_be;
 	if (nat == RW_NAT_CLIENT) {
-		/* Whoever sent it: the backend has a way to clients. */
+		/* Whoever sent it, the backend has a route to clients. */
 		if (it->v6)
 			copy_addr(outer, ((struct ipv6hdr *)it->l3)->saddr.in6_u.u6_addr32);
 		else
@@ -443,7 +443,7 @@ static __always_inline enum icmp_next error_to_backend(struct rw_scratch *s, str
 	return ICMP_SEND;
 }
 
-/* Could the quoted packet be one that we sent a backend? */
+/* Whether the quoted packet could be one that we sent to a backend. */
 static __always_inline bool may_be_ours(const struct rw_settings *set, const struct rw_tuple *t)
 {
 	return set->source_client || bpf_ntohs(t->dport_be) - set->reply_first < set->reply_count;
@@ -509,7 +509,7 @@ static __always_inline enum icmp_next icmp_look(struct xdp_md *ctx, const bool v
 	s->icmp.reason = to_service ? RW_REASON_MALFORMED : RW_REASON_NO_SERVICE;
 	if (!icmp_open(ctx, s->icmp.l3_at, s->layers.l4, &it, v6))
 		return to_service ? ICMP_DROP : ICMP_PASS;
-	/* The first of several: what is quoted or asked for is not all here. */
+	/* The first of several fragments: the quote or the request is not complete. */
 	s->icmp.reason = to_service ? RW_REASON_FRAGMENT : RW_REASON_NO_SERVICE;
 	if (s->layers.fragment != RW_FRAGMENT_NONE)
 		return to_service ? ICMP_DROP : ICMP_PASS;
@@ -542,7 +542,7 @@ __noinline __u32 icmp6_arrived(struct xdp_md *ctx)
 	return icmp_look(ctx, true);
 }
 
-/* The packet again, layer 2 and 3 alone, for steps that send it. */
+/* Parses layer 2 and 3 of the packet again, for steps that send it. */
 static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, struct packet *p,
 					      const bool v6)
 {
@@ -560,7 +560,7 @@ static __always_inline bool icmp_packet_again(struct xdp_md *ctx, __u32 l3_at, s
 	return true;
 }
 
-/* Under dsr: the error, as it is, to where its flow's packets go. */
+/* Under dsr: forwards the error unchanged to the flow's backend. */
 static __always_inline int dsr_error(struct xdp_md *ctx, struct env *env, struct packet *p,
 				     struct rw_service_key *key)
 {
@@ -614,12 +614,12 @@ static __always_inline int icmp_leave(struct xdp_md *ctx, __u32 next, const bool
 	return leave(env.books, RW_DROP, reason);
 }
 
-/* Ends a packet that cannot go on. */
+/* Ends a packet that cannot be forwarded. */
 static __always_inline int icmp_complain(struct xdp_md *ctx, struct env *env)
 {
 	__u32 reason = env->scratch->icmp.v6 ? icmp6_complain(ctx) : icmp4_complain(ctx);
 
-	/* clang knows what the function returns and would drop the check below. */
+	/* clang knows the function's results and would drop the check below. */
 	barrier_var(reason);
 	if (reason == RW_REASON_SENT_TOO_BIG || reason == RW_REASON_SENT_TIME_EXCEEDED)
 		return send_back(env, reason);
@@ -628,7 +628,7 @@ static __always_inline int icmp_complain(struct xdp_md *ctx, struct env *env)
 	return leave(env->books, RW_DROP, reason);
 }
 
-/* Ends a packet as icmp.._arrived said, unless that was to pass it. */
+/* Ends a packet as icmp.._arrived said, unless it is to be passed. */
 __noinline int icmp4_leave(struct xdp_md *ctx, __u32 next)
 {
 	return icmp_leave(ctx, next, false);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * ICMP errors of our own: a packet that does not fit the way out, and one whose
- * TTL ends here (RFC 792, 1191, 1812 section 4.3, 4443). Sent back the way the
- * packet came, as much of it quoted as the RFCs allow, in its VLAN; limited in
- * rate; never about an ICMP packet, a later fragment, or to what is no host.
+ * ICMP errors that we send: about a packet that does not fit the way out, and one
+ * whose TTL ends here (RFC 792, 1191, 1812 section 4.3, 4443). They go back the way
+ * of the packet, in its VLAN, and quote as much of it as the RFCs allow. They are
+ * rate limited, and never about an ICMP packet or a later fragment, or to an address
+ * that no host has.
  */
 #ifndef RINGWAY_ICMP_ERROR_H
 #define RINGWAY_ICMP_ERROR_H
@@ -33,16 +34,16 @@
 #define IPV4_LEAST_MTU 576 /* what every host takes (RFC 791 section 3.1) */
 #define IP_DONT_FRAGMENT 0x4000
 
-/* Byte `at` of the frame, below 128. clang knows how far the offset reaches and
- * leaves out the mask, the verifier forgot it when it was put aside. */
+/* Byte `at` of the frame, below 128. clang knows the range of the offset and omits
+ * the mask, while the verifier loses the range when it spills the offset. */
 static __always_inline void *frame_at(struct xdp_md *ctx, __u32 at)
 {
 	barrier_var(at);
 	return (void *)(long)ctx->data + (at & 0x7f);
 }
 
-/* The frame's link layer, while what follows it moves. Without tags the end of
- * this is layer 3 already; that is written after it. */
+/* The frame's link layer, while the bytes after it move. Without tags the end of
+ * this is already layer 3, which is written later. */
 struct link_layer {
 	__u16 half[L3_AT_MAX / 2];
 };
@@ -57,7 +58,7 @@ static __always_inline bool link_read(struct xdp_md *ctx, struct link_layer *lin
 	return true;
 }
 
-/* Back to where it came from, by `mac`, in the same VLAN. */
+/* Returns it to its sender, by `mac`, in the same VLAN. */
 static __always_inline bool link_write_back(struct xdp_md *ctx, const struct link_layer *link,
 					    const __u8 *mac)
 {
@@ -71,7 +72,7 @@ static __always_inline bool link_write_back(struct xdp_md *ctx, const struct lin
 	return true;
 }
 
-/* What goes before the quote. */
+/* The bytes before the quote. */
 struct complaint {
 	__u32 from[4];
 	__u32 to[4];
@@ -130,7 +131,7 @@ static __always_inline bool finish_complaint(struct xdp_md *ctx, const struct co
 	return true;
 }
 
-/* Whom to tell, and how much of the packet to quote. False: nobody, nothing. */
+/* The receiver of the error, and how much of the packet to quote. False: none. */
 static __always_inline bool plan_complaint4(void *l3, void *end, __u32 task, __u32 mtu,
 					    struct complaint *c)
 {
@@ -191,9 +192,9 @@ static __always_inline bool send_complaint(struct xdp_md *ctx, const struct comp
 }
 
 /*
- * Makes of the frame, a TCP or UDP packet, an ICMP error about it, to its
- * sender, as scratch->icmp says. Returns the reason: of a drop, or SENT_... when the frame is to be sent
- * back the way it came.
+ * Turns the frame, a TCP or UDP packet, into an ICMP error about it, to its
+ * sender, as scratch->icmp says. Returns the reason: of a drop, or SENT_... if the
+ * frame is to be sent back.
  */
 static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 {
@@ -224,7 +225,7 @@ static __always_inline __u32 make_complaint(struct xdp_md *ctx, const bool v6)
 	if (!may_answer((const struct rw_address *)c.to,
 			it->task == RW_ICMP_TOO_BIG ? ANSWER_TOO_BIG : ANSWER_TIME_EXCEEDED))
 		return RW_REASON_ICMP_LIMITED;
-	/* Of a frame in several buffers the first: enough for anybody. */
+	/* Of a frame in several buffers the first one is enough. */
 	linear = end - l3;
 	c.quote = c.quote < linear ? c.quote : linear;
 	if (!send_complaint(ctx, &c, in, v6))

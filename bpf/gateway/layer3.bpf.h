@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Devices without an Ethernet header: WireGuard, tun, IP tunnels. Their packets
- * get one on the way in, so that nobody else meets the difference, and lose it
- * again before they are passed on or sent back by the device they came in by; a
- * redirect leads to an Ethernet device, and needs it.
+ * get one on arrival, so that no other file has to know, and lose it before they are
+ * passed on or sent back by the same device. A redirect leads to an Ethernet device
+ * and needs it.
  *
  * The kernel (net/core/dev.c, bpf_prog_run_generic_xdp) compares the first 14
- * bytes before and after, whatever they are. When it finds others, as after a
- * rewrite, it reads the 14 bytes before the packet as an Ethernet header: that
- * is ours then, still there, with the right type and the device's own address.
+ * bytes before and after, whatever they are. If they differ, as after a rewrite, it
+ * reads the 14 bytes before the packet as an Ethernet header: that is our header,
+ * still in place, with the right type and the device's own address.
  */
 #ifndef RINGWAY_LAYER3_H
 #define RINGWAY_LAYER3_H
 
 #include "common/stage.bpf.h"
 
-/* Puts a header on. NOT_IP: it stays as it is. */
+/* Adds a header. NOT_IP: the packet stays unchanged. */
 static __always_inline enum rw_reason layer3_enter(struct xdp_md *ctx, struct rw_scratch *s)
 {
 	struct rw_iface *in = bpf_map_lookup_elem(&ifaces, &s->device);
@@ -47,7 +47,7 @@ static __always_inline enum rw_reason layer3_enter(struct xdp_md *ctx, struct rw
 	return RW_REASON_NONE;
 }
 
-/* Takes it off again. False: the packet is shorter than a header. */
+/* Removes the header. False: the packet is shorter than a header. */
 static __always_inline bool layer3_leave(struct xdp_md *ctx)
 {
 	return !bpf_xdp_adjust_head(ctx, ETH_HLEN);

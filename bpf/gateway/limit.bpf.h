@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * How many answers of our own leave: each kind has a budget for everyone and one for each
- * prefix, so that a flood that asks for one kind uses up no other's.
+ * The rate of our own answers: each kind has a budget for everyone and one for each prefix, so a
+ * flood that causes one kind uses up no other's.
  */
 #ifndef RINGWAY_LIMIT_H
 #define RINGWAY_LIMIT_H
@@ -11,7 +11,7 @@
 #include "common/stage.bpf.h"
 
 enum answer {
-	ANSWER_TOO_BIG, /* path MTU discovery stands on these */
+	ANSWER_TOO_BIG, /* path MTU discovery needs these */
 	ANSWER_TIME_EXCEEDED,
 	ANSWER_ECHO,
 	ANSWER_RESET,
@@ -19,19 +19,19 @@ enum answer {
 	ANSWERS,
 };
 
-/* Echo replies and resets are no longer than what they answer: so many for one ICMP error. */
+/* Echo replies and resets are no longer than their cause: so many for one ICMP error. */
 #define ANSWERS_PER_ERROR 10
 
 /*
- * writer, reader: gateway; nobody else, so it is not shared or pinned. Of each kind the first
+ * writer, reader: gateway; nobody else, so it is not shared or pinned. For each kind the first
  * element is for everyone, the others are for prefixes, by keyed hash: two prefixes may share
- * one, and its budget. When its next answer would be in time (GCRA), nanoseconds.
+ * one, and its budget. The time of the next conforming answer (GCRA), nanoseconds.
  */
 #define ANSWER_PREFIXES 1024 /* a power of two */
 #define ANSWER_BUCKETS (1 + ANSWER_PREFIXES)
 RW_MAP(answer_budget, BPF_MAP_TYPE_PERCPU_ARRAY, ANSWERS *ANSWER_BUCKETS, __u32, __u64, 0);
 
-/* One answer more? Counted as sent when so (generic cell rate algorithm). */
+/* Whether one more answer conforms; if so, it counts as sent (generic cell rate algorithm). */
 static __always_inline bool within(__u32 bucket, __u64 gap, __u64 window, __u64 now)
 {
 	__u64 *due = bpf_map_lookup_elem(&answer_budget, &bucket), next;
@@ -56,8 +56,8 @@ static __always_inline __u64 answer_hash(const struct rw_settings *set, const __
 	return hash_end(nh_pair(set->keys[3], to[0], low & bpf_htonl(0xffffff00)));
 }
 
-/* May an answer of this kind (enum answer) leave for this address now? The prefix first: one
- * that asks too much does not use up what others need. */
+/* Whether an answer of this kind (enum answer) may leave for this address now. The prefix comes
+ * first, so one that asks too much does not use up what others need. */
 __noinline bool may_answer(const struct rw_address *to, __u32 kind)
 {
 	__u64 now = bpf_ktime_get_ns(), gap, prefix_gap;

@@ -29,8 +29,8 @@ RW_MAP(labels, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, struct rw_label, 0);
 /* writer: control; reader: gateway. Backend references of each service's members. */
 RW_MAP(members, BPF_MAP_TYPE_ARRAY, RW_MAX_MEMBER_PLACES, __u32, __u32, 0);
 
-/* writer: control, a new inner map for every change; reader: gateway. Sizes, not
- * types: to 6.1 a map that has types (BTF) and one that has none are not alike. */
+/* writer: control, a new inner map for every change; reader: gateway. Sizes, not types: 6.1
+ * distinguishes maps with types (BTF) from maps without. */
 struct rw_ring_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -45,7 +45,7 @@ struct {
 	__array(values, struct rw_ring_map);
 } rings SEC(".maps");
 
-/* The same; by ring, only where a slot has changed. As many pairs as it takes. */
+/* The same; by ring, only if a slot has changed. As many pairs as needed. */
 struct rw_pairs_map {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_INNER_MAP);
@@ -63,29 +63,29 @@ struct {
 
 /*
  * writer: gateway; reader: gateway, control. Sized by [flows] tracked before
- * load. Full: new records take the place of those on probation, else the flow
+ * load. Full: new records take the place of those on probation; otherwise the flow
  * goes to its slot's former owner, or is dropped and counted (track-full).
  */
 RW_MAP(tracked, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_track_bucket, BPF_F_MMAPABLE);
 RW_MAP(track_quotas, BPF_MAP_TYPE_ARRAY, RW_TRACK_QUOTAS, __u32, __u64, 0);
-/* By service: the second in which a flow could not be tracked last. */
+/* By service: the last second in which a flow could not be tracked. */
 RW_MAP(untracked, BPF_MAP_TYPE_ARRAY, RW_MAX_SERVICES, __u32, __u32, 0);
 RW_MAP(tracking, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct rw_tracking, 0);
 
 /*
  * writer: gateway; reader: gateway, status. Sized by [nat] flows before load.
  * Full: the flow is dropped and counted (flow-table-full, nat-exhausted);
- * idle flows are taken over where they lie, nothing sweeps.
+ * idle flows are taken over in place, without a sweeper.
  * Mapped so that buckets start on a page and status can read them in place.
  */
 RW_MAP(flows, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_flow_bucket, BPF_F_MMAPABLE);
 RW_MAP(flow_index, BPF_MAP_TYPE_ARRAY, 1, __u32, struct rw_index_bucket, BPF_F_MMAPABLE);
 
-/* writer: gateway, control (where it begins); reader: gateway. By backend index: how far its nat
- * ports have been handed out. */
+/* writer: gateway, control (the start); reader: gateway. By backend index: the position of its nat
+ * ports' ring. */
 RW_MAP(port_hands, BPF_MAP_TYPE_ARRAY, RW_MAX_BACKENDS, __u32, __u32, 0);
 
-/* How searches for a nat port went that found none free. */
+/* Searches for a nat port that found none free. */
 struct vain_search {
 	__u32 index; /* of the backend */
 	__u32 second;
@@ -96,14 +96,15 @@ struct vain_search {
 /* writer, reader: gateway. Of two backends in one place the later one counts. */
 RW_MAP(vain_searches, BPF_MAP_TYPE_PERCPU_ARRAY, VAIN_SEARCHES, __u32, struct vain_search, 0);
 
-/* writer, reader: gateway. How many flows of a prefix are confirmed. Two prefixes may share a count. */
+/* writer, reader: gateway. The number of confirmed flows of a prefix. Two prefixes may share a
+ * count. */
 RW_MAP(kept_flows, BPF_MAP_TYPE_ARRAY, RW_CONFIRMED_COUNTS, __u32, __u32, 0);
 
 /* writer: gateway; reader: status. By backend index. */
 RW_MAP(traffic, BPF_MAP_TYPE_PERCPU_ARRAY, RW_MAX_BACKENDS, __u32, struct rw_traffic, 0);
 
-/* writer: gateway; reader: gateway. Datagrams in fragments, on their way now.
- * Full: the oldest of a bucket is forgotten, and what is still to come of it is
+/* writer: gateway; reader: gateway. Fragmented datagrams in flight.
+ * Full: the oldest of a bucket is forgotten, and its remaining fragments are
  * dropped (fragment-early). */
 RW_MAP(fragments, BPF_MAP_TYPE_ARRAY, RW_FRAGMENT_BUCKETS, __u32, struct rw_fragment_bucket, 0);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Lowers the MSS option of a SYN (RFC 9293 section 3.7.1). The options are
- * walked in a bounded loop; a SYN is rare, so nothing here is clever.
+ * walked in a bounded loop; a SYN is rare, so the code is simple.
  */
 #ifndef RINGWAY_MSS_H
 #define RINGWAY_MSS_H
@@ -57,7 +57,7 @@ __noinline int mss_clamp(struct xdp_md *ctx, __u32 tcp_at, __u32 most, __u32 unf
 		if (bpf_ntohs(old) <= most)
 			continue;
 		*mss = new;
-		/* At an odd place its bytes are halves of two checksum words. */
+		/* At an odd offset its bytes are halves of two checksum words. */
 		if (at & 1) {
 			old = __builtin_bswap16(old);
 			new = __builtin_bswap16(new);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What a packet makes of its nat flow: the next state, and how long the flow
- * stays. The gateway sees no windows, so no segment is believed for good: a
- * RST of the client's is refuted by the backend's next segment (a challenge
- * ACK, RFC 5961), a FIN by later data of its sender (RFC 7857 section 2.2).
+ * The effect of a packet on its nat flow: the next state, and the flow's
+ * lifetime. The gateway does not track windows, so no segment is final: the
+ * backend's next segment (a challenge ACK, RFC 5961) refutes a client's RST, and later
+ * data of its sender refutes a FIN (RFC 7857 section 2.2).
  *
- * A reply that another host may have sent ends nothing either, and proves nothing
+ * A reply that another host may have sent ends nothing and proves nothing
  * (faces.bpf.h).
  *
- * A port may be given to a client while its backend still has a socket of the
- * former one's. Such a socket answers the new SYN with an ACK that carries its
- * sequence numbers: in state SYN nothing passes but the handshake itself.
+ * A client may get a port while its backend still has a socket of the former
+ * client. Such a socket answers the new SYN with an ACK that carries its own
+ * sequence numbers: in state SYN only the handshake itself passes.
  */
 #ifndef RINGWAY_NAT_STATE_H
 #define RINGWAY_NAT_STATE_H
@@ -18,7 +18,7 @@
 #include "confirm.bpf.h"
 #include "partial.bpf.h"
 
-/* What a segment says of its connection. */
+/* What a segment says about its connection. */
 struct segment {
 	__u8 flags;
 	bool fin;
@@ -42,14 +42,14 @@ static __always_inline struct segment segment_of(const struct env *env, const st
 	return s;
 }
 
-/* May the segment change its flow? Not one that is damaged, or of which that cannot be told. */
+/* Whether the segment may change its flow: not if it is damaged, or cannot be verified. */
 static __always_inline bool may_change(const struct env *env, const struct packet *p)
 {
 	return p->l4 && p->at->fragment == RW_FRAGMENT_NONE &&
 	       segment_intact(env, p, p->l4 - (void *)p->eth);
 }
 
-/* A flow's next state, by who sent the segment. Until the handshake is finished a RST changes
+/* A flow's next state, by the sender of the segment. Before the end of the handshake a RST changes
  * nothing: the flow gives way soon anyway. */
 static __always_inline __u8 state_after_request(__u8 state, const struct segment *s)
 {
@@ -107,13 +107,14 @@ static __always_inline __u8 state_after_reply(__u8 state, const struct segment *
 	return state;
 }
 
-/* May the segment pass in state SYN? The handshake, a simultaneous open's too, and its refusal. */
+/* Whether the segment may pass in state SYN: the handshake, a simultaneous open's too, and its
+ * refusal. */
 static __always_inline bool handshakes(const struct packet *p)
 {
 	return p->l4 && (p->t->tcp_flags & (TCP_SYN | TCP_RST));
 }
 
-/* What acknowledges this SYN: of one that has data the backend may take that, or not. */
+/* The number that acknowledges this SYN; if it has data, the backend may accept that or not. */
 static __always_inline __u8 syn_isn(struct xdp_md *ctx, const struct packet *p)
 {
 	const struct tcphdr *tcp = p->l4;
@@ -124,7 +125,7 @@ static __always_inline __u8 syn_isn(struct xdp_md *ctx, const struct packet *p)
 	return isn_bits(bpf_ntohl(tcp->seq) + 1);
 }
 
-/* In state SYN: is what the backend sends of an earlier connection on this port? */
+/* In state SYN: whether the backend's segment belongs to a former connection on this port. */
 static __always_inline bool is_stray(const struct env *env, const struct packet *p,
 				     const struct rw_flow *flow)
 {
@@ -140,10 +141,10 @@ static __always_inline bool is_stray(const struct env *env, const struct packet 
 	return isn != isn_bits(bpf_ntohl(tcp->ack_seq));
 }
 
-/* Two readings of a clock that counts seconds, so far apart, are a second apart at least. */
+/* Two readings of a clock in seconds that differ by this much are at least a second apart. */
 #define PROBATION_TICKS 2
 
-/* When was a flow used last? Written only when it changes: a busy flow dirties its line once a
+/* Updates the time of last use. Written only when it changes: a busy flow dirties its line once a
  * second, one on probation once in two. */
 static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 now, bool request)
 {
@@ -160,13 +161,13 @@ static __always_inline void flow_seen(struct rw_flow *flow, __u8 state, __u32 no
 	}
 }
 
-/* Is it an answer to what was asked? A segment without data may be one to a forged segment. */
+/* Whether it answers a request. A segment without data may answer a forged segment. */
 static __always_inline bool answers(const struct env *env, const struct packet *p)
 {
 	return p->t->proto == IPPROTO_UDP || carries_data(env->ctx, p);
 }
 
-/* Has it been used long enough, by both sides, to be confirmed? */
+/* Whether both sides have used it long enough to confirm it. */
 static __always_inline bool proves_itself(const struct rw_flow *flow, __u8 state)
 {
 	return (flow->confirmed & (RW_CONFIRMED | RW_ASKED)) == RW_ASKED && state != RW_FLOW_SYN &&
@@ -182,7 +183,7 @@ static __always_inline void flow_to(const struct rw_settings *set, struct rw_flo
 		flow_unconfirm(set, flow, *key);
 }
 
-/* The client's first segment after the backend's SYN: does it show that it has seen that? */
+/* The client's first segment after the backend's SYN: whether it proves that the client saw it. */
 static __always_inline bool handshake_ends(struct rw_flow *flow, const struct segment *s)
 {
 	if (isn_known(flow) != s->acked) {
@@ -202,8 +203,9 @@ static __always_inline __u8 state_in_doubt(__u8 state, __u8 next, bool rst)
 }
 
 /*
- * A reply to a flow on probation. Who forges a client's address may guess what ends its handshake;
- * then the backend, if it takes that for an end at all, sends its SYN-ACK again, a RST, or nothing.
+ * A reply to a flow on probation. A forger of a client's address may guess the end of its
+ * handshake. The backend, if it accepts the guess at all, then sends its SYN-ACK again, a RST, or
+ * nothing.
  */
 static __always_inline void reply_proves(const struct env *env, const struct packet *p,
 					 struct rw_flow *flow, __u64 key, __u8 state)
@@ -219,13 +221,13 @@ static __always_inline void reply_proves(const struct env *env, const struct pac
 	}
 }
 
-/* Most segments: nothing about them matters. */
+/* Most segments change nothing. */
 static __always_inline bool segment_plain(const struct packet *p, __u8 state)
 {
 	return state == RW_FLOW_ESTABLISHED && !(p->t->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* A request of a flow that exists. */
+/* A request of an existing flow. */
 static __always_inline void flow_requested(const struct env *env, const struct packet *p,
 					   struct rw_flow *flow, __u64 *key, __u32 now)
 {
@@ -250,7 +252,7 @@ static __always_inline void flow_requested(const struct env *env, const struct p
 	flow_to(env->set, flow, key, next);
 }
 
-/* A reply of a flow that exists. `own`: nobody but its backend sends such (faces.bpf.h). */
+/* A reply of an existing flow. `own`: only its backend can have sent it (faces.bpf.h). */
 static __always_inline void flow_replied(const struct env *env, const struct packet *p,
 					 struct rw_flow *flow, __u64 *key, __u32 now, bool own)
 {
@@ -264,7 +266,7 @@ static __always_inline void flow_replied(const struct env *env, const struct pac
 	} else if (!segment_plain(p, state)) {
 		s = segment_of(env, p);
 		next = state_after_reply(state, &s);
-		/* It has not seen what ended its handshake. */
+		/* The backend did not see the end of its handshake. */
 		if (own && state == RW_FLOW_ESTABLISHED && (s.flags & TCP_SYN) &&
 		    (READ_ONCE(flow->confirmed) & (RW_CONFIRMED | RW_ACKED)) == RW_ACKED)
 			next = RW_FLOW_SYN_ACK;

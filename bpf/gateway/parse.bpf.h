@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Step 1: what is this frame? Every length is checked here, once; later steps
+ * Step 1: classifies the frame. Every length is checked here, once; later steps
  * rely on it. The common frame (no tag, no option, no extension, no fragment)
- * is read in a straight line; layers.bpf.h walks all others.
+ * is parsed in a straight line; layers.bpf.h parses all others.
  */
 #ifndef RINGWAY_PARSE_H
 #define RINGWAY_PARSE_H
@@ -57,7 +57,7 @@ static __always_inline enum rw_reason parse_udp(struct packet *p, void *end)
 		return RW_REASON_MALFORMED;
 	p->t->sport_be = udp->source;
 	p->t->dport_be = udp->dest;
-	p->t->tcp_flags = 0; /* there are those of the last segment on this CPU */
+	p->t->tcp_flags = 0; /* scratch still has those of this CPU's last segment */
 	p->check = &udp->check;
 	return RW_REASON_NONE;
 }
@@ -85,7 +85,7 @@ static __always_inline void lies_at(struct rw_layers *at, __u32 l4, __u32 l3_len
 	at->fragment = RW_FRAGMENT_NONE;
 }
 
-/* True when it was a common IPv4 packet and is now read up to layer 4. */
+/* True for a common IPv4 packet, which is then parsed up to layer 4. */
 static __always_inline bool common_ipv4(struct packet *p, void *end)
 {
 	struct iphdr *ip = p->l3;
@@ -136,7 +136,7 @@ static __always_inline enum rw_reason parse_uncommon(struct packet *p, void *end
 {
 	__u32 why = parse_layers(p->ctx, p->t, p->at);
 
-	/* Of our own making, but the verifier knows no function's results. */
+	/* Always set by our own functions, but the verifier does not know their results. */
 	barrier_var(why);
 	if (why >= RW_REASON_SPACE)
 		return RW_REASON_NO_STATE;
@@ -145,8 +145,8 @@ static __always_inline enum rw_reason parse_uncommon(struct packet *p, void *end
 	return why;
 }
 
-/* From here on a packet is common or not by what `at` says alone: read from
- * memory, so that the verifier does not walk what follows once for each. */
+/* From here on only `at` says whether a packet is common: read from memory, so that
+ * the verifier does not walk the rest once for each. */
 static __always_inline enum rw_reason point_at_l4(struct packet *p)
 {
 	__u32 l4 = READ_ONCE(p->at->l4);
@@ -198,7 +198,7 @@ static __always_inline enum rw_reason parse(struct xdp_md *ctx, struct packet *p
 	return why ? why : parse_l4(p, end);
 }
 
-/* Has the segment payload? Of a fragment that is not said. */
+/* Whether the segment has payload. Unknown for a fragment. */
 static __always_inline bool has_data(const struct packet *p, const struct tcphdr *tcp)
 {
 	return !(p->t->tcp_flags & (TCP_SYN | TCP_RST)) && p->l4_len > tcp->doff * 4u;

@@ -2,12 +2,12 @@
 /*
  * Unfinished checksums. A stack on this machine that sends into a veth, tap or
  * bridge leaves the pseudo-header's sum in the checksum field and marks the skb
- * (CHECKSUM_PARTIAL): a device further on adds the rest.
+ * (CHECKSUM_PARTIAL); a later device completes it.
  *
  * Generic XDP keeps that mark, and so does a packet that is passed to the
- * kernel: the field must then hold the new pseudo-header's sum. Native XDP
- * forgets the mark when it redirects, and some devices send what they are given
- * (RW_IFACE_RAW): the checksum is finished here.
+ * kernel: the field must then hold the new pseudo-header's sum. Native XDP loses the
+ * mark in a redirect, and some devices send the field unchanged (RW_IFACE_RAW): then
+ * the checksum is finished here.
  */
 #ifndef RINGWAY_PARTIAL_H
 #define RINGWAY_PARTIAL_H
@@ -16,7 +16,7 @@
 #include "parse.bpf.h"
 #include "send.bpf.h"
 
-/* The checksum that is in the packet, where its layers are known. */
+/* The packet's checksum, with its layers known. */
 static __always_inline __u16 *checksum_of(struct xdp_md *ctx, const struct rw_scratch *s)
 {
 	__u32 at = READ_ONCE(s->layers.l4) + (s->tuple.proto == IPPROTO_TCP ?
@@ -37,10 +37,9 @@ static __always_inline __u64 pseudo_of(const struct rw_scratch *s, bool v6)
 }
 
 /*
- * Finishes the checksum of the packet in scratch. 1: that is left to whoever
- * gets it next. One finished checksum in 65536 equals the pseudo-header's sum:
- * it is right over the whole packet, and taken for what it is. A function of its
- * own, so that the balancer's road stays short.
+ * Finishes the checksum of the packet in scratch. 1: the next device does that.
+ * One finished checksum in 65536 equals the pseudo-header's sum: it is right over
+ * the whole packet, and kept. Not inlined, to keep the balancer's path short.
  */
 __noinline __u32 checksum_settle(struct xdp_md *ctx, __u32 v6, __u32 later)
 {
@@ -64,8 +63,8 @@ __noinline __u32 checksum_settle(struct xdp_md *ctx, __u32 v6, __u32 later)
 	return later;
 }
 
-/* Is the whole segment in scratch as it was sent? True of what cannot be told: a
- * fragment, and what a stack of this machine has not finished. */
+/* Whether the whole segment in scratch is as it was sent. Also true if that is unknown: for a
+ * fragment, and for an unfinished checksum of this machine. */
 __noinline __u32 checksum_holds(struct xdp_md *ctx, __u32 v6, __u32 local)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -99,7 +98,7 @@ static __always_inline void settle_checksum(struct env *env, struct packet *p, _
 		p->unfinished = checksum_settle(env->ctx, p->v6, finished_later(env, slot));
 }
 
-/* Is the packet as it was sent, its headers and what they carry? */
+/* Whether headers and payload of the packet are as they were sent. */
 static __always_inline bool segment_intact(const struct env *env, const struct packet *p,
 					   __u32 l4_at)
 {

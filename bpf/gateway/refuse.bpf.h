@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * A packet that cannot go on, and whose sender may want to know: left to the
- * ICMP program, which tells it or counts why not. Before anything in the packet
- * was changed or put before it.
+ * A packet that cannot be forwarded, whose sender may want to know: the ICMP
+ * program sends an error or counts why not. Called before anything in the packet
+ * is changed or put in front of it.
  */
 #ifndef RINGWAY_REFUSE_H
 #define RINGWAY_REFUSE_H
@@ -21,7 +21,7 @@ static __always_inline int complain(struct xdp_md *ctx, struct env *env, const s
 	icmp->mtu = mtu;
 	copy_addr(icmp->from, from);
 	bpf_tail_call(ctx, &OWN_SLOTS, RW_SLOT_ICMP);
-	/* The slot was emptied under us. */
+	/* The slot was emptied meanwhile. */
 	return leave(env->books, RW_DROP,
 		     task == RW_ICMP_TOO_BIG ? RW_REASON_TOO_BIG : RW_REASON_TTL_EXPIRED);
 }
@@ -33,8 +33,8 @@ static __always_inline int too_big(struct xdp_md *ctx, struct env *env, const st
 	return complain(ctx, env, p, RW_ICMP_TOO_BIG, mtu, p->t->daddr);
 }
 
-/* For a reason of may_forward() or the like. `from`: an address of ours to tell
- * it by, where the one the packet was sent to is not. */
+/* For a reason of may_forward() or the like. `from`: our address as the error's source,
+ * if that is not the packet's destination. */
 static __always_inline int refuse(struct xdp_md *ctx, struct env *env, const struct packet *p,
 				  enum rw_reason reason, __u32 mtu, const __u32 *from)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Answers a TCP segment with a reset, so that a client whose backend is gone
- * learns it now instead of after its timeouts. Sequence numbers as RFC 9293
- * section 3.10.7.1 wants them.
+ * learns it now instead of after its timeouts. Sequence numbers follow RFC 9293
+ * section 3.10.7.1.
  */
 #ifndef RINGWAY_RESET_H
 #define RINGWAY_RESET_H
@@ -22,7 +22,7 @@ struct reset {
 	__u8 flags;
 };
 
-/* What the reset says, from the segment it answers. */
+/* The reset's fields, from the segment that it answers. */
 static __always_inline struct reset reset_for(const struct packet *p)
 {
 	const struct tcphdr *tcp = p->l4;
@@ -102,9 +102,8 @@ static __always_inline bool write_reset6(struct xdp_md *ctx, const struct packet
 
 /*
  * Turns the segment into a reset. The frame is cut to size first, which
- * invalidates every pointer into it. A function of its own, so that it is
- * verified once, and out of the way of what is not reset. l4_at: where TCP
- * begins in the frame.
+ * invalidates every pointer into it. Not inlined, so that it is verified once and
+ * stays out of the common path. l4_at: start of TCP in the frame.
  */
 __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u32 l4_at,
 			      __u32 l4_len)
@@ -126,7 +125,7 @@ __noinline bool reset_segment(struct xdp_md *ctx, const struct rw_tuple *t, __u3
 	r = reset_for(&p);
 	copy_mac((__u8 *)mac, eth->h_source);
 	want = ETH_HLEN + (p.v6 ? 40 : 20) + 20;
-	/* Padding only where there was some: a device adds what else it takes. */
+	/* Keeps padding only if there was some: a device adds the rest. */
 	if (want < MIN_FRAME && len >= MIN_FRAME)
 		want = MIN_FRAME;
 	if (len > want && bpf_xdp_adjust_tail(ctx, (int)want - (int)len))
@@ -150,7 +149,7 @@ static __always_inline enum rw_reason no_reset(const struct env *env, const stru
 		return RW_REASON_FRAGMENT_EARLY;
 	if (p->t->tcp_flags & TCP_RST)
 		return RW_REASON_NO_FLOW;
-	/* RFC 9293 section 3.1: it is to be discarded, not answered. */
+	/* RFC 9293 section 3.1: to be discarded, not answered. */
 	if (!segment_intact(env, p, p->l4 - (void *)p->eth))
 		return RW_REASON_MALFORMED;
 	why = unanswerable(p->t->saddr, p->v6);

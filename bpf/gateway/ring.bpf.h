@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The ring: who has a packet's slot. A stable slot costs one cache line of the
- * ring; the pairs of a ring that is changing are a map of their own, touched
- * for changed slots alone. Equal on every node: hash and slots come from the
- * configuration, not from the node.
+ * The ring: the owner of a packet's slot. A stable slot costs one cache line of the
+ * ring. The pairs of a changing ring are a map of their own, read only for changed
+ * slots. The ring is equal on every node: hash and slots depend on the configuration,
+ * not on the node.
  */
 #ifndef RINGWAY_RING_H
 #define RINGWAY_RING_H
@@ -20,7 +20,7 @@
 #define RING_KEY_3 0x510e527fade682d1ull
 #define RING_KEY_4 0x9b05688c2b3e6c1full
 
-/* Who has a slot. Backend references; 0: nobody. */
+/* The owners of a slot, as backend references; 0: nobody. */
 struct owners {
 	__u32 current; /* new flows */
 	__u32 former;  /* flows without a record */
@@ -75,7 +75,7 @@ static __always_inline void trace_ring(const struct owners *owners)
 	trace.chosen = owners->current;
 }
 
-/* Who has this slot? False: the service has no ring, which the loader rules out. */
+/* The owners of this slot. False: the service has no ring, which the loader rules out. */
 static __always_inline bool slot_owners(const struct rw_service *service, __u32 slot,
 					struct owners *owners)
 {
@@ -121,13 +121,13 @@ static __always_inline bool ring_owners(const struct rw_tuple *t, const struct r
 	return slot_owners(service, ring_slot(t, service->flags), owners);
 }
 
-/* What the row of a backend says when its ring may name it. */
+/* The flags of a backend's row while its ring may name it. */
 #define RW_BACKEND_NEW_FLOWS (RW_BACKEND_UP | RW_BACKEND_TAKES_NEW)
 
 #define RING_OTHERS 8
 #define RING_STRIDE 24593 /* a prime, and no divisor of the slots */
 
-/* A backend that takes new flows, by some other slots: its reference; 0: none of those. */
+/* A backend that takes new flows, from other slots: its reference; 0: none of those tried. */
 __noinline __u32 ring_other(const struct rw_tuple *t, const struct rw_service *service)
 {
 	struct owners owners = {};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Copies a ring to where user space can read it; never attached, run by
+ * Copies a ring to where user space can read it. Never attached; run by
  * BPF_PROG_TEST_RUN. A ring is an inner map: user space may open one, by its
  * id, only with CAP_SYS_ADMIN (kernel/bpf/syscall.c, bpf_map_get_fd_by_id),
- * and up to 6.7 that takes an RCU grace period. A program just looks.
+ * and up to 6.7 that takes an RCU grace period. A program needs neither.
  */
 #include "maps.bpf.h"
 
 #define MAX_PAIRS (RW_NO_MEMBER - RW_MAX_MEMBERS)
 
-/* writer: control; reader: this. Which ring. */
+/* writer: control; reader: this. The id of the ring. */
 RW_MAP(wanted, BPF_MAP_TYPE_ARRAY, 1, __u32, __u32, 0);
 
 /* writer: this; reader: control. */
@@ -30,7 +30,7 @@ static long copy_pair(__u32 number, void *ring)
 	return bpf_map_update_elem(&pairs_copy, &number, pair, BPF_ANY) ? 1 : 0;
 }
 
-/* How many pairs it has, plus 1; 0: there is no such ring. */
+/* The number of its pairs, plus 1; 0: there is no such ring. */
 SEC("xdp")
 int ringway_copy_ring(struct xdp_md *ctx __attribute__((unused)))
 {

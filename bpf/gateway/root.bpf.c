@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * The one program attached to an interface. It opens the packet's books and
- * hands it to the first stage. Loaded once per interface, so that what it knows
- * of that is constant.
+ * The only program attached to an interface. It counts the packet in the ledger and
+ * passes it to the first stage. Loaded once per interface, so that its facts about
+ * the interface are constants.
  */
 #include "layer3.bpf.h"
 

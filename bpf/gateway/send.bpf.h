@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * Last step: rewrite in place and send. Lengths do not change under nat, so
- * every checksum is updated from the words that did (RFC 1624).
+ * every checksum is updated from the changed words (RFC 1624).
  */
 #ifndef RINGWAY_SEND_H
 #define RINGWAY_SEND_H
@@ -9,7 +9,7 @@
 #include "common/checksum.bpf.h"
 #include "env.bpf.h"
 
-/* The addresses and ports a packet is to leave with. */
+/* The packet's new addresses and ports. */
 struct rewrite {
 	const __u32 *saddr;
 	const __u32 *daddr;
@@ -67,8 +67,8 @@ static __always_inline void rewrite_l4(struct packet *p, const struct rewrite *t
 		*p->check = csum_apply(check, change) ?: 0xffff;
 }
 
-/* A redirect leads from native XDP into native XDP, and from generic into any
- * Ethernet device: what it sends has an Ethernet header. */
+/* A redirect from native XDP reaches native XDP, one from generic XDP any Ethernet
+ * device: the packet then has an Ethernet header. */
 static __always_inline bool must_pass(const struct env *env, const struct rw_iface *out)
 {
 	if (out->flags & RW_IFACE_LAYER3)
@@ -76,8 +76,8 @@ static __always_inline bool must_pass(const struct env *env, const struct rw_ifa
 	return (out->flags & RW_IFACE_GENERIC) && !(env->in->flags & RW_IFACE_GENERIC);
 }
 
-/* Rewritten, but still addressed to our MAC: the kernel routes it on. It takes
- * a hop for that, so ours is given back. */
+/* Passes a rewritten packet, still addressed to our MAC, for the kernel to route. The
+ * kernel decrements the TTL, so ours is restored. */
 static __always_inline int pass_rewritten(struct env *env, struct packet *p)
 {
 	if (p->v6) {
@@ -94,7 +94,7 @@ static __always_inline int pass_rewritten(struct env *env, struct packet *p)
 	return leave(env->books, RW_PASS, RW_REASON_PASS_REWRITTEN);
 }
 
-/* Out by an interface slot: back by the same device, or across to another. */
+/* Sends by an interface slot: back by the same device, or by another. */
 static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot,
 				   const __u8 *next_hop, enum rw_reason reason)
 {
@@ -112,7 +112,7 @@ static __always_inline int send_by(struct env *env, struct packet *p, __u32 slot
 	return send_out(env, out, reason);
 }
 
-/* TTL and length, before anything is changed. NONE: may go on. */
+/* Checks TTL and length before anything is changed. NONE: may be forwarded. */
 static __always_inline enum rw_reason may_forward(const struct packet *p, __u32 mtu)
 {
 	__u8 hops = p->v6 ? ((struct ipv6hdr *)p->l3)->hop_limit : ((struct iphdr *)p->l3)->ttl;

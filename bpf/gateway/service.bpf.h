@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Which service? A service of one port has one entry. One of many ports has an
- * entry for each block of ports, aligned and a power of two, that its range is
- * made of (8000-8100: 8000/64, 8064/32, 8096/4, 8100); "*" is one block of all.
- * The address entry says which sizes there are; the smallest block that holds
- * the port wins: a port's own service, then a range's, then that of "*".
+ * Finds the service. A service of one port has one entry. One of many ports has an
+ * entry for each block of ports, aligned and a power of two, of its range
+ * (8000-8100: 8000/64, 8064/32, 8096/4, 8100); "*" is one block of all.
+ * The address entry lists the sizes in use; the smallest block with the port
+ * wins: a port's own service, then a range's, then that of "*".
  */
 #ifndef RINGWAY_SERVICE_H
 #define RINGWAY_SERVICE_H
 
 #include "maps.bpf.h"
 
-/* Turns a port's key into that of the block it is in. False: it is in none. */
+/* Turns a port's key into that of its block. False: it is in none. */
 __noinline __u32 service_block(struct rw_service_key *key)
 {
 	struct rw_service_key at = {};
@@ -53,14 +53,14 @@ static __always_inline struct rw_service *service_at(const struct rw_settings *s
 }
 
 /*
- * The services that this CPU has met last, so that the common packet pays for
- * neither the hash of its key nor two cache lines. An entry holds while control
- * changes no service (settings.services_epoch). The program's own: a daemon that
- * takes over loads another, with nothing in it. Full: the older one goes.
+ * The services that this CPU used last, so that the common packet pays for neither
+ * the hash of its key nor two cache lines. An entry is valid while control changes no
+ * service (settings.services_epoch). Private to the program: a new daemon loads
+ * another, empty one. Full: the older entry goes.
  */
 #define SERVICES_REMEMBERED 64 /* a power of two */
 
-/* Copies of an entry that is changed under us. */
+/* Copies an entry that may change meanwhile. */
 #define SERVICE_COPIES 3
 
 struct remembered_service {
@@ -73,7 +73,7 @@ RW_MAP(services_met, BPF_MAP_TYPE_PERCPU_ARRAY, SERVICES_REMEMBERED, __u32,
        struct remembered_service, 0);
 
 /* Port, protocol and block in one store: they are read as one word at once, and
- * a load that needs two stores has to wait for both to leave the CPU. */
+ * a load that depends on two stores waits until both have left the CPU. */
 static __always_inline void key_set_port(struct rw_service_key *key, __be16 port, __u8 proto)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -88,7 +88,7 @@ static __always_inline bool same_key(const struct rw_service_key *a, const struc
 	return same_addr(a->addr, b->addr) && ((__u32 *)a)[4] == ((__u32 *)b)[4];
 }
 
-/* The service of a packet, or NULL. The key may be changed. */
+/* The service of a packet, or NULL. May change the key. */
 static __always_inline struct rw_service *service_of(const struct rw_settings *set,
 						     struct rw_service_key *key)
 {
@@ -103,16 +103,16 @@ static __always_inline struct rw_service *service_of(const struct rw_settings *s
 		return NULL; /* an array element exists: for the verifier */
 	if (met->epoch == epoch && same_key(&met->key, key))
 		return &met->service;
-	/* The epoch was read before the entry: one that is changed meanwhile is
-	 * looked up again by the next packet. */
+	/* The epoch was read before the entry: if the entry changes meanwhile, the next
+	 * packet looks it up again. */
 	met->key = *key;
 	read_fence(&met->service);
 	service = service_at(set, key);
 	for (int i = 0; i < SERVICE_COPIES && service; i++) {
 		met->service = *service;
 		read_fence(&met->service);
-		/* The kernel gives a deleted entry's place to another at once: it is ours
-		 * only if it was so before and after. `key` is the entry's own by now. */
+		/* The kernel reuses a deleted entry's place at once: the entry is the right
+		 * one only if it was so before and after. `key` is its own key by now. */
 		again = bpf_map_lookup_elem(&services, key);
 		if (again == service) {
 			met->epoch = epoch;

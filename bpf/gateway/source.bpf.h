@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Sources that are not believed: an address of no host (RFC 1122 section 3.2.1.3, RFC 4291
+ * Sources that are not accepted: an address that no host has (RFC 1122 section 3.2.1.3, RFC 4291
  * section 2.5), and our own. Such a packet opens no flow and gets no answer.
  */
 #ifndef RINGWAY_SOURCE_H
@@ -8,8 +8,8 @@
 
 #include "maps.bpf.h"
 
-/* Can this address be answered? Not one that stands for many, for nobody, or for the sender
- * itself. A subnet's own broadcast address looks like any other from here. */
+/* Whether this address can be answered: not if it stands for many, for nobody, or for the sender
+ * itself. A subnet's broadcast address looks like any other from here. */
 static __always_inline bool is_host(const __u32 *addr, bool v6)
 {
 	__u8 first;
@@ -21,7 +21,7 @@ static __always_inline bool is_host(const __u32 *addr, bool v6)
 	return first && first != 127 && first < 224;
 }
 
-/* What the tables say of an address alone: enum rw_service_flags, RW_ADDR_...; 0: nothing. */
+/* The tables' flags for an address alone: enum rw_service_flags, RW_ADDR_...; 0: none. */
 static __always_inline __u32 address_flags(const __u32 *addr)
 {
 	struct rw_service_key key = {};
@@ -37,7 +37,8 @@ static __always_inline bool is_service_address(const __u32 *addr)
 	return address_flags(addr) & RW_ADDR_SERVICE;
 }
 
-/* May this source get an answer of our own (a reset, an echo reply, an ICMP error)? NONE: yes. */
+/* Whether this source may get an answer of ours (a reset, an echo reply, an ICMP error). NONE:
+ * yes. */
 static __always_inline enum rw_reason unanswerable(const __u32 *addr, bool v6)
 {
 	if (!is_host(addr, v6))

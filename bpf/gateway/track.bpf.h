@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Tracked flows: where a ring changes, flows must not. Only flows of changed
- * slots of dsr services have a record here; the slots of a ring that has been
- * left alone for a while need none (balancer/plan/src/history.rs).
+ * Tracked flows: a change of the ring must not move flows. Only flows of changed
+ * slots of dsr services have a record here; the slots of a ring that has not changed
+ * for a while need none (balancer/plan/src/history.rs).
  *
- * In a changed slot a flow that has a record goes where that says. A SYN
- * without one goes to the current owner and gets one. Anything else without
- * one is older than the change: it goes to the former owner, and gets one so
- * that it stays while it is busy. Where a new flow finds no room it goes to
- * the former owner too, which is where flows without a record are looked for.
+ * In a changed slot a flow with a record goes where the record says. A SYN without
+ * a record goes to the current owner and gets one. Any other packet without a record
+ * is older than the change: it goes to the former owner, and gets a record so that it
+ * stays while it is busy. A new flow that finds no room also goes to the former owner,
+ * which is where flows without a record are looked for.
  *
  * A new record is on probation until its flow has sent packets more than a
- * second apart; only such records make room for new ones. A spoofed ACK cannot
- * be told from a client's here, as answers do not pass by: so each source
- * prefix (/24, /64) may open only so many records in a second.
+ * second apart; only such records make room for new ones. A spoofed ACK looks like a
+ * client's, because answers do not pass the gateway: each source prefix (/24, /64)
+ * may therefore open a limited number of records in a second.
  *
- * A plain array, no locks: a record is taken by compare-and-swap of `who`, and
- * read like a seqlock. A record idle for too long is free where it lies.
+ * A plain array without locks: a record is taken by compare-and-swap of `who`, and
+ * read like a seqlock. A record that is idle for too long is free in place.
  *
- * A FIN or RST may be forged, as answers that refute it do not pass by: it
+ * A FIN or RST may be forged, and the answers that refute it do not pass: it
  * shortens its record's life until data follows, or anything after a pause, and
  * a SYN leads elsewhere only after such a pause.
  */
@@ -37,17 +37,17 @@
 #define TRACK_SLOT_MASK ((1ull << RW_TRACK_SLOT_BITS) - 1)
 #define TRACK_SEEN_MASK ((1u << RW_TRACK_SEEN_BITS) - 1)
 
-/* What is asked of track_owner(), and what it answers. */
+/* Input and result of track_owner(). */
 struct tracked {
 	struct owners owners;
 	__u32 service; /* its id */
 	__u32 now;     /* seconds */
-	bool look;     /* only look: nothing is opened or touched */
+	bool look;     /* dry: nothing is opened or touched */
 	bool data;     /* of TCP: it carries some, and neither SYN nor RST */
 	__u32 refused; /* out: reason, or NONE */
 };
 
-/* Where a flow's record may lie: two buckets of one line each. */
+/* The two buckets of one line each in which a flow's record may lie. */
 struct track_place {
 	__u64 who;
 	__u32 bucket[2];
@@ -62,7 +62,7 @@ track_place(const struct rw_settings *set, const struct rw_tuple *t, __u32 servi
 	struct track_place at;
 
 	at.who = (h & ~TRACK_SLOT_MASK) | slot;
-	/* Not one of the two that mean something else. */
+	/* Avoids the two values with another meaning. */
 	if (at.who <= TRACK_BEING_WRITTEN)
 		at.who |= 1ull << RW_TRACK_SLOT_BITS;
 	at.bucket[0] = (__u32)(((g >> 32) * set->track_buckets) >> 32);
@@ -140,7 +140,7 @@ static __always_inline void track_touch(struct rw_track *track, __u64 what,
 }
 
 /*
- * May a SYN on this tuple go elsewhere? It is another connection on a finished
+ * Whether a SYN on this tuple may go elsewhere: it is another connection on a finished
  * one's tuple, or the backend did not answer it before its checks failed.
  */
 static __always_inline bool track_is_over(__u64 what, const struct rw_backend *backend, __u32 now)
@@ -150,7 +150,7 @@ static __always_inline bool track_is_over(__u64 what, const struct rw_backend *b
 	return (track_state(what) & RW_TRACK_SYN) && (backend->flags & RW_BACKEND_KEPT);
 }
 
-/* The backend of a flow that has a record; 0: it has none, or that is over. */
+/* The backend of a flow with a live record; 0: it has none. */
 static __always_inline __u32 track_find(const struct rw_settings *set, const struct track_place *at,
 					const struct rw_tuple *t, const struct tracked *ask)
 {
@@ -187,7 +187,7 @@ static __always_inline __u32 track_find(const struct rw_settings *set, const str
 	return 0;
 }
 
-/* May this source prefix open another record in this second? */
+/* Whether this source prefix may open another record in this second. */
 static __always_inline bool track_within_quota(const struct rw_settings *set,
 					       const struct rw_tuple *t, __u32 now)
 {
@@ -215,24 +215,24 @@ static __always_inline bool track_within_quota(const struct rw_settings *set,
 	return true;
 }
 
-/* How willingly a record makes room: 0 not at all. */
+/* How readily a record makes room: 0 not at all. */
 static __always_inline __u32 track_worth(const struct rw_settings *set, __u64 who, __u64 what,
 					 __u64 wanted, __u32 now)
 {
 	if (who == TRACK_BEING_WRITTEN)
 		return 0;
-	/* What is left of this very flow first: it must not linger beside. */
+	/* A stale record of this very flow first: it must not stay beside the new one. */
 	if (who == wanted)
 		return 0xffffffff;
 	if (who == TRACK_FREE || !track_alive(set, what, now))
 		return 0xfffffffe;
 	if (track_state(what) & RW_TRACK_PROMOTED)
 		return 0;
-	/* The oldest on probation, but none that has not had its chance yet. */
+	/* The oldest on probation, but only after its two seconds. */
 	return track_age(what, now) > TRACK_APART ? (__u32)track_age(what, now) : 0;
 }
 
-/* Flows without a record go to the former owner for as long as there may be any. */
+/* Flows without a record go to the former owner while there may be any. */
 static __always_inline void track_failed(__u32 service, __u32 now)
 {
 	__u32 *failed = bpf_map_lookup_elem(&untracked, &service);
@@ -241,8 +241,8 @@ static __always_inline void track_failed(__u32 service, __u32 now)
 		WRITE_ONCE(*failed, now);
 }
 
-/* A flow whose record gives way. One that has sent more than SYNs goes to its
- * slot's former owner from now on, which must stay that. */
+/* The flow of a record that gives way. If it has sent more than SYNs, it goes to its
+ * slot's former owner from now on, which must stay the same. */
 static __always_inline void track_evicted(struct rw_tracking *count, __u64 what, __u32 now)
 {
 	struct rw_backend *backend = backend_of((__u32)what);
@@ -291,12 +291,12 @@ static __always_inline bool track_open(const struct rw_settings *set, const stru
 		return true;
 	if (__sync_val_compare_and_swap(&best->who, old_who, TRACK_BEING_WRITTEN) != old_who)
 		return false;
-	/* It may have come to life since we looked. */
+	/* It may have become live since it was read. */
 	if (READ_ONCE(best->what) != old_what) {
 		WRITE_ONCE(best->who, old_who);
 		return false;
 	}
-	/* Exchanges, not stores: `what` is there before `who` says whose it is. */
+	/* Exchanges, not stores: `what` is written before `who` names its flow. */
 	__sync_lock_test_and_set(&best->what, what);
 	__sync_lock_test_and_set(&best->who, at->who);
 	if (most < 0xfffffffe)
@@ -313,8 +313,7 @@ static __always_inline bool backend_has(__u32 reference, __u8 flag)
 
 /*
  * The backend of a packet in a changed slot: its reference; 0: nobody, or the
- * packet is refused (ask->refused). A function of its own, so that it is
- * verified once.
+ * packet is refused (ask->refused). Not inlined, so that it is verified once.
  */
 __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
 {
@@ -365,7 +364,7 @@ __noinline __u32 track_owner(const struct rw_tuple *t, struct tracked *ask)
 
 /*
  * The backend of a packet to a dsr service: its reference; 0: the service has
- * none for it, or with *refused a reason, the packet must go.
+ * none for it, or, with a reason in *refused, the packet is dropped.
  */
 static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *p,
 				       const struct rw_service *service, bool look,
@@ -387,7 +386,7 @@ static __always_inline __u32 dsr_owner(struct xdp_md *ctx, const struct packet *
 	why = ask.refused;
 	if (dry)
 		trace.chosen = reference;
-	/* Or clang joins the checks into one that tells the verifier of 6.1 nothing. */
+	/* Otherwise clang joins the checks into one that tells the verifier of 6.1 nothing. */
 	barrier_var(why);
 	*refused = why < RW_REASON_SPACE ? why : RW_REASON_NO_STATE;
 	return reference;

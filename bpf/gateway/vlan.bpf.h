@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * VLAN tags (IEEE 802.1Q, 802.1ad), up to two. A device and its tags are an
- * interface slot of their own, as the kernel's VLAN devices are. On the way in
- * the tags are taken off, so that nobody but this file meets them; on the way
- * out the frame gets those of the slot it leaves by; one that is passed on gets
- * back what it had. Tags that belong to none of our slots are left alone.
+ * VLAN tags (IEEE 802.1Q, 802.1ad), up to two. A device with its tags is an
+ * interface slot, like the kernel's VLAN devices. Tags are removed on arrival, so no
+ * other file has to know them. On departure the frame gets the tags of its slot; a
+ * frame that is passed on gets its own back. Tags that belong to none of our slots
+ * are left alone.
  */
 #ifndef RINGWAY_VLAN_H
 #define RINGWAY_VLAN_H
@@ -33,7 +33,7 @@ static __always_inline __u32 tag_of(__be16 type, __be16 tci)
 	return (__u32)bpf_ntohs(type) << 16 | bpf_ntohs(tci);
 }
 
-/* Takes a tag into the key. One without a VID only has a priority. */
+/* Adds a tag to the key. A tag without a VID has only a priority. */
 static __always_inline void add_tag(struct rw_vlan_key *key, __u32 tag)
 {
 	if (!(tag & VLAN_VID))
@@ -45,7 +45,7 @@ static __always_inline void add_tag(struct rw_vlan_key *key, __u32 tag)
 		key->tags[0] = tag;
 }
 
-/* Whose frame is this? Its tags are noted in scratch. False: nobody's. */
+/* Finds the slot of the frame and notes its tags in scratch. False: none has it. */
 static __always_inline bool vlan_find(struct xdp_md *ctx, struct rw_scratch *s, __u32 *slot)
 {
 	struct rw_vlan_key key = { .device = s->device };
@@ -73,7 +73,7 @@ static __always_inline bool vlan_find(struct xdp_md *ctx, struct rw_scratch *s, 
 	return found;
 }
 
-/* Takes the tags off a frame of ours. 0: it is not, or has lost its tags before. */
+/* Removes the tags of our frame. 0: it has none, or has lost them before. */
 __noinline __u32 vlan_enter(struct xdp_md *ctx)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -131,7 +131,7 @@ __noinline __u32 vlan_push(struct xdp_md *ctx, __u32 outer, __u32 inner)
 	return 1;
 }
 
-/* What was taken off is put on, and the other way round. 0: there is no room. */
+/* Restores what was removed, and removes what was added. 0: there is no room. */
 __noinline __u32 frame_restore(struct xdp_md *ctx)
 {
 	struct rw_scratch *s = RW_ONLY(scratch);
@@ -144,7 +144,7 @@ __noinline __u32 frame_restore(struct xdp_md *ctx)
 	return outer == RW_NO_HEADER ? layer3_leave(ctx) : vlan_push(ctx, outer, s->tags[1]);
 }
 
-/* Before a frame is passed on: as it came. */
+/* Restores the frame before it is passed on. */
 static __always_inline bool vlan_restore(struct xdp_md *ctx, const struct rw_scratch *s)
 {
 	return !s->tags[0] || frame_restore(ctx);

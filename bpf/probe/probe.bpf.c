@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * Sends health checks of dsr backends by the road of the traffic: the daemon
- * connects to the service address from a socket that is marked with the
- * backend's number; a routing rule leads marked packets into a device of the
- * daemon's own, and this program, at that device's egress, puts them into the
- * outer header or frame of that backend and sends them out. Replies come from
+ * Sends health checks of dsr backends on the traffic's path. The daemon connects to
+ * the service address from a socket with the backend's mark. A routing rule leads
+ * marked packets into a device of the daemon. This program, at that device's egress,
+ * adds the outer header or frame of that backend and sends them out. Replies come from
  * the service address straight to the node, and pass like any packet to it.
  *
- * Nothing gets into the device itself: what has no way is dropped.
+ * The device itself gets no packet: one without a way is dropped.
  */
 #include <linux/pkt_cls.h>
 

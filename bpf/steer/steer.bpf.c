@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * ringway engine --only: brings the packets that a rule names (all, where there
- * is no rule) into AF_XDP sockets; all others go to the kernel as if this were
- * not there, and so does what it cannot read. Where a socket is gone since its
- * engine died, its packets go to the kernel, too, or are dropped and counted
- * (--when-dead). It stands on the interface by itself: the gateway's
- * slot for steering (stage.bpf.h) belongs to whoever runs both.
+ * ringway engine --only: sends packets that match a rule (all, without rules) to
+ * AF_XDP sockets. All others go to the kernel as without this program, and so do
+ * packets that it cannot read. If a socket is gone because its engine died, its
+ * packets go to the kernel, or are dropped and counted (--when-dead). The program is
+ * attached to the interface directly, not in a slot of the gateway.
  *
- * Tags (two at most), IPv4 options and IPv6 extension headers are stepped
- * over. Fragments show no ports, the first neither, so that all of a datagram's
- * meet the same rules and somebody can put them together.
+ * Tags (at most two), IPv4 options and IPv6 extension headers are skipped. Fragments
+ * have no ports here, not even the first, so all of a datagram match the same rules
+ * and can be reassembled in one place.
  */
 #include "common/layers.bpf.h"
 
@@ -52,7 +51,7 @@ struct nd {
 	__u32 target[4];
 };
 
-/* What rules look at. */
+/* The fields that rules match. */
 struct sight {
 	__u32 addr[4];
 	__u32 kind;
@@ -73,7 +72,7 @@ static __always_inline bool see_arp(const struct walk *walk, __u32 at, struct si
 	return true;
 }
 
-/* Ports lie alike in these. Cut short, a packet shows none. */
+/* These have their ports in the same place. A truncated packet has none. */
 static __always_inline void see_port(const struct walk *walk, __u32 at, struct sight *s)
 {
 	struct udphdr *udp;
@@ -106,7 +105,7 @@ static __always_inline bool is_stepped_over(__u8 type)
 	       type == IPPROTO_FRAGMENT;
 }
 
-/* A fragment's protocol is what its fragment header names: alike in all of a datagram's. */
+/* A fragment's protocol is that of its fragment header: the same in all of a datagram's. */
 static __always_inline bool is_fragment(const __u8 *header)
 {
 	__u32 offset = (__u32)header[2] << 8 | header[3];
@@ -206,7 +205,7 @@ static __always_inline bool fits(const struct rw_steer_rule *rule, const struct 
 	return !differs;
 }
 
-/* Into the queue's socket. Where there is none the kernel's helper returns what it is given for that. */
+/* Into the queue's socket. Without one the kernel's helper returns the given action. */
 static __always_inline int bring(struct xdp_md *ctx, const struct rw_steer *steer)
 {
 	__u32 queue = ctx->rx_queue_index, drop = 0;

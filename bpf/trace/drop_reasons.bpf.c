@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What becomes of packets in one network namespace, from the kernel's own
- * tracepoints (include/trace/events/{skb,net}.h): what each device hands to
+ * Counts what happens to packets in one network namespace, from the kernel's own
+ * tracepoints (include/trace/events/{skb,net}.h): what each device passes to
  * the stack, what is passed on, and what is freed for a reason.
  * `ringway doctor --path` loads it for some seconds; nothing is pinned.
  *
- * A device's index means nothing outside its namespace, so all is matched by
- * the namespace first. An skb's `dev` shares its place with other things once
- * a socket has the packet: what is read there then is some number, and the
- * namespace that it leads to is not ours.
+ * A device's index means nothing outside its namespace, so everything is matched by
+ * the namespace first. An skb's `dev` shares its place with other fields once a
+ * socket has the packet: it is then an arbitrary number, and the namespace to which
+ * it leads is not ours.
  */
 #include "common/common.bpf.h"
 
@@ -74,7 +74,7 @@ const volatile __u32 netns = 0;
 
 RW_MAP(seen, BPF_MAP_TYPE_PERCPU_HASH, RW_MAX_SEEN, struct rw_seen_key, struct rw_seen_count, 0);
 
-/* What found no room there. */
+/* Counts for which the map had no room. */
 RW_MAP(unseen, BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, __u64, 0);
 
 static __always_inline bool is_here(const struct net_device *device)
@@ -123,7 +123,7 @@ static __always_inline void count_at(enum rw_seen what, __u32 ifindex, const str
 	count(&key, skb);
 }
 
-/* Whether a packet that shows no device was for this namespace: by its socket, else by its route. */
+/* Whether a packet without a device was for this namespace: by its socket, else by its route. */
 static __always_inline bool was_for_here(const struct sk_buff *skb, const struct sock *sk)
 {
 	const struct dst_entry *route = (const void *)(skb->_skb_refdst & ~DST_FLAGS);

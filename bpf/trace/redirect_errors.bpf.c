@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * What the kernel drops after our verdict, counted from its own tracepoints
- * (include/trace/events/xdp.h) into the books of the interface that the packet
- * came in by. Tracepoints see the whole machine: only what was sent by one of
- * the node's root programs is ours.
- * Loaded once per node. The tracepoints cost nothing while nothing is lost,
- * but one test per batch of up to 16 redirected frames.
+ * Counts what the kernel drops after our verdict, from its own tracepoints
+ * (include/trace/events/xdp.h), in the ledger of the packet's interface of
+ * arrival. Tracepoints see the whole machine: only packets of the node's root
+ * programs are ours.
+ * Loaded once per node. While nothing is lost, the tracepoints cost only one test
+ * per batch of up to 16 redirected frames.
  */
 #include <linux/errno.h>
 
@@ -43,7 +43,7 @@ struct net_device {
 /* enum bpf_xdp_mode, linux/netdevice.h: native. Batches exist there alone. */
 #define XDP_MODE_DRV 1
 
-/* The books of the interface that this program is attached to, if ours. */
+/* The ledger of the interface to which this program is attached, if it is ours. */
 static __always_inline struct rw_ledger *books_of(const struct bpf_prog *program)
 {
 	__u32 id = program->aux->id;
