@@ -12,7 +12,7 @@ pub enum Error {
         hint(.message), on_one_line(.expression), underline(.expression, .at)
     )]
     Syntax {
-        /// The expression.
+        /// The filter expression.
         expression: String,
         /// What libpcap says.
         message: String,
@@ -25,7 +25,7 @@ pub enum Error {
          short, and no field so large"
     )]
     NeverMatches {
-        /// The expression.
+        /// The filter expression.
         expression: String,
     },
     /// It asks for what is in no packet, such as its direction.
@@ -34,7 +34,7 @@ pub enum Error {
          use what is in the packet, such as its addresses"
     )]
     NotInPackets {
-        /// The expression.
+        /// The filter expression.
         expression: String,
     },
     /// The expression is longer than libpcap can be trusted with.
@@ -63,7 +63,7 @@ pub enum Error {
     Invalid {
         /// Number of the instruction, from 0.
         number: usize,
-        /// Why.
+        /// The cause.
         reason: &'static str,
     },
 }

@@ -36,6 +36,8 @@
 //! **Not translated**: `protochain`, which loops; what is over [`MOST_INSTRUCTIONS`] when compiled, about three hundred
 //! addresses; what only a capturing kernel knows of a packet (`inbound`, `ifindex`).
 
+#![warn(missing_docs)]
+
 mod classic;
 mod error;
 mod insn;

@@ -39,14 +39,14 @@ pub enum BuildError {
     },
     /// Longer than the header's length field can say.
     TooLong {
-        /// Which header.
+        /// The header.
         layer: Layer,
         /// How long it would be, in bytes.
         len: usize,
     },
     /// Options of a length that the header cannot have.
     Options {
-        /// Which header.
+        /// The header.
         layer: Layer,
         /// How long they are, in bytes.
         len: usize,

@@ -89,6 +89,7 @@
 //! derives prove the layout at compile time), after which a field is a load at a fixed place: less to write, less to check
 //! at run time, and a header is also a value, to be compared, printed, kept and put in front of a packet.
 
+#![warn(missing_docs)]
 #![no_std]
 #![forbid(unsafe_code)]
 

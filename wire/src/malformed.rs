@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Which header.
+/// The header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -23,7 +23,7 @@ pub enum Layer {
     Gre,
 }
 
-/// What of it.
+/// The fault of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Fault {
@@ -42,7 +42,7 @@ pub enum Fault {
 /// A packet that cannot be what its headers say it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Malformed {
-    /// Which header.
+    /// The header.
     pub layer: Layer,
     /// What is wrong with it.
     pub fault: Fault,

@@ -4,6 +4,8 @@
 //! What must not change from one plan to the next lives in [`Ids`]: flows in the kernel hold
 //! the numbers of services, backends and nat addresses.
 
+#![warn(missing_docs)]
+
 mod fast_map;
 mod history;
 mod ids;

@@ -72,7 +72,7 @@ impl Slots {
         }
     }
 
-    /// All of them.
+    /// The slots as a table.
     pub fn written(&self) -> Vec<u16> {
         match &*self.0 {
             Form::Stable(members) => maglev::ring(members),

@@ -25,12 +25,12 @@ pub struct ServiceKey {
 }
 
 impl ServiceKey {
-    /// One port's.
+    /// The key of one port.
     pub fn new(address: IpAddr, port: u16, protocol: Protocol) -> ServiceKey {
         ServiceKey { address, port, last_port: port, protocol }
     }
 
-    /// All its ports.
+    /// The service's port range.
     pub fn ports(&self) -> PortRange {
         PortRange { first: self.port, last: self.last_port }
     }

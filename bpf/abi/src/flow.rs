@@ -69,7 +69,7 @@ impl BackendRef {
         self.index | (self.generation as u32) << RW_BACKEND_BITS
     }
 
-    /// Unpacks a reference.
+    /// Unpacks a packed reference.
     pub const fn unpack(reference: u32) -> Self {
         let index = reference & (RW_MAX_BACKENDS - 1);
         Self { index, generation: (reference >> RW_BACKEND_BITS) as u16 }

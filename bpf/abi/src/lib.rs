@@ -9,6 +9,8 @@
 //! Byte order: addresses and fields named `*_be` are as on the wire; everything else is in host
 //! byte order.
 
+#![warn(missing_docs)]
+
 mod address;
 mod flow;
 mod iface;

@@ -47,9 +47,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-// An item is documented where its name does not say enough.
-#![allow(missing_docs)]
-
 mod app;
 pub mod apps;
 pub mod arch;

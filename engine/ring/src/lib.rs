@@ -25,6 +25,8 @@
 //! # Ok::<(), ringway_ring::Corrupt>(())
 //! ```
 
+#![warn(missing_docs)]
+
 mod sync;
 
 use std::any::Any;

@@ -103,6 +103,8 @@
 //! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), a successor takes
 //! sockets over (6.4), and a system call sends more (6.17).
 
+#![warn(missing_docs)]
+
 pub mod fake;
 mod ledger;
 mod packet;

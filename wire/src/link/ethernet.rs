@@ -40,9 +40,9 @@ pub const MIN_FRAME: usize = 60;
 )]
 #[repr(C)]
 pub struct Ethernet {
-    /// To whom.
+    /// Destination address.
     pub destination: Mac,
-    /// From whom.
+    /// Source address.
     pub source: Mac,
     /// What follows ([`ethertype`]); below 0x600 it is a length (IEEE 802.3).
     pub ethertype: U16,

@@ -21,9 +21,9 @@ use crate::{BuildError, Builder, Header, Layer, Sum, U16, View};
 )]
 #[repr(C)]
 pub struct Icmp {
-    /// Its type.
+    /// ICMP type.
     pub kind: u8,
-    /// What exactly.
+    /// ICMP code.
     pub code: u8,
     /// Over all of the message.
     pub checksum: U16,
@@ -60,7 +60,7 @@ impl Icmp {
         Self { kind, code, checksum: U16::new(0), words }
     }
 
-    /// An echo request.
+    /// Makes an echo request.
     #[inline]
     pub const fn echo_request(identifier: u16, sequence: u16) -> Self {
         Self::new(Self::ECHO_REQUEST, 0, [identifier, sequence])

@@ -25,7 +25,7 @@ use crate::{BuildError, Builder, Header, Layer, U16, U32, View};
 pub struct Icmpv6 {
     /// Its type; an error's is below 128.
     pub kind: u8,
-    /// What exactly.
+    /// ICMP code.
     pub code: u8,
     /// Over the pseudo header and all of the message.
     pub checksum: U16,
@@ -70,7 +70,7 @@ impl Icmpv6 {
     /// Another router is nearer; [`crate::network::nd::Redirect`] and options follow.
     pub const REDIRECT: u8 = 137;
 
-    /// An echo request.
+    /// Makes an echo request.
     #[inline]
     pub const fn echo_request(identifier: u16, sequence: u16) -> Self {
         Self::new(Self::ECHO_REQUEST, 0, (identifier as u32) << 16 | sequence as u32)

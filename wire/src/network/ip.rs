@@ -97,7 +97,7 @@ impl<B: ByteSlice> Ip<B> {
         fixed + self.between.len()
     }
 
-    /// From whom.
+    /// Source address.
     #[inline]
     pub fn source(&self) -> IpAddr {
         match &self.header {
@@ -106,7 +106,7 @@ impl<B: ByteSlice> Ip<B> {
         }
     }
 
-    /// To whom.
+    /// Destination address.
     #[inline]
     pub fn destination(&self) -> IpAddr {
         match &self.header {

@@ -41,9 +41,9 @@ pub struct Ipv4 {
     pub protocol: u8,
     /// Over header and options.
     pub checksum: U16,
-    /// From whom.
+    /// Source address.
     pub source: [u8; 4],
-    /// To whom.
+    /// Destination address.
     pub destination: [u8; 4],
 }
 

@@ -32,9 +32,9 @@ pub struct Ipv6 {
     pub next_header: u8,
     /// How many routers more it may pass.
     pub hop_limit: u8,
-    /// From whom.
+    /// Source address.
     pub source: [u8; 16],
-    /// To whom.
+    /// Destination address.
     pub destination: [u8; 16],
 }
 
@@ -72,7 +72,7 @@ impl Ipv6 {
         (self.version_class_label.get() >> 20) as u8
     }
 
-    /// Sets it.
+    /// Sets the traffic class.
     #[inline]
     pub fn set_traffic_class(&mut self, class: u8) {
         let others = self.version_class_label.get() & 0xf00f_ffff;

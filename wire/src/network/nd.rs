@@ -139,7 +139,7 @@ impl Header for RouterTimes {
 pub struct Redirect {
     /// The better first hop; where it is the destination, that is a neighbour.
     pub target: [u8; 16],
-    /// To whom.
+    /// Destination address.
     pub destination: [u8; 16],
 }
 
@@ -233,7 +233,7 @@ pub enum NdOption<'a> {
     SourceLinkLayer(Mac),
     /// The target's Ethernet address.
     TargetLinkLayer(Mac),
-    /// A prefix.
+    /// Prefix information.
     Prefix(&'a Prefix),
     /// The beginning of the packet that a redirect is about.
     Redirected(&'a [u8]),
@@ -241,7 +241,7 @@ pub enum NdOption<'a> {
     Mtu(u32),
     /// Any other; `data` is what follows kind and length.
     Other {
-        /// Its number.
+        /// Option kind.
         kind: u8,
         /// What follows kind and length.
         data: &'a [u8],

@@ -5,7 +5,7 @@ use crate::malformed::{Fault, Layer, Malformed};
 /// An option as it stands in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawOption<'a> {
-    /// Its number.
+    /// Option kind.
     pub kind: u8,
     /// What follows kind and length.
     pub data: &'a [u8],

@@ -86,7 +86,7 @@ impl Tcp {
         }
     }
 
-    /// All flags.
+    /// The flag bits, with NS.
     #[inline]
     pub const fn flags(&self) -> u16 {
         self.offset_flags.get() & 0xfff

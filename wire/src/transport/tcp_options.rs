@@ -21,10 +21,10 @@ pub enum TcpOption<'a> {
     Timestamps {
         /// The sender's clock.
         value: u32,
-        /// What is echoed.
+        /// The echoed timestamp.
         echo: u32,
     },
-    /// Any other.
+    /// An option without a variant.
     Other(RawOption<'a>),
 }
 

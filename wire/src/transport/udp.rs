@@ -45,7 +45,7 @@ impl Header for Udp {
 /// What a checksum says of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UdpChecksum {
-    /// It is right.
+    /// The checksum is correct.
     Right,
     /// It is not.
     Wrong,

@@ -41,7 +41,6 @@ pub struct StreamChecked {
 
 /// Times from sender to receiver, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct Latency {
     pub packets: u64,
     pub min_us: f64,

@@ -78,7 +78,6 @@ pub struct Dropped {
 
 /// Where a worker's frames are, by the ledger.
 #[derive(Clone, Copy, Debug, Serialize)]
-#[allow(missing_docs)]
 pub struct Frames {
     pub free_frames: u64,
     pub fill_frames: u64,

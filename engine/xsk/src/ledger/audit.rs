@@ -17,19 +17,19 @@ use crate::queue::Rings;
 pub struct Found {
     /// On the pool's list.
     pub free: u64,
-    /// In FILL.
+    /// Frames in the FILL ring.
     pub fill: u64,
     /// In the kernel, to be filled.
     pub kernel_rx: u64,
-    /// In RX.
+    /// Frames in the RX ring.
     pub rx: u64,
     /// In packets that the program has.
     pub held: u64,
-    /// In TX.
+    /// Frames in the TX ring.
     pub tx: u64,
     /// In the kernel, being sent.
     pub kernel_tx: u64,
-    /// In COMPLETION.
+    /// Frames in the COMPLETION ring.
     pub completion: u64,
     /// In parcels, or come home and not taken back yet.
     pub away: u64,
@@ -54,7 +54,7 @@ pub enum Fault {
     /// A frame is in two places.
     #[error("frame {frame} is in {first} and in {second}")]
     Twice {
-        /// Its number.
+        /// The frame's number.
         frame: u32,
         /// Where it was met first.
         first: &'static str,
@@ -64,9 +64,9 @@ pub enum Fault {
     /// A frame is where its record does not say.
     #[error("frame {frame} is in {found}, but recorded as {recorded:?}")]
     Record {
-        /// Its number.
+        /// The frame's number.
         frame: u32,
-        /// Where it is.
+        /// The frame's place.
         found: &'static str,
         /// What is written down; none: nothing.
         recorded: Option<Record>,
@@ -74,7 +74,7 @@ pub enum Fault {
     /// An address is no frame's.
     #[error("{found} holds address {address:#x}, which is no frame")]
     NoFrame {
-        /// Which ring.
+        /// The ring's name.
         found: &'static str,
         /// In bytes from the UMEM's begin.
         address: u64,
@@ -82,7 +82,7 @@ pub enum Fault {
     /// The counters say otherwise.
     #[error("{place:?}: {counted} frames by the counters, {found} found")]
     Count {
-        /// Where.
+        /// The place.
         place: Place,
         /// Entered less left.
         counted: u64,
@@ -92,9 +92,9 @@ pub enum Fault {
     /// A ring cannot be walked.
     #[error("{ring}: {source}")]
     Ring {
-        /// Which.
+        /// The ring's name.
         ring: &'static str,
-        /// Why.
+        /// The cause.
         source: Corrupt,
     },
 }
@@ -102,9 +102,9 @@ pub enum Fault {
 /// What the audit of a pool has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// The counters.
+    /// Frames by the counters.
     pub counts: Counts,
-    /// The walk.
+    /// Frames found by the walk.
     pub found: Found,
     /// Everything that is wrong; nothing, if the books balance.
     pub faults: Vec<Fault>,

@@ -38,9 +38,9 @@ impl Place {
 /// What is written down about a frame: one word, one store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where it is.
+    /// The frame's place.
     pub place: Place,
-    /// Whose it is.
+    /// The owner's pool number.
     pub pool: u8,
     /// Of a held frame the application's stage ([`crate::Packet::set_stage`]); of one with the kernel the queue's number.
     pub stage: u8,

@@ -11,11 +11,11 @@ use crate::umem::{KERNEL_HEADROOM, Umem, UmemError};
 /// Held frames of one pool and stage that are older than they should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aged {
-    /// Whose.
+    /// The owner's pool number.
     pub pool: u8,
     /// The application's stage that had them last.
     pub stage: u8,
-    /// How many.
+    /// Number of frames.
     pub frames: u32,
     /// Age of the oldest, in the pool's time.
     pub oldest: u32,
@@ -141,7 +141,7 @@ impl Inspector {
         Umem::read_only(file).map(|umem| Self { umem })
     }
 
-    /// The books.
+    /// Watches the ledger for leaks.
     pub fn watch(&self) -> Watch {
         self.umem.watch()
     }

@@ -106,7 +106,7 @@ pub enum Error {
     /// See [`Corrupt`].
     #[error("{ring}: {source}")]
     Ring {
-        /// Which ring.
+        /// The ring's name.
         ring: &'static str,
         /// What was found.
         source: Corrupt,

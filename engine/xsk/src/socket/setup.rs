@@ -20,7 +20,7 @@ pub enum Step {
     Map,
     /// Loading the program.
     Load,
-    /// Attaching it.
+    /// Attaching the program.
     Attach,
     /// Having it outlive this process.
     Keep,
@@ -126,7 +126,7 @@ pub struct SetupError {
     pub step: Step,
     /// "eth0", "eth0, queue 3".
     pub on: String,
-    /// Why.
+    /// The cause.
     pub cause: Cause,
     /// The kernel's answer.
     pub source: io::Error,

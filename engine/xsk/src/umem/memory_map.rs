@@ -39,7 +39,7 @@ pub struct Mapping {
 }
 
 impl Umem {
-    /// Its parts.
+    /// The parts of this mapping.
     pub fn parts(&self) -> Vec<Part> {
         let (begin, frames, books) = self.place();
         let part = |name: &str, range| Part { name: name.into(), range };
@@ -51,7 +51,7 @@ impl Umem {
 }
 
 impl Socket {
-    /// Its rings.
+    /// The rings of this socket.
     pub fn parts(&self) -> Vec<Part> {
         let named = |(ring, range): &(&str, Range<usize>)| Part {
             name: format!("{}: {ring}", self.name()),

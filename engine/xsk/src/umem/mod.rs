@@ -108,9 +108,9 @@ pub enum UmemError {
         "{frames} frames for {pools} pools: give each pool at least one, better some thousands, and at most 2147483647 in all"
     )]
     Frames {
-        /// As asked.
+        /// The requested value.
         frames: u32,
-        /// As asked.
+        /// The requested value.
         pools: u8,
     },
     /// No room for a packet.
@@ -119,7 +119,7 @@ pub enum UmemError {
         chunk - KERNEL_HEADROOM
     )]
     Headroom {
-        /// As asked.
+        /// The requested value.
         headroom: u32,
         /// Bytes of a frame.
         chunk: u32,
@@ -129,7 +129,7 @@ pub enum UmemError {
         "{bytes} bytes for {frames} frames: {source}; free memory, raise the limit of this control group, or ask for fewer"
     )]
     Memory {
-        /// As asked.
+        /// The requested value.
         frames: u32,
         /// Bytes needed.
         bytes: usize,
