@@ -119,19 +119,13 @@ pub enum Error {
     )]
     NotRoot {
         /// What follows `ringway-lab`.
-        command: &'static str,
+        command: String,
         /// All that was typed.
         typed: String,
     },
     /// The machine has no such balancer.
     #[error("{0}")]
     Unavailable(String),
-    /// An unknown path was asked for.
-    #[error("there is no path {0:?}; write one of {1}")]
-    NoSuchPath(String, String),
-    /// An unknown case was asked for.
-    #[error("there is no case {0:?}; write one of {1}")]
-    NoSuchCase(String, String),
     /// Ringway's engine could not be measured.
     #[error(transparent)]
     Engine(#[from] ringway_engine::EngineError),

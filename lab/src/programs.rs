@@ -9,6 +9,10 @@ use ringway_terminal::error::Error as Refusal;
 
 use crate::{Error, Result};
 
+/// Where the programs come from that Ringway is shown and measured beside, for `--help`.
+pub const PEERS_HELP: &str = "Environment:\n  RINGWAY_PEERS  directory that nginx, wrk and the like were unpacked \
+    into, looked at after PATH [default: target/peers]";
+
 /// This program, for processes that help it.
 pub(crate) fn own() -> Result<PathBuf> {
     env::current_exe().map_err(|source| Error::Run { program: "this program again".into(), source })

@@ -1,6 +1,7 @@
 //! The command line. One definition for parsing, help, completions and manual pages.
 
 mod bench;
+mod demo;
 mod r#gen;
 mod size;
 
@@ -12,10 +13,8 @@ use ringway_terminal::command_line::{CompletionsArgs, EXIT_CODES, ManArgs};
 pub use ringway_terminal::command_line::{Output, OutputArgs};
 use ringway_terminal::error::Error;
 
-pub use self::bench::{
-    Bench, BenchArgs, BenchCaptureArgs, BenchEngineArgs, BenchKernelPathArgs, BenchLbArgs,
-    BenchMillionArgs, BenchPacketArgs, BenchTcpConnectArgs, BenchTcpMemoryArgs, DemoArgs, HtmlArgs,
-};
+pub use self::bench::{Bench, BenchArgs, OfRingway, Plotted, Printed};
+pub use self::demo::DemoArgs;
 pub use self::r#gen::{GenArgs, GenPort, PacketArgs};
 pub use self::size::SizeArgs;
 

@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome = match cli.command {
         Command::Demo(args) => demo::main(&args),
-        Command::Bench(args) => bench::main(&args),
+        Command::Bench(args) => bench::main(args),
         Command::Gen(args) => r#gen::main(&args),
         Command::Size(args) => size::main(&args),
         Command::Completions(args) => command_line::completions(&args, Cli::command()),

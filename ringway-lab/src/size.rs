@@ -44,7 +44,7 @@ fn calibrate(file: &Path, overwrite: bool) -> anyhow::Result<Exit> {
         fs::remove_file(file).with_context(|| format!("cannot write {}", file.display()))?;
     }
     let reference = Costs::reference()?;
-    let costs = calibrate::run_guarded(reference.clone(), |line| exit::say(line))?;
+    let costs = calibrate::calibrate(reference.clone(), &mut |line| exit::say(line))?;
     let mut out = output_file::create(file, overwrite)?;
     out.write_all(costs.to_toml()?.as_bytes())
         .with_context(|| format!("cannot write {}", file.display()))?;

@@ -1,6 +1,5 @@
 //! What it costs to look at every packet, and to look at none: `ringway-lab bench capture`.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,109 +7,122 @@ use serde::Serialize;
 
 use crate::benches::lb::captured;
 use crate::benches::packet::residue;
-use crate::demo::clean::{Guard, end_on_signals};
-use crate::harness::machine::Machine;
 use crate::harness::median::median;
-use crate::{Result, needs_root};
+use crate::harness::{Figures, Harness, Repeated, Scenario};
+use crate::{Result, programs};
 
-/// Name and version of the JSON form.
-pub const SCHEMA: &str = "ringway.bench.capture/1";
-
-/// How much to measure.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Times that everything is measured, off and on in turns; the medians count.
-    pub rounds: u32,
-    /// Length of one measurement; whole seconds, at least one.
-    pub duration: Duration,
+/// What it costs to capture every packet, and to be able to.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("Needs root. Takes two minutes; runs in network namespaces of its own. HTTP goes through a \
+    gateway by turns with a capture of everything and without; what a packet costs before and after a capture is \
+    measured on programs that are attached to nothing.\n\n{}\n\nExamples:\n  \
+    ringway-lab bench capture\n  ringway-lab bench capture --rounds 3 --seconds 2 -o json", programs::PEERS_HELP))]
+pub struct Capture {
+    /// How much of it.
+    #[command(flatten)]
+    pub repeated: Repeated,
     /// The `ringway` binary to measure.
+    #[arg(skip)]
     pub ringway: PathBuf,
 }
 
-/// Everything that was measured. [`fmt::Display`] is for people.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
-    /// Packets a second through the gateway, HTTP between veths, while nobody captures. Median.
-    pub pps_off: u64,
+/// Medians.
+#[derive(Debug, Serialize)]
+pub struct CaptureFigures {
+    /// Packets a second through the gateway, HTTP between veths, while nobody captures.
+    pps_off: u64,
     /// The same while all packets are captured whole, and written to where they take no room.
-    pub pps_on: u64,
+    pps_on: u64,
     /// Packets captured in all rounds together.
-    pub captured: u64,
+    captured: u64,
     /// Packets that were not, for lack of room in the ring.
-    pub lost: u64,
-    /// Nanoseconds that a packet costs more after a capture than before any. Median.
-    pub ns_off: u64,
-    /// Nanoseconds that it costs more while it is captured, by test run. Median.
-    pub ns_on: u64,
-    /// `pps_off` of each round.
-    pub pps_off_by_round: Vec<u64>,
-    /// `pps_on` of each round.
-    pub pps_on_by_round: Vec<u64>,
-    /// Rounds, of which the figures are the medians.
-    pub rounds: u32,
-    /// Where this was measured.
-    pub machine: Machine,
+    lost: u64,
+    /// Nanoseconds that a packet costs more after a capture than before any.
+    ns_off: u64,
+    /// Nanoseconds that it costs more while it is captured, by test run.
+    ns_on: u64,
+    pps_off_by_round: Vec<u64>,
+    pps_on_by_round: Vec<u64>,
+    rounds: u32,
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed. `progress` is told in words what goes on. Needs root.
-///
-/// # Errors
-/// It cannot be measured here.
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench capture")?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, &mut progress);
-    guard.dismiss();
-    report
-}
+impl Scenario for Capture {
+    const NAME: &'static str = "capture";
+    const PEERS: &'static [(&'static str, &'static str)] = &[("nginx", "-v"), ("wrk", "-v")];
+    type Figures = CaptureFigures;
 
-fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
-    let rounds = options.rounds.max(1);
-    let (mut off, mut on) = (Vec::new(), Vec::new());
-    for round in 1..=rounds {
-        let costs = residue::measure()?;
-        off.push(costs.after.saturating_sub(costs.before));
-        on.push(costs.during.saturating_sub(costs.before));
-        progress(&format!(
-            "round {round}/{rounds}  {} ns before a capture, {} ns in one, {} ns after",
-            costs.before, costs.during, costs.after
-        ));
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<CaptureFigures> {
+        let Repeated { rounds, seconds } = self.repeated;
+        let (mut off, mut on) = (Vec::new(), Vec::new());
+        for round in 1..=rounds {
+            let residue::Costs { before, during, after } = residue::measure()?;
+            off.push(after.saturating_sub(before));
+            on.push(during.saturating_sub(before));
+            harness.say(format!(
+                "round {round}/{rounds}  {before} ns before a capture, {during} ns in one, {after} ns after"
+            ));
+        }
+        let seconds = Duration::from_secs(seconds);
+        let rates = captured::measure(rounds, seconds, &self.ringway, harness)?;
+        Ok(CaptureFigures {
+            pps_off: median(&rates.off),
+            pps_on: median(&rates.on),
+            captured: rates.captured,
+            lost: rates.lost,
+            ns_off: median(&off),
+            ns_on: median(&on),
+            pps_off_by_round: rates.off,
+            pps_on_by_round: rates.on,
+            rounds,
+        })
     }
-    let rates = captured::measure(rounds, options.duration, &options.ringway, progress)?;
-    Ok(Report {
-        schema: SCHEMA,
-        pps_off: median(&rates.off),
-        pps_on: median(&rates.on),
-        captured: rates.captured,
-        lost: rates.lost,
-        ns_off: median(&off),
-        ns_on: median(&on),
-        pps_off_by_round: rates.off,
-        pps_on_by_round: rates.on,
-        rounds,
-        machine: Machine::with(&[("nginx", "-v"), ("wrk", "-v")]),
-    })
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Figures for CaptureFigures {
+    fn tables(&self) -> String {
         let share = self.pps_on as f64 / self.pps_off.max(1) as f64;
-        writeln!(f, "  {:>12}  packets/s through the gateway, nobody captures", self.pps_off)?;
-        writeln!(f, "  {:>12}  packets/s while all are captured, {share:.3} of that", self.pps_on)?;
-        writeln!(f, "  {:>12}  captured", self.captured)?;
-        writeln!(f, "  {:>12}  lost (ring full)", self.lost)?;
-        writeln!(f, "  {:>12}  ns a packet more after a capture than before any", self.ns_off)?;
-        writeln!(f, "  {:>12}  ns a packet more while it is captured", self.ns_on)?;
-        let m = &self.machine;
-        writeln!(f, "\n{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        writeln!(
-            f,
+        let on = format!("packets/s while all are captured, {share:.3} of that");
+        let lines = [
+            (self.pps_off, "packets/s through the gateway, nobody captures"),
+            (self.pps_on, &on),
+            (self.captured, "captured"),
+            (self.lost, "lost (ring full)"),
+            (self.ns_off, "ns a packet more after a capture than before any"),
+            (self.ns_on, "ns a packet more while it is captured"),
+        ];
+        lines.map(|(figure, what)| format!("  {figure:>12}  {what}\n")).concat()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
             "medians of {} rounds, off and on in turns; HTTP between namespaces says nothing about hardware.",
             self.rounds
-        )
+        )]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::report::testing;
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let figures = CaptureFigures {
+            pps_off: 4,
+            pps_on: 3,
+            captured: 2,
+            lost: 1,
+            ns_off: 0,
+            ns_on: 9,
+            pps_off_by_round: vec![4],
+            pps_on_by_round: vec![3],
+            rounds: 1,
+        };
+        assert!(figures.tables().contains("3  packets/s while all are captured, 0.750 of that"));
+        assert_eq!(
+            testing::names(&testing::report("capture", figures, Vec::new())),
+            "captured failed lost machine ns_off ns_on pps_off pps_off_by_round pps_on pps_on_by_round rounds schema skipped"
+        );
     }
 }

@@ -1,9 +1,18 @@
 //! What is measured.
 
 pub mod calibrate;
-pub mod capture;
-pub mod engine;
-pub mod kernel_path;
-pub mod lb;
-pub mod packet;
+mod capture;
+pub(crate) mod engine;
+mod kernel_path;
+mod lb;
+pub(crate) mod packet;
 pub mod tcp;
+
+pub use capture::Capture;
+pub use engine::Engine;
+pub use kernel_path::KernelPath;
+pub use lb::Lb;
+pub use packet::Packet;
+pub use tcp::connect::TcpConnect;
+pub use tcp::memory::TcpMemory;
+pub use tcp::million::Million;

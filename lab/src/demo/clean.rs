@@ -90,10 +90,10 @@ fn remove_directory(path: PathBuf) -> Result<()> {
 }
 
 /// A second process that outlives this one, should it be killed, and removes what it leaves.
-pub(crate) struct Guard(Child);
+struct Guard(Child);
 
 impl Guard {
-    pub fn start() -> Result<Self> {
+    fn start() -> Result<Self> {
         let binary = programs::own()?;
         let job = format!("guard,{}", std::process::id());
         let child = Command::new(&binary)
@@ -111,7 +111,7 @@ impl Guard {
 
     /// Everything is removed already, or to be kept. Where a signal is being obeyed it does not return: what was
     /// measured meanwhile, by helpers that were being ended, is nothing, and the process ends as the signal says.
-    pub fn dismiss(mut self) {
+    fn dismiss(mut self) {
         while INTERRUPTED.load(Relaxed) {
             thread::park();
         }
@@ -120,6 +120,15 @@ impl Guard {
         }
         let _ = self.0.wait();
     }
+}
+
+/// Does something whose namespaces go whatever happens to this process: an interrupt takes everything down at once.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let guard = Guard::start()?;
+    end_on_signals()?;
+    let done = work();
+    guard.dismiss();
+    done
 }
 
 /// The guard's life: waits for the end of process `demo`, and unless dismissed before, tidies up after it.
@@ -139,7 +148,7 @@ fn ended(pid: u32) -> bool {
 }
 
 /// On SIGINT, SIGTERM and SIGHUP: removes everything, then ends with 128 and the signal's number.
-pub(crate) fn end_on_signals() -> Result<()> {
+fn end_on_signals() -> Result<()> {
     let failed = |source| Error::Run { program: "a signal handler".into(), source };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;

@@ -22,7 +22,6 @@ pub use phases::{Info, PHASES};
 pub use report::{Phase, Report, SCHEMA};
 
 use crate::{Result, needs_root};
-use clean::{Guard, end_on_signals};
 use ringway_testnet::tools;
 use site::Site;
 
@@ -63,14 +62,13 @@ pub fn run(options: &Options, say: Say) -> Result<(Report, Vec<Command>)> {
         ringway_testnet::keep_everything();
     }
     clean::remove_stale()?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let outcome = show(&options.ringway, &chosen, options.keep, say);
-    if outcome.is_err() {
-        clean::remove_own()?;
-    }
-    guard.dismiss();
-    outcome
+    clean::guarded(|| {
+        let outcome = show(&options.ringway, &chosen, options.keep, say);
+        if outcome.is_err() {
+            clean::remove_own()?;
+        }
+        outcome
+    })
 }
 
 fn show(ringway: &Path, phases: &[Info], keep: bool, say: Say) -> Result<(Report, Vec<Command>)> {

@@ -1,6 +1,7 @@
 //! What a figure must be read with: the machine, the versions, the day.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
 use std::process::Command;
 
@@ -25,11 +26,6 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one, now, with the versions of what is measured beside Ringway.
-    pub fn here() -> Self {
-        Self::with(&[("nginx", "-v"), ("haproxy", "-v"), ("wrk", "-v"), ("nft", "--version")])
-    }
-
     /// This one, now, with the versions of these programs, each with the option that prints it.
     pub(crate) fn with(programs: &[(&str, &str)]) -> Self {
         let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
@@ -45,6 +41,19 @@ impl Machine {
             date: now(),
             versions,
         }
+    }
+
+    /// Each program and its version, in one line.
+    pub(crate) fn versions(&self) -> String {
+        let versions = self.versions.iter().map(|(name, version)| format!("{name} {version}"));
+        versions.collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cpu, cores, kernel, date, .. } = self;
+        write!(f, "{cpu} of {cores} cores, Linux {kernel}, {date}")
     }
 }
 

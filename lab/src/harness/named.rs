@@ -1,22 +1,29 @@
 //! Enumerations whose members have names in options and reports.
 
-/// Writes, reads and serializes an enumeration that has `ALL` and `name`. `$unknown` makes the error
-/// of what was read and the names there are.
+/// Defines one: its members, their names, what writes, serializes and reads them.
 macro_rules! named {
-    ($type:ty, $unknown:path) => {
-        impl std::fmt::Display for $type {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.pad(self.name())
+    (
+        $(#[$attribute:meta])*
+        $visibility:vis enum $type:ident { $($(#[$about:meta])* $member:ident = $name:literal,)* }
+    ) => {
+        $(#[$attribute])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[allow(missing_docs)] // Where there is no doc the name says it.
+        $visibility enum $type { $($(#[$about])* $member,)* }
+
+        impl $type {
+            /// All, in the order of reports.
+            $visibility const ALL: [Self; [$($name),*].len()] = [$(Self::$member),*];
+
+            /// Its name in options and reports.
+            $visibility fn name(self) -> &'static str {
+                match self { $(Self::$member => $name,)* }
             }
         }
 
-        impl std::str::FromStr for $type {
-            type Err = $crate::Error;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                let names = || Self::ALL.map(Self::name).join(", ");
-                let found = Self::ALL.into_iter().find(|one| one.name() == text);
-                found.ok_or_else(|| $unknown(text.to_owned(), names()))
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
             }
         }
 
@@ -25,7 +32,39 @@ macro_rules! named {
                 serializer.serialize_str(self.name())
             }
         }
+
+        impl clap::ValueEnum for $type {
+            fn value_variants<'a>() -> &'a [Self] {
+                &Self::ALL
+            }
+
+            fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+                Some(self.name().into())
+            }
+        }
     };
 }
 
 pub(crate) use named;
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum as _;
+
+    named! {
+        enum Way {
+            There = "there",
+            Back = "and-back",
+        }
+    }
+
+    #[test]
+    fn names_go_both_ways() {
+        for way in Way::ALL {
+            assert_eq!(Way::from_str(way.name(), false), Ok(way));
+        }
+        assert!(Way::from_str("Back", false).is_err());
+        assert_eq!(serde_json::json!(Way::ALL).to_string(), r#"["there","and-back"]"#);
+        assert_eq!(format!("{:>9}", Way::Back), " and-back");
+    }
+}

@@ -1,8 +1,10 @@
 //! One self-contained page of HTML: headings, tables, and plots as inline SVG. No script, nothing loaded.
 
+use std::borrow::Borrow;
 use std::fmt::Write as _;
 
 use crate::harness::machine::Machine;
+use crate::harness::table::Column;
 
 /// Width of a plot, in pixels of the page.
 const WIDTH: f64 = 860.0;
@@ -54,7 +56,7 @@ pub(crate) struct Line {
 }
 
 /// A page under construction.
-pub(crate) struct Page {
+pub struct Page {
     html: String,
 }
 
@@ -69,8 +71,13 @@ impl Page {
     }
 
     /// Rows under a heading. The first column is aligned left, and so are columns of words.
-    pub(crate) fn table(&mut self, heading: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
-        let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    pub(crate) fn table<R>(
+        &mut self,
+        columns: &[&Column<R>],
+        rows: impl IntoIterator<Item = impl Borrow<R>>,
+    ) {
+        let cells = |row: &R| columns.iter().map(|column| (column.cell)(row)).collect();
+        let rows: Vec<Vec<String>> = rows.into_iter().map(|row| cells(row.borrow())).collect();
         // What is long does not stay on a line.
         let of_words = |column: usize| {
             column > 0 && rows.iter().filter_map(|row| row.get(column)).any(|c| c.len() > LONG_CELL)
@@ -84,7 +91,7 @@ impl Page {
             format!("<tr>{cells}</tr>\n")
         };
         self.html.push_str("<div class=\"wide\"><table>\n");
-        self.html += &row("th", &mut heading.iter().copied());
+        self.html += &row("th", &mut columns.iter().map(|column| column.heading));
         for cells in &rows {
             self.html += &row("td", &mut cells.iter().map(String::as_str));
         }
@@ -178,14 +185,12 @@ impl Page {
 
     /// The page as text, with what its figures must be read with.
     pub(crate) fn finish(mut self, machine: &Machine) -> String {
-        let m = machine;
-        let line = format!("{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date);
-        let version = m.versions.get("ringway").map_or("", String::as_str);
+        let version = machine.versions.get("ringway").map_or("", String::as_str);
         let _ = writeln!(
             self.html,
             "<p class=\"note\">{}; ringway {}. Network namespaces on one machine: these figures say nothing about \
              network hardware.</p>\n</body></html>",
-            escape(&line),
+            escape(&machine.to_string()),
             escape(version)
         );
         self.html
@@ -405,7 +410,7 @@ mod tests {
     #[test]
     fn nothing_gets_out_of_its_element() {
         let mut page = Page::new("a<b", "c&d");
-        page.table(&["x"], [vec!["<script>".to_owned()]]);
+        page.table(&[&Column::text("x", |text: &&str| (*text).into())], ["<script>"]);
         let bar = Bar { label: "<i>".into(), parts: vec![("p\"q".into(), 2.0)], mark: Some(3.0) };
         page.bars("t", "u", "m<n", &[bar]);
         let points = vec![(0.0, 0.0), (1.0, 2.0)];
@@ -424,7 +429,9 @@ mod tests {
     fn words_wrap_and_figures_do_not() {
         let mut page = Page::new("t", "l");
         let long = "many words that do not fit on the line";
-        page.table(&["case", "n", "why"], [vec![long.into(), "7".into(), long.into()]]);
+        let is = Column::text("case", |text: &&str| (*text).into());
+        let why = Column::text("why", |text: &&str| (*text).into());
+        page.table(&[&is, &Column::number("n", |_| "7".into()), &why], [long]);
         let html = page.finish(&Machine::with(&[]));
         let row = format!("<td>{long}</td><td>7</td><td class=\"text\">{long}</td>");
         assert!(html.contains(&row) && html.contains("<th class=\"text\">why</th>"), "{html}");

@@ -25,9 +25,10 @@ use rustix::io::ioctl_fionread;
 use rustix::net::sockopt;
 
 use super::clock;
-use crate::benches::engine::cpu::{Cpus, pin};
 use crate::benches::kernel_path::Style;
 use crate::benches::kernel_path::receive::{prepare, receive};
+use crate::harness::Progress;
+use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 /// Generated from bpf/calibrate.bpf.c.
@@ -102,7 +103,7 @@ fn socket_failed(source: std::io::Error) -> Error {
 }
 
 /// One round, on a thread that keeps to the last processor. Needs root.
-pub(super) fn round(progress: &mut impl FnMut(&str)) -> Result<Round> {
+pub(super) fn round(progress: Progress<'_>) -> Result<Round> {
     let cpus = Cpus::here()?;
     let namespace = Namespace::new("calibrate")?;
     namespace.ip(&format!("link set lo up\naddr add {HERE}/32 dev lo\n{WAY_OUT}"))?;

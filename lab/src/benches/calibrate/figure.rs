@@ -1,5 +1,7 @@
 //! A figure of several rounds.
 
+use crate::harness::median::middle;
+
 /// The middle of the rounds, and how far they are apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figure {
@@ -11,16 +13,10 @@ pub(super) struct Figure {
 impl Figure {
     /// None without any that is positive.
     pub(super) fn of(rounds: impl IntoIterator<Item = f64>) -> Option<Self> {
-        let mut rounds: Vec<f64> =
-            rounds.into_iter().filter(|n| n.is_finite() && *n > 0.0).collect();
-        rounds.sort_by(f64::total_cmp);
-        let (least, most) = (*rounds.first()?, *rounds.last()?);
-        let half = rounds.len() / 2;
-        let middle = match rounds.len() % 2 {
-            1 => rounds[half],
-            _ => rounds[half - 1].midpoint(rounds[half]),
-        };
-        Some(Self { middle, apart: most - least })
+        let rounds: Vec<f64> = rounds.into_iter().filter(|n| n.is_finite() && *n > 0.0).collect();
+        let least = rounds.iter().copied().reduce(f64::min)?;
+        let most = rounds.iter().copied().reduce(f64::max)?;
+        Some(Self { middle: middle(rounds)?, apart: most - least })
     }
 
     /// Of packets a second: nanoseconds.

@@ -7,8 +7,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::OwnedFd;
 
 use super::clock;
-use crate::benches::engine::cpu::{Cpus, pin};
 use crate::benches::tcp::socket::{Pair, address, listener, receive_all, send_all};
+use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 /// Connections that take turns.

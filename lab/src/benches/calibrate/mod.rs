@@ -9,17 +9,19 @@ mod feed;
 mod figure;
 mod message;
 
-use std::time::Duration;
-
 use ringway_sizing::{BytesCost, Costs, IoPath, NsCost};
 
 use self::clock::Others;
 use self::figure::Figure;
-use crate::benches::engine::{self, Case};
-use crate::benches::packet::{self, Ip, Path};
-use crate::benches::tcp::memory::{self, Side, State};
-use crate::demo::clean::{Guard, end_on_signals};
+use crate::benches::engine::report::EngineFigures;
+use crate::benches::engine::{Case, Engine};
+use crate::benches::packet::report::PacketFigures;
+use crate::benches::packet::{Ip, Packet, Path};
+use crate::benches::tcp::memory::report::MemoryFigures;
+use crate::benches::tcp::memory::{Side, State, TcpMemory};
+use crate::demo::clean::guarded;
 use crate::harness::machine::Machine;
+use crate::harness::{Progress, Repeated, run};
 use crate::{Result, needs_root};
 
 /// Rounds of what is quick, and of what is not.
@@ -33,41 +35,22 @@ const FLOWS: u32 = 10_000;
 ///
 /// # Errors
 /// Nothing can be measured here.
-pub fn run_guarded(reference: Costs, mut progress: impl FnMut(&str) + Send) -> Result<Costs> {
+pub fn calibrate(reference: Costs, progress: Progress<'_>) -> Result<Costs> {
     needs_root("size --calibrate")?;
     let others = Others::watch();
     let mut figures = Figures::default();
-    guarded(|| figures.feed(&mut progress))?;
-    let options = packet::Options {
-        rounds: ROUNDS,
-        only: vec![Path::Nat],
-        ip: vec![Ip::V4],
-        flows: vec![FLOWS],
-    };
-    figures.programs(&packet::run(&options, &mut progress)?);
-    let options = engine::Options {
-        rounds: FEW_ROUNDS,
-        duration: Duration::from_secs(2),
-        only: vec![Case::UdpEcho, Case::AfXdpL2fwd],
-    };
-    figures.engine(&engine::run_guarded(&options, &mut progress)?);
-    let options = memory::Options {
-        rounds: FEW_ROUNDS,
-        only: vec![State::Idle, State::TimeWait],
-        ..memory::Options::default()
-    };
-    figures.memory(&memory::run_guarded(&options, &mut progress)?);
-    let costs = figures.costs(reference, &Machine::here());
+    guarded(|| figures.feed(progress))?;
+    let nat =
+        Packet { only: vec![Path::Nat], ip: vec![Ip::V4], flows: vec![FLOWS], rounds: ROUNDS };
+    figures.programs(&run(&nat, progress)?.figures);
+    let repeated = Repeated { rounds: FEW_ROUNDS, seconds: 2 };
+    let engine = Engine { only: vec![Case::UdpEcho, Case::AfXdpL2fwd], repeated };
+    figures.engine(&run(&engine, progress)?.figures);
+    let only = vec![State::Idle, State::TimeWait];
+    let memory = TcpMemory { only, connections: None, rounds: FEW_ROUNDS };
+    figures.memory(&run(&memory, progress)?.figures);
+    let costs = figures.costs(reference, &Machine::with(&[]));
     Ok(Costs { others: others.cores().map(|cores| (cores * 100.0).round() / 100.0), ..costs })
-}
-
-/// Whatever happens to this process, its namespaces go.
-fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let done = work();
-    guard.dismiss();
-    done
 }
 
 /// What was found; none where it could not be measured here. Nanoseconds of a packet, bytes of a socket.
@@ -91,7 +74,7 @@ struct Figures {
 }
 
 impl Figures {
-    fn feed(&mut self, progress: &mut impl FnMut(&str)) -> Result<()> {
+    fn feed(&mut self, progress: Progress<'_>) -> Result<()> {
         let (mut rounds, mut messages) = (Vec::new(), Vec::new());
         for n in 1..=ROUNDS {
             let message = message::round()?;
@@ -118,14 +101,14 @@ impl Figures {
         Ok(())
     }
 
-    fn programs(&mut self, report: &packet::Report) {
+    fn programs(&mut self, figures: &PacketFigures) {
         let rounds =
-            report.paths.first().map(|row| row.net_ns_by_round.iter().map(|ns| *ns as f64));
+            figures.paths.first().map(|row| row.net_ns_by_round.iter().map(|ns| *ns as f64));
         self.nat = rounds.and_then(Figure::of);
     }
 
-    fn engine(&mut self, report: &engine::Report) {
-        let case = |case: Case| report.cases.iter().find(|row| row.name == case);
+    fn engine(&mut self, figures: &EngineFigures) {
+        let case = |case: Case| figures.cases.iter().find(|row| row.name == case);
         let ours = |name: Case| Figure::per_second(&case(name)?.ringway_pps_by_round);
         self.echo_by_sockets =
             case(Case::UdpEcho).and_then(|row| Figure::per_second(&row.peer_pps_by_round));
@@ -133,9 +116,9 @@ impl Figures {
         self.forwarded_by_engine = ours(Case::AfXdpL2fwd);
     }
 
-    fn memory(&mut self, report: &memory::Report) {
+    fn memory(&mut self, figures: &MemoryFigures) {
         let bytes = |state: State, side: Side| {
-            let row = report.states.iter().find(|row| row.state == state && row.side == side)?;
+            let row = figures.states.iter().find(|row| row.state == state && row.side == side)?;
             let middle = row.bytes_per_socket as f64;
             Some(Figure { middle, apart: middle * row.spread_percent.unwrap_or(0.0) / 100.0 })
         };
@@ -161,8 +144,7 @@ impl Figures {
                 *cost = BytesCost { bytes, spread, from: "bench tcp-memory".to_owned() };
             }
         }
-        let Machine { cpu, cores, kernel, date, .. } = machine;
-        costs.machine = format!("{cpu} of {cores} cores, Linux {kernel}, {date}");
+        costs.machine = machine.to_string();
         costs
     }
 
@@ -271,7 +253,7 @@ mod tests {
             time_wait: None,
         };
         let reference = Costs::reference().unwrap();
-        let costs = figures.costs(reference.clone(), &Machine::here());
+        let costs = figures.costs(reference.clone(), &Machine::with(&[]));
         let ns = |of: &std::collections::BTreeMap<IoPath, NsCost>, road| {
             (of[&road].ns, of[&road].softirq_ns, of[&road].spread.unwrap())
         };
@@ -295,7 +277,7 @@ mod tests {
     #[test]
     fn what_was_not_measured_stays() {
         let reference = Costs::reference().unwrap();
-        let costs = Figures::default().costs(reference.clone(), &Machine::here());
+        let costs = Figures::default().costs(reference.clone(), &Machine::with(&[]));
         assert_eq!(Costs { machine: reference.machine.clone(), ..costs }, reference);
     }
 

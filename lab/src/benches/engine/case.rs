@@ -1,33 +1,33 @@
 //! What is measured.
 
-use crate::Error;
 use crate::harness::named::named;
 
-/// One thing that is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Case {
-    /// A worker by itself: packets out of the pool, written, their addresses swapped, freed.
-    MemoryMacswap,
-    /// From a veth to a sink.
-    AfXdpReceive,
-    /// From a source to a veth.
-    AfXdpTransmit,
-    /// From a veth to another.
-    AfXdpL2fwd,
-    /// An auction's requests, answered.
-    Bid,
-    /// Datagrams, sent back.
-    UdpEcho,
-    /// [`Case::Bid`], where all is asked by one client.
-    BidOneClient,
-    /// [`Case::UdpEcho`], where all is sent by one client.
-    UdpEchoOneClient,
-    /// Ethernet, IPv4 and UDP read.
-    WireParse,
-    /// Ethernet, IPv4 and UDP written in front of a payload.
-    WireBuild,
-    /// A frame taken from its pool, and freed.
-    FrameAllocFree,
+named! {
+    /// One thing that is measured.
+    pub enum Case {
+        /// A worker by itself: packets out of the pool, written, their addresses swapped, freed.
+        MemoryMacswap = "memory-macswap",
+        /// From a veth to a sink.
+        AfXdpReceive = "af_xdp-receive",
+        /// From a source to a veth.
+        AfXdpTransmit = "af_xdp-transmit",
+        /// From a veth to another.
+        AfXdpL2fwd = "af_xdp-l2fwd",
+        /// An auction's requests, answered.
+        Bid = "bid",
+        /// Datagrams, sent back.
+        UdpEcho = "udp-echo",
+        /// [`Case::Bid`], where all is asked by one client.
+        BidOneClient = "bid-one-client",
+        /// [`Case::UdpEcho`], where all is sent by one client.
+        UdpEchoOneClient = "udp-echo-one-client",
+        /// Ethernet, IPv4 and UDP read.
+        WireParse = "wire-parse",
+        /// Ethernet, IPv4 and UDP written in front of a payload.
+        WireBuild = "wire-build",
+        /// A frame taken from its pool, and freed.
+        FrameAllocFree = "frame-alloc-free",
+    }
 }
 
 /// Who is measured.
@@ -38,38 +38,6 @@ pub(super) enum Side {
 }
 
 impl Case {
-    /// All of them, in the order of the report.
-    pub const ALL: [Self; 11] = [
-        Self::MemoryMacswap,
-        Self::AfXdpReceive,
-        Self::AfXdpTransmit,
-        Self::AfXdpL2fwd,
-        Self::Bid,
-        Self::UdpEcho,
-        Self::BidOneClient,
-        Self::UdpEchoOneClient,
-        Self::WireParse,
-        Self::WireBuild,
-        Self::FrameAllocFree,
-    ];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MemoryMacswap => "memory-macswap",
-            Self::AfXdpReceive => "af_xdp-receive",
-            Self::AfXdpTransmit => "af_xdp-transmit",
-            Self::AfXdpL2fwd => "af_xdp-l2fwd",
-            Self::Bid => "bid",
-            Self::UdpEcho => "udp-echo",
-            Self::BidOneClient => "bid-one-client",
-            Self::UdpEchoOneClient => "udp-echo-one-client",
-            Self::WireParse => "wire-parse",
-            Self::WireBuild => "wire-build",
-            Self::FrameAllocFree => "frame-alloc-free",
-        }
-    }
-
     /// What it is measured beside, if anything.
     pub fn peer(self) -> Option<&'static str> {
         match self {
@@ -138,20 +106,4 @@ pub(super) struct Goals {
     pub p99: Option<f64>,
     /// Nanoseconds: fewer.
     pub ns: Option<f64>,
-}
-
-named!(Case, Error::NoSuchCase);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_go_both_ways() {
-        for case in Case::ALL {
-            assert_eq!(case.name().parse::<Case>().unwrap(), case);
-        }
-        let error = "bids".parse::<Case>().unwrap_err().to_string();
-        assert!(error.contains("bids") && error.contains("udp-echo"), "{error}");
-    }
 }

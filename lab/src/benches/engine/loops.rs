@@ -14,8 +14,8 @@ use ringway_xsk::{Batch, PageSize, Pool, Umem, UmemConfig};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::case::Case;
-use super::cpu::{Cpus, pin};
 use super::{Figure, per_packet};
+use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 const BURST: usize = 32;

@@ -5,10 +5,9 @@
 //! of the rounds count.
 
 mod case;
-pub(crate) mod cpu;
 mod load;
 mod loops;
-mod report;
+pub(crate) mod report;
 mod site;
 mod sockets;
 mod testpmd;
@@ -16,33 +15,35 @@ mod testpmd;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use case::Case;
-pub use report::{Goal, NotRun, Report, Row, SCHEMA};
+use serde_json::{Value, json};
 
-use crate::demo::clean::{Guard, end_on_signals};
-use crate::{Result, needs_root};
+pub use case::Case;
+
+use crate::Result;
+use crate::harness::cpu::Cpus;
+use crate::harness::{self, Harness, Repeated, Scenario};
 use case::Side;
-use cpu::Cpus;
 use load::Storage;
+use report::{EngineFigures, Row};
 use site::Site;
 use testpmd::Testpmd;
 
-/// How much to measure.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Times that every case is measured; the medians count.
-    pub rounds: u32,
-    /// Length of one measurement; whole seconds, at least one.
-    pub duration: Duration,
-    /// Cases to measure; empty: all.
+/// Packet programs in user space, beside DPDK's and the kernel's sockets, in turns.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. Takes about eleven minutes; runs in network namespaces of its own. dpdk-testpmd is taken from PATH, else from \
+    target/peers (`packaging/bootstrap --tests` unpacks it there); without it Ringway is measured alone. It gets huge pages \
+    where 256 MiB of them are free (`sysctl vm.nr_hugepages=256` reserves twice that), else pages of 4 KiB. Exit code 1 when a \
+    case was not measured.\n\nExamples:\n  ringway-lab bench engine\n  ringway-lab bench engine --rounds 3 --seconds 2 -o json\n  \
+    ringway-lab bench engine --only memory-macswap,wire-parse"
+)]
+pub struct Engine {
+    /// Only these cases.
+    #[arg(long, value_name = "CASE", value_delimiter = ',')]
     pub only: Vec<Case>,
-}
-
-impl Default for Options {
-    /// Everything, five rounds of five seconds.
-    fn default() -> Self {
-        Self { rounds: 5, duration: Duration::from_secs(5), only: Vec::new() }
-    }
+    /// How much of it.
+    #[command(flatten)]
+    pub repeated: Repeated,
 }
 
 /// What one measurement found.
@@ -68,87 +69,65 @@ fn per_packet(time: Duration, packets: u64) -> u64 {
     (time.as_nanos() * 1000 / u128::from(packets.max(1))) as u64
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed. `progress` is told in words what goes on, and aloud what is skipped or fails: that does not stop the others, and is
-/// in [`Report::skipped`] or [`Report::failed`]. Needs root.
-///
-/// # Errors
-/// Nothing can be measured here.
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench engine")?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, &mut progress);
-    guard.dismiss();
-    report
+impl harness::Case for Case {
+    fn key(&self) -> Value {
+        json!({ "name": self })
+    }
 }
 
-fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
-    let duration = Duration::from_secs(options.duration.as_secs().max(1));
-    let mut bench = Bench {
-        cpus: Cpus::here()?,
-        testpmd: None,
-        duration,
-        report: Report::new(options),
-        found: BTreeMap::new(),
-    };
-    let mut cases = Case::ALL.to_vec();
-    cases.retain(|case| options.only.is_empty() || options.only.contains(case));
-    bench.look_for_testpmd(&cases, progress);
-    for round in 1..=bench.report.rounds {
-        cases.retain(|case| bench.keep_on(*case, round, progress));
+impl Scenario for Engine {
+    const NAME: &'static str = "engine";
+    type Figures = EngineFigures;
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<EngineFigures> {
+        let mut cases = harness::chosen(&Case::ALL, &self.only);
+        let Repeated { rounds, seconds } = self.repeated;
+        let mut bench = Bench {
+            cpus: Cpus::here()?,
+            testpmd: find_testpmd(&cases, harness),
+            duration: Duration::from_secs(seconds),
+            testpmd_version: None,
+        };
+        let mut found: BTreeMap<Case, Vec<Turn>> = BTreeMap::new();
+        harness.rounds(rounds, &mut cases, |harness, round, &case| {
+            let turn = bench.turn(case, round)?;
+            let peer = turn.peer.map(|peer| format!("  beside {:>10}", peer.pps));
+            let (pps, peer) = (turn.ringway.pps, peer.unwrap_or_default());
+            harness.say(format!("{case:<19} {pps:>10} packets/s{peer}"));
+            found.entry(case).or_default().push(turn);
+            Ok(())
+        });
+        let version = bench.testpmd_version.map(|version| ("dpdk-testpmd".to_owned(), version));
+        harness.machine.versions.extend(version);
+        Ok(EngineFigures {
+            cases: cases.iter().map(|case| Row::new(*case, &found[case])).collect(),
+            rounds,
+            duration_s: seconds,
+            testpmd_memory: bench.testpmd.as_ref().map(Testpmd::memory),
+        })
     }
-    let rows = cases.iter().map(|case| Row::new(*case, &bench.found[case]));
-    bench.report.cases = rows.collect();
-    Ok(bench.report)
+}
+
+/// Without it the cases that need it are Ringway's alone.
+fn find_testpmd(cases: &[Case], harness: &mut Harness<'_>) -> Option<Testpmd> {
+    let error = match Testpmd::find() {
+        Ok(testpmd) => return Some(testpmd),
+        Err(error) => error,
+    };
+    for case in cases.iter().filter(|case| case.needs_testpmd()) {
+        harness.skip(case, format!("no peer to measure beside: {error}"));
+    }
+    None
 }
 
 struct Bench {
     cpus: Cpus,
     testpmd: Option<Testpmd>,
     duration: Duration,
-    report: Report,
-    found: BTreeMap<Case, Vec<Turn>>,
+    testpmd_version: Option<String>,
 }
 
 impl Bench {
-    fn look_for_testpmd(&mut self, cases: &[Case], progress: &mut impl FnMut(&str)) {
-        match Testpmd::find() {
-            Ok(testpmd) => {
-                self.report.testpmd_memory = Some(testpmd.memory());
-                self.testpmd = Some(testpmd);
-            }
-            Err(error) => {
-                for &name in cases.iter().filter(|case| case.needs_testpmd()) {
-                    let reason = format!("no peer to measure beside: {error}");
-                    progress(&format!("{name}: Ringway alone: {reason}"));
-                    self.report.skipped.push(NotRun { name, reason });
-                }
-            }
-        }
-    }
-
-    /// Whether it is of use to go on with a case.
-    fn keep_on(&mut self, name: Case, round: u32, progress: &mut impl FnMut(&str)) -> bool {
-        match self.turn(name, round) {
-            Ok(turn) => {
-                let rounds = self.report.rounds;
-                let peer = turn.peer.map(|peer| format!("  beside {:>10}", peer.pps));
-                let pps = turn.ringway.pps;
-                let peer = peer.unwrap_or_default();
-                progress(&format!("round {round}/{rounds}  {name:<19} {pps:>10} packets/s{peer}"));
-                self.found.entry(name).or_default().push(turn);
-                true
-            }
-            Err(error) => {
-                let reason = error.to_string();
-                progress(&format!("{name}: FAILED: {reason}"));
-                self.report.failed.push(NotRun { name, reason });
-                false
-            }
-        }
-    }
-
     fn turn(&mut self, case: Case, round: u32) -> Result<Turn> {
         let has_peer = match case.needs_testpmd() {
             true => self.testpmd.is_some(),
@@ -199,7 +178,7 @@ impl Bench {
             figure.lost_ppb = site.lost_ppb(figure.pps, time)?;
         }
         if let Some(version) = server.stop()?.as_deref().and_then(testpmd::version) {
-            self.report.machine.versions.insert("dpdk-testpmd".into(), version);
+            self.testpmd_version = Some(version);
         }
         Ok(figure)
     }
@@ -224,12 +203,13 @@ mod tests {
         if !ringway_testnet::root_or_skip("engine::measures_every_case") {
             return;
         }
-        let options = Options { rounds: 1, duration: Duration::from_secs(1), ..Options::default() };
-        let report = run(&options, &mut |line: &str| eprintln!("{line}")).unwrap();
+        let repeated = Repeated { rounds: 1, seconds: 1 };
+        let scenario = Engine { only: Vec::new(), repeated };
+        let report = harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
         assert!(report.ok(), "{report}");
-        assert_eq!(report.cases.len(), Case::ALL.len(), "{report}");
-        if let Some(NotRun { name, reason }) = report.skipped.first() {
-            ringway_testnet::skip("engine::measures_every_case", format!("{name}: {reason}"));
+        assert_eq!(report.figures.cases.len(), Case::ALL.len(), "{report}");
+        if let Some(skipped) = report.skipped.first() {
+            ringway_testnet::skip("engine::measures_every_case", skipped.to_string());
         }
     }
 }

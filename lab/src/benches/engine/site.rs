@@ -24,11 +24,11 @@ use ringway_wire::{
 use ringway_xsk::{PageSize, UmemConfig};
 
 use super::case::{Case, Side};
-use super::cpu::{Cpus, Task, pin};
 use super::load::{self, Arrivals, Storage};
 use super::sockets::{self, Service, Sockets};
 use super::testpmd::Testpmd;
 use super::{Figure, per_packet};
+use crate::harness::cpu::{Cpus, Task, pin};
 use crate::{Error, Result};
 
 const US: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

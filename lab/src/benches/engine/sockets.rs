@@ -17,7 +17,7 @@ use ringway_testnet::Namespace;
 use ringway_wire::IntoBytes as _;
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
-use super::cpu::pin;
+use crate::harness::cpu::pin;
 use crate::{Error, Result};
 
 /// Messages in a system call.

@@ -8,7 +8,7 @@ use ringway_testnet::tools::{self, Tool};
 use ringway_testnet::{Child, Namespace, wait_until};
 
 use super::Figure;
-use super::cpu::{Cpus, Task};
+use crate::harness::cpu::{Cpus, Task};
 use crate::harness::median::median;
 use crate::{Error, Result};
 

@@ -23,40 +23,17 @@ const FILE: usize = 8 << 20;
 /// Bytes that are handed over at a time.
 pub(super) const CHUNK: usize = 64 << 10;
 
-/// How bytes get to the socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    Send,
-    ZeroCopy,
-    ReadWrite,
-    MmapWrite,
-    Sendfile,
-    Splice,
-}
-
-impl Way {
-    pub(super) const ALL: [Self; 6] = [
-        Self::Send,
-        Self::ZeroCopy,
-        Self::ReadWrite,
-        Self::MmapWrite,
-        Self::Sendfile,
-        Self::Splice,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Send => "send",
-            Self::ZeroCopy => "MSG_ZEROCOPY",
-            Self::ReadWrite => "read+write",
-            Self::MmapWrite => "mmap+write",
-            Self::Sendfile => "sendfile",
-            Self::Splice => "splice",
-        }
+named! {
+    /// How bytes get to the socket.
+    pub(super) enum Way {
+        Send = "send",
+        ZeroCopy = "MSG_ZEROCOPY",
+        ReadWrite = "read+write",
+        MmapWrite = "mmap+write",
+        Sendfile = "sendfile",
+        Splice = "splice",
     }
 }
-
-named!(Way, Error::NoSuchCase);
 
 /// What was sent and spent.
 pub(super) struct Sent {

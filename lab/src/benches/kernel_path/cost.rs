@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::clock::Clocks;
+use crate::harness::cpu::thread_named;
 use crate::{Error, Result};
 
 /// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
@@ -47,12 +48,7 @@ impl Thread {
 
     /// The one of this name.
     pub(super) fn named(name: &str) -> Option<Self> {
-        let tasks = fs::read_dir("/proc/self/task").ok()?.flatten().map(|entry| entry.path());
-        let is = |task: &PathBuf| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let id = tasks.into_iter().find(is)?.file_name()?.to_str()?.parse().ok()?;
-        Some(Self::of(id))
+        Some(Self::of(thread_named(name)?.file_name()?.to_str()?.parse().ok()?))
     }
 
     /// Since it began.

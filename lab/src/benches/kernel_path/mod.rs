@@ -9,169 +9,145 @@ mod report;
 mod rules;
 mod site;
 
+use std::fmt;
 use std::time::Duration;
 
-pub use report::{NotRun, Report, Resolution, Row, SCHEMA, Went};
+use ringway_terminal::quantity::whole;
+use serde_json::{Value, json};
 
 use self::copies::Way;
+use self::report::{KernelPathFigures, Resolution, Row};
 use self::rules::Firewall;
 use self::site::{Ran, Site};
 use crate::benches::tcp::limits;
-use crate::demo::clean::{Guard, end_on_signals};
-use crate::harness::machine::Machine;
 use crate::harness::named::named;
-use crate::{Error, Result, needs_root};
+use crate::harness::{self, Harness, Scenario};
+use crate::{Error, Result};
 
 /// Rules that a packet goes through.
 const RULES: [u32; 3] = [0, 50, 500];
 /// Open files that everything needs, some to spare.
 const FILES: u64 = 64;
 
-/// How packets are received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Their names say it.
-pub enum Style {
-    Blocking,
-    Epoll,
-    Recvmmsg,
-    IoUring,
-    BusyPoll,
-    Spin,
-    AfPacket,
-    AfXdp,
-    Xdp,
+named! {
+    /// How packets are received.
+    pub(crate) enum Style {
+        Blocking = "recvfrom",
+        Epoll = "epoll",
+        Recvmmsg = "recvmmsg",
+        IoUring = "io_uring",
+        BusyPoll = "SO_BUSY_POLL",
+        Spin = "spinning",
+        AfPacket = "AF_PACKET",
+        AfXdp = "AF_XDP",
+        Xdp = "XDP drop",
+    }
 }
 
 impl Style {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 9] = [
-        Self::Blocking,
-        Self::Epoll,
-        Self::Recvmmsg,
-        Self::IoUring,
-        Self::BusyPoll,
-        Self::Spin,
-        Self::AfPacket,
-        Self::AfXdp,
-        Self::Xdp,
-    ];
     /// Those that answer requests.
     const ANSWER: [Self; 5] =
         [Self::Blocking, Self::Epoll, Self::IoUring, Self::BusyPoll, Self::Spin];
+}
 
-    /// Its name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Blocking => "recvfrom",
-            Self::Epoll => "epoll",
-            Self::Recvmmsg => "recvmmsg",
-            Self::IoUring => "io_uring",
-            Self::BusyPoll => "SO_BUSY_POLL",
-            Self::Spin => "spinning",
-            Self::AfPacket => "AF_PACKET",
-            Self::AfXdp => "AF_XDP",
-            Self::Xdp => "XDP drop",
-        }
+named! {
+    /// What is measured.
+    pub enum Group {
+        /// A stream of packets, in each style.
+        Receive = "receive",
+        /// Requests that are answered one by one.
+        Request = "request",
+        /// Bytes to a TCP socket.
+        Copy = "copy",
+        /// Requests through rules of nftables and iptables.
+        Rules = "rules",
     }
 }
 
-named!(Style, Error::NoSuchCase);
-
-/// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Group {
-    /// A stream of packets, in each style.
-    Receive,
-    /// Requests that are answered one by one.
-    Request,
-    /// Bytes to a TCP socket.
-    Copy,
-    /// Requests through rules of nftables and iptables.
-    Rules,
-}
-
-impl Group {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Receive, Self::Request, Self::Copy, Self::Rules];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Receive => "receive",
-            Self::Request => "request",
-            Self::Copy => "copy",
-            Self::Rules => "rules",
-        }
-    }
-}
-
-named!(Group, Error::NoSuchCase);
-
-/// How much to measure.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Packets a second of a stream: fewer than any style can take, so that all have the same work.
-    pub rate: u32,
-    /// Length of one measurement.
-    pub duration: Duration,
-    /// Times that everything is measured, in turn; the medians count.
-    pub rounds: u32,
-    /// Only these groups; empty: all.
+/// What a packet, a request and a copy cost in the kernel, and where the time goes.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. Takes three minutes; runs in network namespaces of its own. What this kernel does not allow is skipped, \
+    with the reason. Keep the machine quiet: softirq time is that of all processors, and is not told where others are busy. A rate that this machine does not reach is reported as missed. \
+    Numbers may end in k, M, G or T.\n\nExamples:\n  \
+    ringway-lab bench kernel-path\n  ringway-lab bench kernel-path --only receive --rate 50k --seconds 5 -o json\n  \
+    ringway-lab bench kernel-path --html kernel-path.html"
+)]
+pub struct KernelPath {
+    /// Only these.
+    #[arg(long, value_name = "GROUP", value_delimiter = ',')]
     pub only: Vec<Group>,
+    /// Packets a second that come in; for the group receive.
+    // Fewer than any style can take, so that all have the same work.
+    #[arg(long, value_name = "N", default_value = "20k", value_parser = whole::<u32>(1..=10_000_000))]
+    pub rate: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = whole::<u64>(1..=600))]
+    pub seconds: u64,
+    /// How often each is measured; the medians count.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = whole::<u32>(1..=100))]
+    pub rounds: u32,
 }
 
-impl Default for Options {
-    /// All groups, 20 000 packets a second, three times two seconds each.
-    fn default() -> Self {
-        Self { rate: 20_000, duration: Duration::from_secs(2), rounds: 3, only: Vec::new() }
+impl Scenario for KernelPath {
+    const NAME: &'static str = "kernel-path";
+    const PEERS: &'static [(&'static str, &'static str)] = &[("nft", "--version")];
+    type Figures = KernelPathFigures;
+
+    fn check(&self) -> Result<()> {
+        limits::open_files_at_least(FILES, FILES).map(drop)
+    }
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<KernelPathFigures> {
+        let site = Site::new(self.rate, Duration::from_secs(self.seconds))?;
+        let resolution = Resolution { split_ns: clock::resolution()?, softirq_ns: cost::TICK_NS };
+        let mut measured = Vec::new();
+        let groups = harness::chosen(&Group::ALL, &self.only);
+        let mut cases = groups.into_iter().flat_map(cases_of).collect();
+        harness.rounds(self.rounds, &mut cases, |harness, _, case| {
+            // Whatever it is, this machine cannot do it.
+            let ran = self.run(&site, case).map_err(|e| Error::Unavailable(e.to_string()))?;
+            let row = Row::new(case.group(), case.name(), &ran);
+            harness.say(row.in_words(self.rate));
+            measured.push(row);
+            Ok(())
+        });
+        Ok(KernelPathFigures {
+            rows: report::medians(measured),
+            rate_pps: self.rate,
+            duration_s: self.seconds as f64,
+            rounds: self.rounds,
+            resolution,
+        })
     }
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed. What this machine cannot do is in [`Report::skipped`] with the reason. Needs root.
-///
-/// # Errors
-/// Nothing can be measured here.
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench kernel-path")?;
-    limits::open_files_at_least(FILES, FILES)?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, &mut progress);
-    guard.dismiss();
-    report
-}
-
-fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
-    let site = Site::new(options)?;
-    let resolution = Resolution { split_ns: clock::resolution()?, softirq_ns: cost::TICK_NS };
-    let mut report = Report::new(options, resolution, Machine::with(&[("nft", "--version")]));
-    let mut measured = Vec::new();
-    for round in 1..=options.rounds.max(1) {
-        for (group, case) in cases(options) {
-            if report.skips(group, &case.needs()) {
-                continue;
+impl KernelPath {
+    fn run(&self, site: &Site, case: &Case) -> Result<Ran> {
+        match case {
+            Case::Stream(style) => site.stream(*style),
+            Case::Requests(style) => site.requests(*style),
+            Case::Rules(firewall, count) => {
+                firewall.fill(site.namespace(), *count)?;
+                let ran = site.requests(Style::Blocking);
+                firewall.clear(site.namespace())?;
+                ran
             }
-            match measure(&site, options, &case) {
-                Ok(ran) => {
-                    let row = Row::new(group, case.name(), &ran);
-                    progress(&format!(
-                        "round {round}/{}  {}",
-                        options.rounds,
-                        row.in_words(options.rate)
-                    ));
-                    measured.push(row);
-                }
-                Err(error) => {
-                    let (case, reason) = (case.needs(), error.to_string());
-                    progress(&format!("{group} {case}: SKIPPED: {reason}"));
-                    report.skipped.push(NotRun { group, case, reason });
-                }
+            Case::Copy(way) => {
+                let (namespace, time) = (site.namespace(), Duration::from_secs(self.seconds));
+                let sent = namespace.run(|| copies::run(*way, namespace.directory(), time))??;
+                let (units, spent, seconds) = (sent.chunks, sent.spent, sent.seconds);
+                Ok(Ran {
+                    sent: units,
+                    units,
+                    calls: Some(sent.calls),
+                    spent,
+                    seconds,
+                    rtt: Vec::new(),
+                })
             }
         }
     }
-    report.rows = report::medians(measured);
-    Ok(report)
 }
 
 enum Case {
@@ -182,6 +158,15 @@ enum Case {
 }
 
 impl Case {
+    fn group(&self) -> Group {
+        match self {
+            Self::Stream(_) => Group::Receive,
+            Self::Requests(_) => Group::Request,
+            Self::Copy(_) => Group::Copy,
+            Self::Rules(..) => Group::Rules,
+        }
+    }
+
     fn name(&self) -> String {
         match self {
             Self::Stream(style) | Self::Requests(style) => style.to_string(),
@@ -196,11 +181,16 @@ impl Case {
     }
 }
 
-/// Those that are asked for, in the order of reports.
-fn cases(options: &Options) -> Vec<(Group, Case)> {
-    let wanted = |group: &Group| options.only.is_empty() || options.only.contains(group);
-    let groups = Group::ALL.into_iter().filter(wanted);
-    groups.flat_map(|group| cases_of(group).into_iter().map(move |case| (group, case))).collect()
+impl harness::Case for Case {
+    fn key(&self) -> Value {
+        json!({ "group": self.group(), "case": self.needs() })
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, {}", self.group(), self.needs())
+    }
 }
 
 fn cases_of(group: Group) -> Vec<Case> {
@@ -211,26 +201,6 @@ fn cases_of(group: Group) -> Vec<Case> {
         Group::Rules => {
             let each = |it: Firewall| RULES.map(|count| Case::Rules(it, count));
             Firewall::ALL.into_iter().flat_map(each).collect()
-        }
-    }
-}
-
-fn measure(site: &Site, options: &Options, case: &Case) -> Result<Ran> {
-    match case {
-        Case::Stream(style) => site.stream(*style),
-        Case::Requests(style) => site.requests(*style),
-        Case::Rules(firewall, count) => {
-            firewall.fill(site.namespace(), *count)?;
-            let ran = site.requests(Style::Blocking);
-            firewall.clear(site.namespace())?;
-            ran
-        }
-        Case::Copy(way) => {
-            let namespace = site.namespace();
-            let run = || copies::run(*way, namespace.directory(), options.duration);
-            let sent = namespace.run(run)??;
-            let (units, spent, seconds) = (sent.chunks, sent.spent, sent.seconds);
-            Ok(Ran { sent: units, units, calls: Some(sent.calls), spent, seconds, rtt: Vec::new() })
         }
     }
 }

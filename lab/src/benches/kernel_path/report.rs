@@ -1,17 +1,17 @@
-//! The result: JSON by serde, a table, a page.
+//! What was found: processor time of one of each, by where it went.
 
 use std::fmt;
 
+use ringway_terminal::text::counted;
 use serde::Serialize;
 
+use super::Group;
 use super::site::Ran;
-use super::{Group, Options};
-use crate::harness::machine::Machine;
+use crate::harness::Figures;
+use crate::harness::median::middle;
 use crate::harness::plot::{Bar, Page};
-use ringway_terminal::text::counted;
+use crate::harness::table::{Column, or_dash, table};
 
-/// Name and version of the JSON form.
-pub const SCHEMA: &str = "ringway.bench.kernel-path/1";
 /// Other processes' time, in per cent of one processor's, beside which softirqs may be theirs.
 const OTHERS: f64 = 10.0;
 /// Of the rate that was asked for, in per cent: a sender that has less has missed it.
@@ -19,25 +19,16 @@ const REACHED: f64 = 98.0;
 /// Fewer samples do not tell user mode from the kernel.
 const FEW_SAMPLES: f64 = 25.0;
 
-/// Everything that was measured. [`fmt::Display`] is the table.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
-    /// What was measured.
+#[derive(Debug, Serialize)]
+pub struct KernelPathFigures {
     pub rows: Vec<Row>,
-    /// What this machine cannot do, and why.
-    pub skipped: Vec<NotRun>,
     /// Packets a second of a stream that were asked for; [`Row::offered_per_second`] has what the sender reached.
     pub rate_pps: u32,
     /// Length of one measurement in seconds.
     pub duration_s: f64,
-    /// Rounds, of which each figure is the median.
+    /// Each figure is the median of so many.
     pub rounds: u32,
-    /// How fine times are.
     pub resolution: Resolution,
-    /// Where this was measured.
-    pub machine: Machine,
 }
 
 /// Steps in which times are counted, in nanoseconds. What a thread takes in all is exact.
@@ -52,9 +43,7 @@ pub struct Resolution {
 /// A way of doing something; all figures are of one packet, one request, or 64 KiB.
 #[derive(Debug, Clone, Serialize)]
 pub struct Row {
-    /// What is done.
     pub group: Group,
-    /// How.
     pub case: String,
     /// `packet`, `request` or `64 KiB`.
     pub unit: &'static str,
@@ -109,25 +98,9 @@ impl Went {
 
 impl fmt::Display for Went {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let softirq = or_none(self.softirq, 0);
+        let softirq = or_dash(self.softirq, 0);
         f.pad(&format!("{:.0}/{:.0}/{softirq}", self.user, self.system))
     }
-}
-
-/// A dash where there is no figure.
-fn or_none(figure: Option<f64>, digits: usize) -> String {
-    figure.map_or_else(|| "-".into(), |figure| format!("{figure:.digits$}"))
-}
-
-/// Something without figures.
-#[derive(Debug, Clone, Serialize)]
-pub struct NotRun {
-    /// What was to be done.
-    pub group: Group,
-    /// How.
-    pub case: String,
-    /// Why not, and what would change it.
-    pub reason: String,
 }
 
 impl Row {
@@ -202,11 +175,7 @@ pub(super) fn medians(measured: Vec<Row>) -> Vec<Row> {
 
 impl Row {
     fn middle(rows: &[Self]) -> Self {
-        let middle = |of: fn(&Self) -> Option<f64>| {
-            let mut all: Vec<f64> = rows.iter().filter_map(of).collect();
-            all.sort_by(f64::total_cmp);
-            all.get(all.len() / 2).copied()
-        };
+        let middle = |of: fn(&Self) -> Option<f64>| middle(rows.iter().filter_map(of));
         let number = |of: fn(&Self) -> Option<f64>| middle(of).unwrap_or(0.0);
         let (user_ns, system_ns) = (number(|r| Some(r.user_ns)), number(|r| Some(r.system_ns)));
         let softirq_ns = middle(|r| r.softirq_ns);
@@ -231,26 +200,32 @@ impl Row {
     }
 }
 
-impl Report {
-    /// Whether something is known not to work.
-    pub(super) fn skips(&self, group: Group, case: &str) -> bool {
-        self.skipped.iter().any(|skipped| skipped.group == group && skipped.case == case)
+impl KernelPathFigures {
+    /// What the sender has reached where that is less than was asked for.
+    fn missed(&self) -> Option<String> {
+        let missed: Vec<&Row> = self.rows.iter().filter(|row| row.missed(self.rate_pps)).collect();
+        let reached = missed.iter().filter_map(|row| row.offered_per_second);
+        let (least, most) =
+            reached.fold((f64::MAX, 0.0), |(least, most), sent| (sent.min(least), sent.max(most)));
+        (!missed.is_empty()).then(|| {
+            format!(
+                "--rate missed: {}/s asked for, {least:.0} to {most:.0}/s sent, in {}: the sender has no more here; figures are at what was sent.",
+                self.rate_pps,
+                counted(missed.len(), "row")
+            )
+        })
     }
 
-    pub(super) fn new(options: &Options, resolution: Resolution, machine: Machine) -> Self {
-        Self {
-            schema: SCHEMA,
-            rows: Vec::new(),
-            skipped: Vec::new(),
-            rate_pps: options.rate,
-            duration_s: options.duration.as_secs_f64(),
-            rounds: options.rounds,
-            resolution,
-            machine,
-        }
+    fn shown<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Vec<Shown> {
+        rows.into_iter().map(|row| (row.clone(), self.resolution)).collect()
+    }
+}
+
+impl Figures for KernelPathFigures {
+    fn tables(&self) -> String {
+        table(&COLUMNS, self.shown(&self.rows))
     }
 
-    /// What the columns are, and what they must be read with; a line each.
     fn notes(&self) -> Vec<String> {
         let ms = |ns: u64| ns as f64 / 1e6;
         let mut notes = vec![
@@ -271,26 +246,12 @@ impl Report {
                 .to_owned(),
         ];
         notes.extend(self.missed());
+        let (rounds, seconds) = (counted(self.rounds, "round"), self.duration_s);
+        notes.push(format!("Medians of {rounds} of {seconds} s each."));
         notes
     }
 
-    /// What the sender has reached where that is less than was asked for.
-    fn missed(&self) -> Option<String> {
-        let missed: Vec<&Row> = self.rows.iter().filter(|row| row.missed(self.rate_pps)).collect();
-        let reached = missed.iter().filter_map(|row| row.offered_per_second);
-        let (least, most) =
-            reached.fold((f64::MAX, 0.0), |(least, most), sent| (sent.min(least), sent.max(most)));
-        (!missed.is_empty()).then(|| {
-            format!(
-                "--rate missed: {}/s asked for, {least:.0} to {most:.0}/s sent, in {}: the sender has no more here; figures are at what was sent.",
-                self.rate_pps,
-                counted(missed.len(), "row")
-            )
-        })
-    }
-
-    /// One self-contained page with plots: where the time went.
-    pub fn html(&self) -> String {
+    fn page(&self) -> Option<Page> {
         let lede = format!(
             "Processor time of one packet, one request, or 64 KiB, by where it went. Packets are to come at {} a second; requests one after the other.",
             self.rate_pps
@@ -302,30 +263,22 @@ impl Report {
             ("Sending 64 KiB by TCP", Group::Copy),
             ("A request through rules of a firewall", Group::Rules),
         ] {
-            let rows: Vec<&Row> = self.rows.iter().filter(|row| row.group == group).collect();
-            if !rows.is_empty() {
-                let bars: Vec<Bar> =
-                    rows.iter().filter_map(|row| row.bar(self.resolution)).collect();
-                if !bars.is_empty() {
-                    page.bars(title, "ns", "", &bars);
-                }
-                if rows.iter().any(|row| row.softirq_ns.is_none()) {
-                    page.text(SOFTIRQ_UNKNOWN);
-                }
-                page.table(&HEADING, rows.iter().map(|row| row.in_cells(self.resolution).into()));
+            let rows = self.shown(self.rows.iter().filter(|row| row.group == group));
+            if rows.is_empty() {
+                continue;
             }
+            let bars: Vec<Bar> = rows.iter().filter_map(|(row, fine)| row.bar(*fine)).collect();
+            if !bars.is_empty() {
+                page.bars(title, "ns", "", &bars);
+            }
+            if rows.iter().any(|(row, _)| row.softirq_ns.is_none()) {
+                page.text(SOFTIRQ_UNKNOWN);
+            }
+            // Group and unit are what stands above.
+            let columns = COLUMNS.iter().filter(|one| !["group", "of one"].contains(&one.heading));
+            page.table(&columns.collect::<Vec<_>>(), rows);
         }
-        for NotRun { group, case, reason } in &self.skipped {
-            page.text(&format!("Skipped: {group}, {case}: {reason}"));
-        }
-        page.text(&self.notes().join(" "));
-        page.text(&format!("{}.", self.measured()));
-        page.finish(&self.machine)
-    }
-
-    fn measured(&self) -> String {
-        let (rounds, seconds) = (counted(self.rounds, "round"), self.duration_s);
-        format!("Medians of {rounds} of {seconds} s each")
+        Some(page)
     }
 }
 
@@ -333,42 +286,35 @@ impl Report {
 const SOFTIRQ_UNKNOWN: &str = "* Without softirqs: other processes were busy, and the time may be theirs. What spent no other time is \
     not drawn.";
 
-/// Of a table's columns after group, case and unit.
-const HEADING: [&str; 11] = [
-    "case",
-    "a second",
-    "sent/s",
-    "lost %",
-    "user ns",
-    "system ns",
-    "softirq ns",
-    "u/s/si %",
-    "switches",
-    "calls",
-    "rtt us",
+/// A row, and how fine its times are.
+type Shown = (Row, Resolution);
+
+const COLUMNS: [Column<Shown>; 13] = [
+    Column::text("group", |(row, _)| row.group.to_string()),
+    Column::text("case", |(row, _)| row.case.clone()),
+    Column::number("of one", |(row, _)| row.unit.to_owned()),
+    Column::number("a second", |(row, _)| format!("{:.0}", row.per_second)),
+    Column::number("sent/s", |(row, _)| or_dash(row.offered_per_second, 0)),
+    Column::number("lost %", |(row, _)| format!("{:.2}", row.lost_percent)),
+    Column::number("user ns", |(row, _)| format!("{:.0}", row.user_ns)),
+    Column::number("system ns", |(row, _)| format!("{:.0}", row.system_ns)),
+    Column::number("softirq ns", |(row, fine)| row.softirq_in_words(*fine)),
+    Column::number("u/s/si %", |(row, fine)| row.went_in_words(*fine)),
+    Column::number("switches", |(row, _)| format!("{:.3}", row.context_switches)),
+    Column::number("calls", |(row, _)| or_dash(row.system_calls, 3)),
+    Column::number("rtt us", |(row, _)| or_dash(row.rtt_p50_us, 1)),
 ];
 
 impl Row {
-    fn in_cells(&self, resolution: Resolution) -> [String; 11] {
+    fn softirq_in_words(&self, resolution: Resolution) -> String {
+        let guess = self.softirq_ns.is_some() && self.softirq_is_a_guess(resolution);
+        format!("{}{}", if guess { "~" } else { "" }, or_dash(self.softirq_ns, 0))
+    }
+
+    fn went_in_words(&self, resolution: Resolution) -> String {
         let has_time = self.user_ns + self.system_ns > 0.0;
-        let guessed = has_time && self.sampled_ms * 1e6 < FEW_SAMPLES * resolution.split_ns as f64;
-        let number = |figure: f64, digits: usize| format!("{figure:.digits$}");
-        [
-            self.case.clone(),
-            number(self.per_second, 0),
-            or_none(self.offered_per_second, 0),
-            number(self.lost_percent, 2),
-            number(self.user_ns, 0),
-            number(self.system_ns, 0),
-            match self.softirq_ns {
-                Some(ns) if self.softirq_is_a_guess(resolution) => format!("~{ns:.0}"),
-                known => or_none(known, 0),
-            },
-            if guessed { format!("~{}", self.went) } else { self.went.to_string() },
-            number(self.context_switches, 3),
-            or_none(self.system_calls, 3),
-            or_none(self.rtt_p50_us, 1),
-        ]
+        let guess = has_time && self.sampled_ms * 1e6 < FEW_SAMPLES * resolution.split_ns as f64;
+        format!("{}{}", if guess { "~" } else { "" }, self.went)
     }
 
     fn softirq_is_a_guess(&self, resolution: Resolution) -> bool {
@@ -388,35 +334,6 @@ impl Row {
             Some(_) => "",
         };
         Some(Bar { label: format!("{}{unknown}", self.case), parts, mark: None })
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |group: &str, unit: &str, cells: [&str; 11]| {
-            let [case, second, sent, lost, user, system, softirq, went, switches, calls, rtt] =
-                cells;
-            writeln!(
-                f,
-                "  {group:<8} {case:<19} {unit:>8} {second:>9} {sent:>9} {lost:>7} {user:>8} {system:>9} {softirq:>10} {went:>10} \
-                 {switches:>9} {calls:>8} {rtt:>8}"
-            )
-        };
-        line("group", "of one", HEADING)?;
-        for row in &self.rows {
-            line(
-                row.group.name(),
-                row.unit,
-                row.in_cells(self.resolution).each_ref().map(String::as_str),
-            )?;
-        }
-        for NotRun { group, case, reason } in &self.skipped {
-            writeln!(f, "skipped: {group}, {case}: {reason}")?;
-        }
-        writeln!(f, "\n{}", self.notes().join("\n"))?;
-        let m = &self.machine;
-        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        writeln!(f, "{}.", self.measured())
     }
 }
 

@@ -4,32 +4,22 @@ use std::fmt::Write as _;
 
 use ringway_testnet::Namespace;
 
+use crate::Result;
 use crate::harness::named::named;
 use crate::harness::tool;
-use crate::{Error, Result};
 
-/// Who keeps the rules, and which half of the kernel goes through them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Firewall {
-    /// nftables.
-    Nft,
-    /// iptables, which writes rules of nftables.
-    IptablesNft,
-    /// iptables with tables of its own. Once they are there they stay with the namespace, so it comes last.
-    IptablesLegacy,
+named! {
+    /// Who keeps the rules, and which half of the kernel goes through them.
+    pub(super) enum Firewall {
+        Nft = "nft",
+        /// iptables, which writes rules of nftables.
+        IptablesNft = "iptables-nft",
+        /// iptables with tables of its own. Once they are there they stay with the namespace, so it comes last.
+        IptablesLegacy = "iptables-legacy",
+    }
 }
 
 impl Firewall {
-    pub(super) const ALL: [Self; 3] = [Self::Nft, Self::IptablesNft, Self::IptablesLegacy];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Nft => "nft",
-            Self::IptablesNft => "iptables-nft",
-            Self::IptablesLegacy => "iptables-legacy",
-        }
-    }
-
     /// Puts so many rules, and nothing else, where packets come in to sockets of a namespace.
     pub(super) fn fill(self, namespace: &Namespace, count: u32) -> Result<()> {
         if self == Self::Nft {
@@ -52,8 +42,6 @@ impl Firewall {
         }
     }
 }
-
-named!(Firewall, Error::NoSuchCase);
 
 /// Addresses that are nobody's (RFC 2544, section C.2.2).
 fn nobody(n: u32) -> String {

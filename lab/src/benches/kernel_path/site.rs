@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use ringway_testnet::{End, Link, Namespace, VethOptions, enable_napi, veth, wait_for};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity, set_current_timer_slack};
+use rustix::thread::set_current_timer_slack;
 
+use super::Style;
 use super::bypass::{ByEngine, Ended};
 use super::cost::{Spent, Thread};
 use super::receive::{self, Tally};
-use super::{Options, Style};
+use crate::harness::cpu::{Cpus, pin};
 use crate::{Error, Result};
 
 const SERVER: &str = "192.0.2.2:4000";
@@ -24,13 +25,6 @@ const PAYLOAD: [u8; 64] = [7; 64];
 const FREE: Duration = Duration::from_secs(5);
 /// For the last packets to be taken.
 const LAST: Duration = Duration::from_millis(200);
-
-/// Processors: the first sends, the last receives.
-#[derive(Clone, Copy, Debug)]
-struct Cpus {
-    sender: usize,
-    receiver: usize,
-}
 
 pub(super) struct Site {
     client: Link,
@@ -72,18 +66,9 @@ fn scattered(number: u64) -> f64 {
     (number as f64 * 0.618_033_988_749_895).fract()
 }
 
-fn pin(cpu: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|error| Error::Settle(error.into()))
-}
-
 impl Site {
-    pub(super) fn new(options: &Options) -> Result<Self> {
-        let allowed = sched_getaffinity(None).map_err(|error| Error::Settle(error.into()))?;
-        let mut all = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-        let sender = all.next().unwrap_or(0);
-        let cpus = Cpus { sender, receiver: all.next_back().unwrap_or(sender) };
+    pub(super) fn new(rate: u32, time: Duration) -> Result<Self> {
+        let cpus = Cpus::here()?;
         let (near, far) = (Namespace::new("client")?, Namespace::new("server")?);
         let end = |namespace, name, address: &str| End::new(namespace, name).address(address);
         let (client, server) = veth(
@@ -93,7 +78,7 @@ impl Site {
         )?;
         // So that busy polling has something to poll.
         enable_napi(&far, "s0")?;
-        Ok(Self { client, server, cpus, rate: options.rate, time: options.duration })
+        Ok(Self { client, server, cpus, rate, time })
     }
 
     /// Where packets come in.
@@ -104,7 +89,7 @@ impl Site {
     /// Datagrams at the pace, to whoever is there; how many.
     fn send(&self) -> Result<u64> {
         let send = || -> Result<u64> {
-            pin(self.cpus.sender)?;
+            pin(self.cpus.load)?;
             // Else sleeps end together with ticks, so that what is sent then never is what a tick finds.
             let _ = set_current_timer_slack(NonZeroU64::new(1));
             let socket = UdpSocket::bind("192.0.2.1:0").map_err(failed)?;
@@ -148,7 +133,7 @@ impl Site {
 
     fn ask(&self, rtt: &mut Vec<Duration>) -> Result<u64> {
         let ask = || -> Result<u64> {
-            pin(self.cpus.sender)?;
+            pin(self.cpus.load)?;
             let socket = UdpSocket::bind("192.0.2.1:0").map_err(failed)?;
             socket.connect(SERVER).map_err(failed)?;
             socket.set_read_timeout(Some(Duration::from_secs(2))).map_err(failed)?;
@@ -178,7 +163,7 @@ impl Site {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let receiver = scope.spawn(|| -> Result<(Tally, Spent)> {
-                pin(self.cpus.receiver)?;
+                pin(self.cpus.measured)?;
                 let thread = Thread::this();
                 let before = thread.spent()?;
                 let tally = work(style, &socket, &stop).map_err(failed)?;
@@ -197,7 +182,7 @@ impl Site {
     }
 
     fn by_engine(&self, style: Style) -> Result<Ran> {
-        let engine = ByEngine::start(style, &self.server, self.cpus.receiver)?;
+        let engine = ByEngine::start(style, &self.server, self.cpus.measured)?;
         let thread = engine.thread()?;
         let (before, began) = (thread.spent()?, Instant::now());
         let sent = self.send()?;

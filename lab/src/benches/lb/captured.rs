@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::path::Path;
 use super::standing::Standing;
-use crate::harness::wrk;
+use crate::harness::{Harness, wrk};
 use crate::{Error, Result};
 
 const CONNECTIONS: u32 = 100;
@@ -29,7 +29,7 @@ pub(crate) fn measure(
     rounds: u32,
     duration: Duration,
     ringway: &FilePath,
-    mut progress: impl FnMut(&str),
+    harness: &mut Harness<'_>,
 ) -> Result<Rates> {
     let standing = Standing::set_up(Path::RingwayHost, ringway)?;
     let site = Site { standing, ringway, duration };
@@ -38,7 +38,8 @@ pub(crate) fn measure(
     for round in 1..=rounds {
         let off = site.packets_per_second()?;
         let (on, summary) = site.captured()?;
-        progress(&format!("round {round}/{rounds}  off {off:>8} packets/s  on {on:>8} packets/s"));
+        harness
+            .say(format!("round {round}/{rounds}  off {off:>8} packets/s  on {on:>8} packets/s"));
         rates.off.push(off);
         rates.on.push(on);
         rates.captured += summary["captured_packets"].as_u64().unwrap_or(0);

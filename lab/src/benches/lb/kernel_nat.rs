@@ -3,6 +3,7 @@
 use ringway_testnet::{Namespace, OneBridge};
 
 use super::balancer::{Balancer, PORT, v4, write};
+use crate::harness::tool;
 use crate::{Error, Result};
 
 pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
@@ -20,8 +21,7 @@ pub(super) fn nftables(net: &OneBridge) -> Result<Balancer> {
     let ns = &net.balancer.ns;
     let sysctls = forward(ns)?;
     let file = write(ns, "balancer.nft", &rules)?;
-    let mut nft = ns.tool("nft")?;
-    run(nft.arg("-f").arg(file))?;
+    tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
     Ok(Balancer { address, configuration: format!("{sysctls}{rules}"), child: None })
 }
 
@@ -44,11 +44,11 @@ pub(super) fn ipvs(net: &OneBridge) -> Result<Balancer> {
     ns.sysctl("net.ipv4.vs.conntrack", "1")?;
     for line in rules.lines() {
         let mut ipvsadm = ns.tool("ipvsadm").map_err(|e| Error::Unavailable(e.to_string()))?;
-        run(ipvsadm.args(line.split(' ')))?;
+        ipvsadm.args(line.split(' '));
+        tool::feed(ipvsadm, "ipvsadm", "")?;
     }
     let file = write(ns, "balancer.nft", masquerade)?;
-    let mut nft = ns.tool("nft")?;
-    run(nft.arg("-f").arg(file))?;
+    tool::run(ns, "nft", &["-f", &file.to_string_lossy()])?;
     let configuration = format!("{sysctls}net.ipv4.vs.conntrack=1\n{rules}{masquerade}");
     Ok(Balancer { address, configuration, child: None })
 }
@@ -64,17 +64,4 @@ fn forward(ns: &Namespace) -> Result<String> {
         ns.sysctl(key, value)?;
     }
     Ok(settings.map(|(key, value)| format!("{key}={value}\n")).concat())
-}
-
-fn run(command: &mut std::process::Command) -> Result<()> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output =
-        command.output().map_err(|source| Error::Run { program: program.clone(), source })?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(Error::Failed {
-        program,
-        output: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    })
 }

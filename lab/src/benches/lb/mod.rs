@@ -24,116 +24,93 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use crate::harness::machine::Machine;
-pub use path::Path;
-pub use report::{Comparison, NotRun, Report, Run, SCHEMA};
+use clap::value_parser;
+use serde_json::{Value, json};
 
-use crate::demo::clean::{Guard, end_on_signals};
-use crate::harness::wrk;
-use crate::harness::wrk::Figures;
-use crate::{Error, Result, needs_root};
+pub use path::Path;
+
+use crate::harness::{self, Case, Harness, Scenario, wrk};
+use crate::{Result, programs};
+use report::LbFigures;
 use standing::Standing;
 
-/// What to measure and how long.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Times that every path is measured; the median counts.
-    pub rounds: u32,
-    /// Length of one measurement; whole seconds, at least one.
-    pub duration: Duration,
-    /// Numbers of concurrent connections, each measured.
-    pub connections: Vec<u32>,
-    /// Paths to measure, in this order; empty: all.
+/// HTTP through Ringway, nginx, haproxy and nftables, in turns.
+#[derive(Debug, clap::Args)]
+#[command(after_help = format!("Needs root. Takes about six minutes; runs in network namespaces of its own. Exit code 1 \
+    when a path that can run here did not.\n\n{}\n\nExamples:\n  ringway-lab bench lb\n  \
+    ringway-lab bench lb -o json --show-configs\n  \
+    ringway-lab bench lb --only direct,nftables,ringway-host --connections 100", programs::PEERS_HELP))]
+pub struct Lb {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub only: Vec<Path>,
-    /// Put each path's configuration into the report.
+    /// Concurrent connections, each number measured.
+    #[arg(long, value_name = "N", value_delimiter = ',', default_value = "100,1000",
+        value_parser = value_parser!(u32).range(1..=4000))]
+    pub connections: Vec<u32>,
+    /// How often each path is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Length of one measurement, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 5,
+        value_parser = value_parser!(u64).range(1..=3600))]
+    pub seconds: u64,
+    /// Print every configuration used.
+    #[arg(long)]
     pub show_configs: bool,
     /// The `ringway` binary to measure.
+    #[arg(skip)]
     pub ringway: PathBuf,
 }
 
-impl Default for Options {
-    /// Three rounds of five seconds with 100 and with 1000 connections, all paths, the `ringway` of PATH.
-    fn default() -> Self {
-        Self {
-            rounds: 3,
-            duration: Duration::from_secs(5),
-            connections: vec![100, 1000],
-            only: Vec::new(),
-            show_configs: false,
-            ringway: "ringway".into(),
-        }
+impl Lb {
+    /// Whether it measures Ringway, or only what it replaces.
+    pub fn needs_ringway(&self) -> bool {
+        harness::chosen(&Path::ALL, &self.only).iter().any(|path| path.is_ringway())
     }
 }
 
-/// [`run`] as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed. Not for anybody but root.
-pub fn run_guarded(options: &Options, progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench lb")?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, progress);
-    guard.dismiss();
-    report
+impl Case for Path {
+    fn key(&self) -> Value {
+        json!({ "path": self })
+    }
 }
 
-/// Measures. `progress` is told in words what goes on, and aloud what is skipped or fails. A path that cannot run
-/// here does not stop the others: it is in [`Report::skipped`] or [`Report::failed`]. Needs root.
-pub fn run(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    let mut bench = Bench { options, found: BTreeMap::new(), report: Report::new(options) };
-    let mut paths = if options.only.is_empty() { Path::ALL.to_vec() } else { options.only.clone() };
-    for round in 1..=options.rounds.max(1) {
-        paths.retain(|path| bench.keep_on(*path, round, &mut progress));
+impl Scenario for Lb {
+    const NAME: &'static str = "lb";
+    const PEERS: &'static [(&'static str, &'static str)] =
+        &[("nginx", "-v"), ("haproxy", "-v"), ("wrk", "-v"), ("nft", "--version")];
+    type Figures = LbFigures;
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<LbFigures> {
+        let duration = Duration::from_secs(self.seconds);
+        let (mut found, mut configurations) = (Found::new(), BTreeMap::new());
+        let mut paths = harness::chosen(&Path::ALL, &self.only);
+        harness.rounds(self.rounds, &mut paths, |harness, _, &path| {
+            let standing = Standing::set_up(path, &self.ringway)?;
+            if self.show_configs {
+                configurations.insert(path, standing.configuration().to_owned());
+            }
+            let (client, url) = (&standing.net.client.ns, standing.url());
+            // Caches, neighbours and the processor's clock.
+            wrk::run(client, &url, 50, Duration::from_secs(1))?;
+            for &connections in &self.connections {
+                let figures = wrk::run(client, &url, connections, duration)?;
+                harness.say(format!(
+                    "{path:<17} {connections:>5} connections {:>8.0} requests/s",
+                    figures.requests_per_s
+                ));
+                found.entry((path, connections)).or_default().push(figures);
+            }
+            Ok(())
+        });
+        found.retain(|(path, _), _| paths.contains(path));
+        Ok(LbFigures::new(self, &found, configurations))
     }
-    bench.report.summarize(&bench.found);
-    Ok(bench.report)
 }
 
 /// Figures of all rounds.
-type Found = BTreeMap<(Path, u32), Vec<Figures>>;
-
-struct Bench<'a> {
-    options: &'a Options,
-    found: Found,
-    report: Report,
-}
-
-impl Bench<'_> {
-    /// Measures a path once; false when it is of no use to try again.
-    fn keep_on(&mut self, path: Path, round: u32, progress: &mut impl FnMut(&str)) -> bool {
-        let refused = match self.measure(path, round, progress) {
-            Ok(()) => return true,
-            Err(Error::Unavailable(reason)) => {
-                progress(&format!("{path}: SKIPPED: {reason}"));
-                self.report.skipped.push(NotRun { path, reason });
-                return false;
-            }
-            Err(e) => e.to_string(),
-        };
-        progress(&format!("{path}: FAILED: {refused}"));
-        self.found.retain(|(p, _), _| *p != path);
-        self.report.failed.push(NotRun { path, reason: refused });
-        false
-    }
-
-    fn measure(&mut self, path: Path, round: u32, progress: &mut impl FnMut(&str)) -> Result<()> {
-        let standing = Standing::set_up(path, &self.options.ringway)?;
-        if self.options.show_configs {
-            self.report.configurations.insert(path, standing.configuration().to_owned());
-        }
-        // Caches, neighbours and the processor's clock.
-        wrk::run(&standing.net.client.ns, &standing.url(), 50, Duration::from_secs(1))?;
-        for &connections in &self.options.connections {
-            let ns = &standing.net.client.ns;
-            let figures = wrk::run(ns, &standing.url(), connections, self.options.duration)?;
-            progress(&format!(
-                "round {round}/{}  {path:<17} {connections:>5} connections {:>8.0} requests/s",
-                self.options.rounds, figures.requests_per_s
-            ));
-            self.found.entry((path, connections)).or_default().push(figures);
-        }
-        Ok(())
-    }
-}
+type Found = BTreeMap<(Path, u32), Vec<wrk::Figures>>;
 
 #[cfg(test)]
 mod tests {
@@ -145,23 +122,24 @@ mod tests {
         if !ringway_testnet::root_or_skip("lb::measures_what_is_here") {
             return;
         }
-        let options = Options {
+        let scenario = Lb {
             rounds: 1,
-            duration: Duration::from_secs(1),
+            seconds: 1,
             connections: vec![20],
-            only: Path::ALL.iter().copied().filter(|p| !p.is_ringway()).collect(),
+            only: Path::ALL.into_iter().filter(|p| !p.is_ringway()).collect(),
             show_configs: true,
-            ..Options::default()
+            ringway: PathBuf::new(),
         };
-        let report = run(&options, |line| eprintln!("{line}")).unwrap();
-        assert!(report.failed.is_empty(), "{:?}", report.failed);
+        let report = harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
+        assert!(report.failed.is_empty(), "{report}");
         for skipped in &report.skipped {
-            assert_eq!(skipped.path, Path::Ipvs, "{}", skipped.reason);
+            assert_eq!(skipped.case, Path::Ipvs.name(), "{}", skipped.reason);
         }
-        for run in &report.runs {
+        let figures = &report.figures;
+        for run in &figures.runs {
             assert!(run.requests_per_s > 0 && run.errors == 0, "{run:?}");
         }
-        assert_eq!(report.runs.len() + report.skipped.len(), options.only.len());
-        assert!(report.configurations[&Path::Nftables].contains("masquerade"));
+        assert_eq!(figures.runs.len() + report.skipped.len(), scenario.only.len());
+        assert!(figures.configurations[&Path::Nftables].contains("masquerade"));
     }
 }

@@ -8,21 +8,29 @@
 
 mod feeder;
 mod path;
-mod report;
+pub(crate) mod report;
 pub(crate) mod residue;
 mod site;
 
 use std::collections::btree_map::{BTreeMap, Entry};
+use std::fmt;
 use std::thread;
 
-use rustix::thread::{CpuSet, UnshareFlags, sched_getaffinity, sched_setaffinity, unshare_unsafe};
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use clap::value_parser;
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+use serde::Serialize;
+use serde_json::{Value, json};
 
 pub use path::{Ip, Path};
-pub use report::{NotRun, Report, Row, SCHEMA};
 
+use crate::benches::tcp::limits;
+use crate::harness::cpu::{Cpus, pin};
 use crate::harness::median::median;
-use crate::{Error, Result, needs_root};
+use crate::harness::{Case, Harness, Scenario};
+use crate::{Error, Result};
 use feeder::{Feeder, Storage};
+use report::{PacketFigures, Row};
 use site::Site;
 
 /// Flows measured unless others are asked for.
@@ -40,76 +48,101 @@ const ROOM: u32 = 1 << 20;
 /// Bytes that a flow may take, tables half empty.
 const FLOW_BYTES: u64 = 256;
 
-/// What to measure and how often.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Times that every row is measured; the median counts.
-    pub rounds: u32,
-    /// Paths to measure; empty: all.
+/// Nanoseconds that a packet costs in the gateway's programs.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. Takes some minutes, on one processor; attaches nothing to any interface and leaves \
+    nothing behind. Exit code 1 when a path that can run here did not.\n\nExamples:\n  ringway-lab bench packet\n  \
+    ringway-lab bench packet --only pass,nat --ip 4 --flows 1,10000 --rounds 3 -o json\n  \
+    ringway-lab bench packet --only nat --flows 10000000"
+)]
+pub struct Packet {
+    /// Only these paths.
+    #[arg(long, value_name = "PATH", value_delimiter = ',')]
     pub only: Vec<Path>,
-    /// IP versions; empty: both.
+    /// Only these IP versions.
+    #[arg(long, value_name = "VERSION", value_delimiter = ',',
+        value_parser = PossibleValuesParser::new(["4", "6"]).map(|version| match version.as_str() {
+            "4" => Ip::V4,
+            _ => Ip::V6,
+        }))]
     pub ip: Vec<Ip>,
-    /// Numbers of flows, each at least 1; empty: [`FLOWS`], but for ten million where they must be opened first.
+    /// Flows that take turns, each number measured [default: 1, 10000, 500000 and 10000000].
+    ///
+    /// Where the gateway keeps a record of each flow, ten million are measured only when asked for.
+    #[arg(long, value_name = "N", value_delimiter = ',',
+        value_parser = value_parser!(u32).range(1..=16_777_216))]
     pub flows: Vec<u32>,
+    /// How often each is measured; the median counts.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
 }
 
-impl Default for Options {
-    /// Everything, five rounds.
-    fn default() -> Self {
-        Self { rounds: 5, only: Vec::new(), ip: Vec::new(), flows: Vec::new() }
+impl Scenario for Packet {
+    const NAME: &'static str = "packet";
+    type Figures = PacketFigures;
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<PacketFigures> {
+        // A thread of its own can have a network namespace of its own, gone with it, and keep to one processor.
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                settle()?;
+                measure(self, harness)
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 }
 
-/// Measures. `progress` is told in words what goes on, and aloud what is skipped or fails: that does not stop the
-/// others, and is in [`Report::skipped`] or [`Report::failed`]. Needs root; leaves nothing behind, however it ends.
-///
-/// # Errors
-/// Nothing can be measured here.
-pub fn run(options: &Options, progress: impl FnMut(&str) + Send) -> Result<Report> {
-    needs_root("bench packet")?;
-    let report = Report::new(options);
-    // A thread of its own can have a network namespace of its own, gone with it, and keep to one processor.
-    thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            settle()?;
-            measure(options, report, progress)
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+/// What a row is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Key {
+    pub(crate) name: Path,
+    pub(crate) ip: Ip,
+    /// Flows that take turns, one packet each.
+    pub(crate) flows: u32,
+}
+
+impl Case for Key {
+    fn key(&self) -> Value {
+        json!(self)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, IPv{}, {} flows", self.name, self.ip.number(), self.flows)
+    }
 }
 
 /// Into a network namespace and onto a processor: the last, for interrupts prefer the first.
 fn settle() -> Result<()> {
     // SAFETY: of the flags that are unsafe (FILES), none is given.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(|e| Error::Settle(e.into()))?;
-    let mut cpus = sched_getaffinity(None).map_err(|e| Error::Settle(e.into()))?;
-    if let Some(last) = (0..CpuSet::MAX_CPU).rev().find(|cpu| cpus.is_set(*cpu)) {
-        cpus.clear();
-        cpus.set(last);
-        sched_setaffinity(None, &cpus).map_err(|e| Error::Settle(e.into()))?;
-    }
-    Ok(())
+    pin(Cpus::here()?.measured)
 }
 
-type Key = (Path, Ip, u32);
-
-fn measure(options: &Options, report: Report, mut progress: impl FnMut(&str)) -> Result<Report> {
+fn measure(scenario: &Packet, harness: &mut Harness<'_>) -> Result<PacketFigures> {
     let mut storage = Storage::uninit();
     let mut bench = Bench {
         feeder: Feeder::load(&mut storage)?,
         sites: BTreeMap::new(),
         found: BTreeMap::new(),
         wrapper: Vec::new(),
-        report,
     };
-    let mut rows = rows(options);
-    rows.retain(|row| bench.prepare(*row, options.flows.contains(&row.2), &mut progress));
-    for round in 1..=bench.report.rounds {
-        rows.retain(|row| bench.keep_on(*row, round, &mut progress));
-    }
-    bench.report.wrapper_ns = median(&bench.wrapper);
-    bench.report.paths = rows.iter().map(|row| Row::new(*row, &bench.found[row])).collect();
-    Ok(bench.report)
+    let mut rows = rows(scenario);
+    harness.each(&mut rows, |_, row| bench.prepare(*row, scenario.flows.contains(&row.flows)));
+    harness.rounds(scenario.rounds, &mut rows, |harness, _, row| {
+        let net_ns = bench.round(*row)?;
+        let Key { name, ip, flows } = row;
+        harness.say(format!("{name:<9} IPv{} {flows:>9} flows {net_ns:>6} ns", ip.number()));
+        Ok(())
+    });
+    Ok(PacketFigures {
+        wrapper_ns: median(&bench.wrapper),
+        paths: rows.iter().map(|row| Row::new(*row, &bench.found[row])).collect(),
+        rounds: scenario.rounds,
+    })
 }
 
 /// Gateways with the same content serve several numbers of flows: path, IP version, room for flows.
@@ -120,63 +153,29 @@ struct Bench<'s> {
     sites: BTreeMap<Place, Site>,
     found: BTreeMap<Key, Vec<u64>>,
     wrapper: Vec<u64>,
-    report: Report,
 }
 
 impl Bench<'_> {
-    fn skip(&mut self, (name, ip, flows): Key, reason: String, progress: &mut impl FnMut(&str)) {
-        progress(&format!("{}: SKIPPED: {reason}", label((name, ip, flows))));
-        self.report.skipped.push(NotRun { name, ip, flows, reason });
-    }
-
-    /// Whether it is of use to go on with a row.
-    fn went(&mut self, row: Key, result: Result<()>, progress: &mut impl FnMut(&str)) -> bool {
-        let Err(error) = result else { return true };
-        let ((name, ip, flows), reason) = (row, error.to_string());
-        progress(&format!("{}: FAILED: {reason}", label(row)));
-        self.report.failed.push(NotRun { name, ip, flows, reason });
-        false
-    }
-
     /// Makes the row's gateway and opens the flows, unless that takes too much memory.
-    fn prepare(&mut self, row: Key, asked: bool, progress: &mut impl FnMut(&str)) -> bool {
-        let (path, ip, flows) = row;
-        // What the gateways made so far take is no longer available.
-        let memory = match self.sites.contains_key(&(path, ip, room(path, flows))) {
-            true => None,
-            false => memory_available(),
-        };
-        if let Some(reason) = why_not(path, flows, asked, memory) {
-            self.skip(row, reason, progress);
-            return false;
-        }
-        let result = self.try_prepare(row);
-        self.went(row, result, progress)
-    }
-
-    fn try_prepare(&mut self, (path, ip, flows): Key) -> Result<()> {
-        let site = match self.sites.entry((path, ip, room(path, flows))) {
-            Entry::Occupied(made) => made.into_mut(),
+    fn prepare(&mut self, Key { name, ip, flows }: Key, asked: bool) -> Result<()> {
+        let site = match self.sites.entry((name, ip, room(name, flows))) {
+            // What the gateways made so far take is no longer available.
+            Entry::Occupied(made) => {
+                fits(name, flows, asked, u64::MAX)?;
+                made.into_mut()
+            }
             Entry::Vacant(place) => {
-                let (.., room) = *place.key();
-                place.insert(Site::new(path, ip, room)?)
+                fits(name, flows, asked, limits::available())?;
+                place.insert(Site::new(name, ip, room(name, flows))?)
             }
         };
         site.open_flows(&mut self.feeder, flows)
     }
 
-    fn keep_on(&mut self, row: Key, round: u32, progress: &mut impl FnMut(&str)) -> bool {
-        let result = self.try_round(row).map(|net_ns| {
-            let rounds = self.report.rounds;
-            progress(&format!("round {round}/{rounds}  {} {net_ns:>6} ns", label(row)));
-        });
-        self.went(row, result, progress)
-    }
-
     /// One figure: the wrapper alone, then with the gateway.
-    fn try_round(&mut self, row: Key) -> Result<u64> {
-        let (path, ip, flows) = row;
-        let Some(site) = self.sites.get_mut(&(path, ip, room(path, flows))) else { return Ok(0) };
+    fn round(&mut self, row: Key) -> Result<u64> {
+        let Key { name, ip, flows } = row;
+        let Some(site) = self.sites.get_mut(&(name, ip, room(name, flows))) else { return Ok(0) };
         let packets = flows.max(PACKETS);
         // Caches as they are when nothing else has been going on, for all that fits them.
         if flows < PACKETS {
@@ -191,21 +190,17 @@ impl Bench<'_> {
     }
 }
 
-fn label((path, ip, flows): Key) -> String {
-    format!("{path:<9} IPv{} {flows:>9} flows", ip.number())
-}
-
 /// Every row asked for, in the order of the report.
-fn rows(options: &Options) -> Vec<Key> {
+fn rows(scenario: &Packet) -> Vec<Key> {
     fn or<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
         if asked.is_empty() { all.to_vec() } else { asked.to_vec() }
     }
     let mut rows = Vec::new();
-    for path in or(&options.only, &Path::ALL) {
-        for ip in or(&options.ip, &Ip::ALL) {
-            let flows = or(&options.flows, &FLOWS).into_iter();
-            let fits = |flows: &u32| !options.flows.is_empty() || *flows >= path.least_flows();
-            rows.extend(flows.filter(fits).map(|flows| (path, ip, flows)));
+    for name in or(&scenario.only, &Path::ALL) {
+        for ip in or(&scenario.ip, &Ip::ALL) {
+            let flows = or(&scenario.flows, &FLOWS).into_iter();
+            let fits = |flows: &u32| !scenario.flows.is_empty() || *flows >= name.least_flows();
+            rows.extend(flows.filter(fits).map(|flows| Key { name, ip, flows }));
         }
     }
     rows.sort_unstable();
@@ -218,74 +213,62 @@ fn room(path: Path, flows: u32) -> u32 {
     if path.keeps_flows() { ROOM.max(flows) } else { ROOM }
 }
 
-/// Why a row is left out.
-fn why_not(path: Path, flows: u32, asked: bool, memory: Option<u64>) -> Option<String> {
-    if flows < path.least_flows() {
-        return Some(format!(
-            "takes at least {} flows, so that no port is free",
-            path.least_flows()
-        ));
-    }
-    if !path.keeps_flows() {
-        return None;
-    }
+/// Refuses a row that makes no sense, or takes too much of the memory that can be had.
+fn fits(path: Path, flows: u32, asked: bool, memory: u64) -> Result<()> {
     let needed = u64::from(room(path, flows)) * FLOW_BYTES;
     let mib = needed >> 20;
-    if flows > OPENED_UNASKED && !asked {
-        return Some(format!(
-            "the flow tables take up to {mib} MiB: ask for it with --flows {flows}"
-        ));
-    }
-    let memory = memory.filter(|memory| needed > memory / 2)?;
-    Some(format!(
-        "the flow tables take up to {mib} MiB, more than half of the {} MiB available",
-        memory >> 20
-    ))
-}
-
-/// Bytes, as the kernel estimates them; `None`: it does not say.
-fn memory_available() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib << 10)
+    let reason = if flows < path.least_flows() {
+        format!("takes at least {} flows, so that no port is free", path.least_flows())
+    } else if !path.keeps_flows() {
+        return Ok(());
+    } else if flows > OPENED_UNASKED && !asked {
+        format!("the flow tables take up to {mib} MiB: ask for it with --flows {flows}")
+    } else if needed > memory / 2 {
+        let available = memory >> 20;
+        format!(
+            "the flow tables take up to {mib} MiB, more than half of the {available} MiB available"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(Error::Unavailable(reason))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn packet(only: &[Path], flows: &[u32]) -> Packet {
+        Packet { only: only.to_vec(), ip: Vec::new(), flows: flows.to_vec(), rounds: 1 }
+    }
+
     #[test]
     fn every_row_once() {
-        let all = rows(&Options::default());
+        let all = rows(&packet(&[], &[]));
         let of_full_pool = 2;
         assert_eq!(
             all.len(),
             (Path::ALL.len() - 1) * Ip::ALL.len() * FLOWS.len() + 2 * of_full_pool
         );
-        let only = vec![Path::Nat, Path::Pass, Path::Nat];
-        let some = rows(&Options { only, flows: vec![7], ..Options::default() });
-        let names: Vec<_> = some.iter().map(|row| (row.0, row.1.number())).collect();
+        let some = rows(&packet(&[Path::Nat, Path::Pass, Path::Nat], &[7]));
+        let names: Vec<_> = some.iter().map(|row| (row.name, row.ip.number())).collect();
         assert_eq!(names, [(Path::Pass, 4), (Path::Pass, 6), (Path::Nat, 4), (Path::Nat, 6)]);
     }
 
     #[test]
     fn memory_is_bounded() {
-        let plenty = Some(64 << 30);
-        assert_eq!(why_not(Path::Pass, 10_000_000, false, Some(0)), None);
-        assert_eq!(why_not(Path::Nat, 500_000, false, plenty), None);
-        assert!(
-            why_not(Path::Nat, 10_000_000, false, plenty).unwrap().contains("--flows 10000000")
-        );
-        assert_eq!(why_not(Path::NewFlow, 10_000_000, true, plenty), None);
-        assert!(
-            why_not(Path::Nat, 10_000_000, true, Some(4 << 30))
-                .unwrap()
-                .contains("half of the 4096")
-        );
-        assert_eq!(why_not(Path::Nat, 10_000_000, true, None), None);
-        assert!(why_not(Path::Nat, 1, true, Some(500 << 20)).is_some(), "has room for a million");
-        assert!(memory_available().is_none_or(|bytes| bytes > 1 << 20));
+        let plenty = 64 << 30;
+        let why_not = |path, flows, asked, memory| {
+            fits(path, flows, asked, memory)
+                .map_or_else(|error| error.to_string(), |()| String::new())
+        };
+        assert_eq!(why_not(Path::Pass, 10_000_000, false, 0), "");
+        assert_eq!(why_not(Path::Nat, 500_000, false, plenty), "");
+        assert!(why_not(Path::Nat, 10_000_000, false, plenty).contains("--flows 10000000"));
+        assert_eq!(why_not(Path::NewFlow, 10_000_000, true, plenty), "");
+        assert!(why_not(Path::Nat, 10_000_000, true, 4 << 30).contains("half of the 4096"));
+        assert_ne!(why_not(Path::Nat, 1, true, 500 << 20), "", "has room for a million");
+        assert!(why_not(Path::FullPool, 1, true, plenty).contains("no port is free"));
     }
 
     /// The real thing, as short as it can be.
@@ -294,14 +277,13 @@ mod tests {
         if !ringway_testnet::root_or_skip("packet::measures_every_path") {
             return;
         }
-        let of = |only: &[Path], flows| {
-            let options =
-                Options { rounds: 1, flows: vec![flows], only: only.to_vec(), ip: vec![] };
-            let report = run(&options, |line| eprintln!("{line}")).unwrap();
+        let of = |scenario: Packet| {
+            let report =
+                crate::harness::measure(&scenario, &mut |line| eprintln!("{line}")).unwrap();
             assert!(report.ok(), "{report}");
-            report.paths.len() + report.skipped.len()
+            report.figures.paths.len() + report.skipped.len()
         };
-        assert_eq!(of(&[], 1000), 2 * Path::ALL.len());
-        assert_eq!(of(&[Path::FullPool], 4 * path::POOL), 2);
+        assert_eq!(of(packet(&[], &[1000])), 2 * Path::ALL.len());
+        assert_eq!(of(packet(&[Path::FullPool], &[4 * path::POOL])), 2);
     }
 }

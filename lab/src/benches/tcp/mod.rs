@@ -2,9 +2,9 @@
 
 use std::io;
 
-pub mod connect;
-pub mod memory;
-pub mod million;
+pub(crate) mod connect;
+pub(crate) mod memory;
+pub(crate) mod million;
 
 mod counters;
 pub(crate) mod limits;

@@ -2,26 +2,30 @@ use std::time::Duration;
 
 use super::super::cost::Spent;
 use super::*;
+use crate::harness::report::testing;
 
 const FINE: Resolution = Resolution { split_ns: 4_000_000, softirq_ns: 10_000_000 };
 
-fn report() -> Report {
+fn figures() -> KernelPathFigures {
     let spent =
         Spent { user_ns: 1000, system_ns: 9000, softirq_ns: 500, switches: 20, ..Spent::default() };
     let rtt = [3, 1, 2].map(Duration::from_micros).into();
     let ran = Ran { sent: 12, units: 10, calls: Some(30), spent, seconds: 2.0, rtt };
-    let mut report = Report::new(&Options::default(), FINE, Machine::with(&[]));
-    report.rows.push(Row::new(Group::Request, "epoll".into(), &ran));
     let nothing = Ran { calls: None, ..Ran::default() };
-    report.rows.push(Row::new(Group::Receive, "AF_XDP".into(), &nothing));
-    let (case, reason) = ("io_uring".into(), "not allowed".into());
-    report.skipped.push(NotRun { group: Group::Receive, case, reason });
-    report
+    let rows = vec![
+        Row::new(Group::Request, "epoll".into(), &ran),
+        Row::new(Group::Receive, "AF_XDP".into(), &nothing),
+    ];
+    KernelPathFigures { rows, rate_pps: 20_000, duration_s: 2.0, rounds: 3, resolution: FINE }
+}
+
+fn page(figures: KernelPathFigures) -> String {
+    testing::report("kernel-path", figures, Vec::new()).html().unwrap()
 }
 
 #[test]
 fn figures_of_one() {
-    let report = report();
+    let report = figures();
     let row = &report.rows[0];
     assert_eq!((row.user_ns, row.system_ns, row.softirq_ns), (100.0, 900.0, Some(50.0)));
     assert_eq!(row.went, Went { user: 9.5, system: 85.7, softirq: Some(4.8) });
@@ -86,14 +90,15 @@ fn what_is_unknown_is_not_drawn() {
         let ran = Ran { units: 1, spent, seconds: 1.0, ..Ran::default() };
         Row::new(Group::Receive, case.into(), &ran)
     };
-    let mut report = report();
+    let mut report = figures();
     report.rows = vec![row("XDP drop", 0), row("read", 5), row("recvmmsg", 6)];
-    let page = report.html();
+    let page_of = |rows: &[Row]| page(KernelPathFigures { rows: rows.to_vec(), ..figures() });
+    let page = page_of(&report.rows);
     let label = |case: &str| page.contains(&format!("text-anchor=\"end\">{case}</text>"));
     assert!(!label("XDP drop") && label("read *") && label("recvmmsg *"), "{page}");
     assert_eq!(page.matches(SOFTIRQ_UNKNOWN).count(), 1, "{page}");
     report.rows.truncate(1);
-    let page = report.html();
+    let page = page_of(&report.rows);
     assert!(!page.contains("<svg") && page.contains("<td>XDP drop</td>"), "{page}");
 }
 
@@ -104,13 +109,13 @@ fn few_samples_are_a_guess() {
         let spent = Spent { user_ns: 900, system_ns: 100, sampled_ns, ..Spent::default() };
         Row::new(Group::Request, "epoll".into(), &Ran { units: 1, spent, ..Ran::default() })
     };
-    let went = |row: &Row| row.in_cells(FINE)[7].clone();
+    let went = |row: &Row| row.went_in_words(FINE);
     assert_eq!(went(&row(50_000_000)), "~90/10/0");
     assert_eq!(went(&medians(vec![row(50_000_000), row(50_000_000)])[0]), "90/10/0");
     let softirq = |ms: u64| {
         let spent = Spent { softirq_ns: ms * 1_000_000, ..Spent::default() };
         let ran = Ran { units: 1_000_000, spent, ..Ran::default() };
-        Row::new(Group::Receive, "XDP drop".into(), &ran).in_cells(FINE)[6].clone()
+        Row::new(Group::Receive, "XDP drop".into(), &ran).softirq_in_words(FINE)
     };
     assert_eq!((softirq(240), softirq(250)), ("~240".into(), "250".into()));
     assert_eq!(went(&Row::new(Group::Receive, "XDP drop".into(), &Ran::default())), "0/0/0");
@@ -119,29 +124,44 @@ fn few_samples_are_a_guess() {
 #[test]
 fn a_rate_that_was_missed_is_said() {
     let with_sent = |sent| {
-        let mut report = report();
+        let mut report = figures();
         let ran = Ran { sent, units: sent, seconds: 1.0, ..Ran::default() };
         report.rows = vec![Row::new(Group::Receive, "epoll".into(), &ran)];
         report
     };
     let missed = with_sent(12_345);
     let said = "--rate missed: 20000/s asked for, 12345 to 12345/s sent, in 1 row:";
-    assert!(missed.to_string().contains(said) && missed.html().contains(said), "{missed}");
+    assert!(missed.notes().join("\n").contains(said), "{missed:?}");
     assert!(missed.rows[0].in_words(20_000).ends_with("; sent 12345/s of 20000/s"));
-    assert!(!with_sent(19_990).to_string().contains("missed"));
-    assert!(!report().rows[0].missed(20_000), "requests have no rate");
+    assert!(!with_sent(19_990).notes().join("\n").contains("missed"));
+    assert!(!figures().rows[0].missed(20_000), "requests have no rate");
 }
 
 #[test]
 fn table_and_page() {
-    let report = report();
+    let report = testing::report("kernel-path", figures(), Vec::new());
     let text = report.to_string();
     assert!(text.contains("one every 4 ms") && text.contains("in steps of 10 ms"), "{text}");
     assert!(text.contains("Medians of 3 rounds of 2 s each."), "{text}");
-    assert!(text.contains("skipped: receive, io_uring: not allowed"), "{text}");
-    let page = report.html();
+    testing::lines_up(&text, 3);
+    let page = report.html().unwrap();
     assert!(page.contains("Answering a request") && page.contains("one every 4 ms"));
-    assert!(HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))), "{page}");
-    let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["rows"][0]["group"], "request");
+    let columns = COLUMNS.iter().filter(|column| !["group", "of one"].contains(&column.heading));
+    for column in columns.map(|column| column.heading) {
+        assert!(page.contains(&format!("<th>{column}</th>")), "{column}: {page}");
+    }
+    assert!(!page.contains("<th>group</th>"), "it is the heading's");
+}
+
+#[test]
+fn json_has_the_promised_keys() {
+    let report = testing::report("kernel-path", figures(), Vec::new());
+    assert_eq!(serde_json::to_value(&report).unwrap()["rows"][0]["group"], "request");
+    assert_eq!(
+        testing::names(&report),
+        "duration_s failed machine rate_pps resolution resolution.softirq_ns resolution.split_ns rounds rows rows.case \
+         rows.context_switches rows.group rows.lost_percent rows.offered_per_second rows.others_percent rows.per_second \
+         rows.rtt_p50_us rows.sampled_ms rows.softirq_ms rows.softirq_ns rows.system_calls rows.system_ns rows.unit \
+         rows.user_ns rows.went rows.went.softirq rows.went.system rows.went.user schema skipped"
+    );
 }

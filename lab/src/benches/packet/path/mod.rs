@@ -5,30 +5,30 @@ pub(crate) mod frame;
 use ringway_abi::{Reason, Verdict};
 use serde::{Serialize, Serializer};
 
-use crate::Error;
 use crate::harness::named::named;
 
 use frame::{ACK, SYN};
 
-/// One way through the packet path.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Path {
-    /// To an address that is no service's: the kernel's.
-    Pass,
-    /// To a service without a healthy backend, `when_none_healthy = "drop"`.
-    Drop,
-    /// To a service with `forward = "dsr-l2"`.
-    DsrL2,
-    /// To a service with `forward = "dsr-ipip"`, in a tunnel of the same IP version.
-    DsrIpip,
-    /// To a service with `forward = "dsr-gue"`, in a tunnel of the same IP version.
-    DsrGue,
-    /// To a service with `forward = "nat"`, each packet of a flow that is open.
-    Nat,
-    /// The same, each packet a SYN that opens a flow.
-    NewFlow,
-    /// The same while no port is free: each takes the place of a half-open flow.
-    FullPool,
+named! {
+    /// One way through the packet path.
+    pub enum Path {
+        /// To an address that is no service's: the kernel's.
+        Pass = "pass",
+        /// To a service without a healthy backend, `when_none_healthy = "drop"`.
+        Drop = "drop",
+        /// To a service with `forward = "dsr-l2"`.
+        DsrL2 = "dsr-l2",
+        /// To a service with `forward = "dsr-ipip"`, in a tunnel of the same IP version.
+        DsrIpip = "dsr-ipip",
+        /// To a service with `forward = "dsr-gue"`, in a tunnel of the same IP version.
+        DsrGue = "dsr-gue",
+        /// To a service with `forward = "nat"`, each packet of a flow that is open.
+        Nat = "nat",
+        /// The same, each packet a SYN that opens a flow.
+        NewFlow = "new-flow",
+        /// The same while no port is free: each takes the place of a half-open flow.
+        FullPool = "full-pool",
+    }
 }
 
 /// Ports of all backends together that [`Path::FullPool`] has.
@@ -47,32 +47,6 @@ pub(super) struct Course {
 }
 
 impl Path {
-    /// All of them, in the order of the report.
-    pub const ALL: [Self; 8] = [
-        Self::Pass,
-        Self::Drop,
-        Self::DsrL2,
-        Self::DsrIpip,
-        Self::DsrGue,
-        Self::Nat,
-        Self::NewFlow,
-        Self::FullPool,
-    ];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Drop => "drop",
-            Self::DsrL2 => "dsr-l2",
-            Self::DsrIpip => "dsr-ipip",
-            Self::DsrGue => "dsr-gue",
-            Self::Nat => "nat",
-            Self::NewFlow => "new-flow",
-            Self::FullPool => "full-pool",
-        }
-    }
-
     pub(super) fn course(self) -> Course {
         let (forward, tcp_flags, opened_before, ends) = match self {
             Self::Pass => ("nat", ACK, false, (Verdict::Pass, Reason::NoService)),
@@ -109,8 +83,6 @@ impl Path {
     }
 }
 
-named!(Path, Error::NoSuchPath);
-
 /// IP version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Ip {
@@ -136,19 +108,5 @@ impl Ip {
 impl Serialize for Ip {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u8(self.number())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_go_both_ways() {
-        for path in Path::ALL {
-            assert_eq!(path.name().parse::<Path>().unwrap(), path);
-        }
-        let error = "natt".parse::<Path>().unwrap_err().to_string();
-        assert!(error.contains("natt") && error.contains("new-flow"), "{error}");
     }
 }

@@ -6,16 +6,17 @@ mod way;
 
 use std::time::Duration;
 
-pub use report::{NotRun, Report, Row, SCHEMA};
+use ringway_terminal::quantity::whole;
+use serde_json::{Value, json};
 
+use self::report::{ConnectFigures, Row};
 use self::site::{Outcome, Server};
 use self::way::{Delays, Way};
 use super::limits;
-use crate::demo::clean::{Guard, end_on_signals};
 use crate::error::raise_files;
-use crate::harness::machine::Machine;
 use crate::harness::named::named;
-use crate::{Error, Result, needs_root};
+use crate::harness::{self, Case, Harness, Scenario};
+use crate::{Error, Result};
 
 /// Round trips that a delayed way adds.
 const DELAYS: [Duration; 4] = [
@@ -45,70 +46,73 @@ const FEW: u32 = 4;
 /// The first port of the range that is made scarce.
 const FIRST_PORT: u32 = 20_000;
 
-/// What is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // Their names and `what` say it.
-pub enum Experiment {
-    Loopback,
-    Veth,
-    Delayed,
-    AcceptQueue,
-    SynQueue,
-    Ports,
-}
-
-impl Experiment {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 6] =
-        [Self::Loopback, Self::Veth, Self::Delayed, Self::AcceptQueue, Self::SynQueue, Self::Ports];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Loopback => "loopback",
-            Self::Veth => "veth",
-            Self::Delayed => "delayed",
-            Self::AcceptQueue => "accept-queue",
-            Self::SynQueue => "syn-queue",
-            Self::Ports => "ports",
-        }
+named! {
+    /// What is tried.
+    pub enum Experiment {
+        Loopback = "loopback",
+        Veth = "veth",
+        Delayed = "delayed",
+        AcceptQueue = "accept-queue",
+        SynQueue = "syn-queue",
+        Ports = "ports",
     }
 }
 
-named!(Experiment, Error::NoSuchCase);
-
-/// How much to measure.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Connections of each row.
-    pub connections: u32,
-    /// Sockets in TIME_WAIT that make ports scarce.
-    pub time_wait: u32,
-    /// Only these experiments; empty: all.
+/// How long connecting takes, and what makes it a second longer.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. Takes half a minute; runs in network namespaces of its own. Delays are made by `tc netem`; where the kernel \
+    lacks it, by two TAP devices with this process between them. Numbers may end in k, M, G or T. Exit code 1 when an experiment failed.\n\nExamples:\n  ringway-lab bench tcp-connect\n  \
+    ringway-lab bench tcp-connect --only accept-queue,syn-queue -o json\n  ringway-lab bench tcp-connect --html connect.html"
+)]
+pub struct TcpConnect {
+    /// Only these experiments.
+    #[arg(long, value_name = "EXPERIMENT", value_delimiter = ',')]
     pub only: Vec<Experiment>,
+    /// Connections of each case of loopback, veth and delayed; of delayed one by one at most 50.
+    ///
+    /// The other experiments have numbers of their own: 64 connections to each queue, 50 for ports.
+    #[arg(long, value_name = "N", default_value = "500", value_parser = whole::<u32>(1..=20_000))]
+    pub connections: u32,
+    /// Sockets in TIME_WAIT that make ports scarce; for the experiment ports.
+    #[arg(long, value_name = "N", default_value = "30k", value_parser = whole::<u32>(100..=40_000))]
+    pub time_wait: u32,
 }
 
-impl Default for Options {
-    /// All of them, 500 connections each, 30 000 in TIME_WAIT.
-    fn default() -> Self {
-        Self { connections: 500, time_wait: 30_000, only: Vec::new() }
+impl Case for Experiment {
+    fn key(&self) -> Value {
+        json!({ "experiment": self })
     }
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should this
-/// one be killed. `progress` is told in words what goes on. Needs root.
-///
-/// # Errors
-/// It cannot be measured here at all. An experiment alone that fails is in [`Report::failed`].
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench tcp-connect")?;
-    let needed = files_for(options.connections.into());
-    enough_files(options.connections, limits::open_files_at_least(FILES, needed)?)?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, &mut progress);
-    guard.dismiss();
-    report
+impl Scenario for TcpConnect {
+    const NAME: &'static str = "tcp-connect";
+    type Figures = ConnectFigures;
+
+    fn check(&self) -> Result<()> {
+        let needed = files_for(self.connections.into());
+        enough_files(self.connections, limits::open_files_at_least(FILES, needed)?)
+    }
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<ConnectFigures> {
+        let mut experiments = harness::chosen(&Experiment::ALL, &self.only);
+        let delays = Delays::here()?;
+        let is_delayed = |one| matches!(one, &Experiment::Delayed | &Experiment::SynQueue);
+        let mut figures = ConnectFigures { rows: Vec::new(), delays: None };
+        if experiments.iter().any(is_delayed) {
+            harness.say(format!("delays: {delays}"));
+            figures.delays = Some(delays.to_string());
+        }
+        harness.each(&mut experiments, |harness, experiment| {
+            let (experiment, delays) = (*experiment, &delays);
+            let mut tell = |row: Row| {
+                harness.say(row.in_words());
+                figures.rows.push(row);
+            };
+            Bench { scenario: self, experiment, delays, tell: &mut tell }.run()
+        });
+        Ok(figures)
+    }
 }
 
 /// Each connection has two ends here.
@@ -125,91 +129,60 @@ fn enough_files(connections: u32, files: u64) -> Result<()> {
     Err(Error::TooMany { asked, possible, short: "open files (`ulimit -Hn`)".into(), more })
 }
 
-fn run(options: &Options, progress: &mut impl FnMut(&str)) -> Result<Report> {
-    let mut report = Report::new(Machine::with(&[]));
-    let wanted = |one: &Experiment| options.only.is_empty() || options.only.contains(one);
-    let delays = Delays::here()?;
-    if [Experiment::Delayed, Experiment::SynQueue].iter().any(wanted) {
-        progress(&format!("delays: {delays}"));
-        report.delays = Some(delays.to_string());
-    }
-    for experiment in Experiment::ALL.into_iter().filter(wanted) {
-        let mut bench = Bench { options, experiment, delays: &delays, rows: Vec::new() };
-        let ran = bench.run(&mut |row: &Row| progress(&row.in_words()));
-        report.rows.append(&mut bench.rows);
-        if let Err(error) = ran {
-            let reason = error.to_string();
-            progress(&format!("{experiment}: FAILED: {reason}"));
-            report.failed.push(NotRun { experiment, reason });
-        }
-    }
-    Ok(report)
-}
-
 struct Bench<'o> {
-    options: &'o Options,
+    scenario: &'o TcpConnect,
     experiment: Experiment,
     delays: &'o Delays,
-    rows: Vec<Row>,
+    tell: &'o mut dyn FnMut(Row),
 }
 
-type Tell<'t> = &'t mut dyn FnMut(&Row);
-
 impl Bench<'_> {
-    fn run(&mut self, tell: Tell<'_>) -> Result<()> {
+    fn run(&mut self) -> Result<()> {
         match self.experiment {
-            Experiment::Loopback => self.pace(&Way::loopback()?, "", tell),
-            Experiment::Veth => self.pace(&Way::veth()?, "", tell),
+            Experiment::Loopback => self.pace(&Way::loopback()?, ""),
+            Experiment::Veth => self.pace(&Way::veth()?, ""),
             Experiment::Delayed => DELAYS.into_iter().try_for_each(|rtt| {
                 let name = format!("{} ms, ", rtt.as_secs_f64() * 1000.0);
-                self.pace(&Way::delayed(rtt, self.delays)?, &name, tell)
+                self.pace(&Way::delayed(rtt, self.delays)?, &name)
             }),
-            Experiment::AcceptQueue => self.accept_queue(tell),
-            Experiment::SynQueue => self.syn_queue(tell),
-            Experiment::Ports => self.ports(tell),
+            Experiment::AcceptQueue => self.accept_queue(),
+            Experiment::SynQueue => self.syn_queue(),
+            Experiment::Ports => self.ports(),
         }
     }
 
-    fn row(
-        &mut self,
-        case: impl Into<String>,
-        rtt: &[Duration],
-        outcome: &Outcome,
-        tell: Tell<'_>,
-    ) {
-        let row = Row::new(self.experiment, case.into(), rtt, outcome);
-        tell(&row);
-        self.rows.push(row);
+    fn row(&mut self, case: impl Into<String>, rtt: &[Duration], outcome: &Outcome) {
+        (self.tell)(Row::new(self.experiment, case.into(), rtt, outcome));
     }
 
     /// One after the other, then all at once.
-    fn pace(&mut self, way: &Way, before: &str, tell: Tell<'_>) -> Result<()> {
+    fn pace(&mut self, way: &Way, before: &str) -> Result<()> {
         way.server.sysctl("net/core/somaxconn", &LONG.to_string())?;
         way.server.sysctl("net/ipv4/tcp_max_syn_backlog", &LONG.to_string())?;
         let rtt = Server::new(way, LONG)?.round_trips(TRIPS)?;
-        let n = self.options.connections;
+        let n = self.scenario.connections;
         // A delayed way takes that long each.
         let paced = if self.experiment == Experiment::Delayed { n.min(TRIPS as u32) } else { n };
         let outcome = Server::new(way, LONG)?.paced(paced)?;
-        self.row(format!("{before}one by one"), &rtt, &outcome, tell);
+        self.row(format!("{before}one by one"), &rtt, &outcome);
         let outcome = Server::new(way, LONG)?.at_once(n, Duration::ZERO)?;
-        self.row(format!("{before}all at once"), &rtt, &outcome, tell);
+        self.row(format!("{before}all at once"), &rtt, &outcome);
         Ok(())
     }
 
     /// A server that is busy for half a second, and a client that does not wait for it.
-    fn accept_queue(&mut self, tell: Tell<'_>) -> Result<()> {
+    fn accept_queue(&mut self) -> Result<()> {
         let way = Way::loopback()?;
         for (case, backlog) in [("backlog of 16", SHORT), ("backlog of 4096", LONG)] {
             way.server.sysctl("net/core/somaxconn", &LONG.to_string())?;
             let outcome = Server::new(&way, backlog)?.at_once(TOO_MANY, ASLEEP)?;
-            self.row(case, &[], &outcome, tell);
+            self.row(case, &[], &outcome);
         }
         Ok(())
     }
 
     /// Many handshakes under way at once: each takes a round trip.
-    fn syn_queue(&mut self, tell: Tell<'_>) -> Result<()> {
+    fn syn_queue(&mut self) -> Result<()> {
         let way = Way::delayed(Duration::from_millis(100), self.delays)?;
         let cases = [
             ("backlog of 16, no cookies", SHORT, LONG, "0"),
@@ -222,14 +195,14 @@ impl Bench<'_> {
             way.server.sysctl("net/ipv4/tcp_syncookies", cookies)?;
             way.server.sysctl("net/ipv4/tcp_max_syn_backlog", &syns.to_string())?;
             let outcome = Server::new(&way, backlog)?.at_once(TOO_MANY, Duration::ZERO)?;
-            self.row(case, &[Duration::from_millis(100)], &outcome, tell);
+            self.row(case, &[Duration::from_millis(100)], &outcome);
         }
         Ok(())
     }
 
     /// As many sockets in TIME_WAIT as there are ports, but for a few.
-    fn ports(&mut self, tell: Tell<'_>) -> Result<()> {
-        let time_wait = self.options.time_wait;
+    fn ports(&mut self) -> Result<()> {
+        let time_wait = self.scenario.time_wait;
         let way = Way::loopback()?;
         let all = time_wait + LEFT;
         let left = |few: u32| (0..few).map(move |n| FIRST_PORT + n * (all / few));
@@ -252,7 +225,7 @@ impl Bench<'_> {
         way.client.sysctl("net/ipv4/tcp_tw_reuse", "0")?;
         way.client.sysctl("net/ipv4/tcp_max_tw_buckets", "200000")?;
         let some = LEFT / 2;
-        self.row("all ports free", &[], &free.paced(some)?, tell);
+        self.row("all ports free", &[], &free.paced(some)?);
         reserve(left(LEFT).collect())?;
         // Part by part: with more than half of all ports taken, each connection would search for milliseconds.
         for first in (FIRST_PORT..=last).step_by(PART) {
@@ -263,16 +236,16 @@ impl Bench<'_> {
         }
         range(FIRST_PORT, last)?;
         reserve(Vec::new())?;
-        self.row(format!("{time_wait} TIME_WAIT, {LEFT} free"), &[], &scarce.paced(some)?, tell);
+        self.row(format!("{time_wait} TIME_WAIT, {LEFT} free"), &[], &scarce.paced(some)?);
         let rare: Vec<u32> = left(FEW).collect();
         reserve(left(LEFT).filter(|port| !rare.contains(port)).collect())?;
-        self.row(format!("{time_wait} TIME_WAIT, {FEW} free"), &[], &scarce.paced(some)?, tell);
+        self.row(format!("{time_wait} TIME_WAIT, {FEW} free"), &[], &scarce.paced(some)?);
         reserve(left(LEFT).chain(rare).collect())?;
-        self.row(format!("{time_wait} TIME_WAIT, none free"), &[], &scarce.paced(some)?, tell);
+        self.row(format!("{time_wait} TIME_WAIT, none free"), &[], &scarce.paced(some)?);
         way.client.sysctl("net/ipv4/tcp_tw_reuse", "1")?;
         // A timestamp must have moved on by tcp_tw_reuse_delay, 1 s by default (net/ipv4/tcp_ipv4.c).
         std::thread::sleep(Duration::from_millis(1100));
-        self.row("the same, tcp_tw_reuse = 1", &[], &scarce.paced(some)?, tell);
+        self.row("the same, tcp_tw_reuse = 1", &[], &scarce.paced(some)?);
         Ok(())
     }
 }

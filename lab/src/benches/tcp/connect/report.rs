@@ -1,7 +1,6 @@
-//! The result: JSON by serde, a table, a page.
+//! What was found: how long it took to connect, experiment by experiment.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,35 +8,24 @@ use serde::Serialize;
 use super::Experiment;
 use super::site::Outcome;
 use crate::benches::tcp::counters::in_words;
-use crate::harness::machine::Machine;
+use crate::harness::Figures;
 use crate::harness::plot::{Bar, Line, Page};
+use crate::harness::table::{Column, or_dash, table};
 
-/// Name and version of the JSON form.
-pub const SCHEMA: &str = "ringway.bench.tcp-connect/1";
 /// What waited longer than this waited for a SYN to be sent again, which is after one second (RFC 6298).
 const RETRANSMITTED: Duration = Duration::from_millis(900);
 
-/// Everything that was measured. [`fmt::Display`] is the table.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
-    /// What was measured.
+#[derive(Debug, Serialize)]
+pub struct ConnectFigures {
     pub rows: Vec<Row>,
     /// What made ways take time: netem, or a relay and why; none where no way did.
     pub delays: Option<String>,
-    /// Experiments that could not be made, or not to their end.
-    pub failed: Vec<NotRun>,
-    /// Where this was measured.
-    pub machine: Machine,
 }
 
 /// Connections of one kind.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Row {
-    /// The experiment.
     pub experiment: Experiment,
-    /// What of it.
     pub case: String,
     /// Connections that were made.
     pub connections: u64,
@@ -57,15 +45,6 @@ pub struct Row {
     pub a_second_late: u64,
     /// Counters of trouble that moved, of both ends.
     pub counters: BTreeMap<&'static str, u64>,
-}
-
-/// An experiment without an end.
-#[derive(Debug, Clone, Serialize)]
-pub struct NotRun {
-    /// Which.
-    pub experiment: Experiment,
-    /// Why, and what would change it.
-    pub reason: String,
 }
 
 impl Row {
@@ -107,36 +86,20 @@ impl Row {
         };
         format!("{experiment:<12} {case:<30} median {p50:>10.1} us, slowest {max:>10.1} us")
     }
-
-    fn in_cells(&self) -> [String; 10] {
-        let or_none = |us: Option<f64>| us.map_or_else(|| "-".into(), |us| format!("{us:.1}"));
-        [
-            self.case.clone(),
-            self.connections.to_string(),
-            self.failed.to_string(),
-            or_none(self.rtt_us),
-            or_none(self.connect_p50_us),
-            or_none(self.connect_p99_us),
-            or_none(self.connect_max_us),
-            or_none(self.accept_p50_us),
-            self.a_second_late.to_string(),
-            in_words(&self.counters),
-        ]
-    }
 }
 
-/// Columns of the table and of the page's.
-const HEADING: [&str; 10] = [
-    "case",
-    "made",
-    "never",
-    "rtt us",
-    "median us",
-    "p99 us",
-    "slowest us",
-    "accept us",
-    "+1 s",
-    "counters",
+const COLUMNS: [Column<Row>; 11] = [
+    Column::text("experiment", |row| row.experiment.to_string()),
+    Column::text("case", |row| row.case.clone()),
+    Column::number("made", |row| row.connections.to_string()),
+    Column::number("never", |row| row.failed.to_string()),
+    Column::number("rtt us", |row| or_dash(row.rtt_us, 1)),
+    Column::number("median us", |row| or_dash(row.connect_p50_us, 1)),
+    Column::number("p99 us", |row| or_dash(row.connect_p99_us, 1)),
+    Column::number("slowest us", |row| or_dash(row.connect_max_us, 1)),
+    Column::number("accept us", |row| or_dash(row.accept_p50_us, 1)),
+    Column::number("+1 s", |row| row.a_second_late.to_string()),
+    Column::text("counters", |row| in_words(&row.counters)),
 ];
 /// What they are.
 const NOTES: &str = "made: connections; never: those that were not. rtt: the median round trip of a byte; for syn-queue the delay that was set. median, p99, slowest: of connect(), or until the \
@@ -144,32 +107,38 @@ const NOTES: &str = "made: connections; never: those that were not. rtt: the med
     and sent again.\n--connections counts for loopback, veth and delayed (of delayed one by one at most 50); queues get 64 each, ports 50.\n\
     source (2022): one round trip when healthy; on one host 540 us unpaced, 48 us paced; connect() 22 us, with 30 000 in TIME_WAIT 2500 us.";
 
-impl Report {
-    pub(super) fn new(machine: Machine) -> Self {
-        Self { schema: SCHEMA, rows: Vec::new(), delays: None, failed: Vec::new(), machine }
-    }
-
-    /// Whether all was measured.
-    pub fn ok(&self) -> bool {
-        self.failed.is_empty()
-    }
-
+impl ConnectFigures {
     fn of(&self, experiment: Experiment) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.experiment == experiment)
     }
 
-    /// One self-contained page with plots.
-    pub fn html(&self) -> String {
+    fn by_rtt(&self, kind: &str) -> Line {
+        let rows = self.of(Experiment::Delayed).filter(|row| row.case.ends_with(kind));
+        let points = rows.filter_map(|row| Some((row.rtt_us? / 1e3, row.connect_p50_us? / 1e3)));
+        Line { label: kind.into(), points: points.collect() }
+    }
+}
+
+impl Figures for ConnectFigures {
+    fn tables(&self) -> String {
+        table(&COLUMNS, &self.rows)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let delays = self.delays.as_ref().map(|delays| format!("delays: {delays}"));
+        delays.into_iter().chain([NOTES.to_owned()]).collect()
+    }
+
+    fn page(&self) -> Option<Page> {
         let lede = "connect(), from the call until the connection can be written to.";
         let mut page = Page::new("How long it takes to connect", lede);
-        let kinds = ["one by one", "all at once"];
-        let lines: Vec<Line> = kinds.map(|kind| self.by_rtt(kind)).into();
+        // The experiment is what stands above.
+        let columns = &COLUMNS.each_ref()[1..];
+        let lines = ["one by one", "all at once"].map(|kind| self.by_rtt(kind));
         if lines.iter().any(|line| !line.points.is_empty()) {
             let title = "A handshake is a round trip";
             page.lines(title, ("round trip, ms", "connect(), ms, median"), &lines);
-            let rows = self.of(Experiment::Delayed);
-            page.table(&HEADING, rows.map(|row| row.in_cells().into()));
-            page.text(&format!("Delays: {}.", self.delays.as_deref().unwrap_or("none")));
+            page.table(columns, self.of(Experiment::Delayed));
         }
         for (title, experiment) in [
             ("Over lo", Experiment::Loopback),
@@ -184,20 +153,10 @@ impl Report {
             let bars: Vec<Bar> = rows.iter().flat_map(|row| bars(row, us)).collect();
             if !bars.is_empty() {
                 page.bars(title, unit, "", &bars);
-                page.table(&HEADING, rows.iter().map(|row| row.in_cells().into()));
+                page.table(columns, rows);
             }
         }
-        for NotRun { experiment, reason } in &self.failed {
-            page.text(&format!("Failed: {experiment}: {reason}"));
-        }
-        page.text(NOTES);
-        page.finish(&self.machine)
-    }
-
-    fn by_rtt(&self, kind: &str) -> Line {
-        let rows = self.of(Experiment::Delayed).filter(|row| row.case.ends_with(kind));
-        let points = rows.filter_map(|row| Some((row.rtt_us? / 1e3, row.connect_p50_us? / 1e3)));
-        Line { label: kind.into(), points: points.collect() }
+        Some(page)
     }
 }
 
@@ -210,38 +169,12 @@ fn bars(row: &Row, unit_us: f64) -> impl Iterator<Item = Bar> {
     })
 }
 
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |experiment: &str, cells: [&str; 10]| {
-            let [case, made, never, rtt, median, p99, slowest, accept, late, counters] = cells;
-            writeln!(
-                f,
-                "  {experiment:<12} {case:<28} {made:>5} {never:>5} {rtt:>10} {median:>11} {p99:>11} {slowest:>11} {accept:>11} {late:>6}  \
-                 {counters}"
-            )
-        };
-        line("experiment", HEADING)?;
-        for row in &self.rows {
-            line(row.experiment.name(), row.in_cells().each_ref().map(String::as_str))?;
-        }
-        for NotRun { experiment, reason } in &self.failed {
-            writeln!(f, "FAILED: {experiment}: {reason}")?;
-        }
-        let m = &self.machine;
-        writeln!(f)?;
-        if let Some(delays) = &self.delays {
-            writeln!(f, "delays: {delays}")?;
-        }
-        writeln!(f, "{NOTES}")?;
-        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::report::testing;
 
-    fn report() -> Report {
+    fn figures() -> ConnectFigures {
         let times = |all: &[u64]| all.iter().map(|us| Duration::from_micros(*us)).collect();
         let outcome = Outcome {
             connect: times(&[30, 10, 1_000_100, 20]),
@@ -249,18 +182,18 @@ mod tests {
             failed: 2,
             counters: [("ListenOverflows", 3)].into(),
         };
-        let mut report = Report::new(Machine::with(&[]));
         let rtt = [Duration::from_micros(9)];
-        report.rows.push(Row::new(Experiment::AcceptQueue, "short".into(), &rtt, &outcome));
-        let case = "2 ms, one by one".into();
-        report.rows.push(Row::new(Experiment::Delayed, case, &rtt, &outcome));
-        report.delays = Some("a relay".into());
-        report
+        let row = |experiment, case: &str| Row::new(experiment, case.into(), &rtt, &outcome);
+        let rows = vec![
+            row(Experiment::AcceptQueue, "short"),
+            row(Experiment::Delayed, "2 ms, one by one"),
+        ];
+        ConnectFigures { rows, delays: Some("a relay".into()) }
     }
 
     #[test]
     fn quantiles_and_the_second() {
-        let row = &report().rows[0];
+        let row = &figures().rows[0];
         assert_eq!((row.connect_p50_us, row.connect_max_us), (Some(30.0), Some(1_000_100.0)));
         assert_eq!((row.connections, row.failed, row.a_second_late), (4, 2, 1));
         assert_eq!((row.rtt_us, row.accept_p50_us), (Some(9.0), Some(15.0)));
@@ -270,26 +203,32 @@ mod tests {
 
     #[test]
     fn table_and_page() {
-        let report = report();
+        let report = testing::report("tcp-connect", figures(), Vec::new());
         let text = report.to_string();
-        assert!(
-            text.contains("ListenOverflows 3")
-                && text.contains("short                            4     2 "),
-            "{text}"
-        );
-        assert!(HEADING.iter().all(|column| text.contains(column)), "{text}");
+        testing::lines_up(&text.replace("ListenOverflows 3", "counters"), 3);
+        assert!(text.contains("ListenOverflows 3"), "{text}");
         assert!(text.contains("\ndelays: a relay\n"), "{text}");
-        let page = report.html();
+        let page = report.html().unwrap();
         assert!(
             page.contains("<polyline") && page.contains("accept queue that overflows"),
             "{page}"
         );
-        assert!(
-            HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))),
-            "{page}"
+        for column in COLUMNS[1..].iter().map(|column| column.heading) {
+            assert!(text.contains(column), "{column}: {text}");
+            assert!(page.contains(&format!("<th>{column}</th>")), "{column}: {page}");
+        }
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let report = testing::report("tcp-connect", figures(), Vec::new());
+        assert_eq!(
+            testing::names(&report),
+            "delays failed machine rows rows.a_second_late rows.accept_p50_us rows.case rows.connect_max_us \
+             rows.connect_p50_us rows.connect_p99_us rows.connections rows.counters rows.counters.ListenOverflows \
+             rows.experiment rows.failed rows.rtt_us schema skipped"
         );
-        let json = serde_json::to_value(&report).unwrap();
-        assert_eq!(json["rows"][0]["experiment"], "accept-queue");
+        assert_eq!(serde_json::to_value(&report).unwrap()["rows"][0]["experiment"], "accept-queue");
     }
 
     #[test]

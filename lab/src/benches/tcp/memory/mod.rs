@@ -5,29 +5,30 @@
 //! left over is the clients'.
 
 mod moment;
-mod report;
+pub(crate) mod report;
 mod state;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use ringway_terminal::quantity::whole;
 use ringway_testnet::Namespace;
 use rustix::event::epoll;
 use rustix::fd::OwnedFd;
-use serde::Serialize;
+use serde_json::{Value, json};
 
-pub use report::{Charged, Report, Row, SCHEMA};
 pub use state::State;
 
 use self::moment::Moment;
+use self::report::{MemoryFigures, Row};
 use super::limits;
 use super::memcg::Cgroup;
 use super::slab::{Names, Slabs};
 use super::socket::{Pair, address, listener, vanish};
-use crate::demo::clean::{Guard, end_on_signals};
 use crate::error::raise_files;
-use crate::{Error, Result, needs_root};
+use crate::harness::named::named;
+use crate::harness::{self, Case, Harness, Scenario};
+use crate::{Error, Result};
 
 /// Connections of a state when nobody asks for another number: each has slabs of its own, and strangers' few objects
 /// do not count among theirs.
@@ -42,32 +43,34 @@ const MOST_BYTES: u64 = 64 << 10;
 const QUIET: f64 = 0.03;
 const TRIES: u32 = 5;
 
-/// How much to measure.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Connections in each state; none: as many as make the result exact, or as there can be.
-    pub connections: Option<u32>,
-    /// Times that each state is measured; the medians count.
-    pub rounds: u32,
-    /// Only these states; empty: all.
+/// Bytes that a TCP socket takes of the kernel's memory, state by state.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. Takes a minute; runs in network namespaces of its own. Both ends of each connection are \
+    here, client and server counted apart. Keep the machine quiet: others' files and sockets are in the same caches. Numbers may end in k, M, G or T.\n\n\
+    Examples:\n  ringway-lab bench tcp-memory\n  ringway-lab bench tcp-memory --only established,time-wait --rounds 1 --connections 2k -o json\n  \
+    ringway-lab bench tcp-memory --html tcp-memory.html"
+)]
+pub struct TcpMemory {
+    /// Only these states.
+    #[arg(long, value_name = "STATE", value_delimiter = ',')]
     pub only: Vec<State>,
+    /// Connections in each state [default: 8000, or as many as open files and memory allow].
+    #[arg(long, value_name = "N", value_parser = whole::<u32>(LEAST_CONNECTIONS.into()..=1_000_000))]
+    pub connections: Option<u32>,
+    /// How often each state is measured; the median counts.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = whole::<u32>(1..=100))]
+    pub rounds: u32,
 }
 
-impl Default for Options {
-    /// All states, three times.
-    fn default() -> Self {
-        Self { connections: None, rounds: 3, only: Vec::new() }
+named! {
+    /// An end of a connection.
+    pub enum Side {
+        /// The one that connected.
+        Client = "client",
+        /// The one that accepted.
+        Server = "server",
     }
-}
-
-/// An end of a connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Side {
-    /// The one that connected.
-    Client,
-    /// The one that accepted.
-    Server,
 }
 
 /// Bytes by cache, of one side of all connections of one round.
@@ -93,30 +96,53 @@ struct Measured {
     no_memcg: Option<String>,
 }
 
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Client => "client",
-            Self::Server => "server",
-        })
+impl Case for State {
+    fn key(&self) -> Value {
+        json!({ "state": self })
     }
 }
 
-/// Measures, as a command does it: an interrupt takes everything down at once, and a guard process does so should
-/// this one be killed. `progress` is told in words what goes on. Needs root.
-///
-/// # Errors
-/// It cannot be measured here, or not with so many connections.
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench tcp-memory")?;
-    let needed = files_for(options.connections.unwrap_or(CONNECTIONS));
-    let files = limits::open_files_at_least(files_for(LEAST_CONNECTIONS), needed)?;
-    let connections = possible(options.connections, files, limits::available())?;
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let report = run(options, connections, &mut progress);
-    guard.dismiss();
-    report
+impl Scenario for TcpMemory {
+    const NAME: &'static str = "tcp-memory";
+    type Figures = MemoryFigures;
+
+    fn check(&self) -> Result<()> {
+        self.possible().map(drop)
+    }
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<MemoryFigures> {
+        let (connections, names) = (self.possible()?, Names::read());
+        let mut states = harness::chosen(&State::ALL, &self.only);
+        let mut no_memcg = None;
+        let mut all: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
+        harness.rounds(self.rounds, &mut states, |harness, _, &state| {
+            let measured = measure(state, connections, &names)?;
+            let disturbed = measured.disturbed > QUIET;
+            no_memcg = measured.no_memcg;
+            let mut line = format!("{state:<20}");
+            for (side, share) in Side::ALL.into_iter().zip(measured.shares) {
+                let share = Share { disturbed, ..share };
+                let row = Row::new(state, side, connections, std::slice::from_ref(&share));
+                line += &format!(" {side} {:>6} B", row.bytes_per_socket);
+                all.entry((state, side)).or_default().push(share);
+            }
+            if disturbed {
+                line += &format!("  disturbed: others opened or closed files, {TRIES} times");
+            }
+            harness.say(line);
+            Ok(())
+        });
+        let by_cache = Slabs::read()?.by_cache();
+        Ok(MemoryFigures::new(connections, self.rounds, by_cache, no_memcg, &all))
+    }
+}
+
+impl TcpMemory {
+    fn possible(&self) -> Result<u32> {
+        let needed = files_for(self.connections.unwrap_or(CONNECTIONS));
+        let files = limits::open_files_at_least(files_for(LEAST_CONNECTIONS), needed)?;
+        possible(self.connections, files, limits::available())
+    }
 }
 
 /// How many connections there are to be: those asked for if they can be.
@@ -141,37 +167,6 @@ fn possible(asked: Option<u32>, files: u64, memory: u64) -> Result<u32> {
 /// Both ends of each connection are here.
 fn files_for(connections: u32) -> u64 {
     2 * u64::from(connections) + OTHER_FILES
-}
-
-fn run(options: &Options, connections: u32, progress: &mut impl FnMut(&str)) -> Result<Report> {
-    let rounds = options.rounds.max(1);
-    let mut states = State::ALL.to_vec();
-    states.retain(|state| options.only.is_empty() || options.only.contains(state));
-    let names = Names::read();
-    let mut no_memcg = None;
-    let mut all: BTreeMap<(State, Side), Vec<Share>> = BTreeMap::new();
-    for round in 1..=rounds {
-        for &state in &states {
-            let measured = measure(state, connections, &names)?;
-            let disturbed = measured.disturbed > QUIET;
-            no_memcg = measured.no_memcg;
-            let shares = [Side::Client, Side::Server].into_iter().zip(measured.shares);
-            let mut line = format!("round {round}/{rounds}  {state:<20}");
-            for (side, share) in shares {
-                let share = Share { disturbed, ..share };
-                let row = Row::new(state, side, connections, std::slice::from_ref(&share));
-                line += &format!(" {side} {:>6} B", row.bytes_per_socket);
-                all.entry((state, side)).or_default().push(share);
-            }
-            if disturbed {
-                line += &format!("  disturbed: others opened or closed files, {TRIES} times");
-            }
-            progress(&line);
-        }
-    }
-    let mut report = Report::new(connections, rounds, Slabs::read()?.by_cache(), &all);
-    report.no_memcg = no_memcg;
-    Ok(report)
 }
 
 /// One state, again where strangers' objects came between; the least disturbed measurement counts.

@@ -1,48 +1,39 @@
-//! The result: JSON by serde, a table, a page.
+//! What was found: bytes of a socket, state by state.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
+use ringway_terminal::text::counted;
 use serde::Serialize;
 
 use super::{Share, Side, State};
-use crate::harness::machine::Machine;
+use crate::harness::Figures;
 use crate::harness::plot::{Bar, Page};
-use ringway_terminal::text::counted;
+use crate::harness::table::{Column, or_dash, table};
 
-/// Name and version of the JSON form.
-pub const SCHEMA: &str = "ringway.bench.tcp-memory/1";
-/// What the other columns are.
-const BOOKS: &str = "+-: how far the furthest round is from this one, the round in the middle; -: one round alone counts. \
+/// What the columns are.
+const COLUMNS_ARE: &str = "bytes: of one socket, in pages of the slabs, shared out to their objects. source: the same on Linux 3.10, by a book \
+    of 2022; ratio: to it.\n+-: how far the furthest round is from this one, the round in the middle; -: one round alone counts. \
     !: others opened or closed files and sockets in every round, do not trust it.\ntcp_mem: what TCP accounts for, in pages (sockstat). memcg: what a memory cgroup is charged, slabs + buffers.";
 /// Bytes of a cache that are fewer, or below zero, are strangers' or a half-filled slab's.
 const LEAST: f64 = 4.0;
 
-/// Everything that was measured. [`fmt::Display`] is the table.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
+#[derive(Debug, Serialize)]
+pub struct MemoryFigures {
     /// Each state, client and server apart: the round in the middle.
     pub states: Vec<Row>,
-    /// Connections of each state.
+    /// Of each state.
     pub connections: u32,
-    /// Rounds, of which the one in the middle counts for each row.
     pub rounds: u32,
     /// Why no memory cgroup could be asked; none where one was.
     pub no_memcg: Option<String>,
     /// `slabinfo`, or `meminfo` where caches could not be told apart.
     pub method: &'static str,
-    /// Where this was measured.
-    pub machine: Machine,
 }
 
 /// One side of a state.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Serialize)]
 pub struct Row {
-    /// The state.
     pub state: State,
-    /// Which of its ends.
     pub side: Side,
     /// What it is, for people.
     pub what: &'static str,
@@ -74,25 +65,19 @@ pub struct Charged {
     pub sock_bytes: i64,
 }
 
-impl Report {
+impl MemoryFigures {
     pub(super) fn new(
         connections: u32,
         rounds: u32,
         by_cache: bool,
+        no_memcg: Option<String>,
         shares: &BTreeMap<(State, Side), Vec<Share>>,
     ) -> Self {
         let row = |((state, side), shares): (&(State, Side), &Vec<Share>)| {
             Row::new(*state, *side, connections, shares)
         };
-        Self {
-            schema: SCHEMA,
-            states: shares.iter().map(row).collect(),
-            connections,
-            rounds,
-            no_memcg: None,
-            method: if by_cache { "slabinfo" } else { "meminfo" },
-            machine: Machine::with(&[]),
-        }
+        let method = if by_cache { "slabinfo" } else { "meminfo" };
+        Self { states: shares.iter().map(row).collect(), connections, rounds, no_memcg, method }
     }
 
     fn measured(&self) -> String {
@@ -102,9 +87,27 @@ impl Report {
             rounds => format!("The middle one of {rounds} rounds of {connections}"),
         }
     }
+}
 
-    /// One self-contained page with the plot.
-    pub fn html(&self) -> String {
+impl Figures for MemoryFigures {
+    fn tables(&self) -> String {
+        table(&COLUMNS, &self.states)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let mut notes = vec![COLUMNS_ARE.to_owned()];
+        notes.extend(self.no_memcg.as_ref().map(|why| format!("memcg: not available: {why}")));
+        if self.method != "slabinfo" {
+            notes.push(
+                "/proc/slabinfo cannot be read here: what all slabs grew by, which strangers' objects blur."
+                    .into(),
+            );
+        }
+        notes.push(format!("{} in each state, over lo of a namespace.", self.measured()));
+        notes
+    }
+
+    fn page(&self) -> Option<Page> {
         let mut page = Page::new(
             "What a TCP socket takes of the kernel's memory",
             &format!(
@@ -129,15 +132,11 @@ impl Report {
                 page.bars(title, "bytes", "the book, Linux 3.10", &bars);
             }
         }
-        page.table(&HEADING, self.states.iter().map(|row| row.in_cells().into()));
+        page.table(&COLUMNS.each_ref(), &self.states);
         let clients = self.states.iter().filter(|row| row.side == Side::Client);
-        let what = clients.map(|row| vec![row.state.to_string(), row.what.to_owned()]);
-        page.table(&["state", "what it is"], what);
-        page.text(BOOKS);
-        if let Some(reason) = &self.no_memcg {
-            page.text(&format!("No figures of a memory cgroup: {reason}."));
-        }
-        page.finish(&self.machine)
+        let what = Column::text("what it is", |row: &Row| row.state.what().into());
+        page.table(&[&COLUMNS[0], &what], clients);
+        Some(page)
     }
 }
 
@@ -180,75 +179,52 @@ impl Row {
         }
     }
 
-    fn in_cells(&self) -> [String; 9] {
-        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".into());
-        let ratio = self.source_bytes.filter(|n| *n > 0);
-        let ratio = ratio.map(|n| format!("{:.2}", self.bytes_per_socket as f64 / n as f64));
+    fn spread(&self) -> String {
+        let spread = self.spread_percent.map_or_else(|| "-".into(), |n| format!("{n:.1}%"));
+        if self.disturbed { format!("!{spread}") } else { spread }
+    }
+
+    fn ratio(&self) -> Option<f64> {
+        let source = self.source_bytes.filter(|bytes| *bytes > 0)?;
+        Some(self.bytes_per_socket as f64 / source as f64)
+    }
+
+    fn made_of(&self) -> String {
         let mut parts: Vec<_> = self.caches.iter().collect();
         parts.sort_by(|a, b| b.1.total_cmp(a.1));
-        let parts: Vec<_> =
-            parts.iter().map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
-        let spread = or_none(self.spread_percent.map(|spread| format!("{spread:.1}%")));
-        [
-            self.state.to_string(),
-            self.side.to_string(),
-            self.bytes_per_socket.to_string(),
-            or_none(self.source_bytes.map(|n| n.to_string())),
-            or_none(ratio),
-            if self.disturbed { format!("!{spread}") } else { spread },
-            self.charged_bytes.to_string(),
-            or_none(self.memcg.map(|m| format!("{}+{}", m.slab_bytes, m.sock_bytes))),
-            parts.join(", "),
-        ]
+        parts
+            .iter()
+            .map(|(name, bytes)| format!("{name} {bytes:.0}"))
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 }
 
-/// Columns of the table and of the page's.
-const HEADING: [&str; 9] =
-    ["state", "side", "bytes", "source", "ratio", "+-", "tcp_mem", "memcg", "made of"];
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut line = |cells: [&str; 9]| {
-            let [state, side, bytes, source, ratio, spread, tcp_mem, memcg, parts] = cells;
-            writeln!(
-                f,
-                "  {state:<20} {side:<6} {bytes:>6} {source:>6} {ratio:>5} {spread:>6} {tcp_mem:>8} {memcg:>12}  {parts}"
-            )
-        };
-        line(HEADING)?;
-        for row in &self.states {
-            line(row.in_cells().each_ref().map(String::as_str))?;
-        }
-        writeln!(
-            f,
-            "\nbytes: of one socket, in pages of the slabs, shared out to their objects. source: the same on Linux 3.10, by a book of 2022; ratio: to it.\n{BOOKS}"
-        )?;
-        if let Some(reason) = &self.no_memcg {
-            writeln!(f, "memcg: not available: {reason}")?;
-        }
-        let m = &self.machine;
-        if self.method != "slabinfo" {
-            writeln!(
-                f,
-                "/proc/slabinfo cannot be read here: what all slabs grew by, which strangers' objects blur."
-            )?;
-        }
-        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)?;
-        writeln!(f, "{} in each state, over lo of a namespace.", self.measured())
-    }
-}
+const COLUMNS: [Column<Row>; 9] = [
+    Column::text("state", |row| row.state.to_string()),
+    Column::text("side", |row| row.side.to_string()),
+    Column::number("bytes", |row| row.bytes_per_socket.to_string()),
+    Column::number("source", |row| or_dash(row.source_bytes.map(|n| n as f64), 0)),
+    Column::number("ratio", |row| or_dash(row.ratio(), 2)),
+    Column::number("+-", Row::spread),
+    Column::number("tcp_mem", |row| row.charged_bytes.to_string()),
+    Column::number("memcg", |row| {
+        row.memcg.map_or_else(|| "-".into(), |m| format!("{}+{}", m.slab_bytes, m.sock_bytes))
+    }),
+    Column::text("made of", Row::made_of),
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::report::testing;
 
     fn share(bytes: &[(&str, f64)]) -> Share {
         let caches = bytes.iter().map(|(name, n)| ((*name).to_owned(), n * 100.0)).collect();
         Share { caches, charged: 0.0, memcg: Some((250_000.0, 409_600.0)), disturbed: false }
     }
 
-    fn report() -> Report {
+    fn figures() -> MemoryFigures {
         let rounds = vec![
             share(&[("TCP", 2500.0), ("filp", 192.0), ("kmalloc-64", 1.0)]),
             share(&[("TCP", 2520.0), ("filp", 192.0)]),
@@ -258,12 +234,12 @@ mod tests {
             ((State::Idle, Side::Client), rounds),
             ((State::TimeWait, Side::Server), vec![share(&[("TCP", -1.0)])]),
         ];
-        Report::new(100, 3, true, &shares.into())
+        MemoryFigures::new(100, 3, true, None, &shares.into())
     }
 
     #[test]
     fn the_middle_round_by_cache() {
-        let report = report();
+        let report = figures();
         let [idle, gone] = &report.states[..] else { panic!("{report:?}") };
         assert_eq!(idle.bytes_per_socket, 2712);
         let caches: Vec<_> = idle.caches.iter().map(|(name, n)| (name.as_str(), *n)).collect();
@@ -294,13 +270,20 @@ mod tests {
         let row = Row::new(State::Idle, Side::Client, 100, &rounds);
         assert_eq!((row.bytes_per_socket, row.disturbed_rounds, row.disturbed), (2500, 2, false));
         let row = Row::new(State::Idle, Side::Client, 100, &[disturbed(1.0), disturbed(9100.0)]);
-        assert!(row.disturbed && row.in_cells()[5].starts_with('!'), "{row:?}");
+        assert!(row.disturbed && row.spread().starts_with('!'), "{row:?}");
     }
 
     #[test]
     fn json_has_the_promised_keys() {
-        let json = serde_json::to_value(report()).unwrap();
-        assert_eq!(json["schema"], SCHEMA);
+        let report = testing::report("tcp-memory", figures(), Vec::new());
+        assert_eq!(
+            testing::names(&report),
+            "connections failed machine method no_memcg rounds schema skipped states states.bytes_per_socket \
+             states.caches states.caches.TCP states.caches.filp states.charged_bytes states.disturbed \
+             states.disturbed_rounds states.memcg states.memcg.slab_bytes states.memcg.sock_bytes states.side \
+             states.source_bytes states.spread_percent states.state states.what"
+        );
+        let json = serde_json::to_value(report).unwrap();
         let row = &json["states"][0];
         assert_eq!((&row["state"], &row["side"]), (&"established".into(), &"client".into()));
         assert_eq!(row["caches"]["TCP"], 2520.0);
@@ -309,14 +292,14 @@ mod tests {
 
     #[test]
     fn table_and_page() {
-        let table = report().to_string();
-        assert!(table.contains("TCP 2520, filp 192"), "{table}");
-        assert!(table.contains("+-: how far") && table.contains("of 3 rounds of 100 connections"));
-        let page = report().html();
-        assert!(
-            HEADING.iter().all(|column| page.contains(&format!("<th>{column}</th>"))),
-            "{page}"
-        );
+        let report = testing::report("tcp-memory", figures(), Vec::new());
+        let text = report.to_string();
+        assert!(text.contains("TCP 2520, filp 192"), "{text}");
+        assert!(text.contains("+-: how far") && text.contains("of 3 rounds of 100 connections"));
+        let page = report.html().unwrap();
+        for column in COLUMNS.iter().map(|column| column.heading).chain(["what it is"]) {
+            assert!(page.contains(&format!("<th>{column}</th>")), "{column}: {page}");
+        }
         assert!(page.contains("<svg") && page.contains("sock") && page.contains("2712"), "{page}");
     }
 }

@@ -15,49 +15,26 @@ const MESSAGE: usize = 64;
 /// A full TLS 1.3 record: 16 KiB of text, its type, header and tag (RFC 8446, section 5.2).
 const RECORD: usize = 16384 + 1 + 5 + 16;
 
-/// What has become of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(missing_docs)] // Their names and `what` say it.
-pub enum State {
-    Idle,
-    Epoll,
-    ClientSent,
-    ServerRead,
-    ServerSent,
-    ClientRead,
-    TlsSent,
-    TlsRead,
-    HalfClosed,
-    FinWait2,
-    TimeWait,
+named! {
+    /// What has become of a connection.
+    pub enum State {
+        Idle = "established",
+        Epoll = "established-epoll",
+        ClientSent = "client-sent-unread",
+        ServerRead = "client-sent-read",
+        ServerSent = "server-sent-unread",
+        ClientRead = "server-sent-read",
+        TlsSent = "tls-record-unread",
+        TlsRead = "tls-record-read",
+        HalfClosed = "half-closed",
+        FinWait2 = "fin-wait2",
+        TimeWait = "time-wait",
+    }
 }
 
 use State::*;
 
 impl State {
-    /// All, in the order of reports.
-    pub const ALL: [Self; 11] = [
-        Idle, Epoll, ClientSent, ServerRead, ServerSent, ClientRead, TlsSent, TlsRead, HalfClosed,
-        FinWait2, TimeWait,
-    ];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Idle => "established",
-            Epoll => "established-epoll",
-            ClientSent => "client-sent-unread",
-            ServerRead => "client-sent-read",
-            ServerSent => "server-sent-unread",
-            ClientRead => "server-sent-read",
-            TlsSent => "tls-record-unread",
-            TlsRead => "tls-record-read",
-            HalfClosed => "half-closed",
-            FinWait2 => "fin-wait2",
-            TimeWait => "time-wait",
-        }
-    }
-
     /// What it is, for people.
     pub fn what(self) -> &'static str {
         match self {
@@ -155,5 +132,3 @@ impl State {
         reader.as_ref().map_or(Ok(()), |reader| receive_all(reader, &mut vec![0; bytes]))
     }
 }
-
-named!(State, crate::Error::NoSuchCase);

@@ -13,21 +13,20 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use clap::ValueEnum as _;
+use ringway_terminal::quantity::whole;
+use ringway_terminal::text::counted;
 use ringway_testnet::{Namespace, wait_until};
-
-pub use plan::Scheme;
-use report::bytes_in_words;
-pub use report::{Report, Round, SCHEMA, Sample};
+use serde_json::{Value, json};
 
 use self::fleet::Helper;
-use self::plan::{Limits, Plan};
+use self::plan::{Limits, Plan, Scheme};
+use self::report::{MillionFigures, Round, Sample, bytes_in_words};
 use super::counters::Counters;
 use super::limits;
 use super::slab::{Names, Slabs};
-use crate::demo::clean::{Guard, end_on_signals};
-use crate::harness::machine::Machine;
-use crate::{Error, Result, needs_root};
-use ringway_terminal::text::counted;
+use crate::harness::{self, Case, Harness, Scenario};
+use crate::{Error, Result};
 
 /// Connections a second that a processor makes and accepts without letting queues grow.
 const RATE_PER_CPU: u64 = 5000;
@@ -43,60 +42,73 @@ const TELL: Duration = Duration::from_secs(2);
 /// For the last connections to be accepted.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is to be reached.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Connections.
+/// A million TCP connections on this machine, and what they take.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "Needs root. A million take about 9 GB and four minutes, both schemes together; runs in network \
+    namespaces of its own, by helper processes that end with it. Says how many are possible where there is too little \
+    memory or too few files. Numbers may end in k, M, G or T. Exit code 1 when not all connections were there and carried data.\n\nExamples:\n  \
+    ringway-lab bench million\n  ringway-lab bench million --connections 100k --scheme many-server-ports -o json\n  \
+    ringway-lab bench million --connections 50k --no-pace"
+)]
+pub struct Million {
+    /// Connections, established at the same time.
+    #[arg(long, value_name = "N", default_value = "1M", value_parser = whole::<u64>(1..=100_000_000))]
     pub connections: u64,
-    /// Which schemes, one after the other.
-    pub schemes: Vec<Scheme>,
-    /// Connections a second; none: what processors can do.
+    /// What there are many of [default: one after the other].
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
+    pub scheme: Vec<Scheme>,
+    /// Connections a second [default: 5000 for each processor].
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=10_000_000))]
     pub rate: Option<u64>,
-    /// Whether connecting is paced. If not, all clients connect at once, to short queues.
-    pub paced: bool,
+    /// All at once and to queues of 128: shows what overflows.
+    #[arg(long, conflicts_with = "rate")]
+    pub no_pace: bool,
 }
 
-impl Default for Options {
-    /// A million, both schemes, paced.
-    fn default() -> Self {
-        Self { connections: 1_000_000, schemes: Scheme::ALL.to_vec(), rate: None, paced: true }
+impl Case for Scheme {
+    fn key(&self) -> Value {
+        json!({ "scheme": self })
     }
 }
 
-/// Does it, as a command does: an interrupt takes everything down at once, and a guard process does so should this one
-/// be killed. `progress` is told in words what goes on. Needs root.
-///
-/// # Errors
-/// There cannot be so many here, or something failed on the way.
-pub fn run_guarded(options: &Options, mut progress: impl FnMut(&str)) -> Result<Report> {
-    needs_root("bench million")?;
-    // It is asked at the end, and its absence is to be known at the beginning.
-    ringway_testnet::tools::find("ss")?;
-    limits::open_files_at_least(plan::FEWEST_FILES, plan::ENOUGH_FILES)?;
-    let plan = Plan::new(options.connections, &limits_here())?;
-    progress(&format!(
-        "{}: about {} of {} of memory, {} and {}",
-        counted(plan.connections, "connection"),
-        bytes_in_words(plan.bytes),
-        bytes_in_words(limits::available()),
-        counted(plan.servers, "server process"),
-        counted(plan.clients, "client process")
-    ));
-    let guard = Guard::start()?;
-    end_on_signals()?;
-    let rounds = options.schemes.iter().map(|scheme| round(options, &plan, *scheme, &mut progress));
-    let rounds = rounds.collect::<Result<Vec<_>>>();
-    guard.dismiss();
-    Ok(Report {
-        schema: SCHEMA,
-        connections: plan.connections,
-        paced: options.paced,
-        server_processes: plan.servers,
-        client_processes: plan.clients,
-        needed_bytes: plan.bytes,
-        rounds: rounds?,
-        machine: Machine::with(&[("ss", "-V")]),
-    })
+impl Scenario for Million {
+    const NAME: &'static str = "million";
+    const PEERS: &'static [(&'static str, &'static str)] = &[("ss", "-V")];
+    type Figures = MillionFigures;
+
+    fn check(&self) -> Result<()> {
+        // It is asked at the end, and its absence is to be known at the beginning.
+        ringway_testnet::tools::find("ss")?;
+        limits::open_files_at_least(plan::FEWEST_FILES, plan::ENOUGH_FILES)?;
+        Plan::new(self.connections, &limits_here()).map(drop)
+    }
+
+    fn measure(&self, harness: &mut Harness<'_>) -> Result<MillionFigures> {
+        let plan = Plan::new(self.connections, &limits_here())?;
+        harness.say(format!(
+            "{}: about {} of {} of memory, {} and {}",
+            counted(plan.connections, "connection"),
+            bytes_in_words(plan.bytes),
+            bytes_in_words(limits::available()),
+            counted(plan.servers, "server process"),
+            counted(plan.clients, "client process")
+        ));
+        let mut rounds = Vec::new();
+        let mut schemes = harness::chosen(&Scheme::ALL, &self.scheme);
+        harness.each(&mut schemes, |harness, scheme| {
+            rounds.push(self.round(&plan, *scheme, harness)?);
+            Ok(())
+        });
+        Ok(MillionFigures {
+            connections: plan.connections,
+            paced: !self.no_pace,
+            server_processes: plan.servers,
+            client_processes: plan.clients,
+            needed_bytes: plan.bytes,
+            rounds,
+        })
+    }
 }
 
 /// A helper process's life, by its job.
@@ -110,7 +122,10 @@ pub(super) fn inner(fields: &[&str]) -> Option<io::Result<()>> {
         }
         ["million-client", scheme, from, to] => {
             let numbers = from.parse().ok()?..to.parse().ok()?;
-            Some(helper::connect_all(&helper::Work { scheme: scheme.parse().ok()?, numbers }))
+            Some(helper::connect_all(&helper::Work {
+                scheme: Scheme::from_str(scheme, false).ok()?,
+                numbers,
+            }))
         }
         _ => None,
     }
@@ -133,70 +148,67 @@ struct Crew {
     clients: Vec<Helper>,
 }
 
-/// One scheme from the first connection to the last socket's end.
-fn round(
-    options: &Options,
-    plan: &Plan,
-    scheme: Scheme,
-    progress: &mut impl FnMut(&str),
-) -> Result<Round> {
-    let namespace = Namespace::new("million")?;
-    // A SYN is sent again for 15 seconds at most, so that nothing hangs.
-    for (key, value) in [
-        ("net/core/somaxconn", BACKLOG.to_string()),
-        ("net/ipv4/tcp_max_syn_backlog", BACKLOG.to_string()),
-        ("net/ipv4/tcp_syn_retries", "3".into()),
-        ("net/ipv4/ip_local_port_range", "1024 9999".into()),
-    ] {
-        namespace.sysctl(key, &value)?;
-    }
-    let before = namespace.run(Counters::read)??;
-    let start = Sample::now(&namespace, Duration::ZERO)?;
-    let mut crew = Crew::start(options, plan, scheme, &namespace)?;
-    let books = Books::open()?;
-    let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let rate = options.paced.then(|| options.rate.unwrap_or(RATE_PER_CPU * cpus));
-    let began = Instant::now();
-    let mut samples = vec![start];
-    let slowest = crew.connect(rate, cpus, || {
-        samples.push(Sample::now(&namespace, began.elapsed())?);
-        if let Some(line) = tell(scheme, plan, &samples) {
-            progress(&line);
+impl Million {
+    /// One scheme from the first connection to the last socket's end.
+    fn round(&self, plan: &Plan, scheme: Scheme, harness: &mut Harness<'_>) -> Result<Round> {
+        let namespace = Namespace::new("million")?;
+        // A SYN is sent again for 15 seconds at most, so that nothing hangs.
+        for (key, value) in [
+            ("net/core/somaxconn", BACKLOG.to_string()),
+            ("net/ipv4/tcp_max_syn_backlog", BACKLOG.to_string()),
+            ("net/ipv4/tcp_syn_retries", "3".into()),
+            ("net/ipv4/ip_local_port_range", "1024 9999".into()),
+        ] {
+            namespace.sysctl(key, &value)?;
         }
-        Ok(())
-    })?;
-    let connect_s = began.elapsed().as_secs_f64();
-    let accepted = crew.accepted(plan.connections)?;
-    samples.push(Sample::now(&namespace, began.elapsed())?);
-    let (bytes_per_connection, disturbed) = books.bytes_per_connection(accepted)?;
-    let diag = count_by_diag(&namespace)?;
-    let (sampled, echoed) = crew.sample(plan.connections)?;
-    let counters = namespace.run(Counters::read)??.since(&before);
-    progress(&format!(
-        "{scheme}: {accepted} accepted, {echoed} of {sampled} tokens came back; taking it down"
-    ));
-    let ending = Instant::now();
-    crew.end();
-    drop(namespace);
-    let teardown_s = ending.elapsed().as_secs_f64();
-    Slabs::wait_until_as(&books.before, 2 * accepted);
-    Ok(Round {
-        scheme,
-        groups: plan.groups,
-        rate_per_s: rate,
-        connected: slowest.connected,
-        accepted,
-        sockets_by_diag: diag,
-        sampled,
-        echoed,
-        connect_s,
-        slowest_connect_ms: slowest.us as f64 / 1000.0,
-        teardown_s,
-        counters,
-        bytes_per_connection,
-        disturbed,
-        samples,
-    })
+        let before = namespace.run(Counters::read)??;
+        let start = Sample::now(&namespace, Duration::ZERO)?;
+        let mut crew = Crew::start(!self.no_pace, plan, scheme, &namespace)?;
+        let books = Books::open()?;
+        let cpus = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let rate = (!self.no_pace).then(|| self.rate.unwrap_or(RATE_PER_CPU * cpus));
+        let began = Instant::now();
+        let mut samples = vec![start];
+        let slowest = crew.connect(rate, cpus, || {
+            samples.push(Sample::now(&namespace, began.elapsed())?);
+            if let Some(line) = tell(scheme, plan, &samples) {
+                harness.say(line);
+            }
+            Ok(())
+        })?;
+        let connect_s = began.elapsed().as_secs_f64();
+        let accepted = crew.accepted(plan.connections)?;
+        samples.push(Sample::now(&namespace, began.elapsed())?);
+        let (bytes_per_connection, disturbed) = books.bytes_per_connection(accepted)?;
+        let diag = count_by_diag(&namespace)?;
+        let (sampled, echoed) = crew.sample(plan.connections)?;
+        let counters = namespace.run(Counters::read)??.since(&before);
+        harness.say(format!(
+            "{scheme}: {accepted} accepted, {echoed} of {sampled} tokens came back; taking it down"
+        ));
+        let ending = Instant::now();
+        crew.end();
+        drop(namespace);
+        let teardown_s = ending.elapsed().as_secs_f64();
+        Slabs::wait_until_as(&books.before, 2 * accepted);
+        Ok(Round {
+            scheme,
+            groups: plan.groups,
+            rate_per_s: rate,
+            connected: slowest.connected,
+            accepted,
+            sockets_by_diag: diag,
+            sampled,
+            echoed,
+            connect_s,
+            slowest_connect_ms: slowest.us as f64 / 1000.0,
+            teardown_s,
+            counters,
+            bytes_per_connection,
+            disturbed,
+            samples,
+        })
+    }
 }
 
 /// The kernel's caches before the first connection, when helpers are there already.
@@ -241,14 +253,9 @@ struct Connected {
 }
 
 impl Crew {
-    fn start(
-        options: &Options,
-        plan: &Plan,
-        scheme: Scheme,
-        namespace: &Namespace,
-    ) -> Result<Self> {
+    fn start(paced: bool, plan: &Plan, scheme: Scheme, namespace: &Namespace) -> Result<Self> {
         let ports = if scheme == Scheme::ManyServerPorts { plan.groups } else { 1 };
-        let backlog = if options.paced { BACKLOG } else { SMALL_BACKLOG };
+        let backlog = if paced { BACKLOG } else { SMALL_BACKLOG };
         let start = |job: String| Helper::start(namespace, &job);
         let servers = (0..plan.servers).map(|_| start(format!("million-server,{ports},{backlog}")));
         let servers = servers.collect::<Result<_>>()?;

@@ -34,27 +34,17 @@ const CHANCE: f64 = 4.0;
 /// Addresses 127.1.0.1 to 127.1.250.1, or as many ports.
 const MOST_GROUPS: u64 = 250;
 
-/// Which part of the four that name a connection is many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scheme {
-    /// One server port, and an address of the client for each 50 000 connections.
-    ManyClientIps,
-    /// One address of the client, and a server port for each 50 000 connections.
-    ManyServerPorts,
+named! {
+    /// Which part of the four that name a connection is many.
+    pub enum Scheme {
+        /// One server port, and an address of the client for each 50 000 connections.
+        ManyClientIps = "many-client-ips",
+        /// One address of the client, and a server port for each 50 000 connections.
+        ManyServerPorts = "many-server-ports",
+    }
 }
 
 impl Scheme {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::ManyClientIps, Self::ManyServerPorts];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ManyClientIps => "many-client-ips",
-            Self::ManyServerPorts => "many-server-ports",
-        }
-    }
-
     /// From where to where the connection of this number goes; no two the same.
     pub(super) fn addresses(self, number: u64) -> (SocketAddrV4, SocketAddrV4) {
         let group = (number / PORTS) as u16;
@@ -67,8 +57,6 @@ impl Scheme {
         (client, SocketAddrV4::new(SERVER, server))
     }
 }
-
-named!(Scheme, Error::NoSuchCase);
 
 /// What the machine has.
 #[derive(Clone, Copy, Debug)]

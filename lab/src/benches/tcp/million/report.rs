@@ -1,33 +1,27 @@
-//! The result: JSON by serde, a table, a page.
+//! What was found: each scheme, and its memory curve.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 use std::{fmt, fs};
 
+use ringway_terminal::text::counted;
 use ringway_testnet::Namespace;
 use serde::Serialize;
 
 use super::Scheme;
 use crate::benches::tcp::counters::{Counters, in_words};
 use crate::benches::tcp::slab::{OfSockets, kib_of};
-use crate::harness::machine::Machine;
+use crate::harness::Figures;
 use crate::harness::plot::{Line, Page};
 use crate::{Error, Result};
-use ringway_terminal::text::counted;
 
-/// Name and version of the JSON form.
-pub const SCHEMA: &str = "ringway.bench.million/1";
 /// Objects of strangers' for each socket that are too many.
 const STRANGERS: f64 = 0.05;
 
-/// What came of it. [`fmt::Display`] is for people.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// [`SCHEMA`].
-    pub schema: &'static str,
+#[derive(Debug, Serialize)]
+pub struct MillionFigures {
     /// Connections asked for.
     pub connections: u64,
-    /// Whether connecting was paced.
     pub paced: bool,
     /// Processes that share listeners.
     pub server_processes: u64,
@@ -37,14 +31,11 @@ pub struct Report {
     pub needed_bytes: u64,
     /// Each scheme.
     pub rounds: Vec<Round>,
-    /// Where this was done.
-    pub machine: Machine,
 }
 
 /// One scheme.
 #[derive(Debug, Clone, Serialize)]
 pub struct Round {
-    /// Which.
     pub scheme: Scheme,
     /// Addresses of the client, or ports of the server.
     pub groups: u64,
@@ -137,14 +128,21 @@ impl Round {
     }
 }
 
-impl Report {
-    /// Whether all connections were there and carried data. Nothing is promised where nobody paces.
-    pub fn ok(&self) -> bool {
-        !self.paced || self.rounds.iter().all(|round| round.ok(self.connections))
+impl Figures for MillionFigures {
+    fn tables(&self) -> String {
+        self.rounds.iter().map(Round::to_string).collect()
     }
 
-    /// One self-contained page with the memory curve.
-    pub fn html(&self) -> String {
+    fn notes(&self) -> Vec<String> {
+        vec![format!(
+            "{}, {}; {} of memory were set aside for it",
+            counted(self.server_processes, "server process"),
+            counted(self.client_processes, "client process"),
+            bytes_in_words(self.needed_bytes)
+        )]
+    }
+
+    fn page(&self) -> Option<Page> {
         let title = format!("{} connections on one machine", self.connections);
         let lede = format!(
             "Servers that share listeners: {}. Clients: {}. Both ends are here.",
@@ -173,61 +171,40 @@ impl Report {
             ("seconds", "connections"),
             &lines(|_, sample| (sample.at_s, (sample.established / 2) as f64)),
         );
-        page.lines_of_text(&self.to_string());
-        page.finish(&self.machine)
+        page.lines_of_text(&self.tables());
+        Some(page)
+    }
+
+    /// Whether all connections were there and carried data. Nothing is promised where nobody paces.
+    fn ok(&self) -> bool {
+        !self.paced || self.rounds.iter().all(|round| round.ok(self.connections))
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for Round {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for round in &self.rounds {
-            let many = match (round.scheme, round.groups) {
-                (Scheme::ManyClientIps, 1) => "address of the client",
-                (Scheme::ManyClientIps, _) => "addresses of the client",
-                (Scheme::ManyServerPorts, 1) => "port of the server",
-                (Scheme::ManyServerPorts, _) => "ports of the server",
-            };
-            let pace =
-                round.rate_per_s.map_or("not paced".into(), |rate| format!("at most {rate}/s"));
-            writeln!(f, "{} ({} {many}), {pace}", round.scheme, round.groups)?;
-            writeln!(
-                f,
-                "  {:>10}  connected, slowest in {:.1} ms",
-                round.connected, round.slowest_connect_ms
-            )?;
-            writeln!(f, "  {:>10}  accepted", round.accepted)?;
-            writeln!(
-                f,
-                "  {:>10}  established sockets by inet_diag, two for each",
-                round.sockets_by_diag
-            )?;
-            writeln!(
-                f,
-                "  {:>10}  of {} sampled carried data there and back",
-                round.echoed, round.sampled
-            )?;
-            let bytes = round.bytes_per_connection;
-            let bytes = bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string());
-            writeln!(f, "  {bytes:>10}  bytes of the kernel's memory for a connection, both ends")?;
-            if let Some(why) = &round.disturbed {
-                writeln!(f, "              not known: {why}")?;
-            }
-            writeln!(
-                f,
-                "  {:>10.1}  s to connect, {:.1} s to take down",
-                round.connect_s, round.teardown_s
-            )?;
-            writeln!(f, "  {}", in_words(&round.counters))?;
+        let many = match (self.scheme, self.groups) {
+            (Scheme::ManyClientIps, 1) => "address of the client",
+            (Scheme::ManyClientIps, _) => "addresses of the client",
+            (Scheme::ManyServerPorts, 1) => "port of the server",
+            (Scheme::ManyServerPorts, _) => "ports of the server",
+        };
+        let pace = self.rate_per_s.map_or("not paced".into(), |rate| format!("at most {rate}/s"));
+        writeln!(f, "{} ({} {many}), {pace}", self.scheme, self.groups)?;
+        let bytes = self.bytes_per_connection.map_or_else(|| "-".into(), |n| n.to_string());
+        let seconds = format!("s to connect, {:.1} s to take down", self.teardown_s);
+        let mut line =
+            |figure: &dyn fmt::Display, what: &str| writeln!(f, "  {figure:>10}  {what}");
+        line(&self.connected, &format!("connected, slowest in {:.1} ms", self.slowest_connect_ms))?;
+        line(&self.accepted, "accepted")?;
+        line(&self.sockets_by_diag, "established sockets by inet_diag, two for each")?;
+        line(&self.echoed, &format!("of {} sampled carried data there and back", self.sampled))?;
+        line(&bytes, "bytes of the kernel's memory for a connection, both ends")?;
+        if let Some(why) = &self.disturbed {
+            line(&"", &format!("not known: {why}"))?;
         }
-        writeln!(
-            f,
-            "\n{}, {}; {} of memory were set aside for it",
-            counted(self.server_processes, "server process"),
-            counted(self.client_processes, "client process"),
-            bytes_in_words(self.needed_bytes)
-        )?;
-        let m = &self.machine;
-        writeln!(f, "{} of {} cores, Linux {}, {}", m.cpu, m.cores, m.kernel, m.date)
+        line(&format!("{:.1}", self.connect_s), &seconds)?;
+        writeln!(f, "  {}", in_words(&self.counters))
     }
 }
 
@@ -240,8 +217,9 @@ pub(super) fn bytes_in_words(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::report::testing;
 
-    fn report() -> Report {
+    fn figures() -> MillionFigures {
         let sample = |at_s, established, slab_bytes| Sample {
             at_s,
             established,
@@ -265,21 +243,19 @@ mod tests {
             disturbed: None,
             samples: vec![sample(0.0, 0, 1000), sample(1.0, 200, 801_000)],
         };
-        Report {
-            schema: SCHEMA,
+        MillionFigures {
             connections: 100,
             paced: true,
             server_processes: 1,
             client_processes: 1,
             needed_bytes: 1 << 30,
             rounds: vec![round],
-            machine: Machine::with(&[]),
         }
     }
 
     #[test]
     fn all_or_not_ok() {
-        assert!(report().ok());
+        assert!(figures().ok());
         let broken: [fn(&mut Round); 4] = [
             |round| round.connected -= 1,
             |round| round.accepted -= 1,
@@ -287,9 +263,9 @@ mod tests {
             |round| round.echoed -= 1,
         ];
         for break_it in broken {
-            let mut report = report();
-            break_it(&mut report.rounds[0]);
-            assert!(!report.ok(), "{report:?}");
+            let mut figures = figures();
+            break_it(&mut figures.rounds[0]);
+            assert!(!figures.ok(), "{figures:?}");
         }
     }
 
@@ -307,26 +283,37 @@ mod tests {
         ] {
             let (bytes, said) = judge(sockets, accepted);
             assert!(bytes.is_none() && said.as_ref().is_some_and(|s| s.contains(why)), "{said:?}");
-            let mut report = report();
-            (report.rounds[0].bytes_per_connection, report.rounds[0].disturbed) = (bytes, said);
-            assert!(report.to_string().contains(why), "{report}");
-            assert!(
-                serde_json::to_value(&report).unwrap()["rounds"][0]["bytes_per_connection"]
-                    .is_null()
-            );
+            let mut figures = figures();
+            (figures.rounds[0].bytes_per_connection, figures.rounds[0].disturbed) = (bytes, said);
+            assert!(figures.tables().contains(why), "{figures:?}");
+            let json = serde_json::to_value(&figures).unwrap();
+            assert!(json["rounds"][0]["bytes_per_connection"].is_null());
         }
     }
 
     #[test]
     fn what_it_says() {
-        let report = report();
+        let report = testing::report("million", figures(), Vec::new());
         let text = report.to_string();
         assert!(text.contains("8000  bytes of the kernel's memory for a connection"), "{text}");
         assert!(text.contains("no counter of trouble") && text.contains("(1 address of"), "{text}");
         assert!(text.contains("\n1 server process, 1 client process; "), "{text}");
+        assert!(report.html().unwrap().contains("<polyline"));
+    }
+
+    #[test]
+    fn json_has_the_promised_keys() {
+        let report = testing::report("million", figures(), Vec::new());
+        assert_eq!(
+            testing::names(&report),
+            "client_processes connections failed machine needed_bytes paced rounds rounds.accepted \
+             rounds.bytes_per_connection rounds.connect_s rounds.connected rounds.counters rounds.disturbed \
+             rounds.echoed rounds.groups rounds.rate_per_s rounds.sampled rounds.samples rounds.samples.at_s \
+             rounds.samples.available_bytes rounds.samples.established rounds.samples.slab_bytes rounds.scheme \
+             rounds.slowest_connect_ms rounds.sockets_by_diag rounds.teardown_s schema server_processes skipped"
+        );
         let json = serde_json::to_value(&report).unwrap();
         assert_eq!(json["rounds"][0]["scheme"], "many-client-ips");
         assert_eq!(json["rounds"][0]["bytes_per_connection"], 8000);
-        assert!(report.html().contains("<polyline"));
     }
 }

@@ -1,7 +1,7 @@
 //! Processors, and the time that threads spend on them.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -39,33 +39,36 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// A process or thread in /proc.
 #[derive(Debug)]
-pub(super) struct Task(PathBuf);
+pub(crate) struct Task(PathBuf);
 
 impl Task {
     /// A process, with all its threads.
-    pub(super) fn process(pid: u32) -> Self {
+    pub(crate) fn process(pid: u32) -> Self {
         Self(format!("/proc/{pid}/stat").into())
     }
 
     /// A thread of this process, by its name.
-    pub(super) fn thread(name: &str) -> Result<Self> {
-        let tasks = Path::new("/proc/self/task");
-        let failed = |source| Error::Run { program: format!("thread {name}"), source };
-        let named = |task: &PathBuf| {
-            fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        let mut all = fs::read_dir(tasks).map_err(failed)?.flatten().map(|entry| entry.path());
-        let task = all.find(named).ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
-        Ok(Self(task.join("stat")))
+    pub(crate) fn thread(name: &str) -> Result<Self> {
+        let source = std::io::ErrorKind::NotFound.into();
+        let none = Error::Run { program: format!("thread {name}"), source };
+        thread_named(name).map(|task| Self(task.join("stat"))).ok_or(none)
     }
 
     /// Its time in user mode so far; the kernel samples that some hundred times a second.
-    pub(super) fn user(&self) -> Result<Duration> {
+    pub(crate) fn user(&self) -> Result<Duration> {
         let stat = fs::read_to_string(&self.0);
         let stat =
             stat.map_err(|source| Error::Run { program: self.0.display().to_string(), source })?;
         Ok(TICK * user_ticks(&stat).unwrap_or(0))
     }
+}
+
+/// Where /proc has a thread of this process.
+pub(crate) fn thread_named(name: &str) -> Option<PathBuf> {
+    let named = |task: &PathBuf| {
+        fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    };
+    fs::read_dir("/proc/self/task").ok()?.flatten().map(|entry| entry.path()).find(named)
 }
 
 /// The 14th field; the second is in parentheses and may have spaces (proc(5)).

@@ -1,0 +1,171 @@
+//! What came of a bench: JSON by serde, text for people, a page with plots.
+
+use std::fmt::{self, Display};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::machine::Machine;
+use super::plot::Page;
+
+/// What a scenario found: its own part of the report.
+pub trait Figures: Serialize {
+    /// Tables, as text.
+    fn tables(&self) -> String;
+
+    /// What was to be reached, and whether it was; a line each.
+    fn goals(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What the figures must be read with; a line each.
+    fn notes(&self) -> Vec<String>;
+
+    /// The plots, where there is something to draw.
+    fn page(&self) -> Option<Page> {
+        None
+    }
+
+    /// Whether all that was promised is so.
+    fn ok(&self) -> bool {
+        true
+    }
+}
+
+/// Everything that a bench found. [`fmt::Display`] is for people.
+#[derive(Debug, Serialize)]
+pub struct Report<F> {
+    /// Name and version of the JSON form.
+    pub(super) schema: String,
+    #[serde(flatten)]
+    pub(crate) figures: F,
+    /// What this machine cannot measure.
+    pub(crate) skipped: Vec<NotRun>,
+    /// What should have been measured and was not.
+    pub(crate) failed: Vec<NotRun>,
+    pub(super) machine: Machine,
+}
+
+/// A case without figures.
+#[derive(Debug, Serialize)]
+pub(crate) struct NotRun {
+    /// Which, for people.
+    #[serde(skip)]
+    pub case: String,
+    /// Which, in JSON.
+    #[serde(flatten)]
+    pub key: Value,
+    /// Why, and what would change it.
+    pub reason: String,
+}
+
+impl Display for NotRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.case, self.reason)
+    }
+}
+
+impl<F: Figures> Report<F> {
+    /// Whether all that can be measured here was, and is as promised.
+    pub fn ok(&self) -> bool {
+        self.failed.is_empty() && self.figures.ok()
+    }
+
+    /// One self-contained page; none where there is nothing to draw.
+    pub fn html(&self) -> Option<String> {
+        let mut page = self.figures.page()?;
+        for (what, list) in [("Skipped", &self.skipped), ("Failed", &self.failed)] {
+            list.iter().for_each(|not_run| page.text(&format!("{what}: {not_run}")));
+        }
+        page.text(&self.figures.notes().join(" "));
+        Some(page.finish(&self.machine))
+    }
+}
+
+impl<F: Figures> Display for Report<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.figures.tables())?;
+        let goals = self.figures.goals();
+        if !goals.is_empty() {
+            writeln!(f, "\ngoals\n  {}", goals.join("\n  "))?;
+        }
+        for (what, list) in [("skipped", &self.skipped), ("FAILED", &self.failed)] {
+            list.iter().try_for_each(|not_run| writeln!(f, "{what}: {not_run}"))?;
+        }
+        writeln!(f, "\n{}", self.figures.notes().join("\n"))?;
+        writeln!(f, "{}\n{}", self.machine, self.machine.versions())
+    }
+}
+
+/// Something to be reached.
+#[derive(Debug, Clone, Serialize)]
+pub struct Goal {
+    /// What is counted, and how it is to compare.
+    pub what: &'static str,
+    /// What it came to.
+    pub figure: f64,
+    /// What it should.
+    pub goal: f64,
+    /// Whether it did.
+    pub met: bool,
+}
+
+impl Goal {
+    pub fn at_least(what: &'static str, figure: f64, goal: f64) -> Self {
+        Self { what, figure, goal, met: figure >= goal }
+    }
+
+    pub fn at_most(what: &'static str, figure: f64, goal: f64) -> Self {
+        Self { what, figure, goal, met: figure <= goal }
+    }
+
+    pub fn below(what: &'static str, figure: f64, goal: f64) -> Self {
+        Self { what, figure, goal, met: figure < goal }
+    }
+}
+
+impl Display for Goal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let met = if self.met { "met" } else { "MISSED" };
+        write!(f, "{} {:.2}: {:.2}: {met}", self.what, self.goal, self.figure)
+    }
+}
+
+/// Of a scenario's tests: names of fields and how they are told.
+#[cfg(test)]
+pub(crate) mod testing {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The report of these figures, with this left out.
+    pub fn report<F: Figures>(name: &str, figures: F, skipped: Vec<NotRun>) -> Report<F> {
+        let schema = super::super::schema(name);
+        Report { schema, figures, skipped, failed: Vec::new(), machine: Machine::with(&[]) }
+    }
+
+    /// Every name in a report's JSON, of lists those of all entries, in one line.
+    pub fn names(report: &impl Serialize) -> String {
+        fn walk(value: &Value, before: &str, names: &mut BTreeSet<String>) {
+            match value {
+                Value::Array(list) => list.iter().for_each(|one| walk(one, before, names)),
+                Value::Object(map) => map.iter().for_each(|(name, value)| {
+                    let name = format!("{before}{name}");
+                    walk(value, &format!("{name}."), names);
+                    names.insert(name);
+                }),
+                _ => (),
+            }
+        }
+        let mut names = BTreeSet::new();
+        walk(&serde_json::to_value(report).unwrap(), "", &mut names);
+        let own = names.into_iter().filter(|name| !name.starts_with("machine."));
+        own.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether the first so many lines of a table are of one length.
+    pub fn lines_up(table: &str, lines: usize) {
+        let lines: Vec<&str> = table.lines().take(lines).collect();
+        assert!(lines.iter().all(|line| line.len() == lines[0].len()), "{table}");
+    }
+}
