@@ -1,5 +1,5 @@
-//! The guard of interfaces that carry the default route: there the program stays only when an
-//! administrator says within a minute that the machine can still be reached (`ringway confirm`).
+//! Interfaces that carry the default route: there the program stays only when an administrator says within a minute
+//! that the machine can still be reached (`ringway confirm`).
 
 use std::ffi::OsString;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,78 +17,105 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const ANSWER: Duration = Duration::from_secs(5);
 
 /// Names of interfaces, or why not.
-type Answer = Result<Vec<String>, Error>;
+pub type Answer = Result<Vec<String>, Error>;
 
 fn patience(variable: Option<OsString>) -> Duration {
     let seconds = variable.and_then(|text| text.to_str()?.parse().ok());
     seconds.map_or(PATIENCE, Duration::from_secs)
 }
 
-/// Where the daemon notes what waits, and where requests wait for the daemon.
-#[derive(Debug, Default)]
-pub struct CommitConfirm {
-    state: Mutex<State>,
-    asked: Mutex<Vec<oneshot::Sender<Answer>>>,
-    bell: Notify,
+/// How long a confirmation is waited for.
+pub fn patience_now() -> Duration {
+    patience(std::env::var_os(VARIABLE))
 }
 
-#[derive(Clone, Debug, Default)]
-enum State {
+/// What waits for a confirmation. Pure.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Confirm {
+    /// Nothing.
     #[default]
     Open,
+    /// These are attached provisionally.
     Waiting {
+        /// Names of interfaces.
         names: Vec<String>,
+        /// They are given up then.
         until: Instant,
+        /// An order to pin them is on its way.
+        pinning: bool,
     },
+    /// These were given up.
     Reverted {
+        /// Names of interfaces.
         names: Vec<String>,
     },
 }
 
-impl CommitConfirm {
-    /// These interfaces are attached provisionally from now on. Returns for how long.
-    pub fn begin(&self, names: Vec<String>) -> Duration {
-        let patience = patience(std::env::var_os(VARIABLE));
-        *self.lock() = State::Waiting { names, until: Instant::now() + patience };
-        patience
+impl Confirm {
+    /// When time is up.
+    pub fn until(&self) -> Option<Instant> {
+        match self {
+            Confirm::Waiting { until, pinning: false, .. } => Some(*until),
+            _ => None,
+        }
     }
 
-    /// They stay.
-    pub fn end(&self) {
-        *self.lock() = State::Open;
+    /// Somebody confirms. Returns whether an order to pin is due: not while one is on its way.
+    pub fn pin(&mut self) -> bool {
+        match self {
+            Confirm::Waiting { pinning, .. } => !std::mem::replace(pinning, true),
+            Confirm::Open | Confirm::Reverted { .. } => false,
+        }
     }
 
-    /// Time is up: the interfaces that must be given up now. Once.
-    pub fn expire(&self) -> Option<Vec<String>> {
-        let mut state = self.lock();
-        let names = match &*state {
-            State::Waiting { names, until } if Instant::now() >= *until => names.clone(),
-            _ => return None,
-        };
-        *state = State::Reverted { names: names.clone() };
+    /// What a request is told where nothing waits.
+    pub fn nothing(&self) -> Option<Answer> {
+        match self {
+            Confirm::Open => Some(Ok(Vec::new())),
+            Confirm::Waiting { .. } => None,
+            Confirm::Reverted { names } => Some(Err(too_late(names))),
+        }
+    }
+
+    /// They are pinned, or not. Returns those that stay from now on.
+    pub fn end<'a>(&mut self, answer: &'a Answer) -> Option<&'a [String]> {
+        let names = answer.as_ref().ok().filter(|names| !names.is_empty());
+        match (&mut *self, names) {
+            (Confirm::Waiting { .. }, Some(_)) => *self = Confirm::Open,
+            (Confirm::Waiting { pinning, .. }, None) => *pinning = false,
+            (Confirm::Open | Confirm::Reverted { .. }, _) => return None,
+        }
+        names.map(Vec::as_slice)
+    }
+
+    /// Returns the interfaces that must be given up now. Once.
+    pub fn expire(&mut self, now: Instant) -> Option<Vec<String>> {
+        self.until().filter(|until| now >= *until)?;
+        let names = self.waiting().to_vec();
+        *self = Confirm::Reverted { names: names.clone() };
         Some(names)
     }
 
     /// Those that wait.
-    pub fn waiting(&self) -> Vec<String> {
-        match &*self.lock() {
-            State::Waiting { names, .. } => names.clone(),
-            _ => Vec::new(),
+    pub fn waiting(&self) -> &[String] {
+        match self {
+            Confirm::Waiting { names, .. } => names,
+            _ => &[],
         }
     }
 
     /// Those that were given up.
-    pub fn reverted(&self) -> Vec<String> {
-        match &*self.lock() {
-            State::Reverted { names } => names.clone(),
-            _ => Vec::new(),
+    pub fn reverted(&self) -> &[String] {
+        match self {
+            Confirm::Reverted { names } => names,
+            _ => &[],
         }
     }
 
     /// For `status`, while something waits.
-    pub fn finding(&self) -> Option<Problem> {
-        let State::Waiting { names, until } = &*self.lock() else { return None };
-        let left = until.saturating_duration_since(Instant::now()).as_secs();
+    fn finding(&self, now: Instant) -> Option<Problem> {
+        let Confirm::Waiting { names, until, .. } = self else { return None };
+        let left = until.saturating_duration_since(now).as_secs();
         Some(ProblemKind::Confirm.problem(
             format!(
                 "{} carries the default route: confirm within {left} s, or the program is taken off \
@@ -102,7 +129,27 @@ impl CommitConfirm {
     /// For `status`, once something was given up.
     pub fn problem(&self) -> Option<Problem> {
         let names = self.reverted();
-        (!names.is_empty()).then(|| ProblemKind::Unconfirmed.because(too_late(&names)))
+        (!names.is_empty()).then(|| ProblemKind::Unconfirmed.because(too_late(names)))
+    }
+}
+
+/// Where requests wait for the daemon's loop, and see what it has decided.
+#[derive(Debug, Default)]
+pub struct CommitConfirm {
+    posted: Mutex<Confirm>,
+    asked: Mutex<Vec<oneshot::Sender<Answer>>>,
+    bell: Notify,
+}
+
+impl CommitConfirm {
+    /// What waits now.
+    pub fn post(&self, confirm: &Confirm) {
+        lock(&self.posted).clone_from(confirm);
+    }
+
+    /// For `status`, while something waits.
+    pub fn finding(&self) -> Option<Problem> {
+        lock(&self.posted).finding(Instant::now())
     }
 
     /// A request: waits for the daemon's loop.
@@ -111,7 +158,7 @@ impl CommitConfirm {
     /// It was too late, the kernel refused, or the daemon does not answer.
     pub async fn confirm(&self) -> Answer {
         let (send, receive) = oneshot::channel();
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner).push(send);
+        lock(&self.asked).push(send);
         self.bell.notify_one();
         let answer = tokio::time::timeout(ANSWER, receive).await;
         let hangs = || Error::failed("the daemon does not answer", "restart it, and confirm again");
@@ -125,22 +172,15 @@ impl CommitConfirm {
 
     /// Answers all requests.
     pub fn answer(&self, answer: &Answer) {
-        let asked = std::mem::take(&mut *self.asked.lock().unwrap_or_else(PoisonError::into_inner));
-        for request in asked {
+        for request in std::mem::take(&mut *lock(&self.asked)) {
             // Whoever asked may be gone.
             let _ = request.send(answer.clone());
         }
     }
+}
 
-    /// What a request is told where nothing waits.
-    pub fn nothing(&self) -> Answer {
-        let reverted = self.reverted();
-        if reverted.is_empty() { Ok(Vec::new()) } else { Err(too_late(&reverted)) }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn too_late(names: &[String]) -> Error {
@@ -160,21 +200,17 @@ mod tests {
 
     #[test]
     fn what_is_not_confirmed_is_given_up_once() {
-        let commit_confirm = CommitConfirm::default();
-        assert!(commit_confirm.expire().is_none() && commit_confirm.finding().is_none());
-        *commit_confirm.lock() =
-            State::Waiting { names: vec!["eth0".into()], until: Instant::now() };
-        let finding = commit_confirm.finding().expect("finding");
+        let (now, names) = (Instant::now(), vec!["eth0".to_owned()]);
+        assert_eq!(Confirm::Open.nothing(), Some(Ok(Vec::new())));
+        let mut confirm = Confirm::Waiting { names: names.clone(), until: now, pinning: false };
+        let finding = confirm.finding(now).expect("finding");
         assert!(finding.error.contains("eth0 carries the default route: confirm within 0 s"));
-        assert_eq!(commit_confirm.expire(), Some(vec!["eth0".into()]));
-        assert!(commit_confirm.expire().is_none());
-        assert!(commit_confirm.nothing().is_err() && commit_confirm.problem().is_some());
-        let until = Instant::now() + Duration::from_secs(60);
-        *commit_confirm.lock() = State::Waiting { names: vec!["eth0".into()], until };
-        assert!(commit_confirm.expire().is_none());
-        commit_confirm.end();
-        assert_eq!(commit_confirm.nothing(), Ok(Vec::new()));
-        assert!(commit_confirm.problem().is_none());
+        assert!(confirm.pin() && !confirm.pin() && confirm.nothing().is_none());
+        assert_eq!(confirm.expire(now), None, "while it is being pinned");
+        assert_eq!(confirm.end(&Err(Error::failed("refused", ""))), None);
+        assert_eq!(confirm.expire(now), Some(names));
+        assert_eq!(confirm.expire(now), None);
+        assert!(matches!(confirm.nothing(), Some(Err(_))) && confirm.problem().is_some());
     }
 
     #[test]

@@ -103,7 +103,7 @@ pub struct Line {
 impl BackendSet {
     /// Everything unknown, but what has no check.
     pub fn new(config: &Config) -> BackendSet {
-        BackendSet::default().reconfigure(config)
+        BackendSet::default().reconfigure(config, Instant::now())
     }
 
     /// From now on backends that come up begin slowly where they are to.
@@ -112,8 +112,7 @@ impl BackendSet {
     }
 
     /// Whether a backend that began slowly has not its whole weight yet.
-    pub fn is_starting_slowly(&self) -> bool {
-        let now = Instant::now();
+    pub fn is_starting_slowly(&self, now: Instant) -> bool {
         self.members()
             .any(|(_, member)| member.slow_start.is_some_and(|rise| rise.tenths(now) < 10))
     }
@@ -151,7 +150,9 @@ impl BackendSet {
                     }
                     ringway_plan::Health::Unknown => (Health::Unknown, None),
                     ringway_plan::Health::Down => (Health::Down, None),
-                    ringway_plan::Health::Kept => (Health::Down, Kept::begin(entry.keep_for)),
+                    ringway_plan::Health::Kept => {
+                        (Health::Down, Kept::begin(entry.keep_for, Instant::now()))
+                    }
                 };
             }
         }
@@ -181,7 +182,7 @@ impl BackendSet {
     }
 
     /// Takes a result of a check; returns a line for the log.
-    pub fn take(&mut self, event: &Event) -> Option<String> {
+    pub fn take(&mut self, event: &Event, now: Instant) -> Option<String> {
         let (service, place) = *self.places.get(&event.id)?;
         let entry = self.services.get_mut(service)?;
         let (service, member) = (&entry.name, entry.members.get_mut(place)?);
@@ -190,10 +191,10 @@ impl BackendSet {
         }
         let came_up = event.health.is_up() && !member.health.is_up();
         let whole = entry.slow_start.filter(|_| came_up && self.started);
-        member.slow_start = SlowStart::begin(whole);
+        member.slow_start = SlowStart::begin(whole, now);
         let had_flows = member.health.is_up() || entry.when_none == WhenNoneHealthy::All;
         member.health = event.health;
-        member.settle_keeping(entry.keep_for.filter(|_| had_flows));
+        member.settle_keeping(entry.keep_for.filter(|_| had_flows), now);
         member.since = Some(event.at);
         member.reason.clone_from(&event.reason);
         let why = event.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
@@ -266,9 +267,8 @@ impl BackendSet {
     }
 
     /// What the plan depends on.
-    pub fn observed(&self) -> Observed {
+    pub fn observed(&self, now: Instant) -> Observed {
         let mut observed = Observed::default();
-        let now = Instant::now();
         for (entry, member) in self.members() {
             let tenths = member.slow_start.map_or(10, |rise| rise.tenths(now));
             if tenths < 10 {

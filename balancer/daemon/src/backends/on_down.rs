@@ -23,8 +23,8 @@ pub struct Kept {
 
 impl Kept {
     /// From now on, in a service that keeps connections.
-    pub(super) fn begin(keep_for: Option<Duration>) -> Option<Kept> {
-        keep_for.map(|_| Kept { silent_since: Instant::now(), replies: None })
+    pub(super) fn begin(keep_for: Option<Duration>, now: Instant) -> Option<Kept> {
+        keep_for.map(|_| Kept { silent_since: now, replies: None })
     }
 }
 
@@ -66,9 +66,9 @@ impl BackendSet {
 
 impl Member {
     /// Its health has changed. `keep_for`: if it may have connections to keep.
-    pub(super) fn settle_keeping(&mut self, keep_for: Option<Duration>) {
+    pub(super) fn settle_keeping(&mut self, keep_for: Option<Duration>, now: Instant) {
         self.kept = match self.health {
-            Health::Down if self.host_gone().is_none() => Kept::begin(keep_for),
+            Health::Down if self.host_gone().is_none() => Kept::begin(keep_for, now),
             _ => None,
         };
     }
@@ -164,11 +164,13 @@ mod tests {
 
     fn take(backend_set: &mut BackendSet, health: Health) -> String {
         let event = Event { id: 0, health, at: SystemTime::UNIX_EPOCH, reason: None };
-        backend_set.take(&event).expect("a line")
+        backend_set.take(&event, Instant::now()).expect("a line")
     }
 
     fn planned(backend_set: &BackendSet) -> Planned {
-        backend_set.observed().health("web", "10.0.0.2:80".parse().expect("an endpoint"))
+        backend_set
+            .observed(Instant::now())
+            .health("web", "10.0.0.2:80".parse().expect("an endpoint"))
     }
 
     fn counted(packets: u64) -> Replies {
@@ -254,7 +256,7 @@ mod tests {
         assert_eq!(planned(&backend_set), Planned::Down);
         // Known when it goes down, it is kept not even for a moment.
         take(&mut backend_set, Health::Up);
-        assert!(!backend_set.take(&event).expect("a line").contains("go on"));
+        assert!(!backend_set.take(&event, Instant::now()).expect("a line").contains("go on"));
     }
 
     #[test]

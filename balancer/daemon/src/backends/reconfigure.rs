@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Instant;
 
 use ringway_api::documents::changes::NewBackend;
 use ringway_api::overrides::Overrides;
@@ -41,7 +42,7 @@ type Known<'r> = (Forward, &'r Member);
 impl BackendSet {
     /// The roster of another configuration. Backends that are here already keep what is known of
     /// them, and their number if they are asked as before.
-    pub fn reconfigure(&self, config: &Config) -> BackendSet {
+    pub fn reconfigure(&self, config: &Config, now: Instant) -> BackendSet {
         let (mut named, mut placed) = (HashMap::new(), HashMap::new());
         for (entry, member) in self.members() {
             let known: Known = (entry.forward, member);
@@ -64,7 +65,7 @@ impl BackendSet {
                 member.kept = member.kept.filter(|_| entry.keep_for.is_some());
                 let had_flows = known.is_some_and(|(_, known)| known.weight > 0);
                 if self.started && !had_flows && member.weight > 0 && member.health.is_up() {
-                    member.slow_start = SlowStart::begin(service.slow_start);
+                    member.slow_start = SlowStart::begin(service.slow_start, now);
                 }
                 if !stays {
                     member.id = backend_set.next;
@@ -193,15 +194,16 @@ mod tests {
     #[test]
     fn who_stays_keeps_number_and_health() {
         let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK));
-        backend_set.take(&event(0, Health::Up));
-        backend_set.take(&event(1, Health::Down));
+        backend_set.take(&event(0, Health::Up), Instant::now());
+        backend_set.take(&event(1, Health::Down), Instant::now());
         let c = "{ address = \"10.0.0.4\" }";
-        let next = backend_set.reconfigure(&config(&[c, B, A].join(","), CHECK));
+        let next = backend_set.reconfigure(&config(&[c, B, A].join(","), CHECK), Instant::now());
         assert_eq!(health(&next), [(2, Health::Unknown), (1, Health::Down), (0, Health::Up)]);
         assert!(next.waiting_beside(&backend_set) && !backend_set.waiting_beside(&backend_set));
         // A number is never given twice.
-        let last =
-            next.reconfigure(&config(A, CHECK)).reconfigure(&config(&[A, c].join(","), CHECK));
+        let last = next
+            .reconfigure(&config(A, CHECK), Instant::now())
+            .reconfigure(&config(&[A, c].join(","), CHECK), Instant::now());
         assert_eq!(health(&last), [(0, Health::Up), (3, Health::Unknown)]);
         let target = &last.targets(&Default::default())[0];
         assert_eq!((target.id, target.initial), (0, Health::Up));
@@ -210,21 +212,25 @@ mod tests {
     #[test]
     fn another_check_begins_with_the_health_there_was() {
         let mut backend_set = BackendSet::new(&config(&[A, B].join(","), CHECK));
-        backend_set.take(&event(0, Health::Up));
-        backend_set.take(&event(1, Health::Down));
+        backend_set.take(&event(0, Health::Up), Instant::now());
+        backend_set.take(&event(1, Health::Down), Instant::now());
         let both = [A, B].join(",");
-        let http = backend_set.reconfigure(&config(&both, "check = { type = \"http\" }"));
+        let http =
+            backend_set.reconfigure(&config(&both, "check = { type = \"http\" }"), Instant::now());
         assert_eq!(health(&http), [(2, Health::Up), (3, Health::Down)]);
         assert!(http.services[0].members.iter().all(|member| member.since.is_some()));
-        let none = http.reconfigure(&config(&both, ""));
+        let none = http.reconfigure(&config(&both, ""), Instant::now());
         assert_eq!(health(&none), [(4, Health::Unchecked), (5, Health::Unchecked)]);
         assert_eq!(
-            health(&none.reconfigure(&config(&both, CHECK))),
+            health(&none.reconfigure(&config(&both, CHECK), Instant::now())),
             [(6, Health::Up), (7, Health::Up)]
         );
         // Weights are nothing to a check.
         let heavy = "{ address = \"10.0.0.2\", weight = 9 }";
-        assert_eq!(health(&backend_set.reconfigure(&config(heavy, CHECK))), [(0, Health::Up)]);
+        assert_eq!(
+            health(&backend_set.reconfigure(&config(heavy, CHECK), Instant::now())),
+            [(0, Health::Up)]
+        );
     }
 
     #[test]
@@ -242,18 +248,21 @@ mod tests {
         let l2 = config(A, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let mut backend_set = BackendSet::new(&config(A, ""));
         backend_set.take_ways(|_| by(None));
-        assert!(!backend_set.reconfigure(&l2).waiting(), "there is no moment without it");
+        assert!(
+            !backend_set.reconfigure(&l2, Instant::now()).waiting(),
+            "there is no moment without it"
+        );
         backend_set.take_ways(|_| by(Some("10.0.0.254")));
-        assert!(backend_set.reconfigure(&l2).waiting());
+        assert!(backend_set.reconfigure(&l2, Instant::now()).waiting());
     }
 
     #[test]
     fn a_service_by_another_name_is_the_same() {
         let mut backend_set = BackendSet::new(&config(A, CHECK));
-        backend_set.take(&event(0, Health::Up));
+        backend_set.take(&event(0, Health::Up), Instant::now());
         let mut renamed = config(A, CHECK);
         renamed.services[0].name = "new".to_owned().into();
-        assert_eq!(health(&backend_set.reconfigure(&renamed)), [(0, Health::Up)]);
+        assert_eq!(health(&backend_set.reconfigure(&renamed, Instant::now())), [(0, Health::Up)]);
     }
 
     #[test]
@@ -267,42 +276,46 @@ mod tests {
             backend_set.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
         };
         let mut backend_set = BackendSet::new(&with(0));
-        (0..2).for_each(|id| _ = backend_set.take(&event(id, Health::Up)));
+        (0..2).for_each(|id| _ = backend_set.take(&event(id, Health::Up), Instant::now()));
         assert!(
-            !backend_set.reconfigure(&with(1)).is_starting_slowly(),
+            !backend_set.reconfigure(&with(1), Instant::now()).is_starting_slowly(Instant::now()),
             "the daemon has just begun"
         );
         backend_set.start();
-        assert!(!backend_set.reconfigure(&with(0)).is_starting_slowly());
-        let raised = backend_set.reconfigure(&with(1));
+        assert!(
+            !backend_set.reconfigure(&with(0), Instant::now()).is_starting_slowly(Instant::now())
+        );
+        let raised = backend_set.reconfigure(&with(1), Instant::now());
         assert_eq!(percents(&raised), [None, Some(10)]);
         // A weight that was not 0 is there at once.
         let began = raised.members().nth(1).and_then(|(_, member)| member.slow_start);
-        let heavier = raised.reconfigure(&with(5));
+        let heavier = raised.reconfigure(&with(5), Instant::now());
         assert_eq!(heavier.members().nth(1).and_then(|(_, member)| member.slow_start), began);
         // Who is down begins when it comes up.
-        backend_set.take(&event(1, Health::Down));
-        assert!(!backend_set.reconfigure(&with(1)).is_starting_slowly());
+        backend_set.take(&event(1, Health::Down), Instant::now());
+        assert!(
+            !backend_set.reconfigure(&with(1), Instant::now()).is_starting_slowly(Instant::now())
+        );
     }
 
     #[test]
     fn only_who_comes_up_later_begins_slowly() {
         let slow = format!("{CHECK}\nslow_start = \"30s\"");
         let mut backend_set = BackendSet::new(&config(&[A, B].join(","), &slow));
-        backend_set.take(&event(0, Health::Up));
-        assert!(!backend_set.is_starting_slowly(), "the daemon has just begun");
+        backend_set.take(&event(0, Health::Up), Instant::now());
+        assert!(!backend_set.is_starting_slowly(Instant::now()), "the daemon has just begun");
         backend_set.start();
-        backend_set.take(&event(1, Health::Down));
-        assert!(!backend_set.is_starting_slowly());
-        backend_set.take(&event(1, Health::Up));
+        backend_set.take(&event(1, Health::Down), Instant::now());
+        assert!(!backend_set.is_starting_slowly(Instant::now()));
+        backend_set.take(&event(1, Health::Up), Instant::now());
         let percents = |backend_set: &BackendSet| -> Vec<Option<u16>> {
             backend_set.shown()[0].backends.iter().map(|b| b.slow_start_percent).collect()
         };
         assert_eq!(percents(&backend_set), [None, Some(10)]);
-        let next = backend_set.reconfigure(&config(&[B, A].join(","), &slow));
-        assert!(next.is_starting_slowly());
+        let next = backend_set.reconfigure(&config(&[B, A].join(","), &slow), Instant::now());
+        assert!(next.is_starting_slowly(Instant::now()));
         assert_eq!(percents(&next), [Some(10), None]);
-        backend_set.take(&event(1, Health::Down));
-        assert!(!backend_set.is_starting_slowly());
+        backend_set.take(&event(1, Health::Down), Instant::now());
+        assert!(!backend_set.is_starting_slowly(Instant::now()));
     }
 }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::health::Event;
     use ringway_plan::Health as Planned;
-    use std::time::SystemTime;
+    use std::time::{Instant, SystemTime};
 
     fn backend_set(check: &str) -> BackendSet {
         let text = format!(
@@ -74,7 +74,8 @@ mod tests {
         let ids = backend_set.ids();
         for (id, health) in [(ids[0], Health::Down), (ids[1], Health::Up)] {
             let reason = (health == Health::Down).then(|| "connection refused on port 80".into());
-            backend_set.take(&Event { id, health, at: SystemTime::UNIX_EPOCH, reason });
+            backend_set
+                .take(&Event { id, health, at: SystemTime::UNIX_EPOCH, reason }, Instant::now());
         }
         backend_set.saved()
     }

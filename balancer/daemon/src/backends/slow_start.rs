@@ -15,8 +15,8 @@ const STEPS: u32 = 9;
 
 impl SlowStart {
     /// From now on, in the slow start of a service that has one.
-    pub fn begin(whole: Option<Duration>) -> Option<SlowStart> {
-        whole.map(|whole| SlowStart { at: Instant::now(), whole })
+    pub fn begin(whole: Option<Duration>, now: Instant) -> Option<SlowStart> {
+        whole.map(|whole| SlowStart { at: now, whole })
     }
 
     /// Tenths of its weight: 1 at first, 10 at the end.

@@ -72,8 +72,8 @@ fn a_service_without_traffic_is_a_problem_and_says_why() {
     let mut backend_set = backend_set(CHECK);
     assert!(backend_set.waiting());
     assert!(backend_set.take_ways(|_| way()).0 && !backend_set.take_ways(|_| way()).0);
-    backend_set.take(&event(0, Health::Down));
-    let line = backend_set.take(&event(1, Health::Up)).expect("known");
+    backend_set.take(&event(0, Health::Down), Instant::now());
+    let line = backend_set.take(&event(1, Health::Up), Instant::now()).expect("known");
     assert_eq!(line, "web: backend 10.0.0.3:80 is up");
     assert!(!backend_set.waiting());
     // The only one that is up has no weight.
@@ -83,7 +83,7 @@ fn a_service_without_traffic_is_a_problem_and_says_why() {
     let remedy = "`ringway backend weight web 10.0.0.3:80 1` gives it new connections again";
     assert_eq!(problems[0].remedy, remedy);
     assert_eq!(backend_set.unserved().collect::<Vec<_>>(), ["web"]);
-    backend_set.take(&event(0, Health::Up));
+    backend_set.take(&event(0, Health::Up), Instant::now());
     assert!(backend_set.problems().is_empty());
     assert_eq!(backend_set.serving(), (1, 2));
     backend_set.take_ways(|_| Err(NoWay::Local));
@@ -96,7 +96,7 @@ fn what_a_dsr_backend_needs_is_the_remedy() {
         let mut backend_set = backend_set(&format!("{CHECK}\nannounce = \"arp\"\n{forward}"));
         backend_set.take_ways(|_| way());
         for id in [0, 1] {
-            backend_set.take(&event(id, Health::Down));
+            backend_set.take(&event(id, Health::Down), Instant::now());
         }
         backend_set.problems()[0].remedy.clone()
     };
@@ -138,15 +138,15 @@ fn only_those_known_to_be_down_are_unhealthy() {
     assert!(found(&backend_set).is_empty());
     let problem = backend_set.problems().remove(0).error;
     assert!(problem.contains("has not been checked yet"), "{problem}");
-    (0..2).for_each(|id| drop(backend_set.take(&event(id, Health::Down))));
+    (0..2).for_each(|id| drop(backend_set.take(&event(id, Health::Down), Instant::now())));
     assert!(found(&backend_set).is_empty() && backend_set.problems().len() == 1, "two of four are");
-    backend_set.take(&event(2, Health::Down));
+    backend_set.take(&event(2, Health::Down), Instant::now());
     let found_now = found(&backend_set);
     assert!(found_now[0].starts_with("service web: 3 of 4 backends fail"), "{found_now:?}");
     assert!(backend_set.problems().is_empty(), "all get traffic");
     // Without it, checks are believed.
     let mut without = with("");
-    (0..4).for_each(|id| drop(without.take(&event(id, Health::Down))));
+    (0..4).for_each(|id| drop(without.take(&event(id, Health::Down), Instant::now())));
     assert!(found(&without).is_empty() && without.problems().len() == 1);
 }
 
@@ -154,7 +154,7 @@ fn only_those_known_to_be_down_are_unhealthy() {
 fn a_service_whose_backends_are_drained_says_who_undoes_it() {
     let mut backend_set = backend_set(CHECK);
     backend_set.take_ways(|_| way());
-    backend_set.take(&event(0, Health::Up));
+    backend_set.take(&event(0, Health::Up), Instant::now());
     assert!(backend_set.problems().is_empty());
     let drained = &mut backend_set.services[0].members[0];
     (drained.drained, drained.weight, drained.file_weight) = (true, 0, Some(1));
@@ -179,8 +179,8 @@ fn what_is_observed_and_shown() {
     backend_set.take_ways(|address| {
         if address.to_string().ends_with('2') { way() } else { Err(NoWay::Local) }
     });
-    backend_set.take(&event(0, Health::Up));
-    let observed = backend_set.observed();
+    backend_set.take(&event(0, Health::Up), Instant::now());
+    let observed = backend_set.observed(Instant::now());
     let address: IpAddr = "10.0.0.2".parse().expect("address");
     assert_eq!(observed.health("web", (address, 80).into()), ringway_plan::Health::Up);
     assert_eq!(observed.next_hops[&address].mac, [2, 0, 0, 0, 0, 9]);
@@ -200,7 +200,7 @@ fn a_neighbour_that_does_not_answer_is_not_a_server_that_does_not() {
     let (next_hop, interface) = ("10.0.0.2".parse().expect("address"), "eth1".to_owned());
     let silent = Err(NoWay::Unresolved { next_hop, interface });
     backend_set.take_ways(|_| silent.clone());
-    backend_set.take(&event(0, Health::Down));
+    backend_set.take(&event(0, Health::Down), Instant::now());
     let reason = |backend_set: &BackendSet| backend_set.shown()[0].backends[0].reason.clone();
     let said = reason(&backend_set).expect("a reason");
     assert!(said.starts_with("next hop 10.0.0.2 on eth1 has not answered ARP, "), "{said}");
@@ -218,11 +218,11 @@ fn what_becomes_of_a_backend_that_is_down_is_said_once() {
     // At the start every next hop is asked first, which is no loss.
     assert_eq!(backend_set.take_ways(|_| silent.clone()).1, []);
     assert_eq!(backend_set.take_ways(|_| way()).1, []);
-    let down = backend_set.take(&event(0, Health::Down)).expect("known");
+    let down = backend_set.take(&event(0, Health::Down), Instant::now()).expect("known");
     assert!(down.ends_with("is down: connection refused on port 80"), "{down}");
     let reason = Some("no answer on port 80 within 500 ms".to_owned());
     let still = Event { reason, at: SystemTime::now(), ..event(0, Health::Down) };
-    let line = backend_set.take(&still).expect("known");
+    let line = backend_set.take(&still, Instant::now()).expect("known");
     assert_eq!(
         line,
         "web: backend 10.0.0.2:80 is still down, now: no answer on port 80 within 500 ms"
@@ -256,7 +256,7 @@ fn the_remedy_of_a_service_without_traffic_leads_further() {
         interface: "eth0".into(),
     });
     let outside = Err(NoWay::OtherInterface { interface: "eth9".into() });
-    backend_set.take(&event(0, Health::Down));
+    backend_set.take(&event(0, Health::Down), Instant::now());
     for (way, want) in [
         (way(), "nc -zv -w 1 10.0.0.2 8080"),
         (silent, "ip neighbour show dev eth0; ping -c 3 10.0.0.2"),

@@ -9,36 +9,19 @@ use ringway_host::Mac;
 use ringway_host::netlink::addresses::{self, Address};
 use ringway_kernel::Interface;
 
-use super::Daemon;
 use crate::preflight::covers;
 
 /// Nobody acknowledges an announcement: it is made this often.
 const TIMES: u32 = 3;
 
-impl Daemon {
-    /// Has the interfaces receive what asks for announced addresses.
-    pub(super) fn receive_solicitations(&self) {
-        self.solicitations.follow(&ours(&self.config), &self.interfaces);
-    }
-}
-
-/// Announces in the background.
-pub fn start(config: &Config, interfaces: &[Interface]) {
-    announce(ours(config), interfaces);
-}
-
-/// Announces addresses that `old` did not have.
-pub fn new(old: &Config, config: &Config, interfaces: &[Interface]) {
-    announce(ours(config).difference(&ours(old)).copied().collect(), interfaces);
-}
-
 /// Addresses that Ringway answers for.
-fn ours(config: &Config) -> BTreeSet<IpAddr> {
+pub(super) fn ours(config: &Config) -> BTreeSet<IpAddr> {
     let services = config.services.iter().filter(|service| service.announce == Announce::Arp);
     services.map(|service| *service.address).collect()
 }
 
-fn announce(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
+/// Announces in the background.
+pub(super) fn start(wanted: BTreeSet<IpAddr>, interfaces: &[Interface]) {
     if wanted.is_empty() {
         return;
     }

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
 use ringway_api::clock;
 use ringway_api::documents::changes::Changes;
@@ -148,7 +148,8 @@ fn judge(
 ) -> Result<Loaded, Error> {
     let step = ConfigDiff { old: &now.config, new: &config };
     let mut changes = step.changes(&now.backend_set)?;
-    changes.note(now.backend_set.reconfigure(&config).idle_beside(&now.backend_set));
+    changes
+        .note(now.backend_set.reconfigure(&config, Instant::now()).idle_beside(&now.backend_set));
     let flows = step.flows(&now.view);
     changes.flows = flows.map_err(|error| Error::failed(error.to_string(), ""))?;
     let orphans = overrides.orphans(&file);

@@ -2,15 +2,17 @@
 
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::time::Instant;
 
 use ringway_api::documents::status::{self, Problem, Status};
 use ringway_api::node::tables;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
 use ringway_kernel::{AttachState, DEFAULT_BPFFS, Interface, XdpMode};
+use tracing::Level;
 
-use super::{Daemon, SILENCE};
-use crate::backends::{BackendSet, Line};
+use super::Daemon;
+use super::step::{Attachment, LogLine, State};
 use crate::daemon::background_reads;
 use crate::daemon::log_transitions::may_be_many;
 
@@ -18,163 +20,127 @@ impl Daemon {
     /// Puts up what is known now.
     pub(super) fn post(&mut self) {
         let (problems, findings) = (self.problems(), self.findings());
-        if self.attached {
+        if self.state.attachment.is_done() {
             self.log(problems.iter().chain(&findings));
         }
-        let unready = self.unready();
-        let ready = self.attached && self.apply_error.is_none();
-        let (up, all) = self.shown_backend_set().serving();
-        let services = counted(self.config.services.len(), "service");
-        let line = format!("{services}, {up} of {all} backends get traffic");
-        if ready && !self.told_ready {
-            self.told_ready = true;
-            self.notifier.ready(&line);
-            if let Some(nodes) = ringway_kernel::hold_nodes(Path::new(DEFAULT_BPFFS)) {
-                self.notifier.keep(nodes.as_fd());
-            }
-            tracing::info!("serving: {line}");
-        } else if self.told_ready {
-            self.notifier.status(&line);
+        if self.state.serving {
+            self.notifier.status(&self.line());
         }
+        self.status_store.commit_confirm.post(&self.state.confirm);
+        let State { reload, attachment, monitor, .. } = &self.state;
         self.status_store.post(Status {
-            node: self.config.node.name.to_string(),
+            node: reload.config.node.name.to_string(),
             problems,
-            unready,
+            unready: self.unready(),
             findings,
-            interfaces: self.interfaces.iter().map(|interface| self.shown(interface)).collect(),
-            services: self.shown_backend_set().shown(),
-            overrides: self.overrides.shown(&self.file),
-            last_reload: self.last_reload.clone(),
-            reloads: self.reloads,
-            checks_not_made: self.not_made.clone(),
+            interfaces: attachment.interfaces.iter().map(|it| shown(attachment, it)).collect(),
+            services: self.state.shown_backend_set().shown(),
+            overrides: reload.overrides.shown(&reload.file),
+            last_reload: reload.last.clone(),
+            reloads: reload.counts,
+            checks_not_made: monitor.survey.not_made.clone(),
             ..Status::default()
         });
     }
 
-    /// Before the first attachment nothing is in force.
-    fn shown_backend_set(&self) -> &BackendSet {
-        if self.attached { &self.in_tables } else { &self.backend_set }
+    /// Traffic is served from now on.
+    pub(super) fn serving(&self) {
+        let line = self.line();
+        self.notifier.ready(&line);
+        if let Some(nodes) = ringway_kernel::hold_nodes(Path::new(DEFAULT_BPFFS)) {
+            self.notifier.keep(nodes.as_fd());
+        }
+        tracing::info!("serving: {line}");
+    }
+
+    /// In one line, for the service manager.
+    fn line(&self) -> String {
+        let (up, all) = self.state.shown_backend_set().serving();
+        let services = counted(self.state.reload.config.services.len(), "service");
+        format!("{services}, {up} of {all} backends get traffic")
     }
 
     fn log<'p>(&mut self, now: impl Iterator<Item = &'p Problem>) {
         let (begun, over) = self.told.note(now);
         for problem in begun {
-            if !may_be_many(problem.kind) || self.log_limiter.admits(false) {
-                tracing::warn!(remedy = problem.remedy, "{}", problem.error);
-            }
+            self.log_limiter.write(&LogLine::begun(&problem, may_be_many(problem.kind)));
         }
         for problem in over {
-            let text = format!("over: {}", problem.error);
-            let line = Line { good: true, text, lost_by: None };
-            match may_be_many(problem.kind) {
-                true => self.log_limiter.tell(&line),
-                false => tracing::info!("{}", line.text),
-            }
-        }
-    }
-
-    fn shown(&self, interface: &Interface) -> status::Interface {
-        let mode = self.modes.get(&interface.slot);
-        let (link_id, program_id) = match self.standing(interface) {
-            Some(AttachState::Attached { link, program, .. }) => (*link, *program),
-            _ => (0, 0),
-        };
-        status::Interface {
-            name: interface.name.clone(),
-            ifindex: interface.ifindex,
-            slot: interface.slot,
-            faces: interface.faces.name().into(),
-            link_id,
-            program_id,
-            attached: mode.is_some() && self.is_attached(interface),
-            attached_again: self.again.get(&interface.slot).map_or(0, |(times, _)| *times),
-            mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
-            mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
-            ..status::Interface::default()
+            let line = LogLine::new(Level::INFO, format!("over: {}", problem.error));
+            let crowds = may_be_many(problem.kind);
+            self.log_limiter.write(&LogLine { crowds, ..line });
         }
     }
 
     fn problems(&self) -> Vec<Problem> {
-        let mut problems = self.own_problems();
-        problems.extend(self.service_problems());
+        let mut problems = self.state.own_problems();
+        problems.extend(self.state.service_problems());
         problems.extend(self.checks.problems());
-        problems.extend(self.state.problems());
-        problems.extend(background_reads::problems(&self.machine));
+        problems.extend(self.state_dir.problems());
+        problems.extend(background_reads::problems(&self.state.monitor.machine));
         problems
     }
 
     /// Why the node should get no traffic. One service's trouble is no reason while another is
     /// served; nor is it that an address is not here, which keepalived would bring.
     fn unready(&self) -> Vec<Problem> {
-        let mut unready = self.own_problems();
-        let services = self.service_problems();
-        if services.len() >= self.shown_backend_set().services().len() {
+        let mut unready = self.state.own_problems();
+        let services = self.state.service_problems();
+        if services.len() >= self.state.shown_backend_set().services().len() {
             unready.extend(services);
         }
-        unready.extend(background_reads::unready(&self.machine));
+        unready.extend(background_reads::unready(&self.state.monitor.machine));
         unready
-    }
-
-    fn service_problems(&self) -> Vec<Problem> {
-        let mut problems = self.shown_backend_set().problems();
-        problems.extend(self.silence.problems());
-        problems
-    }
-
-    /// Those of the node as a whole.
-    fn own_problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        if self.attaching {
-            problems.push(ProblemKind::Starting.problem(
-                "starting: attaching to the interfaces",
-                "wait for the kernel: some drivers take seconds",
-            ));
-        } else if !self.attached {
-            problems.push(ProblemKind::Starting.problem(
-                "starting: not attached yet",
-                "wait for the first results of the health checks",
-            ));
-        }
-        problems.extend(self.status_store.commit_confirm.problem());
-        problems.extend(self.interface_problems());
-        if self.beaten.elapsed() > SILENCE {
-            problems.push(ProblemKind::PathSilent.problem(
-                "the thread that writes the packet path's tables does not answer",
-                "restart the daemon (no packet is lost), and report its log",
-            ));
-        }
-        let tables = self.beat_error.iter().chain(&self.apply_error).cloned();
-        problems.extend(tables.map(|error| ProblemKind::TablesNotWritten.because(error)));
-        problems.extend(
-            self.probe_tunnel_error.clone().map(|error| ProblemKind::CheckRoad.because(error)),
-        );
-        problems
     }
 
     /// What is worth knowing, and does not make the node unhealthy.
     fn findings(&self) -> Vec<Problem> {
-        let mut findings = self.change_findings();
-        findings.extend(self.lost_authorities.iter().map(|why| authorities_lost(why)));
+        let State { reload, attachment, monitor, .. } = &self.state;
+        let mut findings = reload.findings();
+        let lost = &monitor.survey.lost_authorities;
+        findings.extend(lost.iter().map(|why| authorities_lost(why)));
         findings.extend(self.watch.finding());
-        findings.extend(self.shown_backend_set().panicking());
-        findings.extend(self.renamed());
-        findings.extend(self.attached_again());
-        findings.extend(self.alarm.findings(|name| {
-            let interface = self.interfaces.iter().find(|interface| interface.name == name);
-            interface.is_none_or(|i| !self.is_attached(i) || self.existing.is_cut_off(&i.name))
+        findings.extend(self.state.shown_backend_set().panicking());
+        findings.extend(attachment.renamed());
+        findings.extend(attachment.attached_again(Instant::now()));
+        findings.extend(monitor.counter_watch.findings(|name| {
+            let interface = attachment.interfaces.iter().find(|interface| interface.name == name);
+            interface
+                .is_none_or(|i| !attachment.is_attached(i) || attachment.existing.is_cut_off(name))
         }));
         let uncounted = self.datapath.opened.losses_uncounted.as_ref();
-        let names: Vec<&str> = self.interfaces.iter().map(|i| i.name.as_str()).collect();
+        let names: Vec<&str> = attachment.interfaces.iter().map(|i| i.name.as_str()).collect();
         findings
             .extend(uncounted.map(|why| tables::losses_uncounted(Some(&why.to_string()), &names)));
         findings.extend(tables::bpffs_covered());
         // In the generic path they are kept right (bpf/gateway/partial.bpf.h).
-        if self.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
-            findings.extend(self.silence.findings());
+        if attachment.modes.values().any(|(mode, _)| *mode == XdpMode::Native) {
+            findings.extend(monitor.no_reply_watch.findings());
         }
         // What could not be found out comes last: it is as it always was here, and nothing has happened.
-        findings.extend(background_reads::findings(&self.machine));
+        findings.extend(background_reads::findings(&monitor.machine));
         findings
+    }
+}
+
+fn shown(attachment: &Attachment, interface: &Interface) -> status::Interface {
+    let mode = attachment.modes.get(&interface.slot);
+    let (link_id, program_id) = match attachment.standing(interface) {
+        Some(AttachState::Attached { link, program, .. }) => (*link, *program),
+        _ => (0, 0),
+    };
+    status::Interface {
+        name: interface.name.clone(),
+        ifindex: interface.ifindex,
+        slot: interface.slot,
+        faces: interface.faces.name().into(),
+        link_id,
+        program_id,
+        attached: mode.is_some() && attachment.is_attached(interface),
+        attached_again: attachment.again.get(&interface.slot).map_or(0, |(times, _)| *times),
+        mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
+        mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
+        ..status::Interface::default()
     }
 }
 

@@ -3,25 +3,29 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
-use ringway_api::state_dir::State;
+use ringway_api::state_dir;
 use ringway_config::Config;
 use ringway_host::netlink::links::{self, Link};
-use ringway_kernel::{Attached, BackendState, DEFAULT_BPFFS, Opened, OrphanCause, XdpMode};
+use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::Daemon;
+use super::log_limit::LogLimiter;
+use super::log_transitions::LogTransitions;
 use super::override_writer::OverrideWriter;
-use super::{Daemon, FIRST_RESULTS};
+use super::probe_routes::ProbeRoutes;
+use super::step::{Moment, Reload, State};
 use crate::backends::{BackendSet, Entry, Member};
 use crate::daemon::background_reads::BackgroundReads;
 use crate::daemon::config_loader::ConfigLoader;
 use crate::daemon::datapath_thread::{DatapathEvent, DatapathThread};
-use crate::daemon::netlink_watch::{self, NetlinkWatch};
+use crate::daemon::netlink_watch::{self, Found, NetlinkWatch};
 use crate::health::dsr_probe::ProbeTunnel;
 use crate::health::{Checks, Keeper};
 use crate::network::next_hop;
@@ -29,7 +33,7 @@ use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
 use crate::server::control::{self, Command};
 use crate::snapshot::StatusStore;
-use crate::{metrics, preflight, server};
+use crate::{commit_confirm, metrics, preflight, server};
 
 /// Open files below which no start is tried: programs, tables and sockets of a small node take about a hundred.
 const FEWEST_FILES: u64 = 512;
@@ -172,7 +176,7 @@ pub struct Begun {
     /// As they were kept.
     pub overrides: Overrides,
     /// Where they were.
-    pub state: Arc<State>,
+    pub state: Arc<state_dir::State>,
     /// What the program was built from.
     pub commit: Option<&'static str>,
 }
@@ -180,7 +184,7 @@ pub struct Begun {
 impl Begun {
     /// Overrides that were kept go over what the file says.
     pub fn new(file: Config, commit: Option<&'static str>) -> Begun {
-        let state = Arc::new(State::new(file.node.state.clone().into_inner()));
+        let state = Arc::new(state_dir::State::new(file.node.state.clone().into_inner()));
         let overrides = Overrides::load(&state).unwrap_or_else(|error| {
             tracing::error!(%error, "overrides not read: the file's weights are in force");
             Overrides::default()
@@ -202,7 +206,7 @@ pub async fn prepare(
     begun: Begun,
     mut datapath: DatapathThread,
     from_path: mpsc::UnboundedReceiver<DatapathEvent>,
-) -> Result<Daemon, (Error, DatapathThread)> {
+) -> Result<(Daemon, Found), (Error, DatapathThread)> {
     match assemble(&begun, &mut datapath).await {
         Ok(parts) => Ok(parts.into_daemon(begun, datapath, from_path)),
         Err(error) => Err((error, datapath)),
@@ -214,7 +218,7 @@ struct Parts {
     interfaces: Vec<ringway_kernel::Interface>,
     backend_set: BackendSet,
     watch: NetlinkWatch,
-    found: netlink_watch::Found,
+    found: Found,
     status_store: Arc<StatusStore>,
     probe_tunnel: Option<ProbeTunnel>,
     commands: mpsc::Receiver<Command>,
@@ -265,11 +269,11 @@ impl Parts {
     fn into_daemon(
         self,
         begun: Begun,
-        datapath: DatapathThread,
+        mut datapath: DatapathThread,
         from_path: mpsc::UnboundedReceiver<DatapathEvent>,
-    ) -> Daemon {
-        let Begun { config, file, overrides, state, .. } = begun;
-        let keeper = Keeper::new(state.clone());
+    ) -> (Daemon, Found) {
+        let Begun { config, file, overrides, state: state_dir, .. } = begun;
+        let keeper = Keeper::new(state_dir.clone());
         let mut backend_set = self.backend_set;
         if datapath.opened.taken_over.is_some() {
             let before = datapath.view.daemon().ok().flatten();
@@ -278,74 +282,33 @@ impl Parts {
         let (send, results) = mpsc::channel(1024);
         let looks =
             BackgroundReads::new(self.status_store.clone(), datapath.view.clone(), config.clone());
-        let lanes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
-        let checks = Checks::start(backend_set.targets(&lanes), &send);
+        let routes = self.probe_tunnel.as_ref().map(ProbeTunnel::routes).unwrap_or_default();
+        let checks = Checks::start(backend_set.targets(&routes), &send);
         let solicitations = Solicitations::inherit(&datapath.view);
-        let mut daemon = Daemon {
-            config,
-            file,
-            read_at: SystemTime::now(),
-            overrides,
+        let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
+        let at = Moment::now();
+        let reload = Reload::new(config, file, overrides, at.wall);
+        let daemon = Daemon {
+            state: State::new(reload, interfaces, backend_set, patience, at),
             commands: self.commands,
             loader: ConfigLoader::new(),
-            writer: OverrideWriter::new(state.clone()),
-            led: mpsc::unbounded_channel(),
-            changes: 0,
-            state,
-            change: None,
-            hung_up: false,
-            slow_start: false,
-            last_reload: None,
-            reloads: Default::default(),
+            writer: OverrideWriter::new(state_dir.clone()),
+            probe_routes: ProbeRoutes::new(self.probe_tunnel, datapath.probe.take()),
+            state_dir,
             datapath,
             from_path,
-            interfaces: self.interfaces,
-            in_tables: BackendSet::default(),
-            in_orders: Default::default(),
-            orders: 0,
-            backend_set,
-            kept: Default::default(),
-            own_addresses: Default::default(),
             solicitations,
             watch: self.watch,
             results,
             checks,
-            lost_authorities: Vec::new(),
-            not_made: Default::default(),
-            probe_tunnel: self.probe_tunnel,
-            probe_tunnel_error: None,
             status_store: self.status_store,
             keeper,
             notifier: Notifier::from_env(),
-            attached: false,
-            attaching: false,
-            attach_by: Instant::now() + FIRST_RESULTS,
-            modes: Default::default(),
-            attach_states: Default::default(),
-            gone: Default::default(),
-            existing: Default::default(),
-            confirming: false,
-            mending: false,
-            mend_error: None,
-            again: Default::default(),
-            alarm: Default::default(),
             looks,
-            silence: Default::default(),
-            replies: Default::default(),
-            machine: Default::default(),
-            beaten: Instant::now(),
-            beating: false,
-            beat_error: None,
-            apply_error: None,
-            told_ready: false,
-            told: crate::daemon::log_transitions::LogTransitions::default(),
-            log_limiter: Default::default(),
-            ticks: 0,
-            ticked: Instant::now(),
-            due: None,
+            told: LogTransitions::default(),
+            log_limiter: LogLimiter::default(),
         };
-        daemon.ways(self.found);
-        daemon
+        (daemon, self.found)
     }
 }
 
@@ -376,21 +339,6 @@ fn left(backend: &BackendState) -> ringway_plan::Health {
 pub fn undo(node: &str, fresh: bool) {
     if fresh && let Err(error) = ringway_kernel::detach(Path::new(DEFAULT_BPFFS), node) {
         tracing::warn!(%error, "not cleaned up");
-    }
-}
-
-/// Why the mode is what it is, for people. `without_native`: an interface that has none, and why.
-pub fn why(asked: Option<XdpMode>, attached: &Attached, without_native: Option<&str>) -> String {
-    match (&attached.refused, asked, without_native) {
-        (Some(refused), ..) => refused.to_string(),
-        (None, None, Some(other)) => {
-            format!("auto: native XDP cannot send to {other}")
-        }
-        (None, None, None) if attached.taken_over => {
-            "as it was before; xdp_mode or `ringway detach` changes it".into()
-        }
-        (None, None, None) => "auto: the driver takes it".into(),
-        (None, Some(_), _) => "as configured".into(),
     }
 }
 

@@ -37,7 +37,7 @@ pub struct ProbeTunnel {
 }
 
 /// What there is on this machine that the road depends on.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Surroundings {
     rules: Vec<MarkRule>,
     addresses: Vec<Address>,

@@ -1,5 +1,7 @@
 //! What changes between two configurations, and which flows move.
 
+use std::time::Instant;
+
 use super::*;
 
 fn service(name: &str, last: u8, backends: &str, more: &str) -> String {
@@ -91,7 +93,7 @@ fn a_new_backend_takes_its_share_of_the_ring_alone() {
     assert!((21_845..24_000).contains(&moved_slots) && slots == 65_537, "{moved_slots}");
     // Nobody has looked for the new one yet, so they do not move at once.
     let (mut found, before) = (found, BackendSet::new(&old));
-    found.note(before.reconfigure(&new).idle_beside(&before));
+    found.note(before.reconfigure(&new, Instant::now()).idle_beside(&before));
     assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
     assert_eq!(found.no_traffic_yet[0].address, "10.0.0.4");
     assert!(found.no_traffic_yet[0].reason.contains("has not been looked up"), "{found:?}");

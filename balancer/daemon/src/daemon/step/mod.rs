@@ -1,0 +1,230 @@
+//! What the daemon decides: a step takes what has happened, and says what to do. Pure: no system call, no clock, no
+//! log. The loop (`daemon/mod.rs`) carries effects out and makes events of what comes of them.
+
+mod attachment;
+mod effect;
+mod monitor;
+mod reload;
+mod tables;
+#[cfg(test)]
+mod tests;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use ringway_api::documents::status::Problem;
+use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
+use ringway_kernel::Interface;
+
+use crate::backends::BackendSet;
+use crate::commit_confirm::Confirm;
+use crate::daemon::background_reads::Seen;
+use crate::daemon::config_loader::LoadResult;
+use crate::daemon::datapath_thread::DatapathEvent;
+use crate::daemon::netlink_watch::Found;
+use crate::daemon::override_writer::Written;
+use crate::health;
+use crate::server::control::Command;
+
+use attachment::Stage;
+use effect::Effects;
+use monitor::Monitor;
+use reload::Change;
+use tables::Tables;
+
+pub(super) use attachment::Attachment;
+pub(super) use effect::{Effect, Judge, LogLine};
+pub(super) use monitor::{Survey, TICK};
+pub(super) use reload::Reload;
+
+/// First results of checks are waited for so long: at a first start, and of backends that are new.
+const FIRST_RESULTS: Duration = Duration::from_secs(3);
+
+/// When an event came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moment {
+    pub(super) now: Instant,
+    pub(super) wall: SystemTime,
+}
+
+impl Moment {
+    pub(super) fn now() -> Moment {
+        Moment { now: Instant::now(), wall: SystemTime::now() }
+    }
+}
+
+/// What has happened.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Time has passed: [`State::until`].
+    Time,
+    /// Twice a second.
+    Tick,
+    Surveyed(Survey),
+    /// A check has a result.
+    Checked(health::Event),
+    /// The kernel's network has changed: the ways are to be looked up.
+    NetworkChanged,
+    /// They were.
+    Network(Box<Found>),
+    /// The checks' tunnel leads there, or why not.
+    ProbeWays(Option<Error>),
+    Datapath(DatapathEvent),
+    Seen(Seen),
+    /// Somebody asks for a change; only while [`State::takes_commands`].
+    Command(Command),
+    /// SIGHUP.
+    HungUp,
+    Judged(Box<LoadResult>),
+    Written(Written),
+    Led(Result<(), Error>),
+    /// Somebody confirms that the machine can be reached.
+    Confirm,
+}
+
+/// Everything that is known.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) reload: Reload,
+    pub(super) attachment: Attachment,
+    pub(super) tables: Tables,
+    pub(super) monitor: Monitor,
+    pub(super) confirm: Confirm,
+    patience: Duration,
+    /// The service manager was told that traffic is served.
+    pub(super) serving: bool,
+    /// Of this step.
+    at: Moment,
+    effects: Effects,
+}
+
+impl State {
+    /// `patience`: how long a confirmation is waited for.
+    pub(super) fn new(
+        reload: Reload,
+        interfaces: Vec<Interface>,
+        backend_set: BackendSet,
+        patience: Duration,
+        at: Moment,
+    ) -> State {
+        let asked = *reload.config.node.xdp_mode;
+        let mut state = State {
+            reload,
+            attachment: Attachment::new(interfaces, asked, at.now),
+            tables: Tables::new(backend_set),
+            monitor: Monitor::default(),
+            confirm: Confirm::Open,
+            patience,
+            serving: false,
+            at,
+            effects: Effects::default(),
+        };
+        state.apply_soon();
+        state
+    }
+
+    /// Takes an event; returns what to do.
+    pub(super) fn step(&mut self, at: Moment, event: Event) -> Vec<Effect> {
+        self.at = at;
+        match event {
+            Event::Time => {}
+            Event::Tick => self.tick(),
+            Event::Surveyed(survey) => self.surveyed(survey),
+            Event::Checked(event) => self.checked(&event),
+            Event::NetworkChanged => self.look_up_ways(),
+            Event::Network(found) => self.network(*found),
+            Event::ProbeWays(error) => self.probe_ways(error),
+            Event::Datapath(event) => self.datapath(event),
+            Event::Seen(seen) => self.seen(seen),
+            Event::Command(command) => self.begin(command),
+            Event::HungUp => self.reload.hung_up = true,
+            Event::Judged(judged) => self.judged(*judged),
+            Event::Written(written) => self.written(written),
+            Event::Led(outcome) => self.led(outcome),
+            Event::Confirm => self.confirm(),
+        }
+        self.go_on();
+        std::mem::take(&mut self.effects.0)
+    }
+
+    fn datapath(&mut self, event: DatapathEvent) {
+        match event {
+            DatapathEvent::Applied(number, outcome) => self.applied(number, outcome),
+            // They post where there is something to tell.
+            DatapathEvent::Adopted(outcome) => return self.adopted(outcome),
+            DatapathEvent::Standings(Ok(states)) => return self.verify(states),
+            DatapathEvent::Standings(Err(error)) => self.unread(error),
+            DatapathEvent::Confirmed(answer) => self.confirmed(answer),
+            DatapathEvent::Beat(outcome) => self.beaten(outcome),
+            DatapathEvent::Attached(interfaces, outcome) => self.attached(&interfaces, outcome),
+            DatapathEvent::Mended(interfaces, outcome) => self.mended(&interfaces, outcome),
+        }
+        self.effects.post();
+    }
+
+    /// What follows from what is known now, and from the time.
+    fn go_on(&mut self) {
+        let now = self.at.now;
+        let passed = |until: Option<Instant>| until.is_some_and(|until| now >= until);
+        if let Stage::Waiting { until } = self.attachment.stage
+            && (now >= until || !self.tables.backend_set.waiting())
+        {
+            self.attach();
+        }
+        self.revert();
+        if passed(self.tables.due) {
+            self.apply();
+        }
+        self.advance();
+        if self.takes_commands() && std::mem::take(&mut self.reload.hung_up) {
+            self.begin(Command::Reload { dry_run: false, file: None, reply: None });
+        }
+        if !self.serving && self.attachment.is_done() && self.tables.error.is_none() {
+            self.serving = true;
+            self.effects.push(Effect::Serving);
+            self.effects.post();
+        }
+    }
+
+    /// When something is to be done though nothing happens.
+    pub(super) fn until(&self) -> Option<Instant> {
+        let change = self.reload.change.as_ref().and_then(Change::until);
+        let all = [self.tables.due, change, self.attachment.until(), self.confirm.until()];
+        all.into_iter().flatten().min()
+    }
+
+    /// Before the first attachment nothing is in force.
+    pub(super) fn shown_backend_set(&self) -> &BackendSet {
+        match self.attachment.is_done() {
+            true => &self.tables.written,
+            false => &self.tables.backend_set,
+        }
+    }
+
+    /// What is wrong with the node as a whole.
+    pub(super) fn own_problems(&self) -> Vec<Problem> {
+        let starting = |what, remedy| ProblemKind::Starting.problem(what, remedy);
+        let starting = match self.attachment.stage {
+            Stage::Waiting { .. } => Some(starting(
+                "starting: not attached yet",
+                "wait for the first results of the health checks",
+            )),
+            Stage::Attaching => Some(starting(
+                "starting: attaching to the interfaces",
+                "wait for the kernel: some drivers take seconds",
+            )),
+            Stage::Attached => None,
+        };
+        let mut problems: Vec<Problem> = starting.into_iter().collect();
+        problems.extend(self.confirm.problem());
+        problems.extend(self.attachment.problems(&self.confirm));
+        problems.extend(self.monitor.problems(self.at.now, self.tables.error.as_ref()));
+        problems
+    }
+
+    pub(super) fn service_problems(&self) -> Vec<Problem> {
+        let mut problems = self.shown_backend_set().problems();
+        problems.extend(self.monitor.no_reply_watch.problems());
+        problems
+    }
+}

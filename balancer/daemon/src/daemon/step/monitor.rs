@@ -1,0 +1,223 @@
+//! What is looked at regularly: counters, the machine, and whether the packet path's thread answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ringway_api::documents::status::Problem;
+use ringway_api::error::Error;
+use ringway_api::problem_kind::ProblemKind;
+
+use super::State;
+use super::effect::{Effect, LogLine};
+use crate::daemon::background_reads::Seen;
+use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::log_transitions::beside;
+use crate::health::Lack;
+use crate::monitor::counter_watch::{self, CounterWatch};
+use crate::monitor::no_reply_watch::{self, NoReplyWatch};
+use crate::preflight;
+use crate::server::control::Command;
+
+/// What is looked at regularly is looked at this often, or every so many times.
+pub const TICK: Duration = counter_watch::PERIOD;
+/// Lines of the log that come together within this are counted together.
+const CROWD: u64 = every(Duration::from_secs(2));
+const A_SECOND: u64 = every(Duration::from_secs(1));
+/// The ways to backends are looked up this often even when the kernel tells no change.
+const LOOK_ANYWAY: u64 = every(Duration::from_secs(30));
+const LOOK_AT_MACHINE: u64 = every(Duration::from_secs(30));
+/// Counting ten million flows takes half a second: a count that took long is used again for a while (snapshot.rs).
+const LOOK_AT_TABLES: u64 = every(Duration::from_millis(1500));
+/// A state directory that could not be used is tried again this often.
+const LOOK_AT_STATE: u64 = every(Duration::from_secs(5));
+/// The packet path's thread must be heard within this; it is asked every moment, and may be busy for a while
+/// with the rings of a large configuration.
+const SILENCE: Duration = Duration::from_secs(5);
+/// A tick this late means that the process did not run: stopped, or without a processor.
+const AWAY: Duration = Duration::from_secs(3);
+
+/// So many ticks.
+const fn every(period: Duration) -> u64 {
+    (period.as_millis() / TICK.as_millis()) as u64
+}
+
+/// What the loop finds out once a second.
+#[derive(Clone, Debug, Default)]
+pub struct Survey {
+    /// [`Checks::lost_authorities`](crate::health::Checks::lost_authorities)
+    pub lost_authorities: Vec<String>,
+    /// [`Checks::not_made`](crate::health::Checks::not_made)
+    pub not_made: BTreeMap<Lack, u64>,
+    /// The last look at the network came to nothing, or the kernel asks for MAC addresses.
+    pub network_unknown: bool,
+    /// Overrides could not be used, and nobody tries.
+    pub overrides_unknown: bool,
+}
+
+/// What was found last.
+#[derive(Debug, Default)]
+pub struct Monitor {
+    pub counter_watch: CounterWatch,
+    pub no_reply_watch: NoReplyWatch,
+    pub machine: preflight::Report,
+    pub survey: Survey,
+    /// Since when the packet path's thread has been asked for a beat, and has not answered.
+    beating: Option<Instant>,
+    pub(super) beat_error: Option<Error>,
+    pub(super) probe_tunnel_error: Option<Error>,
+    ticks: u64,
+    ticked: Option<Instant>,
+}
+
+impl Monitor {
+    fn is_silent(&self, now: Instant) -> bool {
+        self.beating.is_some_and(|since| now.saturating_duration_since(since) > SILENCE)
+    }
+
+    pub(super) fn problems(&self, now: Instant, tables: Option<&Error>) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        if self.is_silent(now) {
+            problems.push(ProblemKind::PathSilent.problem(
+                "the thread that writes the packet path's tables does not answer",
+                "restart the daemon (no packet is lost), and report its log",
+            ));
+        }
+        let unwritten = self.beat_error.as_ref().into_iter().chain(tables).cloned();
+        problems.extend(unwritten.map(|error| ProblemKind::TablesNotWritten.because(error)));
+        let probes = self.probe_tunnel_error.clone();
+        problems.extend(probes.map(|error| ProblemKind::CheckRoad.because(error)));
+        problems
+    }
+}
+
+impl State {
+    pub(super) fn tick(&mut self) {
+        let monitor = &mut self.monitor;
+        monitor.ticks += 1;
+        let last = monitor.ticked.replace(self.at.now).unwrap_or(self.at.now);
+        let since = self.at.now.saturating_duration_since(last);
+        if since > AWAY {
+            self.effects.warn(format!(
+                "was away for {} s: this process was stopped, or got no processor; meanwhile nobody checked \
+                 the backends, and traffic went on as before",
+                since.as_secs()
+            ));
+        }
+        if monitor.ticks.is_multiple_of(CROWD) {
+            self.effects.push(Effect::LogRest);
+        }
+        if monitor.beating.is_none() {
+            monitor.beating = Some(self.at.now);
+            self.effects.order(DatapathCommand::Beat);
+        }
+        if self.attachment.is_done() {
+            self.effects.push(Effect::ReadBooks(self.attachment.with_books()));
+        }
+        if monitor.ticks.is_multiple_of(A_SECOND) {
+            self.effects.push(Effect::Survey);
+        }
+        if monitor.is_silent(self.at.now) {
+            self.effects.post();
+        }
+    }
+
+    /// Once a second.
+    pub(super) fn surveyed(&mut self, survey: Survey) {
+        self.apply_again();
+        let ticks = self.monitor.ticks;
+        if ticks.is_multiple_of(LOOK_ANYWAY) || survey.network_unknown {
+            self.look_up_ways();
+        }
+        let attached = self.attachment.is_done();
+        if self.takes_commands() && ticks.is_multiple_of(LOOK_AT_STATE) && survey.overrides_unknown
+        {
+            self.begin(Command::Recall);
+        }
+        if attached && ticks.is_multiple_of(every(no_reply_watch::PERIOD)) {
+            self.effects.push(Effect::ReadTraffic);
+        }
+        if attached && ticks.is_multiple_of(LOOK_AT_MACHINE) {
+            self.effects.push(Effect::ReadMachine(self.reload.config.clone()));
+        }
+        if attached && ticks.is_multiple_of(LOOK_AT_TABLES) {
+            self.effects.push(Effect::ReadTables);
+        }
+        let before = std::mem::replace(&mut self.monitor.survey, survey);
+        let Survey { lost_authorities, not_made, .. } = &self.monitor.survey;
+        if *lost_authorities != before.lost_authorities || *not_made != before.not_made {
+            self.effects.post();
+        }
+    }
+
+    /// The packet path's thread answers.
+    pub(super) fn beaten(&mut self, outcome: Result<(), Error>) {
+        self.monitor.beating = None;
+        if let Err(error) = outcome {
+            self.unread(error);
+        }
+    }
+
+    /// The checks' tunnel leads where the ways lead, or why not.
+    pub(super) fn probe_ways(&mut self, error: Option<Error>) {
+        if self.monitor.probe_tunnel_error != error {
+            self.monitor.probe_tunnel_error = error;
+            self.effects.post();
+        }
+    }
+
+    pub(super) fn unread(&mut self, error: Error) {
+        if self.monitor.beat_error.as_ref() != Some(&error) {
+            self.effects.error("the packet path cannot be read", &error);
+        }
+        self.monitor.beat_error = Some(error);
+    }
+
+    pub(super) fn seen(&mut self, seen: Seen) {
+        let before = self.monitor.counter_watch.findings(|_| false);
+        match seen {
+            Seen::Traffic(sample, replies) => {
+                self.tables.replies = replies;
+                self.tend();
+                let watch = &mut self.monitor.no_reply_watch;
+                let before = watch.problems();
+                watch.note(self.at.now, sample);
+                for problem in beside(&watch.problems(), &before) {
+                    self.effects.log(LogLine::begun(problem, true));
+                }
+                self.effects.post();
+            }
+            // What could not be asked is as it was.
+            Seen::Machine(report) if report.blind => {}
+            Seen::Machine(report) => {
+                self.monitor.machine = report;
+                self.effects.post();
+            }
+            Seen::Books(sample) => {
+                self.monitor.counter_watch.note(self.at.now, sample);
+                self.alarmed(&before);
+            }
+            Seen::Tables(flows, tracked) => {
+                self.monitor.counter_watch.tables(&flows, &tracked);
+                self.alarmed(&before);
+            }
+        }
+    }
+
+    /// Says aloud what was not there before. Figures that only grow are posted with the next traffic.
+    fn alarmed(&mut self, before: &[Problem]) {
+        let now = self.monitor.counter_watch.findings(|_| false);
+        let (begun, over) = (beside(&now, before), beside(before, &now));
+        for finding in &begun {
+            self.effects.log(LogLine::begun(finding, false));
+        }
+        let over: BTreeSet<_> = over.into_iter().map(Problem::identity).collect();
+        for (kind, subject) in &over {
+            let kind = kind.name();
+            self.effects
+                .info(format!("{subject}: {kind} is over, or has become usual: told no more"));
+        }
+        if !(begun.is_empty() && over.is_empty()) {
+            self.effects.post();
+        }
+    }
+}

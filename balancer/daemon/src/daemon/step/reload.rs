@@ -1,0 +1,496 @@
+//! From one configuration to the next: `ringway reload`, SIGHUP, and overrides.
+//!
+//! A change is read and judged on a thread that may wait, and overrides are kept; then its new backends are
+//! checked, and the ways to them looked up, while everything goes on as it was; then the tables are written,
+//! service by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringway_api::clock;
+use ringway_api::documents::changes::{Changes, What};
+use ringway_api::documents::status::{self, Problem};
+use ringway_api::error::{Error, Kind as Fault};
+use ringway_api::overrides::{self, Overrides};
+use ringway_api::problem_kind::ProblemKind;
+use ringway_api::text::counted;
+use ringway_config::Config;
+
+use super::effect::{Effect, Effects, Judge};
+use super::{FIRST_RESULTS, State};
+use crate::backends::BackendSet;
+use crate::daemon::announce;
+use crate::daemon::config_loader::LoadResult;
+use crate::daemon::datapath_thread::DatapathCommand;
+use crate::daemon::load::{Loaded, Refusal};
+use crate::daemon::override_writer::Written;
+use crate::server::control::{Asker, Command, Reply};
+
+/// A configuration must be read and judged within this, what is kept beside it included.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// No change has this number.
+const NONE: u64 = 0;
+
+/// The configuration in force, and what is to follow it.
+#[derive(Debug)]
+pub struct Reload {
+    /// In force: the file's, with overrides.
+    pub config: Arc<Config>,
+    pub file: Arc<Config>,
+    pub overrides: Overrides,
+    /// When the file in force was read.
+    read_at: SystemTime,
+    /// The change that is on its way.
+    pub(super) change: Option<Change>,
+    /// Changes that have begun.
+    changes: u64,
+    /// SIGHUP has come.
+    pub(super) hung_up: bool,
+    pub last: Option<status::Reload>,
+    pub counts: status::Reloads,
+}
+
+impl Reload {
+    pub fn new(
+        config: Arc<Config>,
+        file: Arc<Config>,
+        overrides: Overrides,
+        read_at: SystemTime,
+    ) -> Reload {
+        let (last, counts) = (None, status::Reloads::default());
+        let (change, changes, hung_up) = (None, 0, false);
+        Reload { config, file, overrides, read_at, change, changes, hung_up, last, counts }
+    }
+
+    /// What may follow, and its backends; once it has been judged.
+    pub fn next(&self) -> Option<(&Arc<Config>, &BackendSet)> {
+        let next = self.change.as_ref()?.next.as_ref()?;
+        Some((&next.loaded.config, &next.backend_set))
+    }
+}
+
+/// A change on its way; one at a time.
+#[derive(Debug)]
+pub(super) struct Change {
+    number: u64,
+    kind: Kind,
+    reply: Option<Reply>,
+    /// What was said of backends, and by whom.
+    said: Option<(overrides::Change, Asker)>,
+    began: Instant,
+    /// Once it has been judged.
+    next: Option<Next>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    DryRun,
+    Reload,
+    Override,
+    Recall,
+}
+
+/// What the loop goes over to.
+#[derive(Debug)]
+struct Next {
+    loaded: Loaded,
+    backend_set: BackendSet,
+    /// Its new backends are waited for until then.
+    until: Instant,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Its overrides are being written.
+    Keeping,
+    /// The road of its checks is being made.
+    Leading,
+    /// Its new backends are looked at.
+    Waiting,
+    /// The tables are being written.
+    Ordered,
+}
+
+impl Change {
+    /// When waiting ends.
+    pub fn until(&self) -> Option<Instant> {
+        match &self.next {
+            Some(Next { stage: Stage::Waiting, until, .. }) => Some(*until),
+            Some(Next { stage: Stage::Leading | Stage::Ordered, .. }) => None,
+            Some(Next { stage: Stage::Keeping, .. }) | None => Some(self.began + PATIENCE),
+        }
+    }
+
+    /// It was not read, judged and kept in time.
+    fn is_overdue(&self, now: Instant) -> bool {
+        let waits = self.next.as_ref().is_some_and(|next| next.stage == Stage::Waiting);
+        !waits && self.until().is_some_and(|until| now >= until)
+    }
+
+    /// Lets go of it; what was kept before it is written again. Returns whether it had been judged.
+    fn give_up(&mut self, effects: &mut Effects) -> bool {
+        let Some(next) = self.next.take() else { return false };
+        if self.kind == Kind::Override {
+            effects.push(Effect::Keep(NONE, next.loaded.kept));
+        }
+        true
+    }
+
+    /// What is known of the backends that will be.
+    pub fn backend_set(&mut self) -> Option<&mut BackendSet> {
+        self.next.as_mut().map(|next| &mut next.backend_set)
+    }
+
+    /// Whether tables are being written for it.
+    pub fn is_ordered(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.stage == Stage::Ordered)
+    }
+}
+
+impl State {
+    /// Whether another change may begin.
+    pub fn takes_commands(&self) -> bool {
+        self.attachment.is_done() && self.reload.change.is_none()
+    }
+
+    /// Begins a change.
+    pub(super) fn begin(&mut self, command: Command) {
+        let mut said = None;
+        let (kind, reply, judge) = match command {
+            Command::Reload { dry_run, file, reply } => {
+                let kind = if dry_run { Kind::DryRun } else { Kind::Reload };
+                (kind, reply, Judge::File(file))
+            }
+            Command::Override { change, by, reply } => {
+                said = Some((change.clone(), by));
+                (Kind::Override, Some(reply), Judge::Overridden(change))
+            }
+            Command::Recall => (Kind::Recall, None, Judge::Recalled),
+        };
+        if kind == Kind::Reload {
+            self.effects.push(Effect::Reloading);
+        }
+        self.reload.changes += 1;
+        let (number, began) = (self.reload.changes, self.at.now);
+        self.reload.change = Some(Change { number, kind, reply, said, began, next: None });
+        self.effects.push(Effect::Load(number, judge));
+    }
+
+    /// It was read and judged; one that was given up meanwhile counts no more.
+    pub(super) fn judged(&mut self, (number, outcome): LoadResult) {
+        let change = self.reload.change.as_mut();
+        let Some(change) = change.filter(|it| it.number == number && it.next.is_none()) else {
+            return;
+        };
+        let loaded = match outcome {
+            Ok(loaded) => loaded,
+            Err(Refusal::Wrong(error)) => return self.refuse(error),
+            Err(Refusal::Foreign(error)) => {
+                // No reload of this daemon has failed.
+                if std::mem::replace(&mut change.kind, Kind::DryRun) == Kind::Reload {
+                    self.effects.push(Effect::Reloaded);
+                }
+                return self.end(Err(error));
+            }
+        };
+        if change.kind == Kind::DryRun {
+            return self.end(Ok(loaded.changes));
+        }
+        let mut backend_set = self.tables.backend_set.reconfigure(&loaded.config, self.at.now);
+        backend_set.mark(&loaded.file, &loaded.overrides);
+        let until = self.at.now + FIRST_RESULTS;
+        let (stage, effect) = match change.kind {
+            Kind::Override => (Stage::Keeping, Effect::Keep(number, loaded.overrides.clone())),
+            _ => (Stage::Leading, Effect::Lead),
+        };
+        change.next = Some(Next { loaded, backend_set, until, stage });
+        self.effects.push(effect);
+    }
+
+    /// Its overrides were written, or not; those of one that was given up meanwhile count no more.
+    pub(super) fn written(&mut self, (number, outcome): Written) {
+        let change = self.reload.change.as_mut().filter(|change| change.number == number);
+        let Some(change) = change else { return };
+        let Some(next) = change.next.as_mut().filter(|next| next.stage == Stage::Keeping) else {
+            return;
+        };
+        if let Err(error) = outcome {
+            // What is kept is as it was.
+            change.next = None;
+            return self.refuse(error);
+        }
+        next.stage = Stage::Leading;
+        self.effects.push(Effect::Lead);
+    }
+
+    /// The routes that the change's checks take are there, or cannot be.
+    pub(super) fn led(&mut self, outcome: Result<(), Error>) {
+        let next = self.reload.change.as_mut().and_then(|change| change.next.as_mut());
+        let Some(next) = next.filter(|next| next.stage == Stage::Leading) else { return };
+        if let Err(error) = outcome {
+            return self.refuse(error);
+        }
+        (next.stage, next.until) = (Stage::Waiting, self.at.now + FIRST_RESULTS);
+        self.effects.push(Effect::Checks);
+        self.look_up_ways();
+    }
+
+    /// Has the tables written as soon as new backends are known, or were waited for long enough.
+    pub(super) fn advance(&mut self) {
+        let now = self.at.now;
+        if self.reload.change.as_ref().is_some_and(|change| change.is_overdue(now)) {
+            return self.refuse(Error::failed(
+                format!(
+                    "the configuration was not read and judged within {} s",
+                    PATIENCE.as_secs()
+                ),
+                "does the file system of the configuration, of a ca_file or of [node] state hang? Then try again",
+            ));
+        }
+        let next = self.reload.change.as_mut().and_then(|change| change.next.as_mut());
+        let Some(next) = next.filter(|next| next.stage == Stage::Waiting) else { return };
+        if next.backend_set.waiting_beside(&self.tables.backend_set) && now < next.until {
+            return;
+        }
+        next.stage = Stage::Ordered;
+        let observed = self.tables.observed_of(&next.backend_set, now);
+        self.effects.order(DatapathCommand::Adopt(next.loaded.config.clone(), observed));
+    }
+
+    /// The tables were written, or not.
+    pub(super) fn adopted(&mut self, outcome: Result<(), Error>) {
+        self.apply_soon();
+        let change = self.reload.change.as_mut().filter(|change| change.is_ordered());
+        let Some(change) = change else { return };
+        if let Err(error) = outcome {
+            return self.refuse(error);
+        }
+        let Some(next) = change.next.take() else { return };
+        let Next { loaded, backend_set, .. } = next;
+        let Loaded { file, config, overrides, mut changes, .. } = loaded;
+        changes.note(backend_set.idle_beside(&self.tables.backend_set));
+        for change in &changes.services {
+            self.monitor.no_reply_watch.forget(&change.service);
+        }
+        let new = &announce::ours(&config) - &announce::ours(&self.reload.config);
+        self.tables.adopt(backend_set);
+        (self.reload.config, self.reload.file) = (config.clone(), file);
+        self.reload.overrides = overrides;
+        self.effects.push(Effect::Checks);
+        self.effects.push(Effect::ReadMachine(config));
+        self.effects.push(Effect::ReceiveSolicitations);
+        self.effects.push(Effect::Announce(new, self.attachment.interfaces.clone()));
+        self.look_up_ways();
+        if self.reload.change.as_ref().is_some_and(|change| change.kind == Kind::Reload) {
+            self.reload.read_at = self.at.wall;
+        }
+        self.effects.push(Effect::Recount);
+        let unserved = self.tables.backend_set.unserved();
+        let unserved = unserved.filter(|service| changes.concern(service));
+        changes.unserved_services = unserved.map(str::to_owned).collect();
+        self.tell(&changes);
+        self.end(Ok(changes));
+    }
+
+    /// What is in force now, for the log.
+    fn tell(&mut self, changes: &Changes) {
+        match &self.reload.change {
+            Some(Change { said: Some((said, by)), .. }) => {
+                self.effects.info(format!("{said} (by {by})"));
+            }
+            Some(Change { kind: Kind::Recall, .. }) if !changes.changed => {}
+            _ => self.effects.info(summary(changes)),
+        }
+        for service in &changes.unserved_services {
+            let why = self.reload.overrides.withheld(service);
+            self.effects.warn(format!("{service}: no backend takes new connections{why}"));
+        }
+    }
+
+    /// Nothing has changed, nor will it.
+    fn refuse(&mut self, error: Error) {
+        let Some(change) = &mut self.reload.change else { return };
+        if change.kind == Kind::Reload {
+            let error = ringway_config::in_one_line(&error.to_string());
+            self.effects.error("not reloaded: the configuration in force stays", error);
+        }
+        if change.give_up(&mut self.effects) {
+            self.effects.push(Effect::Checks);
+        }
+        self.end(Err(error));
+    }
+
+    fn end(&mut self, mut outcome: Result<Changes, Error>) {
+        let Some(Change { kind, reply, began, .. }) = self.reload.change.take() else { return };
+        if let Ok(changes) = &mut outcome {
+            changes.dry_run = kind == Kind::DryRun;
+            let took = self.at.now.saturating_duration_since(began);
+            changes.took_ms = took.as_millis() as u64;
+        }
+        if kind == Kind::Reload {
+            self.effects.push(Effect::Reloaded);
+            let error = outcome.as_ref().err();
+            match error {
+                None => self.reload.counts.succeeded += 1,
+                Some(_) => self.reload.counts.failed += 1,
+            }
+            self.reload.last = Some(status::Reload {
+                at: clock::rfc3339(self.at.wall),
+                succeeded: error.is_none(),
+                error: error.map(|error| error.what.clone()).unwrap_or_default(),
+                remedy: error.map(remedy).unwrap_or_default(),
+            });
+        }
+        // Who is told asks for the status perhaps.
+        self.effects.post();
+        if let Some(reply) = reply {
+            self.effects.push(Effect::Answer(reply, Box::new(outcome)));
+        }
+    }
+}
+
+impl Reload {
+    /// That the file on the disk is not what is in force, and overrides about nobody.
+    pub fn findings(&self) -> Vec<Problem> {
+        let file = std::path::absolute(self.file.filename());
+        let file = file.unwrap_or_else(|_| self.file.filename().into());
+        let in_force = clock::rfc3339(self.read_at);
+        let failed = self.last.iter().filter(|last| !last.succeeded);
+        let failed = failed.map(|last| refused(last, &file, &in_force));
+        let orphans = self.overrides.orphans(&self.file).map(|o| {
+            ProblemKind::OverrideOrphaned.problem(
+                format!(
+                    "override of service {} backend {} ({}): the configuration has no such backend",
+                    o.service,
+                    o.shown(),
+                    o.in_words()
+                ),
+                format!("ringway overrides clear {} {}", o.service, o.shown()),
+            )
+        });
+        failed.chain(orphans).collect()
+    }
+}
+
+/// What to do about an error whose words may tell it themselves.
+fn remedy(error: &Error) -> String {
+    match (error.kind, error.remedy.as_str()) {
+        // The file is not at fault.
+        (Fault::Failed, "") => "remove this cause".to_owned(),
+        (_, remedy) => remedy.to_owned(),
+    }
+}
+
+/// That a reload was refused. `in_force`: since when the configuration that was read before is.
+fn refused(last: &status::Reload, file: &Path, in_force: &str) -> Problem {
+    let file = file.display();
+    let cause = ringway_config::in_one_line(&last.error);
+    let remedy = match last.remedy.as_str() {
+        "" => format!("mend the file until `ringway check -c {file}` is content"),
+        remedy => remedy.to_owned(),
+    };
+    ProblemKind::ReloadFailed.problem(
+        format!(
+            "{file} was refused at {}; in force is what was read at {in_force}: {cause}",
+            last.at
+        ),
+        format!("{remedy}; then `ringway reload -c {file}`"),
+    )
+}
+
+/// What a reload came to, for the log: "2 services with 8 backends added, 48 services changed (check)".
+fn summary(changes: &Changes) -> String {
+    let file = Path::new(&changes.file).display();
+    if !changes.changed {
+        return format!("configuration {file} in force: nothing has changed");
+    }
+    let mut parts = Vec::new();
+    for (what, word) in [(What::Added, "added"), (What::Removed, "removed")] {
+        let those = changes.services.iter().filter(|service| service.change == what);
+        let (services, backends) =
+            those.fold((0_usize, 0), |(n, backends), one| (n + 1, backends + one.backends));
+        if services > 0 {
+            let with = counted(backends, "backend");
+            parts.push(format!("{} with {with} {word}", counted(services, "service")));
+        }
+    }
+    let changed = changes.services.iter().filter(|service| service.change == What::Changed);
+    let changed: Vec<_> = changed.collect();
+    if !changed.is_empty() {
+        // A key may come with its values: "port 80 becomes 81".
+        let keys = changed.iter().flat_map(|service| &service.keys);
+        let keys: BTreeSet<&str> = keys.filter_map(|key| key.split(' ').next()).collect();
+        let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+        parts.push(format!("{} changed ({keys})", counted(changed.len(), "service")));
+    }
+    for (what, word) in
+        [(What::Added, "added"), (What::Removed, "removed"), (What::Changed, "changed")]
+    {
+        let those = changes.backends.iter().filter(|backend| backend.change == what).count();
+        if those > 0 {
+            parts.push(format!("{} {word}", counted(those, "backend")));
+        }
+    }
+    parts.extend(changes.settings.iter().map(|table| format!("[{table}] changed")));
+    let parts =
+        if parts.is_empty() { "nothing that traffic depends on".into() } else { parts.join(", ") };
+    format!("configuration {file} in force: {parts}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_is_counted_as_it_is() {
+        use ringway_api::documents::changes::{BackendChange, ServiceChange};
+
+        let service = |change, backends, keys: &[&str]| ServiceChange {
+            service: "web".into(),
+            change,
+            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            backends,
+        };
+        let said = |services: Vec<ServiceChange>, backends: Vec<BackendChange>| {
+            let file = "gw.toml".to_owned();
+            summary(&Changes { changed: true, file, services, backends, ..Changes::default() })
+        };
+        assert_eq!(
+            said(vec![service(What::Added, 1, &[]); 8], vec![]),
+            "configuration gw.toml in force: 8 services with 8 backends added"
+        );
+        assert_eq!(
+            said(vec![service(What::Changed, 0, &["check", "port 80 becomes 81"]); 48], vec![]),
+            "configuration gw.toml in force: 48 services changed (check, port)"
+        );
+        let gone = BackendChange { change: What::Removed, ..BackendChange::default() };
+        assert_eq!(
+            said(vec![service(What::Removed, 3, &[])], vec![gone]),
+            "configuration gw.toml in force: 1 service with 3 backends removed, 1 backend removed"
+        );
+    }
+
+    #[test]
+    fn a_refused_file_is_told_in_one_line_with_both_times() {
+        let last = |error: &str, remedy: &str| status::Reload {
+            at: "2026-01-02T03:04:05Z".into(),
+            succeeded: false,
+            error: error.into(),
+            remedy: remedy.into(),
+        };
+        let file = Path::new("/etc/gw.toml");
+        let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"\n    9 | prt = 80\n      | ^^^";
+        let told = refused(&last(wrong, ""), file, "2026-01-01T00:00:00Z");
+        assert_eq!(
+            told.error,
+            "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; in force is what was read at \
+             2026-01-01T00:00:00Z: /etc/gw.toml:9:1: unknown key \"prt\""
+        );
+        assert!(told.remedy.ends_with("; then `ringway reload -c /etc/gw.toml`"), "{told:?}");
+        let told = refused(&last("no room", "make room"), file, "2026-01-01T00:00:00Z");
+        assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`");
+    }
+}

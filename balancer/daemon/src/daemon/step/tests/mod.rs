@@ -1,0 +1,181 @@
+//! Any sequence of events, held against a model of what is around; and a few sequences by name.
+
+mod world;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use ringway_api::error::Error;
+use ringway_api::overrides::Change;
+
+use super::Event;
+use crate::daemon::datapath_thread::DatapathEvent;
+use crate::daemon::load::Refusal;
+use world::{PATIENCE, SLOTS, World};
+
+/// What happens.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// So many milliseconds pass.
+    Wait(u64),
+    Tick,
+    /// A check of a backend ends well, or badly.
+    Check(usize, bool),
+    /// The file has so many backends now; 0: it is wrong.
+    Edit(usize),
+    Reload {
+        dry_run: bool,
+    },
+    HangUp,
+    Drain(u8),
+    Clear,
+    Confirm,
+    /// Somebody takes our program off.
+    Detach(u32),
+    /// An interface goes, or comes back without a program.
+    Exists(u32, bool),
+    Look,
+    /// The packet path's thread carries out an order, or cannot.
+    Work(bool),
+    /// A change was read, a document written, the tunnel made; or not.
+    Read(bool),
+    Write(bool),
+    Lead(bool),
+    /// An answer that nobody waits for any more.
+    Late(usize),
+    /// The process is killed after so many effects.
+    Crash(usize),
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let good = || prop::bool::weighted(0.8);
+    let slot = || prop::sample::select(SLOTS.to_vec());
+    prop_oneof![
+        4 => prop_oneof![0..20u64, 400..600u64, 2900..3100u64, Just(15_000), Just(31_000)]
+            .prop_map(Happening::Wait),
+        3 => Just(Happening::Tick),
+        4 => (0..8usize, good()).prop_map(|(backend, up)| Happening::Check(backend, up)),
+        2 => (0..4usize).prop_map(Happening::Edit),
+        2 => prop::bool::weighted(0.2).prop_map(|dry_run| Happening::Reload { dry_run }),
+        1 => Just(Happening::HangUp),
+        2 => (1..4u8).prop_map(Happening::Drain),
+        1 => Just(Happening::Clear),
+        1 => Just(Happening::Confirm),
+        2 => slot().prop_map(Happening::Detach),
+        2 => (slot(), any::<bool>()).prop_map(|(slot, there)| Happening::Exists(slot, there)),
+        1 => Just(Happening::Look),
+        8 => good().prop_map(Happening::Work),
+        4 => good().prop_map(Happening::Read),
+        4 => good().prop_map(Happening::Write),
+        4 => good().prop_map(Happening::Lead),
+        1 => (0..5usize).prop_map(Happening::Late),
+        1 => (0..12usize).prop_map(Happening::Crash),
+    ]
+}
+
+fn happen(world: &mut World, happening: &Happening) {
+    match happening {
+        Happening::Wait(ms) => world.wait(Duration::from_millis(*ms)),
+        Happening::Tick => world.event(Event::Tick),
+        Happening::Check(backend, up) => world.check(*backend, *up),
+        Happening::Edit(backends) => world.file = *backends,
+        Happening::Reload { dry_run } => world.ask(None, *dry_run),
+        Happening::HangUp => world.event(Event::HungUp),
+        Happening::Drain(n) => {
+            let (service, backend) = ("web".into(), format!("10.0.0.{n}"));
+            world.ask(Some(Change::Drain { service, backend }), false);
+        }
+        Happening::Clear => {
+            world.ask(Some(Change::Clear { service: None, backend: None }), false);
+        }
+        Happening::Confirm => world.confirm(),
+        Happening::Detach(slot) => _ = world.on.remove(slot),
+        Happening::Exists(slot, there) => {
+            world.on.remove(slot);
+            match there {
+                true => world.there.insert(*slot),
+                false => world.there.remove(slot),
+            };
+            world.network();
+        }
+        Happening::Look => world.network(),
+        Happening::Work(good) => world.work(*good),
+        Happening::Read(good) => world.read(*good),
+        Happening::Write(good) => world.write(*good),
+        Happening::Lead(good) => world.lead(*good),
+        Happening::Late(which) => late(world, *which),
+        Happening::Crash(effects) => world.fuse = Some(*effects),
+    }
+}
+
+fn late(world: &mut World, which: usize) {
+    let refused = || Error::failed("too late", "");
+    world.event(match which {
+        0 => Event::Judged(Box::new((0, Err(Refusal::Wrong(refused()))))),
+        1 => Event::Written((0, Err(refused()))),
+        2 => Event::Datapath(DatapathEvent::Applied(None, Ok(()))),
+        3 => Event::Time,
+        _ => Event::NetworkChanged,
+    });
+}
+
+/// Attached, with both backends up, and confirmed.
+fn running() -> World {
+    let mut world = World::new();
+    world.check(0, true);
+    world.check(1, true);
+    world.work(true);
+    world.confirm();
+    world.settle();
+    world.audit();
+    world
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+
+    /// Whatever happens, in the end one configuration is in force, in the tables and on the disk; everybody was
+    /// answered; and our program is on every interface that was not given up.
+    #[test]
+    fn all_ends_well(happenings in prop::collection::vec(happening(), 0..120)) {
+        let mut world = World::new();
+        for one in &happenings {
+            happen(&mut world, one);
+        }
+        world.fuse = None;
+        world.settle();
+        world.audit();
+    }
+}
+
+#[test]
+fn who_was_not_confirmed_in_time_is_given_up() {
+    let mut world = World::new();
+    world.wait(Duration::from_secs(3));
+    world.work(true);
+    assert_eq!(world.provisional, [0].into());
+    world.wait(PATIENCE - Duration::from_millis(1));
+    assert!(world.state.confirm.reverted().is_empty());
+    world.wait(Duration::from_millis(1));
+    assert_eq!(world.state.confirm.reverted(), ["eth0"]);
+    world.settle();
+    world.audit();
+    assert_eq!(world.on, [1].into());
+}
+
+#[test]
+fn a_change_that_hangs_is_refused_and_leaves_nothing() {
+    let mut world = running();
+    let drain = Change::Drain { service: "web".into(), backend: "10.0.0.1".into() };
+    world.ask(Some(drain), false);
+    world.read(true);
+    world.wait(Duration::from_secs(30));
+    let refused = world.asked.last_mut().and_then(|asked| asked.try_recv().ok());
+    let refused = refused.expect("an answer").expect_err("refused");
+    assert!(refused.what.contains("within 30 s"), "{refused}");
+    world.asked.clear();
+    // What hung is written after all, and then what was kept before.
+    world.settle();
+    world.audit();
+    assert!(world.disk.overrides.is_empty());
+}

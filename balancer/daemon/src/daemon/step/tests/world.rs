@@ -1,0 +1,496 @@
+//! Everything around a step, as a model: the packet path's thread, the file, the disk, who asks. It holds each effect
+//! against what may be done at that time.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ringway_abi::Faces;
+use ringway_api::documents::changes::Changes;
+use ringway_api::error::Error;
+use ringway_api::overrides::{self, Overrides};
+use ringway_api::problem_kind::ProblemKind;
+use ringway_config::Config;
+use ringway_host::Mac;
+use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
+use tokio::sync::oneshot;
+
+use super::super::attachment::Stage;
+use super::super::{Effect, Event, FIRST_RESULTS, Judge, Moment, Reload, State, Survey};
+use crate::backends::BackendSet;
+use crate::commit_confirm::Confirm;
+use crate::daemon::datapath_thread::{Attachments, DatapathCommand, DatapathEvent};
+use crate::daemon::load::{Loaded, Refusal};
+use crate::daemon::netlink_watch::Found;
+use crate::health::dsr_probe::Surroundings;
+use crate::health::{self, Health};
+use crate::network::next_hop::{Existing, Hop, NoWay, Ways};
+use crate::server::control::{Asker, Command};
+
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// Slots of the interfaces; the first carries the default route.
+pub(super) const SLOTS: [u32; 2] = [0, 1];
+
+fn name(slot: u32) -> String {
+    format!("eth{slot}")
+}
+
+fn interface(slot: u32) -> Interface {
+    Interface {
+        slot,
+        name: name(slot),
+        ifindex: 10 + slot,
+        mac: [2; 6],
+        alt_mac: None,
+        mtu: 1500,
+        redirect: false,
+        layer3: false,
+        local: false,
+        raw: false,
+        vlan: None,
+        faces: Faces::Both,
+    }
+}
+
+/// A file with so many backends.
+fn file(backends: usize) -> Arc<Config> {
+    let all: Vec<String> =
+        (1..=backends).map(|n| format!("{{ address = \"10.0.0.{n}\" }}")).collect();
+    let text = format!(
+        "[node]\nname = \"gw\"\ninterfaces = [\"eth0\", \"eth1\"]\n[[service]]\nname = \"web\"\n\
+         address = \"203.0.113.9\"\nport = 80\ncheck = {{ type = \"tcp\" }}\nbackends = [{}]\n",
+        all.join(", ")
+    );
+    Arc::new(ringway_config::parse(&text, "gw.toml").expect("valid"))
+}
+
+fn refused() -> Error {
+    Error::failed("it refuses", "")
+}
+
+/// What is being read, with what was in force when that began.
+struct Reading {
+    number: u64,
+    judge: Judge,
+    file: Arc<Config>,
+    known: Overrides,
+}
+
+pub(super) struct World {
+    pub(super) state: State,
+    started: Instant,
+    pub(super) now: Instant,
+    /// What the file has now: so many backends; 0: it is wrong.
+    pub(super) file: usize,
+    /// What the state directory has, and whether it was last unusable.
+    pub(super) disk: Overrides,
+    pub(super) trouble: bool,
+    orders: VecDeque<DatapathCommand>,
+    /// The configuration that the thread has, and the one that the tables were written from.
+    config: Arc<Config>,
+    pub(super) tables: Option<Arc<Config>>,
+    readings: VecDeque<Reading>,
+    writes: VecDeque<(u64, Overrides)>,
+    leading: bool,
+    looking: bool,
+    /// Interfaces that are there, those that our program is on, and on which until it is confirmed.
+    pub(super) there: BTreeSet<u32>,
+    pub(super) on: BTreeSet<u32>,
+    pub(super) provisional: BTreeSet<u32>,
+    pub(super) reloading: bool,
+    pub(super) asked: Vec<oneshot::Receiver<Result<Changes, Error>>>,
+    pub(super) confirming: bool,
+    /// The newest change, and the newest order to write the tables.
+    numbers: (u64, u64),
+    /// The process is killed after so many effects.
+    pub(super) fuse: Option<usize>,
+}
+
+impl World {
+    pub(super) fn new() -> World {
+        let (config, now) = (file(2), Instant::now());
+        let mut world = World {
+            state: begin(&config, &Overrides::default(), now),
+            started: now,
+            now,
+            file: 2,
+            disk: Overrides::default(),
+            trouble: false,
+            orders: VecDeque::new(),
+            config,
+            tables: None,
+            readings: VecDeque::new(),
+            writes: VecDeque::new(),
+            leading: false,
+            looking: false,
+            there: SLOTS.into(),
+            on: BTreeSet::new(),
+            provisional: BTreeSet::new(),
+            reloading: false,
+            asked: Vec::new(),
+            confirming: false,
+            numbers: (0, 0),
+            fuse: None,
+        };
+        world.start();
+        world
+    }
+
+    /// The process ends, and another begins.
+    pub(super) fn restart(&mut self) {
+        self.on.retain(|slot| !self.provisional.contains(slot));
+        self.provisional.clear();
+        self.file = self.file.max(1);
+        (self.trouble, self.leading, self.looking) = (false, false, false);
+        (self.reloading, self.confirming, self.fuse) = (false, false, None);
+        (self.orders, self.readings, self.writes) = Default::default();
+        self.asked.clear();
+        self.start();
+    }
+
+    fn start(&mut self) {
+        self.there = SLOTS.into();
+        self.state = begin(&file(self.file), &self.disk, self.now);
+        (self.started, self.numbers) = (self.now, (0, 0));
+        self.config = self.state.reload.config.clone();
+        self.network();
+    }
+
+    /// What `status` shows, but for what time alone changes.
+    fn shown(&self) -> String {
+        let State { reload, attachment, confirm, .. } = &self.state;
+        let mut problems = self.state.own_problems();
+        problems.retain(|problem| problem.kind != ProblemKind::PathSilent);
+        let (modes, waiting) = (&attachment.modes, confirm.waiting());
+        let ids = self.state.shown_backend_set().ids();
+        format!(
+            "{problems:?} {ids:?} {modes:?} {waiting:?} {:?} {:?}",
+            reload.last, reload.overrides
+        )
+    }
+
+    /// As the loop does.
+    pub(super) fn event(&mut self, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let (before, what) = (self.shown(), format!("{event:?}"));
+            let at = Moment { now: self.now, wall: SystemTime::UNIX_EPOCH };
+            let effects = self.state.step(at, event);
+            let posts = effects.iter().filter(|effect| matches!(effect, Effect::Post)).count();
+            let after = self.shown();
+            assert!(posts == 1 || before == after, "not posted: {what}\n{before}\n{after}");
+            for effect in effects {
+                if self.fuse.is_some_and(|left| left == 0) {
+                    return self.restart();
+                }
+                self.fuse = self.fuse.map(|left| left - 1);
+                events.extend(self.carry_out(effect));
+            }
+        }
+        assert!(self.state.until().is_none_or(|until| until > self.now), "the loop would spin");
+    }
+
+    fn carry_out(&mut self, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Datapath(command) => self.order(command),
+            Effect::Lead => {
+                assert!(!self.leading && self.state.reload.next().is_some());
+                self.leading = true;
+            }
+            Effect::Load(number, judge) => {
+                assert!(number > self.numbers.0, "each change has a number of its own");
+                self.numbers.0 = number;
+                let (file, known) =
+                    (self.state.reload.file.clone(), self.state.reload.overrides.clone());
+                if self.readings.len() >= 4 {
+                    return Some(Event::Judged(Box::new((number, Err(refused().into())))));
+                }
+                self.readings.push_back(Reading { number, judge, file, known });
+            }
+            Effect::Keep(number, overrides) => {
+                // What is being written is the first; of those that wait the newest alone is written.
+                self.writes.truncate(1);
+                self.writes.push_back((number, overrides));
+            }
+            Effect::LookUpWays(..) => self.looking = true,
+            Effect::Survey => {
+                let idle = self.readings.is_empty() && self.writes.is_empty();
+                let overrides_unknown = self.trouble && idle;
+                return Some(Event::Surveyed(Survey { overrides_unknown, ..Survey::default() }));
+            }
+            Effect::Reloading => assert!(!std::mem::replace(&mut self.reloading, true)),
+            Effect::Reloaded => assert!(std::mem::replace(&mut self.reloading, false)),
+            Effect::Serving => assert!(self.state.attachment.is_done()),
+            Effect::Answer(reply, outcome) => drop(reply.send(*outcome)),
+            Effect::AnswerConfirm(_) => self.confirming = false,
+            Effect::Fail(_) => {
+                // The loop ends.
+                self.fuse = Some(0);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// The thread is given an order.
+    fn order(&mut self, command: DatapathCommand) {
+        let reverted = self.state.confirm.reverted().to_vec();
+        let count =
+            |what: fn(&DatapathCommand) -> bool| self.orders.iter().filter(|o| what(o)).count();
+        match &command {
+            DatapathCommand::Attach(..) => {
+                assert_eq!(count(|o| matches!(o, DatapathCommand::Attach(..))), 0);
+                let late = self.now >= self.started + FIRST_RESULTS;
+                assert!(late || !self.state.tables.backend_set.waiting(), "checks come first");
+            }
+            DatapathCommand::Adopt(..) => {
+                assert_eq!(count(|o| matches!(o, DatapathCommand::Adopt(..))), 0);
+            }
+            DatapathCommand::Apply(number, _) => {
+                assert!(*number > self.numbers.1 && self.state.attachment.is_done());
+                assert_eq!(
+                    count(|o| matches!(o, DatapathCommand::Adopt(..))),
+                    0,
+                    "backends in force, though others are being written"
+                );
+                self.numbers.1 = *number;
+            }
+            DatapathCommand::Mend(interfaces) => {
+                assert_eq!(count(|o| matches!(o, DatapathCommand::Mend(..))), 0);
+                let given_up = interfaces.iter().any(|one| reverted.contains(&one.name));
+                assert!(!given_up, "it was given up");
+            }
+            DatapathCommand::Confirm => assert!(reverted.is_empty()),
+            DatapathCommand::Revert => {
+                assert_eq!(count(|o| matches!(o, DatapathCommand::Confirm)), 0, "it is confirmed");
+                assert!(!reverted.is_empty());
+            }
+            DatapathCommand::Describe(_) | DatapathCommand::Beat => {}
+        }
+        self.orders.push_back(command);
+    }
+
+    /// The thread carries out an order, or cannot.
+    pub(super) fn work(&mut self, good: bool) {
+        let Some(order) = self.orders.pop_front() else { return };
+        let outcome = if good { Ok(()) } else { Err(refused()) };
+        let event = match order {
+            DatapathCommand::Apply(number, _) => DatapathEvent::Applied(Some(number), outcome),
+            DatapathCommand::Adopt(config, _) => {
+                if good {
+                    (self.config, self.tables) = (config.clone(), Some(config));
+                }
+                DatapathEvent::Adopted(outcome)
+            }
+            DatapathCommand::Attach(interfaces, _) => {
+                let outcome = outcome.map(|()| self.attach(&interfaces, true));
+                DatapathEvent::Attached(interfaces, outcome)
+            }
+            DatapathCommand::Mend(interfaces) => {
+                let here = interfaces.iter().all(|one| self.there.contains(&one.slot));
+                let outcome = outcome.and_then(|()| match here {
+                    true => Ok(self.attach(&interfaces, false)),
+                    false => Err(refused()),
+                });
+                DatapathEvent::Mended(interfaces, outcome)
+            }
+            DatapathCommand::Confirm => {
+                let mut names =
+                    || std::mem::take(&mut self.provisional).into_iter().map(name).collect();
+                DatapathEvent::Confirmed(outcome.map(|()| names()))
+            }
+            DatapathCommand::Revert => {
+                let given_up = std::mem::take(&mut self.provisional);
+                self.on.retain(|slot| !given_up.contains(slot));
+                return;
+            }
+            DatapathCommand::Describe(_) => return,
+            DatapathCommand::Beat => {
+                self.event(Event::Datapath(DatapathEvent::Beat(outcome)));
+                DatapathEvent::Standings(Ok(SLOTS.map(|slot| (slot, self.standing(slot))).into()))
+            }
+        };
+        self.event(Event::Datapath(event));
+    }
+
+    /// At a start what is not pinned yet waits for a confirmation where it has the default route.
+    fn attach(&mut self, interfaces: &[Interface], starts: bool) -> Attachments {
+        self.tables = Some(self.config.clone());
+        let each = interfaces.iter().map(|one| {
+            let taken_over = !self.on.insert(one.slot);
+            if starts && one.slot == 0 && !taken_over {
+                self.provisional.insert(one.slot);
+            }
+            let provisional = self.provisional.contains(&one.slot);
+            Attached { mode: XdpMode::Native, refused: None, taken_over, provisional }
+        });
+        Attachments { each: each.collect(), stacked: HashMap::new() }
+    }
+
+    fn standing(&self, slot: u32) -> AttachState {
+        match (self.there.contains(&slot), self.on.contains(&slot)) {
+            (false, _) => AttachState::Gone,
+            (true, true) => AttachState::Attached { mode: XdpMode::Native, link: 1, program: 1 },
+            (true, false) => AttachState::Detached,
+        }
+    }
+
+    /// A change was read and judged.
+    pub(super) fn read(&mut self, good: bool) {
+        let Some(Reading { number, judge, file: in_force, known }) = self.readings.pop_front()
+        else {
+            return;
+        };
+        let readable = good && self.file > 0;
+        let loaded = match judge {
+            Judge::File(_) if readable => Ok((file(self.file), known.clone(), known)),
+            Judge::File(_) => Err(refused()),
+            Judge::Overridden(change) => {
+                let known = if self.trouble { self.disk.clone() } else { known };
+                let with = known.with(&change, &in_force, String::new());
+                with.map(|overrides| (in_force, overrides, known))
+            }
+            Judge::Recalled if good => {
+                self.trouble = false;
+                Ok((in_force, self.disk.clone(), self.disk.clone()))
+            }
+            Judge::Recalled => Err(refused()),
+        };
+        let loaded = loaded.map(|(file, overrides, kept)| Loaded {
+            config: Arc::new(overrides.apply(&file)),
+            changes: Changes { changed: true, ..Changes::default() },
+            file,
+            overrides,
+            kept,
+        });
+        self.event(Event::Judged(Box::new((number, loaded.map_err(Refusal::Wrong)))));
+    }
+
+    /// A document was written, or could not be.
+    pub(super) fn write(&mut self, good: bool) {
+        let Some((number, overrides)) = self.writes.pop_front() else { return };
+        self.trouble = !good;
+        if good {
+            self.disk = overrides;
+        }
+        let outcome = if good { Ok(()) } else { Err(refused()) };
+        self.event(Event::Written((number, outcome)));
+    }
+
+    pub(super) fn lead(&mut self, good: bool) {
+        if std::mem::take(&mut self.leading) {
+            self.event(Event::Led(if good { Ok(()) } else { Err(refused()) }));
+        }
+    }
+
+    /// The ways are looked up: there are some while the first interface is there.
+    pub(super) fn network(&mut self) {
+        self.looking = false;
+        let way = match self.there.contains(&0) {
+            true => Ok(Hop {
+                slot: 0,
+                interface: name(0),
+                mac: Mac([2; 6]),
+                mtu: 1500,
+                source: None,
+                router: None,
+            }),
+            false => Err(NoWay::NoRoute("no route".into())),
+        };
+        let all = (1..=4).map(|n| (IpAddr::from([10, 0, 0, n]), way.clone()));
+        let ways = Ways { ways: all.collect(), kept: BTreeSet::new(), macs: HashMap::new() };
+        let interfaces = self.there.iter().map(|slot| interface(*slot)).collect();
+        let existing = Existing { interfaces, ..Existing::default() };
+        let found = Found { existing, ways, probe_tunnel: Surroundings::default() };
+        self.event(Event::Network(Box::new(found)));
+    }
+
+    pub(super) fn check(&mut self, backend: usize, up: bool) {
+        let next = self.state.reload.next().map(|(_, next)| next.ids());
+        let mut ids = self.state.tables.backend_set.ids();
+        ids.extend(next.unwrap_or_default());
+        let (id, at) = (ids[backend % ids.len()], SystemTime::UNIX_EPOCH);
+        let health = if up { Health::Up } else { Health::Down };
+        self.event(Event::Checked(health::Event { id, health, at, reason: None }));
+    }
+
+    /// Somebody asks for a change; he waits while another is on its way.
+    pub(super) fn ask(&mut self, change: Option<overrides::Change>, dry_run: bool) {
+        if !self.state.takes_commands() {
+            return;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.asked.push(answer);
+        self.event(Event::Command(match change {
+            Some(change) => Command::Override { change, by: Asker { user: None }, reply },
+            None => Command::Reload { dry_run, file: None, reply: Some(reply) },
+        }));
+    }
+
+    pub(super) fn confirm(&mut self) {
+        self.confirming = true;
+        self.event(Event::Confirm);
+    }
+
+    /// Time passes; the loop wakes where it wanted to.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(until) = self.state.until().filter(|until| *until <= end) {
+            self.now = self.now.max(until);
+            self.event(Event::Time);
+        }
+        self.now = end;
+    }
+
+    /// Everything is answered, and goes well.
+    pub(super) fn settle(&mut self) {
+        self.file = self.file.max(1);
+        for _ in 0..100 {
+            while !self.orders.is_empty() {
+                self.work(true);
+            }
+            self.read(true);
+            while !self.writes.is_empty() {
+                self.write(true);
+            }
+            self.lead(true);
+            if self.looking {
+                self.network();
+            }
+            self.wait(Duration::from_millis(500));
+            self.event(Event::Tick);
+        }
+    }
+
+    /// What must hold when everything was answered.
+    pub(super) fn audit(&mut self) {
+        let State { reload, attachment, tables, confirm, .. } = &self.state;
+        assert!(reload.change.is_none() && !self.reloading && !self.confirming);
+        for asked in &mut self.asked {
+            assert!(asked.try_recv().is_ok(), "somebody waits for an answer");
+        }
+        assert_eq!(attachment.stage, Stage::Attached);
+        let written = self.tables.as_ref().expect("tables");
+        assert!(Arc::ptr_eq(written, &reload.config), "the tables have another configuration");
+        assert_eq!(*written.as_ref(), reload.overrides.apply(&reload.file));
+        assert_eq!(self.disk, reload.overrides, "what is in force is kept");
+        assert!(!self.trouble);
+        assert_eq!(tables.written.ids(), tables.backend_set.ids());
+        assert_eq!(tables.written.serving(), tables.backend_set.serving());
+        for slot in &self.there {
+            let given_up = confirm.reverted().contains(&name(*slot));
+            assert_eq!(self.on.contains(slot), !given_up, "{}", name(*slot));
+        }
+        assert_eq!(self.provisional.is_empty(), !matches!(confirm, Confirm::Waiting { .. }));
+    }
+}
+
+fn begin(file: &Arc<Config>, overrides: &Overrides, now: Instant) -> State {
+    let config = Arc::new(overrides.apply(file));
+    let mut backend_set = BackendSet::new(&config);
+    backend_set.mark(file, overrides);
+    let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
+    let reload = Reload::new(config, file.clone(), overrides.clone(), at.wall);
+    State::new(reload, SLOTS.map(interface).into(), backend_set, PATIENCE, at)
+}
