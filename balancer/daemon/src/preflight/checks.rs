@@ -2,6 +2,7 @@
 //! replies come straight from it.
 
 use ringway_config::{Backend, Config, Service};
+use ringway_doctor::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;
@@ -68,6 +69,7 @@ fn replies(facts: &Facts, service: &Service, backend: &Backend, report: &mut Rep
     );
     // Loose is enough, where there is a route at all.
     let want = if back.is_some() { 2 } else { 0 };
-    let fix = format!("sysctl -w net.ipv4.conf.{name}.rp_filter={want} (and of \"all\")");
+    let set = Fix::sysctl(format!("net/ipv4/conf/{name}/rp_filter"), want);
+    let fix = format!("{set} (and of \"all\")");
     report.push("check-road", &subject, State::Warn, reason, fix);
 }

@@ -1,6 +1,7 @@
 //! Rules about NICs below interfaces of `[node] interfaces`: what they join comes joined.
 
 use ringway_config::Config;
+use ringway_doctor::Fix;
 use ringway_host::netlink::links::Link;
 
 use super::facts::Facts;
@@ -45,7 +46,7 @@ fn upper_of_ours<'a>(
 
 fn joins(facts: &Facts, nic: &Link, upper: &Link, report: &mut Report) {
     let (nic, above) = (&nic.name, &upper.name);
-    let off = format!("ethtool -K {nic} gro off");
+    let off = Fix::ethtool("-K", nic, "gro off");
     match facts.offloads.get(nic).map(|offloads| offloads.gro) {
         Some(false) => {
             report.ok("gro", nic, format!("off: packets come to {above} as they were sent"));
@@ -55,7 +56,7 @@ fn joins(facts: &Facts, nic: &Link, upper: &Link, report: &mut Report) {
                 "GRO on {nic} joins packets before Ringway sees them on {above}: those that are longer than \
                  the MTU then are refused (sent-too-big), and TCP stalls"
             );
-            report.push("gro", nic, State::Warn, reason, off + &or_name(nic, upper));
+            report.push("gro", nic, State::Warn, reason, format!("{off}{}", or_name(nic, upper)));
         }
         None => {
             let reason = format!(

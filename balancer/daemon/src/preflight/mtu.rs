@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
+use ringway_doctor::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;
@@ -80,10 +81,8 @@ fn room(
             "{what}: IPv6 clients send packets of up to {IPV6_MIN} bytes whatever they are told \
              (RFC 8200 section 5), and those are lost"
         );
-        let fix = format!(
-            "ip link set dev {way} mtu {} or more (also at the switch and the backends)",
-            IPV6_MIN + header
-        );
+        let set = Fix::link(&way, format!("mtu {}", IPV6_MIN + header));
+        let fix = format!("{set} or more (also at the switch and the backends)");
         return report.push("mtu", &subject, State::Warn, reason, fix);
     }
     let udp = service.protocols.contains(&Protocol::Udp);
@@ -100,9 +99,10 @@ fn room(
     let reason = format!(
         "{what}: larger {who} are answered with \"too big\" (ICMP), which not every network lets through"
     );
+    let wanted = clients + most.get(&way).copied().unwrap_or(header);
     let fix = format!(
-        "ip link set dev {way} mtu {} (also at the switch and the backends){}",
-        clients + most.get(&way).copied().unwrap_or(header),
+        "{} (also at the switch and the backends){}",
+        Fix::link(&way, format!("mtu {wanted}")),
         if clamped { "" } else { "; or leave mss_clamp out of the service" }
     );
     report.push("mtu", &subject, State::Warn, reason, fix);

@@ -4,6 +4,7 @@ pub(crate) mod drivers;
 
 use ringway_api::node::{leftovers, netns_hint};
 use ringway_config::{Config, Located};
+use ringway_doctor::Fix;
 use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
@@ -71,7 +72,7 @@ fn present<'a>(
         return None;
     }
     if !link.up {
-        let fix = format!("ip link set dev {} up", link.name);
+        let fix = Fix::link(&link.name, "up");
         // Where our program is on it already, the others' traffic wants a daemon.
         let state = if attached(facts, link).is_some() { State::Warn } else { State::Crit };
         report.push("interface", &link.name, state, "it is down", fix);
@@ -270,6 +271,7 @@ pub(super) fn attached(facts: &Facts, link: &Link) -> Option<XdpMode> {
 
 /// A VLAN device upon another interface of ours: its frames must reach XDP with their tags.
 fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
+    let off = Fix::ethtool("-K", &device.name, "rxvlan off");
     let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
     let (state, reason, fix) = match hidden {
         // veth's tags are taken out of the frame by the far end, when it sends.
@@ -279,12 +281,12 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
                 "{0} takes VLAN tags off before XDP sees them: {1}'s frames look like {0}'s own",
                 device.name, link.name
             ),
-            format!("ethtool -K {} rxvlan off", device.name),
+            off,
         ),
         None => (
             State::Unknown,
             format!("whether {} leaves VLAN tags for XDP to see cannot be read", device.name),
-            format!("ethtool -K {} rxvlan off", device.name),
+            off,
         ),
         Some(_) => {
             return report.ok("vlan", &link.name, format!("met on {}, with its tag", device.name));
