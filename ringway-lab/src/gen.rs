@@ -46,7 +46,7 @@ pub fn main(args: &GenArgs) -> anyhow::Result<Exit> {
     }
     match report.error {
         _ if !report.balanced => {
-            say("the books do not balance, which is a bug of Ringway");
+            say("the ledger does not balance, a bug of Ringway");
             Ok(Exit::Unhealthy)
         }
         Some(error) => Err(anyhow::anyhow!(error)),

@@ -43,23 +43,23 @@ pub enum Command {
     Status(StatusArgs),
     /// Watch services, backends, interfaces, drops and flows as they change.
     Top(TopArgs),
-    /// List the flows of a node: client, service, backend, state; millions, while they come and go.
+    /// List the flows of a node: client, service, backend, state.
     Flows(FlowsArgs),
-    /// Read the configuration file again while traffic flows; with --dry-run: tell what would change.
+    /// Read the configuration file again while traffic flows; with --dry-run: show what would change.
     Reload(ReloadArgs),
-    /// Take new flows from a backend, give them back, or give it another weight.
+    /// Drain a backend, undrain it, or set its weight.
     Backend(BackendArgs),
     /// List the weights that were set at runtime, or clear them.
     Overrides(OverridesArgs),
     /// Explain why packets get their verdicts.
     Reasons(ReasonsArgs),
-    /// Tell what would become of a packet, and why; nothing is sent or changed.
+    /// Show what would happen to a packet, and why; nothing is sent or changed.
     Explain(ExplainArgs),
-    /// See packets as they come and leave, with verdict, reason, service and backend.
+    /// Show packets as they arrive and leave, with verdict, reason, service and backend.
     Capture(CaptureArgs),
-    /// Put together what a bug report needs, without secrets or clients' addresses.
+    /// Collect what a bug report needs, without secrets or clients' addresses.
     Bundle(BundleArgs),
-    /// Keep the programs that were attached, for a minute only, where the default route leads.
+    /// Keep the programs that are on trial for a minute on the interface of the default route.
     Confirm(ConfirmArgs),
     /// Stop the packet path of a node: remove its programs, maps and neighbours.
     Detach(DetachArgs),
@@ -116,7 +116,7 @@ pub struct CheckArgs {
     /// Configuration file; left out: /etc/ringway/ringway.toml, and with --host the machine alone where that is not there.
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Also look at this machine: interfaces, kernel, routes, neighbours, who answers.
+    /// Also check this machine: interfaces, kernel, routes, neighbours, who answers.
     #[arg(long)]
     pub host: bool,
     /// Say which of the pinned tables a daemon of this version would keep, and change nothing.
@@ -139,7 +139,7 @@ pub struct CheckArgs {
 pub struct StatusArgs {
     #[command(flatten)]
     pub node: NodeArgs,
-    /// Only whether the node should get traffic, in one line and at once: exit code 0 or 3.
+    /// Print only whether the node should get traffic: exit code 0 or 3.
     ///
     /// For keepalived, BIRD and ExaBGP. Not ready: no daemon or one that hangs, not attached everywhere, tables not
     /// written, no service with a backend. A service without backends beside one with some does not count.
@@ -150,13 +150,13 @@ pub struct StatusArgs {
     pub service: Option<String>,
     /// Show every problem, service and backend, however many there are.
     ///
-    /// Without, long tables have what is worth a look, and their sums.
+    /// By default long tables have the rows that need attention, and sums.
     #[arg(long, conflicts_with_all = ["ready", "memory"])]
     pub all: bool,
-    /// Show the books: packets seen, their verdicts' sum and the difference, per interface.
+    /// Show the ledger: packets seen, the sum of their verdicts and the difference, per interface.
     #[arg(long)]
     pub ledger: bool,
-    /// Only the memory: every map of the packet path, its entries and bytes, and what happens when it is full.
+    /// Show only the memory: every map of the packet path, its entries and bytes, and what happens when it is full.
     ///
     /// Needs root, and no daemon.
     #[arg(long, conflicts_with = "ledger")]
@@ -180,13 +180,13 @@ pub struct FlowsArgs {
     /// Which flows; left out: all.
     #[arg(value_name = "FILTER", num_args = 0..)]
     pub filter: Vec<String>,
-    /// Show those first that come first by this; in no order otherwise.
+    /// Sort by this; by default in no order.
     #[arg(short, long, value_enum, value_name = "KEY")]
     pub sort: Option<SortKey>,
-    /// Turn the order round.
+    /// Reverse the order.
     #[arg(short, long, requires = "sort")]
     pub reverse: bool,
-    /// How many are shown at most; 0: all, which cannot be sorted.
+    /// Show at most this many; 0: all, which cannot be sorted.
     #[arg(short = 'n', long, value_name = "LIMIT", default_value_t = 50)]
     pub limit: usize,
     #[command(flatten)]
@@ -218,10 +218,10 @@ pub enum SortKey {
     ringway reload"
 )]
 pub struct ReloadArgs {
-    /// Say what would change: services, backends, ring slots, flows. Change nothing.
+    /// Print what would change: services, backends, ring slots, flows. Change nothing.
     #[arg(long)]
     pub dry_run: bool,
-    /// Change nothing, and end with exit code 1, where the file comes with warnings.
+    /// If the file has warnings, change nothing and end with exit code 1.
     #[arg(long)]
     pub strict: bool,
     #[command(flatten)]
@@ -263,7 +263,7 @@ impl NodeArgs {
     group = clap::ArgGroup::new("which").args(["packet", "read"]).required(true)
 )]
 pub struct ExplainArgs {
-    /// Interface of the node that the packet comes in by.
+    /// Interface of the node on which the packet arrives.
     #[arg(short, long, value_name = "IFACE")]
     pub interface: String,
     /// The packet: 'tcp SENDER:PORT > RECEIVER:PORT', udp alike, 'icmp SENDER > RECEIVER' for an echo
@@ -320,13 +320,13 @@ pub struct ReasonsArgs {
     ringway top --once -o json"
 )]
 pub struct TopArgs {
-    /// Seconds between two looks: 0.5 to 3600.
+    /// Seconds between two readings: 0.5 to 3600.
     #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = delay)]
     pub delay: std::time::Duration,
     /// What is shown first.
     #[arg(long, value_enum, value_name = "VIEW", default_value_t)]
     pub view: TopView,
-    /// Look once, print what a screen would show, and end.
+    /// Print one screen and end.
     #[arg(long)]
     pub once: bool,
     #[command(flatten)]
@@ -363,20 +363,20 @@ fn delay(text: &str) -> Result<std::time::Duration, String> {
 /// `ringway bundle`
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Holds versions, the kernel, status, books, memory, programs and maps, `ringway check --host`, links, \
+    after_help = "Holds versions, the kernel, status, ledger, memory, programs and maps, `ringway check --host`, links, \
     routes, neighbours that are backends or routers, the configuration without secrets and comments, and the last \
     lines of the log. What could not be had is named in MANIFEST.txt, with the reason. No addresses of clients, unless \
     --with-flows is given. Needs root, and no daemon. Read it before you send it.\n\nExamples:\n  \
     ringway bundle gw1.tar\n  ringway bundle - -c /etc/ringway/ringway.toml | xz > gw1.tar.xz"
 )]
 pub struct BundleArgs {
-    /// Where to write it; `-`: standard output.
+    /// Output file; `-`: standard output.
     #[arg(value_name = "FILE.tar")]
     pub file: PathBuf,
-    /// Replace the file if it is there; without, that is refused.
+    /// Replace an existing file, which is otherwise refused.
     #[arg(long)]
     pub overwrite: bool,
-    /// Flows, too, with their clients' addresses; 100 000 at most.
+    /// Add flows, with their clients' addresses; at most 100 000.
     #[arg(long)]
     pub with_flows: bool,
     #[command(flatten)]
@@ -423,7 +423,7 @@ pub struct DetachArgs {
     ringway decap -i eth1 --status -o json"
 )]
 pub struct DecapArgs {
-    /// Interface by which the gateway's packets come.
+    /// Interface on which the gateway's packets arrive.
     #[arg(short, long, value_name = "IFACE")]
     pub interface: String,
     /// Where tunnels end: outer destination address. May be repeated.
@@ -444,7 +444,7 @@ pub struct DecapArgs {
     /// Attach even to an interface that carries the default route.
     #[arg(long)]
     pub allow_default_route: bool,
-    /// Show what is at work on the interface, and its counters.
+    /// Show the program on the interface, and its counters.
     #[arg(long, conflicts_with_all = ["address", "gue_port", "mode", "pin", "detach"])]
     pub status: bool,
     /// Remove what --pin left.
@@ -492,7 +492,7 @@ pub struct ImportIpvsArgs {
     /// Where the list is; `-`: standard input.
     #[arg(value_name = "FILE", default_value = "-")]
     pub file: PathBuf,
-    /// Interfaces by which clients come and by which backends are reached.
+    /// Interfaces of the clients and of the backends.
     ///
     /// Left out, they must be filled in: `ringway check` says where.
     #[arg(long, value_name = "IFACE", value_delimiter = ',')]

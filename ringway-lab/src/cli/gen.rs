@@ -17,7 +17,7 @@ use ringway_terminal::quantity::number;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Each packet carries a stream, a sequence number and a time, by which --sink tells what was lost, came late or twice, and how \
-    long it took. Loss is a result, not a failure: exit code 3 only if the books do not balance. Sending and receiving take a CPU each, \
+    long it took. Loss is a result, not a failure: exit code 3 only if the ledger does not balance. Sending and receiving take a CPU each, \
     entirely. Ctrl-C ends it, with the report. Between machines, compare latencies only if their clocks agree (PTP).\n\nExamples:\n  \
     ringway-lab gen --port af_xdp:eth1:0 --destination 10.0.0.9 --rate 100k --seconds 10\n  \
     ringway-lab gen --port af_packet:eth1 --sink af_packet:eth2 --destination 10.0.0.0/24 --size imix --rate 1Gbit -o json\n  \

@@ -21,7 +21,7 @@ pub enum BackendAction {
         Example:\n  ringway backend drain web 10.0.0.2"
     )]
     Drain(OneBackend),
-    /// New flows again; with slow_start in its service, bit by bit.
+    /// New flows again; with slow_start in its service, gradually.
     #[command(after_help = "Example:\n  ringway backend undrain web 10.0.0.2:80")]
     Undrain(OneBackend),
     /// Another weight.
@@ -73,7 +73,7 @@ pub struct OverridesArgs {
 /// `ringway overrides ACTION`
 #[derive(Debug, Subcommand)]
 pub enum OverridesAction {
-    /// What the file says is in force again.
+    /// Use the file's values again.
     #[command(
         after_help = "Exit code 2 when there is nothing to clear, as with `ringway backend undrain`.\n\nExamples:\n  ringway overrides clear\n  ringway overrides clear web\n  \
         ringway overrides clear web 10.0.0.2"

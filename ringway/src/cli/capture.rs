@@ -24,13 +24,13 @@ pub struct CaptureArgs {
     /// Which packets, in the language of tcpdump (`man pcap-filter`) [default: all].
     #[arg(value_name = "FILTER")]
     pub filter: Vec<String>,
-    /// Only what comes in by this interface.
+    /// Only packets that arrive on this interface.
     #[arg(short, long, value_name = "IFACE")]
     pub interface: Option<String>,
     /// Write pcapng to this file, or with - to standard output.
     #[arg(short, long, value_name = "FILE")]
     pub write: Option<PathBuf>,
-    /// Replace the file if it is there; without, that is refused.
+    /// Replace an existing file, which is otherwise refused.
     #[arg(long, requires = "write")]
     pub overwrite: bool,
     /// End after so many packets.
@@ -39,7 +39,7 @@ pub struct CaptureArgs {
     /// End after so many seconds.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: Option<u64>,
-    /// End when so much is written: 100MB, 64MiB.
+    /// End when this much is written: 100MB, 64MiB.
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub size: Option<u64>,
     /// Keep so many bytes of each packet, before and after rewriting.

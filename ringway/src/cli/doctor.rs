@@ -22,32 +22,32 @@ use super::OutputArgs;
     ringway doctor --path eth0 --interval 10"
 )]
 pub struct DoctorArgs {
-    /// Seconds between the two looks: 0.1 to 3600.
+    /// Seconds between the two samples: 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval,
         conflicts_with_all = ["from", "explain"])]
     pub interval: Duration,
     /// Only these checks, by name or number.
     #[arg(long, value_name = "CHECK", value_delimiter = ',', value_parser = check)]
     pub only: Vec<&'static Rule>,
-    /// What the machine is to be good at; left out: ending connections.
+    /// Purpose of the machine; default: ending connections.
     #[arg(long, value_enum, value_name = "PROFILE")]
     pub profile: Option<DoctorProfile>,
-    /// Also show what is as it should be, and why what is unknown is.
+    /// Also show good results, and why others are unknown.
     #[arg(long)]
     pub all: bool,
-    /// Tell what a check asks, where its rule comes from and why it matters; `all`: of every check.
+    /// Explain a check: its rule, the rule's source and the reason; `all`: every check.
     #[arg(long, value_name = "CHECK", conflicts_with_all = ["only", "collect", "from", "fix_script", "since"])]
     pub explain: Option<String>,
-    /// Write what the checks would look at into an archive instead, for `--from` elsewhere.
+    /// Write the files that the checks read into an archive instead, for `--from` elsewhere.
     #[arg(long, value_name = "FILE.tar", conflicts_with_all = ["from", "fix_script", "since", "only"])]
     pub collect: Option<PathBuf>,
-    /// Look at an archive that `--collect` wrote, on whichever machine.
+    /// Check an archive of `--collect`, from any machine.
     #[arg(long, value_name = "FILE.tar")]
     pub from: Option<PathBuf>,
     /// Write the fixes as a shell script, and beside it FILE.undo; run nothing.
     #[arg(long, value_name = "FILE", value_parser = script)]
     pub fix_script: Option<PathBuf>,
-    /// Say what changed since an earlier run, of which this is the JSON.
+    /// Print what changed since an earlier run; the file is its JSON.
     #[arg(long, value_name = "FILE.json")]
     pub since: Option<PathBuf>,
     /// Draw the road of packets that an interface receives instead: queues, processors, steps, and where how many are lost. As
@@ -55,7 +55,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "INTERFACE",
         conflicts_with_all = ["only", "profile", "all", "explain", "collect", "fix_script", "since"])]
     pub path: Option<String>,
-    /// Replace files that are there; without, that is refused.
+    /// Replace existing files, which is otherwise refused.
     #[arg(long)]
     pub overwrite: bool,
     #[command(flatten)]

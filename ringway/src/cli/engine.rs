@@ -19,21 +19,21 @@ pub struct EngineArgs {
     pub app: EngineApp,
 }
 
-/// What is done with packets.
+/// What the program does with packets.
 #[derive(Debug, Subcommand)]
 pub enum EngineApp {
-    /// Forward between two ports, or back where it came from: the first and the second, the third and the fourth; the last of an odd
-    /// number to itself.
+    /// Forward between two ports, or back where it came from: the first and the second, the third
+    /// and the fourth; the last of an odd number to itself.
     L2fwd(L2fwdArgs),
     /// Answer ARP, neighbour solicitations and pings; with --ping, ask as well.
     Icmp(IcmpArgs),
-    /// Send datagrams back where they came from.
+    /// Return datagrams to their senders.
     UdpEcho(UdpEchoArgs),
     /// Answer the requests of an auction: 50 bytes ask, 30 answer.
     Bid(BidArgs),
-    /// Count what comes, and drop it.
+    /// Count packets and drop them.
     Sink(SinkArgs),
-    /// Look at an engine that runs, from outside: who has which frames, since when, and what is in them.
+    /// Inspect a running engine from outside: the owner, age and content of its frames.
     Inspect(InspectArgs),
 }
 
@@ -47,7 +47,7 @@ pub struct InspectArgs {
     /// The engine's process.
     #[arg(value_name = "PID")]
     pub pid: u32,
-    /// Look again every so many seconds, until Ctrl-C or the engine's end.
+    /// Repeat every N seconds, until Ctrl-C or the engine's end.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub interval: Option<u32>,
     /// Show so many of the oldest frames that are held, being sent or between workers.
@@ -56,7 +56,8 @@ pub struct InspectArgs {
     /// With the first 64 bytes of each.
     #[arg(long)]
     pub hex: bool,
-    /// Show instead where packet memory, rings, stacks and code lie, in which pages, and how much of each is in memory.
+    /// Show instead where packet memory, rings, stacks and code lie, in which pages, and how much
+    /// of each is in memory.
     #[arg(long, conflicts_with_all = ["interval", "hex", "output"])]
     pub memory_map: bool,
     #[command(flatten)]
@@ -66,32 +67,38 @@ pub struct InspectArgs {
 /// What all apps have in common.
 #[derive(Debug, Args)]
 pub struct WorkArgs {
-    /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT, memory:NAME, null:BYTES, options after
-    /// commas. May be repeated.
+    /// Where packets come from and go to: af_xdp:IFACE:QUEUE, af_packet:IFACE, pcap:IN:OUT,
+    /// memory:NAME, null:BYTES, options after commas. May be repeated.
     ///
-    /// af_xdp takes all that arrives at the queue away from the kernel, or what --only says; `,copy` or `,zero-copy`, `,native` or
-    /// `,generic` ask for a mode instead of the best there is, `,force` for an interface that carries the default route. Of several
-    /// queues (af_xdp:IFACE:0-3, af_xdp:IFACE:all) each has a worker. af_packet leaves the kernel its packets; `,blocks=N` (of 128 KiB)
-    /// and `,bypass` (no queueing discipline). Packets of a capture keep their times where they are written to another one. memory:NAME is
-    /// an end of a cable between two ports or two workers; null:BYTES brings packets without end, and takes all.
+    /// af_xdp takes all that arrives at the queue away from the kernel, or what --only says;
+    /// `,copy` or `,zero-copy`, `,native` or `,generic` ask for a mode instead of the best there
+    /// is, `,force` for an interface that carries the default route. Of several queues
+    /// (af_xdp:IFACE:0-3, af_xdp:IFACE:all) each has a worker. af_packet leaves the kernel its
+    /// packets; `,blocks=N` (of 128 KiB) and `,bypass` (no queueing discipline). Packets of a
+    /// capture keep their times where they are written to another one. memory:NAME is an end of a
+    /// cable between two ports or two workers; null:BYTES brings packets without end, and takes
+    /// all.
     #[arg(short, long, value_name = "PORT", required = true)]
     pub port: Vec<Spread>,
-    /// Take only these packets from the kernel, by where they go: PROTOCOL[:PORT[-PORT]][@ADDRESS[/LENGTH]] or ADDRESS[/LENGTH]. May be
-    /// repeated.
+    /// Take only these packets from the kernel, by where they go:
+    /// PROTOCOL[:PORT[-PORT]][@ADDRESS[/LENGTH]] or ADDRESS[/LENGTH]. May be repeated.
     ///
-    /// Protocols: udp, tcp, icmp, arp, nd (neighbour discovery), sctp, udplite, gre, esp, or a number. An address alone is about all of
-    /// IP but nd. VLAN tags, IPv4 options and IPv6 extension headers do not matter; fragments fit no rule that names ports. All
-    /// other packets go to the kernel. Of af_xdp ports.
+    /// Protocols: udp, tcp, icmp, arp, nd (neighbour discovery), sctp, udplite, gre, esp, or a
+    /// number. An address alone is about all of IP but nd. VLAN tags, IPv4 options and IPv6
+    /// extension headers do not matter; fragments fit no rule that names ports. All other packets
+    /// go to the kernel. Of af_xdp ports.
     #[arg(long, value_name = "WHAT")]
     pub only: Vec<SteerRule>,
-    /// What to do when an af_xdp port's link goes down, or its interface or XDP program goes away.
+    /// What to do when an af_xdp port loses its link, interface or XDP program.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = OnLoss::Exit)]
     pub on_loss: OnLoss,
-    /// What becomes of the queues' packets when the engine is killed or crashes: they pass to the kernel, or are dropped.
+    /// What happens to the queues' packets when the engine is killed or crashes: they pass to the
+    /// kernel, or are dropped.
     ///
-    /// With drop the XDP program outlives the engine, pinned below /sys/fs/bpf/ringway-engine, until another engine is started on the
-    /// interface or the pin is removed. What --only does not name is the kernel's in either case; so are the packets of an engine that
-    /// ended by itself or was told to.
+    /// With drop the XDP program outlives the engine, pinned below /sys/fs/bpf/ringway-engine,
+    /// until another engine is started on the interface or the pin is removed. What --only does not
+    /// name is the kernel's in either case; so are the packets of an engine that ended by itself or
+    /// was told to.
     #[arg(long, value_name = "POLICY", value_enum, default_value_t = WhenDead::Pass)]
     pub when_dead: WhenDead,
     /// Stay on this CPU; of several workers, each on one: 0,2 or 0-3.
@@ -111,35 +118,40 @@ pub struct WorkArgs {
     /// Bytes of a frame; longer packets take several.
     #[arg(long, value_name = "BYTES", value_enum, default_value_t = FrameSize::Bytes2048)]
     pub frame_size: FrameSize,
-    /// Bytes left free in front of packets that arrive, beside the kernel's 256: for headers of your own.
+    /// Bytes left free in front of received packets, beside the kernel's 256: for your own headers.
     #[arg(long, value_name = "BYTES", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=3072))]
     pub headroom: u32,
-    /// Pages that packet memory lies in. Where there are none, smaller ones are taken, and it says so.
+    /// Page size of packet memory. If there are none, smaller pages are used, with a message.
     ///
     /// It lies on the NUMA node of the first port's interface, if that has one.
     #[arg(long, value_name = "SIZE", value_enum, default_value_t = HugePages::None)]
     pub huge_pages: HugePages,
-    /// Whether the driver puts packets into the program's memory itself: it must, it may, or the kernel copies. Of all af_xdp ports that do
-    /// not say `,copy` or `,zero-copy`.
+    /// Whether the driver puts packets into the program's memory itself: it must, it may, or the
+    /// kernel copies. Of all af_xdp ports that do not say `,copy` or `,zero-copy`.
     #[arg(long, value_name = "CHOICE", value_enum, default_value_t = ZeroCopy::Prefer)]
     pub zero_copy: ZeroCopy,
-    /// Let af_xdp ports' drivers work within the worker's calls, for so many microseconds at most, instead of in interrupts.
+    /// Let af_xdp ports' drivers work within the worker's calls, for so many microseconds at most,
+    /// instead of in interrupts.
     ///
-    /// The interface needs napi_defer_hard_irqs and gro_flush_timeout beside it (/sys/class/net/IFACE).
+    /// The interface needs napi_defer_hard_irqs and gro_flush_timeout beside it
+    /// (/sys/class/net/IFACE).
     #[arg(long, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub busy_poll: Option<u32>,
-    /// Listen there for a successor, which goes on with sockets, memory and programs of this one: --take-over.
+    /// Listen there for a successor, which goes on with sockets, memory and programs of this one:
+    /// --take-over.
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Take over from the engine of this process, or that listens at this path, and go on with its af_xdp ports: packets stay in their
-    /// rings meanwhile. It takes the same workers and af_xdp ports, any app, and memory, program and sockets as they are. The other one
-    /// ends; or goes on, where this does not work out.
+    /// Take over from the engine of this process, or that listens at this path, and go on with its
+    /// af_xdp ports: packets stay in their rings meanwhile. It takes the same workers and af_xdp
+    /// ports, any app, and memory, program and sockets as they are. The other one ends; or goes on,
+    /// where this does not work out.
     #[arg(long, value_name = "PID|PATH", conflicts_with_all = ["frames", "frame_size", "headroom", "huge_pages", "zero_copy", "busy_poll"])]
     pub take_over: Option<TakeOver>,
     /// Answer Prometheus there: http://ADDRESS:PORT/metrics. Whoever reaches it may read.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<SocketAddr>,
-    /// Say at the start where packet memory, rings, stacks and code lie, in which pages, and how much of each is in memory.
+    /// Say at the start where packet memory, rings, stacks and code lie, in which pages, and how
+    /// much of each is in memory.
     #[arg(long)]
     pub memory_map: bool,
     #[command(flatten)]
@@ -250,7 +262,7 @@ impl FromStr for Cpus {
     ringway engine l2fwd --port pcap:in.pcap:out.pcap --swap -o json"
 )]
 pub struct L2fwdArgs {
-    /// Let a frame's addresses change places.
+    /// Swap a frame's addresses.
     #[arg(long)]
     pub swap: bool,
     /// Send all frames to this address; with --source.
@@ -272,7 +284,8 @@ pub struct L2fwdArgs {
     ringway engine icmp --port af_xdp:eth1:0 --address 10.0.0.9 --ping 10.0.0.1 --count 5"
 )]
 pub struct IcmpArgs {
-    /// Send echo requests to this address on the link, which is found by ARP or neighbour discovery, and tell how long answers take.
+    /// Send echo requests to this address on the link, found by ARP or neighbour discovery, and
+    /// print round-trip times.
     #[arg(long, value_name = "ADDRESS", value_parser = host_address)]
     pub ping: Option<IpAddr>,
     /// Time from one request to the next.
@@ -353,7 +366,8 @@ pub struct BidArgs {
     /// UDP port to listen on.
     #[arg(long, value_name = "PORT", default_value_t = 4242, value_parser = clap::value_parser!(u16).range(1..))]
     pub udp_port: u16,
-    /// A line for each segment: its number, the price in millionths, the creative's number; # begins a comment.
+    /// A line for each segment: its number, the price in millionths, the creative's number; #
+    /// begins a comment.
     #[arg(long, value_name = "FILE")]
     pub offers: PathBuf,
     /// Clients have numbers below this.
@@ -370,7 +384,8 @@ pub struct BidArgs {
     Example:\n  ringway engine sink --port af_xdp:eth1:0 -o json"
 )]
 pub struct SinkArgs {
-    /// Lose the frame of each Nth packet, as a program with a bug would: what finds leaks is tried out by this.
+    /// Lose the frame of each Nth packet, as a program with a bug would: what finds leaks is tried
+    /// out by this.
     #[arg(long, value_name = "N", hide = true, value_parser = clap::value_parser!(u64).range(1..))]
     pub leak_every: Option<u64>,
     #[command(flatten)]

@@ -122,7 +122,7 @@ type Part = (&'static str, &'static str, fn(&Subject<'_>) -> anyhow::Result<Vec<
 
 const PARTS: [Part; 9] = [
     ("versions.txt", "versions of Ringway, the kernel and the machine", versions),
-    ("status.json", "ringway status -o json: services, health, counters, books", status),
+    ("status.json", "ringway status -o json: services, health, counters, ledger", status),
     ("memory.json", "ringway status --memory -o json: every map", maps),
     ("programs.json", "the loaded programs", programs),
     ("check.json", "ringway check --host -o json", check),

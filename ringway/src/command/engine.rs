@@ -45,7 +45,6 @@ const SEARCHES: Duration = Duration::from_secs(1);
 /// How often it looks whether it is to end.
 const LOOKS: Duration = Duration::from_millis(50);
 
-/// The result.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]
@@ -287,7 +286,7 @@ fn finish(
     let balanced = unbalanced.is_empty();
     for report in unbalanced {
         let (worker, books) = (report.worker, &report.books);
-        eprintln!("worker {worker}: the books do not balance, which is a bug of Ringway: {books}");
+        eprintln!("worker {worker}: the ledger does not balance, a bug of Ringway: {books}");
     }
     let (mut workers, mut leaks, mut error) = (Vec::new(), Vec::new(), None);
     for report in reports {
