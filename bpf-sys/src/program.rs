@@ -131,7 +131,6 @@ pub fn by_id(id: u32) -> io::Result<OwnedFd> {
 pub struct ProgramInfo {
     /// BPF_PROG_TYPE_*.
     pub kind: u32,
-    /// Its id.
     pub id: u32,
     /// Of its instructions.
     pub tag: [u8; 8],
@@ -149,7 +148,6 @@ pub struct ProgramInfo {
 }
 
 impl ProgramInfo {
-    /// Its name.
     pub fn name(&self) -> String {
         let end = self.name.iter().position(|byte| *byte == 0).unwrap_or(self.name.len());
         String::from_utf8_lossy(&self.name[..end]).into_owned()

@@ -7,7 +7,6 @@ use crate::{Finding, Origin, Report, Rule, State};
 /// As much of an earlier run's JSON as is compared.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Earlier {
-    /// Its schema.
     pub schema: String,
     /// Where it looked.
     #[serde(flatten)]

@@ -12,9 +12,7 @@ use crate::{Facts, Fix, Outcome, Sample, State, Unknown};
 /// An AF_XDP socket's queue, as it was obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queue {
-    /// Of which interface.
     pub interface: String,
-    /// Its number.
     pub number: u32,
     /// The program runs in the driver.
     pub native: bool,

@@ -20,14 +20,12 @@ pub enum Fix {
     Ethtool {
         /// As in `-K`.
         option: &'static str,
-        /// The interface.
         device: String,
         /// Words.
         settings: Vec<String>,
     },
     /// `ip link set dev DEVICE SETTINGS`
     Link {
-        /// The interface.
         device: String,
         /// Words.
         settings: Vec<String>,
@@ -36,7 +34,6 @@ pub enum Fix {
     Write {
         /// Of a file under /proc or /sys.
         path: String,
-        /// One line.
         value: String,
     },
     /// Any other program, with its arguments.

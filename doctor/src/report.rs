@@ -12,7 +12,6 @@ use crate::{Change, Facts, Outcome, Rule, State};
 pub struct Finding {
     /// The check's name.
     pub check: String,
-    /// Its number.
     pub number: u8,
     /// What was looked at.
     pub subject: String,

@@ -19,7 +19,6 @@ impl Sample {
         Self { files: Arc::new(files), unread }
     }
 
-    /// All files.
     pub fn files(&self) -> &Files {
         &self.files
     }

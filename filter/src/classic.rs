@@ -1,6 +1,7 @@
-//! Classic BPF, the language that libpcap compiles to: a machine with an accumulator A, an index register X
-//! and 16 words of memory, all of 32 bits and unsigned. What it loads from the packet is in network byte order. A load
-//! beyond the packet's end, or a division by zero, ends the program without a match.
+//! Classic BPF, the language that libpcap compiles to: a machine with an accumulator A, an index
+//! register X and 16 words of memory, all of 32 bits and unsigned. What it loads from the packet is
+//! in network byte order. A load beyond the packet's end, or a division by zero, ends the program
+//! without a match.
 //!
 //! McCanne and Jacobson, "The BSD Packet Filter" (USENIX 1993); libpcap's bpf_filter.c.
 
@@ -16,7 +17,8 @@ pub const MOST_INSTRUCTIONS: usize = 1024;
 /// Longest frame, in bytes: the kernel reaches no further (net/core/filter.c, bpf_xdp_pointer).
 pub(crate) const LONGEST_FRAME: u32 = 0xffff;
 
-/// An instruction of classic BPF: libpcap's `struct bpf_insn`, the kernel's `struct sock_filter`. In host byte order.
+/// An instruction of classic BPF: libpcap's `struct bpf_insn`, the kernel's `struct sock_filter`.
+/// In host byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Classic {
@@ -31,8 +33,8 @@ pub struct Classic {
 }
 
 impl Classic {
-    /// Whether it loads what a capturing kernel knows of a packet and is not in it (SKF_AD_OFF, linux/filter.h). The interpreter
-    /// takes that for an offset beyond the packet's end.
+    /// Whether it loads what a capturing kernel knows of a packet and is not in it (SKF_AD_OFF,
+    /// linux/filter.h). The interpreter takes that for an offset beyond the packet's end.
     pub(crate) fn is_ancillary(&self) -> bool {
         matches!(self.code, 0x20 | 0x28 | 0x30) && self.k >= -0x1000i32 as u32
     }
@@ -119,8 +121,9 @@ impl Operation {
     }
 }
 
-/// The program with all memory zero that it may read before it has written it. libpcap compiles such programs (`not geneve`), its
-/// interpreter then takes what happens to lie on the stack, and the verifier refuses them.
+/// The program with all memory zero that it may read before it has written it. libpcap compiles
+/// such programs (`not geneve`), its interpreter then takes what happens to lie on the stack, and
+/// the verifier refuses them.
 pub(crate) fn with_clear_memory(program: &[Classic]) -> Result<Vec<Classic>, Error> {
     let unwritten = read_unwritten(&decode(program)?);
     let words = (0..MEMORY as u32).filter(|word| unwritten & 1 << word != 0);
@@ -148,7 +151,8 @@ fn read_unwritten(operations: &[Operation]) -> u16 {
     unwritten
 }
 
-/// What the instructions of a program do. Refuses what libpcap's interpreter or the kernel's would not run.
+/// What the instructions of a program do. Refuses what libpcap's interpreter or the kernel's would
+/// not run.
 pub(crate) fn decode(program: &[Classic]) -> Result<Vec<Operation>, Error> {
     if program.len() > MOST_INSTRUCTIONS {
         return Err(Error::TooLong { instructions: program.len(), limit: MOST_INSTRUCTIONS });

@@ -16,7 +16,8 @@ pub enum Error {
         expression: String,
         /// What libpcap says.
         message: String,
-        /// Which bytes of the expression, as near as can be told; none, at its end, where something is missing.
+        /// Which bytes of the expression, as near as can be told; none, at its end, where something
+        /// is missing.
         at: Range<usize>,
     },
     /// No packet can match it.

@@ -10,8 +10,8 @@ use std::hash::Hash;
 pub struct Instruction {
     /// Operation.
     pub code: u8,
-    /// Destination and source register, four bits each: where the machine is little-endian, the destination in the
-    /// low ones.
+    /// Destination and source register, four bits each: where the machine is little-endian, the
+    /// destination in the low ones.
     pub registers: u8,
     /// Displacement of a jump, in instructions, or of a memory access, in bytes.
     pub offset: i16,
@@ -38,7 +38,8 @@ impl Instruction {
     }
 }
 
-/// A register. R0 holds results, R1 to R5 arguments, which calls destroy; R10 is the end of the stack.
+/// A register. R0 holds results, R1 to R5 arguments, which calls destroy; R10 is the end of the
+/// stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reg {
     R0,
@@ -141,7 +142,8 @@ const PSEUDO_MAP_FD: u8 = 1;
 const CALL: u8 = 0x85;
 const EXIT: u8 = 0x95;
 
-/// Writes instructions down, jumps by label: each label is placed once, and only forward jumps lead to it.
+/// Writes instructions down, jumps by label: each label is placed once, and only forward jumps lead
+/// to it.
 #[derive(Debug)]
 pub(crate) struct Assembler<Label> {
     code: Vec<Instruction>,

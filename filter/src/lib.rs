@@ -1,10 +1,13 @@
-//! Packet filters in the language of tcpdump (`tcp and host 192.0.2.7`), compiled by libpcap and translated to eBPF, so
-//! that an XDP program can tell in a few nanoseconds whether a packet matches.
+//! Packet filters in the language of tcpdump (`tcp and host 192.0.2.7`), compiled by libpcap and
+//! translated to eBPF, so that an XDP program can tell in a few nanoseconds whether a packet
+//! matches.
 //!
-//! libpcap compiles an expression to classic BPF; [`Filter`] holds that, runs it by libpcap's own interpreter
-//! ([`Filter::matches`]), and translates it: to a program that gives a verdict ([`Filter::translate_to_verdict`]), or to
-//! one of a chain, which notes a match and goes on ([`Filter::translate`]). Both always say the same, for whole and truncated
-//! packets, whatever their fragments (`xdp.frags`), up to 65 535 bytes. The verifier of Linux 6.1 and later takes them.
+//! libpcap compiles an expression to classic BPF; [`Filter`] holds that, runs it by libpcap's own
+//! interpreter ([`Filter::matches`]), and translates it: to a program that gives a verdict
+//! ([`Filter::translate_to_verdict`]), or to one of a chain, which notes a match and goes on
+//! ([`Filter::translate`]). Both always say the same, for whole and truncated packets, whatever
+//! their fragments (`xdp.frags`), up to 65 535 bytes. The verifier of Linux 6.1 and later takes
+//! them.
 //!
 //! ```
 //! use ringway_filter::Filter;
@@ -30,11 +33,13 @@
 //!
 //! **Frames** begin with an Ethernet header.
 //!
-//! **Names**: hosts and networks are addresses; nothing is ever looked up in DNS, or anywhere on the network. Names of ports are
-//! those of /etc/services, names of protocols those of /etc/protocols.
+//! **Names**: hosts and networks are addresses; nothing is ever looked up in DNS, or anywhere on
+//! the network. Names of ports are those of /etc/services, names of protocols those of
+//! /etc/protocols.
 //!
-//! **Not translated**: `protochain`, which loops; what is over [`MOST_INSTRUCTIONS`] when compiled, about three hundred
-//! addresses; what only a capturing kernel knows of a packet (`inbound`, `ifindex`).
+//! **Not translated**: `protochain`, which loops; what is over [`MOST_INSTRUCTIONS`] when compiled,
+//! about three hundred addresses; what only a capturing kernel knows of a packet (`inbound`,
+//! `ifindex`).
 
 #![warn(missing_docs)]
 
@@ -58,8 +63,8 @@ pub use insn::Instruction;
 use insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
 use translate::{CTX, Label, SCRATCH};
 
-/// Longest expression, in bytes: about 250 addresses. The time that libpcap's optimizer takes grows with the third power: long lists
-/// of ports take seconds, where ranges and networks take none.
+/// Longest expression, in bytes: about 250 addresses. The time that libpcap's optimizer takes grows
+/// with the third power: long lists of ports take seconds, where ranges and networks take none.
 pub const MOST_TEXT: usize = 4096;
 
 /// A filter that has been compiled.
@@ -75,23 +80,26 @@ pub struct Filter {
 pub struct Surroundings<'a> {
     /// Per-CPU array of one element, which holds the mask of the captures that want the packet.
     pub state: BorrowedFd<'a>,
-    /// Where in the element the mask is: bytes, a multiple of 4. The mask has 32 bits, in host byte order.
+    /// Where in the element the mask is: bytes, a multiple of 4. The mask has 32 bits, in host byte
+    /// order.
     pub mask_offset: u16,
     /// Number of the capture: its bit in the mask (0 is the lowest); below 32.
     pub index: u32,
-    /// Where to go on: program arrays and places in them, tried in this order by tail calls. The places are constants
-    /// to the program: the kernel turns such calls into direct jumps.
+    /// Where to go on: program arrays and places in them, tried in this order by tail calls. The
+    /// places are constants to the program: the kernel turns such calls into direct jumps.
     pub onward: &'a [(BorrowedFd<'a>, u32)],
     /// XDP action when all of these have failed, too.
     pub last_resort: u32,
 }
 
 impl Filter {
-    /// Compiles an expression. An empty one matches every packet. `snaplen` is what the filter returns for a match when
-    /// other interpreters run it: how many bytes to keep; it does not limit what is looked at.
+    /// Compiles an expression. An empty one matches every packet. `snaplen` is what the filter
+    /// returns for a match when other interpreters run it: how many bytes to keep; it does not
+    /// limit what is looked at.
     ///
     /// # Errors
-    /// [`Error::Syntax`], with the place; [`Error::NeverMatches`], as far as that can be told; too long.
+    /// [`Error::Syntax`], with the place; [`Error::NeverMatches`], as far as that can be told; too
+    /// long.
     pub fn compile(expression: &str, snaplen: u32) -> Result<Self> {
         if expression.len() > MOST_TEXT {
             return Err(Error::TooMuchText { bytes: expression.len(), limit: MOST_TEXT });
@@ -128,7 +136,8 @@ impl Filter {
         }
     }
 
-    /// A filter that is compiled already, as `tcpdump -ddd` prints it. Its registers and its memory are zero when it begins.
+    /// A filter that is compiled already, as `tcpdump -ddd` prints it. Its registers and its memory
+    /// are zero when it begins.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what no interpreter would run, and for loops; [`Error::TooLong`].
@@ -148,19 +157,20 @@ impl Filter {
         &self.classic
     }
 
-    /// Whether a packet matches, by libpcap's own interpreter. `frame`: what there is of it, from the Ethernet header on;
-    /// `wire_len`: how long it was, in bytes.
+    /// Whether a packet matches, by libpcap's own interpreter. `frame`: what there is of it, from
+    /// the Ethernet header on; `wire_len`: how long it was, in bytes.
     pub fn matches(&self, frame: &[u8], wire_len: u32) -> bool {
         libpcap::run(&self.classic, frame, wire_len) != 0
     }
 
-    /// Whether a frame may match, as far as can be told: false is certain, for frames with a whole Ethernet header.
+    /// Whether a frame may match, as far as can be told: false is certain, for frames with a whole
+    /// Ethernet header.
     pub fn can_match(&self) -> bool {
         range::can_match(&self.operations)
     }
 
-    /// A program of type XDP (to be loaded with the frags flag) that sets the capture's bit in the mask if the packet
-    /// matches, and goes on to the next program in either case.
+    /// A program of type XDP (to be loaded with the frags flag) that sets the capture's bit in the
+    /// mask if the packet matches, and goes on to the next program in either case.
     pub fn translate(&self, surroundings: &Surroundings<'_>) -> Vec<Instruction> {
         let mut code = translate::translate(&self.operations);
         if code.is_used(Label::Match) {
@@ -178,8 +188,9 @@ impl Filter {
         code.finish()
     }
 
-    /// A program of type XDP (to be loaded with the frags flag) that returns `matching` for a packet that matches and `other`
-    /// for any other: XDP actions, or whatever a test run is to return.
+    /// A program of type XDP (to be loaded with the frags flag) that returns `matching` for a
+    /// packet that matches and `other` for any other: XDP actions, or whatever a test run is to
+    /// return.
     pub fn translate_to_verdict(&self, matching: u32, other: u32) -> Vec<Instruction> {
         let mut code = translate::translate(&self.operations);
         for (label, verdict) in [(Label::Match, matching), (Label::NoMatch, other)] {

@@ -1,5 +1,6 @@
-//! libpcap's filter compiler and interpreter. It captures nothing here, opens nothing and asks nobody for a name
-//! (names.rs). The compiler can be called from several threads at once (since libpcap 1.8).
+//! libpcap's filter compiler and interpreter. It captures nothing here, opens nothing and asks
+//! nobody for a name (names.rs). The compiler can be called from several threads at once (since
+//! libpcap 1.8).
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::NonNull;
@@ -43,7 +44,8 @@ impl Handle {
     }
 
     fn message(&self) -> String {
-        // SAFETY: the handle is live; its message is always a string within it, read before anything changes it.
+        // SAFETY: the handle is live; its message is always a string within it, read before
+        // anything changes it.
         let message = unsafe { CStr::from_ptr(pcap_geterr(self.0.as_ptr())) };
         message.to_string_lossy().into_owned()
     }
@@ -87,11 +89,11 @@ pub(crate) fn compile(
     Ok(compiled)
 }
 
-/// What a program returns for a packet: 0 for no match. `program` must have gone through `classic::decode`: the
-/// interpreter checks nothing.
+/// What a program returns for a packet: 0 for no match. `program` must have gone through
+/// `classic::decode`: the interpreter checks nothing.
 pub(crate) fn run(program: &[Classic], packet: &[u8], wire_len: u32) -> u32 {
     let present = u32::try_from(packet.len()).unwrap_or(u32::MAX);
-    // SAFETY: every path through the program ends within it at a return, as decode() has seen to, and accesses of memory
-    // and packet are within bounds, which decode() and the interpreter have.
+    // SAFETY: every path through the program ends within it at a return, as decode() has seen to,
+    // and accesses of memory and packet are within bounds, which decode() and the interpreter have.
     unsafe { bpf_filter(program.as_ptr(), packet.as_ptr(), wire_len, present) }
 }

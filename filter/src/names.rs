@@ -1,6 +1,7 @@
-//! Names in expressions. libpcap asks these functions instead of the C library's (packaging/libpcap renames them), so that
-//! a filter means the same everywhere and compiling one never waits for the network: services are those of /etc/services,
-//! protocols those of /etc/protocols, and hosts and networks have addresses only.
+//! Names in expressions. libpcap asks these functions instead of the C library's (packaging/libpcap
+//! renames them), so that a filter means the same everywhere and compiling one never waits for the
+//! network: services are those of /etc/services, protocols those of /etc/protocols, and hosts and
+//! networks have addresses only.
 //!
 //! It also keeps the name service's plug-ins, which a static binary cannot load, out of ours.
 

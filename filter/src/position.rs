@@ -1,10 +1,10 @@
-//! Where an expression goes wrong, which libpcap does not tell: the first word that nothing can follow to make it an
-//! expression.
+//! Where an expression goes wrong, which libpcap does not tell: the first word that nothing can
+//! follow to make it an expression.
 
 use std::ops::Range;
 
-/// Ways to complete what has been read up to some word. Where one of them, and the parentheses that are still open, make it an
-/// expression, the words up to there are in order.
+/// Ways to complete what has been read up to some word. Where one of them, and the parentheses that
+/// are still open, make it an expression, the words up to there are in order.
 const COMPLETIONS: [&str; 20] = [
     "",
     "tcp",
@@ -31,8 +31,8 @@ const COMPLETIONS: [&str; 20] = [
 /// How deep in parentheses errors are looked for.
 const DEEPEST: usize = 8;
 
-/// The bytes of the expression where it goes wrong: its end, where something is missing. `compiles` says whether an
-/// expression does.
+/// The bytes of the expression where it goes wrong: its end, where something is missing. `compiles`
+/// says whether an expression does.
 pub(crate) fn of_error(expression: &str, compiles: impl Fn(&str) -> bool) -> Range<usize> {
     let words = words(expression);
     let is_fine = |word: &Range<usize>| can_go_on(&expression[..word.end], &compiles);

@@ -1,9 +1,10 @@
-//! Whether a filter can match anything at all, as far as the range of each value tells: libpcap's optimizer finds what
-//! excludes each other, but knows nothing of how long frames are (`less 0`, `less 60 and udp[100] = 1`), nor how large a
-//! byte can be (`ip[0] > 255`).
+//! Whether a filter can match anything at all, as far as the range of each value tells: libpcap's
+//! optimizer finds what excludes each other, but knows nothing of how long frames are (`less 0`,
+//! `less 60 and udp[100] = 1`), nor how large a byte can be (`ip[0] > 255`).
 //!
-//! Jumps lead forward alone, so that one pass over the instructions has met all that leads to each. What is not followed
-//! (memory, most of arithmetic) may be any value: then a filter counts as one that can match.
+//! Jumps lead forward alone, so that one pass over the instructions has met all that leads to each.
+//! What is not followed (memory, most of arithmetic) may be any value: then a filter counts as one
+//! that can match.
 
 use crate::classic::{Arithmetic, Condition, LONGEST_FRAME, Operand, Operation, Register};
 

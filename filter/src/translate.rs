@@ -1,9 +1,9 @@
 //! Classic BPF to eBPF, for XDP.
 //!
-//! A program has two copies. The first reads the packet's linear part in place, after a comparison with its end that also
-//! serves the reads after it. Where a comparison fails, the second copy goes on with the same instruction: it
-//! has every byte fetched by the kernel, which also finds those in fragments (`xdp.frags`), and of a packet that is
-//! merely too short says so. It never leads back.
+//! A program has two copies. The first reads the packet's linear part in place, after a comparison
+//! with its end that also serves the reads after it. Where a comparison fails, the second copy goes
+//! on with the same instruction: it has every byte fetched by the kernel, which also finds those in
+//! fragments (`xdp.frags`), and of a packet that is merely too short says so. It never leads back.
 
 use crate::classic::{Arithmetic, Condition, LONGEST_FRAME, MEMORY, Operand, Operation, Register};
 use crate::insn::{Alu, Assembler, Helper, Jump, Reg, Source, Width};
@@ -25,8 +25,8 @@ const CTX_DATA_END: i16 = 4;
 /// Bytes that are worth reading in place: a packet's linear part is within one page.
 const LINEAR: u32 = 4096;
 
-/// No whole packet is shorter than Ethernet with an IPv4, then with an IPv6 header: to ask for all of it costs nothing
-/// and spares further comparisons.
+/// No whole packet is shorter than Ethernet with an IPv4, then with an IPv6 header: to ask for all
+/// of it costs nothing and spares further comparisons.
 const HEADERS: [u32; 2] = [34, 54];
 
 /// Places that jumps lead to.
@@ -50,8 +50,8 @@ struct Translator<'a> {
     code: Assembler<Label>,
 }
 
-/// Everything but what happens at [`Label::Match`] and [`Label::NoMatch`], which is for the caller to place, where
-/// they are used.
+/// Everything but what happens at [`Label::Match`] and [`Label::NoMatch`], which is for the caller
+/// to place, where they are used.
 pub(crate) fn translate(operations: &[Operation]) -> Assembler<Label> {
     let mut translator = Translator { operations, code: Assembler::new() };
     translator.begin();
@@ -73,7 +73,8 @@ impl Translator<'_> {
         }
     }
 
-    /// For each instruction that can be reached in the first copy: how many bytes are known to be there when it is reached.
+    /// For each instruction that can be reached in the first copy: how many bytes are known to be
+    /// there when it is reached.
     fn lengths_checked(&self) -> Vec<Option<u32>> {
         let mut checked: Vec<Option<u32>> = vec![None; self.operations.len()];
         checked[0] = Some(0);
@@ -206,8 +207,9 @@ impl Translator<'_> {
         self.code.alu64(Alu::Mov, Reg::R1, Source::Reg(X));
         let most = Source::Imm(LONGEST_FRAME - end);
         self.code.jump_if(Jump::Greater, Reg::R1, most, Label::NoMatch);
-        // It changes nothing, but where a comparison with X never goes this way, the verifier of 6.1 goes all the
-        // same, with a least value above the greatest: of that no pointer can be made, and this ends it.
+        // It changes nothing, but where a comparison with X never goes this way, the verifier of
+        // 6.1 goes all the same, with a least value above the greatest: of that no pointer can be
+        // made, and this ends it.
         self.code.alu64(Alu::And, Reg::R1, Source::Imm(0xffff));
         self.code.load(Width::Word, Reg::R2, CTX, CTX_DATA_END);
         self.code.alu64(Alu::Add, Reg::R1, Source::Reg(DATA));
@@ -291,7 +293,8 @@ impl Translator<'_> {
         self.code.alu32(alu(arithmetic), A, source(operand));
     }
 
-    /// From an instruction of a copy to its successors, of which the copy may have `next` right behind it.
+    /// From an instruction of a copy to its successors, of which the copy may have `next` right
+    /// behind it.
     fn go_on(&mut self, copy: Copy, number: usize, next: Option<usize>) {
         let next = next.map(copy);
         let last = match self.operations[number] {

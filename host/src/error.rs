@@ -8,7 +8,6 @@ pub enum Error {
     /// A file of /proc or /sys, or of a captured machine, could not be read.
     #[error("cannot read {path}: {source}; check that it exists and that this process may read it")]
     Read {
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -18,7 +17,6 @@ pub enum Error {
         "{path} holds {content:?}, where {expected} was expected; report this with the kernel's version"
     )]
     Content {
-        /// The file.
         path: PathBuf,
         /// What it held, shortened.
         content: String,
@@ -36,7 +34,6 @@ pub enum Error {
     Interface {
         /// What was asked of the interface.
         what: &'static str,
-        /// Its name.
         interface: String,
         /// The system's answer.
         source: io::Error,
@@ -44,7 +41,6 @@ pub enum Error {
     /// The kernel refused a netlink request.
     #[error("{what}: {source}{}{}", kernel_hint(detail), privilege_hint(source))]
     Netlink {
-        /// What was asked.
         what: String,
         /// The system's answer.
         source: io::Error,
@@ -53,16 +49,12 @@ pub enum Error {
     },
     /// A netlink answer is shorter than its own length fields say.
     #[error("malformed netlink answer to {what}; report this with the kernel's version")]
-    Malformed {
-        /// What was asked.
-        what: String,
-    },
+    Malformed { what: String },
     /// There is no route to this address.
     #[error(
         "no route to {destination}: {source}; add one, for example `ip route add {destination} via GATEWAY`"
     )]
     NoRoute {
-        /// Where to.
         destination: std::net::IpAddr,
         /// The system's answer.
         source: io::Error,

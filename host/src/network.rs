@@ -21,7 +21,6 @@ pub struct Interface {
     pub driver: Option<Driver>,
     /// Queue counts; absent where the driver cannot say.
     pub channels: Option<Channels>,
-    /// Offloads.
     pub offloads: Offloads,
     /// Whether a default route leads out by it, of either family and in any table.
     pub carries_default_route: bool,
@@ -40,11 +39,9 @@ impl Interface {
 pub struct Network {
     /// Interfaces by index.
     pub interfaces: Vec<Interface>,
-    /// Addresses.
     pub addresses: Vec<Address>,
     /// Routes of all tables.
     pub routes: Vec<Route>,
-    /// Neighbours.
     pub neighbours: Vec<Neighbour>,
 }
 

@@ -38,12 +38,10 @@ impl Tap {
         Ok(Self { file, name, ifindex })
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its index.
     pub fn ifindex(&self) -> u32 {
         self.ifindex
     }

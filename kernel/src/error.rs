@@ -47,10 +47,7 @@ pub enum Error {
         "another bpf file system is mounted on {}, over the one that was there first: if the program is this node's, its pins are there, \
          and packets flow on; take off the one on top (`umount {}`), then start again", path.display(), path.display()
     )]
-    BpffsCovered {
-        /// Where.
-        path: PathBuf,
-    },
+    BpffsCovered { path: PathBuf },
     /// Another process looks after this node.
     #[error(
         "node {node} is already looked after by process {pid}; \
@@ -91,7 +88,6 @@ pub enum Error {
     PinnedMap {
         /// Name of the map.
         map: String,
-        /// What differs.
         detail: String,
     },
     /// The program that sends health checks of dsr backends could not be attached.
@@ -129,10 +125,7 @@ pub enum Error {
     },
     /// A node or interface name that cannot be a file name.
     #[error("{name:?} cannot name a node or interface: use 1 to 64 characters, no slash or NUL")]
-    BadName {
-        /// The name.
-        name: String,
-    },
+    BadName { name: String },
     /// The kernel refused the program.
     #[error(
         "the kernel refused to load {program}: {source:#}{}{}",
@@ -153,7 +146,6 @@ pub enum Error {
          make one of several, by ranges of ports and prefixes: `--only udp:4242-4250@10.0.0.0/24`"
     )]
     TooManyRules {
-        /// How many.
         found: usize,
         /// How many it takes.
         limit: usize,
@@ -195,34 +187,26 @@ pub enum Error {
     Pin {
         /// "create", "remove", ...
         action: &'static str,
-        /// Which.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// Tables that the packet path has no room for; nothing was changed.
     #[error("tables refused, nothing changed: {0}")]
     Tables(String),
-    /// No such interface.
     #[error(
         "no interface {name} (index {ifindex}) in this network namespace; `ip link` lists them"
     )]
     NoInterface {
-        /// Its name.
         name: String,
         /// The index it was thought to have.
         ifindex: u32,
     },
     /// The slot has not been given an interface.
     #[error("interface slot {slot} is not in use; call set_iface first (slots are 0 to {})", ringway_abi::raw::RW_MAX_IFACES - 1)]
-    NoSlot {
-        /// The slot.
-        slot: u32,
-    },
+    NoSlot { slot: u32 },
     /// Somebody else's XDP program is on the interface.
     #[error("{iface} already runs an XDP program, {name} (id {id}), which {owner}; {remedy}")]
     ForeignProgram {
-        /// The interface.
         iface: String,
         /// The program's id.
         id: u32,
@@ -241,17 +225,14 @@ pub enum Error {
     OtherNamespace {
         /// Name of the node.
         node: String,
-        /// The interface.
         iface: String,
     },
     /// Attaching failed.
     #[error("cannot attach to {iface} in {mode} mode: {source}; {hint}")]
     Attach {
-        /// The interface.
         iface: String,
         /// "native" or "generic".
         mode: &'static str,
-        /// Why.
         source: io::Error,
         /// What to do.
         hint: String,
@@ -261,10 +242,7 @@ pub enum Error {
         "test run refused: {source}; frames are 14 bytes or longer, and the receive queue must \
          exist on the given interface"
     )]
-    TestRun {
-        /// Why.
-        source: io::Error,
-    },
+    TestRun { source: io::Error },
     /// As many captures as there can be are under way.
     #[error(
         "{} captures of node {node} are under way, and there cannot be more; \
@@ -313,7 +291,6 @@ pub enum Error {
     /// The kernel refused a filter.
     #[error("the kernel refused the filter: {source}; try a simpler one{}", log_tail(log))]
     CaptureFilter {
-        /// Why.
         source: io::Error,
         /// What the verifier said.
         log: String,
@@ -323,7 +300,6 @@ pub enum Error {
     System {
         /// What was being done.
         action: &'static str,
-        /// Why.
         source: io::Error,
     },
 }

@@ -11,7 +11,6 @@ pub enum Error {
     Namespace {
         /// What was being done, as a participle: "creating", "entering".
         step: &'static str,
-        /// The namespace.
         name: String,
         /// The system's answer.
         source: io::Error,
@@ -21,7 +20,6 @@ pub enum Error {
     File {
         /// What was being done, as a participle.
         what: &'static str,
-        /// The file.
         path: PathBuf,
         /// The system's answer.
         source: io::Error,
@@ -44,7 +42,6 @@ pub enum Error {
         "{tool} is neither on PATH nor under {peers}; install the Debian package {package}, or unpack it there"
     )]
     NoTool {
-        /// The program.
         tool: String,
         /// The Debian package that carries it.
         package: String,
@@ -54,9 +51,7 @@ pub enum Error {
     /// A program could not be started.
     #[error("cannot start {program} in {namespace}: {source}{}", missing_hint(source))]
     Start {
-        /// The program.
         program: String,
-        /// Where.
         namespace: String,
         /// The system's answer.
         source: io::Error,
@@ -64,7 +59,6 @@ pub enum Error {
     /// A program ended when it should have gone on.
     #[error("{program} ended with {status}; its last words: {log}")]
     Ended {
-        /// The program.
         program: String,
         /// How it ended.
         status: String,
@@ -76,7 +70,6 @@ pub enum Error {
     Timeout {
         /// What was waited for.
         what: String,
-        /// How long.
         after: Duration,
         /// How often the condition was looked at.
         tries: u32,

@@ -81,9 +81,7 @@ impl Default for VethOptions {
 /// An interface that is up.
 #[derive(Debug, Clone)]
 pub struct Link {
-    /// Where it is.
     pub namespace: Namespace,
-    /// Its name there.
     pub name: String,
     /// Its MAC address.
     pub mac: Mac,

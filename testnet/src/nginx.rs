@@ -36,12 +36,10 @@ impl Nginx {
         Ok(nginx)
     }
 
-    /// Where it listens.
     pub fn listen(&self) -> &[SocketAddr] {
         &self.listen
     }
 
-    /// The process.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }

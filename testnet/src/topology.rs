@@ -11,14 +11,12 @@ pub enum Families {
     V4,
     /// IPv6 alone.
     V6,
-    /// Both.
     Both,
 }
 
 /// A host with one interface, `eth0`.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its namespace.
     pub ns: Namespace,
     /// Its `eth0`.
     pub eth0: Link,

@@ -1,5 +1,5 @@
-//! What a header costs: parsing and building Ethernet, IPv4 and UDP, and checksums. Each case works on bytes that lie in
-//! the first-level cache, as those of a frame do that has just been looked at.
+//! What a header costs: parsing and building Ethernet, IPv4 and UDP, and checksums. Each case works
+//! on bytes that lie in the first-level cache, as those of a frame do that has just been looked at.
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};

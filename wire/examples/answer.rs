@@ -1,5 +1,6 @@
-//! Answers ARP requests, neighbour solicitations and pings for two addresses, in the buffer that the question is in. The
-//! questions are made here too, so that it runs anywhere: `cargo run -p ringway-wire --example answer`.
+//! Answers ARP requests, neighbour solicitations and pings for two addresses, in the buffer that
+//! the question is in. The questions are made here too, so that it runs anywhere:
+//! `cargo run -p ringway-wire --example answer`.
 
 use std::error::Error;
 use std::mem::swap;

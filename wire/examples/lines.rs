@@ -1,5 +1,6 @@
-//! Prints a line for each frame of a capture file: `cargo run -p ringway-wire --example lines -- FILE.pcap`. Without a file
-//! it prints one that it makes.
+//! Prints a line for each frame of a capture file:
+//! `cargo run -p ringway-wire --example lines -- FILE.pcap`. Without a file it prints one that it
+//! makes.
 
 use std::error::Error;
 use std::fs::File;

@@ -7,11 +7,12 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::{Layer, U16};
 
-/// A packet that grows in a buffer: its payload is appended, then each header is put in front of what is there, into the
-/// buffer's headroom. Nothing is moved; lengths and checksums are known by the time a header is written.
+/// A packet that grows in a buffer: its payload is appended, then each header is put in front of
+/// what is there, into the buffer's headroom. Nothing is moved; lengths and checksums are known by
+/// the time a header is written.
 ///
-/// `put` takes any header as it is. Those with a length or checksum have a method each, beside their type (`ipv4`, `ipv6`,
-/// `extension`, `icmp`, `icmpv6`, `udp`, `tcp`), and so has `ethernet`.
+/// `put` takes any header as it is. Those with a length or checksum have a method each, beside
+/// their type (`ipv4`, `ipv6`, `extension`, `icmp`, `icmpv6`, `udp`, `tcp`), and so has `ethernet`.
 #[derive(Debug)]
 pub struct Builder<'a> {
     buffer: &'a mut [u8],
@@ -86,7 +87,8 @@ impl<'a> Builder<'a> {
         Self::around(buffer, headroom..headroom)
     }
 
-    /// Around a packet that lies in the buffer already: to put it into a tunnel, or to answer in place.
+    /// Around a packet that lies in the buffer already: to put it into a tunnel, or to answer in
+    /// place.
     ///
     /// # Errors
     /// [`BuildError::Tailroom`] where the range ends beyond the buffer, or before it begins.
@@ -151,7 +153,8 @@ impl<'a> Builder<'a> {
         Ok(space)
     }
 
-    /// Appends zeroes until the packet has `len` bytes ([`crate::MIN_FRAME`], say); a longer one stays as it is.
+    /// Appends zeroes until the packet has `len` bytes ([`crate::MIN_FRAME`], say); a longer one
+    /// stays as it is.
     ///
     /// # Errors
     /// [`BuildError::Tailroom`].

@@ -6,8 +6,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::U16;
 
-/// A one's complement sum that is not finished. It adds words as they lie in memory, 32 bits at a time: byte order and
-/// word size do not matter to such a sum (RFC 1071, section 2), so nothing is swapped.
+/// A one's complement sum that is not finished. It adds words as they lie in memory, 32 bits at a
+/// time: byte order and word size do not matter to such a sum (RFC 1071, section 2), so nothing is
+/// swapped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
@@ -18,7 +19,8 @@ impl Sum {
         Self(u64::from(!u16::from_ne_bytes(checksum.to_bytes())))
     }
 
-    /// With these bytes. Only the last bytes added may be odd in number: they count as if a zero followed.
+    /// With these bytes. Only the last bytes added may be odd in number: they count as if a zero
+    /// followed.
     #[inline]
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
@@ -34,7 +36,8 @@ impl Sum {
         Self(sum.wrapping_add(last))
     }
 
-    /// With bytes that lie at an odd place of what is summed up: behind an odd number of others (RFC 1071, section 2).
+    /// With bytes that lie at an odd place of what is summed up: behind an odd number of others
+    /// (RFC 1071, section 2).
     #[inline]
     #[must_use]
     pub fn with_odd(self, bytes: &[u8]) -> Self {
@@ -48,7 +51,8 @@ impl Sum {
         Self(self.0.wrapping_add(u64::from(!Self::default().with(bytes).fold())))
     }
 
-    /// The checksum, as it goes into a header whose checksum field was added as zero, or not at all.
+    /// The checksum, as it goes into a header whose checksum field was added as zero, or not at
+    /// all.
     #[inline]
     pub fn finish(self) -> U16 {
         U16::from_bytes((!self.fold()).to_ne_bytes())
@@ -75,15 +79,16 @@ fn word_of(bytes: [u8; 4]) -> u64 {
     u64::from(u32::from_ne_bytes(bytes))
 }
 
-/// Mends a checksum after `old`, which it covers, became `new`: an even number of bytes at an even place (RFC 1624,
-/// equation 3). A UDP checksum has rules of its own: [`crate::Udp::replace`].
+/// Mends a checksum after `old`, which it covers, became `new`: an even number of bytes at an even
+/// place (RFC 1624, equation 3). A UDP checksum has rules of its own: [`crate::Udp::replace`].
 #[inline]
 pub fn replace<T: IntoBytes + Immutable + ?Sized>(checksum: &mut U16, old: &T, new: &T) {
     *checksum = Sum::of_checksum(*checksum).without(old.as_bytes()).with(new.as_bytes()).finish();
 }
 
-/// What UDP, TCP and ICMPv6 add to their checksum: the addresses of the IP header that carries them, the protocol and
-/// the length (RFC 768, RFC 8200 section 8.1). Protocol and length are put in when a checksum is made or verified.
+/// What UDP, TCP and ICMPv6 add to their checksum: the addresses of the IP header that carries
+/// them, the protocol and the length (RFC 768, RFC 8200 section 8.1). Protocol and length are put
+/// in when a checksum is made or verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Pseudo(Sum);
 
@@ -94,13 +99,15 @@ impl Pseudo {
         Self(Sum::default().with(&source.octets()).with(&destination.octets()))
     }
 
-    /// Between two IPv6 addresses. Behind a routing header that is not used up, `destination` is the last one's.
+    /// Between two IPv6 addresses. Behind a routing header that is not used up, `destination` is
+    /// the last one's.
     #[inline]
     pub fn v6(source: Ipv6Addr, destination: Ipv6Addr) -> Self {
         Self(Sum::default().with(&source.octets()).with(&destination.octets()))
     }
 
-    /// Begins the sum over a header and its payload, of so many bytes together, with their protocol number.
+    /// Begins the sum over a header and its payload, of so many bytes together, with their protocol
+    /// number.
     #[inline]
     pub fn sum(self, protocol: u8, len: usize) -> Sum {
         self.0.with(&[0, protocol]).with(&(len as u32).to_be_bytes())

@@ -7,8 +7,8 @@ use zerocopy::{
 use crate::Sum;
 use crate::malformed::{Fault, Layer, Malformed};
 
-/// A header as it lies on the wire. Its fields are public, in network byte order by their types, and may be anything:
-/// only [`Header::parse`] looks at whether they make sense.
+/// A header as it lies on the wire. Its fields are public, in network byte order by their types,
+/// and may be anything: only [`Header::parse`] looks at whether they make sense.
 pub trait Header:
     FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + Sized
 {
@@ -27,24 +27,27 @@ pub trait Header:
         size_of::<Self>()
     }
 
-    /// Bytes of the header and all it carries, if the header says so; else it goes to the end of what there is.
+    /// Bytes of the header and all it carries, if the header says so; else it goes to the end of
+    /// what there is.
     #[inline]
     fn total_len(&self) -> Option<usize> {
         None
     }
 
-    /// The header at the beginning of these bytes, its options and its payload; all of the length that it says. What
-    /// follows that (an Ethernet frame's padding) is left out.
+    /// The header at the beginning of these bytes, its options and its payload; all of the length
+    /// that it says. What follows that (an Ethernet frame's padding) is left out.
     ///
     /// # Errors
-    /// [`Malformed`] where a length is less than the header's own or more than there is, or the version is another's.
+    /// [`Malformed`] where a length is less than the header's own or more than there is, or the
+    /// version is another's.
     #[inline]
     fn parse<B: SplitByteSlice>(bytes: B) -> Result<View<B, Self>, Malformed> {
         View::split(bytes, false)
     }
 
-    /// As [`Header::parse`], of a packet whose end may be missing: a first fragment, one that an ICMP error quotes, or
-    /// one that was captured in part. The header and its options must be there.
+    /// As [`Header::parse`], of a packet whose end may be missing: a first fragment, one that an
+    /// ICMP error quotes, or one that was captured in part. The header and its options must be
+    /// there.
     ///
     /// # Errors
     /// As [`Header::parse`], but not for a length that is more than there is.
@@ -69,9 +72,9 @@ pub trait Header:
     }
 }
 
-/// A header in its place, with what follows it: three slices of the frame, none of them a copy. `B` is `&[u8]` to read or
-/// `&mut [u8]` to write as well; parts can be moved out one by one, so that the next header is parsed from `payload`
-/// while this one is still at hand.
+/// A header in its place, with what follows it: three slices of the frame, none of them a copy. `B`
+/// is `&[u8]` to read or `&mut [u8]` to write as well; parts can be moved out one by one, so that
+/// the next header is parsed from `payload` while this one is still at hand.
 #[derive(Debug)]
 pub struct View<B: ByteSlice, H: Header> {
     /// The fixed part.

@@ -1,15 +1,17 @@
 //! Ethernet, IP and what they carry: headers read, written and built where the packet lies.
 //!
-//! - A header is a plain structure laid out as on the wire ([`Ipv4`], [`Tcp`], ...). Its fields are public, and network
-//!   byte order is in their types ([`U16`], [`U32`]: `get` and `set`).
-//! - [`Header::parse`] makes a [`View`] of a header, its options and its payload out of bytes: a reference, not a copy.
-//!   Of `&[u8]` it can be read, of `&mut [u8]` written too.
-//! - Lengths are checked there, and once. A view that exists has its header, and options and payload of the lengths that
-//!   the header says. Options are checked while they are iterated over.
-//! - [`Builder`] makes packets from the inside out, in a buffer with headroom, such as a frame of an AF_XDP ring.
+//! - A header is a plain structure laid out as on the wire ([`Ipv4`], [`Tcp`], ...). Its fields are
+//!   public, and network byte order is in their types ([`U16`], [`U32`]: `get` and `set`).
+//! - [`Header::parse`] makes a [`View`] of a header, its options and its payload out of bytes: a
+//!   reference, not a copy. Of `&[u8]` it can be read, of `&mut [u8]` written too.
+//! - Lengths are checked there, and once. A view that exists has its header, and options and
+//!   payload of the lengths that the header says. Options are checked while they are iterated over.
+//! - [`Builder`] makes packets from the inside out, in a buffer with headroom, such as a frame of
+//!   an AF_XDP ring.
 //! - [`Sum`] is the Internet checksum, whole and by difference.
 //!
-//! Nothing here allocates, copies a payload, panics, or is unsafe; the standard library is not needed.
+//! Nothing here allocates, copies a payload, panics, or is unsafe; the standard library is not
+//! needed.
 //!
 //! # Read and write
 //!
@@ -80,14 +82,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `examples/answer.rs` answers ARP, neighbour solicitations and pings, `examples/lines.rs` prints a capture file.
+//! `examples/answer.rs` answers ARP, neighbour solicitations and pings, `examples/lines.rs` prints
+//! a capture file.
 //!
 //! # Why structures
 //!
-//! The usual alternative is a wrapper around a slice with a getter and a setter per field, each of which indexes the
-//! slice. Here the bytes become a reference to a structure by one comparison of lengths (the `zerocopy` crate, whose
-//! derives prove the layout at compile time), after which a field is a load at a fixed place: less to write, less to check
-//! at run time, and a header is also a value, to be compared, printed, kept and put in front of a packet.
+//! The usual alternative is a wrapper around a slice with a getter and a setter per field, each of
+//! which indexes the slice. Here the bytes become a reference to a structure by one comparison of
+//! lengths (the `zerocopy` crate, whose derives prove the layout at compile time), after which a
+//! field is a load at a fixed place: less to write, less to check at run time, and a header is also
+//! a value, to be compared, printed, kept and put in front of a packet.
 
 #![warn(missing_docs)]
 #![no_std]
@@ -131,7 +135,8 @@ pub use tunnel::gre::Gre;
 pub use tunnel::gue;
 pub use tunnel::gue::Gue;
 pub use tunnel::vxlan::Vxlan;
-/// Of zerocopy: integers in network byte order, a checked reference, and what `B` of a [`View`] may be.
+/// Of zerocopy: integers in network byte order, a checked reference, and what `B` of a [`View`] may
+/// be.
 pub use zerocopy::{
     ByteSlice, ByteSliceMut, FromBytes, Immutable, IntoBytes, Ref, SplitByteSlice,
     network_endian::{U16, U32},

@@ -5,7 +5,8 @@ use core::fmt;
 use crate::network::protocol;
 use crate::{Arp, Frame, Header as _, Icmp, Icmpv6, Ip, Malformed, Tcp, Udp, ethertype};
 
-/// Bytes of a frame, of which the end may be missing; printed, what they are in a line: who sends what to whom.
+/// Bytes of a frame, of which the end may be missing; printed, what they are in a line: who sends
+/// what to whom.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a>(pub &'a [u8]);
 

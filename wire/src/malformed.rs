@@ -35,7 +35,8 @@ pub enum Fault {
     HeaderLength,
     /// The total length is less than that of the header, or more than there is.
     TotalLength,
-    /// An option's length is less than its own header, is not what its kind has, or leads beyond the options.
+    /// An option's length is less than its own header, is not what its kind has, or leads beyond
+    /// the options.
     OptionLength,
 }
 

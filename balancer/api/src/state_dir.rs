@@ -52,7 +52,6 @@ impl State {
         }
     }
 
-    /// Where it is.
     pub fn directory(&self) -> &Path {
         &self.directory
     }

@@ -93,7 +93,8 @@ fn overlaps(report: &Report, services: &[Service]) {
     }
 }
 
-/// Where checks are asked, if elsewhere than at the backends. The gateway does not balance what it sends itself.
+/// Where checks are asked, if elsewhere than at the backends. The gateway does not balance what it
+/// sends itself.
 fn asked_at(report: &Report, service: &Service, service_addresses: &HashSet<IpAddr>) {
     let general = service.check.iter().filter_map(|check| check.address.as_ref());
     let own = service.backends.iter().filter_map(|backend| backend.check.address.as_ref());
@@ -174,8 +175,8 @@ fn limits(report: &Report, services: &[Service]) {
     rows(report, services);
 }
 
-/// The table that packets' destinations are looked up in: a range of ports takes a row for every block
-/// of it, an address one, and so does a backend that is told who its client is.
+/// The table that packets' destinations are looked up in: a range of ports takes a row for every
+/// block of it, an address one, and so does a backend that is told who its client is.
 fn rows(report: &Report, services: &[Service]) {
     let (mut rows, mut addresses) = (0, HashSet::new());
     for service in services {

@@ -365,7 +365,8 @@ fn service_keys() {
                 "name = \"web\"\nbackend = []",
                 "8:1: unknown key \"backend\" in service \"web\": did you mean \"backends\"?",
             ),
-            // The key is the nearest fault, and its value without quotes hides it no more; a port there is already.
+            // The key is the nearest fault, and its value without quotes hides it no more; a port
+            // there is already.
             (
                 "name = \"web\"\nprot = udp",
                 "8:1: unknown key \"prot\" in service \"web\": did you mean \"protocol\"?\n8:8: not TOML: string values must be quoted (udp): put text, addresses and quantities in double quotes",

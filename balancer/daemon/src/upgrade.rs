@@ -28,11 +28,9 @@ pub(crate) fn options(config: &Config) -> Options {
 pub struct Report {
     /// `ringway.upgrade/1`.
     pub schema: &'static str,
-    /// The node.
     pub node: String,
     /// Version of the daemon that runs; absent: none runs, or it does not answer, and the pins do not tell.
     pub version: Option<String>,
-    /// This version.
     pub own_version: &'static str,
     /// Layout of the pinned tables; absent: nothing is pinned.
     pub layout: Option<u32>,
@@ -54,10 +52,8 @@ pub struct Report {
     pub remedy: String,
 }
 
-/// One table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Table {
-    /// Its name.
     pub name: String,
     /// `kept`, `rebuilt`, `kept-at-size`, `added`, `unused`, `lost`.
     pub fate: &'static str,

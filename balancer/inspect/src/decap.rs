@@ -45,7 +45,6 @@ pub struct Options {
 pub struct Status {
     /// `ringway.decap/1`.
     pub schema: &'static str,
-    /// The interface.
     pub interface: String,
     /// "native" or "generic".
     pub mode: String,
@@ -59,7 +58,6 @@ pub struct Status {
     pub inner_addresses: Vec<IpAddr>,
     /// Packets by verdict and reason; only those that occurred.
     pub counters: Vec<Counter>,
-    /// Its books.
     pub ledger: Ledger,
 }
 
@@ -68,9 +66,7 @@ pub struct Status {
 pub struct Counter {
     /// What became of them.
     pub verdict: &'static str,
-    /// Why.
     pub reason: &'static str,
-    /// How many.
     pub packets: u64,
 }
 

@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub struct Outcome {
     /// `ringway.detach/1`.
     pub schema: &'static str,
-    /// The node.
     pub node: String,
     /// What was taken away.
     pub removed: Vec<String>,

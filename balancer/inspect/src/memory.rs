@@ -24,7 +24,6 @@ pub struct Memory {
 /// One map, those inside it included.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Map {
-    /// Its name.
     pub name: String,
     /// What it is for.
     pub purpose: &'static str,

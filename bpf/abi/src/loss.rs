@@ -1,5 +1,5 @@
-//! What the kernel drops after our verdict: such a packet has been counted as sent, and is counted a
-//! second time here. Names begin with `lost-`, unlike those of reasons.
+//! What the kernel drops after our verdict: such a packet has been counted as sent, and is counted
+//! a second time here. Names begin with `lost-`, unlike those of reasons.
 
 use std::fmt;
 

@@ -15,7 +15,6 @@ pub struct Counter {
 /// What one processor counted of packets (/proc/net/softnet_stat).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Softnet {
-    /// The processor.
     pub cpu: u64,
     /// Packets.
     pub processed: Counter,

@@ -6,16 +6,13 @@ use crate::{Outcome, Unknown};
 /// How a processor spent the time between the samples, in percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Busy {
-    /// The processor.
     pub cpu: u32,
-    /// In softirqs.
     pub softirq: f64,
 }
 
 /// An interrupt line of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Irq {
-    /// Its number.
     pub number: u32,
     /// What its driver calls it.
     pub name: String,

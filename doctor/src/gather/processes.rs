@@ -15,10 +15,8 @@ const ASKED_FOR: [&str; 2] = ["irqbalance", "napi/"];
 /// Threads that poll, by the start of their names: DPDK's, VPP's, those of `ringway engine`.
 pub const POLLERS: [&str; 4] = ["lcore-worker", "dpdk-worker", "vpp_wk_", "ringway-"];
 
-/// A process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
-    /// Its id.
     pub pid: u32,
     /// Its name, 15 bytes of it.
     pub name: String,

@@ -20,7 +20,6 @@ pub struct Queue {
     pub dropped: Option<u64>,
     /// Who polls it; absent where the kernel does not tell, or nobody does (a veth without XDP and GRO).
     pub napi: Option<u32>,
-    /// Its interrupt.
     pub irq: Option<u32>,
     /// How often that came, by processor.
     pub interrupts: BTreeMap<u32, u64>,
@@ -31,7 +30,6 @@ pub struct Queue {
 /// A processor. But for `received` and `interrupts` this is of all interfaces of the machine.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Processor {
-    /// Its number.
     pub cpu: u32,
     /// Interrupts of the interface's queues.
     pub interrupts: u64,
@@ -51,7 +49,6 @@ pub struct Processor {
     pub softirq_percent: Option<f64>,
 }
 
-/// Its queues.
 pub(super) fn queues(check: &Look) -> Vec<Queue> {
     let link = &check.interface.link;
     let mine = |ifindex: u32| ifindex == link.ifindex;

@@ -29,15 +29,12 @@ pub enum Step {
 /// A step as docs/kernel-path.md numbers it, and what shows it.
 #[derive(Debug, Clone, Copy)]
 pub struct Shown {
-    /// Its number there.
     pub number: u8,
-    /// Its name there.
     pub name: &'static str,
     /// Checks of `ringway doctor`, by name.
     pub checks: &'static [&'static str],
 }
 
-/// Of receiving.
 pub const RECEIVE: [Shown; 9] = [
     Shown { number: 1, name: "ring", checks: &["nic-rings", "nic-missed", "queue-balance"] },
     Shown { number: 2, name: "interrupt", checks: &["irq-sharing", "irq-on-first", "coalescing"] },
@@ -58,7 +55,6 @@ pub const RECEIVE: [Shown; 9] = [
     Shown { number: 9, name: "recv", checks: &[] },
 ];
 
-/// Of sending.
 pub const SEND: [Shown; 8] = [
     Shown { number: 1, name: "send", checks: &["udp-buffers"] },
     Shown { number: 2, name: "copy", checks: &[] },

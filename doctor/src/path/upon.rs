@@ -17,7 +17,6 @@ const PORTED: [&str; 3] = ["bridge", "bond", "team"];
 /// A device that packets of the one below go on to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Upper {
-    /// Its name.
     pub interface: String,
     /// `vlan`, `macvlan` and so on.
     pub kind: String,

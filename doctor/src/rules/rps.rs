@@ -5,13 +5,10 @@ use crate::{Facts, Unknown};
 /// A receive queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queue {
-    /// Its rps_cpus.
     pub path: String,
     /// As it was read.
     pub mask: String,
-    /// Its rps_flow_cnt.
     pub flows: i64,
-    /// Where that is.
     pub flows_path: String,
 }
 

@@ -1,5 +1,6 @@
-//! `memory-macswap`: what a worker costs by itself. Frames of 64 bytes come out of the pool as fast as they are asked for, their addresses
-//! change places, and they are freed, in bursts, as testpmd's macswap does between net_null ports.
+//! `memory-macswap`: what a worker costs by itself. Frames of 64 bytes come out of the pool as fast
+//! as they are asked for, their addresses change places, and they are freed, in bursts, as
+//! testpmd's macswap does between net_null ports.
 
 use divan::Bencher;
 use divan::counter::ItemsCount;

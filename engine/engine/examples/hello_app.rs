@@ -1,4 +1,5 @@
-//! A packet program in forty lines, over a cable in memory: `cargo run -p ringway-engine --example hello_app`.
+//! A packet program in forty lines, over a cable in memory:
+//! `cargo run -p ringway-engine --example hello_app`.
 
 use std::error::Error;
 

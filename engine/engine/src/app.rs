@@ -5,17 +5,18 @@ use crate::burst::Burst;
 
 /// A packet program. One worker has it to itself: nothing in it needs a lock.
 ///
-/// It is called for every burst, and decides about packets, which stay the worker's: it can neither lose nor keep one
-/// uncounted. It should not allocate, block or write to a log there.
+/// It is called for every burst, and decides about packets, which stay the worker's: it can neither
+/// lose nor keep one uncounted. It should not allocate, block or write to a log there.
 pub trait App {
     /// What to call it.
     fn name(&self) -> &'static str;
 
-    /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide, those are dropped as
-    /// [`Reason::Undecided`](crate::Reason::Undecided).
+    /// Packets have come in by the port [`Burst::from`]. About which of them it does not decide,
+    /// those are dropped as [`Reason::Undecided`](crate::Reason::Undecided).
     fn on_burst(&mut self, now: Cycles, burst: &mut Burst<'_>);
 
-    /// Once in each round, after the ports were asked for packets: for those it makes itself. No packet comes with it.
+    /// Once in each round, after the ports were asked for packets: for those it makes itself. No
+    /// packet comes with it.
     fn on_round(&mut self, now: Cycles, burst: &mut Burst<'_>) {
         let _ = (now, burst);
     }
@@ -25,18 +26,21 @@ pub trait App {
         false
     }
 
-    /// Whether it makes packets by itself: then it has something to do although nothing will arrive by any port.
+    /// Whether it makes packets by itself: then it has something to do although nothing will arrive
+    /// by any port.
     fn is_source(&self) -> bool {
         false
     }
 
-    /// Names of stages of its own, at most 13: what it says of a packet by [`own_stage`], and is named where packets are never let
-    /// go. All others are in the stage in which they were received or made.
+    /// Names of stages of its own, at most 13: what it says of a packet by [`own_stage`], and is
+    /// named where packets are never let go. All others are in the stage in which they were
+    /// received or made.
     fn stages(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Names of reasons of its own, at most 16: [`Reason::own`](crate::Reason::own) says them of a packet.
+    /// Names of reasons of its own, at most 16: [`Reason::own`](crate::Reason::own) says them of a
+    /// packet.
     fn reasons(&self) -> &'static [&'static str] {
         &[]
     }
@@ -51,10 +55,12 @@ pub trait App {
 pub(crate) const RECEIVED: u8 = 0;
 /// The stage of packets that the app made in [`App::on_round`].
 pub(crate) const MADE: u8 = 1;
-/// The stage of packets that came from a capture, the last that has a name: [`crate::ports::Pcap`] knows by it which have a time.
+/// The stage of packets that came from a capture, the last that has a name: [`crate::ports::Pcap`]
+/// knows by it which have a time.
 pub(crate) const CAPTURED: u8 = 15;
 
-/// The number of an app's own stage, counted from 0 in [`App::stages`], for [`ringway_xsk::Packet::set_stage`].
+/// The number of an app's own stage, counted from 0 in [`App::stages`], for
+/// [`ringway_xsk::Packet::set_stage`].
 pub const fn own_stage(n: u8) -> u8 {
     MADE + 1 + n
 }

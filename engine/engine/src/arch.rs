@@ -1,13 +1,14 @@
 //! What depends on the processor: its cycle counter, and how to have it fetch memory in advance.
 //!
-//! Barriers need none: those of the language ([`std::sync::atomic`]) become each processor's own, and the rings use no other.
-//! Nor does copying: `copy_from_slice` of a frame is the C library's, which chooses by the processor at hand.
+//! Barriers need none: those of the language ([`std::sync::atomic`]) become each processor's own,
+//! and the rings use no other. Nor does copying: `copy_from_slice` of a frame is the C library's,
+//! which chooses by the processor at hand.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A moment by the processor's own counter, which is read without a system call. Its zero is arbitrary, its rate constant
-/// ([`Cycles::per_second`]).
+/// A moment by the processor's own counter, which is read without a system call. Its zero is
+/// arbitrary, its rate constant ([`Cycles::per_second`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cycles(pub u64);
 
@@ -109,8 +110,9 @@ mod cpu {
     }
 }
 
-/// Every other processor, by the system's clock, which most can read without a system call (vDSO). MIPS64 is among them: its
-/// counter (RDHWR) and PREF want assembly, which stable Rust does not have for it.
+/// Every other processor, by the system's clock, which most can read without a system call (vDSO).
+/// MIPS64 is among them: its counter (RDHWR) and PREF want assembly, which stable Rust does not
+/// have for it.
 #[cfg(not(any(target_arch = "aarch64", target_arch = "x86_64")))]
 mod cpu {
     use std::sync::OnceLock;
@@ -144,7 +146,8 @@ mod tests {
         }
         let end = Cycles::now();
         assert!(end > start && start.since(end) == 0);
-        // The rate was measured on a busy machine, and this thread may have waited between the two clocks.
+        // The rate was measured on a busy machine, and this thread may have waited between the two
+        // clocks.
         assert!(end.since(start) > Cycles::per_second() / 200);
         prefetch(&[1, 2, 3]);
         prefetch(&[]);

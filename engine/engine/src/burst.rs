@@ -104,7 +104,8 @@ impl<'a> Burst<'a> {
         self.tx_queues.dropped.clear();
     }
 
-    /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that is counted.
+    /// Makes a packet: `build` gets an empty one, with headroom. False where no frame is free; that
+    /// is counted.
     #[inline]
     pub fn originate(&mut self, build: impl FnOnce(&mut Packet) -> Verdict) -> bool {
         let Some(mut packet) = self.tx_queues.pool.allocate() else {
@@ -118,7 +119,8 @@ impl<'a> Burst<'a> {
         true
     }
 
-    /// Makes up to `count` packets, each as [`Burst::originate`] does. How many: fewer where no frame is free, which is counted.
+    /// Makes up to `count` packets, each as [`Burst::originate`] does. How many: fewer where no
+    /// frame is free, which is counted.
     #[inline]
     pub fn originate_burst(
         &mut self,
@@ -178,8 +180,8 @@ impl TxQueues {
         }
     }
 
-    /// In line, always: a packet that is handed to a function goes through memory, in other pieces than it is read there, which the
-    /// processor waits for.
+    /// In line, always: a packet that is handed to a function goes through memory, in other pieces
+    /// than it is read there, which the processor waits for.
     #[inline(always)]
     fn carry_out(&mut self, packet: Packet, verdict: Verdict) {
         match verdict {
@@ -259,8 +261,8 @@ impl TxQueues {
 /// Burst sizes are told apart by powers of two: 1, 2 to 3, 4 to 7, ..., 64 and more.
 pub(crate) const BURST_SIZES: usize = 7;
 
-/// What a worker counts. It alone writes, and reads when it is asked for its status. On cache lines of its own: workers lie in
-/// memory beside each other.
+/// What a worker counts. It alone writes, and reads when it is asked for its status. On cache lines
+/// of its own: workers lie in memory beside each other.
 #[repr(align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Tally {

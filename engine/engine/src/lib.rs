@@ -1,4 +1,5 @@
-//! Packet programs in user space: bursts from ports, through an app, to ports; and books that balance.
+//! Packet programs in user space: bursts from ports, through an app, to ports; and books that
+//! balance.
 //!
 //! ```text
 //!             rx_burst                on_burst                    tx_burst
@@ -7,14 +8,17 @@
 //!           .          .                  '- Drop(reason) ----> counted, freed
 //!  one thread, one pool of frames
 //! ```
-//! - A [`Port`] is where packets come from and go to: the kernel ([`ports::AfPacket`]), a capture file ([`ports::Pcap`]), or another
-//!   port of this or another worker ([`ports::Memory`]). All are written as text ([`PortSpec`]), and to an app all are the same.
-//! - An [`App`] decides about packets and may change them where they lie. They stay the worker's: an app cannot lose one.
-//! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out; round after round, until
-//!   the end. It allocates nothing meanwhile. One thread has it to itself.
+//! - A [`Port`] is where packets come from and go to: the kernel ([`ports::AfPacket`]), a capture
+//!   file ([`ports::Pcap`]), or another port of this or another worker ([`ports::Memory`]). All are
+//!   written as text ([`PortSpec`]), and to an app all are the same.
+//! - An [`App`] decides about packets and may change them where they lie. They stay the worker's:
+//!   an app cannot lose one.
+//! - A [`Worker`] asks each port for a burst, hands it to the app, and carries the verdicts out;
+//!   round after round, until the end. It allocates nothing meanwhile. One thread has it to itself.
 //! - An [`Engine`] runs workers on threads of their own, bound to CPUs, over one UMEM.
-//! - [`Books`]: every packet that came or was made was sent, waits, or was dropped for a [`Reason`]; and every frame is
-//!   where the ledger of [`ringway_xsk`] says. [`Worker::books`] looks.
+//! - [`Books`]: every packet that came or was made was sent, waits, or was dropped for a
+//!   [`Reason`]; and every frame is where the ledger of [`ringway_xsk`] says. [`Worker::books`]
+//!   looks.
 //!
 //! ```
 //! use ringway_engine::{App, Burst, Cycles, Options, Port as _, Verdict, Worker, ports::Memory};

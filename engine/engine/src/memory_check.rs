@@ -1,5 +1,6 @@
-//! Whether packet memory fits into the machine's, and into what its control groups let this process have: all of its pages are taken at once, and who takes more than there is gets killed
-//! without a word.
+//! Whether packet memory fits into the machine's, and into what its control groups let this process
+//! have: all of its pages are taken at once, and who takes more than there is gets killed without a
+//! word.
 
 use ringway_host::Host;
 use ringway_xsk::{PageSize, UmemConfig};

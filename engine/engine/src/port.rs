@@ -10,7 +10,8 @@ use ringway_wire::Mac;
 use ringway_xsk::{Batch, LeftSocket, Redirect, Rings};
 use serde::Serialize;
 
-/// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the worker's thread.
+/// A way in and out of a worker. Its frames are those of the worker's pool, so it stays on the
+/// worker's thread.
 pub trait Port {
     /// As it was specified: `af_packet:eth0`.
     fn name(&self) -> &str;
@@ -21,8 +22,8 @@ pub trait Port {
     /// The port can go on no longer. What it has added by then came in: it stays in the batch.
     fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError>;
 
-    /// Sends packets from the front of the batch, as far as there is room; the others stay there. Those that it can never send are
-    /// freed. How many were sent.
+    /// Sends packets from the front of the batch, as far as there is room; the others stay there.
+    /// Those that it can never send are freed. How many were sent.
     ///
     /// # Errors
     /// The port can go on no longer; what it took out of the batch is lost.
@@ -53,8 +54,9 @@ pub trait Port {
         Ok(())
     }
 
-    /// What a successor needs to go on with it; none: it opens such a port anew. What has not arrived wholly is dropped. The worker
-    /// goes on with it, or drops it after its memory was offered.
+    /// What a successor needs to go on with it; none: it opens such a port anew. What has not
+    /// arrived wholly is dropped. The worker goes on with it, or drops it after its memory was
+    /// offered.
     fn leave(&mut self) -> Option<LeftPort> {
         None
     }
@@ -101,7 +103,8 @@ pub struct Obtained {
     pub refusals: Vec<String>,
 }
 
-/// What a port has counted since it was opened. What a kind of port does not have is none, and not zero.
+/// What a port has counted since it was opened. What a kind of port does not have is none, and not
+/// zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PortStatistics {
@@ -113,7 +116,8 @@ pub struct PortStatistics {
     pub unsendable_packets: u64,
     /// Times packets could not be had, since no frame was free.
     pub no_frame_times: u64,
-    /// Packets that did not come in, since they are longer than the frames of a packet take; nowhere else counted.
+    /// Packets that did not come in, since they are longer than the frames of a packet take;
+    /// nowhere else counted.
     pub too_long_packets: u64,
     /// Frames given to the kernel to be filled.
     pub filled_frames: Option<u64>,
@@ -123,7 +127,8 @@ pub struct PortStatistics {
     pub kernel_rx_dropped_packets: Option<u64>,
     /// Descriptors that the kernel refused in FILL.
     pub kernel_rx_invalid_descs: Option<u64>,
-    /// Descriptors that the kernel refused in TX; of a packet socket, frames that its device refused: they count as transmitted, too.
+    /// Descriptors that the kernel refused in TX; of a packet socket, frames that its device
+    /// refused: they count as transmitted, too.
     pub kernel_tx_invalid_descs: Option<u64>,
     /// Packets that the kernel dropped since RX was full.
     pub kernel_rx_ring_full_packets: Option<u64>,
@@ -162,7 +167,8 @@ impl PortStatistics {
     }
 }
 
-/// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3", "af_packet:eth0,bypass".
+/// Advice with the name of the port's interface in the place of IFACE: "af_xdp:eth0:3",
+/// "af_packet:eth0,bypass".
 pub(crate) fn for_port(port: &str, advice: impl Display) -> String {
     let interface =
         port.split([':', ',']).nth(1).filter(|name| !name.is_empty()).unwrap_or("IFACE");

@@ -1,4 +1,5 @@
-//! What ports of several workers have in common: memory, cables, and the XDP programs of interfaces.
+//! What ports of several workers have in common: memory, cables, and the XDP programs of
+//! interfaces.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,7 +16,8 @@ use crate::takeover::Predecessor;
 pub struct PortContext {
     umem: Umem,
     programs: Arc<dyn Programs>,
-    /// Cables by name: whoever names one first gets one end, the second the other. The end that is left; none where both are taken.
+    /// Cables by name: whoever names one first gets one end, the second the other. The end that is
+    /// left; none where both are taken.
     cables: Arc<Mutex<HashMap<String, Option<Plug>>>>,
     /// XDP programs by interface: one for all of its queues, for as long as any is open.
     redirects: Arc<Mutex<HashMap<String, Weak<Redirect>>>>,
@@ -52,7 +54,8 @@ impl PortContext {
         self.predecessor.as_deref()
     }
 
-    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor had.
+    /// The pool of a worker, which opens it first: its share of the memory, or what its predecessor
+    /// had.
     ///
     /// # Errors
     /// Where the predecessor's books cannot be.

@@ -1,4 +1,5 @@
-//! XDP programs of AF_XDP ports: which packets they bring, and what becomes of them with their process.
+//! XDP programs of AF_XDP ports: which packets they bring, and what becomes of them with their
+//! process.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -44,9 +45,9 @@ pub trait Programs: fmt::Debug + Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// An attachment that an engine which was killed has left on an interface, so that a program takes
-    /// the place of its program and there is one at any time. `mode`: the one that is wanted; none: any.
-    /// Each is given once, and none is left in the way which is not given.
+    /// An attachment that an engine which was killed has left on an interface, so that a program
+    /// takes the place of its program and there is one at any time. `mode`: the one that is wanted;
+    /// none: any. Each is given once, and none is left in the way which is not given.
     fn left(&self, interface: &str, mode: Option<XdpMode>) -> Option<(XdpLink, XdpMode)> {
         let _ = (interface, mode);
         None

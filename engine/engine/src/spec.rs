@@ -13,12 +13,14 @@ use crate::ports::af_xdp::{self, AfXdp, OnLoss};
 use crate::ports::{Null, Pcap};
 use crate::programs::QUEUES;
 
-/// A port that can be opened: KIND:ARGUMENTS, then options after commas. What stands for a port of each of several workers
-/// (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a [`Spread`](crate::spread::Spread).
+/// A port that can be opened: KIND:ARGUMENTS, then options after commas. What stands for a port of
+/// each of several workers (`af_xdp:eth0:all`, `af_xdp:eth0:0-3`) is a
+/// [`Spread`](crate::spread::Spread).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PortSpec {
-    /// `af_xdp:IFACE:QUEUE[,copy|zero-copy][,native|generic][,force]`: an AF_XDP socket on a queue, and the program that fills it.
+    /// `af_xdp:IFACE:QUEUE[,copy|zero-copy][,native|generic][,force]`: an AF_XDP socket on a queue,
+    /// and the program that fills it.
     AfXdp(af_xdp::Config),
     /// `af_packet:IFACE[,blocks=N][,bypass]`: a packet socket, on any interface.
     AfPacket(af_packet::Config),

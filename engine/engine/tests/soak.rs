@@ -1,8 +1,9 @@
-//! All at once for as long as is wanted: a source at full rate, links that flap, workers that begin anew and a consumer that is too slow. At
-//! the end the books balance, and nothing has grown. As root; skipped aloud otherwise.
+//! All at once for as long as is wanted: a source at full rate, links that flap, workers that begin
+//! anew and a consumer that is too slow. At the end the books balance, and nothing has grown. As
+//! root; skipped aloud otherwise.
 //!
-//! `RINGWAY_SOAK=1800` is half an hour of it; without, it is ten seconds, and with `CI=true` two minutes. Alone in its process, whose memory
-//! is measured.
+//! `RINGWAY_SOAK=1800` is half an hour of it; without, it is ten seconds, and with `CI=true` two
+//! minutes. Alone in its process, whose memory is measured.
 
 #![allow(clippy::unwrap_used)]
 

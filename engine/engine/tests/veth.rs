@@ -1,4 +1,5 @@
-//! Workers on veth pairs between network namespaces, whose far end is the kernel's own stack. As root; skipped aloud otherwise.
+//! Workers on veth pairs between network namespaces, whose far end is the kernel's own stack. As
+//! root; skipped aloud otherwise.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,8 +17,8 @@ use ringway_xsk::UmemConfig;
 const SOON: Duration = Duration::from_secs(20);
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums finished, since nobody else
-/// finishes them.
+/// A client whose veth leads into a namespace where nobody but the worker has an address. Checksums
+/// finished, since nobody else finishes them.
 fn client(name: &str, address: &str, ours: &Namespace, our_name: &str) -> Namespace {
     client_with(name, address, ours, our_name, &VethOptions::default())
 }
@@ -215,7 +216,8 @@ fn checksums_that_a_kernel_leaves_undone() {
     assert!(dropped.iter().all(|dropped| dropped.reason != "bad-checksum"), "{}", report.status);
 }
 
-/// Whatever kind of port: what its interface does not send is counted, and what is counted as sent arrives.
+/// Whatever kind of port: what its interface does not send is counted, and what is counted as sent
+/// arrives.
 #[test]
 fn packets_longer_than_the_mtu() {
     if !root_or_skip("packets_longer_than_the_mtu") {
@@ -359,7 +361,8 @@ fn an_interface_that_goes_down() {
     }
 }
 
-/// A successor that goes away or is late leaves the engine as it was; one that claims its memory goes on.
+/// A successor that goes away or is late leaves the engine as it was; one that claims its memory
+/// goes on.
 #[test]
 fn whoever_claims_it_goes_on() {
     if !root_or_skip("whoever_claims_it_goes_on") {

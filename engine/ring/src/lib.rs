@@ -1,11 +1,13 @@
 //! A ring of descriptors between two sides that share memory: one produces, the other consumes
 //! (Documentation/networking/af_xdp.rst, net/xdp/xsk_queue.h).
 //!
-//! - The indices are free-running: they count up through `u32::MAX` to 0 and are never wrapped by hand. `producer -
-//!   consumer`, in wrapping arithmetic, is how many are in the ring; only where a slot is looked up is an index masked.
-//! - Each side stores its own index with release and loads the other's with acquire. There is no other ordering.
-//! - What has been reserved or peeked at is a guard. Nothing is shared until the guard is submitted or released; dropping
-//!   it cancels, so neither an early return nor a panic leaks a descriptor.
+//! - The indices are free-running: they count up through `u32::MAX` to 0 and are never wrapped by
+//!   hand. `producer - consumer`, in wrapping arithmetic, is how many are in the ring; only where a
+//!   slot is looked up is an index masked.
+//! - Each side stores its own index with release and loads the other's with acquire. There is no
+//!   other ordering.
+//! - What has been reserved or peeked at is a guard. Nothing is shared until the guard is submitted
+//!   or released; dropping it cancels, so neither an early return nor a panic leaks a descriptor.
 //! - An index of the other side that cannot be is [`Corrupt`]; nothing is read or written then.
 //!
 //! # Example
@@ -36,8 +38,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::sync::{AtomicU32, Slot};
 
-/// The other side's index is further from ours than the ring is long: its memory is not what it was said to be, or
-/// somebody else writes there. The socket is to be closed.
+/// The other side's index is further from ours than the ring is long: its memory is not what it was
+/// said to be, or somebody else writes there. The socket is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ring of {size} has producer index {producer} and consumer index {consumer}, which cannot be: \
@@ -108,8 +110,8 @@ impl<T: Copy> Shared<T> {
     ) -> Result<impl ExactSizeIterator<Item = T>, Corrupt> {
         let filled = self.filled(producer, consumer)?;
         Ok((0..filled as usize).map(move |n| {
-            // SAFETY: the slot is within the ring, and filled: what is ours to produce nobody else writes, and what is
-            // ours to consume is left alone until we release it.
+            // SAFETY: the slot is within the ring, and filled: what is ours to produce nobody else
+            // writes, and what is ours to consume is left alone until we release it.
             unsafe { Slot::read(self.slot(consumer.wrapping_add(n as u32))) }
         }))
     }
@@ -136,12 +138,14 @@ pub struct Place<T> {
 
 #[cfg(not(loom))]
 impl<T: Copy> Place<T> {
-    /// Our side of a ring that the other side consumes. `memory` is kept for as long as it is in use.
+    /// Our side of a ring that the other side consumes. `memory` is kept for as long as it is in
+    /// use.
     ///
     /// # Safety
     /// - `memory` owns the memory that this points to, and its indices and slots are aligned.
     /// - Any bytes are a valid `T`.
-    /// - There is no other producer, and the other side keeps to the protocol: it writes its own index only.
+    /// - There is no other producer, and the other side keeps to the protocol: it writes its own
+    ///   index only.
     ///
     /// # Panics
     /// Where the size is not a power of two.
@@ -152,7 +156,8 @@ impl<T: Copy> Place<T> {
     /// Our side of a ring that the other side fills.
     ///
     /// # Safety
-    /// As [`Place::producer`]; the other side writes to its own index, and to slots that are not filled.
+    /// As [`Place::producer`]; the other side writes to its own index, and to slots that are not
+    /// filled.
     ///
     /// # Panics
     /// Where the size is not a power of two.
@@ -191,7 +196,8 @@ pub struct Consumer<T> {
     produced: u32,
 }
 
-// SAFETY: each side is one handle that cannot be cloned; its memory is shared by atomics and by slots that pass from side to side.
+// SAFETY: each side is one handle that cannot be cloned; its memory is shared by atomics and by
+// slots that pass from side to side.
 unsafe impl<T: Send> Send for Producer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for Consumer<T> {}
@@ -202,7 +208,8 @@ impl<T: Copy> Producer<T> {
         Self { shared, next, consumed }
     }
 
-    /// Slots that are free now, up to `wanted`; the other side's index is read only if the last look does not do.
+    /// Slots that are free now, up to `wanted`; the other side's index is read only if the last
+    /// look does not do.
     #[inline]
     fn free(&mut self, wanted: u32) -> Result<u32, Corrupt> {
         let size = self.shared.size;
@@ -267,7 +274,8 @@ impl<T: Copy> Reserved<'_, T> {
             return Err(descriptor);
         }
         let slot = self.ring.shared.slot(self.ring.next.wrapping_add(self.written));
-        // SAFETY: the slot is within the ring, and free: the other side does not look at it before it is produced.
+        // SAFETY: the slot is within the ring, and free: the other side does not look at it before
+        // it is produced.
         unsafe { Slot::write(slot, descriptor) };
         self.written += 1;
         Ok(())
@@ -306,7 +314,8 @@ impl<T: Copy> Consumer<T> {
         Ok(Peeked { ring: self, len })
     }
 
-    /// What was produced and not released yet, oldest first; the other side may produce more meanwhile.
+    /// What was produced and not released yet, oldest first; the other side may produce more
+    /// meanwhile.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -350,7 +359,8 @@ impl<T: Copy> Peeked<'_, T> {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = T> + '_ {
         let (shared, next) = (&self.ring.shared, self.ring.next);
         (0..self.len as usize).map(move |n| {
-            // SAFETY: the slot is within the ring, and was produced: the other side leaves it alone until it is released.
+            // SAFETY: the slot is within the ring, and was produced: the other side leaves it alone
+            // until it is released.
             unsafe { Slot::read(shared.slot(next.wrapping_add(n as u32))) }
         })
     }
@@ -362,7 +372,8 @@ impl<T: Copy> Peeked<'_, T> {
         self.release_first(all)
     }
 
-    /// Gives the oldest slots back; the others stay in the ring. How many: `count`, or all there are.
+    /// Gives the oldest slots back; the others stay in the ring. How many: `count`, or all there
+    /// are.
     #[inline]
     pub fn release_first(self, count: u32) -> u32 {
         let count = count.min(self.len);
@@ -375,7 +386,8 @@ impl<T: Copy> Peeked<'_, T> {
     }
 }
 
-/// A ring in plain memory, with both of its sides: between two threads, or in place of the kernel's.
+/// A ring in plain memory, with both of its sides: between two threads, or in place of the
+/// kernel's.
 ///
 /// # Panics
 /// Where `size` is not a power of two.
@@ -435,7 +447,8 @@ unsafe impl<T: Send> Sync for InMemory<T> {}
 mod tests {
     use super::*;
 
-    /// As the kernel lays one out: indices on cache lines of their own, then the slots (net/xdp/xsk_queue.h).
+    /// As the kernel lays one out: indices on cache lines of their own, then the slots
+    /// (net/xdp/xsk_queue.h).
     #[repr(C, align(64))]
     struct Mapped {
         producer: [AtomicU32; 16],

@@ -1,4 +1,5 @@
-//! Atomics and places of a ring: those of the CPU, or loom's, which try every order of events that the memory model allows.
+//! Atomics and places of a ring: those of the CPU, or loom's, which try every order of events that
+//! the memory model allows.
 
 #[cfg(loom)]
 pub(crate) use self::modelled::{AtomicU32, Slot};
@@ -11,7 +12,8 @@ mod real {
     use std::ptr::NonNull;
     pub(crate) use std::sync::atomic::AtomicU32;
 
-    /// A place in a ring: as large as what lies there, and never referred to, since the other side may write it.
+    /// A place in a ring: as large as what lies there, and never referred to, since the other side
+    /// may write it.
     #[repr(transparent)]
     pub(crate) struct Slot<T>(UnsafeCell<T>);
 

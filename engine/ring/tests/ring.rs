@@ -1,4 +1,5 @@
-//! Rings against a queue that cannot be wrong, through the overflow of their indices; and between two threads.
+//! Rings against a queue that cannot be wrong, through the overflow of their indices; and between
+//! two threads.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)]
 

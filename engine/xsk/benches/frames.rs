@@ -1,4 +1,5 @@
-//! What a frame costs apart from the kernel: `cargo bench -p ringway-xsk`. Figures are for 32 packets.
+//! What a frame costs apart from the kernel: `cargo bench -p ringway-xsk`. Figures are for 32
+//! packets.
 
 use divan::Bencher;
 use ringway_xsk::{Batch, Pool, Umem, UmemConfig, Use, fake};

@@ -3,7 +3,8 @@
 //! ```sh
 //! cargo run --release --example rx_count -- eth1 0
 //! ```
-//! Takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. The queue's packets end here until the program does.
+//! Takes CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF. The queue's packets end here until the program
+//! does.
 
 mod common;
 

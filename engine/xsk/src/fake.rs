@@ -1,6 +1,7 @@
-//! A kernel that is played: the other sides of a queue's rings in plain memory, moved by hand. It needs no privileges and no
-//! interface, and does what it is told, however badly a kernel would behave to do so: it stalls by being left alone, does as
-//! little as it is asked for, completes in any order, and says things that are not so.
+//! A kernel that is played: the other sides of a queue's rings in plain memory, moved by hand. It
+//! needs no privileges and no interface, and does what it is told, however badly a kernel would
+//! behave to do so: it stalls by being left alone, does as little as it is asked for, completes in
+//! any order, and says things that are not so.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -70,8 +71,8 @@ pub enum Arrival {
     RxFull,
 }
 
-/// A queue of `pool` and its kernel. Its rings have `slots` each, and their indices begin at `first`: just below `u32::MAX`,
-/// to see them overflow.
+/// A queue of `pool` and its kernel. Its rings have `slots` each, and their indices begin at
+/// `first`: just below `u32::MAX`, to see them overflow.
 ///
 /// # Panics
 /// Where `slots` is no power of two, or 64 queues of the pool are open.
@@ -160,8 +161,8 @@ impl Fake {
         taken.release_first(fit as u32);
     }
 
-    /// Completes up to `count` frames that were sent, beginning with that at `skip` and going around: 0 completes in order.
-    /// How many, which are fewer where COMPLETION is full.
+    /// Completes up to `count` frames that were sent, beginning with that at `skip` and going
+    /// around: 0 completes in order. How many, which are fewer where COMPLETION is full.
     pub fn complete(&mut self, count: u32, skip: usize) -> usize {
         let wanted = count.min(self.sent.len() as u32);
         let Ok(mut slots) = self.completion.reserve(wanted) else { return 0 };
@@ -173,7 +174,8 @@ impl Fake {
         slots.submit() as usize
     }
 
-    /// Says in COMPLETION that this address was sent, whether or not it was. False where it is full.
+    /// Says in COMPLETION that this address was sent, whether or not it was. False where it is
+    /// full.
     pub fn complete_address(&mut self, address: u64) -> bool {
         let Ok(mut slots) = self.completion.reserve(1) else { return false };
         let _ = slots.push(address);

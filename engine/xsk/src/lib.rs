@@ -1,22 +1,23 @@
-//! AF_XDP without a C library: packets of a network interface's queue, in memory that the kernel and the program share.
+//! AF_XDP without a C library: packets of a network interface's queue, in memory that the kernel
+//! and the program share.
 //!
 //! | | |
 //! |---|---|
-//! | [`Umem`] | memory for packets: 4 KiB, 2 MiB or 1 GiB pages, on a NUMA node, to be handed to other processes; says what it got and why |
+//! | [`Umem`] | memory for packets: 4 KiB, 2 MiB or 1 GiB pages, on a NUMA node; can be passed to other processes; reports what it got and why |
 //! | [`Pool`] | a worker's share of it: a list of free frames, without locks or atomics |
-//! | [`Packet`] | owns its frames: dropped they are free, sent they are the kernel's; it cannot be lost, copied or sent twice |
+//! | [`Packet`] | owns its frames: dropping frees them, sending gives them to the kernel; it cannot be lost, copied or sent twice |
 //! | [`Batch`] | a burst of packets |
 //! | [`Transfer`] | a packet on its way to another worker's pool |
-//! | [`worker_channel`] | a way for packets from one worker to another, and nothing is copied |
+//! | [`worker_channel`] | passes packets from one worker to another without a copy |
 //! | [`Socket`] | a queue of an interface: [`receive`](Queue::receive), [`send`](Queue::send), [`flush`](Queue::flush) |
 //! | [`Redirect`] | the XDP program that fills it; or put it into a map of yours: [`SocketMap`] |
 //! | [`Audit`] | finds every frame exactly once, or says what is wrong |
-//! | [`Watch`] | the books, from any thread: who has had frames for too long |
+//! | [`Watch`] | the ledger from any thread: frames that are held for too long |
 //! | [`Inspector`] | the same from another process, with what is in the frames |
 //! | [`memory_map()`] | where all of it lies, in which pages, and how much is in memory |
 //! | [`ringway_ring`] | single producer, single consumer, in shared memory |
-//! | [`Umem::offer`] | a successor goes on with memory, sockets and books as they are |
-//! | [`fake`] | a kernel that is played, for tests without privileges |
+//! | [`Umem::offer`] | a successor continues with memory, sockets and ledger |
+//! | [`fake`] | a simulated kernel, for tests without privileges |
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -58,35 +59,39 @@
 //!            +-- COMPLETION <--- kernel <--- TX +
 //!               receive, send, flush
 //! ```
-//! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where it is ([`Record`]); no
-//! figure is computed from another. [`Pool::audit`] walks lists and rings and holds all of them against each other.
+//! Each arrow is counted where it happens ([`Counts`]), and each frame has a record that says where
+//! it is ([`Record`]); no figure is computed from another. [`Pool::audit`] walks lists and rings
+//! and holds all of them against each other.
 //!
 //! # How many frames
 //!
-//! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those that are being sent (up to
-//! [`SocketConfig::tx`]) and those that the program holds. Where reception took all, [`Granted::refusals`] says so.
+//! A pool needs, for each of its queues, [`SocketConfig::fill`] frames for reception, beside those
+//! that are being sent (up to [`SocketConfig::tx`]) and those that the program holds. Where
+//! reception took all, [`Granted::refusals`] says so.
 //!
 //! # Threads
 //!
-//! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers share a [`Umem`], which is
-//! divided into as many pools, and hand packets to one another as [`Transfer`]s.
+//! A worker has a pool, its queues and their packets, and none of them leaves its thread. Workers
+//! share a [`Umem`], which is divided into as many pools, and hand packets to one another as
+//! [`Transfer`]s.
 //!
 //! # What is trusted
 //!
 //! - Every process that has the file can write the books. So the books are written for others to
 //!   read: watches, inspectors, and once a successor. Nothing that is read there decides who owns a
-//!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of this
-//!   process alone.
-//! - A successor reads the records once, checks what it has read, and goes on with its copy. So in one
-//!   process no frame has two owners, and no access leaves the mapping, whatever another process
-//!   writes, at whatever time.
+//!   frame. Free lists, the chains of packets, and which frames the kernel has, are in memory of
+//!   this process alone.
+//! - A successor reads the records once, checks what it has read, and goes on with its copy. So in
+//!   one process no frame has two owners, and no access leaves the mapping, whatever another
+//!   process writes, at whatever time.
 //! - The bytes of frames are shared in any case. A `&mut [u8]` cannot be defended against a process
-//!   that writes there. So what lets others write is `unsafe`: [`Umem::file`] and [`Umem::from_file`].
-//!   Safe code gets from this crate no descriptor that it could write to, and no second mapping. That
-//!   `/proc/self/fd` has one is as with `/proc/self/mem`: no library can close it.
-//! - The kernel is trusted to write to no frame that it does not have. What its rings say is checked.
-//!   Limit: a driver in zero-copy lets go of frames a moment after their socket is closed, and nothing
-//!   tells when.
+//!   that writes there. So what lets others write is `unsafe`: [`Umem::file`] and
+//!   [`Umem::from_file`]. Safe code gets from this crate no descriptor that it could write to, and
+//!   no second mapping. That `/proc/self/fd` has one is as with `/proc/self/mem`: no library can
+//!   close it.
+//! - The kernel is trusted to write to no frame that it does not have. What its rings say is
+//!   checked. Limit: a driver in zero-copy lets go of frames a moment after their socket is closed,
+//!   and nothing tells when.
 //!
 //! # Privileges
 //!
@@ -100,8 +105,8 @@
 //! | poll busily | CAP_NET_ADMIN |
 //! | reserve large pages | root, once: `/sys/kernel/mm/hugepages` |
 //!
-//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), a successor takes
-//! sockets over (6.4), and a system call sends more (6.17).
+//! Linux 6.1 is enough. Where it is newer, packets may be longer than a frame (6.6), a successor
+//! takes sockets over (6.4), and a system call sends more (6.17).
 
 #![warn(missing_docs)]
 

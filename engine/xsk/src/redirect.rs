@@ -1,5 +1,5 @@
-//! The program that brings packets into sockets: what arrives at a queue with a socket goes there, all else to the kernel
-//! as if there were no program.
+//! The program that brings packets into sockets: what arrives at a queue with a socket goes there,
+//! all else to the kernel as if there were no program.
 //!
 //! Whoever has an XDP program already puts sockets into a map of that one: [`SocketMap::from`].
 //!
@@ -44,7 +44,8 @@ impl SocketMap {
         map.map(Self).map_err(|e| SetupError::new(Step::Map, format!("{queues} queues"), e))
     }
 
-    /// Packets of this queue go into this socket from now on. It leaves the map by itself when it is closed.
+    /// Packets of this queue go into this socket from now on. It leaves the map by itself when it
+    /// is closed.
     ///
     /// # Errors
     /// [`SetupError`]: the map is shorter, or it is no map of sockets.
@@ -80,8 +81,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The one that brings all packets of queues below `queues`. `several_frames`: packets of several
-    /// buffers, too. The interface is for the error's text.
+    /// The one that brings all packets of queues below `queues`. `several_frames`: packets of
+    /// several buffers, too. The interface is for the error's text.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -99,7 +100,8 @@ impl Program {
     }
 }
 
-/// The program, attached to an interface. Detached when dropped, and when its process ends, however that ends.
+/// The program, attached to an interface. Detached when dropped, and when its process ends, however
+/// that ends.
 #[derive(Debug)]
 pub struct Redirect {
     map: SocketMap,
@@ -123,8 +125,8 @@ impl Drop for Redirect {
 }
 
 impl Redirect {
-    /// Attaches the program to an interface of the calling thread's network namespace, for queues below `queues`. Nothing
-    /// is redirected before [`SocketMap::insert`].
+    /// Attaches the program to an interface of the calling thread's network namespace, for queues
+    /// below `queues`. Nothing is redirected before [`SocketMap::insert`].
     ///
     /// # Errors
     /// [`SetupError`].
@@ -134,8 +136,8 @@ impl Redirect {
         })
     }
 
-    /// The same with a program of yours. `load(true)`: one that takes packets of several buffers (`BPF_F_XDP_HAS_FRAGS`);
-    /// where that cannot be had, `load(false)` follows.
+    /// The same with a program of yours. `load(true)`: one that takes packets of several buffers
+    /// (`BPF_F_XDP_HAS_FRAGS`); where that cannot be had, `load(false)` follows.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -153,8 +155,8 @@ impl Redirect {
         Self::put(interface, mode, load, |program| XdpLink::attach(program, ifindex, mode))
     }
 
-    /// The same in the place of a program that somebody has left there, whose attachment and mode these
-    /// are: every packet meets either of the two.
+    /// The same in the place of a program that somebody has left there, whose attachment and mode
+    /// these are: every packet meets either of the two.
     ///
     /// # Errors
     /// [`SetupError`]; the other program is still there then.
@@ -194,7 +196,8 @@ impl Redirect {
         })
     }
 
-    /// Goes on with a predecessor's program: its map and its attachment, which stays as long as any process has it open.
+    /// Goes on with a predecessor's program: its map and its attachment, which stays as long as any
+    /// process has it open.
     ///
     /// # Errors
     /// Where the kernel does not tell what `link` is.
@@ -210,15 +213,15 @@ impl Redirect {
         Ok(Self { map, mode, several_frames, kept, link, attached, shared })
     }
 
-    /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a descriptor, and detaches only if it is the
-    /// last one.
+    /// The attachment, to be pinned or handed to a successor. From now on dropping this closes a
+    /// descriptor, and detaches only if it is the last one.
     pub fn link(&self) -> BorrowedFd<'_> {
         self.shared.store(true, Relaxed);
         self.link.as_fd()
     }
 
-    /// With `by`, which is dropped before this is, the attachment outlives this process if it is killed: a pin ([`Redirect::link`]) that is
-    /// removed when it is dropped, say. The first holds.
+    /// With `by`, which is dropped before this is, the attachment outlives this process if it is
+    /// killed: a pin ([`Redirect::link`]) that is removed when it is dropped, say. The first holds.
     pub fn keep(&self, by: Box<dyn Any + Send + Sync>) {
         let _ = self.kept.set(by);
     }
@@ -228,7 +231,8 @@ impl Redirect {
         self.kept.get().is_some()
     }
 
-    /// Whether it still runs where it was attached: not if the interface is gone, or somebody has detached or replaced it.
+    /// Whether it still runs where it was attached: not if the interface is gone, or somebody has
+    /// detached or replaced it.
     ///
     /// # Errors
     /// Where the kernel does not tell.

@@ -1,4 +1,5 @@
-//! The system calls of AF_XDP that no library here wraps (linux/if_xdp.h), each as safe as its arguments allow.
+//! The system calls of AF_XDP that no library here wraps (linux/if_xdp.h), each as safe as its
+//! arguments allow.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};

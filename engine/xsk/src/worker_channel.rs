@@ -1,8 +1,9 @@
-//! Packets on their way from one worker to another: one by one ([`Transfer`]), or through a ring of what transfers are
-//! made of. Nothing is copied.
+//! Packets on their way from one worker to another: one by one ([`Transfer`]), or through a ring of
+//! what transfers are made of. Nothing is copied.
 //!
-//! In the books a packet is away while it is in the ring: handed over by the giver's pool, adopted by the taker's. Whichever end
-//! goes first, no frame is lost: what is in the ring is taken, or finds back to the pool that it came from.
+//! In the books a packet is away while it is in the ring: handed over by the giver's pool, adopted
+//! by the taker's. Whichever end goes first, no frame is lost: what is in the ring is taken, or
+//! finds back to the pool that it came from.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
@@ -16,12 +17,12 @@ use crate::packet::pool::{Pool, end_if_last};
 use crate::packet::{Link, Packet, Parts};
 use crate::umem::Umem;
 
-/// A packet between two pools of one [`Umem`]: it may go to any thread, where a pool adopts it. Dropped on whatever thread, its
-/// frames find back to the pool that they came from, which has them again with its next [`receive`](crate::Queue::receive),
-/// or when it is short of frames.
+/// A packet between two pools of one [`Umem`]: it may go to any thread, where a pool adopts it.
+/// Dropped on whatever thread, its frames find back to the pool that they came from, which has them
+/// again with its next [`receive`](crate::Queue::receive), or when it is short of frames.
 ///
-/// Frames that are adopted stay with the pool that adopted them: what flows one way only is to be handed back as well, as
-/// empty packets, or to be copied ([`Packet::copy_to`]).
+/// Frames that are adopted stay with the pool that adopted them: what flows one way only is to be
+/// handed back as well, as empty packets, or to be copied ([`Packet::copy_to`]).
 #[derive(Debug)]
 pub struct Transfer {
     /// None where it was adopted.
@@ -124,8 +125,8 @@ pub fn way(umem: &Umem, slots: u32) -> (Giver, Taker) {
 }
 
 impl Giver {
-    /// Gives packets from the front of the batch, as far as there is room; the others stay there. Those of another UMEM are freed. How
-    /// many were given.
+    /// Gives packets from the front of the batch, as far as there is room; the others stay there.
+    /// Those of another UMEM are freed. How many were given.
     ///
     /// # Errors
     /// [`Corrupt`].
@@ -170,8 +171,8 @@ impl Drop for Giver {
 }
 
 impl Taker {
-    /// Adds packets that were given, as far as the batch has room; they are this pool's from now on. How many. None where the pool
-    /// is of another UMEM.
+    /// Adds packets that were given, as far as the batch has room; they are this pool's from now
+    /// on. How many. None where the pool is of another UMEM.
     ///
     /// # Errors
     /// [`Corrupt`].

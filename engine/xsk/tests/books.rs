@@ -1,5 +1,6 @@
-//! The books balance whatever program and kernel do, against a kernel that is played: no frame is lost, none is in two
-//! places, and packets arrive and leave as they are, through the overflow of the rings' indices.
+//! The books balance whatever program and kernel do, against a kernel that is played: no frame is
+//! lost, none is in two places, and packets arrive and leave as they are, through the overflow of
+//! the rings' indices.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{HashSet, VecDeque};
@@ -395,7 +396,8 @@ fn what_cannot_be_sent_is_counted() {
     assert_eq!((other.free(), pool.free()), (FRAMES, FRAMES - 1));
 }
 
-/// One that never ends, and one with a frame in the middle that is no frame: both are dropped whole, and the next is not.
+/// One that never ends, and one with a frame in the middle that is no frame: both are dropped
+/// whole, and the next is not.
 #[test]
 fn packets_that_are_broken() {
     let pool = pool();
@@ -485,8 +487,8 @@ fn woken_only_where_it_asks() {
     assert_eq!(kernel.woken(), (1, 1));
 }
 
-/// Workers hand packets to one another. Some are adopted, some dropped on the way; every frame is somebody's in the end, and
-/// what a packet holds arrives with it.
+/// Workers hand packets to one another. Some are adopted, some dropped on the way; every frame is
+/// somebody's in the end, and what a packet holds arrives with it.
 #[test]
 fn between_two_workers() {
     const ROUNDS: usize = 2000;

@@ -1,4 +1,5 @@
-//! Memory of somebody who means ill: it is refused, or costs packets. It never costs the process that maps it.
+//! Memory of somebody who means ill: it is refused, or costs packets. It never costs the process
+//! that maps it.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -172,7 +173,8 @@ fn frames_come_first() {
     assert!(audit.balanced(), "{audit}");
 }
 
-/// Frames that were between two pools of the predecessor, or are with the kernel, are its successor's.
+/// Frames that were between two pools of the predecessor, or are with the kernel, are its
+/// successor's.
 #[test]
 fn nothing_is_lost_on_the_way() {
     let umem = umem();
@@ -333,8 +335,8 @@ fn memfd(bytes: &[u8], len: usize, seals: SealFlags) -> OwnedFd {
     file.into()
 }
 
-/// To be read or written, memory that can be cut short, is too short, or is none at all is refused, so that no access is a
-/// SIGBUS.
+/// To be read or written, memory that can be cut short, is too short, or is none at all is refused,
+/// so that no access is a SIGBUS.
 #[test]
 fn files_that_are_no_memory() {
     let config = UmemConfig { frames: 4096, ..UmemConfig::default() };

@@ -71,7 +71,8 @@ fn number(packet: &Packet) -> Option<u64> {
         .then(|| u64::from_be_bytes(data[14..22].try_into().unwrap()))
 }
 
-/// Every packet comes back, in order, in the frame in which it arrived over there; and the books balance.
+/// Every packet comes back, in order, in the frame in which it arrived over there; and the books
+/// balance.
 fn reflect(name: &str, mode: XdpMode, config: SocketConfig) {
     const ALL: u64 = 20_000;
     on_a_pair(name, &VethOptions::default(), |pair| {
@@ -243,7 +244,8 @@ fn queues_that_cannot_be_had() {
         assert_eq!(first.counts().rx_wakeups, 1);
         let before = pool.counts();
         let (cause, text) = open("eth0", 0, &small);
-        // Drivers take what FILL has as they are bound to it, so it was filled by then. All of it came back.
+        // Drivers take what FILL has as they are bound to it, so it was filled by then. All of it
+        // came back.
         let counts = pool.counts();
         assert_eq!((counts.filled - before.filled, counts.unfilled - before.unfilled), (64, 64));
         assert_eq!(cause, Cause::QueueTaken, "{text}");
@@ -340,7 +342,8 @@ fn an_interface_that_goes_away() {
     });
 }
 
-/// The kernel goes on filling the frames of a socket that somebody else has open, so nobody gets them.
+/// The kernel goes on filling the frames of a socket that somebody else has open, so nobody gets
+/// them.
 #[test]
 fn a_socket_that_is_open_elsewhere_keeps_its_frames() {
     let name = "a_socket_that_is_open_elsewhere_keeps_its_frames";

@@ -1,6 +1,7 @@
-//! An interpreter of the eBPF that the translator writes. It believes nothing: every access must be within the packet's
-//! linear part, the stack or the context, and every value must have been set. What it accepts the kernel's verifier
-//! need not (tests/bpf asks that one); what it refuses is wrong.
+//! An interpreter of the eBPF that the translator writes. It believes nothing: every access must be
+//! within the packet's linear part, the stack or the context, and every value must have been set.
+//! What it accepts the kernel's verifier need not (tests/bpf asks that one); what it refuses is
+//! wrong.
 
 use ringway_filter::Instruction;
 

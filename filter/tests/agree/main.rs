@@ -1,5 +1,5 @@
-//! The translation says what libpcap's own interpreter says, always. Here by an interpreter of our own, which needs no root;
-//! tests/bpf asks the kernel the same.
+//! The translation says what libpcap's own interpreter says, always. Here by an interpreter of our
+//! own, which needs no root; tests/bpf asks the kernel the same.
 
 #![allow(clippy::unwrap_used)]
 

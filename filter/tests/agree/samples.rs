@@ -1,5 +1,5 @@
-//! What the translation is tried with: frames, expressions, and programs that no compiler would write. Addresses and ports
-//! are few, so that what is asked for is often there.
+//! What the translation is tried with: frames, expressions, and programs that no compiler would
+//! write. Addresses and ports are few, so that what is asked for is often there.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -25,7 +25,6 @@ impl Host {
         Self { source: Source::Captured(files) }
     }
 
-    /// Its files.
     pub fn source(&self) -> &Source {
         &self.source
     }

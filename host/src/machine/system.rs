@@ -47,7 +47,6 @@ impl fmt::Display for KernelRelease {
 /// Memory in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// All of it.
     pub total_bytes: u64,
     /// What programs could still get without swapping.
     pub available_bytes: u64,
@@ -95,7 +94,6 @@ impl Host {
             .min_by_key(|left| left.bytes)
     }
 
-    /// Of one group.
     fn left(&self, group: &MemoryGroup) -> Option<Left> {
         let MemoryGroup { directory, files } = group;
         let path = format!("{directory}/{}", files.limit);

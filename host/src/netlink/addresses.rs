@@ -21,7 +21,6 @@ const IFA_F_OPTIMISTIC: u32 = 0x04;
 pub struct Address {
     /// The interface that holds it.
     pub ifindex: u32,
-    /// The address.
     pub address: IpAddr,
     /// Length of the network prefix in bits.
     pub prefix: u8,

@@ -50,7 +50,6 @@ pub enum Operstate {
     Down,
     /// A lower layer is down.
     LowerLayerDown,
-    /// Testing.
     Testing,
     /// Waiting for an external event.
     Dormant,
@@ -63,7 +62,6 @@ pub enum Operstate {
 pub struct Xdp {
     /// Its id, as in `bpftool prog show id N`.
     pub program: u32,
-    /// Where.
     pub mode: XdpMode,
 }
 
@@ -76,12 +74,10 @@ pub struct VlanTag {
     pub id: u16,
 }
 
-/// One interface.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Link {
     /// Index in its network namespace.
     pub ifindex: u32,
-    /// Name.
     pub name: String,
     /// What makes it: `veth`, `bridge`, `bond`, `vlan`, ...; absent for hardware and loopback.
     pub kind: Option<String>,

@@ -33,7 +33,6 @@ pub enum Change {
     LinkGone {
         /// Its index, which may be given to another.
         ifindex: u32,
-        /// Its name.
         name: String,
     },
     /// A neighbour appeared or changed.
@@ -42,7 +41,6 @@ pub enum Change {
     NeighbourGone {
         /// The interface it was behind.
         ifindex: u32,
-        /// Its address.
         address: IpAddr,
     },
     /// An address appeared or changed.

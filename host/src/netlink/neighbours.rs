@@ -42,12 +42,10 @@ pub enum NeighbourState {
     Permanent,
 }
 
-/// A neighbour.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Neighbour {
     /// The interface it is behind.
     pub ifindex: u32,
-    /// Its address.
     pub address: IpAddr,
     /// Its MAC address; may be an old one unless [`Neighbour::usable`].
     pub mac: Option<Mac>,

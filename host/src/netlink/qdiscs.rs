@@ -15,7 +15,6 @@ const TCMSG: usize = 20;
 /// What holds packets back before an interface sends them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qdisc {
-    /// Its interface.
     pub ifindex: u32,
     /// Such as `fq_codel`.
     pub kind: String,
@@ -27,7 +26,6 @@ pub struct Qdisc {
     pub requeues: u32,
 }
 
-/// All of them.
 pub fn all() -> Result<Vec<Qdisc>> {
     let flags = libc::NLM_F_REQUEST | libc::NLM_F_DUMP;
     let request = || Request::new(libc::RTM_GETQDISC, flags, &[0; TCMSG]);

@@ -29,7 +29,6 @@ const TYPE_RX: u32 = 0;
 /// A queue for received packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// Its interface.
     pub ifindex: u32,
     /// From 0.
     pub queue: u32,
@@ -42,11 +41,9 @@ pub struct Queue {
 /// What a queue for received packets counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Its interface.
     pub ifindex: u32,
     /// From 0.
     pub queue: u32,
-    /// Packets.
     pub packets: u64,
     /// Packets that the device dropped, for want of room, say; absent where the driver does not tell.
     pub dropped: Option<u64>,

@@ -70,7 +70,6 @@ pub struct Route {
 /// Where the kernel would send a packet now.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Path {
-    /// Where to.
     pub destination: IpAddr,
     /// `Unicast`, or `Local` when the destination is this host.
     pub kind: RouteKind,

@@ -26,7 +26,6 @@ pub struct MarkRule {
     pub mark: u32,
     /// Which bits of the mark count.
     pub mask: u32,
-    /// The table.
     pub table: u32,
 }
 

@@ -39,7 +39,6 @@ const ROADS: usize = 50;
 pub struct Listener {
     /// Where it listens.
     pub address: IpAddr,
-    /// Its port.
     pub port: u16,
     /// Connections that wait for accept(2).
     pub waiting: u32,

@@ -23,7 +23,6 @@ pub struct XdpSocket {
     pub inode: u32,
     /// Its interface; 0 while it is not bound.
     pub ifindex: u32,
-    /// Its queue.
     pub queue: u32,
     /// Entries of its RX ring; 0 if it has none.
     pub rx_ring: u32,
@@ -37,7 +36,6 @@ pub struct XdpSocket {
     pub fill_ring_empty: u64,
 }
 
-/// All of them.
 pub fn all() -> Result<Vec<XdpSocket>> {
     // struct xdp_diag_req: family, protocol, padding, inode, show, cookie.
     let mut header = [0; 20];

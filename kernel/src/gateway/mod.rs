@@ -59,7 +59,6 @@ pub struct Interface {
     /// Set for a VLAN device whose frames are met, tagged, on the device below it. Nothing is
     /// attached to it then.
     pub vlan: Option<Vlan>,
-    /// Whom it faces.
     pub faces: Faces,
 }
 

@@ -35,7 +35,6 @@ pub enum Fate {
 }
 
 impl Fate {
-    /// One word.
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Kept => "kept",
@@ -48,10 +47,8 @@ impl Fate {
     }
 }
 
-/// One table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableFate {
-    /// Its name.
     pub name: String,
     /// What becomes of it.
     pub fate: Fate,

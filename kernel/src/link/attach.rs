@@ -29,7 +29,6 @@ impl fmt::Display for NativeRefused {
 /// A program is on the interface.
 #[derive(Debug)]
 pub struct Attached {
-    /// How.
     pub mode: XdpMode,
     /// Why not in native mode, when `auto` was asked for and it is generic.
     pub refused: Option<NativeRefused>,

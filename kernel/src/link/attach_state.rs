@@ -19,7 +19,6 @@ pub enum AttachState {
         mode: XdpMode,
         /// The kernel's numbers, as bpftool shows them: of its attachment, and of the program.
         link: u32,
-        /// See there.
         program: u32,
     },
     /// The device is not in this network namespace any more.

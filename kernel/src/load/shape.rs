@@ -11,7 +11,6 @@ pub struct Shape {
     pub key: u32,
     /// Bytes of a value; 0 in an object: whatever the kernel makes of it.
     pub value: u32,
-    /// Entries.
     pub entries: u32,
 }
 

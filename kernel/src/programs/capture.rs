@@ -71,11 +71,9 @@ pub struct Record<'a> {
     pub iface: u32,
     /// What became of it.
     pub verdict: Verdict,
-    /// Why.
     pub reason: Reason,
     /// Id of its service.
     pub service: Option<u16>,
-    /// Its backend.
     pub backend: Option<BackendRef>,
     /// The frame as it came, from the Ethernet header on, tags included; not more of it than
     /// `snaplen`, and of one that the filter matches only as rewritten 128 bytes. A packet of a
@@ -275,7 +273,6 @@ fn not_pinned() -> Error {
 /// A capture of some process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Running {
-    /// The process.
     pub pid: u32,
     /// When it began.
     pub since: SystemTime,

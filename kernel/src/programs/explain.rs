@@ -38,7 +38,6 @@ pub struct Explainer {
 /// What would become of a frame, and what was found on the way.
 #[derive(Clone, Debug)]
 pub struct Explained {
-    /// The verdict.
     pub verdict: Verdict,
     /// Its reason, as it would be counted.
     pub reason: Reason,
@@ -78,7 +77,6 @@ pub struct Entry {
 pub struct FlowFound {
     /// Where it is in its life.
     pub state: FlowState,
-    /// Its client.
     pub client: SocketAddr,
     /// The client's source as the backend sees it; `None` where that is not known any more.
     pub source: Option<SocketAddr>,

@@ -23,7 +23,6 @@ const FLOW_WORDS: usize = size_of::<rw_flow>() / size_of::<u64>();
 pub struct NatFlow {
     /// Backend reference, translated port, and where it is in its life.
     pub key: FlowKey,
-    /// Its client.
     pub client: SocketAddr,
     /// The port that its client talks to, host byte order.
     pub port: u16,
@@ -48,7 +47,6 @@ pub enum Place {
     Claimed,
     /// It changed each time that it was read.
     Changing,
-    /// A live flow.
     Live(NatFlow),
 }
 
@@ -159,9 +157,7 @@ pub struct FlowCounts {
 /// Live flows of one backend in the flow table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackendFlows {
-    /// TCP.
     pub tcp: u64,
-    /// UDP.
     pub udp: u64,
 }
 

@@ -69,10 +69,8 @@ pub struct InterfaceState {
     pub ledger: rw_ledger,
 }
 
-/// One service.
 #[derive(Clone, Debug)]
 pub struct ServiceState {
-    /// Its id.
     pub id: u16,
     /// What clients address.
     pub key: ServiceKey,

@@ -22,7 +22,6 @@ pub enum Limit {
     Cores,
     /// Sockets, state, flows.
     Memory,
-    /// The link.
     Bandwidth,
     /// Local ports of connections that are made from here.
     Ports,
@@ -70,7 +69,6 @@ pub struct Asked {
     pub cores: f64,
     /// Sockets, state, flows.
     pub memory: f64,
-    /// The link.
     pub bandwidth: f64,
     /// Local ports; 0 where connections are accepted.
     pub ports: f64,

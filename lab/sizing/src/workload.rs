@@ -51,7 +51,6 @@ impl Work {
 pub struct Machine {
     /// Processors as the kernel counts them.
     pub cores: u32,
-    /// Bytes.
     pub memory_bytes: u64,
     /// Bits a second, one way.
     pub link_bits: u64,
@@ -82,7 +81,6 @@ pub struct Workload {
     pub ports: (u16, u16),
     /// Packets a second of an attack, to be survived beside the rest.
     pub attack_pps: f64,
-    /// Of what machines.
     pub machine: Machine,
     /// Part of a machine's cores that packets may take; the program needs the rest.
     pub share: f64,

@@ -9,9 +9,7 @@ use super::load::{Failure, Tally};
 /// A backend's death.
 #[derive(Debug, Clone)]
 pub struct Kill {
-    /// When.
     pub at: Instant,
-    /// Whose.
     pub backend: String,
     /// Its share of new connections while it was thought to live, 0..1.
     pub share: f64,
@@ -21,12 +19,10 @@ pub struct Kill {
     pub silent: bool,
 }
 
-/// The sentence.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Verdict {
     /// Failures the dead backend explains.
     pub lost_to_killed: u64,
-    /// All others.
     pub errors: u64,
     /// From the kill to the sending of the last request that was lost to it.
     pub failover: Option<Duration>,

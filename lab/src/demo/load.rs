@@ -21,7 +21,6 @@ use crate::{Error, Result};
 /// The load to put on.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Where to.
     pub target: SocketAddr,
     /// Connections kept alive, each with one request at a time.
     pub kept_alive: usize,
@@ -63,7 +62,6 @@ pub struct Failure {
     pub sent: Instant,
     /// When it was known to have failed.
     pub ended: Instant,
-    /// How.
     pub fault: Fault,
     /// The backend that had answered on this connection before; `None` on a new one.
     pub backend: Option<String>,

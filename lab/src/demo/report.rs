@@ -34,7 +34,6 @@ impl Report {
     }
 }
 
-/// One phase.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Phase {
     /// As `--only` takes it.

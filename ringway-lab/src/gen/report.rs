@@ -19,7 +19,6 @@ const KEPT: f64 = 0.99;
 /// Packets that a rate may allow beyond a count in the last round: what the generator sends at once.
 const LAST_ROUND: u64 = 32;
 
-/// The result.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     schema: &'static str,

@@ -92,7 +92,6 @@ fn priority(level: Level) -> u8 {
     }
 }
 
-/// One event's.
 #[derive(Debug)]
 pub struct Event<'s> {
     stderr: &'s Stderr,

@@ -34,7 +34,6 @@ pub struct Flows {
     pub matched: u64,
 }
 
-/// One flow.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct FlowRow {
     pub service: String,
@@ -52,7 +51,6 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Of this node.
     pub fn new(node: &NodeArgs) -> Feed {
         Feed { node: node.clone(), meter: Meter::default() }
     }

@@ -31,7 +31,6 @@ pub struct Child {
 /// How a program ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// Its exit status.
     pub status: ExitStatus,
     /// All it wrote to standard output and error.
     pub log: String,

@@ -20,9 +20,7 @@ use crate::whole::info_of;
 pub struct Record {
     /// Bucket << 2 | number + 1, as the index holds it.
     pub place: u32,
-    /// Its key.
     pub key: FlowKey,
-    /// The client.
     pub client: SocketAddr,
     /// L2 source of the last request.
     pub client_mac: [u8; 6],

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Now.
 pub fn now() -> u32 {
     clock_gettime(ClockId::MonotonicCoarse).tv_sec as u32
 }

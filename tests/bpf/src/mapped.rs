@@ -31,7 +31,6 @@ impl Mapping {
         Self { at: at.unwrap().cast(), len }
     }
 
-    /// All of it.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: mapped for as long as this lives; no frame is under way while a test compares.
         unsafe { std::slice::from_raw_parts(self.at, self.len) }
@@ -44,7 +43,6 @@ impl Mapping {
         unsafe { &*self.at.add(offset).cast() }
     }
 
-    /// Half a word.
     pub fn half_word(&self, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= self.len, "{offset}");
         // SAFETY: as above.

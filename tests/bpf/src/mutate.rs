@@ -5,7 +5,6 @@
 pub struct Random(u64);
 
 impl Random {
-    /// From a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -24,7 +23,6 @@ impl Random {
         (self.word() % n as u64) as usize
     }
 
-    /// One of these.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> &'a T {
         &of[self.below(of.len())]
     }

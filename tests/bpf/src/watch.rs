@@ -22,11 +22,9 @@ pub struct Seen {
     pub unix_ns: u64,
     /// Interface slot.
     pub iface: u32,
-    /// Verdict and reason.
     pub pair: (Verdict, Reason),
     /// Id of its service.
     pub service: Option<u16>,
-    /// Its backend.
     pub backend: Option<BackendRef>,
     /// Bytes before, and how many there were.
     pub before: (Vec<u8>, u32),

@@ -27,7 +27,6 @@ pub struct Packet<'a> {
 }
 
 impl Packet<'_> {
-    /// TCP flags.
     pub fn tcp_flags(&self) -> u8 {
         self.l4[13]
     }
@@ -65,7 +64,6 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// Checks a frame.
 pub fn check(frame: &[u8]) -> Checked<'_> {
     let is_tag = |at: usize| matches!(frame.get(at..at + 2), Some([0x81, 0] | [0x88, 0xa8]));
     let tags = (0..2).take_while(|n| is_tag(12 + 4 * n)).count();
@@ -118,7 +116,6 @@ const ICMPV6: u8 = 58;
 
 /// Headers between IPv6's and layer 4 that say in their second byte how long they are.
 const STEPPED_OVER: [u8; 3] = [0, 43, 60];
-/// Others.
 const OPAQUE: [u8; 5] = [44, 51, 135, 139, 140];
 
 /// Protocol and place of what follows IPv6's header and its extensions; whether it is opaque.

@@ -24,9 +24,7 @@ use crate::{capture, wire};
 /// A service and its backends, as in the tables.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// Its row.
     pub row: ServiceRow,
-    /// Its backends' rows.
     pub backends: Vec<BackendRow>,
 }
 
@@ -42,7 +40,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Verdict and reason.
     pub fn pair(&self) -> (Verdict, Reason) {
         (self.verdict, self.reason)
     }
@@ -55,7 +52,6 @@ pub struct Flow {
     pub request: Frame,
     /// Interface slot it came by.
     pub slot: u32,
-    /// Its backend.
     pub backend: BackendRow,
     /// Its source as the backend sees it.
     pub source: SocketAddr,
@@ -140,7 +136,6 @@ pub fn mac_of(slot: u32) -> [u8; 6] {
 /// The gateway and what it was told.
 #[derive(Debug)]
 pub struct World {
-    /// The gateway.
     pub gateway: Lent,
     /// What [`Gateway::apply`] was last given.
     pub tables: Tables,

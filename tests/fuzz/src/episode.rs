@@ -51,7 +51,6 @@ pub struct Tally {
 /// A frame that broke a rule.
 #[derive(Debug)]
 pub struct Failure {
-    /// Which rule.
     pub why: String,
     /// What came, and by which interface slot.
     pub came: Seed,
@@ -66,7 +65,6 @@ pub fn scene(episode: u64) -> &'static Scene {
     &SCENES[(episode % SCENES.len() as u64) as usize]
 }
 
-/// Plays it.
 pub fn play(seed: u64, episode: u64, saved: &[Seed]) -> Result<Tally, Failure> {
     play_for(seed, episode, saved, FRAMES)
 }

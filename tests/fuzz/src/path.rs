@@ -34,7 +34,6 @@ impl Path {
         Path::Decap(Box::new(decap), program)
     }
 
-    /// Its programs.
     fn programs(&self) -> Vec<&Program> {
         match self {
             Path::Gateway(world) => vec![world.root(FRONT), world.root(BACK)],

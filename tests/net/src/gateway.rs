@@ -96,7 +96,6 @@ impl Gateway {
         Path::new(PINS).join(self.node())
     }
 
-    /// The daemon.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
     }

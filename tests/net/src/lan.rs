@@ -10,11 +10,8 @@ use ringway_testnet::{End, Namespace, VethOptions, XdpReceive, bridge, veth};
 /// ```
 /// Everybody's default route leads to the router.
 pub struct Lan {
-    /// The bridge.
     pub switch: Namespace,
-    /// The router.
     pub router: Namespace,
-    /// The client.
     pub client: Namespace,
     /// 10.0.0.1 and on.
     pub gateways: Vec<Namespace>,

@@ -67,7 +67,6 @@ fn again(error: &io::Error) -> bool {
 /// TCP and UDP: sends every line or datagram back, its name before it.
 #[derive(Debug)]
 pub struct Echo {
-    /// Who asked.
     pub seen: Named,
     _tcp: Worker,
     _udp: Worker,
@@ -230,7 +229,6 @@ fn dns_answer(query: &[u8], record: Ipv4Addr) -> Option<Vec<u8>> {
 /// HTTP with a status that can be changed while it runs.
 #[derive(Debug)]
 pub struct Responder {
-    /// Who asked.
     pub seen: Named,
     status: Arc<AtomicU16>,
     _tcp: Worker,

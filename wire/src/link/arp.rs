@@ -60,7 +60,8 @@ impl Arp {
     /// The sender's address is at the sender's MAC.
     pub const REPLY: u16 = 2;
 
-    /// Who has `target`? Asked by `sender`; where both are the same it is an announcement (RFC 5227, section 3).
+    /// Who has `target`? Asked by `sender`; where both are the same it is an announcement (RFC
+    /// 5227, section 3).
     #[inline]
     pub const fn request(sender_mac: Mac, sender: Ipv4Addr, target: Ipv4Addr) -> Self {
         Self {

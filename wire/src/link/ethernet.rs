@@ -74,7 +74,8 @@ impl Builder<'_> {
     #[inline]
     pub fn ethernet(&mut self, header: Ethernet) -> Result<&mut Self, BuildError> {
         let room = self.front(size_of::<Ethernet>())?;
-        // Field by field: 14 bytes at once are assembled on the stack, and reading them back there stalls the CPU.
+        // Field by field: 14 bytes at once are assembled on the stack, and reading them back there
+        // stalls the CPU.
         if let Ok(to) = Ethernet::mut_from_bytes(room) {
             to.destination = header.destination;
             to.source = header.source;

@@ -1,4 +1,5 @@
-//! VLAN tags (IEEE 802.1Q): behind an Ethernet header or another tag whose EtherType announces them.
+//! VLAN tags (IEEE 802.1Q): behind an Ethernet header or another tag whose EtherType announces
+//! them.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 

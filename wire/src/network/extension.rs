@@ -26,9 +26,11 @@ impl Extension<'_> {
     }
 }
 
-/// The extension headers one by one, up to the first header that is none. After an error there are no more.
+/// The extension headers one by one, up to the first header that is none. After an error there are
+/// no more.
 ///
-/// Behind the header of a fragment that is not the first come the middle of a payload, and no more extensions.
+/// Behind the header of a fragment that is not the first come the middle of a payload, and no more
+/// extensions.
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     next_header: u8,
@@ -60,7 +62,8 @@ impl<'a> Extensions<'a> {
         let [next_header, len, ..] = *self.rest else { return None };
         let len = match kind {
             protocol::FRAGMENT => 8,
-            // In units of four bytes, less two (RFC 4302, section 2.2); a multiple of eight is not asked for.
+            // In units of four bytes, less two (RFC 4302, section 2.2); a multiple of eight is not
+            // asked for.
             protocol::AH => (usize::from(len) + 2) * 4,
             _ => (usize::from(len) + 1) * 8,
         };
@@ -88,7 +91,8 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// Whether a protocol number is an extension header that can be stepped over. ESP cannot: what is behind is encrypted.
+/// Whether a protocol number is an extension header that can be stepped over. ESP cannot: what is
+/// behind is encrypted.
 #[inline]
 pub const fn is_extension(number: u8) -> bool {
     use protocol::{AH, DESTINATION, FRAGMENT, HIP, HOP_BY_HOP, MOBILITY, ROUTING, SHIM6};
@@ -147,7 +151,8 @@ impl FragmentHeader {
 }
 
 impl Builder<'_> {
-    /// Puts a hop-by-hop, destination options or routing header in front: what follows, its length, then `body`.
+    /// Puts a hop-by-hop, destination options or routing header in front: what follows, its length,
+    /// then `body`.
     ///
     /// # Errors
     /// [`BuildError`]: no room, or a body that is not of 6, 14, ... 2 046 bytes.

@@ -27,7 +27,8 @@ pub struct Icmp {
     pub code: u8,
     /// Over all of the message.
     pub checksum: U16,
-    /// What the type has next: identifier and sequence number of an echo; two zeroes, or zero and an MTU, of an error.
+    /// What the type has next: identifier and sequence number of an echo; two zeroes, or zero and
+    /// an MTU, of an error.
     pub words: [U16; 2],
 }
 
@@ -42,7 +43,8 @@ impl Icmp {
     pub const UNREACHABLE: u8 = 3;
     /// Of [`Icmp::UNREACHABLE`]: no such port.
     pub const PORT_UNREACHABLE: u8 = 3;
-    /// Of [`Icmp::UNREACHABLE`]: too big, and may not be fragmented; the second word is the MTU (RFC 1191).
+    /// Of [`Icmp::UNREACHABLE`]: too big, and may not be fragmented; the second word is the MTU
+    /// (RFC 1191).
     pub const FRAGMENTATION_NEEDED: u8 = 4;
     /// Another router is nearer.
     pub const REDIRECT: u8 = 5;

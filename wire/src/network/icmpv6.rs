@@ -1,4 +1,5 @@
-//! ICMP for IPv6 (RFC 4443). Neighbour discovery, which is part of it, is in [`crate::network::nd`].
+//! ICMP for IPv6 (RFC 4443). Neighbour discovery, which is part of it, is in
+//! [`crate::network::nd`].
 
 use zerocopy::{ByteSlice, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -61,11 +62,13 @@ impl Icmpv6 {
 
     /// Hosts ask for routers; options follow ([`crate::network::nd`]).
     pub const ROUTER_SOLICITATION: u8 = 133;
-    /// A router tells of itself; the word is [`crate::network::nd::Router`], [`crate::network::nd::RouterTimes`] and options follow.
+    /// A router tells of itself; the word is [`crate::network::nd::Router`],
+    /// [`crate::network::nd::RouterTimes`] and options follow.
     pub const ROUTER_ADVERTISEMENT: u8 = 134;
     /// Who has an address? [`crate::network::nd::Neighbour`] and options follow.
     pub const NEIGHBOUR_SOLICITATION: u8 = 135;
-    /// Who has it; the word is [`crate::network::nd::flags`], [`crate::network::nd::Neighbour`] and options follow.
+    /// Who has it; the word is [`crate::network::nd::flags`], [`crate::network::nd::Neighbour`] and
+    /// options follow.
     pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
     /// Another router is nearer; [`crate::network::nd::Redirect`] and options follow.
     pub const REDIRECT: u8 = 137;

@@ -23,9 +23,11 @@ pub struct Ip<B: ByteSlice> {
     pub header: IpHeader<B>,
     /// The options of IPv4, the extension headers of IPv6 ([`Extensions`]).
     pub between: B,
-    /// What the payload is ([`crate::network::protocol`]); of a later fragment: what its packet carries.
+    /// What the payload is ([`crate::network::protocol`]); of a later fragment: what its packet
+    /// carries.
     pub protocol: u8,
-    /// What fragment it is, unless it is a whole packet. Only a first fragment's payload begins with a header.
+    /// What fragment it is, unless it is a whole packet. Only a first fragment's payload begins
+    /// with a header.
     pub fragment: Option<Fragment>,
     /// What it carries.
     pub payload: B,

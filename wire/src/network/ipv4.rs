@@ -72,7 +72,8 @@ impl Ipv4 {
     /// More fragments follow.
     pub const MORE_FRAGMENTS: u16 = 0x2000;
 
-    /// A header with a TTL of 64 that may not be fragmented. [`Builder::ipv4`] fills in lengths and checksum.
+    /// A header with a TTL of 64 that may not be fragmented. [`Builder::ipv4`] fills in lengths and
+    /// checksum.
     #[inline]
     pub const fn new(protocol: u8, source: Ipv4Addr, destination: Ipv4Addr) -> Self {
         Self {
@@ -123,7 +124,8 @@ impl Ipv4 {
         Pseudo::v4(self.source.into(), self.destination.into())
     }
 
-    /// One router passed: the checksum stays right. False, and nothing changed, where the packet may go no further.
+    /// One router passed: the checksum stays right. False, and nothing changed, where the packet
+    /// may go no further.
     #[inline]
     pub fn decrement_ttl(&mut self) -> bool {
         if self.ttl <= 1 {
@@ -153,7 +155,8 @@ impl Builder<'_> {
     /// Puts an IPv4 header with these options in front, and fills in lengths and checksum.
     ///
     /// # Errors
-    /// [`BuildError`]: no room; options of more than 40 bytes or not a multiple of four; a packet of over 65 535 bytes.
+    /// [`BuildError`]: no room; options of more than 40 bytes or not a multiple of four; a packet
+    /// of over 65 535 bytes.
     #[inline]
     pub fn ipv4(&mut self, mut header: Ipv4, options: &[u8]) -> Result<&mut Self, BuildError> {
         let header_len = size_of::<Ipv4>() + checked_options(Layer::Ipv4, options)?;

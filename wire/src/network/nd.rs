@@ -1,5 +1,6 @@
-//! Neighbour discovery (RFC 4861): what its messages have behind the header of ICMPv6 ([`Icmpv6`]), and their options.
-//! Whoever reads them checks that the hop limit is 255, the code 0 and the checksum right (sections 6.1 and 7.1).
+//! Neighbour discovery (RFC 4861): what its messages have behind the header of ICMPv6 ([`Icmpv6`]),
+//! and their options. Whoever reads them checks that the hop limit is 255, the code 0 and the
+//! checksum right (sections 6.1 and 7.1).
 
 use core::net::Ipv6Addr;
 
@@ -248,8 +249,8 @@ pub enum NdOption<'a> {
     },
 }
 
-/// Options one by one. After an error there are no more: a message with such an option is to be ignored as a whole
-/// (RFC 4861, section 4.6).
+/// Options one by one. After an error there are no more: a message with such an option is to be
+/// ignored as a whole (RFC 4861, section 4.6).
 #[derive(Clone, Debug)]
 pub struct NdOptions<'a>(&'a [u8]);
 

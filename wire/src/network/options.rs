@@ -1,4 +1,5 @@
-//! Options of IPv4 and TCP, which are alike: a kind, a length that counts both, data. Kind 0 ends them, kind 1 is padding.
+//! Options of IPv4 and TCP, which are alike: a kind, a length that counts both, data. Kind 0 ends
+//! them, kind 1 is padding.
 
 use crate::malformed::{Fault, Layer, Malformed};
 
@@ -11,7 +12,8 @@ pub struct RawOption<'a> {
     pub data: &'a [u8],
 }
 
-/// Options one by one, without padding and what is behind their end. After an error there are no more.
+/// Options one by one, without padding and what is behind their end. After an error there are no
+/// more.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     layer: Layer,

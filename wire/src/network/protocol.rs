@@ -1,4 +1,5 @@
-//! Protocol numbers of IPv4 and IPv6, and extension headers among them (IANA, "Assigned Internet Protocol Numbers").
+//! Protocol numbers of IPv4 and IPv6, and extension headers among them (IANA, "Assigned Internet
+//! Protocol Numbers").
 
 /// IPv6 hop-by-hop options.
 pub const HOP_BY_HOP: u8 = 0;

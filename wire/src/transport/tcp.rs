@@ -32,7 +32,8 @@ pub struct Tcp {
     pub sequence: U32,
     /// What is expected next, with [`Tcp::ACK`].
     pub acknowledgment: U32,
-    /// The header's length in units of four bytes (4 bits), then flags (12 bits, three of them reserved).
+    /// The header's length in units of four bytes (4 bits), then flags (12 bits, three of them
+    /// reserved).
     pub offset_flags: U16,
     /// How many bytes more may be sent; to be scaled, except on SYN.
     pub window: U16,
@@ -106,7 +107,8 @@ impl Tcp {
 }
 
 impl<B: ByteSlice> View<B, Tcp> {
-    /// Whether the segment's checksum is right, between these addresses. Not for one that is not whole.
+    /// Whether the segment's checksum is right, between these addresses. Not for one that is not
+    /// whole.
     #[inline]
     pub fn checksum_is_right(&self, pseudo: Pseudo) -> bool {
         let own = pseudo.sum(protocol::TCP, self.len());
@@ -120,8 +122,8 @@ impl<B: ByteSlice> View<B, Tcp> {
 }
 
 impl Builder<'_> {
-    /// Puts a TCP header with these options in front ([`crate::TcpOption::write`] makes them), and fills in length and
-    /// checksum.
+    /// Puts a TCP header with these options in front ([`crate::TcpOption::write`] makes them), and
+    /// fills in length and checksum.
     ///
     /// # Errors
     /// [`BuildError`]: no room, or options of more than 40 bytes or not a multiple of four.

@@ -45,8 +45,8 @@ impl<'a> TcpOption<'a> {
         })
     }
 
-    /// Writes options one behind the other, padded to a multiple of four bytes, and returns the bytes for
-    /// [`crate::Builder::tcp`].
+    /// Writes options one behind the other, padded to a multiple of four bytes, and returns the
+    /// bytes for [`crate::Builder::tcp`].
     ///
     /// # Errors
     /// [`BuildError::Options`] where they need more than 40 bytes.

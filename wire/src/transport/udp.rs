@@ -49,7 +49,8 @@ pub enum UdpChecksum {
     Right,
     /// It is not.
     Wrong,
-    /// There is none. Fine over IPv4; over IPv6 only where the receiver expects a tunnel there (RFC 6935, section 5).
+    /// There is none. Fine over IPv4; over IPv6 only where the receiver expects a tunnel there (RFC
+    /// 6935, section 5).
     None,
 }
 
@@ -65,8 +66,8 @@ impl Udp {
         }
     }
 
-    /// Mends the checksum after `old`, which it covers (an address, a port), became `new`: none stays none, and one that
-    /// comes to zero is sent as all ones.
+    /// Mends the checksum after `old`, which it covers (an address, a port), became `new`: none
+    /// stays none, and one that comes to zero is sent as all ones.
     #[inline]
     pub fn replace<T: IntoBytes + Immutable + ?Sized>(&mut self, old: &T, new: &T) {
         if self.checksum != U16::ZERO {
@@ -98,7 +99,8 @@ impl<B: ByteSlice> View<B, Udp> {
 }
 
 impl Builder<'_> {
-    /// Puts a UDP header in front, and fills in length and checksum; without a pseudo header it has none.
+    /// Puts a UDP header in front, and fills in length and checksum; without a pseudo header it has
+    /// none.
     ///
     /// # Errors
     /// [`BuildError`]: no room, or a datagram of over 65 535 bytes.

@@ -7,7 +7,8 @@ use zerocopy::{
 use crate::malformed::{Fault, Malformed};
 use crate::{Header, Layer, U16, View};
 
-/// A header of variant 0; its optional fields are the view's options. Variant 1 has no header ([`Gue::open`]).
+/// A header of variant 0; its optional fields are the view's options. Variant 1 has no header
+/// ([`Gue::open`]).
 #[derive(
     Clone,
     Copy,
@@ -24,9 +25,11 @@ use crate::{Header, Layer, U16, View};
 )]
 #[repr(C)]
 pub struct Gue {
-    /// Variant (2 bits), control (1 bit), length of the optional fields in units of four bytes (5 bits).
+    /// Variant (2 bits), control (1 bit), length of the optional fields in units of four bytes (5
+    /// bits).
     pub variant_control_len: u8,
-    /// What follows: a protocol ([`crate::network::protocol`]), or, with control, a control message's type.
+    /// What follows: a protocol ([`crate::network::protocol`]), or, with control, a control
+    /// message's type.
     pub protocol: u8,
     /// Which optional fields there are.
     pub flags: U16,
@@ -71,7 +74,8 @@ impl Gue {
         self.variant_control_len & 0x20 != 0
     }
 
-    /// Reads the payload of a UDP datagram, of either variant: the first bits of an IP packet are those of variant 1.
+    /// Reads the payload of a UDP datagram, of either variant: the first bits of an IP packet are
+    /// those of variant 1.
     ///
     /// # Errors
     /// [`Malformed`] as [`Header::parse`] has it, and for other variants.

@@ -1,5 +1,6 @@
-//! Whatever comes: no panic, and nothing beyond the bytes. Frames of every kind are cut, lengthened and changed; then
-//! everything that can be read of them is read, and written. `PROPTEST_CASES=1000000` makes it a long run.
+//! Whatever comes: no panic, and nothing beyond the bytes. Frames of every kind are cut, lengthened
+//! and changed; then everything that can be read of them is read, and written.
+//! `PROPTEST_CASES=1000000` makes it a long run.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -24,7 +25,8 @@ fn options<H: Header>(view: &View<&[u8], H>) {
     assert!(nd::NdOptions::new(view.payload).count() <= view.payload.len() / 8 + 1);
 }
 
-/// Reads everything that the bytes could be, whether or not they are; and into tunnels as far as they go.
+/// Reads everything that the bytes could be, whether or not they are; and into tunnels as far as
+/// they go.
 fn read(bytes: &[u8]) -> Result<(), Malformed> {
     let of = bytes.len();
     let every = |each: &dyn Fn() -> Result<(), Malformed>| {

@@ -1,5 +1,5 @@
-//! What a frame says, field by field, under the names that tshark has for them; of a field that occurs more than once all
-//! values, outermost first. Numbers are decimal.
+//! What a frame says, field by field, under the names that tshark has for them; of a field that
+//! occurs more than once all values, outermost first. Numbers are decimal.
 
 use std::collections::BTreeMap;
 

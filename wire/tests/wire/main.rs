@@ -1,5 +1,5 @@
-//! Headers against tables, against themselves (built and read again), and against two other decoders: tshark and
-//! etherparse.
+//! Headers against tables, against themselves (built and read again), and against two other
+//! decoders: tshark and etherparse.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Frames as values: what is built, and what is to be read again. Lengths and checksums, which the builder fills in, are
-//! zero here.
+//! Frames as values: what is built, and what is to be read again. Lengths and checksums, which the
+//! builder fills in, are zero here.
 
 use ringway_wire::protocol;
 use ringway_wire::{

@@ -1,4 +1,5 @@
-//! What was built reads as what it was built from; what was set is got; a checksum mended is the checksum made anew.
+//! What was built reads as what it was built from; what was set is got; a checksum mended is the
+//! checksum made anew.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -54,7 +55,8 @@ proptest! {
         let place = 2 * at..2 * at + 4;
         checksum::replace(&mut checksum, &header[place.clone()], &new[..]);
         header[place].copy_from_slice(&new);
-        // With the version in it the header is never all zeroes, so there is one answer; unless that was replaced.
+        // With the version in it the header is never all zeroes, so there is one answer; unless
+        // that was replaced.
         prop_assume!(header.iter().any(|byte| *byte != 0));
         prop_assert_eq!(checksum, Sum::default().with(&header).finish());
     }

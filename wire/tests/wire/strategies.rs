@@ -122,7 +122,8 @@ fn v6() -> impl Strategy<Value = Head> {
     })
 }
 
-/// Hop-by-hop before destination options before a fragment header, each or none (RFC 8200, section 4.1).
+/// Hop-by-hop before destination options before a fragment header, each or none (RFC 8200, section
+/// 4.1).
 fn extensions() -> impl Strategy<Value = Vec<(u8, Vec<u8>)>> {
     // PadN over all of the body.
     let pad = |len: usize| {

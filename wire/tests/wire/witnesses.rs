@@ -1,5 +1,5 @@
-//! Other people's decoders must find in a frame what this crate finds: tshark every field, in tunnels too; etherparse
-//! those of the outermost headers.
+//! Other people's decoders must find in a frame what this crate finds: tshark every field, in
+//! tunnels too; etherparse those of the outermost headers.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -101,7 +101,8 @@ fn tshark(path: &Path) -> Command {
     command
 }
 
-/// Frame by frame: no streams, no reassembly; what is behind TCP and UDP is nobody's protocol, but for tunnels.
+/// Frame by frame: no streams, no reassembly; what is behind TCP and UDP is nobody's protocol, but
+/// for tunnels.
 fn decode(path: &Path, file: &Path, fields: &[&'static str]) -> Vec<Facts> {
     let mut command = tshark(path);
     command

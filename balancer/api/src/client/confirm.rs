@@ -9,7 +9,6 @@ use crate::error::Error;
 /// For tests: the guard holds in every network namespace, for so many seconds ("on": the usual ones).
 pub const VARIABLE: &str = "RINGWAY_GUARD";
 
-/// What was confirmed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confirmed {
     /// `ringway.confirm/1`.

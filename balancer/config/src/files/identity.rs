@@ -15,8 +15,8 @@ pub struct Identity {
     pub socket: PathBuf,
 }
 
-/// Reads these two out of a file, right or wrong in everything else. A file that cannot be read says
-/// nothing.
+/// Reads these two out of a file, right or wrong in everything else. A file that cannot be read
+/// says nothing.
 pub fn identity(path: &Path) -> Identity {
     identity_of(&std::fs::read_to_string(path).unwrap_or_default())
 }

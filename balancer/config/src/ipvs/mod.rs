@@ -1,7 +1,7 @@
 //! From IPVS to Ringway: what `ipvsadm-save -n` prints, as a configuration.
 //!
-//! Nothing is dropped in silence: what Ringway does otherwise, or not at all, becomes a comment in the
-//! configuration and a warning.
+//! Nothing is dropped in silence: what Ringway does otherwise, or not at all, becomes a comment in
+//! the configuration and a warning.
 
 mod read;
 #[cfg(test)]
@@ -73,7 +73,6 @@ pub struct Service {
 pub struct Server {
     /// Line that names it.
     pub line: usize,
-    /// Address.
     pub address: IpAddr,
     /// Port; 0: the one that the client used.
     pub port: u16,

@@ -191,7 +191,8 @@ impl Line<'_> {
         value.parse().map_err(|_| what())
     }
 
-    /// `192.0.2.1:80`, `[2001:db8::1]:80`, with a port's name instead of its number; `optional`: also without.
+    /// `192.0.2.1:80`, `[2001:db8::1]:80`, with a port's name instead of its number; `optional`:
+    /// also without.
     fn endpoint(
         &self,
         text: &str,

@@ -11,9 +11,9 @@ use crate::reader::located::Located;
 /// A health check, run against every backend of its service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What is asked.
     pub kind: CheckKind,
-    /// Address to ask; absent: the backend's own, under dsr the service's by the road of the traffic.
+    /// Address to ask; absent: the backend's own, under dsr the service's by the road of the
+    /// traffic.
     pub address: Option<Located<IpAddr>>,
     /// Port to ask, host byte order; absent: the backend's own port.
     pub port: Option<u16>,

@@ -205,8 +205,8 @@ impl fmt::Display for Errors {
 
 impl std::error::Error for Errors {}
 
-/// What [`Errors`] say, on one line, for logs and lists: without the lines of the file that they show. Any other text
-/// has its lines joined.
+/// What [`Errors`] say, on one line, for logs and lists: without the lines of the file that they
+/// show. Any other text has its lines joined.
 pub fn in_one_line(errors: &str) -> String {
     let margin = |line: &str| {
         line.trim_start_matches(|c: char| c == ' ' || c.is_ascii_digit()).starts_with("| ")

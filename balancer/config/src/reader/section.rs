@@ -24,8 +24,8 @@ pub(crate) struct Section<'a> {
     /// `None` when it was left out.
     table: Option<&'a DeTable<'a>>,
     known: Vec<&'static str>,
-    /// Keys that must be there and are not, with what to say of each; reported at the end, when every other key
-    /// is known and a mistyped one can be told from one that is missing.
+    /// Keys that must be there and are not, with what to say of each; reported at the end, when
+    /// every other key is known and a mistyped one can be told from one that is missing.
     missing: RefCell<Vec<(&'static str, String)>>,
 }
 

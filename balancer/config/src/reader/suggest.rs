@@ -1,6 +1,7 @@
 //! "Did you mean": the known word nearest to an unknown one.
 
-/// The nearest of `known`, when a typing error explains the difference; else the only one that begins like this.
+/// The nearest of `known`, when a typing error explains the difference; else the only one that
+/// begins like this.
 pub fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let text = word.to_lowercase().replace('-', "_");
     let word: Vec<char> = text.chars().take(64).collect();

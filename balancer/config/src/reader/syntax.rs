@@ -23,7 +23,8 @@ const REMEDIES: [(&str, &str); 8] = [
 ];
 
 /// The document of a file that begins at `base` among all files; `None` after reporting what is no
-/// TOML. Text without quotes is reported and taken for text: what else is wrong may be why it is there.
+/// TOML. Text without quotes is reported and taken for text: what else is wrong may be why it is
+/// there.
 pub(crate) fn parse<'t>(
     report: &Report,
     text: &'t str,

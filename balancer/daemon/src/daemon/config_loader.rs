@@ -59,7 +59,6 @@ impl ConfigLoader {
         Arc::strong_count(&self.held) - 1
     }
 
-    /// The next result.
     pub(super) async fn next(&mut self) -> Option<LoadResult> {
         self.receive.recv().await
     }

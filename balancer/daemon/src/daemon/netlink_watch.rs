@@ -25,7 +25,6 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// What a look found.
 #[derive(Debug)]
 pub struct Found {
-    /// The interfaces.
     pub existing: Existing,
     /// Ways to all backends.
     pub ways: Ways,

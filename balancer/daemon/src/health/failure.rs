@@ -20,7 +20,6 @@ pub enum Failure {
     /// No answer in time.
     #[error("no answer on port {} within {} ms", address.port(), limit.as_millis())]
     Timeout {
-        /// Who was asked.
         address: SocketAddr,
         /// The check's timeout.
         limit: Duration,
@@ -31,7 +30,6 @@ pub enum Failure {
     /// The connection could not be made or broke.
     #[error("port {}: {}", address.port(), in_words(cause))]
     Io {
-        /// Who was asked.
         address: SocketAddr,
         /// What the kernel said.
         cause: io::Error,

@@ -148,7 +148,6 @@ pub struct Event {
     pub id: usize,
     /// The new state.
     pub health: Health,
-    /// When.
     pub at: SystemTime,
     /// Why, when it went down or is down.
     pub reason: Option<String>,

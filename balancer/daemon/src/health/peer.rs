@@ -19,7 +19,6 @@ pub type Source = Result<IpAddr, String>;
 /// packets.
 #[derive(Clone, Debug)]
 pub struct ProbeRoute {
-    /// The mark.
     pub mark: u32,
     /// Where replies go.
     pub source: watch::Receiver<Source>,

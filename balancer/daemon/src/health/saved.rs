@@ -36,7 +36,6 @@ pub struct Saved {
     pub backend: SocketAddr,
     /// Type of the check.
     pub check: String,
-    /// The state.
     pub health: Health,
     /// Since when, seconds since 1970 (UTC).
     pub since_s: u64,

@@ -30,11 +30,9 @@ impl Kind {
 pub struct Family {
     /// Its name, with the unit.
     pub name: &'static str,
-    /// What sort.
     pub kind: Kind,
     /// Names of the labels of each series, in order.
     pub labels: &'static [&'static str],
-    /// One sentence.
     pub help: &'static str,
 }
 

@@ -145,7 +145,6 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// All of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// In the order of the packet's road.

@@ -36,14 +36,7 @@ pub enum Command {
     /// Read the overrides again that could not be read or kept; nobody waits.
     Recall,
     /// Say something about a backend that the file does not.
-    Override {
-        /// What.
-        change: Change,
-        /// Who asked.
-        by: Asker,
-        /// Who waits.
-        reply: Reply,
-    },
+    Override { change: Change, by: Asker, reply: Reply },
 }
 
 /// Who asks, as the kernel tells of the socket's other end (unix(7), SO_PEERCRED).
@@ -68,7 +61,6 @@ pub type Control = mpsc::Sender<Command>;
 /// Commands that wait at most; who brings another waits with it.
 pub const WAITING: usize = 16;
 
-/// The routes.
 pub fn router<S>(control: Control) -> Router<S> {
     Router::new()
         .route("/v1/reload", routing::post(reload))

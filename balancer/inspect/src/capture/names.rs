@@ -19,7 +19,6 @@ const ADDRESSES: usize = 12;
 /// An interface of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
-    /// Its slot.
     pub slot: u32,
     /// Its name; of one that is gone, its number.
     pub name: String,

@@ -32,7 +32,6 @@ pub struct Options {
 /// Where pcapng goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A file.
     File(PathBuf),
     /// Standard output.
     Stdout,

@@ -22,9 +22,7 @@ pub struct Packet<'a> {
 pub struct Fate {
     /// What was decided.
     pub verdict: Verdict,
-    /// Why.
     pub reason: Reason,
-    /// Its service.
     pub service: Option<String>,
     /// Address and port of its backend.
     pub backend: Option<String>,

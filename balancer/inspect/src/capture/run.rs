@@ -60,7 +60,6 @@ pub struct Summary {
     pub schema: &'static str,
     /// `[node] name`.
     pub node: String,
-    /// The filter.
     pub filter: String,
     /// Packets written.
     pub captured_packets: u64,
@@ -71,11 +70,9 @@ pub struct Summary {
     pub matched_packets: u64,
     /// One in so many packets that the filter matches was taken; 1: all.
     pub sample: u32,
-    /// Bytes written.
     pub written_bytes: u64,
     /// How long it took.
     pub duration_ms: u64,
-    /// Why it ended.
     pub ended: Ended,
 }
 

@@ -44,7 +44,6 @@ pub struct Flow {
 /// What only a record of a nat service holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nat {
-    /// Its client.
     pub client: SocketAddr,
     /// The port that its client talks to.
     pub port: u16,

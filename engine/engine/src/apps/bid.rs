@@ -82,7 +82,6 @@ const _: () = assert!(size_of::<Request>() == 50 && size_of::<Answer>() == ANSWE
 /// What is offered for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// In millionths.
     pub price: u32,
     /// What would be shown.
     pub creative: u64,
@@ -104,7 +103,8 @@ pub struct Bid {
 }
 
 impl Bid {
-    /// On this UDP port, with these offers by segment, for clients numbered from 0 up to this number.
+    /// On this UDP port, with these offers by segment, for clients numbered from 0 up to this
+    /// number.
     pub fn new(host: Host, port: u16, offers: HashMap<u64, Offer>, clients: u32) -> Self {
         let clients = vec![Client::default(); clients as usize];
         Self { host, port, offers, clients }

@@ -48,7 +48,8 @@ fn find<'a>(
     Ok(Some(Datagram { ethernet, ip, udp: view.header, payload: view.payload }))
 }
 
-/// The same of a packet of several frames. Of the datagram's payload only what is in the first is there.
+/// The same of a packet of several frames. Of the datagram's payload only what is in the first is
+/// there.
 #[cold]
 fn find_long<'a>(
     packet: &'a mut Packet,
@@ -105,10 +106,12 @@ fn check_udp(ip: &Ip<&[u8]>, checksum: UdpChecksum, to: u16, port: u16) -> Resul
 }
 
 impl<'a> Datagram<'a> {
-    /// The datagram to `port` of `host` in this packet; none: it is something else, which [`Host::answer`] may know how to answer.
+    /// The datagram to `port` of `host` in this packet; none: it is something else, which
+    /// [`Host::answer`] may know how to answer.
     ///
     /// # Errors
-    /// Why it is to be dropped: it is another's, a fragment, damaged, or from an address that no host has.
+    /// Why it is to be dropped: it is another's, a fragment, damaged, or from an address that no
+    /// host has.
     pub fn find(packet: &'a mut Packet, host: &Host, port: u16) -> Result<Option<Self>, Reason> {
         find(packet, host, port)
     }
@@ -132,8 +135,8 @@ impl<'a> Datagram<'a> {
         std::mem::swap(&mut udp.source, &mut udp.destination);
     }
 
-    /// Back to its sender with this payload, which is not longer than the one that came; both are an even number of bytes. How
-    /// many bytes the packet is shorter now.
+    /// Back to its sender with this payload, which is not longer than the one that came; both are
+    /// an even number of bytes. How many bytes the packet is shorter now.
     pub(crate) fn answer(&mut self, payload: &[u8]) -> Result<usize, Reason> {
         let len = U16::new((size_of::<Udp>() + payload.len()) as u16);
         let shorter = self.payload.len().checked_sub(payload.len()).ok_or(Reason::NoRoom)?;
@@ -158,9 +161,9 @@ impl<'a> Datagram<'a> {
 }
 
 impl Host {
-    /// Answers a datagram to `port` in its own frame, with any payload that the frame has room for. `write` gets all that room, in
-    /// which the payload lies that came, and its length; it returns the length of the answer. False: the packet is something
-    /// else ([`Host::answer`]).
+    /// Answers a datagram to `port` in its own frame, with any payload that the frame has room for.
+    /// `write` gets all that room, in which the payload lies that came, and its length; it returns
+    /// the length of the answer. False: the packet is something else ([`Host::answer`]).
     ///
     /// ```
     /// use ringway_engine::apps::Host;
@@ -236,7 +239,8 @@ impl Host {
     }
 }
 
-/// Sends datagrams back where they came from, within their frames; the host it is can be reached and pinged.
+/// Sends datagrams back where they came from, within their frames; the host it is can be reached
+/// and pinged.
 pub struct UdpEcho {
     host: Host,
     port: u16,

@@ -103,8 +103,9 @@ const LINGER: u64 = 100_000_000;
 const NEAR: Duration = Duration::from_micros(200);
 const NAP: Duration = Duration::from_millis(1);
 
-/// Sends packets by port 0; what comes in it consumes. A worker that sleeps where nothing arrives would keep no rate: it wants
-/// [`crate::Idle::Latency`], and sleeps by itself where packets are far apart.
+/// Sends packets by port 0; what comes in it consumes. A worker that sleeps where nothing arrives
+/// would keep no rate: it wants [`crate::Idle::Latency`], and sleeps by itself where packets are
+/// far apart.
 pub struct Generator {
     generated: Generated,
     clock: Clock,
@@ -169,7 +170,8 @@ impl Generator {
         }
     }
 
-    /// Where the next packet is far away. A generator has its CPU for itself, and nobody waits for its answer.
+    /// Where the next packet is far away. A generator has its CPU for itself, and nobody waits for
+    /// its answer.
     fn nap(&self) {
         let Some(pace) = &self.pace else { return };
         let len = self.generated.templates[self.next].frame().len();
@@ -236,7 +238,8 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Counts in `checked`, which others may look at meanwhile; it is locked once a burst. The clock should be that of the generator.
+    /// Counts in `checked`, which others may look at meanwhile; it is locked once a burst. The
+    /// clock should be that of the generator.
     pub fn new(clock: Clock, checked: Arc<Mutex<Checked>>) -> Self {
         Self { clock, checked }
     }

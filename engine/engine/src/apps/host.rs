@@ -1,5 +1,5 @@
-//! What whoever has an address must answer: ARP, neighbour solicitations and pings (RFC 826, 4861, 792, 4443).
-//! `icmp` is a host that does this and no more.
+//! What whoever has an address must answer: ARP, neighbour solicitations and pings (RFC 826, 4861,
+//! 792, 4443). `icmp` is a host that does this and no more.
 
 use std::mem::swap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -49,7 +49,8 @@ impl Host {
         }
     }
 
-    /// The first of our addresses of the other's family; else any, and where there is none the unspecified one.
+    /// The first of our addresses of the other's family; else any, and where there is none the
+    /// unspecified one.
     pub(crate) fn address_towards(&self, other: IpAddr) -> IpAddr {
         let v4 = self.v4.first().map(|address| IpAddr::V4(*address));
         let v6 = self.v6.first().map(|address| IpAddr::V6(*address));
@@ -142,7 +143,8 @@ impl Host {
         }
     }
 
-    /// Checks what holds for every IP packet that is for us: it is whole, without options or extensions, its header undamaged.
+    /// Checks what holds for every IP packet that is for us: it is whole, without options or
+    /// extensions, its header undamaged.
     ///
     /// # Errors
     /// Why it is to be dropped.
@@ -241,7 +243,8 @@ struct Advertisement {
     mac: Option<Mac>,
 }
 
-/// Whether it is an address that one host on a link can have, and be answered at: no group's, nobody's and no loopback.
+/// Whether it is an address that one host on a link can have, and be answered at: no group's,
+/// nobody's and no loopback.
 pub fn is_host(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => {
@@ -285,8 +288,8 @@ fn check_echo(ip: &Ip<&[u8]>, is_right: impl FnOnce() -> bool) -> Result<(), Rea
     }
 }
 
-/// Turns an echo request, which it is, into its answer; its end may lie in other frames. The checksums stay right: what they cover
-/// changes places.
+/// Turns an echo request, which it is, into its answer; its end may lie in other frames. The
+/// checksums stay right: what they cover changes places.
 fn turn(payload: &mut [u8]) -> Result<(), Reason> {
     let ip = Ip::parse_partial(payload)?;
     match ip.header {
@@ -322,8 +325,9 @@ pub(crate) fn turn_v6(header: &mut Ipv6) {
 
 // Packets of several frames: all headers are in the first, and a checksum goes over all.
 
-/// Where it was sent to, and its IP packet, of whose payload the part is there that lies in the first frame. A packet whose length is
-/// not what IP says has no place here: a frame's padding fits into the first.
+/// Where it was sent to, and its IP packet, of whose payload the part is there that lies in the
+/// first frame. A packet whose length is not what IP says has no place here: a frame's padding fits
+/// into the first.
 #[cold]
 pub(crate) fn parse_long(packet: &Packet) -> Result<(Mac, Ip<&[u8]>), Reason> {
     let frame = Frame::parse(packet.data())?;

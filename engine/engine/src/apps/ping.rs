@@ -88,7 +88,8 @@ impl Times {
         self.squares += (ns as f64).powi(2);
     }
 
-    /// Least, mean, most and standard deviation in milliseconds, as `ping` prints them; none of nothing.
+    /// Least, mean, most and standard deviation in milliseconds, as `ping` prints them; none of
+    /// nothing.
     pub fn milliseconds(&self) -> Option<[f64; 4]> {
         let count = (self.count > 0).then_some(self.count as f64)?;
         let mean = self.sum / count;
@@ -132,8 +133,8 @@ impl Default for Pinged {
     }
 }
 
-/// Pings an address by port 0, and is a host itself. Of several workers one asks, and the others, where answers may arrive as well,
-/// have a [`Ping::that_listens`].
+/// Pings an address by port 0, and is a host itself. Of several workers one asks, and the others,
+/// where answers may arrive as well, have a [`Ping::that_listens`].
 pub struct Ping {
     host: Host,
     asked: Asked,
@@ -152,7 +153,8 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// From the first of the host's addresses of the same family. `identifier`: another one than that of other pings.
+    /// From the first of the host's addresses of the same family. `identifier`: another one than
+    /// that of other pings.
     ///
     /// # Errors
     /// [`RecipeError`]: too short or too long, or the host has no address of the family.

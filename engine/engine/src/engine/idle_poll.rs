@@ -1,8 +1,9 @@
 //! How long a worker that has nothing to do looks on before it sleeps.
 //!
-//! To look costs the processor for as long as it lasts, to sleep what a system call and a wake-up cost. So it looks for about as long
-//! as that, which is never much worse than what a prophet would do; and for less and less where that brought nothing: packets then
-//! come in bursts that are further apart than it looks. Now and then it tries the whole time again.
+//! To look costs the processor for as long as it lasts, to sleep what a system call and a wake-up
+//! cost. So it looks for about as long as that, which is never much worse than what a prophet would
+//! do; and for less and less where that brought nothing: packets then come in bursts that are
+//! further apart than it looks. Now and then it tries the whole time again.
 
 use std::time::Duration;
 

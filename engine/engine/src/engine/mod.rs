@@ -155,8 +155,8 @@ impl Engine {
         Self::start_in(umem, context, config.options, workers)
     }
 
-    /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever `config` says of memory; other ports
-    /// are opened anew. How long nobody looked at the rings.
+    /// Goes on where another engine has stopped, with its memory, sockets and programs, whatever
+    /// `config` says of memory; other ports are opened anew. How long nobody looked at the rings.
     ///
     /// # Errors
     /// See [`EngineError`]; then the other one goes on.
@@ -205,7 +205,8 @@ impl Engine {
             let (umem, context, open) = (umem.clone(), context.clone(), open.clone());
             let seat = WorkerThread { n, umem, context, options, open };
             engine.spawn(seat, worker, ready)?;
-            // One after the other, so that names of cables are taken in order. Gone without a word, it has panicked.
+            // One after the other, so that names of cables are taken in order. Gone without a word,
+            // it has panicked.
             engine.obtained.extend(is_ready.recv().map_err(|_| EngineError::Panicked(n))??);
         }
         match context.loose().pop() {
@@ -243,8 +244,9 @@ impl Engine {
         &self.obtained
     }
 
-    /// How it goes: asks each worker, which answers when its round is over. One that does not within a second, or has ended,
-    /// is left out, and named in the second part. Asked about once a second, it finds who does not let frames go.
+    /// How it goes: asks each worker, which answers when its round is over. One that does not
+    /// within a second, or has ended, is left out, and named in the second part. Asked about once a
+    /// second, it finds who does not let frames go.
     pub fn status(&self) -> (Status, Vec<usize>) {
         for running in &self.workers {
             running.shared.asked.store(true, Release);
@@ -270,11 +272,12 @@ impl Engine {
         (Status { schema: "ringway.engine/1", workers, leaks }, silent)
     }
 
-    /// Offers all to a successor that asks. True when it has taken it; then the workers have ended, and what is left is to ask for
-    /// their reports ([`Engine::stop`]). Else they go on.
+    /// Offers all to a successor that asks. True when it has taken it; then the workers have ended,
+    /// and what is left is to ask for their reports ([`Engine::stop`]). Else they go on.
     ///
     /// # Errors
-    /// Where a worker does not answer, or the successor went away before it was ready. Workers go on.
+    /// Where a worker does not answer, or the successor went away before it was ready. Workers go
+    /// on.
     pub fn offer(&self, successor: &Successor) -> Result<bool, EngineError> {
         successor.prepare(&self.umem).map_err(EngineError::Offer)?;
         let stage = |to| self.workers.iter().for_each(|w| w.shared.pause.store(to, Release));
@@ -296,7 +299,8 @@ impl Engine {
         workers.sort_by_key(|left| left.worker);
         let all = workers.len() == self.workers.len();
         let sent = if all {
-            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after the claim.
+            // SAFETY: all workers have ended their rounds, and wait for the verdict below, after
+            // the claim.
             unsafe { self.umem.offer() };
             successor.offer(&workers, paused_ns)
         } else {
@@ -314,7 +318,8 @@ impl Engine {
         }
     }
 
-    /// Has each worker end its app and begin with a new one; its ports stay open, and what is in their rings stays there.
+    /// Has each worker end its app and begin with a new one; its ports stay open, and what is in
+    /// their rings stays there.
     pub fn restart(&self) {
         self.workers.iter().for_each(|running| running.shared.restart.store(true, Release));
     }
@@ -453,7 +458,8 @@ impl WorkerThread {
     }
 }
 
-/// No capture is written over that is read or written by another port: before any is opened, since opening it would be too late.
+/// No capture is written over that is read or written by another port: before any is opened, since
+/// opening it would be too late.
 fn files_are_distinct(workers: &[WorkerConfig]) -> Result<(), EngineError> {
     let captures = || {
         workers.iter().flat_map(|worker| &worker.ports).filter_map(|port| match port {

@@ -1,4 +1,5 @@
-//! Ports of several workers, as they are written: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a queue for each.
+//! Ports of several workers, as they are written: `af_xdp:eth0:0-3` and `af_xdp:eth0:all` are a
+//! queue for each.
 
 use std::fmt;
 use std::str::FromStr;
@@ -112,8 +113,8 @@ impl Spread {
     }
 }
 
-/// What each worker has of these ports: as many workers as a port has queues. Ports of all workers but one must have as many; `null`
-/// ports are had by each.
+/// What each worker has of these ports: as many workers as a port has queues. Ports of all workers
+/// but one must have as many; `null` ports are had by each.
 ///
 /// # Errors
 /// Where they have not, or an interface's queues are not known.

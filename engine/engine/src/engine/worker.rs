@@ -16,8 +16,9 @@ use crate::status::{self, WorkerStatus};
 /// What a worker does while there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
-    /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a port has something. Where a port
-    /// cannot wake it, it looks for 50 microseconds and sleeps for a millisecond.
+    /// Looks for as long as that has paid lately, ten microseconds at most, then sleeps until a
+    /// port has something. Where a port cannot wake it, it looks for 50 microseconds and sleeps for
+    /// a millisecond.
     #[default]
     Adaptive,
     /// Looks on: no packet waits for anybody to wake up, and the CPU is never free.
@@ -41,7 +42,8 @@ impl Default for Options {
 
 /// How long a worker looks before it sleeps where a port cannot wake it.
 const LOOKING: Duration = Duration::from_micros(50);
-/// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is to stop.
+/// How long it sleeps where a port cannot wake it, and how long at all: then it looks whether it is
+/// to stop.
 const NAP: Duration = Duration::from_millis(1);
 const SLEEP: Duration = Duration::from_millis(100);
 
@@ -185,7 +187,8 @@ impl<A: App> Worker<A> {
         now
     }
 
-    /// Round after round until `until`, which is asked before each, says so, or there is nothing left to do.
+    /// Round after round until `until`, which is asked before each, says so, or there is nothing
+    /// left to do.
     ///
     /// # Errors
     /// As [`Worker::round`].

@@ -4,7 +4,8 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Consecutive addresses of one family, up to 2^32 of them: `10.0.0.1`, `10.0.0.0/24` (all of it), `fd00::1-fd00::9`.
+/// Consecutive addresses of one family, up to 2^32 of them: `10.0.0.1`, `10.0.0.0/24` (all of it),
+/// `fd00::1-fd00::9`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     first: IpAddr,

@@ -10,7 +10,8 @@ use super::stamp::Stamp;
 
 /// Streams that one receiver tells apart; packets of others are counted together.
 const STREAMS: usize = 64;
-/// The longest that is told apart from any longer time: a minute. Where all in between fits into 100 KiB, two digits are exact.
+/// The longest that is told apart from any longer time: a minute. Where all in between fits into
+/// 100 KiB, two digits are exact.
 const LONGEST: u64 = 60_000_000_000;
 
 /// What came, and what did not.
@@ -49,12 +50,14 @@ pub struct Latency {
     pub p99_us: f64,
     pub p999_us: f64,
     pub max_us: f64,
-    /// Packets that were received before they were sent, by clocks that do not agree; they are in no other number here.
+    /// Packets that were received before they were sent, by clocks that do not agree; they are in
+    /// no other number here.
     pub clock_behind_packets: u64,
 }
 
 impl Checked {
-    /// Nothing came. These streams are known to begin at 0: what is missing at their beginning is lost, too.
+    /// Nothing came. These streams are known to begin at 0: what is missing at their beginning is
+    /// lost, too.
     pub fn new(known: &[u16]) -> Self {
         let mut streams = Vec::with_capacity(STREAMS.max(known.len()));
         streams.extend(known.iter().map(|stream| StreamChecked::new(*stream, Some(0))));

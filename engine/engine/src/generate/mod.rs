@@ -1,5 +1,5 @@
-//! Packets that are made to be counted: what they are ([`Recipe`]), when they are sent ([`Pace`]), what each carries ([`Stamp`]), and what its
-//! receiver makes of it ([`Checked`]).
+//! Packets that are made to be counted: what they are ([`Recipe`]), when they are sent ([`Pace`]),
+//! what each carries ([`Stamp`]), and what its receiver makes of it ([`Checked`]).
 //!
 //! [`crate::apps::Generator`] sends them, [`crate::apps::Checker`] receives them.
 

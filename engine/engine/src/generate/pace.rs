@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-/// How much of what was missed is caught up with: this time's worth, at once. What was missed before is never sent, and is the difference between
-/// intended and sent.
+/// How much of what was missed is caught up with: this time's worth, at once. What was missed
+/// before is never sent, and is the difference between intended and sent.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
 const SECOND: u128 = 1_000_000_000;
 
 /// A rate, kept evenly. Units are packets or bits, as the caller likes.
 ///
-/// Never more is spent than the rate allows until then; after a stall, no more than ten milliseconds' worth and the packet that had begun comes at once.
+/// Never more is spent than the rate allows until then; after a stall, no more than ten
+/// milliseconds' worth and the packet that had begun comes at once.
 #[derive(Clone, Debug)]
 pub struct Pace {
     rate: u64,
@@ -29,7 +30,8 @@ impl Pace {
         Self { rate, credit: 0, limit, elapsed: 0 }
     }
 
-    /// It is so many nanoseconds since the beginning. Time does not go back: less than before is the same as before.
+    /// It is so many nanoseconds since the beginning. Time does not go back: less than before is
+    /// the same as before.
     #[inline]
     pub fn advance(&mut self, elapsed: u64) {
         let passed = elapsed.saturating_sub(self.elapsed);

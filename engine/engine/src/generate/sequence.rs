@@ -1,6 +1,7 @@
 //! Sequence numbers as they arrive: lost, twice, late (RFC 4737, section 3.3).
 
-/// How far back a packet is remembered: one later than that by more is neither known to be late nor to have come twice.
+/// How far back a packet is remembered: one later than that by more is neither known to be late nor
+/// to have come twice.
 pub const WINDOW: u64 = 1 << 16;
 
 const WORDS: usize = (WINDOW / 64) as usize;

@@ -1,4 +1,5 @@
-//! What each packet carries, at the beginning of what UDP, TCP or an echo request carries. In network byte order:
+//! What each packet carries, at the beginning of what UDP, TCP or an echo request carries. In
+//! network byte order:
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -15,8 +16,9 @@
 //! |                               |
 //! +-------------------------------+
 //! ```
-//! 18 bytes, so that a UDP datagram over IPv4 in the shortest Ethernet frame (60 bytes and its checksum) has room for it. The sequence number
-//! begins at 0, and at 100 million packets a second it lasts a month; the time lasts three days, far longer than a packet.
+//! 18 bytes, so that a UDP datagram over IPv4 in the shortest Ethernet frame (60 bytes and its
+//! checksum) has room for it. The sequence number begins at 0, and at 100 million packets a second
+//! it lasts a month; the time lasts three days, far longer than a packet.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -89,8 +91,8 @@ fn whole([a, b, c, d, e, f]: [u8; 6]) -> u64 {
 
 /// A clock that two workers, or two machines, can compare.
 ///
-/// Nanoseconds since 1970: what the system's clock said at first, and steady time since. A step of the system's clock is not noticed, so that
-/// it makes no latency.
+/// Nanoseconds since 1970: what the system's clock said at first, and steady time since. A step of
+/// the system's clock is not noticed, so that it makes no latency.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     start: Instant,

@@ -1,11 +1,13 @@
-//! `af_xdp:IFACE:QUEUE`: an AF_XDP socket, and the XDP program that brings a queue's packets into it: past the kernel's stack, and
-//! without a copy where the driver can.
+//! `af_xdp:IFACE:QUEUE`: an AF_XDP socket, and the XDP program that brings a queue's packets into
+//! it: past the kernel's stack, and without a copy where the driver can.
 //!
-//! All that arrives at the queue comes here, whatever it is, unless the engine has a program that chooses ([`Programs`](crate::programs::Programs)). So an interface
-//! that carries the default route is refused in the machine's first network namespace, unless it is forced.
+//! All that arrives at the queue comes here, whatever it is, unless the engine has a program that
+//! chooses ([`Programs`](crate::programs::Programs)). So an interface that carries the default
+//! route is refused in the machine's first network namespace, unless it is forced.
 //!
-//! What a port loses while it runs (its link, its interface, its program) it notices when it is checked. By policy that is the worker's
-//! end, or the port closes, takes nothing to send, and opens itself again when all is back: the worker's other ports go on.
+//! What a port loses while it runs (its link, its interface, its program) it notices when it is
+//! checked. By policy that is the worker's end, or the port closes, takes nothing to send, and
+//! opens itself again when all is back: the worker's other ports go on.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -24,8 +26,8 @@ use crate::port::{LeftPort, Obtained, Port, PortError, PortStatistics};
 use crate::port_context::PortContext;
 use crate::programs::keep;
 
-/// Packets that a system call sends in copy mode: all of some bursts. With the kernel's 32 a burst of 64 takes two, and forwarding and
-/// sending are slower by a tenth.
+/// Packets that a system call sends in copy mode: all of some bursts. With the kernel's 32 a burst
+/// of 64 takes two, and forwarding and sending are slower by a tenth.
 const TX_BUDGET: u32 = 256;
 
 /// No driver's ring is longer.
@@ -86,7 +88,8 @@ impl AfXdp {
     /// Opens a queue. Sockets on several queues of one interface have one program.
     ///
     /// # Errors
-    /// Where the interface or its queue is not there, taken or guarded, the pool has too few frames, or this process may not.
+    /// Where the interface or its queue is not there, taken or guarded, the pool has too few
+    /// frames, or this process may not.
     pub fn open(
         name: String,
         pool: &Pool,
@@ -206,7 +209,8 @@ fn rx_ring(interface: &str) -> Option<u32> {
     Ethtool::open().ok()?.rings(interface).ok()?.map(|rings| rings.rx)
 }
 
-/// Frames for reception, if there are so many: in zero-copy the driver takes as many as its ring has at once.
+/// Frames for reception, if there are so many: in zero-copy the driver takes as many as its ring
+/// has at once.
 fn ring_frames(usual: u32, rx_ring: Option<u32>) -> u32 {
     rx_ring.unwrap_or(0).min(MOST_FILL).next_power_of_two().max(usual)
 }

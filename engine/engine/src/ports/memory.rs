@@ -1,8 +1,9 @@
-//! `memory:NAME`: two ports with a cable between them, in one worker or in two. No kernel, no privileges, no copy.
+//! `memory:NAME`: two ports with a cable between them, in one worker or in two. No kernel, no
+//! privileges, no copy.
 //!
-//! Packets change pools on the way ([`ringway_xsk::worker_channel`]), so this is also how workers hand packets to each other. For frames
-//! that one side got more of than it gave, it gives empty ones back, lest the other run dry: an empty packet on a cable is a
-//! present of its frame.
+//! Packets change pools on the way ([`ringway_xsk::worker_channel`]), so this is also how workers
+//! hand packets to each other. For frames that one side got more of than it gave, it gives empty
+//! ones back, lest the other run dry: an empty packet on a cable is a present of its frame.
 
 use ringway_ring::Corrupt;
 use ringway_xsk::worker_channel::{Giver, Taker, way};
@@ -20,7 +21,8 @@ pub struct Plug {
     umem: Umem,
 }
 
-/// The two ends of a cable between pools of one UMEM. `slots` packets, a power of two, fit in each direction.
+/// The two ends of a cable between pools of one UMEM. `slots` packets, a power of two, fit in each
+/// direction.
 ///
 /// # Panics
 /// Where `slots` is not a power of two.

@@ -11,7 +11,8 @@ use ringway_xsk::{Batch, Packet};
 
 pub use self::{af_packet::AfPacket, af_xdp::AfXdp, memory::Memory, null::Null, pcap::Pcap};
 
-/// Frees packets that an interface of this MTU does not send, which some drivers and a veth would drop without a word. How many.
+/// Frees packets that an interface of this MTU does not send, which some drivers and a veth would
+/// drop without a word. How many.
 #[inline]
 fn drop_too_long(batch: &mut Batch, mtu: usize) -> u64 {
     if !batch.iter().any(|packet| is_too_long(packet, mtu)) {
@@ -22,7 +23,8 @@ fn drop_too_long(batch: &mut Batch, mtu: usize) -> u64 {
     (before - batch.len()) as u64
 }
 
-/// Beside the MTU a packet has an Ethernet header, and may have a VLAN tag (packet_extra_vlan_len_allowed, net/packet/af_packet.c).
+/// Beside the MTU a packet has an Ethernet header, and may have a VLAN tag
+/// (packet_extra_vlan_len_allowed, net/packet/af_packet.c).
 #[inline]
 fn is_too_long(packet: &Packet, mtu: usize) -> bool {
     let len = if packet.frames() == 1 { packet.data().len() } else { packet.len() };

@@ -1,5 +1,5 @@
-//! `null:BYTES`: as many packets as anybody wants, and none of what is sent. It costs what frames cost and nothing else, so that the
-//! rest can be measured.
+//! `null:BYTES`: as many packets as anybody wants, and none of what is sent. It costs what frames
+//! cost and nothing else, so that the rest can be measured.
 
 use ringway_xsk::{Batch, Pool};
 

@@ -1,7 +1,8 @@
 //! `pcap:IN:OUT`: packets out of one capture file into another. Either name may be empty.
 //!
-//! A packet that is read has its time written at the beginning of its frame, where nothing else is but free room, and is in a stage of its
-//! own (`CAPTURED`). So whoever writes it to a capture, in this worker, knows that the time there is its own, and no former packet's.
+//! A packet that is read has its time written at the beginning of its frame, where nothing else is
+//! but free room, and is in a stage of its own (`CAPTURED`). So whoever writes it to a capture, in
+//! this worker, knows that the time there is its own, and no former packet's.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -87,7 +88,8 @@ impl Input {
     }
 }
 
-/// A file, however it is named: its device and inode, or of one that is not there yet those of its directory, and its name.
+/// A file, however it is named: its device and inode, or of one that is not there yet those of its
+/// directory, and its name.
 #[derive(PartialEq, Eq)]
 struct Identity(u64, u64, Option<OsString>);
 
@@ -103,8 +105,8 @@ impl Identity {
     }
 }
 
-/// Of files to be read and to be written: one to be written that is another one of them, by whatever name or link, and that other
-/// one. To be asked before any is opened.
+/// Of files to be read and to be written: one to be written that is another one of them, by
+/// whatever name or link, and that other one. To be asked before any is opened.
 pub fn written_over<'a>(
     read: impl IntoIterator<Item = &'a Path>,
     written: impl IntoIterator<Item = &'a Path>,

@@ -1,5 +1,5 @@
-//! A look at an engine from another process: who has which frames and since when, what is in the oldest, and what the NIC counts. The
-//! engine does not notice: its memory is mapped for reading.
+//! A look at an engine from another process: who has which frames and since when, what is in the
+//! oldest, and what the NIC counts. The engine does not notice: its memory is mapped for reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

@@ -1,5 +1,5 @@
-//! Finds who does not let frames go, while the engine runs: from the records beside the frames, which take nothing from the workers
-//! to be read, and from what each worker knows to have.
+//! Finds who does not let frames go, while the engine runs: from the records beside the frames,
+//! which take nothing from the workers to be read, and from what each worker knows to have.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -9,7 +9,8 @@ use serde::Serialize;
 
 use crate::status::WorkerStatus;
 
-/// A frame that is held for longer is looked at, in milliseconds, which are the unit of a worker's pool.
+/// A frame that is held for longer is looked at, in milliseconds, which are the unit of a worker's
+/// pool.
 const OLD_MS: u32 = 2000;
 /// Looks follow each other no faster.
 const BETWEEN: Duration = Duration::from_millis(900);
@@ -63,8 +64,8 @@ impl Detector {
         self.leaks.clone()
     }
 
-    /// Whether the same oldest frame, and no fewer of its stage, were found before. What waits for a port that does not take it
-    /// is old, too, and no leak.
+    /// Whether the same oldest frame, and no fewer of its stage, were found before. What waits for
+    /// a port that does not take it is old, too, and no leak.
     fn is_leaked(&self, aged: &Aged, workers: &[WorkerStatus]) -> bool {
         let same = |was: &Aged| {
             (was.pool, was.stage, was.frame) == (aged.pool, aged.stage, aged.frame)

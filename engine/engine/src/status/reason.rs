@@ -81,7 +81,8 @@ reasons! {
     NoSuchPort = "no-such-port",
     /// The port took no more, for longer than packets can wait for it.
     PortFull = "port-full",
-    /// The port cannot send it: shorter than an Ethernet header, longer than its interface's MTU allows, or of another pool.
+    /// The port cannot send it: shorter than an Ethernet header, longer than its interface's MTU
+    /// allows, or of another pool.
     Unsendable = "unsendable",
     /// The port failed while it was to be sent.
     PortFailed = "port-failed",
@@ -89,7 +90,8 @@ reasons! {
     Undecided = "undecided",
     /// It waited to be sent when the worker ended.
     Stopped = "stopped",
-    /// It was sent to a UDP port on which nothing here listens. Its sender is not told: no port unreachable.
+    /// It was sent to a UDP port on which nothing here listens. Its sender is not told: no port
+    /// unreachable.
     OtherPort = "other-port",
     own: Own0 Own1 Own2 Own3 Own4 Own5 Own6 Own7 Own8 Own9 Own10 Own11 Own12 Own13 Own14 Own15
 }

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use crate::status::inspect::Inspection;
 use crate::takeover::TakeoverError;
 
-/// Flag and type of a listening socket of sequenced packets in `/proc/net/unix` (net/unix/af_unix.c, unix_seq_show).
+/// Flag and type of a listening socket of sequenced packets in `/proc/net/unix`
+/// (net/unix/af_unix.c, unix_seq_show).
 const LISTENS: &str = "00010000";
 const SEQPACKET: &str = "0005";
 
@@ -38,8 +39,8 @@ pub fn control_of(pid: u32) -> Result<PathBuf, TakeoverError> {
     Ok(if path.exists() { path } else { own })
 }
 
-/// The process of an engine that has queues of this interface, in the network namespace of the calling thread. None: there is no such
-/// engine, or this user may not see it.
+/// The process of an engine that has queues of this interface, in the network namespace of the
+/// calling thread. None: there is no such engine, or this user may not see it.
 pub fn engine_on(interface: &str) -> Option<u32> {
     let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net")).ok();
     let ours = namespace("thread-self")?;

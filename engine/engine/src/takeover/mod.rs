@@ -1,4 +1,5 @@
-//! One engine goes on where another stops, with the same memory, sockets and programs, and packets stay in their rings meanwhile.
+//! One engine goes on where another stops, with the same memory, sockets and programs, and packets
+//! stay in their rings meanwhile.
 //!
 //! ```text
 //! predecessor                                   successor
@@ -9,8 +10,9 @@
 //!                                                claims the memory, and goes on
 //!   ends                         <-- "taken" --
 //! ```
-//! Whose the memory is, one word in it says, which one of them exchanges. So if the successor ends or hangs before it claims, the
-//! predecessor claims it itself and goes on; a successor that is late finds nothing to claim.
+//! Whose the memory is, one word in it says, which one of them exchanges. So if the successor ends
+//! or hangs before it claims, the predecessor claims it itself and goes on; a successor that is
+//! late finds nothing to claim.
 
 pub(crate) mod control_socket;
 
@@ -126,7 +128,8 @@ pub(crate) struct LeftWorker {
     pub ports: Vec<LeftPort>,
 }
 
-/// What is said along with the descriptors: those of each program (map, attachment), of each socket.
+/// What is said along with the descriptors: those of each program (map, attachment), of each
+/// socket.
 #[derive(Serialize, Deserialize)]
 enum TakeoverMessage {
     Refused(String),
@@ -167,7 +170,8 @@ pub struct Control {
 pub struct Successor(OwnedFd);
 
 impl Control {
-    /// Listens; only root and this process's own user are let in. `instead` of whoever listens there, which was taken over.
+    /// Listens; only root and this process's own user are let in. `instead` of whoever listens
+    /// there, which was taken over.
     ///
     /// # Errors
     /// Where somebody listens there, something else lies there, or the directory cannot be written.
@@ -233,8 +237,8 @@ impl Successor {
 
     /// Has it map the memory while workers go on, since that takes longest.
     pub(crate) fn prepare(&self, umem: &Umem) -> io::Result<()> {
-        // SAFETY: `Control::asked` let in root or this process's user, who can write to this process
-        // in any case. An engine writes to the memory once it has claimed it.
+        // SAFETY: `Control::asked` let in root or this process's user, who can write to this
+        // process in any case. An engine writes to the memory once it has claimed it.
         let file = unsafe { umem.file() };
         send_with(self.0.as_fd(), MEMORY, &[file])?;
         self.hear(MUCH_PATIENCE)
@@ -305,7 +309,8 @@ pub struct Predecessor {
 const CLAIMED: u8 = 1;
 
 impl Predecessor {
-    /// Asks the engine that listens there to stop, and takes what it hands over. From now on it waits.
+    /// Asks the engine that listens there to stop, and takes what it hands over. From now on it
+    /// waits.
     ///
     /// # Errors
     /// See [`TakeoverError`].

@@ -204,7 +204,8 @@ fn why_there_is_no_answer() {
     bench.end();
 }
 
-/// Wherever frames end, at an odd place or an even one; and nothing that is damaged, behind the first frame or in it.
+/// Wherever frames end, at an odd place or an even one; and nothing that is damaged, behind the
+/// first frame or in it.
 #[test]
 fn what_takes_several_frames_is_answered() {
     for (headroom, len) in [(0, 2000), (0, 8001), (1, 2000), (1, 8001)] {

@@ -1,4 +1,5 @@
-//! Whatever comes: counted and dropped, or answered; never a panic, never a frame or a packet unaccounted for.
+//! Whatever comes: counted and dropped, or answered; never a panic, never a frame or a packet
+//! unaccounted for.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,5 @@
-//! From a generator to a checker, with somebody between who loses, repeats and delays packets; every one of them is found.
+//! From a generator to a checker, with somebody between who loses, repeats and delays packets;
+//! every one of them is found.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -40,7 +41,8 @@ pub fn generated(count: u64) -> Generated {
     }
 }
 
-/// Drops every 10th packet, sends every 100th twice, and lets every 1 000th wait until 20 others have passed.
+/// Drops every 10th packet, sends every 100th twice, and lets every 1 000th wait until 20 others
+/// have passed.
 #[derive(Default)]
 struct Bad {
     packets: u64,

@@ -1,5 +1,5 @@
-//! A program as somebody else writes it: a server of datagrams with reasons of its own, in front of a
-//! host that can be pinged.
+//! A program as somebody else writes it: a server of datagrams with reasons of its own, in front of
+//! a host that can be pinged.
 
 use ringway_engine::apps::{Datagram, Host, Icmp};
 use ringway_engine::{App, Burst, Cycles, Reason, Verdict};

@@ -17,8 +17,8 @@ fn host(last: u8) -> Host {
     Host::new(Mac([2, 0, 0, 0, 0, last]), addresses)
 }
 
-/// Between port 0, who asks, and port 1, who answers: of the answers after the first, which says where the other is, drops every fifth and
-/// sends every seventh twice.
+/// Between port 0, who asks, and port 1, who answers: of the answers after the first, which says
+/// where the other is, drops every fifth and sends every seventh twice.
 #[derive(Default)]
 struct Bad(u64);
 
@@ -52,7 +52,8 @@ impl App for Bad {
     }
 }
 
-/// Between port 0, who asks, and port 2, who answers: all answers go to port 1, where somebody else listens.
+/// Between port 0, who asks, and port 2, who answers: all answers go to port 1, where somebody else
+/// listens.
 struct Astray;
 
 impl App for Astray {

@@ -92,7 +92,8 @@ impl App for Slow {
     }
 }
 
-/// A source at full rate, a forwarder, a consumer that is too slow; all of them restarted again and again.
+/// A source at full rate, a forwarder, a consumer that is too slow; all of them restarted again and
+/// again.
 #[test]
 fn soak() {
     let seconds = std::env::var("RINGWAY_SOAK").ok().and_then(|s| s.parse().ok());

@@ -1,7 +1,8 @@
 //! The audit: every frame of a pool is found exactly once, or it is said what is wrong.
 //!
-//! The rings are walked against the stream (RX before FILL, COMPLETION before TX), so that a frame which the kernel moves on
-//! meanwhile is not met twice. What is in no ring, while the records say that the kernel has it, is inside the kernel.
+//! The rings are walked against the stream (RX before FILL, COMPLETION before TX), so that a frame
+//! which the kernel moves on meanwhile is not met twice. What is in no ring, while the records say
+//! that the kernel has it, is inside the kernel.
 
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -137,8 +138,9 @@ impl fmt::Display for Audit {
 }
 
 impl Pool {
-    /// Finds every frame of this pool, in its list and in the rings of **all** its queues. It takes a walk over all records,
-    /// and allocates: for tests, and every few seconds, not for every burst.
+    /// Finds every frame of this pool, in its list and in the rings of **all** its queues. It takes
+    /// a walk over all records, and allocates: for tests, and every few seconds, not for every
+    /// burst.
     pub fn audit(&self, queues: &[&Rings]) -> Audit {
         let inner = self.inner();
         let mut walk = Walk {

@@ -1,11 +1,12 @@
 //! The books: where each frame is, since when, and how many went from where to where.
 //!
-//! Two accounts that do not know of each other. A [`Record`] for each frame says where it is. A [`Counts`] for each pool has
-//! counted every transition where it happens: nothing in it is computed from anything else. [`Pool::audit`] holds the two
-//! against each other, against the list of free frames and against the rings.
+//! Two accounts that do not know of each other. A [`Record`] for each frame says where it is. A
+//! [`Counts`] for each pool has counted every transition where it happens: nothing in it is
+//! computed from anything else. [`Pool::audit`] holds the two against each other, against the list
+//! of free frames and against the rings.
 //!
-//! Only the pool's worker writes, by plain stores. Any thread, and any process that has the memory, may read
-//! ([`Watch`](crate::Watch), [`Inspector`](crate::Inspector)).
+//! Only the pool's worker writes, by plain stores. Any thread, and any process that has the memory,
+//! may read ([`Watch`](crate::Watch), [`Inspector`](crate::Inspector)).
 //!
 //! [`Pool::audit`]: crate::packet::pool::Pool::audit
 
@@ -42,7 +43,8 @@ pub struct Record {
     pub place: Place,
     /// The owner's pool number.
     pub pool: u8,
-    /// Of a held frame the application's stage ([`crate::Packet::set_stage`]); of one with the kernel the queue's number.
+    /// Of a held frame the application's stage ([`crate::Packet::set_stage`]); of one with the
+    /// kernel the queue's number.
     pub stage: u8,
     /// Since when, in the pool's time ([`crate::Pool::set_now`]).
     pub since: u32,
@@ -174,19 +176,21 @@ pub(crate) struct Legend {
     pub(crate) queues: [Label; 64],
 }
 
-/// A list of frames that came home from elsewhere: any thread adds to it, the pool takes all there are. The number of the
-/// first and one more; 0: none.
+/// A list of frames that came home from elsewhere: any thread adds to it, the pool takes all there
+/// are. The number of the first and one more; 0: none.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub(crate) struct Returns(AtomicU32);
 
 impl Returns {
-    /// Adds a chain of frames. `link` makes the frame that was first the next of the last one of these.
+    /// Adds a chain of frames. `link` makes the frame that was first the next of the last one of
+    /// these.
     pub(crate) fn add(&self, first: u32, link: impl Fn(Option<u32>)) {
         let mut old = self.0.load(Relaxed);
         loop {
             link(old.checked_sub(1));
-            // Release: who takes it sees the links. What is taken is taken whole, so that an old first cannot come back.
+            // Release: who takes it sees the links. What is taken is taken whole, so that an old
+            // first cannot come back.
             match self.0.compare_exchange_weak(old, first + 1, Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
@@ -206,7 +210,8 @@ impl Returns {
 }
 
 /// # Safety
-/// Made of atomics alone, for which all bytes are valid: others may write it while it is referred to.
+/// Made of atomics alone, for which all bytes are valid: others may write it while it is referred
+/// to.
 pub(crate) unsafe trait Shared {}
 // SAFETY: atomics.
 unsafe impl Shared for AtomicU64 {}
@@ -214,8 +219,8 @@ unsafe impl Shared for AtomicU64 {}
 unsafe impl Shared for Account {}
 
 impl Counts {
-    /// How many frames of the pool are in a place by these counters. Of those that are away, it knows what it has handed over
-    /// and got back, but not what others have adopted since.
+    /// How many frames of the pool are in a place by these counters. Of those that are away, it
+    /// knows what it has handed over and got back, but not what others have adopted since.
     pub fn in_place(&self, place: Place) -> u64 {
         let (entered, left): (&[u64], &[u64]) = match place {
             Place::Free => (
@@ -243,8 +248,8 @@ impl Counts {
     }
 }
 
-/// A name of up to 32 bytes of UTF-8, zeroes behind it. Written once, before the number is used; who reads it meanwhile reads half
-/// a name, and nothing else goes wrong.
+/// A name of up to 32 bytes of UTF-8, zeroes behind it. Written once, before the number is used;
+/// who reads it meanwhile reads half a name, and nothing else goes wrong.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub(crate) struct Label([AtomicU64; 4]);

@@ -23,7 +23,8 @@ pub struct Aged {
     pub frame: u32,
 }
 
-/// The books, read beside the workers. What it sees of different frames may be of different moments.
+/// The books, read beside the workers. What it sees of different frames may be of different
+/// moments.
 #[derive(Clone, Debug)]
 pub struct Watch {
     umem: Umem,
@@ -76,15 +77,18 @@ impl Watch {
         queues.get(usize::from(queue)).map(Label::read).unwrap_or_default()
     }
 
-    /// What is written down about a frame; none where there is no such frame, or its pool was never opened.
+    /// What is written down about a frame; none where there is no such frame, or its pool was never
+    /// opened.
     pub fn record(&self, frame: u32) -> Option<Record> {
         Record::unpack(self.umem.records().get(frame as usize)?.load(Relaxed))
     }
 
-    /// Goes on through up to `frames` records, and adds held frames that are older than `limit`, in their pool's time, to
-    /// `found`: an entry for each pool and stage. True when the last frame was among them, so that the next call begins anew.
+    /// Goes on through up to `frames` records, and adds held frames that are older than `limit`, in
+    /// their pool's time, to `found`: an entry for each pool and stage. True when the last frame
+    /// was among them, so that the next call begins anew.
     ///
-    /// A record is eight bytes, and reading it takes nothing from the worker but a cache line now and then.
+    /// A record is eight bytes, and reading it takes nothing from the worker but a cache line now
+    /// and then.
     pub fn aged(&mut self, frames: u32, limit: u32, found: &mut Vec<Aged>) -> bool {
         let now: Vec<u32> = (0..self.pools()).map(|pool| self.now(pool)).collect();
         let records = self.umem.records();
@@ -132,8 +136,8 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Of the other's [`Umem::file`]: handed over, or found under /proc/PID/fd, where it is called `memfd:ringway-umem`. It need
-    /// not be open for writing.
+    /// Of the other's [`Umem::file`]: handed over, or found under /proc/PID/fd, where it is called
+    /// `memfd:ringway-umem`. It need not be open for writing.
     ///
     /// # Errors
     /// [`UmemError::Foreign`], [`UmemError::Memory`].
@@ -152,8 +156,9 @@ impl Inspector {
         (frames, books)
     }
 
-    /// A frame's bytes from where received packets begin, to its end; empty where there is no such frame. How long the packet in it is
-    /// only its owner knows. What is written meanwhile may be read in part.
+    /// A frame's bytes from where received packets begin, to its end; empty where there is no such
+    /// frame. How long the packet in it is only its owner knows. What is written meanwhile may be
+    /// read in part.
     pub fn packet(&self, frame: u32) -> Vec<u8> {
         let layout = self.umem.layout();
         if frame >= layout.frames {
@@ -162,7 +167,8 @@ impl Inspector {
         let begin = (KERNEL_HEADROOM + layout.headroom) as usize;
         let frame_begin = (frame as usize) << layout.chunk.shift();
         let byte = |n: usize| {
-            // SAFETY: within the mapping, as the frame is. Others write there, in another process: read as it happens to be, once.
+            // SAFETY: within the mapping, as the frame is. Others write there, in another process:
+            // read as it happens to be, once.
             unsafe { self.umem.base().add(frame_begin + n).read_volatile() }
         };
         (begin..layout.chunk.bytes() as usize).map(byte).collect()

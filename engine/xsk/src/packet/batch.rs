@@ -6,8 +6,9 @@ use crate::ledger::Place;
 use crate::packet::Packet;
 use crate::packet::pool::Pool;
 
-/// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing. Otherwise a slice of
-/// them. Dropped or cleared, their frames are free again, for less than if each were dropped by itself.
+/// Packets in order, up to a number that is fixed when it is made: afterwards it allocates nothing.
+/// Otherwise a slice of them. Dropped or cleared, their frames are free again, for less than if
+/// each were dropped by itself.
 #[derive(Debug)]
 pub struct Batch {
     packets: Vec<Packet>,
@@ -92,7 +93,8 @@ impl Batch {
     }
 }
 
-/// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its list: nearly always all.
+/// Frees packets. Those of one frame and of the first's pool, up to another, with one look at its
+/// list: nearly always all.
 fn free_all(packets: &mut Vec<Packet>) {
     let Some(first) = packets.first() else { return };
     let pool = first.handle();
@@ -109,8 +111,8 @@ fn free_all(packets: &mut Vec<Packet>) {
 fn forget_first(packets: &mut Vec<Packet>, count: usize) {
     let rest = packets.len().saturating_sub(count);
     let all = packets.as_mut_ptr();
-    // SAFETY: the last `rest` packets are moved to the front, where nothing is dropped, and no more than these are left: each has
-    // one owner.
+    // SAFETY: the last `rest` packets are moved to the front, where nothing is dropped, and no more
+    // than these are left: each has one owner.
     unsafe {
         if rest > 0 {
             all.copy_from(all.add(count), rest);
@@ -120,7 +122,8 @@ fn forget_first(packets: &mut Vec<Packet>, count: usize) {
 }
 
 impl Pool {
-    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. How many.
+    /// Adds up to `count` empty packets, as far as the batch has room and frames are free. How
+    /// many.
     pub fn allocate_burst(&self, into: &mut Batch, count: usize) -> usize {
         let inner = self.inner();
         // A batch of more than u32::MAX packets would not fit into any memory.

@@ -14,12 +14,14 @@ use crate::ledger::Place;
 
 use pool::{Inner, Pool, end_if_last};
 
-/// The most frames of a packet that the kernel sends: those of an skb (`MAX_SKB_FRAGS`, net/xdp/xsk.c).
+/// The most frames of a packet that the kernel sends: those of an skb (`MAX_SKB_FRAGS`,
+/// net/xdp/xsk.c).
 pub const MAX_FRAMES: usize = 17;
 
 /// A packet in one frame, or several where it is longer than one.
 ///
-/// It owns its frames. Dropped, they are on their pool's list again; sent, they are the kernel's. So it cannot be lost,
+/// It owns its frames. Dropped, they are on their pool's list again; sent, they are the kernel's.
+/// So it cannot be lost,
 /// ```compile_fail,E0599
 /// # fn copy(packet: ringway_xsk::Packet) {
 /// let twin = packet.clone();
@@ -53,12 +55,14 @@ pub struct Packet {
     _of_one_thread: PhantomData<*const Inner>,
 }
 
-/// What of a packet is not its pool: the number of its first frame, with [`MANY`] where that has a [`Chain`], and where in it the
-/// packet begins and how long it is there. One word, written at once: a burst of stores is what a frame's price is made of.
+/// What of a packet is not its pool: the number of its first frame, with [`MANY`] where that has a
+/// [`Chain`], and where in it the packet begins and how long it is there. One word, written at
+/// once: a burst of stores is what a frame's price is made of.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Parts(u64);
 
-/// More frames follow; no UMEM has so many that their numbers needed this bit ([`crate::Umem`] sees to it).
+/// More frames follow; no UMEM has so many that their numbers needed this bit ([`crate::Umem`] sees
+/// to it).
 const MANY: u32 = 1 << 31;
 
 /// There is no room for so many bytes: in the frame, or in the pool.
@@ -170,7 +174,8 @@ impl Packet {
     /// Its bytes in the first frame: all, unless it has more frames.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        // SAFETY: the frame is this packet's alone, which is borrowed; offset and length are within it.
+        // SAFETY: the frame is this packet's alone, which is borrowed; offset and length are within
+        // it.
         unsafe {
             slice::from_raw_parts(
                 self.at(self.frame(), self.parts.offset()).as_ptr(),
@@ -199,7 +204,8 @@ impl Packet {
         })
     }
 
-    /// The whole first frame, headroom and all, for builders; [`Packet::set_range`] says which part of it is the packet.
+    /// The whole first frame, headroom and all, for builders; [`Packet::set_range`] says which part
+    /// of it is the packet.
     #[inline]
     pub fn buffer_mut(&mut self) -> &mut [u8] {
         // SAFETY: the frame is this packet's alone, which is borrowed mutably.
@@ -267,7 +273,8 @@ impl Packet {
     /// Appends, in further frames of the pool where the last is full.
     ///
     /// # Errors
-    /// [`NoRoom`] where the pool has too few, or more than [`MAX_FRAMES`] were needed; nothing has changed then.
+    /// [`NoRoom`] where the pool has too few, or more than [`MAX_FRAMES`] were needed; nothing has
+    /// changed then.
     #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         if bytes.len() > self.tailroom() {
@@ -300,8 +307,8 @@ impl Packet {
         Ok(())
     }
 
-    /// A copy in frames of another pool (or of the same), so that it can be sent where those belong. None where the
-    /// other pool has too few.
+    /// A copy in frames of another pool (or of the same), so that it can be sent where those
+    /// belong. None where the other pool has too few.
     pub fn copy_to(&self, pool: &Pool) -> Option<Packet> {
         let mut copy = pool.allocate()?;
         // Where it began, so that it has the same headroom, unless frames are shorter there.
@@ -311,7 +318,8 @@ impl Packet {
         Some(copy)
     }
 
-    /// Says that the application's stage `stage` has it now: where it is looked for when it is never let go.
+    /// Says that the application's stage `stage` has it now: where it is looked for when it is
+    /// never let go.
     pub fn set_stage(&mut self, stage: u8) {
         let inner = self.inner();
         self.places().for_each(|(frame, ..)| inner.note(frame, Place::Held, stage));
@@ -349,7 +357,8 @@ impl Packet {
     fn append_to_last(&mut self, bytes: &[u8]) {
         let (last, (offset, len)) = (self.last(), self.last_place());
         let place = self.at(last, offset + len);
-        // SAFETY: not more than the tailroom, so within the last frame, which is this packet's alone.
+        // SAFETY: not more than the tailroom, so within the last frame, which is this packet's
+        // alone.
         unsafe { slice::from_raw_parts_mut(place.as_ptr(), bytes.len()) }.copy_from_slice(bytes);
         // A frame has 4 096 bytes at most.
         let len = len + bytes.len() as u16;

@@ -1,7 +1,8 @@
-//! A worker's frames: a list of the free ones, last in, first out, so that what comes next is still in the CPU's cache.
+//! A worker's frames: a list of the free ones, last in, first out, so that what comes next is still
+//! in the CPU's cache.
 //!
-//! A pool belongs to one thread, and nothing in it is locked or atomic read-modify-write. Handles to it and packets of it
-//! may be dropped in any order: it goes with the last of them.
+//! A pool belongs to one thread, and nothing in it is locked or atomic read-modify-write. Handles
+//! to it and packets of it may be dropped in any order: it goes with the last of them.
 //!
 //! Its list is in memory of this process alone. What lies in the shared memory is written here, and
 //! never read.
@@ -39,7 +40,8 @@ pub(crate) struct Inner {
     free: Cell<u32>,
     /// Of a pool that is taken over, until the memory is ours.
     offered: Cell<Option<Offered>>,
-    /// Frames in packets. The ledger has them, too, but where others can write; on this depends when the pool ends.
+    /// Frames in packets. The ledger has them, too, but where others can write; on this depends
+    /// when the pool ends.
     held: Cell<u64>,
     now: Cell<u32>,
     stage: Cell<u8>,
@@ -72,13 +74,14 @@ struct Offered {
 }
 
 impl Umem {
-    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all are in use, or another process
-    /// made this memory.
+    /// Opens the next pool that nobody has opened, on the thread that will use it; none when all
+    /// are in use, or another process made this memory.
     pub fn pool(&self) -> Option<Pool> {
         self.pool_at(0)
     }
 
-    /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since then.
+    /// As [`Umem::pool`], at this time of the pool ([`Pool::set_now`]): its frames are free since
+    /// then.
     pub fn pool_at(&self, now: u32) -> Option<Pool> {
         if self.is_handed_over() {
             return None;
@@ -87,12 +90,14 @@ impl Umem {
         Some(Pool::open(self.clone(), number, now))
     }
 
-    /// A pool that a predecessor has offered, as it was, with so many frames on its list ([`Pool::free`]). Each can be had once. It has no
-    /// frames, and its queues receive and complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
+    /// A pool that a predecessor has offered, as it was, with so many frames on its list
+    /// ([`Pool::free`]). Each can be had once. It has no frames, and its queues receive and
+    /// complete nothing, before this process has claimed the memory ([`Umem::claim`]). Where
     /// nothing is offered, it is empty, and this mapping of the memory can never be claimed.
     ///
     /// # Errors
-    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was taken, or its books cannot be.
+    /// [`UmemError::Foreign`] where this memory was made here, there is no such pool or it was
+    /// taken, or its books cannot be.
     pub fn take_over_pool(&self, number: u8, free: u32) -> Result<Pool, UmemError> {
         let foreign = |why: String| UmemError::Foreign { why: format!("pool {number}: {why}") };
         if number >= self.layout().pools || !self.is_handed_over() || !self.open_once(number) {
@@ -172,7 +177,8 @@ impl Pool {
         self.inner
     }
 
-    /// An empty packet of one frame, with all the headroom that received ones have; none where no frame is free.
+    /// An empty packet of one frame, with all the headroom that received ones have; none where no
+    /// frame is free.
     #[inline]
     pub fn allocate(&self) -> Option<Packet> {
         let inner = self.inner();
@@ -183,7 +189,8 @@ impl Pool {
         Some(Packet::new(self.inner, frame, inner.headroom, 0))
     }
 
-    /// Frames that are free; of a pool that is taken over, also those that will be once its memory is claimed.
+    /// Frames that are free; of a pool that is taken over, also those that will be once its memory
+    /// is claimed.
     pub fn free(&self) -> u32 {
         let offered = self.inner().offered.get().map_or(0, |Offered { free, away }| free + away);
         self.inner().free.get() + offered
@@ -204,7 +211,8 @@ impl Pool {
         self.inner().ledger().read()
     }
 
-    /// What time it is, from which ages are told: any unit that goes up, milliseconds say, once per burst. It may overflow.
+    /// What time it is, from which ages are told: any unit that goes up, milliseconds say, once per
+    /// burst. It may overflow.
     #[inline]
     pub fn set_now(&self, now: u32) {
         self.inner().now.set(now);
@@ -251,7 +259,8 @@ impl std::fmt::Debug for Pool {
 /// Ends a pool that nobody has a handle to or a packet of.
 ///
 /// # Safety
-/// It has not ended, and the caller does not refer to it afterwards unless it has a handle or a packet.
+/// It has not ended, and the caller does not refer to it afterwards unless it has a handle or a
+/// packet.
 #[inline]
 pub(crate) unsafe fn end_if_last(inner: NonNull<Inner>) {
     // SAFETY: the caller's.
@@ -292,7 +301,8 @@ impl Inner {
         unsafe { self.account.as_ref() }
     }
 
-    /// Whether it has its frames: one that is taken over, once the memory is ours. Asked before anything is put on the list.
+    /// Whether it has its frames: one that is taken over, once the memory is ours. Asked before
+    /// anything is put on the list.
     #[inline]
     pub(crate) fn is_usable(&self) -> bool {
         // Nearly always.
@@ -396,7 +406,8 @@ impl Inner {
         Some(frame)
     }
 
-    /// Takes up to `count` frames off the list, to be in `place` from now on. The caller counts them, and has to go through all.
+    /// Takes up to `count` frames off the list, to be in `place` from now on. The caller counts
+    /// them, and has to go through all.
     #[inline]
     pub(crate) fn take_burst(
         &self,
@@ -423,8 +434,8 @@ impl Inner {
         self.free.set(top + 1);
     }
 
-    /// Puts frames of packets on the list, up to one that has several or is of another pool. How many, whose packets are to be
-    /// forgotten and counted.
+    /// Puts frames of packets on the list, up to one that has several or is of another pool. How
+    /// many, whose packets are to be forgotten and counted.
     #[inline]
     pub(crate) fn put_burst(&self, packets: &[Packet]) -> usize {
         let (top, record, records) = (self.free.get(), self.record(Place::Free, 0), self.records());
@@ -485,8 +496,8 @@ impl Inner {
     }
 }
 
-/// Writes down where a frame is that a list or a packet has: with no look at how many there are, which would be a tenth of all that
-/// is done for a frame.
+/// Writes down where a frame is that a list or a packet has: with no look at how many there are,
+/// which would be a tenth of all that is done for a frame.
 #[inline]
 fn write_down(records: &[AtomicU64], frame: u32, record: u64) {
     debug_assert!((frame as usize) < records.len());

@@ -5,9 +5,10 @@
 //!  pool <                             > packets
 //!     COMPLETION <-- kernel <--- TX            frames that were sent; packets
 //! ```
-//! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a kernel that is played
-//! ([`crate::fake`]). An address that comes out of RX or COMPLETION is believed only if this queue
-//! gave that frame to the kernel for that. Any other is counted and left alone.
+//! Nothing here makes a system call but through [`Kernel`], so that all of it is tested against a
+//! kernel that is played ([`crate::fake`]). An address that comes out of RX or COMPLETION is
+//! believed only if this queue gave that frame to the kernel for that. Any other is counted and
+//! left alone.
 
 pub(crate) mod queue_frames;
 
@@ -91,9 +92,11 @@ pub trait Kernel {
 pub struct Use {
     /// Frames that the kernel is to have for reception, at most; the ring's size if that is less.
     pub fill: u32,
-    /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`); else it is woken for every burst to be sent.
+    /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`); else it is woken for every
+    /// burst to be sent.
     pub need_wakeup: bool,
-    /// Reception happens within calls only (preferred busy polling): one is made where nothing has arrived.
+    /// Reception happens within calls only (preferred busy polling): one is made where nothing has
+    /// arrived.
     pub busy_poll: bool,
     /// Packets of several frames can be sent (`XDP_USE_SG`).
     pub several_frames: bool,
@@ -155,16 +158,18 @@ counters! {
         completed_frames,
         /// Packets handed back since TX was full.
         tx_full_packets,
-        /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet header, of more frames
-        /// than the socket or the kernel takes.
+        /// Packets that cannot be sent, and were freed: of another pool, shorter than an Ethernet
+        /// header, of more frames than the socket or the kernel takes.
         unsendable_packets,
         /// Times that FILL should have been topped up, and no frame was free.
         starved_times,
-        /// Descriptors in RX that cannot be: no frame's, or of a frame that the kernel does not have.
+        /// Descriptors in RX that cannot be: no frame's, or of a frame that the kernel does not
+        /// have.
         rx_unbelievable,
         /// Addresses in COMPLETION that cannot be.
         completion_unbelievable,
-        /// Packets of several frames that were dropped: one of them was not to be believed, or there were too many.
+        /// Packets of several frames that were dropped: one of them was not to be believed, or
+        /// there were too many.
         broken_packets,
         /// Times the kernel was woken to receive.
         rx_wakeups,
@@ -173,8 +178,8 @@ counters! {
     }
 }
 
-/// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped, then the kernel's side, and
-/// then the pool takes back what the kernel had.
+/// The queue of a socket, or of a kernel that is played. Its rings go first when it is dropped,
+/// then the kernel's side, and then the pool takes back what the kernel had.
 pub struct Queue<K: Kernel> {
     rings: ManuallyDrop<Rings>,
     kernel: K,
@@ -219,7 +224,8 @@ impl<K: Kernel> Queue<K> {
         Ok(Self { rings, kernel, reassembly: Reassembly::Nothing, queue_frames })
     }
 
-    /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be sent, and whether a packet was begun.
+    /// A queue as a predecessor left it: its number, frames in the kernel to be filled and to be
+    /// sent, and whether a packet was begun.
     ///
     /// # Errors
     /// [`TooManyQueues`] where the pool has a queue of this number.
@@ -251,8 +257,8 @@ impl<K: Kernel> Queue<K> {
         Left { number: self.queue_frames.number, fill, unsent: self.unsent(), begun }
     }
 
-    /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many more, and takes back
-    /// those that were sent. How many packets were added.
+    /// Adds packets that have arrived, as far as there is room; gives the kernel frames for as many
+    /// more, and takes back those that were sent. How many packets were added.
     ///
     /// # Errors
     /// See [`Error`].
@@ -284,8 +290,9 @@ impl<K: Kernel> Queue<K> {
         Ok(added)
     }
 
-    /// Sends packets from the front of the batch, as far as TX has room. Those it has no room for stay in the batch; those
-    /// that cannot be sent at all are freed and counted ([`QueueCounts::unsendable_packets`]). How many were sent.
+    /// Sends packets from the front of the batch, as far as TX has room. Those it has no room for
+    /// stay in the batch; those that cannot be sent at all are freed and counted
+    /// ([`QueueCounts::unsendable_packets`]). How many were sent.
     ///
     /// # Errors
     /// See [`Error`]; what was sent is not in the batch then either.
@@ -316,7 +323,8 @@ impl<K: Kernel> Queue<K> {
         Ok(sent)
     }
 
-    /// Sends one packet; hands it back where TX is full. One that cannot be sent at all is freed and counted.
+    /// Sends one packet; hands it back where TX is full. One that cannot be sent at all is freed
+    /// and counted.
     ///
     /// # Errors
     /// See [`Error`]; the packet is freed then, or sent.
@@ -327,8 +335,9 @@ impl<K: Kernel> Queue<K> {
         Ok(batch.pop())
     }
 
-    /// Takes back frames that were sent, and wakes the kernel where it has not sent all. To be called now and then while
-    /// nothing is to be sent: in copy mode the kernel stops in the middle where the interface below was busy.
+    /// Takes back frames that were sent, and wakes the kernel where it has not sent all. To be
+    /// called now and then while nothing is to be sent: in copy mode the kernel stops in the middle
+    /// where the interface below was busy.
     ///
     /// # Errors
     /// See [`Error`].
@@ -352,7 +361,8 @@ impl<K: Kernel> Queue<K> {
         &self.queue_frames.pool
     }
 
-    /// Its number among the queues of its pool: what `Record::stage` is of frames that the kernel has.
+    /// Its number among the queues of its pool: what `Record::stage` is of frames that the kernel
+    /// has.
     pub fn number(&self) -> u8 {
         self.queue_frames.number
     }

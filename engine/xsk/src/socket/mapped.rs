@@ -23,7 +23,8 @@ pub(crate) fn make(fd: BorrowedFd<'_>, config: &SocketConfig) -> io::Result<()> 
     set(libc::XDP_TX_RING, &config.tx)
 }
 
-/// Maps them. The socket stays open as long as one of them is in use: a mapping holds it in any case.
+/// Maps them. The socket stays open as long as one of them is in use: a mapping holds it in any
+/// case.
 ///
 /// # Safety
 /// They are of these sizes, and nobody else maps them to use them.
@@ -81,7 +82,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and rings that point into it kept this alive. It fails only for ranges that are none.
+        // SAFETY: the mapping is ours, and rings that point into it kept this alive. It fails only
+        // for ranges that are none.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -97,7 +99,8 @@ impl Ring {
         let len = offsets.desc as usize + size as usize * slot;
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody's.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of
+        // anybody's.
         let base = unsafe { mmap(ptr::null_mut(), len, access, flags, fd, at) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Arc::new(Mapping { base, len, _socket: fd.clone() });

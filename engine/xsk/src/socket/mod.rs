@@ -1,8 +1,8 @@
 //! An AF_XDP socket: a queue whose other side is the kernel.
 //!
-//! Opening it takes CAP_NET_RAW. Whoever has not that may be given a socket by a helper who has ([`Socket::open_on`]): to
-//! register memory, make rings and bind takes none. Memory beyond RLIMIT_MEMLOCK takes CAP_IPC_LOCK, busy polling
-//! CAP_NET_ADMIN.
+//! Opening it takes CAP_NET_RAW. Whoever has not that may be given a socket by a helper who has
+//! ([`Socket::open_on`]): to register memory, make rings and bind takes none. Memory beyond
+//! RLIMIT_MEMLOCK takes CAP_IPC_LOCK, busy polling CAP_NET_ADMIN.
 
 pub(crate) mod mapped;
 pub(crate) mod setup;
@@ -36,8 +36,9 @@ pub enum Mode {
     ZeroCopy,
 }
 
-/// Preferred busy polling (Documentation/networking/napi.rst): the driver runs within the program's calls, not in interrupts.
-/// The interface needs `napi_defer_hard_irqs` and `gro_flush_timeout` beside it.
+/// Preferred busy polling (Documentation/networking/napi.rst): the driver runs within the program's
+/// calls, not in interrupts. The interface needs `napi_defer_hard_irqs` and `gro_flush_timeout`
+/// beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// How long a call polls at most, in microseconds.
@@ -49,8 +50,9 @@ pub struct BusyPoll {
 /// What is wanted of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketConfig {
-    /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good, and no fewer than the driver's own ring (`ethtool -g`),
-    /// which takes them at once in zero-copy. The pool needs as many for each of its queues, and beside them those that are sent or held.
+    /// Slots of FILL, and frames that the kernel has for reception. Twice RX is good, and no fewer
+    /// than the driver's own ring (`ethtool -g`), which takes them at once in zero-copy. The pool
+    /// needs as many for each of its queues, and beside them those that are sent or held.
     pub fill: u32,
     /// Slots of COMPLETION.
     pub completion: u32,
@@ -66,7 +68,8 @@ pub struct SocketConfig {
     pub several_frames: bool,
     /// See [`BusyPoll`].
     pub busy_poll: Option<BusyPoll>,
-    /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17); otherwise it is 32.
+    /// Packets that one system call sends in copy mode, where the kernel lets it be set (6.17);
+    /// otherwise it is 32.
     pub tx_budget: Option<u32>,
 }
 
@@ -180,11 +183,14 @@ impl Kernel for Handle {
 }
 
 impl Socket {
-    /// Opens a socket on a queue of an interface in the calling thread's network namespace. Takes CAP_NET_RAW.
+    /// Opens a socket on a queue of an interface in the calling thread's network namespace. Takes
+    /// CAP_NET_RAW.
     ///
-    /// Where another socket has the queue, it is waited for for half a second, since one that was just closed still has it.
+    /// Where another socket has the queue, it is waited for for half a second, since one that was
+    /// just closed still has it.
     ///
-    /// Nothing arrives before an XDP program redirects into it: [`crate::Redirect`], or a program of yours.
+    /// Nothing arrives before an XDP program redirects into it: [`crate::Redirect`], or a program
+    /// of yours.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -198,7 +204,8 @@ impl Socket {
         Self::open_on(fd, pool, interface, queue, config)
     }
 
-    /// The same on an AF_XDP socket that is new, which somebody else has opened and handed over. Takes no capability.
+    /// The same on an AF_XDP socket that is new, which somebody else has opened and handed over.
+    /// Takes no capability.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -239,8 +246,9 @@ impl Socket {
         let handle = Handle { fd, on: on.clone(), granted: Granted::default(), places };
         let mut socket = Queue::new(pool, rings, handle, usage)
             .map_err(|_| SetupError::of(Step::Ring, &on, Cause::TooManyQueues))?;
-        // Before it is bound: a driver in zero-copy takes frames for its own ring then, and igb asks for none later that it has not got.
-        // To send alone, too: ice and i40e lose frames otherwise.
+        // Before it is bound: a driver in zero-copy takes frames for its own ring then, and igb
+        // asks for none later that it has not got. To send alone, too: ice and i40e lose frames
+        // otherwise.
         socket.prime().map_err(|e| failed(Step::Ring)(io::Error::other(e)))?;
         // Borrowed: dropped after an error, the socket is open no longer than its queue.
         let fd = &socket.kernel().fd;
@@ -264,8 +272,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// What a successor has to know beside the descriptor ([`Umem::offer`](crate::Umem::offer)): it goes on with the rings as they are. A
-    /// packet of which the end has not arrived is dropped.
+    /// What a successor has to know beside the descriptor ([`Umem::offer`](crate::Umem::offer)): it
+    /// goes on with the rings as they are. A packet of which the end has not arrived is dropped.
     pub fn leave(&mut self) -> LeftSocket {
         let rings = self.rings();
         let slots = [rings.fill.size(), rings.completion.size(), rings.rx.size(), rings.tx.size()];
@@ -273,12 +281,13 @@ impl Socket {
         LeftSocket { on, slots, usage: self.usage(), granted, left: Queue::leave_queue(self) }
     }
 
-    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability, and Linux 6.4. To be used once the memory is claimed.
+    /// Goes on with a predecessor's socket, whose pool this is. Takes no capability, and Linux 6.4.
+    /// To be used once the memory is claimed.
     ///
     /// # Safety
-    /// `left` is what [`Socket::leave`] said of this socket as its memory was offered, and nobody else
-    /// uses the socket's rings. As for [`Umem::from_file`](crate::Umem::from_file), this takes a
-    /// predecessor that is trusted.
+    /// `left` is what [`Socket::leave`] said of this socket as its memory was offered, and nobody
+    /// else uses the socket's rings. As for [`Umem::from_file`](crate::Umem::from_file), this takes
+    /// a predecessor that is trusted.
     ///
     /// # Errors
     /// See [`SetupError`].
@@ -329,7 +338,8 @@ impl Socket {
         })
     }
 
-    /// Sleeps until something has arrived, or TX has room where frames are unsent; at most so long. Whether it was woken.
+    /// Sleeps until something has arrived, or TX has room where frames are unsent; at most so long.
+    /// Whether it was woken.
     ///
     /// # Errors
     /// As of poll(2); an interruption by a signal is none.
@@ -344,7 +354,8 @@ impl Socket {
         }
     }
 
-    /// Asks the kernel whether the socket still has its interface, and whether that is up: rings do not tell.
+    /// Asks the kernel whether the socket still has its interface, and whether that is up: rings do
+    /// not tell.
     ///
     /// # Errors
     /// [`Error::Wake`] with ENXIO where the interface is gone, ENETDOWN where it is down.
@@ -379,7 +390,8 @@ fn bind(
         match patiently(|| sys::bind(fd.as_fd(), ifindex, queue, libc::XDP_SHARED_UMEM, shared)) {
             Ok(()) => return Ok(Granted { several_frames, ..granted }),
             Err(e) if !worth_another_try(&e) => return Err((Step::Bind, e)),
-            // Another driver, which cannot do what the first can: it gets a registration of its own.
+            // Another driver, which cannot do what the first can: it gets a registration of its
+            // own.
             Err(_) => {}
         }
     }
@@ -430,7 +442,8 @@ fn bind_error(
     error
 }
 
-/// The kernel lets go of a queue a moment after its socket was closed (xp_release_deferred, net/xdp/xsk_buff_pool.c).
+/// The kernel lets go of a queue a moment after its socket was closed (xp_release_deferred,
+/// net/xdp/xsk_buff_pool.c).
 fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
     const PAUSE: Duration = Duration::from_millis(5);
     let mut patience = 100;
@@ -473,7 +486,8 @@ fn zero_copy(fd: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
 }
 
-/// What is set after binding. Busy polling is asked for by who relies on it, so its refusal is an error; a budget is not.
+/// What is set after binding. Busy polling is asked for by who relies on it, so its refusal is an
+/// error; a budget is not.
 fn options(
     fd: BorrowedFd<'_>,
     config: &SocketConfig,

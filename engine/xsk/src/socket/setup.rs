@@ -1,4 +1,5 @@
-//! Why a socket could not be opened or a program not be attached: what failed, on what, why, and what to do.
+//! Why a socket could not be opened or a program not be attached: what failed, on what, why, and
+//! what to do.
 
 use std::{fmt, io};
 

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::ledger::{Counts, Place, Record};
 use crate::umem::kernel_frames::{KernelFrames, QUEUES};
 
-/// A copy of all records. Others can write the memory at any time, so each record is read once: then
-/// a frame that one pool takes over is no other's.
+/// A copy of all records. Others can write the memory at any time, so each record is read once:
+/// then a frame that one pool takes over is no other's.
 #[derive(Debug)]
 pub(crate) struct Inheritance(Box<[u64]>);
 

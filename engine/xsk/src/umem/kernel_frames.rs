@@ -7,13 +7,13 @@ use crate::ledger::Place;
 /// A pool has fewer queues open than this, and numbers them from 0.
 pub(crate) const QUEUES: u8 = 64;
 
-/// A byte for each frame, in memory of this process alone. Records say the same, but others can write
-/// them. So this decides whether a frame that comes back is believed.
+/// A byte for each frame, in memory of this process alone. Records say the same, but others can
+/// write them. So this decides whether a frame that comes back is believed.
 #[derive(Debug)]
 pub(crate) struct KernelFrames(Box<[Cell<u8>]>);
 
-/// A frame that the kernel has for a queue, to be filled or to be sent. It is never 0, which says that
-/// the kernel does not have it.
+/// A frame that the kernel has for a queue, to be filled or to be sent. It is never 0, which says
+/// that the kernel does not have it.
 #[inline]
 fn lent(place: Place, queue: u8) -> u8 {
     debug_assert!(queue < QUEUES && matches!(place, Place::Fill | Place::Tx));

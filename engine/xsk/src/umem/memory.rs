@@ -1,5 +1,5 @@
-//! Memory that lies in a file without a name (memfd_create(2)): the kernel and a successor of this process can have it too.
-//! Asked for in large pages, and saying what was obtained instead and why.
+//! Memory that lies in a file without a name (memfd_create(2)): the kernel and a successor of this
+//! process can have it too. Asked for in large pages, and saying what was obtained instead and why.
 
 use std::ffi::c_ulong;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,8 +65,8 @@ impl fmt::Display for PageSize {
     }
 }
 
-/// What was asked for and what was obtained. To be shown to whoever asked: smaller pages or a far node cost speed only,
-/// but nobody should have to guess.
+/// What was asked for and what was obtained. To be shown to whoever asked: smaller pages or a far
+/// node cost speed only, but nobody should have to guess.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obtained {
     /// Pages that were asked for.
@@ -124,7 +124,8 @@ pub(crate) struct Memory {
     obtained: Obtained,
 }
 
-// SAFETY: it is an address range and an open file; what lies there is reached by others' unsafe code, or atomically.
+// SAFETY: it is an address range and an open file; what lies there is reached by others' unsafe
+// code, or atomically.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -163,8 +164,9 @@ impl Memory {
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let mut memory = Self::map(file, len, pages)?;
         let preferred = node.map(|node| prefer(memory.base, len, node));
-        // Makes pages present, and fails where there are none, while MAP_POPULATE would leave that to the first access.
-        // SAFETY: the range is the mapping's, and zero or not, it is nobody's yet.
+        // Makes pages present, and fails where there are none, while MAP_POPULATE would leave that
+        // to the first access. SAFETY: the range is the mapping's, and zero or not, it is nobody's
+        // yet.
         unsafe { madvise(memory.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) }?;
         memory.obtained.asked_node = node;
         memory.obtained.node = node_of(memory.base).ok();
@@ -177,8 +179,8 @@ impl Memory {
         let stat = fstat(&file)?;
         let len = usize::try_from(stat.st_size).unwrap_or(0);
         let mut memory = Self::map(file, len, PageSize::of_file(stat.st_blksize as usize))?;
-        // So that nobody waits for it later; where it cannot be had now, it is with the first access.
-        // SAFETY: the range is the mapping's, and its pages stay as they are.
+        // So that nobody waits for it later; where it cannot be had now, it is with the first
+        // access. SAFETY: the range is the mapping's, and its pages stay as they are.
         let _ = unsafe { madvise(memory.base.as_ptr().cast(), len, Advice::LinuxPopulateWrite) };
         memory.obtained.node = node_of(memory.base).ok();
         Ok(memory)
@@ -196,7 +198,8 @@ impl Memory {
     }
 
     fn map_for(file: OwnedFd, len: usize, pages: PageSize, access: ProtFlags) -> io::Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of anybody's.
+        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of
+        // anybody's.
         let base = unsafe { mmap(ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let obtained = Obtained {
@@ -225,7 +228,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and whoever pointed into it kept this alive. It fails only for ranges that are none.
+        // SAFETY: the mapping is ours, and whoever pointed into it kept this alive. It fails only
+        // for ranges that are none.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.obtained.bytes) };
     }
 }
@@ -250,7 +254,8 @@ const MPOL_PREFERRED: libc::c_int = 1;
 const MPOL_F_NODE: c_ulong = 1;
 const MPOL_F_ADDR: c_ulong = 2;
 
-/// The node that an interface's device is attached to; none where it is virtual, or the machine has one node.
+/// The node that an interface's device is attached to; none where it is virtual, or the machine has
+/// one node.
 pub fn node_of_interface(interface: &str) -> Option<u32> {
     let path = format!("/sys/class/net/{interface}/device/numa_node");
     fs::read_to_string(path).ok()?.trim().parse().ok()
@@ -262,7 +267,8 @@ fn prefer(base: NonNull<u8>, len: usize, node: u32) -> io::Result<()> {
     let mask = one.checked_shl(node).ok_or(io::ErrorKind::InvalidInput)?;
     // The kernel takes one bit less than it is told.
     let bits = c_ulong::BITS as c_ulong + 1;
-    // SAFETY: a policy of a range of ours changes where pages come from, not what lies in them; the mask outlives the call.
+    // SAFETY: a policy of a range of ours changes where pages come from, not what lies in them; the
+    // mask outlives the call.
     let result = unsafe {
         libc::syscall(libc::SYS_mbind, base.as_ptr(), len, MPOL_PREFERRED, &raw const mask, bits, 0)
     };

@@ -1,4 +1,5 @@
-//! Where everything lies: this process's mappings, as the kernel tells (/proc/self/smaps), with the names of what is in them.
+//! Where everything lies: this process's mappings, as the kernel tells (/proc/self/smaps), with the
+//! names of what is in them.
 
 use std::ops::Range;
 use std::{fmt, fs, io};
@@ -30,7 +31,8 @@ pub struct Mapping {
     pub access: String,
     /// Bytes of its pages.
     pub page_bytes: usize,
-    /// Bytes that are in memory now. Pages that the hardware's tables hold only through a driver are not counted.
+    /// Bytes that are in memory now. Pages that the hardware's tables hold only through a driver
+    /// are not counted.
     pub resident_bytes: usize,
     /// Of these, bytes in pages that the kernel made large by itself.
     pub transparent_huge_bytes: usize,
@@ -75,8 +77,9 @@ pub fn memory_map(parts: &[Part]) -> io::Result<Vec<Mapping>> {
     Ok(mappings)
 }
 
-/// All mappings of another process, in order, with what can be told of what is in them from outside: by names, by places in
-/// files and by neighbours. Takes what it takes to trace that process.
+/// All mappings of another process, in order, with what can be told of what is in them from
+/// outside: by names, by places in files and by neighbours. Takes what it takes to trace that
+/// process.
 ///
 /// # Errors
 /// Where there is no such process, or it may not be looked at.
@@ -124,7 +127,8 @@ fn recognised(mapping: &Mapping, guard_end: Option<usize>, umem: Option<&Inspect
     }
 }
 
-/// Lines that begin a mapping look like "7f00-7f10 rw-s 00000000 00:01 4711   /path with spaces", the others "Rss:   4 kB".
+/// Lines that begin a mapping look like "7f00-7f10 rw-s 00000000 00:01 4711 /path with spaces", the
+/// others "Rss: 4 kB".
 fn parse(smaps: &str) -> Vec<Mapping> {
     let mut mappings = Vec::<Mapping>::new();
     for line in smaps.lines() {

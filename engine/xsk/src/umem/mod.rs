@@ -6,8 +6,8 @@
 //! +-----------------------+--------+---------+---------+
 //!   registered as UMEM               a pool    a frame
 //! ```
-//! The books lie in the same mapping, so they share its large pages, and a successor that receives the file has them too.
-//! The crate's documentation says what is trusted there.
+//! The books lie in the same mapping, so they share its large pages, and a successor that receives
+//! the file has them too. The crate's documentation says what is trusted there.
 
 pub(crate) mod inheritance;
 pub(crate) mod kernel_frames;
@@ -55,8 +55,8 @@ impl Chunk {
     }
 }
 
-/// What the kernel leaves free in front of each packet it receives (`XDP_PACKET_HEADROOM`), so that XDP programs can
-/// put headers there.
+/// What the kernel leaves free in front of each packet it receives (`XDP_PACKET_HEADROOM`), so that
+/// XDP programs can put headers there.
 pub const KERNEL_HEADROOM: u32 = 256;
 
 /// What is wanted of a [`Umem`].
@@ -66,7 +66,8 @@ pub struct UmemConfig {
     pub frames: u32,
     /// Bytes of each.
     pub chunk: Chunk,
-    /// Bytes to be left free in front of received packets, beside the kernel's 256; packets of our own begin behind both.
+    /// Bytes to be left free in front of received packets, beside the kernel's 256; packets of our
+    /// own begin behind both.
     pub headroom: u32,
     /// Pages wished for; smaller ones are taken where there are none ([`Umem::obtained`] says why).
     pub pages: PageSize,
@@ -146,7 +147,8 @@ pub enum UmemError {
     },
 }
 
-/// Memory for packets. A handle: clones are the same memory, which goes with the last of them and of its packets.
+/// Memory for packets. A handle: clones are the same memory, which goes with the last of them and
+/// of its packets.
 #[derive(Clone)]
 pub struct Umem(Arc<Inner>);
 
@@ -217,8 +219,9 @@ struct Header {
 
 /// "RW-UMEM" and the layout's version.
 const MAGIC: u64 = u64::from_be_bytes(*b"RW-UMEM\x04");
-/// Of 0.1.0 (packaging/releases), which has lists behind the records. This version takes such memory
-/// over, and 0.1.0 must not take over what has no lists. Remove it once the next release is out.
+/// Of 0.1.0 (packaging/releases), which has lists behind the records. This version takes such
+/// memory over, and 0.1.0 must not take over what has no lists. Remove it once the next release is
+/// out.
 const MAGIC_WITH_LISTS: u64 = u64::from_be_bytes(*b"RW-UMEM\x03");
 
 /// Pools were taken over where nothing was offered.
@@ -257,7 +260,8 @@ impl Umem {
     /// New memory.
     ///
     /// # Errors
-    /// See [`UmemError`]. Smaller pages or another node than wished for are no error: see [`Umem::obtained`].
+    /// See [`UmemError`]. Smaller pages or another node than wished for are no error: see
+    /// [`Umem::obtained`].
     pub fn new(config: &UmemConfig) -> Result<Self, UmemError> {
         let layout = Layout::new(config.frames, config.chunk, config.headroom, config.pools)?;
         let memory = Memory::new(layout.end, config.pages, config.node).map_err(|source| {
@@ -273,14 +277,14 @@ impl Umem {
         Ok(umem)
     }
 
-    /// Memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`] goes on
-    /// with it. To look at its books, take an [`Inspector`](crate::Inspector).
+    /// Memory that another process made and handed over: its [`Umem::file`]. [`Umem::claim`] goes
+    /// on with it. To look at its books, take an [`Inspector`](crate::Inspector).
     ///
     /// # Safety
-    /// From the claim until this process offers the memory itself, nobody else writes to its frames:
-    /// neither the process that made it, nor others that have the file, nor this process by another
-    /// mapping. This cannot be checked. So take memory over only from a process that is trusted with
-    /// all that this one may do.
+    /// From the claim until this process offers the memory itself, nobody else writes to its
+    /// frames: neither the process that made it, nor others that have the file, nor this process by
+    /// another mapping. This cannot be checked. So take memory over only from a process that is
+    /// trusted with all that this one may do.
     ///
     /// Books are checked: they may say anything, and change at any time.
     ///
@@ -331,14 +335,17 @@ impl Umem {
         }))
     }
 
-    /// Offers it, with all its frames, to whoever claims it first: a successor that was given [`Umem::file`], or this process, which
-    /// goes on then. Its queues may be dropped meanwhile: what they have stays with the kernel.
+    /// Offers it, with all its frames, to whoever claims it first: a successor that was given
+    /// [`Umem::file`], or this process, which goes on then. Its queues may be dropped meanwhile:
+    /// what they have stays with the kernel.
     ///
     /// # Safety
-    /// Until it has claimed the memory ([`Umem::claim`]), this process uses neither its pools nor their queues, packets and parcels.
+    /// Until it has claimed the memory ([`Umem::claim`]), this process uses neither its pools nor
+    /// their queues, packets and parcels.
     pub unsafe fn offer(&self) {
         self.0.ours.store(false, Release);
-        // Another number each time, so that a late successor cannot claim what the next one is offered.
+        // Another number each time, so that a late successor cannot claim what the next one is
+        // offered.
         let number = self.0.offer.load(Relaxed) % (NEVER - 1) + 1;
         self.0.offer.store(number, Relaxed);
         // Release: whoever claims it sees all that was written before.
@@ -373,7 +380,8 @@ impl Umem {
     pub(crate) fn inheritance(&self) -> Option<&Inheritance> {
         let read = || {
             if !self.is_ours() {
-                // Acquire: the records are of this offer. If they are of a later one, the claim fails.
+                // Acquire: the records are of this offer. If they are of a later one, the claim
+                // fails.
                 let offered = self.header().offered.load(Acquire);
                 self.0.offer.store(if offered == 0 { NEVER } else { offered }, Relaxed);
                 if offered == 0 {
@@ -460,7 +468,8 @@ impl Umem {
         sys::set(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
     }
 
-    /// A socket whose registration another can share, and whether packets may have several frames then.
+    /// A socket whose registration another can share, and whether packets may have several frames
+    /// then.
     pub(crate) fn shared_by(&self) -> Option<(Arc<OwnedFd>, bool)> {
         let mut sockets = self.0.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets.retain(|other| other.socket.strong_count() > 0);
@@ -539,7 +548,8 @@ struct Table<'a, T> {
 
 impl<'a, T: Shared> Table<'a, T> {
     fn into_slice(self) -> &'a [T] {
-        // SAFETY: the layout puts it within the mapping, aligned, which the UMEM borrowed for 'a keeps; T is `Shared`.
+        // SAFETY: the layout puts it within the mapping, aligned, which the UMEM borrowed for 'a
+        // keeps; T is `Shared`.
         unsafe {
             std::slice::from_raw_parts(self.first.add(self.place).cast::<T>().as_ptr(), self.count)
         }
@@ -550,7 +560,8 @@ impl<'a, T: Shared> Table<'a, T> {
     }
 }
 
-/// The header lies behind the frames, of which only it knows how many there are: it is at a base page's begin.
+/// The header lies behind the frames, of which only it knows how many there are: it is at a base
+/// page's begin.
 fn find_header(memory: &Memory) -> Option<Layout> {
     let page = PageSize::Base.bytes();
     (page..memory.obtained().bytes.saturating_sub(size_of::<Header>())).step_by(page).find_map(

@@ -44,7 +44,6 @@ pub(super) struct Place {
 /// One capture's place, which its process holds.
 #[derive(Debug)]
 pub(super) struct Held {
-    /// Its number.
     pub(super) number: u32,
     dir: PathBuf,
     lock: OwnedFd,

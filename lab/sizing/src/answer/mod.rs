@@ -13,7 +13,6 @@ use changes::{Change, changes};
 /// What one road would take.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RoadSize {
-    /// Which.
     pub road: IoPath,
     /// What a packet or message costs on it, and who measured that; none where it does not lead there, or nobody measured it.
     pub cost: Option<NsCost>,
@@ -48,11 +47,8 @@ pub enum Unit {
 /// A figure of the answer, how it comes about, and who measured what it is made of.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Line {
-    /// What it is.
     pub what: &'static str,
-    /// Its value.
     pub value: f64,
-    /// In what.
     pub unit: Unit,
     /// Calculated how.
     pub how: String,
@@ -65,15 +61,12 @@ pub struct Line {
 pub struct Answer {
     /// `ringway.size/2`
     pub schema: &'static str,
-    /// What was asked.
     pub workload: Workload,
-    /// Whose costs.
     pub costs_of: String,
     /// Why these costs are to be taken with care, if they are.
     pub doubts: Vec<String>,
     /// The one to take.
     pub road: IoPath,
-    /// Why.
     pub why: String,
     /// What it asks for.
     pub demand: Demand,
@@ -89,7 +82,6 @@ pub struct Answer {
     pub notes: Vec<String>,
     /// The rule of thumb, beside the calculation.
     pub rule_of_thumb: &'static str,
-    /// Whose it is.
     pub rule_from: &'static str,
     /// What would change road or machines.
     pub changes: Vec<Change>,

@@ -25,7 +25,6 @@ pub(crate) struct Costs {
     pub(crate) before: u64,
     /// While all packets are captured, and read by nobody.
     pub(crate) during: u64,
-    /// After that.
     pub(crate) after: u64,
 }
 

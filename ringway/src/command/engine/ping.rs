@@ -23,7 +23,6 @@ const LOOKS: Duration = Duration::from_millis(20);
 /// A worker that sleeps wakes up ten times a second: who asks more often has one that does not.
 const OFTEN: Duration = Duration::from_millis(200);
 
-/// The result.
 #[derive(Serialize)]
 struct Report {
     schema: &'static str,

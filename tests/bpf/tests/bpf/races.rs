@@ -271,7 +271,6 @@ struct Flows(Mapping);
 impl Flows {
     const CONFIRMED: u64 = (RW_CONFIRMED as u64) << 56;
 
-    /// Those in use.
     fn used(&self, world: &World) -> Vec<usize> {
         let buckets = audit::capacity(world) / RW_BUCKET_FLOWS;
         (0..buckets as usize)

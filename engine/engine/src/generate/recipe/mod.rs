@@ -15,10 +15,12 @@ use super::addresses::{Addresses, Numbers};
 use super::stamp::Stamp;
 use template::Template;
 
-/// Bytes of a frame, without its checksum: from the shortest of Ethernet to what fits into one frame of 4 096.
+/// Bytes of a frame, without its checksum: from the shortest of Ethernet to what fits into one
+/// frame of 4 096.
 pub const SIZES: std::ops::RangeInclusive<u16> = 60..=3840;
 
-/// Twelve frames of the simple Internet mix: seven short ones, four of 576 bytes of IP, one of 1 500.
+/// Twelve frames of the simple Internet mix: seven short ones, four of 576 bytes of IP, one of
+/// 1 500.
 pub const IMIX: [u16; 12] = [60, 590, 60, 60, 590, 60, 60, 590, 60, 1514, 60, 590];
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! A packet but for what changes from one to the next; those bytes are written, and checksums mended by them alone (RFC 1624).
+//! A packet but for what changes from one to the next; those bytes are written, and checksums
+//! mended by them alone (RFC 1624).
 
 use ringway_wire::{Ipv4, Ipv6, Sum, Tcp, U16, Udp};
 use zerocopy::IntoBytes as _;
@@ -22,7 +23,8 @@ pub struct Flow {
     ports: [u8; 4],
 }
 
-/// Offsets within the frame, all below its length and at even places from where a checksum begins; and sums over all that does not change.
+/// Offsets within the frame, all below its length and at even places from where a checksum begins;
+/// and sums over all that does not change.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     transport: Transport,
@@ -44,7 +46,8 @@ impl Template {
         Self { frame, places: None }
     }
 
-    /// As [`Recipe`] builds it: a header of IP without options at `ip`, one of this transport behind it at `at`, then a stamp of zeroes.
+    /// As [`Recipe`] builds it: a header of IP without options at `ip`, one of this transport
+    /// behind it at `at`, then a stamp of zeroes.
     pub(super) fn new(frame: Vec<u8>, transport: Transport, ip: usize, at: usize) -> Self {
         let (header, words, checksum) = match transport {
             Transport::Udp => (size_of::<Udp>(), 0, 6),
@@ -87,7 +90,8 @@ impl Template {
         self.places.as_ref().map(|places| (places.stamp, places.checksum))
     }
 
-    /// Makes a copy of [`Template::frame`], or the beginning of one that has its headers and stamp, a packet of this flow.
+    /// Makes a copy of [`Template::frame`], or the beginning of one that has its headers and stamp,
+    /// a packet of this flow.
     #[inline]
     pub fn write(&self, copy: &mut [u8], flow: &Flow, stamp: &Stamp) {
         let Some(places) = &self.places else { return };
@@ -130,8 +134,8 @@ impl Places {
     }
 }
 
-/// Flows in turn: sources first, so that a prefix of many is soon used; then source ports, destination ports and
-/// destinations; then from the beginning.
+/// Flows in turn: sources first, so that a prefix of many is soon used; then source ports,
+/// destination ports and destinations; then from the beginning.
 #[derive(Clone, Debug)]
 pub struct Flows {
     sources: Addresses,
@@ -147,7 +151,8 @@ impl Flows {
         Self { sources, destinations, source_ports, destination_ports, at: [0; 4] }
     }
 
-    /// How many there are, as far as 64 bits count. Echo requests have no ports: all of a pair of addresses are one flow.
+    /// How many there are, as far as 64 bits count. Echo requests have no ports: all of a pair of
+    /// addresses are one flow.
     pub fn count(&self) -> u64 {
         self.counts().into_iter().fold(1, u64::saturating_mul)
     }

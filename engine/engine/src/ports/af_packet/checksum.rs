@@ -1,13 +1,14 @@
-//! The checksum that a sender's kernel left to its NIC (CHECKSUM_PARTIAL, include/linux/skbuff.h): on a veth there is none, and the
-//! receiver's kernel knows that it need not look. Whoever reads the bytes has to have it finished.
+//! The checksum that a sender's kernel left to its NIC (CHECKSUM_PARTIAL, include/linux/skbuff.h):
+//! on a veth there is none, and the receiver's kernel knows that it need not look. Whoever reads
+//! the bytes has to have it finished.
 
 use std::net::IpAddr;
 
 use ringway_wire::protocol;
 use ringway_wire::{Frame, Ip, Sum};
 
-/// Where in a frame the checksum is that was left undone, and what it has to be. None where the frame has another one than that of
-/// the pseudo header alone: one within a tunnel, say.
+/// Where in a frame the checksum is that was left undone, and what it has to be. None where the
+/// frame has another one than that of the pseudo header alone: one within a tunnel, say.
 pub(super) fn of(frame: &[u8]) -> Option<(usize, [u8; 2])> {
     let ip = Ip::parse(Frame::parse(frame).ok()?.payload).ok()?;
     let field = match ip.protocol {

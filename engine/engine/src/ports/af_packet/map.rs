@@ -1,6 +1,7 @@
-//! The rings of a packet socket, in memory that the kernel shares (Documentation/networking/packet_mmap.rst): blocks of packets on
-//! the way in, frames on the way out. Who owns a block or a frame, its status says. No Rust reference is made to what the kernel writes,
-//! but for packets of a block that is ours until it is given back.
+//! The rings of a packet socket, in memory that the kernel shares
+//! (Documentation/networking/packet_mmap.rst): blocks of packets on the way in, frames on the way
+//! out. Who owns a block or a frame, its status says. No Rust reference is made to what the kernel
+//! writes, but for packets of a block that is ours until it is given back.
 
 use std::mem::{offset_of, size_of};
 use std::os::fd::AsFd as _;
@@ -100,7 +101,8 @@ impl Map {
         // The kernel's word, looked at all the same: it costs nothing beside the copy.
         let len = if mac + len <= end { len } else { 0 };
         let place = self.place(self.block * BLOCK + self.at + mac.min(end));
-        // SAFETY: within the block, which is ours until it is given back; nobody writes there meanwhile.
+        // SAFETY: within the block, which is ours until it is given back; nobody writes there
+        // meanwhile.
         let bytes = unsafe { slice::from_raw_parts(place.as_ptr(), len) };
         let unfinished = header.tp_status & CHECKSUM_NOT_READY != 0;
         let taken = take(&Arrived { bytes, tag: tag(&header), unfinished });
@@ -168,8 +170,9 @@ impl Map {
         None
     }
 
-    /// Has the kernel skip a frame that waits to be sent, when it is called next: a negative length is of no packet
-    /// (tpacket_parse_header, net/packet/af_packet.c), and with PACKET_LOSS it goes on behind it.
+    /// Has the kernel skip a frame that waits to be sent, when it is called next: a negative length
+    /// is of no packet (tpacket_parse_header, net/packet/af_packet.c), and with PACKET_LOSS it goes
+    /// on behind it.
     pub(super) fn give_up(&self, frame: usize) {
         self.write(self.tx_frame(frame) + offset_of!(tpacket3_hdr, tp_len), u32::MAX);
     }
@@ -192,7 +195,8 @@ impl Map {
     /// A copy of a header. `T` is of integers only.
     fn header<T: Copy>(&self, at: usize) -> T {
         assert!(at + size_of::<T>() <= self.len, "{at} of {}", self.len);
-        // SAFETY: within the mapping, and of integers, so that any bytes are one; the block is ours.
+        // SAFETY: within the mapping, and of integers, so that any bytes are one; the block is
+        // ours.
         unsafe { self.place(at).cast::<T>().read_unaligned() }
     }
 

@@ -1,7 +1,9 @@
-//! `af_packet:IFACE`: a packet socket with rings (TPACKET_V3): slower than AF_XDP, and on every interface of every kernel.
+//! `af_packet:IFACE`: a packet socket with rings (TPACKET_V3): slower than AF_XDP, and on every
+//! interface of every kernel.
 //!
-//! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees what arrives, too. What it took out of a frame
-//! (a VLAN tag) is put back, and what it left undone (a checksum, between namespaces of one machine) is done.
+//! Packets are copied out of the kernel's ring and into it. The kernel's own stack sees what
+//! arrives, too. What it took out of a frame (a VLAN tag) is put back, and what it left undone (a
+//! checksum, between namespaces of one machine) is done.
 
 mod checksum;
 mod map;
@@ -20,8 +22,9 @@ use self::socket::Socket;
 use super::pcap::too_long;
 use crate::port::{Port, PortError, PortStatistics};
 
-/// How long a device may refuse a frame: its queue, or the far end's, may be full. What it refuses for longer, it refuses for good: a
-/// veth whose far end has a smaller MTU does, and the kernel would try that frame, and none behind it, for ever.
+/// How long a device may refuse a frame: its queue, or the far end's, may be full. What it refuses
+/// for longer, it refuses for good: a veth whose far end has a smaller MTU does, and the kernel
+/// would try that frame, and none behind it, for ever.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// How long all of them may take at the end.
 const LAST_PATIENCE: Duration = Duration::from_millis(200);
@@ -32,7 +35,8 @@ pub struct Config {
     pub interface: String,
     /// Blocks of 128 KiB for reception, 2 to 1 024.
     pub blocks: u32,
-    /// Past the queueing discipline (`PACKET_QDISC_BYPASS`): faster, but what the device cannot take at once is lost.
+    /// Past the queueing discipline (`PACKET_QDISC_BYPASS`): faster, but what the device cannot
+    /// take at once is lost.
     pub bypass: bool,
 }
 
@@ -55,7 +59,8 @@ impl AfPacket {
     /// Opens the interface.
     ///
     /// # Errors
-    /// Where there is none of this name, it is down or not Ethernet, or this process may not (CAP_NET_RAW).
+    /// Where there is none of this name, it is down or not Ethernet, or this process may not
+    /// (CAP_NET_RAW).
     pub fn open(name: String, pool: &Pool, config: &Config) -> Result<Self, PortError> {
         let host = |source| PortError::Host { port: name.clone(), source };
         let link = ringway_host::interface_by_name(&config.interface).map_err(host)?.link;
@@ -138,7 +143,8 @@ fn failed(port: &str, (what, source): (&'static str, io::Error)) -> PortError {
     PortError::System { port: port.into(), what, source, remedy }
 }
 
-/// A packet of the pool with what has arrived, with its tag and its checksum; none where the pool has too few frames.
+/// A packet of the pool with what has arrived, with its tag and its checksum; none where the pool
+/// has too few frames.
 fn copy_in(pool: &Pool, arrived: &Arrived<'_>) -> Option<Packet> {
     let mut packet = pool.allocate()?;
     let mut rest = arrived.bytes;
@@ -166,7 +172,8 @@ impl Port for AfPacket {
     fn rx_burst(&mut self, batch: &mut Batch) -> Result<usize, PortError> {
         let before = batch.len();
         while batch.room() > 0 {
-            // Without a frame it stays where it is, and the kernel counts what it has no room for then.
+            // Without a frame it stays where it is, and the kernel counts what it has no room for
+            // then.
             if self.pool.free() == 0 {
                 self.statistics.no_frame_times += 1;
                 break;

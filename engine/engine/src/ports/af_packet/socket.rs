@@ -64,7 +64,8 @@ impl Socket {
         sockopt::socket_error(&self.0)?.map_err(io::Error::from)
     }
 
-    /// Has the kernel send what is in the TX ring, as far as it can now. False: the device did not take the frame at the head.
+    /// Has the kernel send what is in the TX ring, as far as it can now. False: the device did not
+    /// take the frame at the head.
     pub(super) fn send(&self) -> io::Result<bool> {
         use rustix::io::Errno;
         match rustix::net::send(&self.0, &[], rustix::net::SendFlags::DONTWAIT) {
