@@ -2,10 +2,9 @@
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
@@ -110,13 +109,13 @@ impl Notifier {
         }
     }
 
-    /// What a former process of this service gave to [`Notifier::keep`], by a path of this process's own
-    /// (sd_listen_fds(3)).
-    pub fn kept() -> Option<PathBuf> {
+    /// What a former process of this service gave to [`Notifier::keep`]: a descriptor that this process
+    /// was started with (sd_listen_fds(3)).
+    pub fn kept() -> Option<RawFd> {
         let set = |name| std::env::var(name).ok();
         let ours = set("LISTEN_PID")? == std::process::id().to_string();
         let place = set("LISTEN_FDNAMES")?.split(':').position(|name| name == KEPT)?;
-        ours.then(|| format!("/proc/self/fd/{}", FIRST_PASSED + place).into())
+        ours.then(|| FIRST_PASSED.saturating_add_unsigned(place as u32))
     }
 
     /// The daemon's loop is alive.
@@ -134,7 +133,7 @@ impl Notifier {
 }
 
 /// SD_LISTEN_FDS_START.
-const FIRST_PASSED: usize = 3;
+const FIRST_PASSED: RawFd = 3;
 
 /// A path, or `@name` for the abstract namespace.
 fn address(socket: &str) -> Option<SocketAddr> {

@@ -2,12 +2,13 @@
 //! but their path leads to the other.
 
 use std::fs;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use ringway_bpf_sys::XdpLink;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -38,11 +39,15 @@ impl Reached {
 static REACHED: Mutex<Vec<Reached>> = Mutex::new(Vec::new());
 static GIVEN: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// A directory of nodes that a former process of this service held ([`hold_nodes`]), by a path of this
-/// process's own. It is where this network namespace's node is looked for when there is none at the
-/// bpffs's own path.
-pub fn give_nodes(directory: &Path) {
-    let held = open(directory, OFlags::RDONLY).filter(|fd| is_bpffs(&by(fd)));
+/// A directory of nodes that a former process of this service held ([`hold_nodes`]), by the descriptor
+/// that this process was started with. It is where this network namespace's node is looked for when
+/// there is none at the bpffs's own path. Programs that this process starts do not get the descriptor.
+pub fn give_nodes(passed: RawFd) {
+    // SAFETY: nothing in this process closes what it was started with.
+    let passed = unsafe { BorrowedFd::borrow_raw(passed) };
+    // Where nothing is open by this number, there is nothing to pass on, either.
+    let _ = fcntl_setfd(passed, FdFlags::CLOEXEC);
+    let held = open(&by(passed), OFlags::RDONLY).filter(|fd| is_bpffs(&by(fd)));
     *GIVEN.lock().unwrap_or_else(PoisonError::into_inner) = held;
 }
 
@@ -123,8 +128,8 @@ pub(crate) fn named(path: &Path) -> Option<PathBuf> {
     reached.iter().find_map(|known| Some(known.name.join(path.strip_prefix(by(&known.fd)).ok()?)))
 }
 
-fn by(fd: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+fn by(fd: impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()))
 }
 
 fn open(path: &Path, how: OFlags) -> Option<OwnedFd> {
@@ -169,6 +174,15 @@ fn beneath(path: &Path) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a service manager passes one: sd_listen_fds(3).
+    #[test]
+    fn what_is_passed_is_not_passed_on() {
+        let passed = rustix::fs::open("/", OFlags::DIRECTORY, Mode::empty()).expect("a directory");
+        assert_eq!(rustix::io::fcntl_getfd(&passed), Ok(FdFlags::empty()));
+        give_nodes(passed.as_raw_fd());
+        assert_eq!(rustix::io::fcntl_getfd(&passed), Ok(FdFlags::CLOEXEC));
+    }
 
     #[test]
     fn two_file_systems_at_one_path() {

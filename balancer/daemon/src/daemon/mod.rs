@@ -59,7 +59,7 @@ const LAST_WRITE: Duration = Duration::from_secs(5);
 pub fn run(config: Config, commit: Option<&'static str>) -> Result<(), Error> {
     start::raise_open_files()?;
     if let Some(nodes) = Notifier::kept() {
-        ringway_kernel::give_nodes(&nodes);
+        ringway_kernel::give_nodes(nodes);
     }
     start::await_interfaces(&config);
     let machine = start::preflight(&config)?;
