@@ -75,7 +75,7 @@ impl Member {
 
     /// What a line about its health says of its connections.
     pub(super) fn kept_told(&self) -> &'static str {
-        if self.kept.is_some() { "; its established connections go on" } else { "" }
+        if self.kept.is_some() { "; established connections, if any, go on" } else { "" }
     }
 
     /// An earlier daemon has kept it. Where answers do not pass by, its time goes on from when it
@@ -183,7 +183,10 @@ mod tests {
         let mut backend_set = backend_set("keep_for = \"10s\"");
         take(&mut backend_set, Health::Up);
         let line = take(&mut backend_set, Health::Down);
-        assert_eq!(line, "web: backend 10.0.0.2:80 is down; its established connections go on");
+        assert_eq!(
+            line,
+            "web: backend 10.0.0.2:80 is down; established connections, if any, go on"
+        );
         assert!(planned(&backend_set) == Planned::Kept && backend_set.shown()[0].backends[0].kept);
         let start = Instant::now();
         // (after, packets so far, goes on)
