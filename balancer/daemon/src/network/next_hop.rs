@@ -214,7 +214,12 @@ impl<'a> Kernel<'a> {
         match routes::route_to(address) {
             Ok(path) => Ok(self.out_by(path)),
             Err(error @ ringway_host::Error::NoRoute { .. }) => {
-                Ok(Err(NoWay::NoRoute(error.to_string())))
+                let ours = |link: &&Link| self.interfaces.iter().any(|i| i.ifindex == link.ifindex);
+                let down = self.links.iter().filter(ours).find(|link| !link.up);
+                Ok(Err(NoWay::NoRoute(match down {
+                    Some(link) => format!("no route to {address} while {} is down", link.name),
+                    None => error.to_string(),
+                })))
             }
             Err(error) => Err(error),
         }

@@ -220,6 +220,12 @@ impl Facts {
         config.node.interfaces.iter().any(|name| self.link(name).is_some())
     }
 
+    /// An interface of the configuration that is down, and its routes with it.
+    pub fn ours_down(&self, config: &Config) -> Option<&str> {
+        let mut ours = config.node.interfaces.iter().filter_map(|name| self.link(name));
+        ours.find(|link| !link.up).map(|link| &*link.name)
+    }
+
     /// The interface of ours that a VLAN device's frames are met on, tagged.
     pub fn tagged_on<'a>(&'a self, config: &Config, vlan: &'a Link) -> Option<&'a Link> {
         let mut at = vlan;

@@ -101,6 +101,12 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
     let path = match facts.paths.get(&backend.address) {
         None => return,
         Some(Err(error)) => {
+            if let Some(down) = facts.ours_down(config) {
+                let reason = format!("no route to {} while {down} is down", *backend.address);
+                let fix = format!("ip link set dev {down} up");
+                report.push("route", &subject, State::Warn, reason, fix);
+                return;
+            }
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
             let via = match router(facts, &backend.address) {
                 Some(router) => router.to_string(),

@@ -365,6 +365,11 @@ fn backends_must_be_reached_by_our_interfaces() {
     assert_eq!(finding.fix, "ip route add 10.0.0.2/32 via 10.0.0.254");
     facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
     assert!(find(&config(ETH0, ""), &facts, "route").fix.contains("ROUTER"));
+    // Its route has gone with the link.
+    facts.links[0].up = false;
+    let finding = find(&config(ETH0, ""), &facts, "route");
+    assert_eq!(finding.fix, "ip link set dev eth0 up", "{finding}");
+    assert_eq!(finding.reason, "no route to 10.0.0.2 while eth0 is down");
 }
 
 #[test]
