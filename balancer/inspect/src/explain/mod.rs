@@ -15,6 +15,7 @@ use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
 use ringway_config::PortRange;
 use ringway_host::Mac;
+use ringway_host::netlink::links;
 use ringway_kernel::{
     BackendState, Entry, Explained, Explainer, FlowFound, RingAsked, ServiceState,
 };
@@ -207,7 +208,11 @@ pub fn explain(
 }
 
 fn slot_of(status: &Status, interface: &str) -> Result<u32, Error> {
-    let found = status.interfaces.iter().find(|one| one.name == interface);
+    // It may have been renamed since it was attached.
+    let renamed = || links::by_name(interface).ok().map(|link| link.ifindex);
+    let by_name = status.interfaces.iter().find(|one| one.name == interface);
+    let by_number = |ifindex| status.interfaces.iter().find(|one| one.ifindex == ifindex);
+    let found = by_name.or_else(|| by_number(renamed()?));
     found.map(|one| one.slot).ok_or_else(|| {
         let names: Vec<&str> = status.interfaces.iter().map(|one| one.name.as_str()).collect();
         Error::configuration(

@@ -191,6 +191,11 @@ fn an_interface_with_another_name() -> Result<()> {
     let gateway = start(&site)?;
     ns.ip("link set dev eth1 down\nlink set dev eth1 name wan0\nlink set dev wan0 up\n")?;
     finding(&gateway, "interface-renamed", "eth1 is called wan0 now")?;
+    // By either name.
+    for name in ["eth1", "wan0"] {
+        let asked = gateway.ringway(&["explain", "-i", name, "udp 10.2.0.9:1 > 10.2.0.8:2"])?;
+        ensure!(asked.code == 0 && asked.out.contains("interface"), "{name}: {}", asked.said());
+    }
     get(site.client(), WEB)?;
     ns.ip("link set dev wan0 down\nlink set dev wan0 name eth1\nlink set dev eth1 up\n")?;
     let back = |status: &Value| {
