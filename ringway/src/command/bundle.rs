@@ -31,8 +31,9 @@ const UNIT: &str = "ringway.service";
 pub fn main(args: &BundleArgs) -> anyhow::Result<Exit> {
     let target = args.node.selector().find().ok();
     let node = target.map(|target| target.node);
-    let secrets = secrets(args);
-    let subject = Subject { args, node: node.as_deref(), secrets };
+    let file = file(args);
+    let secrets = file.as_ref().map_err(Clone::clone).and_then(|file| secrets(file));
+    let subject = Subject { args, node: node.as_deref(), file, secrets };
     if args.file.as_os_str() == "-" {
         if io::stdout().is_terminal() {
             let fix = "name a file, or lead it into one: ringway bundle - > gw1.tar";
@@ -78,6 +79,8 @@ struct Subject<'a> {
     args: &'a BundleArgs,
     /// Not known: no configuration and nothing loaded.
     node: Option<&'a str>,
+    /// Its configuration; or why that is not known.
+    file: Result<PathBuf, String>,
     /// What the configuration holds that is not for others; or why that is not known.
     secrets: Result<Vec<String>, String>,
 }
@@ -95,6 +98,10 @@ impl Subject<'_> {
         text.into_bytes()
     }
 
+    fn file(&self) -> anyhow::Result<&Path> {
+        self.file.as_deref().map_err(|why| anyhow::anyhow!("{why}"))
+    }
+
     /// That it is known what is secret: for texts that may quote the configuration.
     fn knows_secrets(&self) -> anyhow::Result<()> {
         match &self.secrets {
@@ -106,8 +113,19 @@ impl Subject<'_> {
     }
 }
 
-fn secrets(args: &BundleArgs) -> Result<Vec<String>, String> {
-    let files = ringway_config::redacted(&file(args).map_err(|error| error.to_string())?)?;
+/// The one that is named, or that the daemon says it runs by, or the packaged one.
+fn file(args: &BundleArgs) -> Result<PathBuf, String> {
+    let running = || status_query::status(&args.node.selector()).ok()?.daemon.configuration;
+    let named = args.node.config.clone().or_else(|| running().map(PathBuf::from));
+    let path = named.unwrap_or_else(|| ringway_config::DEFAULT_PATH.into());
+    match path.exists() {
+        true => Ok(path),
+        false => Err(format!("no {}: name the configuration with -c FILE", path.display())),
+    }
+}
+
+fn secrets(file: &Path) -> Result<Vec<String>, String> {
+    let files = ringway_config::redacted(file)?;
     let mut secrets: Vec<String> = files.into_iter().flat_map(|file| file.secrets).collect();
     // One may be part of another.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -230,20 +248,13 @@ fn programs(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     pretty(&json!({ "programs": shown.collect::<Vec<_>>() }))
 }
 
-fn file(args: &BundleArgs) -> anyhow::Result<PathBuf> {
-    let named = args.node.config.clone();
-    let path = named.unwrap_or_else(|| ringway_config::DEFAULT_PATH.into());
-    anyhow::ensure!(path.exists(), "no {}: name the configuration with -c FILE", path.display());
-    Ok(path)
-}
-
 fn check(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     subject.knows_secrets()?;
-    pretty(&super::check::looked_at(&file(subject.args)?))
+    pretty(&super::check::looked_at(subject.file()?))
 }
 
 fn configuration(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
-    let files = ringway_config::redacted(&file(subject.args)?).map_err(anyhow::Error::msg)?;
+    let files = ringway_config::redacted(subject.file()?).map_err(anyhow::Error::msg)?;
     let text = files.iter().map(|file| format!("# {}\n{}\n", file.file.display(), file.text));
     Ok(text.collect::<String>().into_bytes())
 }

@@ -272,6 +272,9 @@ pub struct Daemon {
     /// The commit it was built from, when it runs and where that is known.
     #[serde(default)]
     pub commit: Option<String>,
+    /// The configuration file that it runs by, when it runs.
+    #[serde(default)]
+    pub configuration: Option<String>,
     /// Seconds since it began; absent when it does not answer.
     pub uptime_s: Option<u64>,
     /// Milliseconds since its loop turned last, which it does twice a second; absent when it does

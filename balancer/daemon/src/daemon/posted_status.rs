@@ -39,6 +39,10 @@ impl Daemon {
             last_reload: reload.last.clone(),
             reloads: reload.counts,
             checks_not_made: monitor.survey.not_made.clone(),
+            daemon: status::Daemon {
+                configuration: Some(reload.configuration().display().to_string()),
+                ..Default::default()
+            },
             ..Status::default()
         });
     }

@@ -89,6 +89,12 @@ fn holds_what_is_needed_and_no_secret() -> Result<()> {
     ensure!(again.code == 1 && again.err.contains("--overwrite"), "{again:?}");
     let again = bundle(&gateway, &first, &["--overwrite"])?;
     ensure!(again.code == 0, "{again:?}");
+    // The daemon knows which file it runs by.
+    let unnamed = file("unnamed.tar");
+    let words = ["bundle", &unnamed.to_string_lossy(), "--node", gateway.node()];
+    let ran = gateway.plain(&words)?;
+    ensure!(ran.code == 0 && member(&unnamed, "configuration.toml")? == configuration, "{ran:?}");
+    ensure!(!everything(&unnamed)?.contains(SECRET), "a secret is in it");
     let full = bundle(&gateway, &file("with.tar"), &["--with-flows"])?;
     ensure!(full.code == 0, "{full:?}");
     ensure!(member(&file("with.tar"), "flows.json")?.contains(&client), "no flow of {client}");

@@ -5,7 +5,7 @@
 //! service by service; and only then the loop goes over to it. Whatever fails before, nothing has changed.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -353,10 +353,15 @@ impl State {
 }
 
 impl Reload {
+    /// The file that this daemon runs by, wherever it is asked from.
+    pub fn configuration(&self) -> PathBuf {
+        let file = self.file.filename();
+        std::path::absolute(file).unwrap_or_else(|_| file.into())
+    }
+
     /// That the file on the disk is not what is in force, and overrides about nobody.
     pub fn findings(&self) -> Vec<Problem> {
-        let file = std::path::absolute(self.file.filename());
-        let file = file.unwrap_or_else(|_| self.file.filename().into());
+        let file = self.configuration();
         let in_force = clock::rfc3339(self.read_at);
         let failed = self.last.iter().filter(|last| !last.succeeded);
         let failed = failed.map(|last| refused(last, &file, &in_force));
