@@ -9,7 +9,7 @@ use crate::client::http;
 use crate::documents::readiness::Readiness;
 use crate::documents::status::Problem;
 use crate::error::Error;
-use crate::node::netns_hint;
+use crate::node::{netns_hint, service_manager};
 use crate::problem_kind::ProblemKind;
 
 /// Which node is meant.
@@ -134,6 +134,9 @@ impl Target {
 
     /// Nobody answers for the node, by what its pins tell.
     pub fn silent(&self) -> Error {
+        if let Some(doing) = service_manager::starting(&self.node) {
+            return starting(&self.node, &doing);
+        }
         match View::open(Path::new(DEFAULT_BPFFS), &self.node) {
             Err(ringway_kernel::Error::NotLoaded { known, .. }) if !known.is_empty() => {
                 not_loaded(&self.node, &known, false, enter_node)
@@ -141,7 +144,7 @@ impl Target {
             view => {
                 let last = view.ok().and_then(|view| view.daemon().ok().flatten());
                 match last.filter(|last| last.running) {
-                    Some(last) if !lives(last.pid) => starting(&self.node),
+                    Some(last) if !lives(last.pid) => starting(&self.node, ""),
                     last => silent(&self.node, last.map(|last| last.pid)),
                 }
             }
@@ -206,6 +209,15 @@ fn enter_node(node: &str) -> Option<String> {
     netns_hint::enter(&View::open(Path::new(DEFAULT_BPFFS), node).ok()?)
 }
 
+/// Nodes, each with how to get where it is if that is elsewhere.
+fn each_of(nodes: &[String], enter: impl Fn(&str) -> Option<String>) -> String {
+    let one = |node: &String| match enter(node) {
+        Some(enter) => format!("{node} (of another network namespace: `{enter} ...`)"),
+        None => node.clone(),
+    };
+    nodes.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
 fn only_one() -> Result<Target, Error> {
     // Not being allowed to look is not the same as nothing being there.
     let known = Pins::new(DEFAULT_BPFFS, "any").and_then(|pins| pins.known_nodes());
@@ -219,7 +231,7 @@ fn only_one() -> Result<Target, Error> {
             format!("start it with `ringway run`; configuration: {}", ringway_config::DEFAULT_PATH),
         )),
         nodes => Err(Error::configuration(
-            format!("several nodes are loaded here: {}", nodes.join(", ")),
+            format!("several nodes are loaded on this machine: {}", each_of(nodes, enter_node)),
             "say which with --node NAME or --config FILE",
         )),
     }
@@ -231,9 +243,10 @@ fn only_one() -> Result<Target, Error> {
 /// Nothing is loaded for the node, or it is not for us to look at.
 pub fn view(node: &str) -> Result<View, Error> {
     View::open(Path::new(DEFAULT_BPFFS), node).map_err(|error| match error {
-        ringway_kernel::Error::NotLoaded { known, .. } => {
-            not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), enter_node)
-        }
+        ringway_kernel::Error::NotLoaded { known, .. } => match service_manager::starting(node) {
+            Some(doing) => starting(node, &doing),
+            None => not_loaded(node, &known, bpffs_is_hidden(Path::new(DEFAULT_BPFFS)), enter_node),
+        },
         error => Error::failed(error.to_string(), ""),
     })
 }
@@ -274,7 +287,10 @@ fn not_loaded(
             )
         }
         several => Error::unhealthy(
-            format!("there is no node {node:?} on this machine; there are {}", several.join(", ")),
+            format!(
+                "there is no node {node:?} on this machine; there are {}",
+                each_of(several, enter)
+            ),
             format!("name one of them with --node; or start {node} with `ringway run`"),
         ),
     }
@@ -283,7 +299,7 @@ fn not_loaded(
 /// Its pins are not complete. `held`: by a daemon, which makes them.
 fn unfinished(node: &str, held: bool) -> Error {
     match held {
-        true => starting(node),
+        true => starting(node, ""),
         false => Error::unhealthy(
             format!(
                 "a start of node {node} was cut short: nothing of it is in use, and its daemon does not run"
@@ -293,8 +309,11 @@ fn unfinished(node: &str, held: bool) -> Error {
     }
 }
 
-fn starting(node: &str) -> Error {
-    Error::unhealthy(format!("the daemon of node {node} is starting"), "ask again in a moment")
+/// `doing`: as it says itself, or empty.
+fn starting(node: &str, doing: &str) -> Error {
+    let doing = if doing.is_empty() { String::new() } else { format!(": {doing}") };
+    let what = format!("the daemon of node {node} is starting{doing}");
+    Error::unhealthy(what, "ask again in a moment")
 }
 
 #[cfg(test)]

@@ -91,13 +91,14 @@ fn system_name(ifindex: u32, mac: [u8; 6]) -> Option<String> {
 fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
     let view = view(node)?;
     let read = || -> ringway_kernel::Result<Status> {
+        let (daemon, doing) = last_daemon(&view, node)?;
         let mut status = Status {
             schema: SCHEMA.to_owned(),
             node: node.to_owned(),
             // Nobody checks whether it is not.
             degraded: true,
             from_pins: true,
-            daemon: last_daemon(&view)?,
+            daemon,
             ..Status::default()
         };
         let states = interfaces(&view)?;
@@ -118,24 +119,31 @@ fn from_pins(node: &str, late: Option<&Error>) -> Result<Status, Error> {
         status.findings.extend(tables::bpffs_covered());
         let beat = view.daemon()?.and_then(|daemon| daemon.alive.elapsed().ok());
         let late = late.map(|error| Late { error, beat });
-        status.problems = problems(&status, late.as_ref(), netns_hint::enter(&view).as_deref());
+        status.problems =
+            problems(&status, late.as_ref(), &doing, netns_hint::enter(&view).as_deref());
         status.unready.clone_from(&status.problems);
         Ok(status)
     };
     read().map_err(|error| Error::failed(error.to_string(), ""))
 }
 
-fn last_daemon(view: &View) -> ringway_kernel::Result<Daemon> {
-    let Some(last) = view.daemon()? else { return Ok(Daemon::default()) };
-    if last.running && !lives(last.pid) {
-        return Ok(Daemon { running: true, ..Daemon::default() });
+/// And what one that starts says of itself.
+fn last_daemon(view: &View, node: &str) -> ringway_kernel::Result<(Daemon, String)> {
+    let last = view.daemon()?;
+    let starts = match &last {
+        Some(last) if last.running => (!lives(last.pid)).then(String::new),
+        _ => service_manager::starting(node),
+    };
+    if let Some(doing) = starts {
+        return Ok((Daemon { running: true, ..Daemon::default() }, doing));
     }
-    Ok(Daemon {
+    let known = last.map(|last| Daemon {
         running: last.running,
         pid: Some(last.pid),
         since: Some(clock::rfc3339(if last.running { last.started } else { last.alive })),
         ..Daemon::default()
-    })
+    });
+    Ok((known.unwrap_or_default(), String::new()))
 }
 
 /// A daemon that listens, and did not answer in time.
@@ -177,13 +185,19 @@ impl Late<'_> {
     }
 }
 
-/// `enter`: how to get where the node is, if that is elsewhere.
-fn problems(status: &Status, late: Option<&Late<'_>>, enter: Option<&str>) -> Vec<Problem> {
+/// `doing`: what a daemon that starts says of itself, or empty. `enter`: how to get where the node is, if that is elsewhere.
+fn problems(
+    status: &Status,
+    late: Option<&Late<'_>>,
+    doing: &str,
+    enter: Option<&str>,
+) -> Vec<Problem> {
+    let doing = if doing.is_empty() { String::new() } else { format!(" ({doing})") };
     let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match (status.daemon.running, late) {
         (true, _) if status.daemon.pid.is_none() => ProblemKind::Starting.problem(
-            "a daemon is starting and does not answer yet; this is what the pins tell",
+            format!("a daemon is starting{doing} and does not answer yet; this is what the pins tell"),
             "ask again in a moment",
         ),
         (true, Some(late)) => late.problem(pid),

@@ -1,6 +1,7 @@
 //! How a daemon was started, and so how it is started again: by systemd, or by hand.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// How to have another daemon in place of this process; traffic goes on meanwhile. `hangs`: it hears no SIGTERM.
 pub fn restart(pid: u64, hangs: bool) -> String {
@@ -8,6 +9,26 @@ pub fn restart(pid: u64, hangs: bool) -> String {
     let groups = std::fs::read_to_string(about.join("cgroup")).unwrap_or_default();
     let command = std::fs::read(about.join("cmdline")).unwrap_or_default();
     in_words(pid, hangs, &groups, &command)
+}
+
+/// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`: there is no such start. A daemon
+/// that waits for its interfaces has neither pins nor a socket.
+pub fn starting(node: &str) -> Option<String> {
+    let unit_runs = ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH)).node;
+    if unit_runs.as_deref() != Some(node) {
+        return None;
+    }
+    let arguments = ["show", "ringway.service", "--property=SubState,StatusText"];
+    let mut command = Command::new("systemctl");
+    let ran = command.args(arguments).stdin(Stdio::null()).stderr(Stdio::null()).output().ok()?;
+    in_start(&String::from_utf8_lossy(&ran.stdout))
+}
+
+/// Between two starts the state is `auto-restart`.
+fn in_start(properties: &str) -> Option<String> {
+    let value = |key| properties.lines().find_map(|line| line.strip_prefix(key));
+    let said = value("StatusText=").unwrap_or_default();
+    (value("SubState=") == Some("start")).then(|| said.to_owned())
 }
 
 /// Whether a signal or a debugger has stopped this process: then it does not hang (proc(5), field 3 of stat).
@@ -50,6 +71,17 @@ mod tests {
         assert!(stopped("7 (ringway) T 1 7") && stopped("7 (a) S) t 1"));
         assert!(!stopped("7 (ringway) S 1 7") && !stopped("7 (T) T) R 1") && !stopped(""));
         assert!(!is_stopped(std::process::id().into()));
+    }
+
+    #[test]
+    fn a_start_says_what_it_waits_for() {
+        let said = |text: &str| in_start(text);
+        let waits = "StatusText=waiting for eth1\nSubState=start\n";
+        assert_eq!(said(waits).as_deref(), Some("waiting for eth1"));
+        assert_eq!(said("SubState=start\nStatusText=\n").as_deref(), Some(""));
+        for none in ["SubState=running\nStatusText=1 service", "SubState=auto-restart", ""] {
+            assert_eq!(said(none), None);
+        }
     }
 
     #[test]

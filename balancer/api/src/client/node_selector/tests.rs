@@ -34,6 +34,10 @@ fn who_mistypes_a_node_is_told_which_there_are() {
         not_loaded("gw9", &["gw1".to_owned()], false, |_| Some("nsenter -t 7 -n".into()));
     assert!(elsewhere.what.ends_with("there is \"gw1\", of another network namespace"));
     assert!(elsewhere.remedy.starts_with("`nsenter -t 7 -n ringway status --node gw1`"));
+    let away = |node: &str| (node == "b").then(|| "nsenter -t 7 -n".to_owned());
+    let several = not_loaded("gw9", &["a".to_owned(), "b".to_owned()], false, away).what;
+    let told = "there are a, b (of another network namespace: `nsenter -t 7 -n ...`)";
+    assert!(several.ends_with(told), "{several}");
     assert!(not_loaded("gw9", &[], true, |_| None).to_string().contains("cannot be seen here"));
 }
 
@@ -50,6 +54,8 @@ fn a_node_whose_start_is_not_complete_is_not_said_to_be_missing() {
     let starting = unfinished("gw1", true);
     assert_eq!(starting.what, "the daemon of node gw1 is starting");
     assert_eq!(starting.remedy, "ask again in a moment");
+    let waits = super::starting("gw1", "waiting for eth1").what;
+    assert_eq!(waits, "the daemon of node gw1 is starting: waiting for eth1");
 }
 
 #[test]

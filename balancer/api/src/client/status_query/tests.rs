@@ -10,8 +10,9 @@ fn without_a_daemon_the_node_is_not_ready_and_says_which_process_hangs() {
     };
     let error = Error::failed("no answer within 2 s", "");
     let late = |seconds| Late { error: &error, beat: Some(Duration::from_secs(seconds)) };
-    let kind =
-        |running, late: Option<Late<'_>>| problems(&status(running), late.as_ref(), None).remove(0);
+    let kind = |running, late: Option<Late<'_>>| {
+        problems(&status(running), late.as_ref(), "", None).remove(0)
+    };
     assert_eq!(kind(false, None).kind, ProblemKind::DaemonNotRunning);
     let busy = kind(true, Some(late(3)));
     assert!(busy.error.contains("3 s old: it, or this machine, is busy"), "{busy:?}");
@@ -29,7 +30,16 @@ fn a_program_that_is_not_seen_here_may_be_elsewhere() {
         interfaces: vec![Interface { name: "eth0".into(), ..Interface::default() }],
         ..Status::default()
     };
-    let told = |enter| problems(&status, None, enter).remove(1).remedy;
+    let told = |enter| problems(&status, None, "", enter).remove(1).remedy;
     assert!(told(Some("nsenter -t 7 -n")).contains("`nsenter -t 7 -n ringway status --node gw1`"));
     assert!(told(None).starts_with("start the daemon"));
+}
+
+#[test]
+fn a_start_that_waits_says_for_what() {
+    let daemon = Daemon { running: true, ..Daemon::default() };
+    let status = Status { daemon, ..Status::default() };
+    let problem = problems(&status, None, "waiting for eth1", None).remove(0);
+    assert_eq!(problem.kind, ProblemKind::Starting);
+    assert!(problem.error.contains("is starting (waiting for eth1) and"), "{problem:?}");
 }
