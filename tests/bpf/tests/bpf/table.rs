@@ -206,6 +206,29 @@ fn services_that_share_a_backend_share_its_ports() {
     audit::audit(&world);
 }
 
+/// Whoever sends: a port that has been used is used again when the others have been, so that the backend's
+/// TIME_WAIT is over by then. Most machines have more possible CPUs than receive packets.
+#[test]
+fn one_cpu_goes_round_the_whole_pool() {
+    needs_root!("one_cpu_goes_round_the_whole_pool");
+    const POOL: u16 = 512;
+    let world = World::with(1_000_000, |tables| tables.nat_ports = (20_000, POOL));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            pin(0);
+            let mut used = HashSet::new();
+            for n in 0..u32::from(POOL) {
+                let frame = nth(Family::V4, TCP, ports::ACROSS, n);
+                let source = try_open(&world, &mut Vec::new(), &frame).unwrap().0;
+                used.insert(source.port());
+                // It is over, and its port free.
+                audit::age_all(&world, 100_000);
+            }
+            assert!(used.len() >= usize::from(POOL) * 15 / 16, "{} of {POOL}", used.len());
+        });
+    });
+}
+
 /// Fewer ports than CPUs: still none outside the pool.
 #[test]
 fn a_pool_of_one_port() {
