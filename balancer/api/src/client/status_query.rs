@@ -185,7 +185,8 @@ impl Late<'_> {
     }
 }
 
-/// `doing`: what a daemon that starts says of itself, or empty. `enter`: how to get where the node is, if that is elsewhere.
+/// `doing`: what a daemon that starts says of itself, or empty. `enter`: how to get where the node is, if
+/// that is elsewhere.
 fn problems(
     status: &Status,
     late: Option<&Late<'_>>,

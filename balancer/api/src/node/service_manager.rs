@@ -11,8 +11,8 @@ pub fn restart(pid: u64, hangs: bool) -> String {
     in_words(pid, hangs, &groups, &command)
 }
 
-/// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`: there is no such start. A daemon
-/// that waits for its interfaces has neither pins nor a socket.
+/// What systemd's start of this node's daemon says of itself, such as `waiting for eth1`; `None`: there
+/// is no such start. A daemon that waits for its interfaces has neither pins nor a socket.
 pub fn starting(node: &str) -> Option<String> {
     let unit_runs = ringway_config::identity(Path::new(ringway_config::DEFAULT_PATH)).node;
     if unit_runs.as_deref() != Some(node) {
