@@ -8,7 +8,6 @@
 mod error;
 pub mod ethtool;
 pub mod firewall;
-mod mac;
 pub mod machine;
 pub mod neighbour_packets;
 pub mod netlink;
@@ -17,13 +16,13 @@ mod socket_options;
 mod tap;
 
 pub use error::Error;
-pub use mac::{Mac, ParseMacError};
 pub use machine::host::{Host, NETWORK};
 pub use machine::source::{Files, Source};
-pub use neighbour_packets::announce::{announce, gratuitous_arp, unsolicited_na};
+pub use neighbour_packets::announce::announce;
 pub use neighbour_packets::who_has::who_has;
 pub use netlink::monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
+pub use ringway_wire::Mac;
 pub use socket_options::{bind_late, report_errors, set_mark};
 pub use tap::Tap;
 

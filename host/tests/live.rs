@@ -15,6 +15,7 @@ use ringway_testnet::{
     End, Families, Link, Namespace, VethOptions, root_or_skip, skip, two_armed, veth, wait_for,
     wait_until,
 };
+use ringway_wire::nd::Neighbour;
 
 const SOON: Duration = Duration::from_secs(5);
 const LATER: Duration = Duration::from_secs(20);
@@ -37,8 +38,8 @@ fn multicast_addresses_are_received_until_given_up() {
         return;
     }
     let (a, _b, link, _) = pair();
-    let group = multicast::solicited_node("fd00::ab:cdef".parse().unwrap());
-    let mac = multicast::mac_of(group);
+    let group = Neighbour::solicited_nodes("fd00::ab:cdef".parse().unwrap());
+    let mac = Mac::of_multicast(group);
     let shown = || {
         let output = a.command("ip").args(["maddr", "show", "dev", "eth0"]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -6,11 +6,11 @@ mod common;
 
 use std::os::fd::AsRawFd;
 
-use etherparse::PacketBuilder;
 use ringway_abi::{Reason, Verdict};
 use ringway_kernel::{Applied, Frame};
 use ringway_plan::tables::{Protocol, Tables};
 use ringway_testnet::root_or_skip;
+use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Udp, ethertype, protocol};
 
 use common::tables::{add_service, empty, ip, key};
 use common::{CLIENT_MAC, GATEWAY_MAC, gateway};
@@ -29,12 +29,13 @@ fn web() -> Tables {
 
 /// A UDP datagram to an address that is no service's.
 fn stranger() -> Vec<u8> {
-    let builder = PacketBuilder::ethernet2(CLIENT_MAC, GATEWAY_MAC)
-        .ipv4([198, 51, 100, 1], [203, 0, 113, 99], 64)
-        .udp(5000, 5001);
-    let mut frame = Vec::new();
-    builder.write(&mut frame, b"hello").unwrap();
-    frame
+    let ip = Ipv4::new(protocol::UDP, [198, 51, 100, 1].into(), [203, 0, 113, 99].into());
+    let ethernet = Ethernet::new(Mac(GATEWAY_MAC), Mac(CLIENT_MAC), ethertype::IPV4);
+    let mut buffer = [0; 64];
+    let mut packet = Builder::new(&mut buffer, 42).unwrap();
+    packet.append(b"hello").unwrap().udp(Udp::new(5000, 5001), Some(ip.pseudo())).unwrap();
+    packet.ipv4(ip, &[]).unwrap().ethernet(ethernet).unwrap();
+    packet.packet().to_vec()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-use etherparse::{IpNumber, LaxNetSlice, LaxSlicedPacket, TransportSlice};
+use ringway_wire::{Frame, Header as _, Icmp, Icmpv6, Ip, Tcp, Udp, ethertype, protocol};
 
 /// The names of flags, in the order of their bits.
 pub(crate) const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"];
@@ -65,19 +65,18 @@ impl Headers {
     /// With `tunnels` it looks into one; what is inside a tunnel inside a tunnel it does not.
     fn read(frame: &[u8], layer3: bool, cut: usize, tunnels: bool) -> Option<Headers> {
         let packet = match layer3 {
-            true => LaxSlicedPacket::from_ip(frame).ok()?,
-            false => LaxSlicedPacket::from_ethernet(frame).ok()?,
-        };
-        let (from, to): (IpAddr, IpAddr) = match packet.net.as_ref()? {
-            LaxNetSlice::Ipv4(ip) => {
-                (ip.header().source_addr().into(), ip.header().destination_addr().into())
+            true => frame,
+            false => {
+                let frame = Frame::parse(frame).ok()?;
+                let is_ip = matches!(frame.ethertype, ethertype::IPV4 | ethertype::IPV6);
+                is_ip.then_some(frame.payload)?
             }
-            LaxNetSlice::Ipv6(ip) => {
-                (ip.header().source_addr().into(), ip.header().destination_addr().into())
-            }
-            LaxNetSlice::Arp(_) => return None,
         };
-        Some(Headers { from, to, transport: transport(&packet, cut, tunnels)? })
+        let ip = Ip::parse_partial(packet).ok()?;
+        // What a short frame is filled up with is no part of the IP packet.
+        let cut = if Ip::parse(packet).is_ok() { 0 } else { cut };
+        let transport = transport(&ip, cut, tunnels);
+        Some(Headers { from: ip.source(), to: ip.destination(), transport })
     }
 
     /// Sender and receiver with their ports, where there are any.
@@ -125,39 +124,32 @@ impl fmt::Display for Headers {
     }
 }
 
-fn transport(packet: &LaxSlicedPacket<'_>, cut: usize, tunnels: bool) -> Option<Transport> {
-    let payload = packet.ip_payload()?;
-    // What a short frame is filled up with is no part of the IP packet.
-    let cut = if payload.incomplete { cut } else { 0 };
-    Some(match &packet.transport {
-        Some(TransportSlice::Tcp(tcp)) => Transport::Tcp {
-            ports: (tcp.source_port(), tcp.destination_port()),
-            flags: tcp.slice()[13],
-            seq: tcp.sequence_number(),
-            ack: tcp.acknowledgment_number(),
-            bytes: tcp.payload().len() + cut,
-        },
-        Some(TransportSlice::Udp(udp)) => Transport::Udp {
-            ports: (udp.source_port(), udp.destination_port()),
-            bytes: usize::from(udp.length()).saturating_sub(8),
-        },
-        Some(TransportSlice::Icmpv4(icmp)) => {
-            Transport::Icmp { kind: icmp.type_u8(), code: icmp.code_u8() }
-        }
-        Some(TransportSlice::Icmpv6(icmp)) => {
-            Transport::Icmp { kind: icmp.type_u8(), code: icmp.code_u8() }
-        }
-        None => {
-            let tunnel = [IpNumber::IPV4, IpNumber::IPV6].contains(&payload.ip_number);
-            let inside = (tunnel && tunnels)
-                .then(|| Headers::read(payload.payload, true, cut, false))
-                .flatten();
-            match inside {
-                Some(inside) => Transport::Ip(Box::new(inside)),
-                None => Transport::Other(payload.ip_number.0),
-            }
-        }
-    })
+fn transport(ip: &Ip<&[u8]>, cut: usize, tunnels: bool) -> Transport {
+    let known = match ip.protocol {
+        protocol::IPV4 | protocol::IPV6 if tunnels => Headers::read(ip.payload, true, cut, false)
+            .map(|inside| Transport::Ip(Box::new(inside))),
+        // A fragment's ports would be those of its payload.
+        _ if ip.fragment.is_some() => None,
+        protocol::TCP => Tcp::parse_partial(ip.payload).ok().map(|tcp| Transport::Tcp {
+            ports: (tcp.header.source.get(), tcp.header.destination.get()),
+            flags: tcp.header.flags() as u8,
+            seq: tcp.header.sequence.get(),
+            ack: tcp.header.acknowledgment.get(),
+            bytes: tcp.payload.len() + cut,
+        }),
+        protocol::UDP => Udp::parse_partial(ip.payload).ok().map(|udp| Transport::Udp {
+            ports: (udp.header.source.get(), udp.header.destination.get()),
+            bytes: usize::from(udp.header.length.get()).saturating_sub(size_of::<Udp>()),
+        }),
+        protocol::ICMP => Icmp::parse_partial(ip.payload)
+            .ok()
+            .map(|icmp| Transport::Icmp { kind: icmp.header.kind, code: icmp.header.code }),
+        protocol::ICMPV6 => Icmpv6::parse_partial(ip.payload)
+            .ok()
+            .map(|icmp| Transport::Icmp { kind: icmp.header.kind, code: icmp.header.code }),
+        _ => None,
+    };
+    known.unwrap_or(Transport::Other(ip.protocol))
 }
 
 /// Names of flags, as they are written.
@@ -169,20 +161,35 @@ pub fn flag_names(flags: u8) -> String {
 
 #[cfg(test)]
 mod tests {
-    use etherparse::PacketBuilder;
+    use ringway_wire::{BuildError, Builder, Ethernet, IntoBytes as _, Ipv4, Ipv6, Mac, U32};
 
     use super::*;
 
+    /// What `build` puts around a payload.
+    fn packet(
+        payload: &[u8],
+        build: impl Fn(&mut Builder<'_>) -> Result<(), BuildError>,
+    ) -> Vec<u8> {
+        let mut buffer = vec![0; 128 + payload.len()];
+        let mut packet = Builder::new(&mut buffer, 128).expect("room");
+        packet.append(payload).expect("room");
+        build(&mut packet).expect("a packet");
+        packet.packet().to_vec()
+    }
+
+    fn in_ethernet(packet: &[u8]) -> Vec<u8> {
+        let ethertype = if packet[0] >> 4 == 4 { ethertype::IPV4 } else { ethertype::IPV6 };
+        let header = Ethernet::new(Mac([4; 6]), Mac([2; 6]), ethertype);
+        [header.as_bytes(), packet].concat()
+    }
+
     fn frame(payload: usize) -> Vec<u8> {
-        let mut frame = Vec::new();
-        PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ipv4([192, 0, 2, 7], [203, 0, 113, 10], 64)
-            .tcp(4711, 80, 5, 1000)
-            .syn()
-            .ack(7)
-            .write(&mut frame, &vec![0; payload])
-            .expect("a frame");
-        frame
+        let ip = Ipv4::new(protocol::TCP, [192, 0, 2, 7].into(), [203, 0, 113, 10].into());
+        let tcp = Tcp::new(4711, 80, Tcp::SYN | Tcp::ACK);
+        let tcp = Tcp { sequence: U32::new(5), acknowledgment: U32::new(7), ..tcp };
+        in_ethernet(&packet(&vec![0; payload], |p| {
+            p.tcp(tcp, &[], ip.pseudo())?.ipv4(ip, &[]).map(drop)
+        }))
     }
 
     fn words(frame: &[u8], cut: usize) -> String {
@@ -200,22 +207,17 @@ mod tests {
 
     #[test]
     fn others() {
-        let mut udp = Vec::new();
-        let builder = PacketBuilder::ipv6([1; 16], [2; 16], 64).udp(1, 2);
-        builder.write(&mut udp, &[0; 9]).expect("a packet");
+        let ip = Ipv6::new(protocol::UDP, [1; 16].into(), [2; 16].into());
+        let udp = packet(&[0; 9], |p| p.udp(Udp::new(1, 2), Some(ip.pseudo()))?.ipv6(ip).map(drop));
         let inner = Headers::of(&udp, true, 0).expect("IP").to_string();
         assert!(inner.starts_with("udp [101:") && inner.ends_with("]:2 len 9"), "{inner}");
-        let mut outer = Vec::new();
-        let builder =
-            PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
-        builder.write(&mut outer, IpNumber::IPV6, &udp).expect("a frame");
-        assert_eq!(words(&outer, 0), format!("ip 10.0.0.1 > 10.0.0.2 ({inner})"));
+        let between = |protocol| Ipv4::new(protocol, [10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let outer = packet(&udp, |p| p.ipv4(between(protocol::IPV6), &[]).map(drop));
+        assert_eq!(words(&in_ethernet(&outer), 0), format!("ip 10.0.0.1 > 10.0.0.2 ({inner})"));
 
-        let mut echo = Vec::new();
-        let builder =
-            PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64);
-        builder.icmpv4_echo_request(1, 1).write(&mut echo, &[]).expect("a frame");
-        assert_eq!(words(&echo, 0), "icmp 10.0.0.1 > 10.0.0.2 echo request");
+        let icmp = Icmp::echo_request(1, 1);
+        let echo = packet(&[], |p| p.icmp(icmp)?.ipv4(between(protocol::ICMP), &[]).map(drop));
+        assert_eq!(words(&in_ethernet(&echo), 0), "icmp 10.0.0.1 > 10.0.0.2 echo request");
         for nothing in [&[0; 5][..], &[0; 60], &frame(0)[..20]] {
             assert_eq!(Headers::of(nothing, false, 0), None);
         }

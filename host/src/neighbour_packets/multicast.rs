@@ -1,5 +1,5 @@
-//! Multicast groups of neighbour discovery: what an interface must receive so that somebody other than its kernel
-//! may answer for an IPv6 address (RFC 4291, section 2.7.1).
+//! Multicast groups of neighbour discovery: what an interface must receive so that somebody other
+//! than its kernel may answer for an IPv6 address (RFC 4291, section 2.7.1).
 
 use std::io;
 use std::net::Ipv6Addr;
@@ -12,18 +12,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::netlink::links;
 use crate::{Error, Mac, Result};
-
-/// The solicited-node group of an address: whoever asks for the address asks this group.
-pub fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
-    let [.., a, b, c] = address.octets();
-    Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c])
-}
-
-/// The MAC address that frames to an IPv6 group carry (RFC 2464, section 7).
-pub fn mac_of(group: Ipv6Addr) -> Mac {
-    let [.., a, b, c, d] = group.octets();
-    Mac([0x33, 0x33, a, b, c, d])
-}
 
 /// Has the interface receive frames to `mac`, as `ip maddr add` does: until [`stop_receiving`], whatever becomes of the
 /// caller. Receiving them already is success, and so is a device without a filter. Needs CAP_NET_ADMIN.
@@ -120,15 +108,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_and_their_mac_addresses() {
-        let group = solicited_node("2001:db8::1:2ab:cdef".parse().unwrap());
-        assert_eq!(group, "ff02::1:ffab:cdef".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(mac_of(group).to_string(), "33:33:ff:ab:cd:ef");
-    }
-
-    #[test]
     fn an_interface_that_is_missing_is_named() {
-        let error = receive(999_999, mac_of(Ipv6Addr::LOCALHOST)).unwrap_err();
+        let error = receive(999_999, Mac::BROADCAST).unwrap_err();
         assert!(matches!(&error, Error::NoInterface { name } if name == "999999"), "{error}");
     }
 }

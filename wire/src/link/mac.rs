@@ -87,6 +87,43 @@ impl FromStr for Mac {
     }
 }
 
+/// As text, in documents.
+#[cfg(feature = "serde")]
+mod text {
+    use core::fmt;
+
+    use serde::de::{Deserialize, Deserializer, Error, Visitor};
+    use serde::{Serialize, Serializer};
+
+    use super::Mac;
+
+    struct Text;
+
+    impl Visitor<'_> for Text {
+        type Value = Mac;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a MAC address")
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<Mac, E> {
+            text.parse().map_err(|error| E::custom(format_args!("{text:?} is {error}")))
+        }
+    }
+
+    impl Serialize for Mac {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            serializer.collect_str(self)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Mac {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_str(Text)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::string::ToString as _;

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-use ringway_host::Error;
 use ringway_host::neighbour_packets::multicast;
 use ringway_host::netlink::links;
 use ringway_host::netlink::rules::{self, MarkRule};
+use ringway_host::{Error, Mac};
 use ringway_kernel::View;
+use ringway_wire::nd::Neighbour;
 
 /// Name of the device; the kernel puts a number in.
 pub const DEVICE: &str = "rwprobe%d";
@@ -59,7 +60,7 @@ pub fn stale() -> Result<Vec<MarkRule>, Error> {
 pub fn of(announced: &BTreeSet<IpAddr>, indexes: impl Iterator<Item = u32>) -> Groups {
     let v6 = |address: &IpAddr| match address {
         IpAddr::V4(_) => None,
-        IpAddr::V6(address) => Some(multicast::solicited_node(*address)),
+        IpAddr::V6(address) => Some(Neighbour::solicited_nodes(*address)),
     };
     let groups: BTreeSet<Ipv6Addr> = announced.iter().filter_map(v6).collect();
     indexes.flat_map(|index| groups.iter().map(move |group| (index, *group))).collect()
@@ -83,7 +84,7 @@ pub fn give_up<'a>(
 ) -> (Vec<String>, Vec<Error>) {
     let (mut done, mut errors) = (Vec::new(), Vec::new());
     for (ifindex, group) in groups {
-        let mac = multicast::mac_of(*group);
+        let mac = Mac::of_multicast(*group);
         match multicast::stop_receiving(*ifindex, mac) {
             Ok(true) => done.push(format!("multicast address {mac} (IPv6 group {group})")),
             Ok(false) | Err(Error::NoInterface { .. }) => {}

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ringway_abi::Faces;
 use ringway_api::node::leftovers::{Groups, give_up, of, of_tables};
-use ringway_host::Error;
 use ringway_host::neighbour_packets::multicast::{self, Memberships};
+use ringway_host::{Error, Mac};
 use ringway_kernel::{Interface, View};
 
 /// What the interfaces receive for announced addresses. Clones share it.
@@ -58,7 +58,7 @@ impl Solicitations {
         let wanted = wanted.unwrap_or_default();
         let (_, mut errors) = give_up(held.received.difference(&wanted));
         errors.extend(wanted.iter().filter_map(|(ifindex, group)| {
-            multicast::receive(*ifindex, multicast::mac_of(*group)).err()
+            multicast::receive(*ifindex, Mac::of_multicast(*group)).err()
         }));
         // The old memberships end after the new ones have begun: a group in both is never left.
         let (memberships, failed) = Memberships::join(wanted.iter().copied());

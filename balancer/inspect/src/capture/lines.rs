@@ -201,8 +201,8 @@ impl Flows {
 
 #[cfg(test)]
 mod tests {
-    use etherparse::PacketBuilder;
     use ringway_abi::{Reason, Verdict};
+    use ringway_wire::{Builder, Ethernet, Ipv4, Mac, Tcp, U32, ethertype, protocol};
 
     use super::super::packet::Fate;
     use super::*;
@@ -215,14 +215,14 @@ mod tests {
     const BACKEND: End = ([10, 0, 0, 2], 80);
 
     fn frame(from: End, to: End) -> Vec<u8> {
-        let mut frame = Vec::new();
-        PacketBuilder::ethernet2([2; 6], [4; 6])
-            .ipv4(from.0, to.0, 64)
-            .tcp(from.1, to.1, 5, 1000)
-            .syn()
-            .write(&mut frame, &[])
-            .expect("a frame");
-        frame
+        let ip = Ipv4::new(protocol::TCP, from.0.into(), to.0.into());
+        let tcp = Tcp { sequence: U32::new(5), ..Tcp::new(from.1, to.1, Tcp::SYN) };
+        let ethernet = Ethernet::new(Mac([4; 6]), Mac([2; 6]), ethertype::IPV4);
+        let mut frame = [0; 54];
+        let mut packet = Builder::new(&mut frame, 54).expect("room");
+        packet.tcp(tcp, &[], ip.pseudo()).expect("TCP").ipv4(ip, &[]).expect("IP");
+        packet.ethernet(ethernet).expect("Ethernet");
+        frame.to_vec()
     }
 
     fn on<'a>(interface: &'a str, bytes: &'a [u8]) -> Frame<'a> {

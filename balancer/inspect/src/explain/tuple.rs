@@ -1,16 +1,22 @@
 //! A packet in words: `tcp 192.0.2.7:4711 > 203.0.113.10:80`, and the frame that is meant by it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use etherparse::{Icmpv4Type, Icmpv6Type, PacketBuilder, VlanId};
 use ringway_api::error::Error;
 use ringway_host::Mac;
+use ringway_wire::{
+    BuildError, Builder, Ethernet, Icmp, Icmpv6, Ipv4, Ipv6, Pseudo, Tcp, U16, U32, Udp, Vlan,
+    ethertype, protocol,
+};
 
 use crate::headers::{FLAGS, Headers, Transport, flag_names};
 
 /// What to write.
 const EXAMPLES: &str = "write 'tcp 192.0.2.7:4711 > 203.0.113.10:80', \
     'udp [2001:db8::7]:4711 > [2001:db8:a::10]:53' or 'icmp 192.0.2.7 > 203.0.113.10', in quotes";
+
+/// Room for all headers: Ethernet, two tags, IPv6, TCP.
+const HEADROOM: usize = 128;
 
 /// TCP, UDP, or an ICMP echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,7 +139,7 @@ pub fn flags(text: &str) -> Result<u8, Error> {
 /// The frame that is meant.
 ///
 /// # Errors
-/// It would be shorter than its headers, or the tags are no tags.
+/// It would be shorter than its headers, or longer than a packet can be.
 pub fn frame(tuple: &Tuple, details: &Details) -> Result<Vec<u8>, Error> {
     let v6 = tuple.source.is_ipv6();
     let head = if v6 { 40 } else { 20 } + if tuple.protocol == Protocol::Tcp { 20 } else { 8 };
@@ -144,48 +150,70 @@ pub fn frame(tuple: &Tuple, details: &Details) -> Result<Vec<u8>, Error> {
             format!("give --bytes {head} or more, or leave it out"),
         )
     })?;
-    let failed = |error: &dyn std::fmt::Display| Error::configuration(error.to_string(), EXAMPLES);
-    let ethernet = PacketBuilder::ethernet2(details.source_mac.0, details.destination_mac.0);
-    let builder = match (tuple.source.ip(), tuple.destination.ip()) {
+    let frame = build(tuple, details, payload);
+    frame.map_err(|error| Error::configuration(error.to_string(), EXAMPLES))
+}
+
+fn build(tuple: &Tuple, details: &Details, payload: usize) -> Result<Vec<u8>, BuildError> {
+    let mut buffer = vec![0; HEADROOM + payload];
+    let payload = HEADROOM..buffer.len();
+    let mut packet = Builder::around(&mut buffer, payload)?;
+    let (v4, v6) = match tuple.protocol {
+        Protocol::Tcp => (protocol::TCP, protocol::TCP),
+        Protocol::Udp => (protocol::UDP, protocol::UDP),
+        Protocol::Icmp => (protocol::ICMP, protocol::ICMPV6),
+    };
+    let mut ethertype = match (tuple.source.ip(), tuple.destination.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            ethernet.ipv4(from.octets(), to.octets(), details.ttl)
+            let ip = Ipv4 { ttl: details.ttl, ..Ipv4::new(v4, from, to) };
+            transport(&mut packet, tuple, details, ip.pseudo())?;
+            packet.ipv4(ip, &[])?;
+            ethertype::IPV4
         }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            ethernet.ipv6(from.octets(), to.octets(), details.ttl)
+        (from, to) => {
+            let ip = Ipv6 { hop_limit: details.ttl, ..Ipv6::new(v6, as_v6(from), as_v6(to)) };
+            transport(&mut packet, tuple, details, ip.pseudo())?;
+            packet.ipv6(ip)?;
+            ethertype::IPV6
         }
-        _ => return Err(failed(&"sender and receiver are of two families")),
     };
-    let payload = vec![0; payload];
-    let mut frame = Vec::new();
+    if !details.layer3 {
+        for (announced_by, id) in details.vlans.iter().rev() {
+            packet.put(&Vlan::new(*id, ethertype))?;
+            ethertype = *announced_by;
+        }
+        packet.ethernet(Ethernet::new(details.destination_mac, details.source_mac, ethertype))?;
+    }
+    Ok(packet.packet().to_vec())
+}
+
+fn transport(
+    packet: &mut Builder<'_>,
+    tuple: &Tuple,
+    details: &Details,
+    pseudo: Pseudo,
+) -> Result<(), BuildError> {
     let (from, to) = (tuple.source.port(), tuple.destination.port());
-    let written = match tuple.protocol {
+    match tuple.protocol {
         Protocol::Tcp => {
-            let mut tcp = etherparse::TcpHeader::new(from, to, 1, 65535);
-            let set = |bit: u8| details.tcp_flags & 1 << bit != 0;
-            (tcp.fin, tcp.syn, tcp.rst, tcp.psh) = (set(0), set(1), set(2), set(3));
-            (tcp.ack, tcp.urg, tcp.ece, tcp.cwr) = (set(4), set(5), set(6), set(7));
-            builder.tcp_header(tcp).write(&mut frame, &payload)
+            let tcp = Tcp::new(from, to, details.tcp_flags.into());
+            let tcp = Tcp { sequence: U32::new(1), window: U16::MAX_VALUE, ..tcp };
+            packet.tcp(tcp, &[], pseudo)?
         }
-        Protocol::Udp => builder.udp(from, to).write(&mut frame, &payload),
-        Protocol::Icmp if v6 => {
-            let echo = etherparse::IcmpEchoHeader { id: 1, seq: 1 };
-            builder.icmpv6(Icmpv6Type::EchoRequest(echo)).write(&mut frame, &payload)
+        Protocol::Udp => packet.udp(Udp::new(from, to), Some(pseudo))?,
+        Protocol::Icmp if tuple.source.is_ipv6() => {
+            packet.icmpv6(Icmpv6::echo_request(1, 1), pseudo)?
         }
-        Protocol::Icmp => {
-            let echo = etherparse::IcmpEchoHeader { id: 1, seq: 1 };
-            builder.icmpv4(Icmpv4Type::EchoRequest(echo)).write(&mut frame, &payload)
-        }
+        Protocol::Icmp => packet.icmp(Icmp::echo_request(1, 1))?,
     };
-    written.map_err(|error| failed(&error))?;
-    if details.layer3 {
-        return Ok(frame.split_off(14));
+    Ok(())
+}
+
+fn as_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
     }
-    for (ethertype, id) in details.vlans.iter().rev() {
-        let id = VlanId::try_new(*id).map_err(|error| failed(&error))?;
-        let tag = [ethertype.to_be_bytes(), id.value().to_be_bytes()].concat();
-        frame.splice(12..12, tag);
-    }
-    Ok(frame)
 }
 
 /// What a captured frame is, in a tuple's words as far as these go.
@@ -201,6 +229,8 @@ pub fn describe(frame: &[u8], layer3: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ringway_wire::{Header as _, Ip, UdpChecksum};
+
     use super::*;
 
     #[test]
@@ -231,6 +261,7 @@ mod tests {
             let bare =
                 frame(&tuple, &Details { layer3: true, vlans: vec![], ..details }).expect("bare");
             assert_eq!(bare.len(), 80);
+            assert_right_sums(&bare);
             let described = describe(&bare, true);
             assert!(
                 described.starts_with(text.split(',').next().expect("text"))
@@ -239,6 +270,19 @@ mod tests {
             );
             assert_eq!(describe(&tagged, false), described);
         }
+    }
+
+    fn assert_right_sums(packet: &[u8]) {
+        let ip = Ip::parse(packet).expect("IP");
+        let right = match ip.protocol {
+            protocol::TCP => Tcp::parse(ip.payload).map(|tcp| tcp.checksum_is_right(ip.pseudo())),
+            protocol::UDP => {
+                Udp::parse(ip.payload).map(|udp| udp.verify(ip.pseudo()) == UdpChecksum::Right)
+            }
+            protocol::ICMP => Icmp::parse(ip.payload).map(|icmp| icmp.checksum_is_right()),
+            _ => Icmpv6::parse(ip.payload).map(|icmp| icmp.checksum_is_right(ip.pseudo())),
+        };
+        assert_eq!(right, Ok(true));
     }
 
     #[test]
