@@ -1,10 +1,10 @@
-//! Compiles bpf/*/*.bpf.c into objects that src/load/ embeds. libbpf's own headers
-//! come with libbpf-cargo; the kernel's from linux-libc-dev. No skeletons are generated: they would
-//! repeat abi.h's structures, which ringway-abi already has.
+//! Compiles bpf/*/*.bpf.c into objects, and generates their skeletons, which src/objects.rs includes.
+//! A skeleton repeats the structures of abi.h; they are taken out of it, for those of ringway-abi.
+//! libbpf's own headers come with libbpf-cargo; the kernel's from linux-libc-dev.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use libbpf_cargo::SkeletonBuilder;
 
@@ -27,8 +27,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed={}", source.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 
+    let abi = fs::read_to_string(source.join("abi/abi.h"))?;
     for path in SOURCES {
         let name = path.rsplit('/').next().unwrap_or(path);
+        let skeleton = out.join(format!("{name}.skel.rs"));
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(PathBuf::from(clang));
@@ -36,10 +38,31 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         builder
             .source(source.join(format!("{path}.bpf.c")))
             .clang_args(clang_args(&source)?)
-            .obj(out.join(format!("{name}.bpf.o")))
-            .build()?;
+            .obj(out.join(format!("{name}.o")))
+            .reference_obj(true)
+            .build_and_generate(&skeleton)?;
+        let text = without_structures_of(&abi, fs::read_to_string(&skeleton)?);
+        fs::write(skeleton, text)?;
     }
     Ok(())
+}
+
+fn without_structures_of(abi: &str, mut skeleton: String) -> String {
+    let names = abi.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
+    for name in names {
+        for item in [format!("pub struct {name} {{"), format!("impl Default for {name} {{")] {
+            let Some(at) = skeleton.find(&item) else { continue };
+            let attributes = skeleton[..at].rfind("#[derive(").filter(|_| item.starts_with("pub"));
+            let mut depth = 0;
+            let end = skeleton[at..].find(|character| {
+                depth += i32::from(character == '{') - i32::from(character == '}');
+                character == '}' && depth == 0
+            });
+            let end = end.map_or(skeleton.len(), |end| at + end + 1);
+            skeleton.replace_range(attributes.unwrap_or(at)..end, "");
+        }
+    }
+    skeleton
 }
 
 /// v3 instructions (32-bit jumps, compare-and-swap): every kernel since 5.12 has them.

@@ -10,6 +10,7 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
+use crate::objects::gateway::GatewayMaps;
 use crate::pins::Pins;
 use crate::{Error, Result};
 
@@ -38,6 +39,14 @@ macro_rules! maps {
             /// Name, what it is for, and what happens when it is full.
             pub(crate) const TEXTS: &[(&str, &str, &str)] =
                 &[$((stringify!($name), $purpose, $full)),*];
+
+            /// Those of a gateway that was loaded.
+            pub(crate) fn of(loaded: &GatewayMaps<'_>) -> Result<Self> {
+                let own = |map| MapHandle::try_from(map);
+                Ok(Self {
+                    $($name: own(&loaded.$name).map_err(map_error("open", stringify!($name)))?,)*
+                })
+            }
 
             /// Builds the set from whatever gives a map by its name.
             pub(crate) fn from_each(mut get: impl FnMut(&'static str) -> Result<MapHandle>) -> Result<Self> {

@@ -2,6 +2,7 @@
 //! and books of its own and nothing to do with a gateway's.
 
 use std::collections::BTreeMap;
+use std::mem::{MaybeUninit, offset_of};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use crate::link::open_link;
 use crate::link::xdp_owner::DECAP;
 use crate::load::{self, log};
 use crate::maps::{self, map_error};
+use crate::objects::decap::{DecapSkelBuilder, types};
 use crate::pins::{encode, pin_error};
 use crate::{Error, Result, requirements};
 
@@ -52,9 +54,20 @@ impl Decap {
     fn load_with(gue_port: u16, ledger: Option<MapHandle>) -> Result<Self> {
         log::install();
         requirements::probe()?.require()?;
-        let (program, [addresses, ledger]) =
-            load::load_decap(DECAP, gue_port, ["addresses", "ledger"], ledger)?;
-        Ok(Self { program, addresses, ledger, known: BTreeMap::new(), link: None })
+        let mut storage = MaybeUninit::uninit();
+        let mut open = load::open::<DecapSkelBuilder>(DECAP, &mut storage)?;
+        load::constants(&mut open.maps.rodata_data)?.gue_port_be = gue_port.to_be();
+        if let Some(ledger) = ledger {
+            load::reuse_map(&mut open.maps.ledger, &ledger)?;
+        }
+        let loaded = load::load(DECAP, open)?;
+        Ok(Self {
+            program: load::program(&loaded.progs.ringway_decap)?,
+            addresses: load::map(&loaded.maps.addresses)?,
+            ledger: load::map(&loaded.maps.ledger)?,
+            known: BTreeMap::new(),
+            link: None,
+        })
     }
 
     /// Tells it the host's addresses; those told before and not now are forgotten.
@@ -238,19 +251,16 @@ pub fn decap_state(iface: &str, ifindex: u32) -> Result<Option<DecapState>> {
         detail: format!("program {id} does not have it"),
     };
     let find = |name: &str| map_of(id, name)?.ok_or_else(|| absent(name));
-    let constants: [u8; 2] = {
-        let bytes = find(".rodata")?
-            .lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
-            .map_err(map_error("read", ".rodata"))?
-            .unwrap_or_default();
-        *bytes.first_chunk().ok_or_else(|| absent(".rodata"))?
-    };
+    let constants = find(".rodata")?.lookup(&0u32.to_ne_bytes(), libbpf_rs::MapFlags::ANY);
+    let constants = constants.map_err(map_error("read", ".rodata"))?.unwrap_or_default();
+    let port = constants.get(offset_of!(types::rodata, gue_port_be)..);
+    let port = port.and_then(<[u8]>::first_chunk).ok_or_else(|| absent(".rodata"))?;
     let entries = maps::entries::<rw_address, u32>(&find("addresses")?)?;
     let uses =
         |bits: u32| Uses { outer: bits & RW_DECAP_OUTER != 0, inner: bits & RW_DECAP_INNER != 0 };
     Ok(Some(DecapState {
         mode,
-        gue_port: u16::from_be_bytes(constants),
+        gue_port: u16::from_be_bytes(*port),
         addresses: entries
             .into_iter()
             .map(|(a, bits)| (addr_from_words(a.addr), uses(bits)))

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
 use libbpf_rs::btf::{Btf, types};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle};
 use ringway_abi::FromBytes;
 use ringway_abi::raw::{
     RW_SEEN_LOST, RW_SEEN_LOST_NEAR, RW_SEEN_PASSED_ON, RW_SEEN_QUEUED, RW_SEEN_RECEIVED,
@@ -15,7 +16,10 @@ use ringway_abi::raw::{
 
 use crate::load::{self, log};
 use crate::maps::{self, map_error};
+use crate::objects::drop_reasons::DropReasonsSkelBuilder;
 use crate::{Error, Result, requirements};
+
+const DROP_REASONS: &str = "ringway_seen_*";
 
 /// Under way.
 #[derive(Debug)]
@@ -23,8 +27,6 @@ pub struct DropReasons {
     links: Vec<Link>,
     seen: MapHandle,
     unseen: MapHandle,
-    // The programs live as long as somebody holds them.
-    _object: Object,
 }
 
 /// What was counted up to a moment.
@@ -73,13 +75,25 @@ impl DropReasons {
     pub fn start() -> Result<Self> {
         log::install();
         requirements::probe()?.require()?;
-        let (object, [seen, unseen]) = load::load_drop_reasons(netns()?, ["seen", "unseen"])?;
-        let mut links = Vec::new();
-        for program in object.progs_mut() {
+        let mut storage = MaybeUninit::uninit();
+        let mut open = load::open::<DropReasonsSkelBuilder>(DROP_REASONS, &mut storage)?;
+        load::constants(&mut open.maps.rodata_data)?.netns = netns()?;
+        let loaded = load::load(DROP_REASONS, open)?;
+        let programs = &loaded.progs;
+        let programs = [
+            &programs.ringway_seen_received,
+            &programs.ringway_seen_queued,
+            &programs.ringway_seen_lost,
+        ];
+        let links = programs.map(|program| {
             let name = program.name().to_string_lossy().into_owned();
-            links.push(program.attach().map_err(|source| Error::Trace { program: name, source })?);
-        }
-        Ok(Self { links, seen, unseen, _object: object })
+            program.attach().map_err(|source| Error::Trace { program: name, source })
+        });
+        Ok(Self {
+            links: links.into_iter().collect::<Result<_>>()?,
+            seen: load::map(&loaded.maps.seen)?,
+            unseen: load::map(&loaded.maps.unseen)?,
+        })
     }
 
     /// What has been counted so far, for [`DropReasons::stop`].

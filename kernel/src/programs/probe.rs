@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -12,6 +13,7 @@ use ringway_abi::raw::{RW_PROBE_FAILED, RW_PROBE_SENT, RW_PROBE_UNMARKED, rw_pro
 use ringway_abi::{Forward, addr_to_words};
 
 use crate::load::{self, log};
+use crate::objects::probe::ProbeSkelBuilder;
 use crate::{Error, Result, maps};
 
 const NAME: &str = "ringway_probe";
@@ -73,8 +75,15 @@ impl ProbeProgram {
     /// The program, not attached. Linux 6.1 verifies it only for CAP_PERFMON.
     pub fn load() -> Result<Self> {
         log::install();
-        let (program, [probes, outcomes]) = load::load_probe(NAME, ["probes", "outcomes"])?;
-        Ok(Self { probes, outcomes, known: BTreeMap::new(), program, _link: None })
+        let mut storage = MaybeUninit::uninit();
+        let loaded = load::load(NAME, load::open::<ProbeSkelBuilder>(NAME, &mut storage)?)?;
+        Ok(Self {
+            probes: load::map(&loaded.maps.probes)?,
+            outcomes: load::map(&loaded.maps.outcomes)?,
+            known: BTreeMap::new(),
+            program: load::program(&loaded.progs.ringway_probe)?,
+            _link: None,
+        })
     }
 
     /// Gives it the ways, each for the mark that the backend's checks carry; those given before and

@@ -1,14 +1,18 @@
 //! The programs that count what the kernel drops after our verdict (bpf/trace/redirect_errors.bpf.c):
 //! attached to the kernel's tracepoints, pinned, and told which root programs are ours.
 
+use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 
 use libbpf_rs::Program;
 
-use crate::load::load_redirect_errors;
+use crate::load;
 use crate::maps::{self, Maps};
+use crate::objects::redirect_errors::RedirectErrorsSkelBuilder;
 use crate::pins::{Pins, pin_error};
 use crate::{Error, Result};
+
+const REDIRECT_ERRORS: &str = "ringway_lost_*";
 
 /// Attaches them, in place of those of an earlier daemon: what is lost between the two, some
 /// milliseconds, is not counted. All or none.
@@ -22,9 +26,18 @@ pub(crate) fn count(maps: &Maps, pins: &Pins) -> Result<()> {
 }
 
 fn attach(maps: &Maps, pins: &Pins) -> Result<()> {
-    let object = load_redirect_errors(maps)?;
+    let mut storage = MaybeUninit::uninit();
+    let mut open = load::open::<RedirectErrorsSkelBuilder>(REDIRECT_ERRORS, &mut storage)?;
+    load::share_live(&mut open, maps, None)?;
+    let loaded = load::load(REDIRECT_ERRORS, open)?;
     pins.create_losses()?;
-    for program in object.progs_mut() {
+    let programs = &loaded.progs;
+    for program in [
+        &programs.ringway_lost_redirect,
+        &programs.ringway_lost_batch,
+        &programs.ringway_lost_back,
+        &programs.ringway_lost_tx,
+    ] {
         let name = program.name().to_string_lossy().into_owned();
         let path = pins.loss(&name);
         let mut link = program.attach().map_err(|source| Error::Trace { program: name, source })?;

@@ -1,11 +1,13 @@
 //! `ringway engine --steer_rules` and `--when-dead`: the program that brings some packets into AF_XDP sockets and leaves all others to the kernel. It
 //! has an object and maps of its own and nothing to do with a gateway's.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use ringway_abi::raw::{RW_MAX_STEER_RULES, rw_steer, rw_steer_rule};
 
 use crate::load::{self, log};
+use crate::objects::steer::SteerSkelBuilder;
 use crate::{Error, Result, SteerRule, maps, requirements};
 
 /// Name of the program, as `ip link` and `bpftool` show it.
@@ -37,13 +39,18 @@ impl Steer {
     pub fn load(steer_rules: &[SteerRule], drop: &[u32], frags: bool) -> Result<Self> {
         log::install();
         requirements::probe()?.require()?;
-        let (program, [rules, sockets]) = load::load_steer(NAME, ["rules", "sockets"], frags)?;
+        let mut storage = MaybeUninit::uninit();
+        let mut open = load::open::<SteerSkelBuilder>(NAME, &mut storage)?;
+        if !frags {
+            open.progs.ringway_steer.set_flags(0);
+        }
+        let loaded = load::load(NAME, open)?;
+        let rules = load::map(&loaded.maps.rules)?;
         maps::put(&rules, &0_u32, &table(steer_rules, drop)?)?;
+        let sockets = loaded.maps.sockets.as_fd().try_clone_to_owned();
         let sockets = sockets
-            .as_fd()
-            .try_clone_to_owned()
             .map_err(|source| Error::System { action: "duplicate a map's descriptor", source })?;
-        Ok(Self { program, sockets })
+        Ok(Self { program: load::program(&loaded.progs.ringway_steer)?, sockets })
     }
 }
 

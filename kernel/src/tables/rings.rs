@@ -2,6 +2,7 @@
 //! stands for does not change while a service uses it.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::num::NonZero;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +17,10 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::load;
 use crate::maps::{self, Maps, map_error};
+use crate::objects::rings::RingsSkelBuilder;
 use crate::{Error, Result};
+
+const COPY_RING: &str = "ringway_copy_ring";
 
 /// Rings that may wait to be taken away: 131 kB each.
 const MOST_WAITING: usize = 128;
@@ -172,9 +176,16 @@ struct Reader {
 
 impl Reader {
     fn load(maps: &Maps) -> Result<Self> {
-        let own = ["wanted", "ring_copy", "pairs_copy"];
-        let (program, [wanted, slots, pairs]) = load::load_rings(maps, own)?;
-        Ok(Self { program, wanted, slots, pairs })
+        let mut storage = MaybeUninit::uninit();
+        let mut open = load::open::<RingsSkelBuilder>(COPY_RING, &mut storage)?;
+        load::share_live(&mut open, maps, None)?;
+        let loaded = load::load(COPY_RING, open)?;
+        Ok(Self {
+            program: load::program(&loaded.progs.ringway_copy_ring)?,
+            wanted: load::map(&loaded.maps.wanted)?,
+            slots: load::map(&loaded.maps.ring_copy)?,
+            pairs: load::map(&loaded.maps.pairs_copy)?,
+        })
     }
 
     fn read(&self, id: u32) -> Result<Option<RingRow>> {

@@ -2,6 +2,7 @@
 //! it, and the way through the filters. All of it pinned; nobody keeps a descriptor, so that
 //! nothing of it outlives the pins.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -14,34 +15,28 @@ use ringway_bpf_sys::{self as bpf, LoadError, Program};
 use ringway_filter::{Instruction, Surroundings};
 
 use super::place::Place;
-use crate::load::{CapturePrograms, load_capture};
+use crate::load;
 use crate::maps::{self, Maps, map_error};
+use crate::objects::capture::{CaptureProgs, CaptureSkelBuilder};
 use crate::pins::{Pins, pin_error};
 use crate::programs::explain::answer_budget;
 use crate::tables::rings::grace;
 use crate::{Error, Result};
 
-/// Names of the maps: in bpf, and as they are pinned.
-const MAPS: [(&str, &str); 7] = [
-    ("captures", "captures"),
-    ("capture_counts", "counts"),
-    ("capture_linked", "linked"),
-    ("capture_rings", "rings"),
-    ("capture_state", "state"),
-    ("capture_chain", "chain"),
-    ("capture_slots", "slots"),
-];
+/// Pins of the maps, in the order of [`Shared::from_maps`].
+const MAPS: [&str; 7] = ["captures", "counts", "linked", "rings", "state", "chain", "slots"];
 /// The programs' pins. `enter` is pinned last.
 const ENTER: &str = "enter";
 const LAST: &str = "last";
 /// What stood in the shield's slot before.
 const SHIELD: &str = "shield";
 
+const CAPTURE: &str = "ringway_capture";
 const FILTER: &str = "ringway_filter";
 
 /// Names of all that is pinned.
 pub(super) fn pins() -> Vec<&'static str> {
-    MAPS.into_iter().map(|(_, pin)| pin).chain([ENTER, LAST, SHIELD]).collect()
+    MAPS.into_iter().chain([ENTER, LAST, SHIELD]).collect()
 }
 
 /// The shared part of a node's captures.
@@ -62,26 +57,38 @@ impl Shared {
     pub(super) fn load(live: &Maps, pins: &Pins, place: &Place) -> Result<Self> {
         place_cleared(place)?;
         let cpus = libbpf_rs::num_possible_cpus().map_err(map_error("size", "capture_packet"))?;
-        let own = MAPS.map(|(name, _)| name);
-        let (programs, mut maps) =
-            load_capture(live, answer_budget(live), cpus.try_into().unwrap_or(1), own)?;
-        for (map, (name, pin)) in maps.iter_mut().zip(MAPS) {
-            map.pin(place.pin(pin)).map_err(map_error("pin", name))?;
+        let mut storage = MaybeUninit::uninit();
+        let mut open = load::open::<CaptureSkelBuilder>(CAPTURE, &mut storage)?;
+        load::set_entries(&mut open.maps.capture_packet, cpus.try_into().unwrap_or(1))?;
+        load::share_live(&mut open, live, answer_budget(live))?;
+        let loaded = load::load(CAPTURE, open)?;
+        let made = &loaded.maps;
+        let mut maps = [
+            load::map(&made.captures)?,
+            load::map(&made.capture_counts)?,
+            load::map(&made.capture_linked)?,
+            load::map(&made.capture_rings)?,
+            load::map(&made.capture_state)?,
+            load::map(&made.capture_chain)?,
+            load::map(&made.capture_slots)?,
+        ];
+        for (map, name) in maps.iter_mut().zip(MAPS) {
+            map.pin(place.pin(name)).map_err(map_error("pin", name))?;
         }
         let shared = Self::from_maps(maps, pins)?;
-        shared.fill(place, &programs)?;
+        shared.fill(place, &loaded.progs)?;
         Ok(shared)
     }
 
     /// The programs in their places, pinned, `enter` last.
-    fn fill(&self, place: &Place, programs: &CapturePrograms) -> Result<()> {
-        let gateway = &programs.gateway;
-        maps::put_fd(&self.own_slots, Slot::Icmp as u32, gateway.icmp.as_fd())?;
-        maps::put_fd(&self.own_slots, Slot::Balance as u32, gateway.balance.as_fd())?;
+    fn fill(&self, place: &Place, programs: &CaptureProgs<'_>) -> Result<()> {
+        let (enter, last) = (&programs.ringway_capture_enter, &programs.ringway_capture);
+        maps::put_fd(&self.own_slots, Slot::Icmp as u32, programs.ringway_icmp.as_fd())?;
+        maps::put_fd(&self.own_slots, Slot::Balance as u32, programs.ringway_balance.as_fd())?;
         for place in [RW_CHAIN_LAST, RW_CHAIN_FIRST] {
-            maps::put_fd(&self.chain, place, programs.last.as_fd())?;
+            maps::put_fd(&self.chain, place, last.as_fd())?;
         }
-        for (program, name) in [(&programs.last, LAST), (&programs.enter, ENTER)] {
+        for (program, name) in [(last, LAST), (enter, ENTER)] {
             let path = place.pin(name);
             bpf::pin(program.as_fd(), &path).map_err(pin_error("pin", &path))?;
         }
@@ -94,8 +101,8 @@ impl Shared {
             return Ok(None);
         }
         let mut maps = Vec::with_capacity(MAPS.len());
-        for (name, pin) in MAPS {
-            let map = maps::open_pinned(&place.pin(pin), name)?;
+        for name in MAPS {
+            let map = maps::open_pinned(&place.pin(name), name)?;
             maps.push(map.ok_or_else(|| pins.not_loaded())?);
         }
         let maps = maps.try_into().map_err(|_| pins.not_loaded())?;
