@@ -12,6 +12,7 @@ pub mod machine;
 pub mod neighbour_packets;
 pub mod netlink;
 mod network;
+mod packets_seen;
 mod socket_options;
 mod tap;
 
@@ -22,6 +23,7 @@ pub use neighbour_packets::announce::announce;
 pub use neighbour_packets::who_has::who_has;
 pub use netlink::monitor::{Change, Monitor, MonitorThread};
 pub use network::{Interface, Network, interface_by_name};
+pub use packets_seen::{Seen, SeenAt};
 pub use ringway_wire::Mac;
 pub use socket_options::{bind_late, report_errors, set_mark};
 pub use tap::Tap;

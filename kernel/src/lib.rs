@@ -34,7 +34,7 @@ pub use objects::objects;
 pub use pins::covered::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
 pub use pins::{DEFAULT_BPFFS, Pins};
 pub use programs::decap::{Decap, DecapPin, DecapState, Uses, decap_state};
-pub use programs::drop_reasons::{At, Counted, DropReasons, Seen};
+pub use programs::drop_reasons::{Counted, DropReasons};
 pub use programs::explain::{Entry, Explained, Explainer, FlowFound, RingAsked};
 pub use programs::on_pass::check_on_pass;
 pub use programs::pinned_link::{DeadEngine, PinnedLink, dead_engines, pin_link};

@@ -16,9 +16,9 @@ mod tests;
 mod trace;
 mod upon;
 
-use ringway_host::Interface;
 use ringway_host::netlink::counters::Stats;
 use ringway_host::netlink::qdiscs::Qdisc;
+use ringway_host::{Interface, Seen, SeenAt};
 use serde::Serialize;
 
 use crate::{Facts, Unknown};
@@ -26,7 +26,7 @@ use crate::{Facts, Unknown};
 pub use books::Books;
 pub use queues::{Processor, Queue};
 pub use steps::{RECEIVE, SEND, Shown, Step};
-pub use trace::{Seen, SeenAt, TRACE, Trace};
+pub use trace::{TRACE, Trace};
 pub use upon::Upper;
 
 /// What a number is about.

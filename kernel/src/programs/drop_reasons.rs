@@ -13,6 +13,7 @@ use ringway_abi::raw::{
     RW_SEEN_LOST, RW_SEEN_LOST_NEAR, RW_SEEN_PASSED_ON, RW_SEEN_QUEUED, RW_SEEN_RECEIVED,
     rw_seen_count, rw_seen_key,
 };
+use ringway_host::{Seen, SeenAt};
 
 use crate::load::{self, log};
 use crate::maps::{self, map_error};
@@ -32,40 +33,6 @@ pub struct DropReasons {
 /// What was counted up to a moment.
 #[derive(Debug, Default)]
 pub struct Counted(BTreeMap<Vec<u8>, Vec<(u64, u64)>>);
-
-/// Where a packet was seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
-    /// Handed to the stack by this device, after GRO.
-    Received,
-    /// Came in by this device, and was put before another's queue.
-    PassedOn,
-    /// Put before this device's queue, to be sent.
-    Queued,
-    /// Came in by this device, and was freed for a reason, wherever that was.
-    Lost,
-    /// Freed at this device: before the stack knew where it came in, or one of this host's own on its way out.
-    LostNear,
-}
-
-/// Packets of one kind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
-    /// Where.
-    pub at: At,
-    /// Index of the device.
-    pub ifindex: u32,
-    /// EtherType, host byte order.
-    pub protocol: u16,
-    /// Of what was lost: the kernel's name of the reason, without its prefix, such as `NO_SOCKET`; empty otherwise.
-    pub reason: String,
-    /// Of what was lost: the kernel's function that freed it; empty where that is not known.
-    pub function: String,
-    /// Packets by processor.
-    pub packets: Vec<u64>,
-    /// The same as the other side, or GRO, had not joined them: at least one for each packet.
-    pub segments: u64,
-}
 
 impl DropReasons {
     /// Starts to count.
@@ -117,7 +84,7 @@ impl DropReasons {
         let functions = functions(&locations.collect::<Vec<_>>());
         let one = |(key, packets, segments): (rw_seen_key, Vec<u64>, u64)| {
             let at = at(key.seen)?;
-            let lost = matches!(at, At::Lost | At::LostNear);
+            let lost = matches!(at, SeenAt::Lost | SeenAt::LostNear);
             Some(Seen {
                 at,
                 ifindex: key.ifindex,
@@ -163,13 +130,13 @@ fn between(first: &Counted, last: &Counted) -> Result<Vec<(rw_seen_key, Vec<u64>
     Ok(all)
 }
 
-fn at(seen: u32) -> Option<At> {
+fn at(seen: u32) -> Option<SeenAt> {
     Some(match seen {
-        RW_SEEN_RECEIVED => At::Received,
-        RW_SEEN_PASSED_ON => At::PassedOn,
-        RW_SEEN_QUEUED => At::Queued,
-        RW_SEEN_LOST => At::Lost,
-        RW_SEEN_LOST_NEAR => At::LostNear,
+        RW_SEEN_RECEIVED => SeenAt::Received,
+        RW_SEEN_PASSED_ON => SeenAt::PassedOn,
+        RW_SEEN_QUEUED => SeenAt::Queued,
+        RW_SEEN_LOST => SeenAt::Lost,
+        RW_SEEN_LOST_NEAR => SeenAt::LostNear,
         _ => return None,
     })
 }

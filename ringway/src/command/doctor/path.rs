@@ -3,10 +3,10 @@
 use std::time::Instant;
 
 use ringway_api::error::Error;
-use ringway_doctor::path::{self, Path, Seen, SeenAt, TRACE, Trace};
+use ringway_doctor::path::{self, Path, TRACE, Trace};
 use ringway_doctor::{Collection, Facts, complete, gather_counters};
 use ringway_host::netlink::links;
-use ringway_kernel::{At, Counted, DropReasons};
+use ringway_kernel::{Counted, DropReasons};
 use serde::Serialize;
 
 use super::{picture, read, say_how_long};
@@ -81,10 +81,7 @@ fn live(args: &DoctorArgs) -> Collection {
         Ok(drops) => both(first, last).and_then(|(first, last)| drops.stop(&first, &last)),
         Err(why) => Err(why),
     };
-    let trace = trace.map(|(seen, uncounted)| Trace {
-        seen: seen.into_iter().map(seen_by_kernel).collect(),
-        uncounted,
-    });
+    let trace = trace.map(|(seen, uncounted)| Trace { seen, uncounted });
     after.put_json(TRACE, trace);
     Collection { before, after, seconds }
 }
@@ -93,16 +90,4 @@ type Read = ringway_kernel::Result<Option<Counted>>;
 
 fn both(first: Read, last: Read) -> ringway_kernel::Result<(Counted, Counted)> {
     Ok((first?.unwrap_or_default(), last?.unwrap_or_default()))
-}
-
-fn seen_by_kernel(seen: ringway_kernel::Seen) -> Seen {
-    let at = match seen.at {
-        At::Received => SeenAt::Received,
-        At::PassedOn => SeenAt::PassedOn,
-        At::Queued => SeenAt::Queued,
-        At::Lost => SeenAt::Lost,
-        At::LostNear => SeenAt::LostNear,
-    };
-    let ringway_kernel::Seen { ifindex, protocol, reason, function, packets, segments, .. } = seen;
-    Seen { at, ifindex, protocol, reason, function, packets, segments }
 }
