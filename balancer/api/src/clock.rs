@@ -1,7 +1,10 @@
 //! Moments as people and JSON read them.
 
+use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -26,6 +29,36 @@ pub fn rfc3339(at: SystemTime) -> String {
 pub fn from_rfc3339(text: &str) -> Option<SystemTime> {
     let date = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     u64::try_from(date.unix_timestamp()).ok().map(from_unix_s)
+}
+
+/// A moment that documents write as [`rfc3339`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timestamp(pub SystemTime);
+
+impl Default for Timestamp {
+    fn default() -> Self {
+        Timestamp(UNIX_EPOCH)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&rfc3339(self.0))
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let moment = from_rfc3339(&text).map(Timestamp);
+        moment.ok_or_else(|| D::Error::custom(format!("{text:?} is no moment in RFC 3339")))
+    }
 }
 
 #[cfg(test)]

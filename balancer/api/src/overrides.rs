@@ -76,12 +76,12 @@ impl Override {
 }
 
 /// A backend after something was said about it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
     /// Name of its service.
     pub service: String,
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
     /// It gets no new flows.
@@ -221,7 +221,7 @@ impl Overrides {
         let said = self.of(&service.name, backend.endpoint());
         Some(Told {
             service: service.name.to_string(),
-            address: backend.endpoint().ip().to_string(),
+            address: backend.endpoint().ip(),
             port: backend.endpoint().port(),
             drained: said.is_some_and(|said| said.drained),
             weight: said.and_then(|said| said.weight).unwrap_or(backend.weight),
@@ -247,7 +247,7 @@ impl Overrides {
         };
         let shown = |o: &Override| status::Override {
             service: o.service.clone(),
-            address: o.address.to_string(),
+            address: o.address,
             port: o.port,
             drained: o.drained,
             weight: o.weight,

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::documents::health::Lack;
-use crate::documents::status::Problem;
 use crate::error::Error;
+use crate::text;
 
 macro_rules! troubles {
     ($($(#[doc = $about:literal])+ $variant:ident => $name:literal,)+) => {
@@ -112,6 +112,41 @@ troubles! {
     CheckHost => "check-host",
     /// A line of `ringway check --host` that could not be found out.
     CheckHostUnknown => "check-host-unknown",
+}
+
+/// Something that is wrong, or may be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// What sort: the name of a section of docs/runbook.md.
+    #[serde(default)]
+    pub kind: ProblemKind,
+    /// What it is about, for the process that found it.
+    #[serde(skip)]
+    pub subject: Subject,
+    /// What is wrong and why.
+    pub error: String,
+    /// What to do about it.
+    pub remedy: String,
+    /// What it is about, where `error` begins with a list of names: the same names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub subjects: Vec<String>,
+}
+
+impl Problem {
+    /// What tells it from others.
+    pub fn identity(&self) -> (ProblemKind, &Subject) {
+        (self.kind, &self.subject)
+    }
+
+    /// The error with a few of its names, and how many more there are.
+    pub fn short(&self) -> String {
+        const NAMED: usize = 3;
+        let rest = self.error.strip_prefix(&self.subjects.join(", "));
+        match rest.filter(|_| self.subjects.len() > NAMED) {
+            Some(rest) => format!("{}{rest}", text::listed(&self.subjects, NAMED)),
+            None => self.error.clone(),
+        }
+    }
 }
 
 impl ProblemKind {

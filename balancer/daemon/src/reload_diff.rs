@@ -233,17 +233,12 @@ fn entries(service: &Service) -> Vec<ServiceKey> {
 ///
 /// # Errors
 /// The kernel's tables cannot be read.
-pub fn flows_of(
-    view: &View,
-    service: &str,
-    address: &str,
-    port: u16,
-) -> ringway_kernel::Result<u64> {
+pub fn flows_of(view: &View, service: &str, at: SocketAddr) -> ringway_kernel::Result<u64> {
     let (mut nat, mut dsr) = (HashSet::new(), HashSet::new());
     for state in view.services()?.iter().filter(|state| state.name == service) {
         let of = if state.forward.is_dsr() { &mut dsr } else { &mut nat };
         for backend in &state.backends {
-            if backend.address.ip().to_string() == address && backend.address.port() == port {
+            if backend.address == at {
                 of.insert(backend.reference());
             }
         }
@@ -321,7 +316,7 @@ fn backends(was: &Service, is: &Service, changes: &mut Vec<BackendChange>) {
         }
         changes.push(BackendChange {
             service: is.name.to_string(),
-            address: endpoint.ip().to_string(),
+            address: endpoint.ip(),
             port: endpoint.port(),
             change: match (was, now) {
                 (None, _) => What::Added,

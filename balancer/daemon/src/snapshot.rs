@@ -1,20 +1,24 @@
 //! What the daemon tells those who ask: it posts what it knows, they read it together with the
 //! kernel's counters. Nobody waits for the daemon's loop.
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_api::clock;
-use ringway_api::documents::readiness::Readiness;
-use ringway_api::documents::status::{FlowTable, Problem, SCHEMA, Status, Tracked};
+use ringway_abi::raw::rw_ledger;
+use ringway_api::clock::Timestamp;
+use ringway_api::documents::health::Lack;
+use ringway_api::documents::readiness::{Readiness, line};
+use ringway_api::documents::status::{
+    self, FlowTable, Interface, Override, Problem, Reload, Reloads, SCHEMA, Service, Status,
+    Tracked,
+};
 use ringway_api::error::Error;
 use ringway_api::node::liveness;
-use ringway_api::node::tables::{add_traffic, captures, count, flow_table, flows_now, tracked};
+use ringway_api::node::tables::{self, add_traffic, captures, flow_table, flows_now, tracked};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_kernel::{ServiceState, View};
-use ringway_plan::tables::ServiceKey;
 
 use crate::backends::departed::Departed;
 use crate::commit_confirm::CommitConfirm;
@@ -26,10 +30,140 @@ const COUNT_SHARE: u32 = 20;
 /// ... and for this long at most.
 const COUNT_FRESH: Duration = Duration::from_secs(10);
 
+/// What the daemon knows, as its loop posts it.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// `[node] name`.
+    pub node: String,
+    /// What is wrong.
+    pub problems: Vec<Problem>,
+    /// Why the node should get no traffic.
+    pub unready: Vec<Problem>,
+    /// What may be wrong, or is worth knowing.
+    pub findings: Vec<Problem>,
+    /// In the order of the configuration, without counters.
+    pub interfaces: Vec<Interface>,
+    /// In the order of the configuration, without counters; one per protocol.
+    pub services: Vec<Service>,
+    /// Weights that were set at runtime.
+    pub overrides: Vec<Override>,
+    /// The last reload since the daemon began.
+    pub last_reload: Option<Reload>,
+    /// How many there were.
+    pub reloads: Reloads,
+    /// Health checks that this machine could not make.
+    pub checks_not_made: BTreeMap<Lack, u64>,
+    /// The file that is in force.
+    pub configuration: Option<PathBuf>,
+}
+
+/// What is asked of the daemon's process itself.
+#[derive(Debug, Default)]
+struct Process {
+    daemon: status::Daemon,
+    /// Its loop is stuck.
+    stalled: Option<Problem>,
+    /// What it is to be told.
+    confirm: Option<Problem>,
+}
+
+/// The kernel's counters at one moment.
+#[derive(Debug)]
+struct Counters {
+    flow_table: FlowTable,
+    tracked: Tracked,
+    /// Of each interface of the snapshot.
+    books: Vec<rw_ledger>,
+    services: Vec<ServiceState>,
+}
+
+impl Snapshot {
+    /// What `ringway status` and the API tell.
+    fn status(&self, process: Process, counters: Option<Counters>) -> Status {
+        let Process { mut daemon, stalled, confirm } = process;
+        daemon.configuration = self.configuration.as_ref().map(|file| file.display().to_string());
+        let Snapshot { problems, unready, findings, .. } = self;
+        let with = |first: &Option<Problem>, rest: &[Problem]| {
+            first.iter().chain(rest).cloned().collect::<Vec<_>>()
+        };
+        let mut status = Status {
+            schema: SCHEMA.to_owned(),
+            node: self.node.clone(),
+            healthy: problems.is_empty() && stalled.is_none(),
+            problems: with(&stalled, problems),
+            unready: with(&stalled, unready),
+            findings: with(&confirm, findings),
+            daemon,
+            interfaces: self.interfaces.clone(),
+            services: self.services.clone(),
+            overrides: self.overrides.clone(),
+            last_reload: self.last_reload.clone(),
+            reloads: self.reloads,
+            checks_not_made: self.checks_not_made.clone(),
+            ..Status::default()
+        };
+        status.degraded = stalled.is_none() && status.is_degraded();
+        if let Some(counters) = counters {
+            counters.enter(&mut status);
+        }
+        status
+    }
+
+    /// Whether the node, or this service of it, should get traffic.
+    fn readiness(&self, stalled: Option<Problem>, service: Option<&str>) -> Readiness {
+        let stalled = stalled.map(|problem| problem.error);
+        let unready = stalled.into_iter().chain(self.unready.iter().map(line));
+        let unready = unready.chain(service.and_then(|name| self.unserved(name)));
+        Readiness::new(&self.node, unready.collect(), &self.problems)
+    }
+
+    fn unserved(&self, name: &str) -> Option<String> {
+        let mut of_name = self.services.iter().filter(|service| service.name == name).peekable();
+        if of_name.peek().is_none() {
+            return Some(format!("there is no service {name:?}: `ringway status` lists them"));
+        }
+        let served = of_name.any(|service| service.serving() > 0);
+        (!served).then(|| format!("service {name}: no backend gets traffic; see `ringway status`"))
+    }
+}
+
+impl Counters {
+    fn read(
+        view: &View,
+        interfaces: &[Interface],
+        flow_table: FlowTable,
+        tracked: Tracked,
+    ) -> ringway_kernel::Result<Counters> {
+        let books = interfaces.iter().map(|interface| view.ledger(interface.slot));
+        let books = books.collect::<ringway_kernel::Result<_>>()?;
+        Ok(Counters { flow_table, tracked, books, services: view.services()? })
+    }
+
+    fn enter(self, status: &mut Status) {
+        for (place, books) in self.books.iter().enumerate() {
+            tables::count(status, place, books);
+        }
+        let states: HashMap<_, _> = self.services.iter().map(|state| (state.key, state)).collect();
+        for service in &mut status.services {
+            let Some(state) = states.get(&service.key()) else { continue };
+            for backend in &mut service.backends {
+                let endpoint = backend.endpoint();
+                if let Some(found) = state.backends.iter().find(|one| one.address == endpoint) {
+                    add_traffic(backend, &found.traffic);
+                    let by_backend = Some(&self.flow_table.by_backend);
+                    backend.current_flows = flows_now(state, found, by_backend);
+                }
+            }
+            service.current_flows = service.backends.iter().map(|each| each.current_flows).sum();
+        }
+        (status.flow_table, status.tracked) = (Some(self.flow_table), Some(self.tracked));
+    }
+}
+
 /// Shared by the daemon's loop, the API and the metrics.
 #[derive(Debug)]
 pub struct StatusStore {
-    posted: RwLock<Arc<Status>>,
+    posted: RwLock<Arc<Snapshot>>,
     /// Where counters are read; none are shown without.
     view: Option<View>,
     started: SystemTime,
@@ -88,26 +222,22 @@ impl StatusStore {
             departed: Mutex::default(),
         };
         let problems = vec![ProblemKind::Starting.problem("starting", "wait")];
-        status_store.post(Status { node: node.to_owned(), problems, ..Status::default() });
+        status_store.post(Snapshot { node: node.to_owned(), problems, ..Snapshot::default() });
         status_store
     }
 
-    /// Puts up a new picture; `status` needs neither counters nor the daemon's own data.
-    pub fn post(&self, mut status: Status) {
-        status.schema = SCHEMA.to_owned();
-        status.healthy = status.problems.is_empty();
-        status.degraded = status.is_degraded();
-        status.daemon.running = true;
-        status.daemon.pid = Some(std::process::id().into());
-        status.daemon.since = Some(clock::rfc3339(self.started));
-        status.daemon.version = Some(env!("CARGO_PKG_VERSION").to_owned());
-        status.daemon.commit = self.commit.map(str::to_owned);
-        *self.posted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(status);
+    /// Puts up a new picture.
+    pub fn post(&self, snapshot: Snapshot) {
+        *self.posted.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(snapshot);
+    }
+
+    fn posted(&self) -> Arc<Snapshot> {
+        self.posted.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// `[node] name`.
     pub fn node(&self) -> String {
-        self.posted.read().unwrap_or_else(PoisonError::into_inner).node.clone()
+        self.posted().node.clone()
     }
 
     /// The loop has turned.
@@ -132,19 +262,23 @@ impl StatusStore {
 
     /// Whether the node, or this service of it, should get traffic: without counters, at once.
     pub fn readiness(&self, service: Option<&str>) -> Readiness {
-        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
-        Readiness::of(&posted, self.stalled(), service)
+        self.posted().readiness(self.stall(), service)
+    }
+
+    /// That the loop is stuck, if it is.
+    fn stall(&self) -> Option<Problem> {
+        self.stalled().map(|age| liveness::stalled(age, std::process::id().into()))
     }
 
     /// What is wrong now.
     pub fn problems(&self) -> Vec<Problem> {
-        self.posted.read().unwrap_or_else(PoisonError::into_inner).problems.clone()
+        self.posted().problems.clone()
     }
 
     /// Takes the counters of these services and of all interfaces as they are now, for rates.
     pub(crate) fn meter(&self, services: &[ServiceState]) -> ringway_kernel::Result<()> {
         let Some(view) = &self.view else { return Ok(()) };
-        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let posted = self.posted();
         let slots = posted.interfaces.iter().map(|interface| interface.slot);
         let books = slots.map(|slot| Ok((slot, view.ledger(slot)?)));
         let books = books.collect::<ringway_kernel::Result<Vec<_>>>()?;
@@ -177,30 +311,36 @@ impl StatusStore {
     pub fn read_now(&self) -> Result<Status, Error> {
         // Held until everything is read: what is read later is never less.
         let mut departed = self.departed.lock().unwrap_or_else(PoisonError::into_inner);
-        let posted = self.posted.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let mut status = Status::clone(&posted);
-        status.findings.splice(..0, self.commit_confirm.finding());
-        status.daemon.loop_age_ms = Some(self.loop_age().as_millis() as u64);
-        if let Some(age) = self.stalled() {
-            let stalled = liveness::stalled(age, std::process::id().into());
-            status.problems.insert(0, stalled.clone());
-            status.unready.insert(0, stalled);
-            (status.healthy, status.degraded) = (false, false);
-        }
-        status.daemon.uptime_s = Some(self.started.elapsed().unwrap_or_default().as_secs());
+        let snapshot = self.posted();
+        let read = |view: &View| -> ringway_kernel::Result<Counters> {
+            let (flow_table, tracked) = self.count_flows(view)?;
+            Counters::read(view, &snapshot.interfaces, flow_table, tracked)
+        };
+        let counters = self.view.as_ref().map(read).transpose();
+        let counters =
+            counters.map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+        let mut status = snapshot.status(self.process(), counters);
         if let Some(view) = &self.view {
-            self.count_flows(view)
-                .and_then(|(table, tracked)| {
-                    (status.flow_table, status.tracked) = (Some(table), Some(tracked));
-                    fill(&mut status, view)
-                })
-                .map(|()| departed.note(&mut status.services))
-                .map_err(|error| Error::failed(error.to_string(), "see the daemon's log"))?;
+            departed.note(&mut status.services);
             status.captures = captures(view);
             let meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
             meter.fill(&mut status, Instant::now());
         }
         Ok(status)
+    }
+
+    fn process(&self) -> Process {
+        let daemon = status::Daemon {
+            running: true,
+            pid: Some(std::process::id().into()),
+            since: Some(Timestamp(self.started)),
+            version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+            commit: self.commit.map(str::to_owned),
+            uptime_s: Some(self.started.elapsed().unwrap_or_default().as_secs()),
+            loop_age_ms: Some(self.loop_age().as_millis() as u64),
+            configuration: None,
+        };
+        Process { daemon, stalled: self.stall(), confirm: self.commit_confirm.finding() }
     }
 }
 
@@ -217,33 +357,134 @@ impl StatusStore {
     }
 }
 
-/// Adds the kernel's counters to interfaces, services and backends.
-fn fill(status: &mut Status, view: &View) -> ringway_kernel::Result<()> {
-    for place in 0..status.interfaces.len() {
-        let books = view.ledger(status.interfaces[place].slot)?;
-        count(status, place, &books);
-    }
-    let states = view.services()?;
-    let states: HashMap<ServiceKey, &ServiceState> = states.iter().map(|s| (s.key, s)).collect();
-    let flows = status.flow_table.as_ref().map(|table| &table.by_backend);
-    for service in &mut status.services {
-        let Some(state) = service.key().and_then(|key| states.get(&key)) else { continue };
-        for backend in &mut service.backends {
-            let Ok(address) = backend.address.parse() else { continue };
-            let endpoint = SocketAddr::new(address, backend.port);
-            if let Some(found) = state.backends.iter().find(|b| b.address == endpoint) {
-                add_traffic(backend, &found.traffic);
-                backend.current_flows = flows_now(state, found, flows);
-            }
-        }
-        service.current_flows = service.backends.iter().map(|each| each.current_flows).sum();
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use ringway_abi::raw::rw_traffic;
+    use ringway_abi::{Forward, Reason, Verdict};
+    use ringway_api::documents::health::Health;
+    use ringway_api::documents::status::{Backend, Ledger, NextHop};
+    use ringway_kernel::BackendState;
+    use ringway_plan::tables::{Protocol, ServiceKey};
+
     use super::*;
+
+    const BACKEND: ([u8; 4], u16) = ([10, 0, 0, 2], 80);
+
+    fn service(name: &str, port: u16, health: Health) -> Service {
+        let next_hop = Some(NextHop::default());
+        let backend = Backend { health, next_hop, ..Backend::new(SocketAddr::from(BACKEND)) };
+        let key = ServiceKey::new([203, 0, 113, 9].into(), port, Protocol::Tcp);
+        Service { backends: vec![backend], ..Service::new(name, key, Forward::Nat) }
+    }
+
+    fn snapshot() -> Snapshot {
+        Snapshot {
+            node: "gw1".into(),
+            problems: vec![ProblemKind::NoBackend.of_service(
+                "web",
+                "service web: no backend",
+                "mend it",
+            )],
+            interfaces: vec![Interface { name: "eth0".into(), slot: 3, ..Interface::default() }],
+            services: vec![service("web", 80, Health::Down), service("dns", 53, Health::Up)],
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn what_was_posted_and_what_was_counted_make_a_status() {
+        let state = |name: &str, port, packets| ServiceState {
+            id: port,
+            key: ServiceKey::new([203, 0, 113, 9].into(), port, Protocol::Tcp),
+            name: name.into(),
+            forward: Forward::Nat,
+            source_client: false,
+            reset_when_none: true,
+            backends: vec![BackendState {
+                index: 7,
+                generation: 1,
+                address: BACKEND.into(),
+                up: true,
+                kept: false,
+                next_hop: None,
+                traffic: rw_traffic { packets, flows: 2, ..Default::default() },
+            }],
+        };
+        let services = vec![state("dns", 53, 5), state("web", 80, 9)];
+        let by_backend = [(services[0].backends[0].reference(), 4)].into();
+        let mut books = rw_ledger { seen: 3, ..Default::default() };
+        books.counts[Verdict::Drop as usize][Reason::Malformed as usize] = 2;
+        let counters = Counters {
+            flow_table: FlowTable { by_backend, ..FlowTable::default() },
+            tracked: Tracked::default(),
+            books: vec![books],
+            services,
+        };
+        let status = snapshot().status(Process::default(), Some(counters));
+        assert!(!status.healthy && !status.degraded, "web is not served at all");
+        let packets = status.services.iter().map(|service| service.backends[0].packets);
+        assert_eq!(packets.collect::<Vec<_>>(), [9, 5]);
+        assert_eq!(status.services[1].current_flows, Some(4));
+        assert_eq!(status.interfaces[0].ledger, Ledger::new(3, 2));
+        let counter = &status.counters[0];
+        assert_eq!((counter.interface.as_str(), counter.reason), ("eth0", Reason::Malformed));
+        assert!(status.flow_table.is_some() && status.tracked.is_some());
+    }
+
+    #[test]
+    fn a_stuck_loop_comes_first_and_a_confirmation_leads_the_findings() {
+        let problem = |kind: ProblemKind| Some(kind.problem(kind.name(), ""));
+        let process = Process {
+            stalled: problem(ProblemKind::LoopStalled),
+            confirm: problem(ProblemKind::Confirm),
+            ..Process::default()
+        };
+        let well = Snapshot {
+            problems: Vec::new(),
+            findings: vec![ProblemKind::CheckHost.problem("", "")],
+            services: vec![service("dns", 53, Health::Up)],
+            ..snapshot()
+        };
+        assert!(well.status(Process::default(), None).healthy);
+        let status = well.status(process, None);
+        assert!(!status.healthy);
+        assert_eq!(status.problems, status.unready);
+        assert_eq!(status.problems[0].kind, ProblemKind::LoopStalled);
+        let kinds = status.findings.iter().map(|finding| finding.kind);
+        assert_eq!(kinds.collect::<Vec<_>>(), [ProblemKind::Confirm, ProblemKind::CheckHost]);
+    }
+
+    #[test]
+    fn one_service_of_two_is_no_reason_to_withdraw_the_node() {
+        let posted = snapshot();
+        let all = posted.readiness(None, None);
+        assert!(all.ready);
+        assert_eq!(all.line(), "ready: node gw1, although service web: no backend; mend it");
+        assert!(posted.readiness(None, Some("dns")).ready);
+        let web = posted.readiness(None, Some("web"));
+        assert!(!web.ready && web.line().starts_with("not ready: node gw1: service web:"));
+        assert!(!posted.readiness(None, Some("mail")).ready);
+    }
+
+    #[test]
+    fn a_node_that_cannot_serve_says_why_in_one_line() {
+        let unready = |error: &str| ProblemKind::Starting.problem(error, "mend it");
+        let unready = vec![
+            unready(
+                "eth1 is
+down",
+            ),
+            unready("starting"),
+        ];
+        let posted = Snapshot { unready, ..snapshot() };
+        let said = posted.readiness(None, None).line();
+        assert_eq!(said, "not ready: node gw1: eth1 is down; mend it (and 1 more)");
+        let stalled = liveness::stalled(Duration::from_secs(9), u64::MAX);
+        let stalled = Snapshot::default().readiness(Some(stalled), None);
+        assert!(!stalled.ready && stalled.reasons[0].contains("9 s"));
+    }
 
     #[test]
     fn a_count_from_before_a_change_is_not_shown_after_it() {

@@ -264,8 +264,7 @@ fn network(subject: &Subject<'_>) -> anyhow::Result<Vec<u8>> {
     let mut network = ringway_host::Host::live().network()?;
     let status = status_query::status(&subject.args.node.selector()).unwrap_or_default();
     let backends = status.services.iter().flat_map(|service| &service.backends);
-    let mut known: Vec<std::net::IpAddr> =
-        backends.filter_map(|backend| backend.address.parse().ok()).collect();
+    let mut known: Vec<_> = backends.map(|backend| backend.address).collect();
     known.extend(network.routes.iter().filter_map(|route| route.gateway));
     let all = network.neighbours.len();
     network.neighbours.retain(|neighbour| known.contains(&neighbour.address) || neighbour.managed);

@@ -1,8 +1,8 @@
 //! `ringway overrides`: weights that were set at runtime.
 
 use ringway_api::client::requests::{self, Listed};
-use ringway_api::documents::status::backend_text;
 use ringway_api::overrides::Change;
+use ringway_config::endpoint_text;
 
 use super::reload;
 use crate::cli::{Output, OverridesAction, OverridesArgs};
@@ -47,7 +47,7 @@ fn render(listed: &Listed, colour: bool) -> String {
             Some(weight) => Cell::new(format!("weight {weight}")),
             None => Cell::new("has no such backend").tone(Tone::Warn),
         };
-        let address = backend_text(&found.address, found.port);
+        let address = endpoint_text((found.address, found.port).into());
         table.row(vec![
             Cell::new(&found.service),
             Cell::new(address),

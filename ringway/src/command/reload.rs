@@ -6,10 +6,10 @@ use ringway_api::client::requests;
 use ringway_api::documents::changes::{
     BackendChange, Changes, FlowChange, NewBackend, RingChange, What,
 };
-use ringway_api::documents::status::backend_text;
 use ringway_api::error::Error;
 use ringway_api::overrides::Told;
 use ringway_api::text::counted;
+use ringway_config::endpoint_text;
 
 use crate::cli::{Output, ReloadArgs};
 use crate::exit::Exit;
@@ -123,7 +123,7 @@ fn idle(backends: &[NewBackend], colour: bool) -> String {
     const SHOWN: usize = 10;
     let mark = paint("no traffic yet", Tone::Warn, colour);
     let line = |new: &NewBackend| {
-        let backend = backend_text(&new.address, new.port);
+        let backend = endpoint_text((new.address, new.port).into());
         format!("{mark}: {} {backend} {}\n", new.service, new.reason)
     };
     let mut text: String = backends.iter().take(SHOWN).map(line).collect();
@@ -155,7 +155,7 @@ fn heading(changes: &Changes) -> String {
 /// What was said about one backend, and what comes of it.
 fn told_of(told: &Told) -> String {
     let Told { service, weight, flows, .. } = told;
-    let backend = backend_text(&told.address, told.port);
+    let backend = endpoint_text((told.address, told.port).into());
     let goes = if *flows == 1 { "goes" } else { "go" };
     let flows = counted(*flows, "flow");
     let more =
@@ -175,7 +175,7 @@ fn told_of(told: &Told) -> String {
 
 fn in_words(backend: &BackendChange) -> String {
     let BackendChange { service, address, port, weight_before, weight_after, .. } = backend;
-    let backend = backend_text(address, *port);
+    let backend = endpoint_text((*address, *port).into());
     let weight = match (weight_before, weight_after) {
         (Some(before), Some(after)) => format!(", weight {before} becomes {after}"),
         (None, Some(weight)) | (Some(weight), None) => format!(", weight {weight}"),
@@ -232,11 +232,11 @@ mod tests {
             ],
             backends: vec![BackendChange {
                 service: "b".into(),
-                address: "fd00::2".into(),
+                address: "fd00::2".parse().expect("an address"),
                 port: 80,
+                change: What::Changed,
                 weight_before: Some(1),
                 weight_after: Some(0),
-                ..BackendChange::default()
             }],
             rings: vec![RingChange {
                 service: "b".into(),
@@ -285,7 +285,7 @@ mod tests {
     fn new_backends_that_get_nothing_are_named() {
         let new = |n: u16| NewBackend {
             service: "a".into(),
-            address: "10.2.0.13".into(),
+            address: [10, 2, 0, 13].into(),
             port: n,
             reason: "connection refused on port 80".into(),
         };
@@ -326,7 +326,7 @@ mod tests {
             changed: true,
             backend: Some(Told {
                 service: "web".into(),
-                address: "10.2.0.11".into(),
+                address: [10, 2, 0, 11].into(),
                 port: 80,
                 drained,
                 weight,

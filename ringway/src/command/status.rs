@@ -4,22 +4,26 @@ mod extent;
 mod problems;
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 
+use ringway_abi::Faces;
 use ringway_api::client::node_selector::NodeSelector;
 use ringway_api::client::{ready, status_query};
 use ringway_api::documents::health::Health;
 use ringway_api::documents::status::{
-    Backend, Capture, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service, Status,
-    Tracked,
+    Backend, Capture, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Problem, Rates, Service,
+    Status, Tracked,
 };
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
+use ringway_config::{Announce, SourceMode};
+use ringway_kernel::XdpMode;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
 use crate::table::{self, Cell, Table, Tone, paint};
+use crate::top::verdict_tone;
 use crate::units;
 
 use extent::{Extent, Shown};
@@ -133,7 +137,7 @@ fn captures(all: &[Capture]) -> Table {
     for one in all {
         table.row(vec![
             Cell::number(one.pid),
-            Cell::new(one.since.as_str()),
+            Cell::new(one.since.to_string()),
             Cell::number(one.matched_packets),
             Cell::number(one.lost_packets),
             Cell::new(one.command.as_str()),
@@ -147,8 +151,8 @@ fn section(title: &str, table: &Table, colour: bool) -> String {
 }
 
 fn heading(status: &Status, colour: bool) -> String {
-    let Daemon { running, pid, since, .. } = &status.daemon;
-    let since = since.as_deref().unwrap_or("an unknown time");
+    let Daemon { running, pid, .. } = &status.daemon;
+    let since = status.daemon.since_text();
     if !running {
         let first = paint(&format!("daemon not running since {since}"), Tone::Bad, colour);
         return format!("{first}\nnode {}; the packet path goes on as it was left\n", status.node);
@@ -196,23 +200,20 @@ fn interfaces(interfaces: &[Interface]) -> Table {
             true => Cell::new("yes").tone(Tone::Good),
             false => Cell::new("no").tone(Tone::Bad),
         };
+        let link = Some(interface.link_id).filter(|id| *id != 0);
         table.row(vec![
             Cell::new(&interface.name),
             attached,
             // Without a daemon neither is known.
-            Cell::number(known(interface.link_id != 0, &interface.link_id)),
-            Cell::new(known(!interface.faces.is_empty(), &interface.faces)),
-            Cell::new(&interface.mode),
+            Cell::number(link.map_or_else(|| "-".to_owned(), |id| id.to_string())),
+            Cell::new(interface.faces.map_or("-", Faces::name)),
+            Cell::new(interface.mode.map_or("", XdpMode::name)),
             Cell::number(interface.ledger.seen_packets),
             Cell::number(units::rate(interface.rate_pps)),
             Cell::new(&interface.mode_reason).tone(Tone::Dim),
         ]);
     }
     table
-}
-
-fn known(is_known: bool, what: &dyn Display) -> String {
-    if is_known { what.to_string() } else { "-".to_owned() }
 }
 
 fn services(status: &Status, shown: &Shown<'_>) -> Table {
@@ -233,8 +234,8 @@ fn services(status: &Status, shown: &Shown<'_>) -> Table {
         let tone = if service.serving() == 0 { Tone::Bad } else { Tone::Plain };
         let mut row = vec![
             Cell::new(&service.name),
-            Cell::new(format!("{} {}", service.endpoint(), service.protocol)),
-            Cell::new(health_of(service)).tone(tone),
+            Cell::new(format!("{} {}", service.key().endpoint(), service.protocol)),
+            Cell::new(health_of(service.backends.iter())).tone(tone),
             Cell::number(""),
             Cell::number(units::count(service.current_flows)),
         ];
@@ -244,43 +245,35 @@ fn services(status: &Status, shown: &Shown<'_>) -> Table {
         backends.iter().for_each(|backend| table.row(backend_row(backend)));
     }
     if shown.rest().is_some() {
-        let all = together(&status.services);
+        let all = || status.services.iter();
+        // As far as they are known.
+        let flows = all().filter_map(|service| service.current_flows);
+        let mut sum: Option<Rates> = None;
+        let known = all().filter_map(|service| service.rates.as_ref());
+        known.for_each(|rates| sum.get_or_insert_default().add(rates));
         let mut row = vec![
             Cell::new("all"),
             Cell::new(counted(status.services.len(), "service")),
-            Cell::new(health_of(&all)),
+            Cell::new(health_of(all().flat_map(|service| &service.backends))),
             Cell::number(""),
-            Cell::number(units::count(all.current_flows)),
+            Cell::number(units::count(flows.reduce(|sum, more| sum + more))),
         ];
-        row.extend(rates(all.rates.as_ref()));
+        row.extend(rates(sum.as_ref()));
         table.row(row);
     }
     table
 }
 
-fn health_of(service: &Service) -> String {
-    let last_known = service.backends.iter().any(|backend| backend.last_health.is_some());
-    format!("{}{}", if last_known { "last known: " } else { "" }, serving(service))
-}
-
-/// All services as one, as far as their figures are known.
-fn together(services: &[Service]) -> Service {
-    let mut all = Service::default();
-    for service in services {
-        all.backends.extend_from_slice(&service.backends);
-        let flows = all.current_flows.into_iter().chain(service.current_flows);
-        all.current_flows = flows.reduce(|sum, more| sum + more);
-        if let Some(rates) = &service.rates {
-            all.rates.get_or_insert_default().add(rates);
-        }
-    }
-    all
+fn health_of<'b>(backends: impl Iterator<Item = &'b Backend> + Clone) -> String {
+    let last_known = backends.clone().any(|backend| backend.last_health.is_some());
+    format!("{}{}", if last_known { "last known: " } else { "" }, serving(backends))
 }
 
 /// How many backends get traffic; those that an operator, or the file, keeps it from are no failures.
-fn serving(service: &Service) -> String {
-    let (up, all) = (service.serving(), service.backends.len());
-    let withheld = service.backends.iter().filter(|backend| backend.withheld().is_some());
+fn serving<'b>(backends: impl Iterator<Item = &'b Backend> + Clone) -> String {
+    let up = backends.clone().filter(|backend| backend.serves()).count();
+    let all = backends.clone().count();
+    let withheld = backends.filter(|backend| backend.withheld().is_some());
     let (drained, idle): (Vec<_>, Vec<_>) = withheld.partition(|backend| backend.drained);
     let count = |list: Vec<&Backend>, word: &str| match list.len() {
         0 => String::new(),
@@ -322,7 +315,7 @@ fn traffic(status: &Status, shown: &Shown<'_>) -> Table {
         return table;
     }
     for (service, backends) in &shown.services {
-        let what = format!("{} {}", service.endpoint(), service.protocol);
+        let what = format!("{} {}", service.key().endpoint(), service.protocol);
         sums(&service.name, what, &mut service.backends.iter());
         for backend in backends {
             sums("", format!("  {}", backend.shown()), &mut std::iter::once(*backend));
@@ -342,8 +335,10 @@ fn records(tracked: &Tracked) -> String {
 }
 
 fn flows(table: &FlowTable) -> String {
-    let states = table.current_flows_by_state.iter();
-    let states: Vec<String> = states.map(|(state, count)| format!("{count} {state}")).collect();
+    let states: BTreeMap<&str, u64> =
+        table.current_flows_by_state.iter().map(|(state, count)| (state.name(), *count)).collect();
+    let states: Vec<String> =
+        states.into_iter().map(|(state, count)| format!("{count} {state}")).collect();
     let states =
         if states.is_empty() { String::new() } else { format!(" ({})", states.join(", ")) };
     let age = match table.age_ms / 1000 {
@@ -354,17 +349,15 @@ fn flows(table: &FlowTable) -> String {
 }
 
 fn remark(service: &Service) -> String {
-    let mut words = vec![service.forward.clone()];
-    if service.source == "client" {
-        words.push("source client".into());
+    let mut words = vec![service.forward.name()];
+    if service.source == SourceMode::Client {
+        words.push("source client");
     }
-    words.push(match service.answers.as_str() {
-        "kernel" => "the kernel answers".into(),
-        "arp" => "Ringway answers ARP and ND".into(),
-        "routed" => "routed to this node".into(),
-        _ => String::new(),
-    });
-    words.retain(|word| !word.is_empty());
+    words.extend(service.answers.map(|answers| match answers {
+        Announce::Kernel => "the kernel answers",
+        Announce::Arp => "Ringway answers ARP and ND",
+        Announce::Routed => "routed to this node",
+    }));
     words.join(", ")
 }
 
@@ -388,9 +381,9 @@ fn backend_row(backend: &Backend) -> Vec<Cell> {
 }
 
 fn backend_remark(backend: &Backend) -> String {
-    let way = backend.next_hop.as_ref().map(|hop| match hop.mac.as_str() {
-        "00:00:00:00:00:00" => hop.interface.clone(),
-        mac => format!("{} via {mac}", hop.interface),
+    let way = backend.next_hop.as_ref().map(|hop| match hop.mac.is_zero() {
+        true => hop.interface.clone(),
+        false => format!("{} via {}", hop.interface, hop.mac),
     });
     // Only a daemon knows weights; what it took over it did not see change.
     let inherited = matches!(backend.health, Health::Up | Health::Down) && backend.weight.is_some();
@@ -413,24 +406,20 @@ fn weight_remark(backend: &Backend) -> Option<String> {
 
 /// All interfaces together, most frequent first.
 fn counters(status: &Status) -> Table {
-    let mut sums: BTreeMap<(&str, &str), (u64, Option<f64>)> = BTreeMap::new();
+    let mut sums: BTreeMap<_, (&Counter, u64, Option<f64>)> = BTreeMap::new();
     for counter in &status.counters {
-        let sum = sums.entry((&counter.verdict, &counter.reason)).or_insert((0, Some(0.0)));
-        sum.0 += counter.packets;
-        sum.1 = sum.1.zip(counter.rate_pps).map(|(sum, more)| sum + more);
+        let names = (counter.verdict.name(), counter.reason.name());
+        let sum = sums.entry(names).or_insert((counter, 0, Some(0.0)));
+        sum.1 += counter.packets;
+        sum.2 = sum.2.zip(counter.rate_pps).map(|(sum, more)| sum + more);
     }
-    let mut sums: Vec<_> = sums.into_iter().collect();
-    sums.sort_by_key(|(_, (packets, _))| std::cmp::Reverse(*packets));
+    let mut sums: Vec<_> = sums.into_values().collect();
+    sums.sort_by_key(|(_, packets, _)| std::cmp::Reverse(*packets));
     let mut table = Table::new(&["verdict", "reason", "packets", "per second"]);
-    for ((verdict, reason), (packets, rate)) in sums {
-        let tone = match verdict {
-            "drop" => Tone::Warn,
-            "aborted" => Tone::Bad,
-            _ => Tone::Plain,
-        };
+    for (Counter { verdict, reason, .. }, packets, rate) in sums {
         table.row(vec![
-            Cell::new(verdict).tone(tone),
-            Cell::new(reason),
+            Cell::new(verdict.name()).tone(verdict_tone(*verdict)),
+            Cell::new(reason.name()),
             Cell::number(packets),
             Cell::number(units::rate(rate)),
         ]);
@@ -442,13 +431,12 @@ fn counters(status: &Status) -> Table {
 fn losses(losses: &[Loss]) -> Table {
     let mut table = Table::new(&["interface", "reason", "packets", "per second", "to do"]);
     for loss in losses {
-        let next = ringway_abi::Loss::by_name(&loss.reason).map_or("", ringway_abi::Loss::next);
         table.row(vec![
             Cell::new(&loss.interface),
-            Cell::new(&loss.reason).tone(Tone::Warn),
+            Cell::new(loss.reason.name()).tone(Tone::Warn),
             Cell::number(loss.packets),
             Cell::number(units::rate(loss.rate_pps)),
-            Cell::new(next).tone(Tone::Dim),
+            Cell::new(loss.reason.next()).tone(Tone::Dim),
         ]);
     }
     table

@@ -21,6 +21,7 @@ use crate::table::{self, Cell, Table};
 
 use feed::{Feed, Look};
 use model::Model;
+pub use sheet::verdict_tone;
 
 /// Watches until it is told to end; with `--once` looks once.
 pub fn main(args: &TopArgs) -> anyhow::Result<Exit> {

@@ -262,7 +262,7 @@ fn next_view(view: TopView, steps: usize) -> TopView {
 fn dropped(status: &Status) -> impl Iterator<Item = Option<f64>> {
     // Where nothing was dropped yet, that is known as soon as the interfaces' rates are.
     let known = status.interfaces.first().and_then(|i| i.rate_pps).map(|_| 0.0);
-    let drops = status.counters.iter().filter(|counter| sheet::is_drop(&counter.verdict));
+    let drops = status.counters.iter().filter(|counter| sheet::is_drop(counter.verdict));
     std::iter::once(known).chain(drops.map(|counter| counter.rate_pps))
 }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use ringway_abi::Verdict;
 use ringway_api::documents::status::{Backend, Rates, Service, Status};
+use ringway_kernel::XdpMode;
 
 use super::feed::Flows;
 use crate::cli::TopView;
@@ -171,7 +173,7 @@ fn service(service: &Service) -> Row {
     let of = |of: fn(&Rates) -> f64| Field::rate(rates.map(of));
     vec![
         Field::new(&service.name),
-        Field::new(format!("{} {}", service.endpoint(), service.protocol)),
+        Field::new(format!("{} {}", service.key().endpoint(), service.protocol)),
         Field { rank: Rank::Number(up as f64), ..Field::new(format!("{up}/{all}")) }.tone(tone),
         Field::count(service.current_flows),
         of(|rates| rates.new_flows_per_s),
@@ -179,7 +181,7 @@ fn service(service: &Service) -> Row {
         of(|rates| rates.rate_bps),
         of(|rates| rates.reply_rate_pps),
         of(|rates| rates.reply_rate_bps),
-        Field::new(&service.forward),
+        Field::new(service.forward.name()),
     ]
 }
 
@@ -198,7 +200,7 @@ fn backend(service: &Service, backend: &Backend) -> Row {
         of(|rates| rates.rate_pps),
         of(|rates| rates.rate_bps),
         of(|rates| rates.reply_rate_pps),
-        Field::new(backend.since.as_deref().unwrap_or("-")),
+        Field::new(backend.since.map_or_else(|| "-".into(), |since| since.to_string())),
         Field::new(backend.reason.as_deref().unwrap_or("")).tone(Tone::Dim),
     ]
 }
@@ -206,7 +208,7 @@ fn backend(service: &Service, backend: &Backend) -> Row {
 fn interfaces(status: &Status) -> Vec<Row> {
     let shown = status.interfaces.iter().map(|interface| {
         let own = |name: &str| name == interface.name;
-        let drops = status.counters.iter().filter(|c| own(&c.interface) && is_drop(&c.verdict));
+        let drops = status.counters.iter().filter(|c| own(&c.interface) && is_drop(c.verdict));
         // No drop at all is known to be none where the interface is.
         let none = interface.rate_pps.map(|_| 0.0);
         let drops = drops.fold(none, |sum, c| sum.zip(c.rate_pps).map(|(a, b)| a + b));
@@ -221,7 +223,7 @@ fn interfaces(status: &Status) -> Vec<Row> {
             Field::rate(interface.rate_pps),
             Field::new(word).tone(tone),
             Field::rate(drops).tone(if drops > Some(0.0) { Tone::Warn } else { Tone::Plain }),
-            Field::new(&interface.mode),
+            Field::new(interface.mode.map_or("", XdpMode::name)),
             Field::count(Some(interface.ledger.seen_packets)),
             Field::count(Some(lost)).tone(if lost > 0 { Tone::Warn } else { Tone::Plain }),
         ]
@@ -230,38 +232,41 @@ fn interfaces(status: &Status) -> Vec<Row> {
 }
 
 fn reasons(status: &Status) -> Vec<Row> {
-    let mut sums: BTreeMap<(&str, &str), (u64, Option<f64>)> = BTreeMap::new();
-    let counters = status.counters.iter().map(|c| (&c.verdict, &c.reason, c.packets, c.rate_pps));
-    let lost = "lost".to_owned();
-    let losses = status.losses.iter().map(|l| (&lost, &l.reason, l.packets, l.rate_pps));
-    for (verdict, reason, packets, rate) in counters.chain(losses) {
-        let sum = sums.entry((verdict, reason)).or_insert((0, Some(0.0)));
-        *sum = (sum.0 + packets, sum.1.zip(rate).map(|(a, b)| a + b));
+    let counters = status.counters.iter().map(|c| {
+        let about = (verdict_tone(c.verdict), c.reason.meaning());
+        ((c.verdict.name(), c.reason.name()), about, c.packets, c.rate_pps)
+    });
+    let losses = status.losses.iter().map(|l| {
+        (("lost", l.reason.name()), (Tone::Bad, l.reason.meaning()), l.packets, l.rate_pps)
+    });
+    let mut sums = BTreeMap::new();
+    for (names, about, packets, rate) in counters.chain(losses) {
+        let (_, sum, rates) = sums.entry(names).or_insert((about, 0, Some(0.0)));
+        *sum += packets;
+        *rates = rates.zip(rate).map(|(a, b)| a + b);
     }
-    let shown = sums.into_iter().map(|((verdict, reason), (packets, rate))| {
-        let tone = match verdict {
-            "aborted" | "lost" => Tone::Bad,
-            "drop" => Tone::Warn,
-            _ => Tone::Plain,
-        };
+    let shown = sums.into_iter().map(|((verdict, reason), ((tone, meaning), packets, rate))| {
         vec![
             Field::new(reason),
             Field::rate(rate),
             Field::new(verdict).tone(tone),
             Field::count(Some(packets)),
-            Field::new(meaning(reason)).tone(Tone::Dim),
+            Field::new(meaning).tone(Tone::Dim),
         ]
     });
     shown.collect()
 }
 
-fn meaning(reason: &str) -> &'static str {
-    let reasons = ringway_abi::Reason::by_name(reason).map(ringway_abi::Reason::meaning);
-    let losses = || ringway_abi::Loss::by_name(reason).map(ringway_abi::Loss::meaning);
-    reasons.or_else(losses).unwrap_or_default()
+/// How bad a verdict is.
+pub fn verdict_tone(verdict: Verdict) -> Tone {
+    match verdict {
+        Verdict::Aborted => Tone::Bad,
+        Verdict::Drop => Tone::Warn,
+        Verdict::Pass | Verdict::Tx | Verdict::Redirect => Tone::Plain,
+    }
 }
 
 /// Whether packets of this verdict come to nothing.
-pub fn is_drop(verdict: &str) -> bool {
-    matches!(verdict, "drop" | "aborted")
+pub fn is_drop(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Drop | Verdict::Aborted)
 }

@@ -3,13 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use ringway_config::SourceMode;
 use ringway_host::Mac;
 use ringway_host::netlink::links;
 use ringway_kernel::{DEFAULT_BPFFS, InterfaceState, ServiceState, View};
 
 use crate::client::http;
 use crate::client::node_selector::{NodeSelector, Target, anothers, lives, stranger, view};
-use crate::clock;
+use crate::clock::Timestamp;
 use crate::documents::health::Health;
 use crate::documents::status::{
     Backend, Daemon, FlowTable, Interface, NextHop, Problem, SCHEMA, Service, Status,
@@ -140,7 +141,7 @@ fn last_daemon(view: &View, node: &str) -> ringway_kernel::Result<(Daemon, Strin
     let known = last.map(|last| Daemon {
         running: last.running,
         pid: Some(last.pid),
-        since: Some(clock::rfc3339(if last.running { last.started } else { last.alive })),
+        since: Some(Timestamp(if last.running { last.started } else { last.alive })),
         ..Daemon::default()
     });
     Ok((known.unwrap_or_default(), String::new()))
@@ -194,7 +195,7 @@ fn problems(
     enter: Option<&str>,
 ) -> Vec<Problem> {
     let doing = if doing.is_empty() { String::new() } else { format!(" ({doing})") };
-    let since = status.daemon.since.as_deref().unwrap_or("an unknown time");
+    let since = status.daemon.since_text();
     let pid = status.daemon.pid.unwrap_or_default();
     let mut problems = vec![match (status.daemon.running, late) {
         (true, _) if status.daemon.pid.is_none() => ProblemKind::Starting.problem(
@@ -246,7 +247,7 @@ fn interface(state: &InterfaceState) -> Interface {
         ifindex: state.ifindex,
         slot: state.slot,
         attached: state.mode.is_some(),
-        mode: state.mode.map(|mode| mode.name().to_owned()).unwrap_or_default(),
+        mode: state.mode,
         ..Interface::default()
     }
 }
@@ -258,16 +259,14 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTabl
     };
     let backends = state.backends.iter().map(|backend| {
         let mut shown = Backend {
-            address: backend.address.ip().to_string(),
-            port: backend.address.port(),
             last_health: Some(if backend.up { Health::Up } else { Health::Down }),
             kept: backend.kept,
             next_hop: backend.next_hop.map(|hop| NextHop {
                 interface: name(hop.iface),
-                mac: Mac(hop.mac).to_string(),
+                mac: Mac(hop.mac),
                 mtu_bytes: hop.mtu,
             }),
-            ..Backend::default()
+            ..Backend::new(backend.address)
         };
         if backend.up && backend.next_hop.is_none() {
             shown.reason = Some("no way to it was known".into());
@@ -277,26 +276,12 @@ fn service(state: &ServiceState, interfaces: &[InterfaceState], table: &FlowTabl
         shown
     });
     let backends: Vec<Backend> = backends.collect();
+    let is_clients = state.source_client || state.forward.is_dsr();
     Service {
-        name: state.name.clone(),
-        address: state.key.address.to_string(),
-        port: state.key.port,
-        last_port: state.key.last_port,
-        protocol: match state.key.protocol {
-            ringway_plan::tables::Protocol::Tcp => "tcp".into(),
-            ringway_plan::tables::Protocol::Udp => "udp".into(),
-        },
-        forward: state.forward.to_string(),
-        source: if state.source_client || state.forward.is_dsr() {
-            "client".into()
-        } else {
-            "node".into()
-        },
-        answers: String::new(),
+        source: if is_clients { SourceMode::Client } else { SourceMode::Node },
         current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
-        rates: None,
         backends,
-        ..Service::default()
+        ..Service::new(&state.name, state.key, state.forward)
     }
 }
 

@@ -1,5 +1,7 @@
 //! What another configuration changes: told by `ringway reload`, before or after.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
 use crate::documents::status::Problem;
@@ -97,12 +99,12 @@ pub struct ServiceChange {
 }
 
 /// One backend.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackendChange {
     /// Its service.
     pub service: String,
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// Its own port.
     pub port: u16,
     /// What happens to it.
@@ -130,12 +132,12 @@ pub struct RingChange {
 }
 
 /// A backend that was not there, or was asked in another way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NewBackend {
     /// Its service.
     pub service: String,
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// Its own port.
     pub port: u16,
     /// Why it gets no traffic.

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::Error as _;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use ringway_abi::{Faces, FlowState, Forward, Loss, Reason, Verdict};
+use ringway_config::{Announce, Protocol, SourceMode};
+use ringway_kernel::XdpMode;
 
 use crate::documents::health::Lack;
 
 /// An enumeration whose values have names.
-pub trait Named: Copy + Ord + 'static {
+pub trait Named: Copy + 'static {
     /// Its name.
     fn name(self) -> &'static str;
 
@@ -36,7 +40,17 @@ macro_rules! named {
 }
 
 named! {
+    Faces: [Faces::Both, Faces::Clients, Faces::Backends].into_iter();
+    FlowState: FlowState::all();
+    Forward: Forward::all();
     Lack: Lack::ALL.into_iter();
+    Loss: Loss::all();
+    Reason: Reason::all();
+    Verdict: Verdict::all();
+    XdpMode: [XdpMode::Native, XdpMode::Generic, XdpMode::Hardware].into_iter();
+    Announce: [Announce::Kernel, Announce::Arp, Announce::Routed].into_iter();
+    Protocol: [Protocol::Tcp, Protocol::Udp].into_iter();
+    SourceMode: [SourceMode::Node, SourceMode::Client].into_iter();
 }
 
 /// For `#[serde(with = "named")]`.
@@ -55,7 +69,7 @@ pub mod counts {
     use super::*;
 
     /// For `#[serde(with = "named::counts")]`.
-    pub fn serialize<T: Named, S: Serializer>(
+    pub fn serialize<T: Named + Ord, S: Serializer>(
         counts: &BTreeMap<T, u64>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -64,10 +78,41 @@ pub mod counts {
     }
 
     /// For `#[serde(with = "named::counts")]`. Names of another version are left out.
-    pub fn deserialize<'de, T: Named, D: Deserializer<'de>>(
+    pub fn deserialize<'de, T: Named + Ord, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<BTreeMap<T, u64>, D::Error> {
         let counts = BTreeMap::<String, u64>::deserialize(deserializer)?;
         Ok(counts.into_iter().filter_map(|(name, n)| Some((T::by_name(&name)?, n))).collect())
     }
+}
+
+/// One that may not be known: then it has no letter.
+pub mod optional {
+    use super::*;
+
+    /// For `#[serde(with = "named::optional")]`.
+    pub fn serialize<T: Named, S: Serializer>(
+        value: &Option<T>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(value.map_or("", T::name))
+    }
+
+    /// For `#[serde(with = "named::optional")]`.
+    pub fn deserialize<'de, T: Named, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<T>, D::Error> {
+        Ok(T::by_name(&String::deserialize(deserializer)?))
+    }
+}
+
+/// For `#[serde(deserialize_with = "named::known")]`: rows without those that have names of another
+/// version.
+pub fn known<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    T: DeserializeOwned,
+    D: Deserializer<'de>,
+{
+    let rows = Vec::<serde_json::Value>::deserialize(deserializer)?;
+    Ok(rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect())
 }

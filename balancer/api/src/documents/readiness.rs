@@ -1,11 +1,8 @@
 //! Whether a node should get traffic, and why not: by what its daemon knows.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
-use crate::documents::status::{Problem, Status};
-use crate::node::liveness;
+use crate::documents::status::Problem;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.ready/1";
@@ -24,18 +21,11 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// By what the daemon has posted. `service`: one of them, instead of any.
-    pub fn of(posted: &Status, stalled: Option<Duration>, service: Option<&str>) -> Readiness {
-        let mut unready: Vec<String> = posted.unready.iter().map(line).collect();
-        if let Some(age) = stalled {
-            unready.insert(0, liveness::stalled(age, posted.daemon.pid.unwrap_or_default()).error);
-        }
-        if let Some(name) = service {
-            unready.extend(unserved(posted, name));
-        }
+    /// Of a node that tells why it should get no traffic, if it should not, and what else is wrong.
+    pub fn new(node: &str, unready: Vec<String>, problems: &[Problem]) -> Readiness {
         let ready = unready.is_empty();
-        let reasons = if ready { posted.problems.iter().map(line).collect() } else { unready };
-        Readiness { schema: SCHEMA.to_owned(), node: posted.node.clone(), ready, reasons }
+        let reasons = if ready { problems.iter().map(line).collect() } else { unready };
+        Readiness { schema: SCHEMA.to_owned(), node: node.to_owned(), ready, reasons }
     }
 
     /// A node that has not told, and why.
@@ -68,56 +58,4 @@ pub fn line(problem: &Problem) -> String {
     let Problem { error, remedy, .. } = problem;
     let text = if remedy.is_empty() { error.clone() } else { format!("{error}; {remedy}") };
     text.replace('\n', " ")
-}
-
-fn unserved(posted: &Status, name: &str) -> Option<String> {
-    let mut of_name = posted.services.iter().filter(|service| service.name == name).peekable();
-    if of_name.peek().is_none() {
-        return Some(format!("there is no service {name:?}: `ringway status` lists them"));
-    }
-    let served = of_name.any(|service| service.serving() > 0);
-    (!served).then(|| format!("service {name}: no backend gets traffic; see `ringway status`"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::documents::health::Health;
-    use crate::documents::status::{Backend, NextHop, Service};
-
-    fn problem(error: &str) -> Problem {
-        Problem { error: error.into(), remedy: "mend it".into(), ..Problem::default() }
-    }
-
-    fn service(name: &str, health: Health) -> Service {
-        let backend = Backend { health, next_hop: Some(NextHop::default()), ..Backend::default() };
-        Service { name: name.into(), backends: vec![backend], ..Service::default() }
-    }
-
-    #[test]
-    fn one_service_of_two_is_no_reason_to_withdraw_the_node() {
-        let posted = Status {
-            node: "gw1".into(),
-            problems: vec![problem("service web: no backend")],
-            services: vec![service("web", Health::Down), service("dns", Health::Up)],
-            ..Status::default()
-        };
-        let all = Readiness::of(&posted, None, None);
-        assert!(all.ready);
-        assert_eq!(all.line(), "ready: node gw1, although service web: no backend; mend it");
-        assert!(Readiness::of(&posted, None, Some("dns")).ready);
-        let web = Readiness::of(&posted, None, Some("web"));
-        assert!(!web.ready && web.line().starts_with("not ready: node gw1: service web:"));
-        assert!(!Readiness::of(&posted, None, Some("mail")).ready);
-    }
-
-    #[test]
-    fn a_node_that_cannot_serve_says_why_in_one_line() {
-        let unready = vec![problem("eth1 is\ndown"), problem("starting")];
-        let posted = Status { node: "gw1".into(), unready, ..Status::default() };
-        let said = Readiness::of(&posted, None, None).line();
-        assert_eq!(said, "not ready: node gw1: eth1 is down; mend it (and 1 more)");
-        let stalled = Readiness::of(&Status::default(), Some(Duration::from_secs(9)), None);
-        assert!(!stalled.ready && stalled.reasons[0].contains("9 s"));
-    }
 }

@@ -4,17 +4,22 @@
 //! are RFC 3339 in UTC; ports are plain numbers.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
 
-use ringway_config::PortRange;
-use ringway_plan::tables::{Protocol, ServiceKey};
+use ringway_abi::{Faces, FlowState, Forward, Reason, Verdict};
+use ringway_config::{Announce, Protocol, SourceMode, endpoint_text};
+use ringway_host::Mac;
+use ringway_kernel::XdpMode;
+use ringway_plan::tables::ServiceKey;
 use serde::{Deserialize, Serialize};
 
+use crate::clock::Timestamp;
 use crate::documents::durations::Counted;
 use crate::documents::health::{Health, Lack};
 use crate::documents::named;
 use crate::documents::sums::Sums;
-use crate::problem_kind::{ProblemKind, Subject};
-use crate::text;
+
+pub use crate::problem_kind::Problem;
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.status/1";
@@ -64,11 +69,12 @@ pub struct Status {
     #[serde(default, with = "named::counts")]
     pub checks_not_made: BTreeMap<Lack, u64>,
     /// Packets by verdict and reason, per interface; only those that occurred.
+    #[serde(deserialize_with = "named::known")]
     pub counters: Vec<Counter>,
     /// The books of all interfaces together.
     pub ledger: Ledger,
     /// Of the packets sent on, those that the kernel dropped afterwards; only what occurred.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "named::known")]
     pub losses: Vec<Loss>,
     /// The flow table; absent where it could not be read.
     #[serde(default)]
@@ -88,8 +94,8 @@ pub struct Capture {
     pub pid: u32,
     /// What the process was started as, with the filter; empty: it cannot be seen from here.
     pub command: String,
-    /// When it began, RFC 3339.
-    pub since: String,
+    /// When it began.
+    pub since: Timestamp,
     /// Packets that fitted.
     pub matched_packets: u64,
     /// Of these, lost, because they were read too slowly.
@@ -99,8 +105,8 @@ pub struct Capture {
 /// What a reload came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reload {
-    /// When, RFC 3339.
-    pub at: String,
+    /// When.
+    pub at: Timestamp,
     /// Its configuration is in force.
     pub succeeded: bool,
     /// What is wrong; empty when it succeeded.
@@ -119,12 +125,12 @@ pub struct Reloads {
 }
 
 /// What was said at runtime about a backend's weight.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Override {
     /// Its service.
     pub service: String,
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
     /// It gets no new flows.
@@ -138,12 +144,13 @@ pub struct Override {
 }
 
 /// Packets that were counted as sent and that the kernel dropped after all.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Loss {
     /// Interface they came in by.
     pub interface: String,
     /// Why; `ringway reasons NAME` explains it.
-    pub reason: String,
+    #[serde(with = "named")]
+    pub reason: ringway_abi::Loss,
     /// How many.
     pub packets: u64,
     /// The same per second, lately; absent where that is not known.
@@ -166,7 +173,8 @@ pub struct FlowTable {
     /// Flows there are.
     pub current_flows: u64,
     /// The same by state; only those that occur.
-    pub current_flows_by_state: BTreeMap<String, u64>,
+    #[serde(with = "named::counts")]
+    pub current_flows_by_state: BTreeMap<FlowState, u64>,
     /// Milliseconds since flows were counted, those of backends as well: ten seconds at most, and
     /// never before the last change of configuration or weights.
     #[serde(default)]
@@ -213,48 +221,11 @@ impl Status {
 
     /// Backends with weight that get no traffic, and all with weight; of both protocols once.
     pub fn lacking(&self) -> (usize, usize) {
-        let endpoints = |service: &Service| {
-            let wanted = service.backends.iter().filter(|backend| backend.weight != Some(0));
-            let name = service.name.clone();
-            wanted.map(|b| ((name.clone(), b.endpoint()), b.serves())).collect::<Vec<_>>()
-        };
-        let all: BTreeMap<_, _> = self.services.iter().flat_map(endpoints).collect();
+        let backends = self.services.iter().flat_map(|s| s.backends.iter().map(move |b| (s, b)));
+        let wanted = backends.filter(|(_, backend)| backend.weight != Some(0));
+        let all: BTreeMap<_, _> =
+            wanted.map(|(s, backend)| ((&s.name, backend.endpoint()), backend.serves())).collect();
         (all.values().filter(|serves| !**serves).count(), all.len())
-    }
-}
-
-/// Something that is wrong, or may be.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// What sort: the name of a section of docs/runbook.md.
-    #[serde(default)]
-    pub kind: ProblemKind,
-    /// What it is about, for the process that found it.
-    #[serde(skip)]
-    pub subject: Subject,
-    /// What is wrong and why.
-    pub error: String,
-    /// What to do about it.
-    pub remedy: String,
-    /// What it is about, where `error` begins with a list of names: the same names.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub subjects: Vec<String>,
-}
-
-impl Problem {
-    /// What tells it from others.
-    pub fn identity(&self) -> (ProblemKind, &Subject) {
-        (self.kind, &self.subject)
-    }
-
-    /// The error with a few of its names, and how many more there are.
-    pub fn short(&self) -> String {
-        const NAMED: usize = 3;
-        let rest = self.error.strip_prefix(&self.subjects.join(", "));
-        match rest.filter(|_| self.subjects.len() > NAMED) {
-            Some(rest) => format!("{}{rest}", text::listed(&self.subjects, NAMED)),
-            None => self.error.clone(),
-        }
     }
 }
 
@@ -266,7 +237,7 @@ pub struct Daemon {
     /// Its process, the last one when it does not run.
     pub pid: Option<u64>,
     /// When it began; when it does not run: when it was last alive.
-    pub since: Option<String>,
+    pub since: Option<Timestamp>,
     /// Ringway's version, when it runs.
     pub version: Option<String>,
     /// The commit it was built from, when it runs and where that is known.
@@ -283,6 +254,13 @@ pub struct Daemon {
     pub loop_age_ms: Option<u64>,
 }
 
+impl Daemon {
+    /// Since when it runs, or does not.
+    pub fn since_text(&self) -> String {
+        self.since.map_or_else(|| "an unknown time".into(), |since| since.to_string())
+    }
+}
+
 /// An attached interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Interface {
@@ -293,9 +271,9 @@ pub struct Interface {
     /// The packet path's number for it, which it keeps while it is attached.
     #[serde(default)]
     pub slot: u32,
-    /// Which side it faces: `both`, `clients` or `backends`.
-    #[serde(default)]
-    pub faces: String,
+    /// Which side it faces; only a daemon knows.
+    #[serde(default, with = "named::optional")]
+    pub faces: Option<Faces>,
     /// The attachment's number, as `bpftool link` shows it; 0 while there is none.
     #[serde(default)]
     pub link_id: u32,
@@ -307,8 +285,9 @@ pub struct Interface {
     /// How often the daemon had to attach it again since it began.
     #[serde(default)]
     pub attached_again: u64,
-    /// `native` or `generic`; empty when not known.
-    pub mode: String,
+    /// Where our program runs; absent when not known.
+    #[serde(with = "named::optional")]
+    pub mode: Option<XdpMode>,
     /// Why that mode.
     pub mode_reason: String,
     /// Its books.
@@ -350,25 +329,29 @@ impl Ledger {
 }
 
 /// One (address, port, protocol).
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Service {
     /// Name in the configuration.
     pub name: String,
     /// What clients connect to.
-    pub address: String,
+    pub address: IpAddr,
     /// What clients connect to; the first of a range's.
     pub port: u16,
     /// The last port of a range, else as `port`; 1 to 65535 is every port.
     #[serde(default)]
     pub last_port: u16,
-    /// `tcp` or `udp`.
-    pub protocol: String,
-    /// How packets reach the backends: `nat`.
-    pub forward: String,
-    /// Whose address the backends see: `node` or `client`.
-    pub source: String,
-    /// Who answers for the address: `kernel`, `arp` or `routed`; empty when not known.
-    pub answers: String,
+    /// TCP or UDP.
+    #[serde(with = "named")]
+    pub protocol: Protocol,
+    /// How packets reach the backends.
+    #[serde(with = "named")]
+    pub forward: Forward,
+    /// Whose address the backends see.
+    #[serde(with = "named")]
+    pub source: SourceMode,
+    /// Who answers for the address; absent when not known.
+    #[serde(with = "named::optional")]
+    pub answers: Option<Announce>,
     /// Flows to its backends now, as those of its backends.
     #[serde(default)]
     pub current_flows: Option<u64>,
@@ -383,10 +366,10 @@ pub struct Service {
 }
 
 /// One backend of one service.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Backend {
     /// Its own address.
-    pub address: String,
+    pub address: IpAddr,
     /// Its own port; 0: the one that the client asked for.
     pub port: u16,
     /// Share of new flows relative to the others; absent when only the pins are known.
@@ -410,7 +393,7 @@ pub struct Backend {
     #[serde(default)]
     pub kept: bool,
     /// Since when; absent before the first result.
-    pub since: Option<String>,
+    pub since: Option<Timestamp>,
     /// Why it gets no traffic: the last failed check, or no way to it.
     pub reason: Option<String>,
     /// Way out, when there is one.
@@ -474,14 +457,44 @@ impl Rates {
 }
 
 impl Backend {
-    /// Address and port, an IPv6 address in brackets.
-    pub fn endpoint(&self) -> String {
-        endpoint(&self.address, self.port)
+    /// One of which nothing is known.
+    pub fn new(endpoint: SocketAddr) -> Backend {
+        Backend {
+            address: endpoint.ip(),
+            port: endpoint.port(),
+            weight: None,
+            file_weight: None,
+            drained: false,
+            slow_start_percent: None,
+            health: Health::Unknown,
+            last_health: None,
+            kept: false,
+            since: None,
+            reason: None,
+            next_hop: None,
+            checks_passed: 0,
+            checks_failed: 0,
+            check_durations: Counted::default(),
+            is_counted: false,
+            flows: 0,
+            evicted_flows: 0,
+            packets: 0,
+            bytes: 0,
+            reply_packets: 0,
+            reply_bytes: 0,
+            current_flows: None,
+            rates: None,
+        }
     }
 
-    /// The same for people, see [`backend_text`].
+    /// Address and port.
+    pub fn endpoint(&self) -> SocketAddr {
+        SocketAddr::new(self.address, self.port)
+    }
+
+    /// The same for people: the address alone where the port is the one that the client asked for.
     pub fn shown(&self) -> String {
-        backend_text(&self.address, self.port)
+        endpoint_text(self.endpoint())
     }
 
     /// Whether new flows can be given to it, by what is known or was known last.
@@ -534,17 +547,29 @@ impl Backend {
 }
 
 impl Service {
-    /// Address and port or range, an IPv6 address in brackets.
-    pub fn endpoint(&self) -> String {
-        let ports = PortRange { first: self.port, last: self.last_port.max(self.port) };
-        endpoint(&self.address, ports)
+    /// One of which nothing more is known.
+    pub fn new(name: &str, key: ServiceKey, forward: Forward) -> Service {
+        let ServiceKey { address, port, last_port, protocol } = key;
+        Service {
+            name: name.to_owned(),
+            address,
+            port,
+            last_port,
+            protocol,
+            forward,
+            source: SourceMode::Node,
+            answers: None,
+            current_flows: None,
+            rates: None,
+            backends: Vec::new(),
+            departed: Sums::default(),
+        }
     }
 
     /// What the packet path knows it by.
-    pub fn key(&self) -> Option<ServiceKey> {
-        let protocol = if self.protocol == "udp" { Protocol::Udp } else { Protocol::Tcp };
-        let Service { port, last_port, .. } = *self;
-        Some(ServiceKey { address: self.address.parse().ok()?, port, last_port, protocol })
+    pub fn key(&self) -> ServiceKey {
+        let Service { address, port, last_port, protocol, .. } = *self;
+        ServiceKey { address, port, last_port: last_port.max(port), protocol }
     }
 
     /// Backends that get traffic.
@@ -553,36 +578,28 @@ impl Service {
     }
 }
 
-/// A backend for people: address and port, or the address alone where the port is 0, the one that
-/// the client asked for.
-pub fn backend_text(address: &str, port: u16) -> String {
-    if port == 0 { address.to_owned() } else { endpoint(address, port) }
-}
-
-fn endpoint(address: &str, port: impl std::fmt::Display) -> String {
-    if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
-
 /// Where packets to a backend leave.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NextHop {
     /// Interface they leave by.
     pub interface: String,
     /// MAC address of the next hop; all zero where the interface has no Ethernet header.
-    pub mac: String,
+    pub mac: Mac,
     /// Layer 3 bytes that fit.
     pub mtu_bytes: u16,
 }
 
 /// Packets that ended one way.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
     /// Interface they came in by.
     pub interface: String,
-    /// `aborted`, `drop`, `pass`, `tx` or `redirect`.
-    pub verdict: String,
+    /// How.
+    #[serde(with = "named")]
+    pub verdict: Verdict,
     /// Why; `ringway reasons NAME` explains it.
-    pub reason: String,
+    #[serde(with = "named")]
+    pub reason: Reason,
     /// How many.
     pub packets: u64,
     /// The same per second, lately; absent where that is not known.

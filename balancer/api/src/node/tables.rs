@@ -6,7 +6,7 @@ use ringway_abi::FlowState;
 use ringway_abi::raw::{rw_ledger, rw_traffic};
 use ringway_kernel::{BackendState, DEFAULT_BPFFS, ServiceState, View};
 
-use crate::clock;
+use crate::clock::Timestamp;
 use crate::documents::status::{
     Backend, Capture, Counter, FlowTable, Ledger, Loss, Problem, Status, Tracked,
 };
@@ -15,7 +15,7 @@ use crate::problem_kind::ProblemKind;
 /// The flow table as it is now.
 pub fn flow_table(view: &View) -> ringway_kernel::Result<FlowTable> {
     let counts = view.flows()?;
-    let states = FlowState::all().map(|state| (state.name().to_owned(), counts.in_state(state)));
+    let states = FlowState::all().map(|state| (state, counts.in_state(state)));
     Ok(FlowTable {
         capacity_flows: counts.capacity,
         current_flows: counts.total(),
@@ -39,7 +39,7 @@ pub fn captures(view: &View) -> Vec<Capture> {
     let shown = running.into_iter().map(|one| Capture {
         pid: one.pid,
         command: command(one.pid),
-        since: clock::rfc3339(one.since),
+        since: Timestamp(one.since),
         matched_packets: one.counts.matched,
         lost_packets: one.counts.lost,
     });
@@ -87,14 +87,14 @@ pub fn count(status: &mut Status, place: usize, books: &rw_ledger) {
     status.ledger.add(interface.ledger);
     status.counters.extend(books.entries().map(|(verdict, reason, packets)| Counter {
         interface: name.clone(),
-        verdict: verdict.name().to_owned(),
-        reason: reason.name().to_owned(),
+        verdict,
+        reason,
         packets,
         rate_pps: None,
     }));
     status.losses.extend(books.losses().map(|(loss, packets)| Loss {
         interface: name.clone(),
-        reason: loss.name().to_owned(),
+        reason: loss,
         packets,
         rate_pps: None,
     }));

@@ -262,12 +262,19 @@ pub enum Protocol {
     Udp,
 }
 
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Protocol {
+    /// Its name in configuration, output and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
             Protocol::Tcp => "tcp",
             Protocol::Udp => "udp",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -349,12 +356,19 @@ pub enum SourceMode {
     Client,
 }
 
-impl fmt::Display for SourceMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl SourceMode {
+    /// Its name in configuration and output.
+    pub const fn name(self) -> &'static str {
+        match self {
             SourceMode::Node => "node",
             SourceMode::Client => "client",
-        })
+        }
+    }
+}
+
+impl fmt::Display for SourceMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -387,13 +401,20 @@ pub enum Announce {
     Routed,
 }
 
-impl fmt::Display for Announce {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl Announce {
+    /// Its name in output; `kernel` is what the configuration leaves out.
+    pub const fn name(self) -> &'static str {
+        match self {
             Announce::Kernel => "kernel",
             Announce::Arp => "arp",
             Announce::Routed => "routed",
-        })
+        }
+    }
+}
+
+impl fmt::Display for Announce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 

@@ -2,22 +2,24 @@
 //! own counters began anew, stays counted for its service.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 
 use ringway_api::documents::status::{Backend, Service};
 use ringway_api::documents::sums::Sums;
+use ringway_config::Protocol;
 
 /// What is known of each service, by name and protocol.
 #[derive(Debug, Default)]
 pub struct Departed {
-    services: HashMap<(String, String), Known>,
+    services: HashMap<(String, Protocol), Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     /// Of those that have left.
     left: Sums,
-    /// Of those that are here, as they were seen last, by address and port.
-    here: HashMap<(String, u16), Sums>,
+    /// Of those that are here, as they were seen last.
+    here: HashMap<SocketAddr, Sums>,
 }
 
 impl Departed {
@@ -26,11 +28,11 @@ impl Departed {
     pub fn note(&mut self, services: &mut [Service]) {
         let mut known = std::mem::take(&mut self.services);
         for service in services {
-            let key = (service.name.clone(), service.protocol.clone());
+            let key = (service.name.clone(), service.protocol);
             let Known { mut left, here: mut before } = known.remove(&key).unwrap_or_default();
             let mut here = HashMap::new();
             for backend in &mut service.backends {
-                let place = (backend.address.clone(), backend.port);
+                let place = backend.endpoint();
                 let last = before.remove(&place).unwrap_or_default();
                 if !backend.is_counted {
                     set_traffic(backend, last.traffic);
@@ -83,24 +85,31 @@ fn set_traffic(backend: &mut Backend, traffic: [u64; 6]) {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use ringway_api::documents::durations::Counted;
+    use ringway_config::Forward;
+    use ringway_plan::tables::ServiceKey;
 
     use super::*;
 
-    fn backend(address: &str, packets: u64, passed: u64) -> Backend {
+    const A: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2)), 80);
+    const B: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 3)), 80);
+
+    fn backend(endpoint: SocketAddr, packets: u64, passed: u64) -> Backend {
         Backend {
-            address: address.into(),
             is_counted: true,
             packets,
             checks_passed: passed,
             check_durations: Counted { sum_us: passed * 10, ..Counted::default() },
-            ..Backend::default()
+            ..Backend::new(endpoint)
         }
     }
 
     /// What the service has altogether: packets, checks that passed, microseconds of checks.
     fn sums(departed: &mut Departed, backends: Vec<Backend>) -> (u64, u64, u64) {
-        let mut all = [Service { name: "web".into(), backends, ..Service::default() }];
+        let key = ServiceKey::new(A.ip(), 80, Protocol::Tcp);
+        let mut all = [Service { backends, ..Service::new("web", key, Forward::Nat) }];
         departed.note(&mut all);
         let [service] = &all;
         let of = |value: fn(&Backend) -> u64| service.backends.iter().map(value).sum::<u64>();
@@ -115,19 +124,19 @@ mod tests {
     #[test]
     fn nothing_goes_backwards() {
         let mut departed = Departed::default();
-        let both = || vec![backend("a", 100, 5), backend("b", 50, 3)];
+        let both = || vec![backend(A, 100, 5), backend(B, 50, 3)];
         assert_eq!(sums(&mut departed, both()), (150, 8, 80));
-        assert_eq!(sums(&mut departed, vec![backend("a", 110, 6)]), (160, 9, 90), "b has left");
+        assert_eq!(sums(&mut departed, vec![backend(A, 110, 6)]), (160, 9, 90), "b has left");
         // It comes back as a new one.
-        let back = || vec![backend("a", 110, 6), backend("b", 1, 1)];
+        let back = || vec![backend(A, 110, 6), backend(B, 1, 1)];
         assert_eq!(sums(&mut departed, back()), (161, 10, 100));
         assert_eq!(sums(&mut departed, back()), (161, 10, 100), "nothing is added twice");
         // Its own counters begin anew.
-        let anew = vec![backend("a", 2, 6), backend("b", 1, 0)];
+        let anew = vec![backend(A, 2, 6), backend(B, 1, 0)];
         assert_eq!(sums(&mut departed, anew), (163, 10, 100));
         // The tables have no row of it for a moment.
-        let unseen = Backend { is_counted: false, ..backend("a", 0, 6) };
-        assert_eq!(sums(&mut departed, vec![unseen, backend("b", 1, 0)]), (163, 10, 100));
-        assert_eq!(sums(&mut departed, vec![backend("a", 3, 6), backend("b", 1, 0)]).0, 164);
+        let unseen = Backend { is_counted: false, ..backend(A, 0, 6) };
+        assert_eq!(sums(&mut departed, vec![unseen, backend(B, 1, 0)]), (163, 10, 100));
+        assert_eq!(sums(&mut departed, vec![backend(A, 3, 6), backend(B, 1, 0)]).0, 164);
     }
 }

@@ -10,14 +10,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_api::clock;
+use ringway_api::clock::Timestamp;
 use ringway_api::documents::status::{self, Problem};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_config::{
     Check, Config, Forward, MaxUnhealthy, Protocol, WhenNoneHealthy, endpoint_text,
 };
 use ringway_plan::Observed;
-use ringway_plan::tables::NextHop;
+use ringway_plan::tables::{NextHop, ServiceKey};
 
 use crate::health::{Event, Health, ProbeRoute, Record, Target, by_hand};
 use crate::network::next_hop::{Hop, NoWay};
@@ -306,7 +306,7 @@ impl BackendSet {
     /// Services as `ringway status` shows them, without counters: one per protocol.
     pub fn shown(&self) -> Vec<status::Service> {
         let shown = |entry: &Entry, protocol: &Protocol| status::Service {
-            protocol: protocol.to_string(),
+            protocol: *protocol,
             backends: entry.members.iter().map(|member| member.shown_of(*protocol)).collect(),
             ..entry.shape.clone()
         };
@@ -344,14 +344,14 @@ impl Entry {
             when_none: service.when_none_healthy,
             max_unhealthy: service.max_unhealthy,
             shape: status::Service {
-                name: service.name.to_string(),
-                address: service.address.to_string(),
-                port: *service.port,
                 last_port: service.last_port,
-                forward: service.forward.to_string(),
-                source: service.source.to_string(),
-                answers: service.announce.to_string(),
-                ..status::Service::default()
+                source: service.source,
+                answers: Some(service.announce),
+                ..status::Service::new(
+                    &service.name,
+                    ServiceKey::new(*service.address, *service.port, service.protocols[0]),
+                    service.forward,
+                )
             },
             members: Vec::with_capacity(service.backends.len()),
         }
@@ -514,21 +514,19 @@ impl Member {
 
     fn shown(&self) -> status::Backend {
         status::Backend {
-            address: self.endpoint.ip().to_string(),
-            port: self.endpoint.port(),
             weight: Some(self.weight),
             file_weight: self.file_weight,
             drained: self.drained,
             slow_start_percent: self.slow_start.and_then(|rise| rise.percent(Instant::now())),
             health: self.health,
             kept: self.kept.is_some(),
-            since: self.since.map(clock::rfc3339),
+            since: self.since.map(Timestamp),
             reason: self.obstacle(),
             next_hop: self.way.as_ref().ok().map(Hop::shown),
             checks_passed: self.record.passed(),
             checks_failed: self.record.failed(),
             check_durations: self.record.durations(),
-            ..status::Backend::default()
+            ..status::Backend::new(self.endpoint)
         }
     }
 }

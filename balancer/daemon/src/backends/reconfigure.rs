@@ -96,7 +96,7 @@ impl BackendSet {
         let idle = |(entry, member): (&Entry, &Member)| {
             Some(NewBackend {
                 service: entry.name.clone(),
-                address: member.endpoint.ip().to_string(),
+                address: member.endpoint.ip(),
                 port: member.endpoint.port(),
                 reason: member.obstacle()?,
             })

@@ -53,6 +53,8 @@ impl Member {
 
 #[cfg(test)]
 mod tests {
+    use ringway_api::clock::Timestamp;
+
     use super::*;
     use crate::health::Event;
     use ringway_plan::Health as Planned;
@@ -86,9 +88,9 @@ mod tests {
         if second { Planned::Up } else { Planned::Down }
     }
 
-    fn shown(backend_set: &BackendSet) -> Vec<(Option<String>, Option<String>)> {
+    fn shown(backend_set: &BackendSet) -> Vec<(Option<Timestamp>, Option<String>)> {
         let backends = &backend_set.shown()[0].backends;
-        backends.iter().map(|backend| (backend.since.clone(), backend.reason.clone())).collect()
+        backends.iter().map(|backend| (backend.since, backend.reason.clone())).collect()
     }
 
     #[test]
@@ -98,9 +100,9 @@ mod tests {
         let mut same = backend_set(TCP);
         same.inherit(|_, member| Some(left_up(member)));
         same.restore(saved.clone());
-        let epoch = Some("1970-01-01T00:00:00Z".to_owned());
+        let epoch = Some(Timestamp::default());
         let found = shown(&same);
-        assert_eq!(found[0], (epoch.clone(), Some("connection refused on port 80".into())));
+        assert_eq!(found[0], (epoch, Some("connection refused on port 80".into())));
         assert_eq!(found[1].0, epoch);
         // The tables say otherwise of the second: they are newer.
         let mut other = backend_set(TCP);

@@ -320,7 +320,7 @@ impl Daemon {
 fn answer(reply: Reply, mut outcome: Result<Changes, Error>, view: View) {
     tokio::task::spawn_blocking(move || {
         if let Ok(Changes { backend: Some(told), .. }) = &mut outcome {
-            match reload_diff::flows_of(&view, &told.service, &told.address, told.port) {
+            match reload_diff::flows_of(&view, &told.service, (told.address, told.port).into()) {
                 Ok(flows) => told.flows = flows,
                 Err(error) => {
                     let what = format!("it is done, but its flows could not be counted: {error}");

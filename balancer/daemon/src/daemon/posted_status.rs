@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::Instant;
 
-use ringway_api::documents::status::{self, Problem, Status};
+use ringway_api::documents::status::{self, Problem};
 use ringway_api::node::tables;
 use ringway_api::problem_kind::ProblemKind;
 use ringway_api::text::counted;
@@ -15,6 +15,7 @@ use super::Daemon;
 use super::step::{Attachment, LogLine, State};
 use crate::daemon::background_reads;
 use crate::daemon::log_transitions::may_be_many;
+use crate::snapshot::Snapshot;
 
 impl Daemon {
     /// Puts up what is known now.
@@ -28,7 +29,7 @@ impl Daemon {
         }
         self.status_store.commit_confirm.post(&self.state.confirm);
         let State { reload, attachment, monitor, .. } = &self.state;
-        self.status_store.post(Status {
+        self.status_store.post(Snapshot {
             node: reload.config.node.name.to_string(),
             problems,
             unready: self.unready(),
@@ -39,11 +40,7 @@ impl Daemon {
             last_reload: reload.last.clone(),
             reloads: reload.counts,
             checks_not_made: monitor.survey.not_made.clone(),
-            daemon: status::Daemon {
-                configuration: Some(reload.configuration().display().to_string()),
-                ..Default::default()
-            },
-            ..Status::default()
+            configuration: Some(reload.configuration()),
         });
     }
 
@@ -137,12 +134,12 @@ fn shown(attachment: &Attachment, interface: &Interface) -> status::Interface {
         name: interface.name.clone(),
         ifindex: interface.ifindex,
         slot: interface.slot,
-        faces: interface.faces.name().into(),
+        faces: Some(interface.faces),
         link_id,
         program_id,
         attached: mode.is_some() && attachment.is_attached(interface),
         attached_again: attachment.again.get(&interface.slot).map_or(0, |(times, _)| *times),
-        mode: mode.map(|(mode, _)| mode.name().to_owned()).unwrap_or_default(),
+        mode: mode.map(|(mode, _)| *mode),
         mode_reason: mode.map(|(_, why)| why.clone()).unwrap_or_default(),
         ..status::Interface::default()
     }

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use ringway_abi::{Loss, Reason};
-use ringway_api::clock;
+use ringway_api::clock::{self, Timestamp};
 use ringway_api::documents::durations;
-use ringway_api::documents::status::{Backend, Service, Status};
+use ringway_api::documents::status::{Backend, Counter, Service, Status};
 use ringway_api::problem_kind::ProblemKind;
+use ringway_kernel::XdpMode;
 
 use super::process;
 use super::text::{Family, Kind, Sheet};
@@ -113,7 +114,7 @@ fn node(sheet: &mut Sheet, status: &Status) {
 }
 
 fn daemon(sheet: &mut Sheet, status: &Status) {
-    sheet.family(&START).add(&[], moment(status.daemon.since.as_deref()));
+    sheet.family(&START).add(&[], moment(status.daemon.since));
     let loop_age_ms = status.daemon.loop_age_ms.unwrap_or_default();
     sheet.family(&LOOP_AGE).add(&[], loop_age_ms as f64 / 1000.0);
     let mut reloads = sheet.family(&RELOADS);
@@ -121,12 +122,12 @@ fn daemon(sheet: &mut Sheet, status: &Status) {
     reloads.add(&["failure"], status.reloads.failed);
     let last = status.last_reload.as_ref();
     sheet.family(&RELOADED).add(&[], u8::from(last.is_none_or(|last| last.succeeded)));
-    sheet.family(&RELOAD_AT).add(&[], moment(last.map(|last| last.at.as_str())));
+    sheet.family(&RELOAD_AT).add(&[], moment(last.map(|last| last.at)));
     sheet.family(&OVERRIDES).add(&[], status.overrides.len());
 }
 
-fn moment(text: Option<&str>) -> u64 {
-    text.and_then(clock::from_rfc3339).map_or(0, clock::unix_s)
+fn moment(at: Option<Timestamp>) -> u64 {
+    at.map_or(0, |Timestamp(at)| clock::unix_s(at))
 }
 
 fn interfaces(sheet: &mut Sheet, status: &Status) {
@@ -136,7 +137,7 @@ fn interfaces(sheet: &mut Sheet, status: &Status) {
     let mut series = sheet.family(&AGAIN);
     all.iter().for_each(|i| series.add(&[&i.name], i.attached_again));
     let mut series = sheet.family(&MODE);
-    all.iter().for_each(|i| series.add(&[&i.name, &i.mode], 1));
+    all.iter().for_each(|i| series.add(&[&i.name, i.mode.map_or("", XdpMode::name)], 1));
     let mut series = sheet.family(&SEEN);
     all.iter().for_each(|i| series.add(&[&i.name], i.ledger.seen_packets));
     let mut series = sheet.family(&SENT);
@@ -147,6 +148,7 @@ fn interfaces(sheet: &mut Sheet, status: &Status) {
 
 /// What can occur is there from the beginning, with 0: else its first increase would not be seen.
 fn verdicts(sheet: &mut Sheet, status: &Status) {
+    // In the order of the names.
     let mut counted: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
     for interface in &status.interfaces {
         for reason in Reason::all() {
@@ -156,21 +158,19 @@ fn verdicts(sheet: &mut Sheet, status: &Status) {
         }
     }
     for counter in &status.counters {
-        counted.insert((&counter.interface, &counter.verdict, &counter.reason), counter.packets);
+        let Counter { interface, verdict, reason, packets, .. } = counter;
+        counted.insert((interface, verdict.name(), reason.name()), *packets);
     }
     let mut series = sheet.family(&VERDICTS);
     for ((interface, verdict, reason), packets) in counted {
         series.add(&[interface, verdict, reason], packets);
     }
-    let lost: HashMap<(&str, &str), u64> = status
-        .losses
-        .iter()
-        .map(|l| ((l.interface.as_str(), l.reason.as_str()), l.packets))
-        .collect();
+    let lost = status.losses.iter().map(|l| ((l.interface.as_str(), l.reason), l.packets));
+    let lost: HashMap<(&str, Loss), u64> = lost.collect();
     let mut series = sheet.family(&LOST);
     for interface in &status.interfaces {
         for loss in Loss::all() {
-            let packets = lost.get(&(interface.name.as_str(), loss.name())).copied().unwrap_or(0);
+            let packets = lost.get(&(interface.name.as_str(), loss)).copied().unwrap_or(0);
             series.add(&[&interface.name, loss.name()], packets);
         }
     }
@@ -180,43 +180,37 @@ fn services(sheet: &mut Sheet, status: &Status) {
     let all = &status.services;
     let mut series = sheet.family(&SERVICE);
     for s in all {
-        series.add(&[&s.name, &s.protocol, &s.address, &ports(s), &s.forward], 1);
+        let (address, ports) = (s.address.to_string(), s.key().ports().to_string());
+        series.add(&[&s.name, s.protocol.name(), &address, &ports, s.forward.name()], 1);
     }
     let mut series = sheet.family(&SERVICE_BACKENDS);
     for s in all {
         let weighted = s.backends.iter().filter(|backend| backend.weight != Some(0)).count();
-        series.add(&[&s.name, &s.protocol], weighted);
+        series.add(&[&s.name, s.protocol.name()], weighted);
     }
     let mut series = sheet.family(&SERVICE_SERVING);
-    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], s.serving()));
+    all.iter().for_each(|s| series.add(&[&s.name, s.protocol.name()], s.serving()));
     let mut series = sheet.family(&SERVICE_FLOWS);
-    all.iter().for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 0, |b| b.flows)));
+    all.iter().for_each(|s| series.add(&[&s.name, s.protocol.name()], traffic(s, 0, |b| b.flows)));
     let mut series = sheet.family(&SERVICE_EVICTED);
-    all.iter()
-        .for_each(|s| series.add(&[&s.name, &s.protocol], traffic(s, 1, |b| b.evicted_flows)));
+    all.iter().for_each(|s| {
+        series.add(&[&s.name, s.protocol.name()], traffic(s, 1, |b| b.evicted_flows))
+    });
     let mut series = sheet.family(&SERVICE_PACKETS);
     for s in all {
-        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 2, |b| b.packets));
-        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 4, |b| b.reply_packets));
+        series.add(&[&s.name, s.protocol.name(), "request"], traffic(s, 2, |b| b.packets));
+        series.add(&[&s.name, s.protocol.name(), "reply"], traffic(s, 4, |b| b.reply_packets));
     }
     let mut series = sheet.family(&SERVICE_BYTES);
     for s in all {
-        series.add(&[&s.name, &s.protocol, "request"], traffic(s, 3, |b| b.bytes));
-        series.add(&[&s.name, &s.protocol, "reply"], traffic(s, 5, |b| b.reply_bytes));
+        series.add(&[&s.name, s.protocol.name(), "request"], traffic(s, 3, |b| b.bytes));
+        series.add(&[&s.name, s.protocol.name(), "reply"], traffic(s, 5, |b| b.reply_bytes));
     }
 }
 
 /// Of all backends, and of those that have left: one of [`crate::backends::departed::Sums::traffic`].
 fn traffic(service: &Service, of_departed: usize, of: fn(&Backend) -> u64) -> u64 {
     service.departed.traffic[of_departed] + service.backends.iter().map(of).sum::<u64>()
-}
-
-fn ports(service: &Service) -> String {
-    match (service.port, service.last_port.max(service.port)) {
-        (1, u16::MAX) => "*".into(),
-        (first, last) if first == last => first.to_string(),
-        (first, last) => format!("{first}-{last}"),
-    }
 }
 
 /// Both protocols of a service share its backends' checks.
@@ -251,23 +245,25 @@ fn backends(sheet: &mut Sheet, status: &Status) {
     let all: Vec<(&Service, String, &Backend)> = status
         .services
         .iter()
-        .flat_map(|service| service.backends.iter().map(move |b| (service, b.endpoint(), b)))
+        .flat_map(|service| {
+            service.backends.iter().map(move |b| (service, b.endpoint().to_string(), b))
+        })
         .collect();
     let mut each = |family: &'static Family, value: fn(&Backend) -> u64| {
         let mut series = sheet.family(family);
-        all.iter().for_each(|(s, at, b)| series.add(&[&s.name, &s.protocol, at], value(b)));
+        all.iter().for_each(|(s, at, b)| series.add(&[&s.name, s.protocol.name(), at], value(b)));
     };
     each(&UP, |b| b.health.is_up().into());
     each(&KEPT, |b| b.kept.into());
     each(&SERVING, |b| b.serves().into());
     each(&WEIGHT, |b| b.weight.unwrap_or_default().into());
-    each(&SINCE, |b| moment(b.since.as_deref()));
+    each(&SINCE, |b| moment(b.since));
     each(&FLOWS, |b| b.flows);
     let mut two = |family: &'static Family, names: [&str; 2], values: fn(&Backend) -> [u64; 2]| {
         let mut series = sheet.family(family);
         for (s, at, b) in &all {
             for (name, value) in names.into_iter().zip(values(b)) {
-                series.add(&[&s.name, &s.protocol, at, name], value);
+                series.add(&[&s.name, s.protocol.name(), at, name], value);
             }
         }
     };
@@ -283,7 +279,7 @@ fn tables(sheet: &mut Sheet, status: &Status) {
         let states =
             ringway_abi::FlowState::all().filter(|state| *state != ringway_abi::FlowState::Free);
         for state in states {
-            let count = table.current_flows_by_state.get(state.name()).copied().unwrap_or(0);
+            let count = table.current_flows_by_state.get(&state).copied().unwrap_or(0);
             series.add(&[state.name()], count);
         }
     }

@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
+use ringway_abi::{FlowState, Forward, Reason, Verdict};
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, Service, Status, Tracked,
 };
 
 use ringway_api::problem_kind::ProblemKind;
+use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::families::{ALL, render};
 use super::text::{Family, Kind};
@@ -17,20 +19,15 @@ const PLENTY: usize = 1_000_000;
 
 fn status() -> Status {
     let backend = Backend {
-        address: "fd00::2".into(),
-        port: 80,
         health: Health::Up,
         packets: 7,
         bytes: 700,
-        ..Backend::default()
+        ..Backend::new("[fd00::2]:80".parse().expect("an address"))
     };
-    let service = |protocol: &str| Service {
-        name: "web".into(),
-        protocol: protocol.into(),
-        port: 80,
+    let service = |protocol| Service {
         last_port: 90,
         backends: vec![backend.clone(), backend.clone()],
-        ..Service::default()
+        ..Service::new("web", ServiceKey::new(backend.address, 80, protocol), Forward::Nat)
     };
     Status {
         node: "gw1".into(),
@@ -43,26 +40,26 @@ fn status() -> Status {
             ledger: Ledger::new(9, 9),
             ..Interface::default()
         }],
-        services: vec![service("tcp"), service("udp")],
+        services: vec![service(Protocol::Tcp), service(Protocol::Udp)],
         flow_table: Some(FlowTable {
             capacity_flows: 64,
             current_flows: 3,
-            current_flows_by_state: [("established".into(), 3)].into(),
+            current_flows_by_state: [(FlowState::Established, 3)].into(),
             ..FlowTable::default()
         }),
         tracked: Some(Tracked::default()),
         counters: vec![Counter {
             interface: "eth0".into(),
-            verdict: "pass".into(),
-            reason: "not-ip".into(),
+            verdict: Verdict::Pass,
+            reason: Reason::NotIp,
             packets: 2,
-            ..Counter::default()
+            rate_pps: None,
         }],
         losses: vec![Loss {
             interface: "eth0".into(),
-            reason: "lost-too-big".into(),
+            reason: ringway_abi::Loss::TooBig,
             packets: 4,
-            ..Loss::default()
+            rate_pps: None,
         }],
         ..Status::default()
     }
@@ -85,7 +82,7 @@ fn every_line_has_its_labels() {
         "ringway_verdict_packets_total{interface=\"eth0\",verdict=\"pass\",reason=\"not-ip\"} 2",
         "ringway_verdict_packets_total{interface=\"eth0\",verdict=\"drop\",reason=\"nat-exhausted\"} 0",
         "ringway_service_packets_total{service=\"web\",protocol=\"tcp\",direction=\"request\"} 14",
-        "ringway_service_info{service=\"web\",protocol=\"tcp\",address=\"\",port=\"80-90\",forward=\"\"} 1",
+        "ringway_service_info{service=\"web\",protocol=\"tcp\",address=\"fd00::2\",port=\"80-90\",forward=\"nat\"} 1",
         "ringway_backend_up{service=\"web\",protocol=\"tcp\",backend=\"[fd00::2]:80\"} 1",
         "ringway_backend_bytes_total{service=\"web\",protocol=\"udp\",backend=\"[fd00::2]:80\",\
          direction=\"request\"} 700",
@@ -178,7 +175,7 @@ fn as_large_as_it_gets() {
     let mut status = status();
     let service = status.services.remove(0);
     let backend = |n: usize| Backend {
-        address: format!("10.0.{}.{}", n / 250, n % 250),
+        address: [10, 0, (n / 250) as u8, (n % 250) as u8].into(),
         port: 8080,
         packets: 1_000_000_007 * (n as u64 + 1),
         bytes: 1_000_000_000_007 * (n as u64 + 1),

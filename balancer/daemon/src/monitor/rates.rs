@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ringway_abi::raw::rw_ledger;
+use ringway_abi::{Loss, Reason, Verdict};
 use ringway_api::documents::status::{Rates, Status};
 use ringway_kernel::ServiceState;
 use ringway_plan::tables::ServiceKey;
@@ -22,8 +23,15 @@ pub struct Sample {
     backends: HashMap<(ServiceKey, SocketAddr), Traffic>,
     /// Seen, by interface slot.
     seen: HashMap<u32, u64>,
-    /// By interface slot, verdict and reason; the verdict of a loss is empty.
-    packets: HashMap<(u32, String, String), u64>,
+    /// By interface slot.
+    packets: HashMap<(u32, Fate), u64>,
+}
+
+/// What became of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fate {
+    Verdict(Verdict, Reason),
+    Lost(Loss),
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,12 +70,10 @@ impl Sample {
         for (slot, books) in books {
             sample.seen.insert(*slot, books.seen);
             for (verdict, reason, packets) in books.entries() {
-                let key = (*slot, verdict.name().to_owned(), reason.name().to_owned());
-                sample.packets.insert(key, packets);
+                sample.packets.insert((*slot, Fate::Verdict(verdict, reason)), packets);
             }
             for (loss, packets) in books.losses() {
-                let key = (*slot, String::new(), loss.name().to_owned());
-                sample.packets.insert(key, packets);
+                sample.packets.insert((*slot, Fate::Lost(loss)), packets);
             }
         }
         sample
@@ -77,11 +83,9 @@ impl Sample {
     pub fn of_status(at: Instant, status: &Status) -> Sample {
         let mut sample = Sample::new(at);
         for service in &status.services {
-            let Some(key) = service.key() else { continue };
             for backend in &service.backends {
-                let Ok(address) = backend.address.parse() else { continue };
                 sample.backends.insert(
-                    (key, SocketAddr::new(address, backend.port)),
+                    (service.key(), backend.endpoint()),
                     Traffic {
                         packets: backend.packets,
                         bytes: backend.bytes,
@@ -98,12 +102,12 @@ impl Sample {
         }
         for counter in &status.counters {
             let Some(slot) = slots.get(&counter.interface) else { continue };
-            let key = (*slot, counter.verdict.clone(), counter.reason.clone());
-            sample.packets.insert(key, counter.packets);
+            let fate = Fate::Verdict(counter.verdict, counter.reason);
+            sample.packets.insert((*slot, fate), counter.packets);
         }
         for loss in &status.losses {
             let Some(slot) = slots.get(&loss.interface) else { continue };
-            sample.packets.insert((*slot, String::new(), loss.reason.clone()), loss.packets);
+            sample.packets.insert((*slot, Fate::Lost(loss.reason)), loss.packets);
         }
         sample
     }
@@ -146,11 +150,10 @@ struct Span<'a> {
 impl Span<'_> {
     fn fill(&self, status: &mut Status) {
         for service in &mut status.services {
-            let Some(key) = service.key() else { continue };
+            let key = service.key();
             let mut sum: Option<Rates> = None;
             for backend in &mut service.backends {
-                let Ok(address) = backend.address.parse() else { continue };
-                backend.rates = self.backend(&(key, SocketAddr::new(address, backend.port)));
+                backend.rates = self.backend(&(key, backend.endpoint()));
                 if let Some(rates) = &backend.rates {
                     sum.get_or_insert_default().add(rates);
                 }
@@ -164,11 +167,11 @@ impl Span<'_> {
         }
         for counter in &mut status.counters {
             let Some(slot) = slots.get(&counter.interface) else { continue };
-            counter.rate_pps = self.packets(*slot, &counter.verdict, &counter.reason);
+            counter.rate_pps = self.packets(*slot, Fate::Verdict(counter.verdict, counter.reason));
         }
         for loss in &mut status.losses {
             let Some(slot) = slots.get(&loss.interface) else { continue };
-            loss.rate_pps = self.packets(*slot, "", &loss.reason);
+            loss.rate_pps = self.packets(*slot, Fate::Lost(loss.reason));
         }
     }
 
@@ -185,11 +188,10 @@ impl Span<'_> {
     }
 
     /// What a sample lacks had not occurred then, on an interface that it knows.
-    fn packets(&self, slot: u32, verdict: &str, reason: &str) -> Option<f64> {
-        let key = (slot, verdict.to_owned(), reason.to_owned());
+    fn packets(&self, slot: u32, fate: Fate) -> Option<f64> {
         let of = |sample: &Sample| {
             sample.seen.get(&slot)?;
-            Some(sample.packets.get(&key).copied().unwrap_or_default())
+            Some(sample.packets.get(&(slot, fate)).copied().unwrap_or_default())
         };
         self.rate(of(self.before), of(self.last))
     }
@@ -204,16 +206,15 @@ impl Span<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ringway_api::documents::status::{Backend, Counter, Interface, Ledger, Loss, Service};
+    use ringway_api::documents::status::{self, Backend, Counter, Interface, Ledger, Service};
+    use ringway_config::{Forward, Protocol};
 
     fn status(packets: u64) -> Status {
         let backend = |address: &str| Backend {
-            address: address.into(),
-            port: 80,
             packets,
             bytes: 100 * packets,
             flows: packets / 2,
-            ..Backend::default()
+            ..Backend::new(address.parse().expect("an address"))
         };
         let interface = |name: &str, slot| Interface {
             name: name.into(),
@@ -221,31 +222,29 @@ mod tests {
             ledger: Ledger::new(3 * packets, 3 * packets),
             ..Interface::default()
         };
+        let address = "203.0.113.10".parse().expect("an address");
+        let key = ServiceKey::new(address, 80, Protocol::Tcp);
         let mut status = Status {
             interfaces: vec![interface("eth0", 0), interface("eth1", 1)],
             services: vec![Service {
-                address: "203.0.113.10".into(),
-                port: 80,
-                last_port: 80,
-                protocol: "tcp".into(),
-                backends: vec![backend("10.0.0.2"), backend("10.0.0.3")],
-                ..Service::default()
+                backends: vec![backend("10.0.0.2:80"), backend("10.0.0.3:80")],
+                ..Service::new("web", key, Forward::Nat)
             }],
             ..Status::default()
         };
         if packets > 0 {
             status.counters.push(Counter {
                 interface: "eth1".into(),
-                verdict: "drop".into(),
-                reason: "malformed".into(),
+                verdict: Verdict::Drop,
+                reason: Reason::Malformed,
                 packets,
-                ..Counter::default()
+                rate_pps: None,
             });
-            status.losses.push(Loss {
+            status.losses.push(status::Loss {
                 interface: "eth0".into(),
-                reason: "lost-too-big".into(),
+                reason: Loss::TooBig,
                 packets: 4 * packets,
-                ..Loss::default()
+                rate_pps: None,
             });
         }
         status

@@ -37,11 +37,7 @@ pub struct Hop {
 impl Hop {
     /// As `ringway status` shows it.
     pub fn shown(&self) -> status::NextHop {
-        status::NextHop {
-            interface: self.interface.clone(),
-            mac: self.mac.to_string(),
-            mtu_bytes: self.mtu,
-        }
+        status::NextHop { interface: self.interface.clone(), mac: self.mac, mtu_bytes: self.mtu }
     }
 }
 

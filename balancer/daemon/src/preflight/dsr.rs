@@ -94,7 +94,7 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
     let found = shown
         .flat_map(|shown| &shown.backends)
-        .find(|found| found.port == backend.port && found.address.parse() == Ok(*backend.address));
+        .find(|found| found.endpoint() == backend.endpoint());
     let bits = if address.is_ipv4() { 32 } else { 128 };
     let open = match service.forward {
         Forward::DsrL2 => String::new(),

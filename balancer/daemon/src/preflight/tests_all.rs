@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use ringway_api::documents::status::{Backend, Service};
+use ringway_config::{Forward, Protocol};
 use ringway_host::Mac;
 use ringway_host::ethtool::{Channels, Offloads};
 use ringway_host::firewall::Rule;
@@ -10,6 +11,7 @@ use ringway_host::netlink::links::{Link, VlanTag};
 use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
 use ringway_host::netlink::xdp_features::XdpFeatures;
 use ringway_kernel::XdpMode;
+use ringway_plan::tables::ServiceKey;
 
 use super::facts::{Answerer, Facts};
 use super::tests::{ETH0, config, find, ip, link, machine};
@@ -291,13 +293,13 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
     let checked = config(ETH0, &format!("{text}\ncheck = {{ type = \"tcp\" }}"));
     let with = |health| {
         let backend = Backend {
-            address: "10.0.0.2".into(),
-            port: 80,
             health,
             reason: Some("timed out".into()),
-            ..Backend::default()
+            ..Backend::new("10.0.0.2:80".parse().expect("an address"))
         };
-        let service = Service { name: "web".into(), backends: vec![backend], ..Service::default() };
+        let key = ServiceKey::new("203.0.113.9".parse().expect("an address"), 80, Protocol::Tcp);
+        let backends = vec![backend];
+        let service = Service { backends, ..Service::new("web", key, Forward::DsrL2) };
         Facts { thorough: true, health: Some(vec![service]), ..machine() }
     };
     assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").state, State::Ok);

@@ -95,7 +95,7 @@ fn a_new_backend_takes_its_share_of_the_ring_alone() {
     let (mut found, before) = (found, BackendSet::new(&old));
     found.note(before.reconfigure(&new, Instant::now()).idle_beside(&before));
     assert!(found.rings[0].once_up && found.no_traffic_yet.len() == 1, "{found:?}");
-    assert_eq!(found.no_traffic_yet[0].address, "10.0.0.4");
+    assert_eq!(found.no_traffic_yet[0].address.to_string(), "10.0.0.4");
     assert!(found.no_traffic_yet[0].reason.contains("has not been looked up"), "{found:?}");
     found.note(before.idle_beside(&before));
     assert!(!found.rings[0].once_up && found.no_traffic_yet.is_empty());

@@ -158,7 +158,7 @@ async fn health(State(status_store): State<Arc<StatusStore>>) -> Response {
             "problems": status.problems,
             "services": status.services.iter().map(|service| json!({
                 "name": service.name,
-                "protocol": service.protocol,
+                "protocol": service.protocol.name(),
                 "backends": service.backends.iter().map(|backend| json!({
                     "address": backend.address,
                     "port": backend.port,

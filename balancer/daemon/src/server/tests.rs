@@ -15,7 +15,7 @@ use ringway_api::error::{Error, Kind};
 use super::BODY_LIMIT;
 use super::control::Command;
 use crate::server::api;
-use crate::snapshot::StatusStore;
+use crate::snapshot::{Snapshot, StatusStore};
 
 /// A socket path of its own, removed at the end.
 struct Socket(PathBuf);
@@ -39,7 +39,7 @@ async fn with_server<T: Send + 'static>(
     ask: impl FnOnce(&Path) -> T + Send + 'static,
 ) -> T {
     let status_store = Arc::new(StatusStore::new("gw1", None));
-    status_store.post(Status { node: "gw1".into(), ..Status::default() });
+    status_store.post(Snapshot { node: "gw1".into(), ..Snapshot::default() });
     let listener = api::listen(&socket.0).expect("listens");
     let (control, mut commands) = tokio::sync::mpsc::channel(1);
     // Says what it was asked for, as a daemon that cannot do it.

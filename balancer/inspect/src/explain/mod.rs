@@ -13,7 +13,6 @@ use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::client::status_query;
 use ringway_api::documents::status::{self, NextHop, Status};
 use ringway_api::error::Error;
-use ringway_config::PortRange;
 use ringway_host::Mac;
 use ringway_host::netlink::links;
 use ringway_kernel::{
@@ -313,17 +312,16 @@ impl Names<'_> {
 
     fn backend(&self, index: u32) -> Option<Backend> {
         let (service, state) = self.state(index)?;
-        let address = state.address.to_string();
-        let told = self.told(service).find(|one| one.endpoint() == address);
+        let told = self.told(service).find(|one| one.endpoint() == state.address);
         Some(Backend {
-            address,
+            address: state.address.to_string(),
             up: state.up,
             kept: state.kept,
             reason: told.and_then(|backend| backend.reason.clone()),
             withheld: told.and_then(status::Backend::withheld),
             next_hop: state.next_hop.map(|hop| NextHop {
                 interface: self.interface(hop.iface),
-                mac: Mac(hop.mac).to_string(),
+                mac: Mac(hop.mac),
                 mtu_bytes: hop.mtu,
             }),
         })
@@ -417,11 +415,7 @@ impl Names<'_> {
 
 /// What clients address: `203.0.113.10:80 tcp`.
 fn endpoint(service: &ServiceState) -> String {
-    let ports = PortRange { first: service.key.port, last: service.key.last_port };
-    match service.key.address {
-        IpAddr::V4(address) => format!("{address}:{ports} {}", service.key.protocol),
-        IpAddr::V6(address) => format!("[{address}]:{ports} {}", service.key.protocol),
-    }
+    format!("{} {}", service.key.endpoint(), service.key.protocol)
 }
 
 fn own(service: &ServiceState, index: u32) -> Option<&BackendState> {

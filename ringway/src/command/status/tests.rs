@@ -1,25 +1,37 @@
 //! A status as people read it.
 
-use ringway_api::documents::status::Counter;
+use std::net::SocketAddr;
+use std::time::{Duration, UNIX_EPOCH};
+
+use ringway_abi::{Forward, Reason, Verdict};
+use ringway_api::clock::Timestamp;
+use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::*;
 
+fn backend(last: u8) -> Backend {
+    Backend::new(SocketAddr::from(([10, 0, 0, last], 80)))
+}
+
+fn service(name: &str, backends: Vec<Backend>) -> Service {
+    let key = ServiceKey::new([10, 9, 9, 9].into(), 80, Protocol::Tcp);
+    Service { backends, ..Service::new(name, key, Forward::Nat) }
+}
+
 fn status() -> Status {
     let backend = Backend {
-        address: "10.0.0.2".into(),
-        port: 80,
         weight: Some(1),
         health: Health::Down,
         reason: Some("connection refused by 10.0.0.2:80".into()),
         flows: 4,
         current_flows: Some(3),
         rates: Some(Rates { rate_bps: 1250.0, ..Rates::default() }),
-        ..Backend::default()
+        ..backend(2)
     };
     let counter = |interface: &str, packets| Counter {
         interface: interface.into(),
-        verdict: "redirect".into(),
-        reason: "nat-forward".into(),
+        verdict: Verdict::Redirect,
+        reason: Reason::NatForward,
         packets,
         rate_pps: (interface == "eth0").then_some(1.5),
     };
@@ -31,22 +43,13 @@ fn status() -> Status {
             ..Problem::default()
         }],
         daemon: Daemon { running: true, pid: Some(7), ..Daemon::default() },
-        services: vec![Service {
-            name: "web".into(),
-            address: "10.9.9.9".into(),
-            port: 80,
-            protocol: "tcp".into(),
-            forward: "nat".into(),
-            answers: "arp".into(),
-            backends: vec![backend],
-            ..Service::default()
-        }],
+        services: vec![Service { answers: Some(Announce::Arp), ..service("web", vec![backend]) }],
         counters: vec![counter("eth0", 2), counter("eth1", 3)],
         ledger: Ledger::new(7, 5),
         interfaces: vec![Interface { sent_packets: 5, ..Interface::default() }],
         losses: vec![Loss {
             interface: "eth0".into(),
-            reason: "lost-device-down".into(),
+            reason: ringway_abi::Loss::DeviceDown,
             packets: 2,
             rate_pps: Some(0.0),
         }],
@@ -104,7 +107,8 @@ fn what_cannot_be_known_does_not_lead() {
 #[test]
 fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
     let mut status = Status { from_pins: true, ..status() };
-    status.daemon = Daemon { since: Some("2026-01-01T00:00:00Z".into()), ..Daemon::default() };
+    let since = Timestamp(UNIX_EPOCH + Duration::from_secs(1_767_225_600));
+    status.daemon = Daemon { since: Some(since), ..Daemon::default() };
     let backend = &mut status.services[0].backends[0];
     (backend.health, backend.last_health) = (Health::Unknown, Some(Health::Up));
     backend.next_hop = Some(ringway_api::documents::status::NextHop::default());
@@ -128,8 +132,7 @@ fn without_a_daemon_the_first_line_says_so_and_health_is_what_was_known_last() {
 #[test]
 fn one_service_can_be_looked_at_alone() {
     let mut all = status();
-    let other = Service { name: "dns".into(), ..Service::default() };
-    all.services.push(other);
+    all.services.push(service("dns", Vec::new()));
     narrow(&mut all, "dns").expect("it is there");
     assert_eq!(all.services.len(), 1);
     let refused = narrow(&mut all, "web").expect_err("gone").to_string();
@@ -149,7 +152,7 @@ fn an_old_count_says_how_old_it_is() {
 #[test]
 fn who_is_drained_is_not_counted_as_down() {
     let hop = Some(ringway_api::documents::status::NextHop::default());
-    let up = Backend { health: Health::Up, weight: Some(1), next_hop: hop, ..Backend::default() };
+    let up = Backend { health: Health::Up, weight: Some(1), next_hop: hop, ..backend(2) };
     let down = Backend { health: Health::Down, ..up.clone() };
     let drained = Backend { drained: true, weight: Some(0), file_weight: Some(1), ..up.clone() };
     let idle = Backend { weight: Some(0), ..up.clone() };
@@ -162,15 +165,14 @@ fn who_is_drained_is_not_counted_as_down() {
         (vec![&drained, &idle], "0/2 up, 1 drained, 1 of weight 0"),
         (vec![&idle], "1/1 of weight 0"),
     ] {
-        let backends = backends.into_iter().cloned().collect();
-        assert_eq!(serving(&Service { backends, ..Service::default() }), want);
+        assert_eq!(serving(backends.into_iter()), want);
     }
 }
 
 #[test]
 fn connections_that_go_on_are_told_beside_the_health() {
     let text = |flows, last_health| {
-        let down = Backend { health: Health::Down, kept: true, last_health, ..Backend::default() };
+        let down = Backend { health: Health::Down, kept: true, last_health, ..backend(2) };
         Backend { current_flows: flows, ..down }.health_text()
     };
     assert_eq!(text(Some(3), None), "down, its 3 connections go on");
@@ -184,24 +186,19 @@ fn many(services: usize, nth: usize) -> Status {
     let hop = Some(ringway_api::documents::status::NextHop::default());
     let rates = Some(Rates { rate_pps: 2.0, ..Rates::default() });
     let service = |n: usize| {
-        let backend = |last: usize| Backend {
-            address: format!("10.0.{}.{last}", n % 256),
-            port: 80,
+        let backend = |last: u8| Backend {
             weight: Some(1),
             health: if last == 3 && n.is_multiple_of(nth) { Health::Down } else { Health::Up },
             next_hop: hop.clone(),
             packets: 5,
-            ..Backend::default()
+            ..Backend::new(SocketAddr::from(([10, 0, n as u8, last], 80)))
         };
+        let key = ServiceKey::new([203, 0, 113, 1].into(), 80, Protocol::Tcp);
         Service {
-            name: format!("s{n}"),
-            address: "203.0.113.1".into(),
-            port: 80,
-            protocol: "tcp".into(),
             current_flows: Some(1),
             rates,
             backends: (0..4).map(backend).collect(),
-            ..Service::default()
+            ..Service::new(&format!("s{n}"), key, Forward::Nat)
         }
     };
     Status {

@@ -1,18 +1,23 @@
 //! Screens of three sizes, each view, as people see them. What is wanted lies in `screens/`; after a
 //! change that is meant, `RINGWAY_SCREENS=write cargo test -p ringway top` writes it anew.
 
+use std::net::SocketAddr;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use clap::ValueEnum;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use ringway_abi::{Forward, Reason, Verdict};
+use ringway_api::clock::Timestamp;
 use ringway_api::documents::health::Health;
 use ringway_api::documents::status::{
     Backend, Counter, Daemon, FlowTable, Interface, Ledger, Loss, NextHop, Rates, Service, Status,
 };
 use ringway_api::error::Error;
+use ringway_kernel::XdpMode;
+use ringway_plan::tables::{Protocol, ServiceKey};
 
 use super::super::feed::{FlowRow, Flows, Look};
 use super::super::model::Asked;
@@ -20,11 +25,9 @@ use super::*;
 
 fn backend(n: u8, health: Health) -> Backend {
     Backend {
-        address: format!("10.0.0.{n}"),
-        port: 80,
         weight: Some(1),
         health,
-        since: Some("2026-01-31T12:00:00Z".into()),
+        since: Some(Timestamp(UNIX_EPOCH + Duration::from_secs(1_769_860_800))),
         reason: (health == Health::Down).then(|| "connection refused".to_owned()),
         next_hop: Some(NextHop::default()),
         current_flows: Some(100 * u64::from(n)),
@@ -35,39 +38,34 @@ fn backend(n: u8, health: Health) -> Backend {
             reply_rate_bps: 2.5e7,
             new_flows_per_s: 12.5,
         }),
-        ..Backend::default()
+        ..Backend::new(SocketAddr::from(([10, 0, 0, n], 80)))
     }
 }
 
 fn service(name: &str, backends: Vec<Backend>) -> Service {
     let mut rates = Rates::default();
     backends.iter().flat_map(|backend| &backend.rates).for_each(|one| rates.add(one));
+    let key = ServiceKey::new([203, 0, 113, 10].into(), 80, Protocol::Tcp);
     Service {
-        name: name.into(),
-        address: "203.0.113.10".into(),
-        port: 80,
-        last_port: 80,
-        protocol: "tcp".into(),
-        forward: "nat".into(),
         current_flows: backends.iter().map(|backend| backend.current_flows).sum(),
         rates: Some(rates),
         backends,
-        ..Service::default()
+        ..Service::new(name, key, Forward::Nat)
     }
 }
 
 fn sample() -> Look {
-    let counter = |verdict: &str, reason: &str, packets, rate| Counter {
+    let counter = |verdict, reason, packets, rate| Counter {
         interface: "eth0".into(),
-        verdict: verdict.into(),
-        reason: reason.into(),
+        verdict,
+        reason,
         packets,
         rate_pps: Some(rate),
     };
     let interface = |name: &str, attached| Interface {
         name: name.into(),
         attached,
-        mode: "native".into(),
+        mode: Some(XdpMode::Native),
         ledger: Ledger::new(123_456_789, 123_456_789),
         rate_pps: Some(6012.0),
         ..Interface::default()
@@ -91,12 +89,12 @@ fn sample() -> Look {
             service("a-service-with-a-long-name", vec![backend(4, Health::Up)]),
         ],
         counters: vec![
-            counter("redirect", "nat-forward", 1_000_000, 6000.0),
-            counter("drop", "malformed", 7, 0.5),
+            counter(Verdict::Redirect, Reason::NatForward, 1_000_000, 6000.0),
+            counter(Verdict::Drop, Reason::Malformed, 7, 0.5),
         ],
         losses: vec![Loss {
             interface: "eth0".into(),
-            reason: "lost-too-big".into(),
+            reason: ringway_abi::Loss::TooBig,
             packets: 3,
             rate_pps: Some(0.0),
         }],

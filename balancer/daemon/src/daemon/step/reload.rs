@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ringway_api::clock;
+use ringway_api::clock::Timestamp;
 use ringway_api::documents::changes::{Changes, What};
 use ringway_api::documents::status::{self, Problem};
 use ringway_api::error::{Error, Kind as Fault};
@@ -338,7 +338,7 @@ impl State {
                 Some(_) => self.reload.counts.failed += 1,
             }
             self.reload.last = Some(status::Reload {
-                at: clock::rfc3339(self.at.wall),
+                at: Timestamp(self.at.wall),
                 succeeded: error.is_none(),
                 error: error.map(|error| error.what.clone()).unwrap_or_default(),
                 remedy: error.map(remedy).unwrap_or_default(),
@@ -362,9 +362,9 @@ impl Reload {
     /// That the file on the disk is not what is in force, and overrides about nobody.
     pub fn findings(&self) -> Vec<Problem> {
         let file = self.configuration();
-        let in_force = clock::rfc3339(self.read_at);
+        let in_force = Timestamp(self.read_at);
         let failed = self.last.iter().filter(|last| !last.succeeded);
-        let failed = failed.map(|last| refused(last, &file, &in_force));
+        let failed = failed.map(|last| refused(last, &file, in_force));
         let orphans = self.overrides.orphans(&self.file).map(|o| {
             ProblemKind::OverrideOrphaned.problem(
                 format!(
@@ -390,7 +390,7 @@ fn remedy(error: &Error) -> String {
 }
 
 /// That a reload was refused. `in_force`: since when the configuration that was read before is.
-fn refused(last: &status::Reload, file: &Path, in_force: &str) -> Problem {
+fn refused(last: &status::Reload, file: &Path, in_force: Timestamp) -> Problem {
     let file = file.display();
     let cause = ringway_config::in_one_line(&last.error);
     let remedy = match last.remedy.as_str() {
@@ -447,6 +447,8 @@ fn summary(changes: &Changes) -> String {
 
 #[cfg(test)]
 mod tests {
+    use ringway_api::clock;
+
     use super::*;
 
     #[test]
@@ -471,7 +473,14 @@ mod tests {
             said(vec![service(What::Changed, 0, &["check", "port 80 becomes 81"]); 48], vec![]),
             "configuration gw.toml in force: 48 services changed (check, port)"
         );
-        let gone = BackendChange { change: What::Removed, ..BackendChange::default() };
+        let gone = BackendChange {
+            service: "web".into(),
+            address: [10, 0, 0, 2].into(),
+            port: 80,
+            change: What::Removed,
+            weight_before: Some(1),
+            weight_after: None,
+        };
         assert_eq!(
             said(vec![service(What::Removed, 3, &[])], vec![gone]),
             "configuration gw.toml in force: 1 service with 3 backends removed, 1 backend removed"
@@ -481,21 +490,22 @@ mod tests {
     #[test]
     fn a_refused_file_is_told_in_one_line_with_both_times() {
         let last = |error: &str, remedy: &str| status::Reload {
-            at: "2026-01-02T03:04:05Z".into(),
+            at: Timestamp(clock::from_unix_s(1_767_323_045)),
             succeeded: false,
             error: error.into(),
             remedy: remedy.into(),
         };
         let file = Path::new("/etc/gw.toml");
+        let begun = Timestamp(clock::from_unix_s(1_767_225_600));
         let wrong = "/etc/gw.toml:9:1: unknown key \"prt\"\n    9 | prt = 80\n      | ^^^";
-        let told = refused(&last(wrong, ""), file, "2026-01-01T00:00:00Z");
+        let told = refused(&last(wrong, ""), file, begun);
         assert_eq!(
             told.error,
             "/etc/gw.toml was refused at 2026-01-02T03:04:05Z; in force is what was read at \
              2026-01-01T00:00:00Z: /etc/gw.toml:9:1: unknown key \"prt\""
         );
         assert!(told.remedy.ends_with("; then `ringway reload -c /etc/gw.toml`"), "{told:?}");
-        let told = refused(&last("no room", "make room"), file, "2026-01-01T00:00:00Z");
+        let told = refused(&last("no room", "make room"), file, begun);
         assert_eq!(told.remedy, "make room; then `ringway reload -c /etc/gw.toml`");
     }
 }
