@@ -40,7 +40,7 @@ const COUNTERS: [&str; 12] = [
 ];
 
 /// What is read once.
-const FILES: [&str; 17] = [
+const FILES: [&str; 18] = [
     "/proc/cmdline",
     "/proc/loadavg",
     "/proc/meminfo",
@@ -54,6 +54,7 @@ const FILES: [&str; 17] = [
     "/proc/sys/kernel/hostname",
     "/proc/sys/kernel/numa_balancing",
     "/proc/sys/kernel/osrelease",
+    "/proc/sys/net/ipv6/conf/all/disable_ipv6",
     "/proc/version",
     "/sys/devices/system/cpu/isolated",
     "/sys/devices/system/cpu/online",
@@ -74,12 +75,13 @@ const AT_ONCE: [&str; 8] = [
 ];
 
 /// Directories of settings. What is below them is left out, but for what `NAMED` names.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     "/proc/sys/net/core",
     "/proc/sys/net/ipv4",
     "/proc/sys/net/ipv6",
     "/proc/sys/net/netfilter",
     "/proc/sys/net/bridge",
+    "/proc/sys/net/unix",
     "/proc/sys/net/ipv4/neigh/default",
 ];
 /// Keys are nobody's business.

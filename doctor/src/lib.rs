@@ -14,6 +14,8 @@
 //! A setting that is on or off where all is well is a row of `rules/switches.rs`. What has logic is a
 //! file in `rules/`: a `Rule` (what it asks, where the threshold comes from, why it matters), a
 //! function from [`Facts`] to [`Looked`], and a table test. Either gets a line in [`rules::ALL`].
+//! A bound of a setting is a row of `rules/sysctl_bounds.rs`. A fault that must be found is a row of
+//! `ringway doctor --exam` (ringway/src/command/doctor/exam/corpus.rs).
 //! - Read through [`Facts`] alone, and end with `?`: what is missing comes out as [`Unknown`] with the reason,
 //!   and so never as well.
 //! - One [`Outcome`] for each thing looked at (an interface, a socket), or one for the machine; [`each`] does that for

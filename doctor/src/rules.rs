@@ -52,6 +52,7 @@ mod receive_pruned;
 mod retransmissions;
 mod reverse_path;
 mod rfs;
+mod routes;
 mod rps;
 mod rps_missing;
 mod rps_needless;
@@ -59,6 +60,7 @@ mod softirq_load;
 mod softnet_backlog;
 mod switches;
 mod syn_queue;
+mod sysctl_bounds;
 mod tcp_hash;
 mod tcp_syncookies;
 mod tcp_window;
@@ -190,6 +192,11 @@ pub const ALL: &[Rule] = &[
     bpffs::RULE,
     switches::TCP_OPTIONS,
     filter_drops::RULE,
+    sysctl_bounds::RULE,
+    routes::NEXT_HOP,
+    routes::FIXED_NEIGHBOUR,
+    routes::ROUTE_MTU,
+    no_route::CLOSED_PORTS,
 ];
 
 /// Those that a start asks: they need no second look.

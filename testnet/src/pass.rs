@@ -33,6 +33,15 @@ pub fn enable_napi(namespace: &Namespace, interface: &str) -> Result<()> {
 
 /// Attaches a native XDP program that passes everything. It stays until [`detach_pass`] or the device's end.
 pub fn attach_pass(namespace: &Namespace, interface: &str) -> Result<()> {
+    attach(namespace, interface, XdpMode::Native)
+}
+
+/// The same in generic mode, where the kernel has copied a packet before the program sees it.
+pub fn attach_generic_pass(namespace: &Namespace, interface: &str) -> Result<()> {
+    attach(namespace, interface, XdpMode::Generic)
+}
+
+fn attach(namespace: &Namespace, interface: &str, mode: XdpMode) -> Result<()> {
     let program = Program { name: "rw_test_pass", instructions: &PASS, frags: true };
     let program = program.load().map_err(|error| Error::Start {
         program: "an XDP program that passes everything".into(),
@@ -41,7 +50,7 @@ pub fn attach_pass(namespace: &Namespace, interface: &str) -> Result<()> {
     })?;
     namespace.run(|| {
         let ifindex = links::by_name(interface)?.ifindex;
-        Ok(links::set_xdp(ifindex, Some(program.as_fd()), XdpMode::Native)?)
+        Ok(links::set_xdp(ifindex, Some(program.as_fd()), mode)?)
     })?
 }
 

@@ -13,22 +13,25 @@ pub const RULE: Rule = Rule {
     check,
 };
 
-/// Setting, which of its numbers, what Linux 6.1 starts with on a machine with some memory, and below what it is
-/// told.
-const FLOORS: [(&str, usize, i64, i64); 13] = [
-    ("net/core/somaxconn", 0, 4096, 128),
-    ("net/core/netdev_max_backlog", 0, 1000, 126),
-    ("net/core/netdev_budget", 0, 300, 38),
-    ("net/core/dev_weight", 0, 64, 9),
-    ("net/core/rmem_max", 0, 212_992, 32_768),
-    ("net/core/wmem_max", 0, 212_992, 32_768),
-    ("net/core/optmem_max", 0, 20_480, 4096),
-    ("net/ipv4/tcp_max_syn_backlog", 0, 1024, 128),
-    ("net/ipv4/tcp_max_tw_buckets", 0, 131_072, 4096),
-    ("net/ipv4/tcp_max_orphans", 0, 65_536, 1024),
-    ("net/ipv4/tcp_rmem", 2, 6_291_456, 524_288),
-    ("net/ipv4/tcp_wmem", 2, 4_194_304, 262_144),
-    ("net/netfilter/nf_conntrack_max", 0, 262_144, 8192),
+/// Which of a setting's numbers, what Linux 6.1 starts with on a machine with some memory, and below
+/// what it is told.
+type Floor = (usize, i64, i64);
+
+/// Of a send buffer's first size a page is too little: it holds no segment and its overhead.
+const FLOORS: [(&str, &[Floor]); 13] = [
+    ("net/core/somaxconn", &[(0, 4096, 128)]),
+    ("net/core/netdev_max_backlog", &[(0, 1000, 126)]),
+    ("net/core/netdev_budget", &[(0, 300, 38)]),
+    ("net/core/dev_weight", &[(0, 64, 9)]),
+    ("net/core/rmem_max", &[(0, 212_992, 32_768)]),
+    ("net/core/wmem_max", &[(0, 212_992, 32_768)]),
+    ("net/core/optmem_max", &[(0, 20_480, 4096)]),
+    ("net/ipv4/tcp_max_syn_backlog", &[(0, 1024, 128)]),
+    ("net/ipv4/tcp_max_tw_buckets", &[(0, 131_072, 4096)]),
+    ("net/ipv4/tcp_max_orphans", &[(0, 65_536, 1024)]),
+    ("net/ipv4/tcp_rmem", &[(1, 131_072, 16_385), (2, 6_291_456, 524_288)]),
+    ("net/ipv4/tcp_wmem", &[(1, 16_384, 4097), (2, 4_194_304, 262_144)]),
+    ("net/netfilter/nf_conntrack_max", &[(0, 262_144, 8192)]),
 ];
 const PORTS: &str = "net/ipv4/ip_local_port_range";
 
@@ -39,22 +42,23 @@ fn check(facts: &Facts) -> Looked {
 }
 
 /// Many are of the first network namespace alone, or of a module that is not loaded.
-fn limit(
-    facts: &Facts,
-    (key, place, default, floor): (&str, usize, i64, i64),
-) -> Result<Outcome, Unknown> {
+fn limit(facts: &Facts, (key, places): (&str, &[Floor])) -> Result<Outcome, Unknown> {
     let path = format!("/proc/sys/{key}");
     let text = facts.text(&path)?;
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let value: Option<i64> = words.get(place).and_then(|word| word.parse().ok());
-    let value = value.ok_or_else(|| crate::facts::strange(&path, text))?;
-    if value >= floor {
-        return Ok(Outcome::ok(key, format!("{value}, not far below {default}")));
+    let mut wanted: Vec<String> = text.split_ascii_whitespace().map(str::to_owned).collect();
+    let mut low = Vec::new();
+    for &(place, default, floor) in places {
+        let value: Option<i64> = wanted.get(place).and_then(|word| word.parse().ok());
+        let value = value.ok_or_else(|| crate::facts::strange(&path, text))?;
+        if value < floor {
+            low.push(format!("{value}, and the kernel starts with about {default}"));
+            wanted[place] = default.to_string();
+        }
     }
-    let mut wanted: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    wanted[place] = default.to_string();
-    let said = format!("{key} is {value}, and the kernel starts with about {default}");
-    let outcome = Outcome::warn(key, said).saw(path, text);
+    if low.is_empty() {
+        return Ok(Outcome::ok(key, format!("{text}, not far below the default")));
+    }
+    let outcome = Outcome::warn(key, format!("{key} is {}", low.join("; "))).saw(path, text);
     Ok(outcome.change(facts.set(key, wanted.join(" "))?))
 }
 
@@ -97,8 +101,20 @@ mod tests {
             (
                 "ipv4/tcp_rmem",
                 "4096\t8192\t16384",
-                "ipv4.tcp_rmem=\"4096 8192 6291456\"",
+                "ipv4.tcp_rmem=\"4096 131072 6291456\"",
                 "ipv4.tcp_rmem=\"4096 8192 16384\"",
+            ),
+            (
+                "ipv4/tcp_rmem",
+                "4096\t16384\t6291456",
+                "ipv4.tcp_rmem=\"4096 131072 6291456\"",
+                "ipv4.tcp_rmem=\"4096 16384 6291456\"",
+            ),
+            (
+                "ipv4/tcp_wmem",
+                "4096\t4096\t4194304",
+                "ipv4.tcp_wmem=\"4096 16384 4194304\"",
+                "ipv4.tcp_wmem=\"4096 4096 4194304\"",
             ),
         ] {
             let machine = Machine::healthy().put(&format!("/proc/sys/net/{key}"), text);

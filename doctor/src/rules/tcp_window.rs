@@ -3,15 +3,14 @@
 use ringway_host::ethtool::LinkMode;
 use ringway_host::netlink::sockets::Sockets;
 
-use crate::outcome::MACHINE;
 use crate::{Facts, Looked, Outcome, Profile, Rule, Unknown, each};
 
 /// Bytes under way are speed times round trip; a window smaller than that waits for acknowledgements.
 pub const RULE: Rule = Rule {
     number: 44,
     name: "tcp-window",
-    rule: "tcp_rmem and tcp_wmem allow what an interface sends in a round trip, and the kernel tunes buffers",
-    source: "kernel documentation, networking/ip-sysctl, tcp_rmem and tcp_moderate_rcvbuf; 10 ms where no connection tells are a \
+    rule: "tcp_rmem and tcp_wmem allow what an interface sends in a round trip",
+    source: "kernel documentation, networking/ip-sysctl, tcp_rmem; 10 ms where no connection tells are a \
              guess of Ringway",
     why: "One connection gets no more than a buffer for each round trip, however fast the link is. A program that sets \
           SO_RCVBUF turns the kernel's own tuning off.",
@@ -19,15 +18,11 @@ pub const RULE: Rule = Rule {
     check,
 };
 
-const TUNING: &str = "net/ipv4/tcp_moderate_rcvbuf";
 const GUESS_US: u32 = 10_000;
 
 fn check(facts: &Facts) -> Looked {
-    let mut found = vec![tuning(facts)?];
-    found.push(Outcome::unknown(
-        "SO_RCVBUF",
-        Unknown("the kernel does not tell which sockets have set it".into()),
-    ));
+    let untold = Unknown("the kernel does not tell which sockets have set it".into());
+    let mut found = vec![Outcome::unknown("SO_RCVBUF", untold)];
     let mut fastest = None;
     for card in facts.cards()? {
         let mode: Result<LinkMode, _> = facts.ethtool(&card.link.name, "link_mode");
@@ -45,15 +40,6 @@ fn check(facts: &Facts) -> Looked {
     let keys = ["net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem"];
     found.extend(each(keys, |key| (*key).to_owned(), |key| window(facts, key, wanted, &road)));
     Ok(found)
-}
-
-fn tuning(facts: &Facts) -> Result<Outcome, Unknown> {
-    if facts.sysctl(TUNING)? != 0 {
-        return Ok(Outcome::ok(MACHINE, "the kernel tunes receive buffers"));
-    }
-    let said = "the kernel tunes no receive buffer: each stays at the second number of tcp_rmem";
-    let outcome = Outcome::warn(MACHINE, said).saw(format!("/proc/sys/{TUNING}"), 0);
-    Ok(outcome.change(facts.set(TUNING, 1)?))
 }
 
 fn window(facts: &Facts, key: &str, wanted: i64, road: &str) -> Result<Outcome, Unknown> {
@@ -91,9 +77,6 @@ mod tests {
         );
         let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
         assert_eq!(worst(&near), State::Ok);
-        let untuned = Machine::healthy().put("/proc/sys/net/ipv4/tcp_moderate_rcvbuf", "0");
-        assert_eq!(untuned.fixes(&RULE), ["sysctl -w net.ipv4.tcp_moderate_rcvbuf=1"]);
-        assert_eq!(worst(&untuned), State::Warn);
         assert_eq!(Machine::healthy().worst(&RULE), State::Unknown);
         assert_eq!(Machine::unknown().worst(&RULE), State::Unknown);
     }

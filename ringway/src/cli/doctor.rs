@@ -55,6 +55,11 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "INTERFACE",
         conflicts_with_all = ["only", "profile", "all", "explain", "collect", "fix_script", "since"])]
     pub path: Option<String>,
+    /// Plant known faults one after the other, in network namespaces of its own, and tell which of
+    /// them are found. Exit code 1 when fewer than 40 are, or anything is wrong with a healthy one.
+    #[arg(long, conflicts_with_all = ["interval", "only", "profile", "all", "explain", "collect",
+        "from", "fix_script", "since", "path"])]
+    pub exam: bool,
     /// Replace existing files, which is otherwise refused.
     #[arg(long)]
     pub overwrite: bool,

@@ -1,5 +1,6 @@
 //! `ringway doctor`: collects, asks the rules, prints what they find.
 
+mod exam;
 mod explain;
 mod path;
 mod picture;
@@ -70,6 +71,9 @@ struct Contents {
 
 /// Looks, and prints.
 pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
+    if args.exam {
+        return exam::main(args.output.output);
+    }
     if let Some(wanted) = &args.explain {
         return explain::main(wanted, args.output.output);
     }

@@ -1,6 +1,7 @@
 //! A network namespace with a name, removed with its last handle.
 
 pub(crate) mod ip;
+pub(crate) mod mounts;
 pub(crate) mod process;
 
 use std::ffi::OsStr;
@@ -88,6 +89,11 @@ impl Namespace {
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })
+    }
+
+    /// [`Namespace::run`] with the namespace's own sysfs at /sys, as `ip netns exec` mounts it.
+    pub fn run_with_sysfs<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        self.run(|| mounts::own_sysfs().map(|()| work()))?
     }
 
     /// Moves the **calling thread** into the namespace, for good. For threads of your own; never call it on a

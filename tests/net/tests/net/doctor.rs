@@ -137,8 +137,9 @@ fn settings_of_tcp() -> Result<()> {
         patient.cure("tcp-options", key, SOON)?;
         patient.ns.sysctl(key, "1")?;
     }
-    patient.ns.sysctl("net/ipv4/tcp_moderate_rcvbuf", "0")?;
-    patient.cure("tcp-window", "this machine", SOON)
+    let key = "net/ipv4/tcp_moderate_rcvbuf";
+    patient.ns.sysctl(key, "0")?;
+    patient.cure("sysctl-bounds", key, SOON)
 }
 
 /// `ip netns exec` hides it, and what is mounted then is gone with the command: nothing that could be pasted helps.

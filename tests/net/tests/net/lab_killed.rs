@@ -50,14 +50,14 @@ fn settings_in(directory: &Path, all: &mut BTreeMap<PathBuf, String>) {
     }
 }
 
-fn settings() -> BTreeMap<PathBuf, String> {
+pub fn settings() -> BTreeMap<PathBuf, String> {
     let mut all = BTreeMap::new();
     SETTINGS.iter().for_each(|directory| settings_in(Path::new(directory), &mut all));
     all
 }
 
 /// Those that are others now. An interface that came or went is somebody else's.
-fn changed(before: &BTreeMap<PathBuf, String>) -> Vec<String> {
+pub fn changed(before: &BTreeMap<PathBuf, String>) -> Vec<String> {
     let now = settings();
     let differs = |(path, was): (&PathBuf, &String)| {
         let is = now.get(path).filter(|is| *is != was)?;

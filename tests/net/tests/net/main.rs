@@ -14,6 +14,7 @@ mod decap;
 mod demo;
 mod devices;
 mod doctor;
+mod doctor_exam;
 mod doctor_gone;
 mod doctor_load;
 mod doctor_path;

@@ -1,0 +1,69 @@
+//! `ringway doctor --exam`: the faults that it plants are found, and nothing is left of them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Result, ensure};
+use ringway_net_tests::{Ran, SOON, binary, needs_root};
+use ringway_testnet::wait_until;
+use serde_json::Value;
+
+use crate::lab_killed::{changed, settings};
+
+#[test]
+fn faults_are_found() -> Result<()> {
+    needs_root!();
+    let before = settings();
+    let ran = Ran::from(Command::new(binary()?).args(["doctor", "--exam", "-o", "json"]).output()?);
+    let document = ran.json()?;
+    ensure!(document["false_findings"] == serde_json::json!([]), "{document:#}");
+    let rows = document["faults"].as_array().cloned().unwrap_or_default();
+    let missed: Vec<&Value> = rows.iter().filter(|row| row["found"] != true).collect();
+    ensure!(rows.len() == 44 && document["found"] == 44 - missed.len(), "{document:#}");
+    ensure!(ran.code == 0 && missed.len() <= 4, "code {}, missed {missed:#?}", ran.code);
+    for name in ["no-arp", "dead-next-hop", "no-route"] {
+        ensure!(missed.iter().all(|row| row["fault"] != name), "{missed:#?}");
+    }
+    let changed = changed(&before);
+    ensure!(changed.is_empty(), "{changed:?}");
+    Ok(())
+}
+
+/// Its namespaces have names in a /run of its own.
+#[test]
+fn nothing_is_left_of_one_that_was_killed() -> Result<()> {
+    needs_root!();
+    let mut command = Command::new(binary()?);
+    command.args(["doctor", "--exam"]).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut exam = command.spawn()?;
+    let own = |place: String| {
+        let entries = fs::read_dir(place).into_iter().flatten().flatten();
+        let number = format!("-{}-", exam.id());
+        entries.filter(move |entry| entry.file_name().to_string_lossy().contains(&number))
+    };
+    let inside = || -> BTreeSet<u64> {
+        let entries = own(format!("/proc/{}/root/run/netns", exam.id()));
+        entries.filter_map(|entry| Some(fs::metadata(entry.path()).ok()?.ino())).collect()
+    };
+    let planted = wait_until("a patient and its peer", SOON, || inside().len() >= 2);
+    let (namespaces, named) = (inside(), own("/run/netns".into()).count());
+    exam.kill()?;
+    exam.wait()?;
+    planted?;
+    ensure!(named == 0, "the machine's own /run/netns has {named} of its namespaces");
+    let gone = || used_namespaces().is_disjoint(&namespaces);
+    wait_until("its namespaces to be empty", SOON, gone)?;
+    Ok(())
+}
+
+/// Network namespaces of all threads.
+fn used_namespaces() -> BTreeSet<u64> {
+    let below = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let threads = below("/proc".into()).flat_map(|process| below(process.path().join("task")));
+    threads
+        .filter_map(|thread| Some(fs::metadata(thread.path().join("ns/net")).ok()?.ino()))
+        .collect()
+}
