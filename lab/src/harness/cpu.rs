@@ -35,7 +35,7 @@ pub(crate) fn pin(cpu: usize) -> Result<()> {
 }
 
 /// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
-const TICK: Duration = Duration::from_millis(10);
+pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 /// A process or thread in /proc.
 #[derive(Debug)]
@@ -71,6 +71,17 @@ pub(crate) fn thread_named(name: &str) -> Option<PathBuf> {
     fs::read_dir("/proc/self/task").ok()?.flatten().map(|entry| entry.path()).find(named)
 }
 
+/// Of all programs, from /proc/stat: user, nice and system.
+pub(crate) fn programs_ticks(stat: &str) -> Option<u64> {
+    Some(ticks(stat)?.get(..3)?.iter().sum())
+}
+
+/// Of all processors, by what they did: `cpu user nice system ...` (proc_stat(5)).
+pub(crate) fn ticks(stat: &str) -> Option<Vec<u64>> {
+    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    words.map(|word| word.parse().ok()).collect()
+}
+
 /// The 14th field; the second is in parentheses and may have spaces (proc(5)).
 fn user_ticks(stat: &str) -> Option<u32> {
     stat.rsplit(')').next()?.split_whitespace().nth(11)?.parse().ok()
@@ -81,7 +92,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks() {
+    fn what_proc_says() {
+        let all = "cpu  1 2 3 4 5 6 7 8\ncpu0 9\n";
+        assert_eq!((programs_ticks(all), programs_ticks("cpu0 1 2 3")), (Some(6), None));
         let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 1234 5678 0 0 20 0 1 0 1";
         assert_eq!(user_ticks(stat), Some(1234));
         assert_eq!(user_ticks("gone"), None);

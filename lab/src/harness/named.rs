@@ -8,7 +8,6 @@ macro_rules! named {
     ) => {
         $(#[$attribute])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-        #[allow(missing_docs)] // Where there is no doc the name says it.
         $visibility enum $type { $($(#[$about])* $member,)* }
 
         impl $type {

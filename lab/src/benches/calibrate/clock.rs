@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::harness::cpu::{TICK, programs_ticks};
+
 /// The calling thread's time on a processor, softirqs that it ran for itself with it.
 pub(super) fn thread() -> Duration {
     duration(ClockId::ThreadCPUTime)
@@ -41,16 +43,9 @@ impl Others {
 
 /// User and system time of all that is not this process or its children; softirqs are nobody's.
 fn theirs() -> Option<Duration> {
-    let busy = busy_ticks(&fs::read_to_string("/proc/stat").ok()?)?;
+    let busy = programs_ticks(&fs::read_to_string("/proc/stat").ok()?)?;
     let own = own_ticks(&fs::read_to_string("/proc/self/stat").ok()?)?;
-    // /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
-    Some(Duration::from_millis(10) * u32::try_from(busy.saturating_sub(own)).ok()?)
-}
-
-/// `cpu user nice system ...` (proc_stat(5)).
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    fields.take(3).map(|field| field.parse::<u64>().ok()).sum()
+    Some(TICK * u32::try_from(busy.saturating_sub(own)).ok()?)
 }
 
 /// User and system time, and that of children: fields 14 to 17 (proc_pid_stat(5)).
@@ -65,8 +60,6 @@ mod tests {
 
     #[test]
     fn what_proc_says() {
-        assert_eq!(busy_ticks("cpu  1 2 3 400 5 6 7\ncpu0 9\n"), Some(6));
-        assert_eq!(busy_ticks("gone"), None);
         let stat = "42 (a) b) R 1 2 3 4 5 6 7 8 9 10 30 10 5 1 20 0 1 0 1";
         assert_eq!(own_ticks(stat), Some(46));
     }

@@ -6,11 +6,10 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::clock::Clocks;
-use crate::harness::cpu::thread_named;
+use crate::harness::cpu::{TICK, programs_ticks, thread_named, ticks};
 use crate::{Error, Result};
 
-/// /proc counts in hundredths of a second wherever Linux runs today (USER_HZ).
-pub(super) const TICK_NS: u64 = 10_000_000;
+pub(super) const TICK_NS: u64 = TICK.as_nanos() as u64;
 
 /// Sums since some moment, or differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -97,16 +96,6 @@ fn softirq_ticks(stat: &str) -> Option<u64> {
     ticks(stat)?.get(6).copied()
 }
 
-/// Of all programs: user, nice and system.
-fn programs_ticks(stat: &str) -> Option<u64> {
-    Some(ticks(stat)?.get(..3)?.iter().sum())
-}
-
-fn ticks(stat: &str) -> Option<Vec<u64>> {
-    let words = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
-    words.map(|word| word.parse().ok()).collect()
-}
-
 fn switches(status: &str) -> u64 {
     let counts = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
     counts.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
@@ -119,8 +108,7 @@ mod tests {
     #[test]
     fn what_proc_says() {
         let stat = "cpu  1 2 3 4 5 6 7 8\ncpu0 9\n";
-        assert_eq!((softirq_ticks(stat), programs_ticks(stat)), (Some(7), Some(6)));
-        assert_eq!((softirq_ticks("cpu 1 2"), programs_ticks("cpu0 1 2 3")), (None, None));
+        assert_eq!((softirq_ticks(stat), softirq_ticks("cpu 1 2")), (Some(7), None));
         assert_eq!(switches("voluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t4\n"), 7);
     }
 
