@@ -212,7 +212,7 @@ fn services_that_share_a_backend_share_its_ports() {
 fn one_cpu_goes_round_the_whole_pool() {
     needs_root!("one_cpu_goes_round_the_whole_pool");
     const POOL: u16 = 512;
-    let world = World::with(1_000_000, |tables| tables.nat_ports = (20_000, POOL));
+    let world = World::with(2_048, |tables| tables.nat_ports = (20_000, POOL));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             pin(0);
