@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Finding, Origin, Report, Rule, State};
+use crate::{Finding, Origin, Report, Rule, Severity};
 
 /// As much of an earlier run's JSON as is compared.
 #[derive(Debug, Clone, Deserialize)]
@@ -43,16 +43,16 @@ impl Changes {
     /// Between an earlier run and this one. What was told together with another finding was, or is, there all the same.
     pub fn between(earlier: &[Finding], now: &Report, asked: &[&Rule]) -> Self {
         let mut changes = Self::default();
-        for was in earlier.iter().filter(|finding| finding.severity > State::Unknown) {
+        for was in earlier.iter().filter(|finding| finding.severity > Severity::Unknown) {
             let same_check = || now.findings.iter().filter(|finding| finding.check == was.check);
             let is = same_check().find(|finding| finding.subject == was.subject);
-            let whole = || same_check().all(|finding| finding.severity != State::Unknown);
+            let whole = || same_check().all(|finding| finding.severity != Severity::Unknown);
             let folded = now.symptoms().any(|finding| finding.also.contains(&words(was)));
             let to = match is.map(|finding| finding.severity) {
                 _ if asked.iter().all(|check| check.name != was.check) => &mut changes.not_asked,
                 None if folded => &mut changes.still,
-                Some(State::Unknown) => &mut changes.unknown,
-                Some(State::Ok) => &mut changes.fixed,
+                Some(Severity::Unknown) => &mut changes.unknown,
+                Some(Severity::Ok) => &mut changes.fixed,
                 Some(_) => &mut changes.still,
                 // Its subject is there no more, or nothing to find fault with.
                 None if same_check().next().is_some() && whole() => &mut changes.fixed,
@@ -60,7 +60,7 @@ impl Changes {
             };
             to.push(named(was));
         }
-        let bad = || earlier.iter().filter(|finding| finding.severity > State::Unknown);
+        let bad = || earlier.iter().filter(|finding| finding.severity > Severity::Unknown);
         for is in now.symptoms() {
             let folded = bad().any(|was| was.also.contains(&words(is)));
             match bad().any(|was| words(was) == words(is)) {

@@ -7,7 +7,7 @@ use ringway_host::netlink::xdp_features::{self, Features};
 use ringway_host::{Host, Interface};
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Fix, Outcome, Sample, State, Unknown};
+use crate::{Facts, Fix, Outcome, Sample, Severity, Unknown};
 
 /// An AF_XDP socket's queue, as it was obtained.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn copies(queue: &Queue, facts: &Facts, one: &Interface) -> Outcome {
             let said = format!(
                 "copied; whether driver {driver} has zero-copy cannot be asked before Linux 6.3"
             );
-            Outcome::new(State::Unknown, name, said)
+            Outcome::new(Severity::Unknown, name, said)
         }
     }
 }
@@ -203,7 +203,7 @@ fn busy_poll(facts: &Facts, name: &str) -> Outcome {
             let said = "whether interrupts wait for the program's calls cannot be read";
             let [defer, flush] = paths;
             let set = Fix::Sequence(vec![Fix::write(defer, 2), Fix::write(flush, 200_000)]);
-            Outcome::new(State::Unknown, name, said).advice(set.to_string())
+            Outcome::new(Severity::Unknown, name, said).advice(set.to_string())
         }
     }
 }
@@ -224,9 +224,9 @@ fn metadata(queue: &Queue) -> Outcome {
         Some([]) => "none".to_owned(),
         Some(names) => names.join(", "),
     };
-    let state = if rx.is_some() && tx.is_some() { State::Ok } else { State::Unknown };
+    let severity = if rx.is_some() && tx.is_some() { Severity::Ok } else { Severity::Unknown };
     let said = format!("RX hints: {}; TX metadata: {}", told(&rx, "6.7"), told(&tx, "6.8"));
-    Outcome::new(state, &queue.interface, said)
+    Outcome::new(severity, &queue.interface, said)
 }
 
 /// drivers/net/veth.c: without NAPI at the far end, what is sent waits in that CPU's backlog. What a stack there sends
@@ -235,15 +235,15 @@ fn far_end(facts: &Facts, one: &Interface) -> Vec<Named> {
     let name = &one.link.name;
     let Ok(far) = facts.far_end(one) else {
         let said = "what its far end is like cannot be seen";
-        return vec![("veth-peer", Outcome::new(State::Unknown, name, said))];
+        return vec![("veth-peer", Outcome::new(Severity::Unknown, name, said))];
     };
-    let (state, said) = match far.polls {
-        Some(true) => (State::Ok, "the far end polls: it has GRO or native XDP"),
+    let (severity, said) = match far.polls {
+        Some(true) => (Severity::Ok, "the far end polls: it has GRO or native XDP"),
         Some(false) => (
-            State::Ok,
+            Severity::Ok,
             "the far end does not poll: what is sent goes through its CPU's backlog, slower",
         ),
-        None => (State::Unknown, "whether the far end polls cannot be seen"),
+        None => (Severity::Unknown, "whether the far end polls cannot be seen"),
     };
     let peer = far.name.as_deref().unwrap_or("IFACE");
     let off = Fix::ethtool("-K", peer, "tx off");
@@ -256,13 +256,13 @@ fn far_end(facts: &Facts, one: &Interface) -> Vec<Named> {
         )
         .advice(advice),
         None => Outcome::new(
-            State::Unknown,
+            Severity::Unknown,
             name,
             "cannot see whether the far end of this veth pair leaves checksums unfinished",
         )
         .advice(advice),
     };
-    vec![("veth-peer", Outcome::new(state, name, said)), ("checksum-offload", checksums)]
+    vec![("veth-peer", Outcome::new(severity, name, said)), ("checksum-offload", checksums)]
 }
 
 #[cfg(test)]
@@ -321,7 +321,7 @@ mod tests {
 
     /// What is not as it should be, and what to do.
     fn found(facts: &Facts, queues: &[Queue]) -> Vec<(&'static str, String)> {
-        let bad = judge(queues, facts).into_iter().filter(|(_, one)| one.state != State::Ok);
+        let bad = judge(queues, facts).into_iter().filter(|(_, one)| one.severity != Severity::Ok);
         bad.map(|(check, one)| (check, one.to_string())).collect()
     }
 
@@ -458,7 +458,7 @@ mod tests {
             let found = judge(&[Queue { driver, ..queue(0) }], &machine(|_| ()));
             let (_, one) = found.iter().find(|(check, _)| *check == "metadata").unwrap();
             assert!(one.to_string().contains(said), "{one}");
-            assert_eq!(one.state == State::Unknown, said.contains("unknown"));
+            assert_eq!(one.severity == Severity::Unknown, said.contains("unknown"));
         }
         // Behind GRO, and nothing else to choose.
         let facts = machine(|seen| {

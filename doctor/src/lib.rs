@@ -52,7 +52,7 @@ pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Profile, Program};
 pub use fix::{Change, Fix};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
-pub use outcome::{Evidence, Looked, Outcome, State, Unknown, each, each_interface};
+pub use outcome::{Evidence, Looked, Outcome, Severity, Unknown, each, each_interface};
 pub use report::{Finding, Report, judge};
 pub use rules::Rule;
 pub use sample::Sample;

@@ -17,7 +17,7 @@ pub struct Unknown(pub String);
 /// How something came out. Not knowing is never the same as all being well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum Severity {
     /// As it should be.
     Ok,
     /// Could not be found out.
@@ -30,15 +30,15 @@ pub enum State {
     Crit,
 }
 
-impl State {
+impl Severity {
     /// The word shown to people and in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
-            State::Ok => "ok",
-            State::Unknown => "unknown",
-            State::Info => "info",
-            State::Warn => "warn",
-            State::Crit => "crit",
+            Severity::Ok => "ok",
+            Severity::Unknown => "unknown",
+            Severity::Info => "info",
+            Severity::Warn => "warn",
+            Severity::Crit => "crit",
         }
     }
 }
@@ -58,7 +58,7 @@ pub struct Outcome {
     /// An interface, a socket; `this machine`.
     pub subject: String,
     /// How it came out.
-    pub state: State,
+    pub severity: Severity,
     /// What was found, in one sentence.
     pub found: String,
     /// From where.
@@ -76,35 +76,35 @@ pub const MACHINE: &str = "this machine";
 
 impl Outcome {
     /// Says it of a subject.
-    pub fn new(state: State, subject: impl Into<String>, found: impl Into<String>) -> Self {
+    pub fn new(severity: Severity, subject: impl Into<String>, found: impl Into<String>) -> Self {
         let (subject, found) = (subject.into(), found.into());
         let (evidence, changes, advice) = (Vec::new(), Vec::new(), None);
-        Self { subject, state, found, evidence, changes, advice, part_of: None }
+        Self { subject, severity, found, evidence, changes, advice, part_of: None }
     }
 
     /// As it should be.
     pub fn ok(subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(State::Ok, subject, found)
+        Self::new(Severity::Ok, subject, found)
     }
 
     /// Worth knowing.
     pub fn info(subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(State::Info, subject, found)
+        Self::new(Severity::Info, subject, found)
     }
 
     /// Works, but worse than it could.
     pub fn warn(subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(State::Warn, subject, found)
+        Self::new(Severity::Warn, subject, found)
     }
 
     /// Loses packets or connections, or is about to.
     pub fn crit(subject: impl Into<String>, found: impl Into<String>) -> Self {
-        Self::new(State::Crit, subject, found)
+        Self::new(Severity::Crit, subject, found)
     }
 
     /// Not known.
     pub fn unknown(subject: impl Into<String>, why: Unknown) -> Self {
-        Self::new(State::Unknown, subject, why.0)
+        Self::new(Severity::Unknown, subject, why.0)
     }
 
     /// Adds what was read.

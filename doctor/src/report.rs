@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::{Evidence, MACHINE};
-use crate::{Change, Facts, Outcome, Rule, State};
+use crate::{Change, Facts, Outcome, Rule, Severity};
 
 /// One thing looked at, with all that is known about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -16,7 +16,7 @@ pub struct Finding {
     /// What was looked at.
     pub subject: String,
     /// How it came out.
-    pub severity: State,
+    pub severity: Severity,
     /// What was found; of `unknown` why it is not known.
     pub found: String,
     /// Where, and the value.
@@ -49,13 +49,13 @@ pub struct Report {
 
 impl Report {
     /// How many came out so.
-    pub fn count(&self, state: State) -> usize {
-        self.findings.iter().filter(|finding| finding.severity == state).count()
+    pub fn count(&self, severity: Severity) -> usize {
+        self.findings.iter().filter(|finding| finding.severity == severity).count()
     }
 
     /// Those worth a look: info, warn and crit.
     pub fn symptoms(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.severity > State::Unknown)
+        self.findings.iter().filter(|finding| finding.severity > Severity::Unknown)
     }
 }
 
@@ -95,11 +95,11 @@ const SEES_THE_CAUSE: [(&str, Option<&str>); 2] =
 fn folded(findings: Vec<Finding>) -> Vec<Finding> {
     let mut kept: Vec<Finding> = Vec::new();
     let (causes, others): (Vec<Finding>, Vec<Finding>) =
-        findings.into_iter().partition(|one| one.severity > State::Unknown && sees(one, None));
+        findings.into_iter().partition(|one| one.severity > Severity::Unknown && sees(one, None));
     kept.extend(others);
     for cause in causes {
         let same = |one: &&mut Finding| {
-            one.severity > State::Unknown
+            one.severity > Severity::Unknown
                 && sees(&cause, Some(&one.check))
                 && cause
                     .changes
@@ -146,7 +146,7 @@ fn finding(check: &Rule, outcome: Outcome) -> Finding {
         check: check.name.into(),
         number: check.number,
         subject: plain(&outcome.subject),
-        severity: outcome.state,
+        severity: outcome.severity,
         found: plain(&outcome.found),
         evidence: outcome.evidence.iter().map(seen).collect(),
         rule: check.rule.into(),

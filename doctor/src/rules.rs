@@ -225,7 +225,7 @@ pub fn find(wanted: &str) -> Option<&'static Rule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn of_what_nothing_is_known_nothing_is_well() {
         for finding in Machine::unknown().report(ALL).findings {
-            assert_eq!(finding.severity, State::Unknown, "{finding:#?}");
+            assert_eq!(finding.severity, Severity::Unknown, "{finding:#?}");
             assert!(!finding.found.is_empty());
         }
     }
@@ -269,7 +269,7 @@ mod tests {
                 |path: &String| files.keys().any(|file| file.starts_with(&format!("{path}/")));
             let there = |path: &&String| files.contains_key(*path) || below(path);
             for path in asked.iter().filter(there) {
-                let well = healthy.clone().remove(path).worst(check) == State::Ok;
+                let well = healthy.clone().remove(path).worst(check) == Severity::Ok;
                 assert_eq!(well, beside(check.name, path), "{} without {path}", check.name);
             }
         }
@@ -305,8 +305,8 @@ mod tests {
             let path = file.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
             if let Some((_, tests)) = text.split_once("mod tests {") {
-                let faulted = ["State::Info", "State::Warn", "State::Crit", ", Warn)"];
-                let names = faulted.iter().any(|state| tests.contains(state));
+                let faulted = ["Severity::Info", "Severity::Warn", "Severity::Crit", ", Warn)"];
+                let names = faulted.iter().any(|severity| tests.contains(severity));
                 assert!(names || !text.contains("pub const CHECK"), "{path:?}");
             } else {
                 panic!("{path:?} has no tests");

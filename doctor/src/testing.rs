@@ -7,7 +7,7 @@ use ringway_host::netlink::sockets::{Listener, Sockets};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::{Collection, Facts, Outcome, Profile, Report, Rule, State, judge};
+use crate::{Collection, Facts, Outcome, Profile, Report, Rule, Severity, judge};
 
 /// A captured machine: one veth pair and a card with four queues, on which every rule is content.
 const HEALTHY: &str = include_str!("../testdata/healthy.txt");
@@ -161,8 +161,8 @@ impl Machine {
     }
 
     /// The worst that a rule says.
-    pub fn worst(&self, check: &Rule) -> State {
-        self.outcomes(check).iter().map(|outcome| outcome.state).max().unwrap_or(State::Ok)
+    pub fn worst(&self, check: &Rule) -> Severity {
+        self.outcomes(check).iter().map(|outcome| outcome.severity).max().unwrap_or(Severity::Ok)
     }
 
     /// The commands that it proposes.
@@ -188,8 +188,8 @@ impl Machine {
 }
 
 /// Each machine comes out so; a healthy one is well, and one of which nothing is known is unknown.
-pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, State)>) {
-    let own = [(Machine::healthy(), State::Ok), (Machine::unknown(), State::Unknown)];
+pub fn table(check: &Rule, rows: impl IntoIterator<Item = (Machine, Severity)>) {
+    let own = [(Machine::healthy(), Severity::Ok), (Machine::unknown(), Severity::Unknown)];
     for (row, (machine, wanted)) in own.into_iter().chain(rows).enumerate() {
         let outcomes = machine.outcomes(check);
         assert_eq!(machine.worst(check), wanted, "row {row}: {outcomes:#?}");

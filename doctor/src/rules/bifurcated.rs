@@ -45,7 +45,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -53,6 +53,6 @@ mod tests {
         let directory = "/sys/bus/pci/devices/0000:01:00.0";
         let own = Machine::healthy().put(&format!("{directory}/driver"), "mlx5_core");
         let lost = own.clone().put(&format!("{directory}/driver_override"), "vfio-pci");
-        table(&RULE, [(own, State::Ok), (lost, State::Crit)]);
+        table(&RULE, [(own, Severity::Ok), (lost, Severity::Crit)]);
     }
 }

@@ -79,7 +79,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Machine, table};
-    use crate::{Program, State};
+    use crate::{Program, Severity};
 
     #[test]
     fn one_of_two_parts() {
@@ -98,7 +98,7 @@ mod tests {
                 network.interfaces.push(bond);
             })
         };
-        table(&RULE, [(bond(false), State::Warn), (bond(true), State::Ok)]);
+        table(&RULE, [(bond(false), Severity::Warn), (bond(true), Severity::Ok)]);
     }
 
     #[test]
@@ -119,8 +119,8 @@ mod tests {
             check(&machine.facts().with_program(program)).unwrap().remove(0)
         };
         let unknown = looked(None);
-        assert!(unknown.state == State::Unknown && unknown.found.contains("eth0 (ixgbe)"));
-        assert_eq!(looked(Some(0)).state, State::Warn);
-        assert_eq!(looked(Some(3)).state, State::Ok);
+        assert!(unknown.severity == Severity::Unknown && unknown.found.contains("eth0 (ixgbe)"));
+        assert_eq!(looked(Some(0)).severity, Severity::Warn);
+        assert_eq!(looked(Some(3)).severity, Severity::Ok);
     }
 }

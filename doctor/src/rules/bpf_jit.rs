@@ -1,6 +1,6 @@
 //! Whether BPF programs are compiled.
 
-use crate::{Facts, Looked, Outcome, Profile, Rule, State, Unknown, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Severity, Unknown, each};
 
 /// Without, they are interpreted.
 pub const RULE: Rule = Rule {
@@ -45,9 +45,10 @@ fn blinded(facts: &Facts) -> Result<Outcome, Unknown> {
         return Ok(Outcome::ok(subject, "constants of root's programs are not blinded"));
     }
     // It costs each packet of who is there to pass packets on.
-    let state = if facts.profile == Some(Profile::Balancer) { State::Warn } else { State::Info };
+    let severity =
+        if facts.profile == Some(Profile::Balancer) { Severity::Warn } else { Severity::Info };
     let seen =
-        Outcome::new(state, subject, "constants of root's programs are blinded, too: slower");
+        Outcome::new(severity, subject, "constants of root's programs are blinded, too: slower");
     Ok(seen.saw(format!("/proc/sys/{HARDEN}"), 2).change(facts.set(HARDEN, 1)?))
 }
 
@@ -60,8 +61,8 @@ mod tests {
     fn off_and_hardened() {
         let put =
             |key: &str, value: &str| Machine::healthy().put(&format!("/proc/sys/{key}"), value);
-        table(&RULE, [(put(ENABLE, "0"), State::Warn), (put(HARDEN, "2"), State::Info)]);
+        table(&RULE, [(put(ENABLE, "0"), Severity::Warn), (put(HARDEN, "2"), Severity::Info)]);
         let balancer = put(HARDEN, "2").profile(Profile::Balancer);
-        assert_eq!(balancer.worst(&RULE), State::Warn);
+        assert_eq!(balancer.worst(&RULE), Severity::Warn);
     }
 }

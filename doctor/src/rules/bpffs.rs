@@ -41,7 +41,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -58,6 +58,9 @@ mod tests {
         let advice = named.outcomes(&RULE)[0].advice.clone().unwrap();
         assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
-        table(&RULE, [(elsewhere, State::Info), (named, State::Info), (none, State::Info)]);
+        table(
+            &RULE,
+            [(elsewhere, Severity::Info), (named, Severity::Info), (none, Severity::Info)],
+        );
     }
 }

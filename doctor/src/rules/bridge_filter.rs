@@ -44,7 +44,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -62,7 +62,7 @@ mod tests {
             on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
         table(
             &RULE,
-            [(on.clone(), State::Ok), (bridge(on), State::Info), (bridge(off), State::Ok)],
+            [(on.clone(), Severity::Ok), (bridge(on), Severity::Info), (bridge(off), Severity::Ok)],
         );
     }
 }

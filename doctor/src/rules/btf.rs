@@ -32,11 +32,11 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn absent() {
-        table(&RULE, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), State::Warn)]);
+        table(&RULE, [(Machine::healthy().remove("/sys/kernel/btf/vmlinux"), Severity::Warn)]);
     }
 }

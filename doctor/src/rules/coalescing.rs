@@ -55,7 +55,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -76,10 +76,10 @@ mod tests {
         table(
             &RULE,
             [
-                (machine(1, 90_000), State::Warn),
-                (machine(1, 1000), State::Ok),
-                (machine(30, 90_000), State::Ok),
-                (slow, State::Info),
+                (machine(1, 90_000), Severity::Warn),
+                (machine(1, 1000), Severity::Ok),
+                (machine(30, 90_000), Severity::Ok),
+                (slow, Severity::Info),
             ],
         );
     }

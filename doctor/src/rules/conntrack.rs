@@ -1,7 +1,7 @@
 //! The table of tracked connections: room, lists, and whether it is wanted.
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Profile, Rule, State};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Severity};
 
 pub const CONNTRACK_FULL: Rule = Rule {
     number: 49,
@@ -19,13 +19,13 @@ fn conntrack_full(facts: &Facts) -> Looked {
     let count = facts.sysctl("net/netfilter/nf_conntrack_count")?;
     let most = facts.sysctl(MAX)?;
     // 0 is no limit.
-    let state = match count as f64 / most as f64 {
-        share if most > 0 && share > 0.95 => State::Crit,
-        share if most > 0 && share > 0.9 => State::Warn,
+    let severity = match count as f64 / most as f64 {
+        share if most > 0 && share > 0.95 => Severity::Crit,
+        share if most > 0 && share > 0.9 => Severity::Warn,
         _ => return Outcome::ok(MACHINE, format!("{count} of {most} connections")).into(),
     };
     let outcome =
-        Outcome::new(state, MACHINE, format!("{count} of {most} connections are tracked"))
+        Outcome::new(severity, MACHINE, format!("{count} of {most} connections are tracked"))
             .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
             .saw(format!("/proc/sys/{MAX}"), most)
             .advice("about 320 bytes each; check conntrack-buckets afterwards");
@@ -130,7 +130,11 @@ mod tests {
         );
         table(
             &CONNTRACK_FULL,
-            [(count(900), State::Ok), (count(901), State::Warn), (count(951), State::Crit)],
+            [
+                (count(900), Severity::Ok),
+                (count(901), Severity::Warn),
+                (count(951), Severity::Crit),
+            ],
         );
     }
 
@@ -145,7 +149,7 @@ mod tests {
             count(1025).fixes(&CONNTRACK_BUCKETS),
             ["sysctl -w net.netfilter.nf_conntrack_buckets=2048"]
         );
-        table(&CONNTRACK_BUCKETS, [(count(1024), State::Ok), (count(1025), State::Warn)]);
+        table(&CONNTRACK_BUCKETS, [(count(1024), Severity::Ok), (count(1025), Severity::Warn)]);
     }
 
     #[test]
@@ -157,9 +161,9 @@ mod tests {
                 .put(&format!("/proc/sys/{TIMEOUT}"), timeout)
         };
         let rows = [
-            (machine("499", "432000"), State::Ok),
-            (machine("500", "432000"), State::Warn),
-            (machine("500", "3600"), State::Ok),
+            (machine("499", "432000"), Severity::Ok),
+            (machine("500", "432000"), Severity::Warn),
+            (machine("500", "3600"), Severity::Ok),
         ];
         table(&CONNTRACK_TIMEOUT, rows);
     }
@@ -172,9 +176,9 @@ mod tests {
                 .put("/proc/sys/net/netfilter/nf_conntrack_count", count)
         };
         let rows = [
-            (machine("1", "1000"), State::Info),
-            (machine("1", "999"), State::Ok),
-            (machine("0", "1000"), State::Ok),
+            (machine("1", "1000"), Severity::Info),
+            (machine("1", "999"), Severity::Ok),
+            (machine("0", "1000"), Severity::Ok),
         ];
         table(&CONNTRACK_FORWARDER, rows);
     }

@@ -33,7 +33,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -41,6 +41,9 @@ mod tests {
         let path = "/sys/devices/system/cpu/cpu2/cpufreq/scaling_governor";
         let saves = Machine::healthy().put(path, "powersave");
         assert_eq!(saves.undos(&RULE), [format!("echo powersave > {path}")]);
-        table(&RULE, [(saves, State::Warn), (Machine::healthy().remove(path), State::Unknown)]);
+        table(
+            &RULE,
+            [(saves, Severity::Warn), (Machine::healthy().remove(path), Severity::Unknown)],
+        );
     }
 }

@@ -65,7 +65,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -77,9 +77,9 @@ mod tests {
                 .then(path, &format!("{{\"{counter}\": 3}}"))
         };
         let rows = [
-            (grows("rx_queue_0_drops"), State::Warn),
-            (grows("rx_out_of_buffer"), State::Warn),
-            (grows("rx_queue_0_xdp_packets"), State::Ok),
+            (grows("rx_queue_0_drops"), Severity::Warn),
+            (grows("rx_out_of_buffer"), Severity::Warn),
+            (grows("rx_queue_0_xdp_packets"), Severity::Ok),
         ];
         table(&RULE, rows);
         let told = grows("rx_queue_0_xdp_tx_errors").outcomes(&RULE);

@@ -56,7 +56,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -72,11 +72,11 @@ mod tests {
         table(
             &RULE,
             [
-                (card("ena", 4), State::Ok),
-                (card("ena", 5), State::Warn),
-                (card("virtio_net", 4), State::Ok),
-                (card("virtio_net", 5), State::Warn),
-                (card("ixgbe", 8), State::Ok),
+                (card("ena", 4), Severity::Ok),
+                (card("ena", 5), Severity::Warn),
+                (card("virtio_net", 4), Severity::Ok),
+                (card("virtio_net", 5), Severity::Warn),
+                (card("ixgbe", 8), Severity::Ok),
             ],
         );
     }

@@ -47,7 +47,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -65,10 +65,10 @@ mod tests {
         table(
             &RULE,
             [
-                (anew, State::Ok),
-                (dropped(19_600, 400), State::Warn),
-                (dropped(19_700, 300), State::Ok),
-                (dropped(5000, 4000), State::Ok),
+                (anew, Severity::Ok),
+                (dropped(19_600, 400), Severity::Warn),
+                (dropped(19_700, 300), Severity::Ok),
+                (dropped(5000, 4000), Severity::Ok),
             ],
         );
     }

@@ -87,7 +87,7 @@ mod tests {
     use ringway_host::netlink::addresses::Address;
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -123,12 +123,12 @@ mod tests {
         assert_eq!(strict.fixes(&RULE), ["sysctl -w net.ipv4.conf.tunl0.rp_filter=2"]);
         // Who opens tunnels is not told where nothing is there for it.
         let rows = [
-            (service, State::Warn),
-            (quiet.clone(), State::Unknown),
-            (strict, State::Warn),
-            (tunnel("2"), State::Ok),
+            (service, Severity::Warn),
+            (quiet.clone(), Severity::Unknown),
+            (strict, Severity::Warn),
+            (tunnel("2"), Severity::Ok),
         ];
         table(&RULE, rows);
-        assert_eq!(quiet.outcomes(&RULE)[0].state, State::Ok);
+        assert_eq!(quiet.outcomes(&RULE)[0].severity, Severity::Ok);
     }
 }

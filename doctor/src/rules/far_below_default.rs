@@ -78,12 +78,12 @@ fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     #[test]
     fn each_limit_by_itself() {
-        assert_eq!(Machine::healthy().worst(&RULE), State::Ok);
+        assert_eq!(Machine::healthy().worst(&RULE), Severity::Ok);
         for (key, text, fix, undo) in [
             ("core/somaxconn", "16", "core.somaxconn=4096", "core.somaxconn=16"),
             (
@@ -118,11 +118,11 @@ mod tests {
             ),
         ] {
             let machine = Machine::healthy().put(&format!("/proc/sys/net/{key}"), text);
-            assert_eq!(machine.worst(&RULE), State::Warn, "{key}");
+            assert_eq!(machine.worst(&RULE), Severity::Warn, "{key}");
             assert_eq!(machine.fixes(&RULE), [format!("sysctl -w net.{fix}")]);
             assert_eq!(machine.undos(&RULE), [format!("sysctl -w net.{undo}")]);
         }
         let strange = Machine::healthy().put("/proc/sys/net/core/somaxconn", "many");
-        assert_eq!(strange.worst(&RULE), State::Unknown);
+        assert_eq!(strange.worst(&RULE), Severity::Unknown);
     }
 }

@@ -186,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     fn rules(expr: &Value) -> String {
@@ -228,22 +228,22 @@ mod tests {
         let both = Machine::healthy().put(RULES, &both(0)).then(RULES, &both(3810));
         let both = both.counts("Ip", "InReceives", 4030).counts("Ip", "InDelivers", 200);
         let found = both.outcomes(&RULE);
-        assert!(found[1].state == State::Unknown, "{:?}", found[1]);
+        assert!(found[1].severity == Severity::Unknown, "{:?}", found[1]);
         assert!(found[0].evidence[0].source.contains("drop, \"web\""), "{:?}", found[0]);
         let told = lost(30).counts("Ip", "InDelivers", 10).counts("IpExt", "InNoRoutes", 15);
         let accept = |n| json!([counter(n), {"accept": null}]);
         table(
             &RULE,
             [
-                (counted, State::Info),
-                (machine(&drop(5), &drop(5)), State::Ok),
-                (machine(&reject(0), &reject(1)), State::Info),
-                (machine(&accept(0), &accept(9)), State::Ok),
-                (machine(&early(0), &early(9)), State::Unknown),
-                (silent.clone(), State::Unknown),
-                (lost(9), State::Unknown),
-                (lost(30), State::Info),
-                (told, State::Unknown),
+                (counted, Severity::Info),
+                (machine(&drop(5), &drop(5)), Severity::Ok),
+                (machine(&reject(0), &reject(1)), Severity::Info),
+                (machine(&accept(0), &accept(9)), Severity::Ok),
+                (machine(&early(0), &early(9)), Severity::Unknown),
+                (silent.clone(), Severity::Unknown),
+                (lost(9), Severity::Unknown),
+                (lost(30), Severity::Info),
+                (told, Severity::Unknown),
             ],
         );
     }
@@ -254,9 +254,9 @@ mod tests {
             let chain = json!({"family": "inet", "table": "t", "name": "c", "policy": policy});
             Machine::healthy().json(RULES, json!({"nftables": [{"chain": chain}]}))
         };
-        assert_eq!(policy("accept").worst(&RULE), State::Ok);
+        assert_eq!(policy("accept").worst(&RULE), Severity::Ok);
         let found = policy("drop").counts("Ip", "InReceives", 50).outcomes(&RULE);
-        assert_eq!(found[1].state, State::Info);
+        assert_eq!(found[1].severity, Severity::Info);
         assert_eq!(found[1].evidence[1].value, "policy of inet t c");
     }
 }

@@ -35,7 +35,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -45,6 +45,6 @@ mod tests {
         let lossy = lossy.then("/proc/net/softnet_stat", &line(4));
         assert_eq!(lossy.fixes(&RULE), ["sysctl -w net.core.flow_limit_cpu_bitmap=f"]);
         let limited = lossy.clone().put(&format!("/proc/sys/{KEY}"), "f");
-        table(&RULE, [(lossy, State::Info), (limited, State::Ok)]);
+        table(&RULE, [(lossy, Severity::Info), (limited, Severity::Ok)]);
     }
 }

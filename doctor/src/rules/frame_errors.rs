@@ -38,13 +38,13 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn each_kind() {
         let crc = Machine::healthy().stats("eth0", |stats| stats.rx_crc_errors = 1);
         let length = Machine::healthy().stats("eth0", |stats| stats.rx_length_errors = 1);
-        table(&RULE, [(crc, State::Warn), (length, State::Warn)]);
+        table(&RULE, [(crc, Severity::Warn), (length, Severity::Warn)]);
     }
 }

@@ -58,7 +58,7 @@ fn of_node(facts: &Facts, node: i64) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -66,6 +66,6 @@ mod tests {
         let path = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB";
         let none = Machine::healthy().put(&format!("{path}/free_hugepages"), "0");
         assert_eq!(none.fixes(&RULE), [format!("echo 1024 > {path}/nr_hugepages")]);
-        table(&RULE, [(none, State::Warn)]);
+        table(&RULE, [(none, Severity::Warn)]);
     }
 }

@@ -61,7 +61,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -69,6 +69,6 @@ mod tests {
         let path = "/ethtool/eth0/indirection.json";
         let two = Machine::healthy().json(path, Indirection { queues: vec![0, 1, 0, 1] });
         assert_eq!(two.undos(&RULE), ["ethtool -X eth0 weight 2 2 0 0"]);
-        table(&RULE, [(two, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
+        table(&RULE, [(two, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)]);
     }
 }

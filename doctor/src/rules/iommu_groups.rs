@@ -93,26 +93,29 @@ fn noiommu(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn no_groups() {
         let none = Machine::healthy().remove("/sys/kernel/iommu_groups");
-        table(&IOMMU, [(none, State::Warn)]);
+        table(&IOMMU, [(none, Severity::Warn)]);
     }
 
     #[test]
     fn a_group_of_two() {
         let mixed =
             Machine::healthy().put("/sys/kernel/iommu_groups/1/devices/0000:01:00.1", "vfio-pci");
-        table(&IOMMU_SHARING, [(mixed, State::Warn)]);
+        table(&IOMMU_SHARING, [(mixed, Severity::Warn)]);
     }
 
     #[test]
     fn on_and_not_loaded() {
         let on = Machine::healthy().put(PATH, "Y");
         assert_eq!(on.undos(&NOIOMMU), [format!("echo Y > {PATH}")]);
-        table(&NOIOMMU, [(on, State::Warn), (Machine::healthy().remove(PATH), State::Unknown)]);
+        table(
+            &NOIOMMU,
+            [(on, Severity::Warn), (Machine::healthy().remove(PATH), Severity::Unknown)],
+        );
     }
 }

@@ -35,7 +35,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -46,6 +46,6 @@ mod tests {
         });
         assert_eq!(first.fixes(&RULE)[0], "echo 1 > /proc/irq/40/smp_affinity_list");
         assert_eq!(first.undos(&RULE)[0], "echo 0-3 > /proc/irq/40/smp_affinity_list");
-        table(&RULE, [(first, State::Warn)]);
+        table(&RULE, [(first, Severity::Warn)]);
     }
 }

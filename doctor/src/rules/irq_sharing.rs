@@ -48,7 +48,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -60,6 +60,6 @@ mod tests {
         let shared = on(Machine::healthy(), 41, "0");
         assert_eq!(shared.fixes(&RULE), ["echo 1 > /proc/irq/41/smp_affinity_list"]);
         assert_eq!(shared.undos(&RULE), ["echo 0 > /proc/irq/41/smp_affinity_list"]);
-        table(&RULE, [(shared, State::Warn)]);
+        table(&RULE, [(shared, Severity::Warn)]);
     }
 }

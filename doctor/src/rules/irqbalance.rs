@@ -64,7 +64,7 @@ fn banned(arguments: &str) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -85,10 +85,10 @@ mod tests {
         });
         let banned = "irqbalance --banirq=40 --banirq=41 -i 42 --banirq 43";
         let rows = [
-            (runs("irqbalance"), State::Info),
-            (runs("irqbalance --banirq=40"), State::Info),
-            (runs(banned), State::Ok),
-            (free, State::Ok),
+            (runs("irqbalance"), Severity::Info),
+            (runs("irqbalance --banirq=40"), Severity::Info),
+            (runs(banned), Severity::Ok),
+            (free, Severity::Ok),
         ];
         table(&RULE, rows);
     }

@@ -84,7 +84,7 @@ fn poller(one: &Process, text: &str, isolated: &[u32]) -> Result<Outcome, Unknow
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     #[test]
@@ -92,22 +92,22 @@ mod tests {
         let path = "/sys/devices/system/cpu/isolated";
         let disturbed = Machine::healthy().put(path, "2-3");
         assert_eq!(disturbed.fixes(&RULE)[0], "echo 0,1 > /proc/irq/42/smp_affinity_list");
-        assert_eq!(disturbed.worst(&RULE), State::Warn);
-        assert_eq!(Machine::healthy().put(path, "").worst(&RULE), State::Info);
-        assert_eq!(Machine::healthy().put(path, "7").worst(&RULE), State::Ok);
-        assert_eq!(Machine::unknown().worst(&RULE), State::Unknown);
+        assert_eq!(disturbed.worst(&RULE), Severity::Warn);
+        assert_eq!(Machine::healthy().put(path, "").worst(&RULE), Severity::Info);
+        assert_eq!(Machine::healthy().put(path, "7").worst(&RULE), Severity::Ok);
+        assert_eq!(Machine::unknown().worst(&RULE), Severity::Unknown);
         let poller = |cpus: Option<&str>| {
             let (files, limit, arguments) = (None, None, None);
             let (name, cpus) = ("lcore-worker-7".into(), cpus.map(str::to_owned));
             let thread = Process { pid: 9, name, files, limit, cpus, arguments };
             Machine::healthy().put(path, "7").json(PROCESSES, [thread])
         };
-        for (cpus, state) in
-            [(Some("7"), State::Ok), (Some("0-7"), State::Info), (None, State::Unknown)]
+        for (cpus, severity) in
+            [(Some("7"), Severity::Ok), (Some("0-7"), Severity::Info), (None, Severity::Unknown)]
         {
-            assert_eq!(poller(cpus).worst(&RULE), state, "{cpus:?}");
+            assert_eq!(poller(cpus).worst(&RULE), severity, "{cpus:?}");
         }
         let blind = Machine::healthy().put(path, "7").remove(PROCESSES);
-        assert_eq!(blind.worst(&RULE), State::Unknown);
+        assert_eq!(blind.worst(&RULE), Severity::Unknown);
     }
 }

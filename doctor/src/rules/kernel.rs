@@ -32,7 +32,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -41,12 +41,12 @@ mod tests {
         table(
             &RULE,
             [
-                (of("5.10.0-39-amd64"), State::Crit),
-                (of("6.0.19"), State::Crit),
-                (of("6.1.0-18-amd64"), State::Ok),
-                (of("7.0.0-rc1"), State::Ok),
-                (of("strange"), State::Unknown),
-                (Machine::healthy().remove(PATH), State::Unknown),
+                (of("5.10.0-39-amd64"), Severity::Crit),
+                (of("6.0.19"), Severity::Crit),
+                (of("6.1.0-18-amd64"), Severity::Ok),
+                (of("7.0.0-rc1"), Severity::Ok),
+                (of("strange"), Severity::Unknown),
+                (Machine::healthy().remove(PATH), Severity::Unknown),
             ],
         );
     }

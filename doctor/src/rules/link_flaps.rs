@@ -52,7 +52,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -65,10 +65,10 @@ mod tests {
         assert!(said.subject == "eth7" && said.found.starts_with("eth7 went away"), "{said:?}");
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
         let rows = [
-            (then("carrier_changes", "4"), State::Warn),
-            (then("queues/tx-1/tx_timeout", "1"), State::Warn),
-            (vanished, State::Info),
-            (elsewhere, State::Unknown),
+            (then("carrier_changes", "4"), Severity::Warn),
+            (then("queues/tx-1/tx_timeout", "1"), Severity::Warn),
+            (vanished, Severity::Info),
+            (elsewhere, Severity::Unknown),
         ];
         table(&RULE, rows);
     }

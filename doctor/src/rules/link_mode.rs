@@ -52,7 +52,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -72,9 +72,9 @@ mod tests {
         table(
             &RULE,
             [
-                (forced, State::Warn),
-                (mode(1000, false, true), State::Warn),
-                (mode(1000, true, true), State::Ok),
+                (forced, Severity::Warn),
+                (mode(1000, false, true), Severity::Warn),
+                (mode(1000, true, true), Severity::Ok),
             ],
         );
     }

@@ -34,7 +34,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -43,6 +43,6 @@ mod tests {
             let machine = Machine::healthy().counts("TcpExt", "ListenDrops", drops);
             machine.counts("TcpExt", "ListenOverflows", overflows)
         };
-        table(&RULE, [(machine(5, 5), State::Ok), (machine(6, 5), State::Warn)]);
+        table(&RULE, [(machine(5, 5), Severity::Ok), (machine(6, 5), Severity::Warn)]);
     }
 }

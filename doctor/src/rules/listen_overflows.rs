@@ -4,7 +4,7 @@ use ringway_host::netlink::sockets::Sockets;
 
 use super::listeners::{nearly_full, suspects, with_remedy};
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule, State};
+use crate::{Facts, Looked, Outcome, Rule, Severity};
 
 /// The accept queue is the place where a slow server loses its clients.
 pub const RULE: Rule = Rule {
@@ -25,14 +25,14 @@ fn check(facts: &Facts) -> Looked {
         let said = format!("{} sockets listen, none is nearly full", all.len());
         return Outcome::ok(MACHINE, said).into();
     }
-    let state = if overflows.delta > 5 { State::Crit } else { State::Warn };
+    let severity = if overflows.delta > 5 { Severity::Crit } else { Severity::Warn };
     let said = format!(
         "{} times in {:.0} s a connection found an accept queue full; {full} of {} queues are nearly full now",
         overflows.delta,
         facts.seconds,
         all.len()
     );
-    let seen = Outcome::new(state, MACHINE, said)
+    let seen = Outcome::new(severity, MACHINE, said)
         .counted("/proc/net/netstat TcpExt ListenOverflows", overflows.delta);
     with_remedy(facts, seen, &suspects(&all))?.into()
 }
@@ -54,13 +54,13 @@ mod tests {
     #[test]
     fn overflows_and_nearly_full_queues() {
         for (machine, wanted) in [
-            (Machine::healthy(), State::Ok),
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 3), State::Warn),
-            (Machine::healthy().counts("TcpExt", "ListenOverflows", 6), State::Crit),
-            (queue(115, 128), State::Ok),
-            (queue(116, 128), State::Warn),
-            (queue(1, 1), State::Ok),
-            (Machine::healthy().remove("/netlink/sockets.json"), State::Unknown),
+            (Machine::healthy(), Severity::Ok),
+            (Machine::healthy().counts("TcpExt", "ListenOverflows", 3), Severity::Warn),
+            (Machine::healthy().counts("TcpExt", "ListenOverflows", 6), Severity::Crit),
+            (queue(115, 128), Severity::Ok),
+            (queue(116, 128), Severity::Warn),
+            (queue(1, 1), Severity::Ok),
+            (Machine::healthy().remove("/netlink/sockets.json"), Severity::Unknown),
         ] {
             assert_eq!(machine.worst(&RULE), wanted, "{:?}", machine.outcomes(&RULE));
         }

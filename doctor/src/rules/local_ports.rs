@@ -39,8 +39,8 @@ fn subject(road: &PeerTuple) -> String {
 
 fn outcome(facts: &Facts, road: &PeerTuple, ports: i64) -> Result<Outcome, Unknown> {
     let said = format!("{} of {ports} local ports are taken", road.connections);
-    let state = if road.connections as i64 >= ports { Outcome::crit } else { Outcome::warn };
-    let outcome = state(subject(road), said)
+    let severity = if road.connections as i64 >= ports { Outcome::crit } else { Outcome::warn };
+    let outcome = severity(subject(road), said)
         .saw("ss -tan, connections of this pair", road.connections)
         .saw(format!("/proc/sys/{KEY}"), facts.text(&format!("/proc/sys/{KEY}"))?)
         .advice("add source or destination addresses, use IP_BIND_ADDRESS_NO_PORT where the program binds, keep \
@@ -55,7 +55,7 @@ fn outcome(facts: &Facts, road: &PeerTuple, ports: i64) -> Result<Outcome, Unkno
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -72,6 +72,9 @@ mod tests {
         };
         let undo = ["sysctl -w net.ipv4.ip_local_port_range=\"40000 40099\""];
         assert_eq!(taken(81).undos(&RULE), undo);
-        table(&RULE, [(taken(80), State::Ok), (taken(81), State::Warn), (taken(100), State::Crit)]);
+        table(
+            &RULE,
+            [(taken(80), Severity::Ok), (taken(81), Severity::Warn), (taken(100), Severity::Crit)],
+        );
     }
 }

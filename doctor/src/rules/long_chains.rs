@@ -159,7 +159,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     fn chain(name: &str, hook: Option<&str>) -> Value {
@@ -193,21 +193,21 @@ mod tests {
             machine(&[chains, rules("c", 25, &json!([])), rules("d", count, &json!([]))])
         };
         let warned: Vec<_> =
-            two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.state)).collect();
-        assert!(warned.contains(&("ip6 hook input".into(), State::Warn)), "{warned:?}");
+            two(25).outcomes(&RULE).into_iter().map(|one| (one.subject, one.severity)).collect();
+        assert!(warned.contains(&("ip6 hook input".into(), Severity::Warn)), "{warned:?}");
         let unhooked = machine(&[vec![chain("d", None)], rules("d", 90, &json!([]))]);
         let legacy = Machine::healthy().put(LEGACY, "filter\nnat\n");
         table(
             &RULE,
             [
-                (one(49), State::Ok),
-                (one(50), State::Warn),
-                (jumps(38), State::Ok),
-                (jumps(39), State::Warn),
-                (circle, State::Ok),
-                (two(24), State::Ok),
-                (unhooked, State::Ok),
-                (legacy, State::Unknown),
+                (one(49), Severity::Ok),
+                (one(50), Severity::Warn),
+                (jumps(38), Severity::Ok),
+                (jumps(39), Severity::Warn),
+                (circle, Severity::Ok),
+                (two(24), Severity::Ok),
+                (unhooked, Severity::Ok),
+                (legacy, Severity::Unknown),
             ],
         );
     }

@@ -34,7 +34,7 @@ fn check(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::testing::{Machine, table};
-    use crate::{Program, State};
+    use crate::{Program, Severity};
 
     #[test]
     fn where_packets_are_passed_on() {
@@ -43,7 +43,7 @@ mod tests {
         assert_eq!(router.fixes(&RULE), ["ethtool -K eth0 lro off"]);
         let program = Program { interfaces: vec!["eth0".into()], native: vec!["eth0".into()] };
         let looked = (RULE.check)(&end.facts().with_program(program)).unwrap();
-        assert_eq!(looked[0].state, State::Warn, "{looked:?}");
-        table(&RULE, [(end, State::Ok), (router, State::Warn)]);
+        assert_eq!(looked[0].severity, Severity::Warn, "{looked:?}");
+        table(&RULE, [(end, Severity::Ok), (router, Severity::Warn)]);
     }
 }

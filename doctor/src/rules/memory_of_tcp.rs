@@ -1,7 +1,7 @@
 //! Memory of all TCP sockets together, of those without a program too, and what is broken off for want of it.
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule, State};
+use crate::{Facts, Looked, Outcome, Rule, Severity};
 
 pub const TCP_MEMORY: Rule = Rule {
     number: 40,
@@ -18,14 +18,14 @@ const MEMORY: &str = "net/ipv4/tcp_mem";
 fn tcp_memory(facts: &Facts) -> Looked {
     let used = facts.sockstat("TCP", "mem")? as i64;
     let [low, pressure, limit] = facts.sysctls(MEMORY)?;
-    let state = match used {
-        _ if used as f64 > limit as f64 * 0.9 => State::Crit,
-        _ if used > pressure => State::Warn,
+    let severity = match used {
+        _ if used as f64 > limit as f64 * 0.9 => Severity::Crit,
+        _ if used > pressure => Severity::Warn,
         _ => return Outcome::ok(MACHINE, format!("{used} of {limit} pages")).into(),
     };
     let said =
         format!("TCP uses {used} pages: pressure begins at {pressure}, the limit is {limit}");
-    Outcome::new(state, MACHINE, said)
+    Outcome::new(severity, MACHINE, said)
         .saw("/proc/net/sockstat TCP mem", used)
         .saw(format!("/proc/sys/{MEMORY}"), format!("{low} {pressure} {limit}"))
         .change(facts.set(MEMORY, format!("{} {} {}", low * 2, pressure * 2, limit * 2))?)
@@ -48,12 +48,12 @@ const MAX_ORPHANS: &str = "net/ipv4/tcp_max_orphans";
 fn orphans(facts: &Facts) -> Looked {
     let orphans = facts.sockstat("TCP", "orphan")?;
     let most = facts.sysctl(MAX_ORPHANS)?;
-    let state = match orphans as f64 / most as f64 {
-        share if share > 0.5 => State::Crit,
-        share if share > 0.25 => State::Warn,
+    let severity = match orphans as f64 / most as f64 {
+        share if share > 0.5 => Severity::Crit,
+        share if share > 0.25 => Severity::Warn,
         _ => return Outcome::ok(MACHINE, format!("{orphans} of {most}")).into(),
     };
-    Outcome::new(state, MACHINE, format!("{orphans} orphaned connections, {most} may be"))
+    Outcome::new(severity, MACHINE, format!("{orphans} orphaned connections, {most} may be"))
         .saw("/proc/net/sockstat TCP orphan", orphans)
         .saw(format!("/proc/sys/{MAX_ORPHANS}"), most)
         .change(facts.set(MAX_ORPHANS, most * 2)?)
@@ -99,9 +99,9 @@ mod tests {
         table(
             &TCP_MEMORY,
             [
-                (uses(150_000), State::Ok),
-                (uses(150_001), State::Warn),
-                (uses(180_001), State::Crit),
+                (uses(150_000), Severity::Ok),
+                (uses(150_001), Severity::Warn),
+                (uses(180_001), Severity::Crit),
             ],
         );
     }
@@ -116,7 +116,11 @@ mod tests {
         };
         table(
             &ORPHANS,
-            [(orphans(250), State::Ok), (orphans(251), State::Warn), (orphans(501), State::Crit)],
+            [
+                (orphans(250), Severity::Ok),
+                (orphans(251), Severity::Warn),
+                (orphans(501), Severity::Crit),
+            ],
         );
     }
 
@@ -124,7 +128,7 @@ mod tests {
     fn one_is_too_many() {
         table(
             &ABORT_ON_MEMORY,
-            [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), State::Crit)],
+            [(Machine::healthy().counts("TcpExt", "TCPAbortOnMemory", 1), Severity::Crit)],
         );
     }
 }

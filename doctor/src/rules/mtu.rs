@@ -121,7 +121,7 @@ fn black_holes(facts: &Facts) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     #[test]
@@ -162,16 +162,16 @@ mod tests {
         let near = Machine::healthy()
             .network(|network| network.interfaces[2].link.lower_elsewhere = false);
         let rows = [
-            (near, State::Ok),
-            (lossy, State::Info),
-            (Machine::healthy(), State::Unknown),
-            (Machine::unknown(), State::Unknown),
-            (pair, State::Warn),
-            (bridge, State::Warn),
-            (vlan, State::Warn),
-            (hole, State::Info),
-            (refused, State::Info),
-            (blind, State::Unknown),
+            (near, Severity::Ok),
+            (lossy, Severity::Info),
+            (Machine::healthy(), Severity::Unknown),
+            (Machine::unknown(), Severity::Unknown),
+            (pair, Severity::Warn),
+            (bridge, Severity::Warn),
+            (vlan, Severity::Warn),
+            (hole, Severity::Info),
+            (refused, Severity::Info),
+            (blind, Severity::Unknown),
         ];
         for (row, (machine, wanted)) in rows.into_iter().enumerate() {
             assert_eq!(machine.worst(&RULE), wanted, "row {row}");

@@ -34,7 +34,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -44,6 +44,6 @@ mod tests {
         let one = Machine::healthy().put(flush, "20000").put(defer, "0");
         assert_eq!(one.fixes(&RULE), [format!("echo 2 > {defer}")]);
         let both = one.clone().put(defer, "2");
-        table(&RULE, [(one, State::Warn), (both, State::Ok)]);
+        table(&RULE, [(one, Severity::Warn), (both, Severity::Ok)]);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::{Facts, Looked, Outcome, Rule, State, each};
+use crate::{Facts, Looked, Outcome, Rule, Severity, each};
 
 /// One table for each family and the whole machine.
 pub const RULE: Rule = Rule {
@@ -33,16 +33,16 @@ fn check(facts: &Facts) -> Looked {
             // Of the first network namespace alone.
             let most = facts.sysctl(&key);
             let near = most.as_ref().is_ok_and(|most| *here as f64 > *most as f64 * 0.8);
-            let state = match (fulls > 0, near) {
-                (true, _) => State::Crit,
-                (false, true) => State::Warn,
+            let severity = match (fulls > 0, near) {
+                (true, _) => Severity::Crit,
+                (false, true) => Severity::Warn,
                 (false, false) => {
                     return most.map(|most| Outcome::ok(*family, format!("{here} of {most}")));
                 }
             };
             let said =
                 format!("{here} neighbours in this namespace, {fulls} refused for want of room");
-            let outcome = Outcome::new(state, *family, said)
+            let outcome = Outcome::new(severity, *family, said)
                 .saw(format!("/proc/net/stat/{cache} table_fulls"), fulls)
                 .saw("ip neighbour, entries", here);
             match most {
@@ -88,6 +88,9 @@ mod tests {
         let path = "/proc/net/stat/arp_cache";
         let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
         let elsewhere = Machine::healthy().remove(key);
-        table(&RULE, [(full, State::Warn), (refused, State::Crit), (elsewhere, State::Unknown)]);
+        table(
+            &RULE,
+            [(full, Severity::Warn), (refused, Severity::Crit), (elsewhere, Severity::Unknown)],
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Packets that a card had no room for.
 
-use crate::{Facts, Looked, Outcome, Rule, State, each_interface};
+use crate::{Facts, Looked, Outcome, Rule, Severity, each_interface};
 
 /// They never reach the kernel.
 pub const RULE: Rule = Rule {
@@ -24,8 +24,8 @@ fn check(facts: &Facts) -> Looked {
         }
         let of = packets.delta + lost.delta;
         // One in a thousand is felt.
-        let state = if lost.delta * 1000 > of { State::Crit } else { State::Warn };
-        Ok(Outcome::new(state, name, format!("{} of {of} packets were missed", lost.delta))
+        let severity = if lost.delta * 1000 > of { Severity::Crit } else { Severity::Warn };
+        Ok(Outcome::new(severity, name, format!("{} of {of} packets were missed", lost.delta))
             .counted(format!("ip -s -s link show {name}, missed and fifo"), lost.delta)
             .advice("see the checks nic-rings (larger rings) and queue-count (more queues)"))
     }))
@@ -40,6 +40,6 @@ mod tests {
     fn few_and_many() {
         let missed =
             |count| Machine::healthy().stats("eth0", |stats| stats.rx_missed_errors = count);
-        table(&RULE, [(missed(1), State::Warn), (missed(300), State::Crit)]);
+        table(&RULE, [(missed(1), Severity::Warn), (missed(300), Severity::Crit)]);
     }
 }

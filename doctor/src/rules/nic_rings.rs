@@ -46,7 +46,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -61,7 +61,11 @@ mod tests {
         let silent = lossy(512).remove("/ethtool/eth0/rings.json");
         table(
             &RULE,
-            [(lossy(512), State::Warn), (lossy(2048), State::Ok), (silent, State::Unknown)],
+            [
+                (lossy(512), Severity::Warn),
+                (lossy(2048), Severity::Ok),
+                (silent, Severity::Unknown),
+            ],
         );
     }
 }

@@ -84,7 +84,7 @@ fn closed_ports(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -97,7 +97,8 @@ mod tests {
         assert!(forwards("1").fixes(&RULE).is_empty());
         let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
         let own = Machine::healthy().counts("Ip", "OutNoRoutes", 1);
-        let rows = [(forwards("0"), State::Warn), (route, State::Warn), (own, State::Warn)];
+        let rows =
+            [(forwards("0"), Severity::Warn), (route, Severity::Warn), (own, Severity::Warn)];
         table(&RULE, rows);
     }
 
@@ -105,6 +106,6 @@ mod tests {
     fn datagrams_for_nobody() {
         // In two seconds.
         let machine = |count| Machine::healthy().counts("Udp", "NoPorts", count);
-        table(&CLOSED_PORTS, [(machine(20), State::Ok), (machine(21), State::Info)]);
+        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Severity::Info)]);
     }
 }

@@ -58,7 +58,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -69,6 +69,6 @@ mod tests {
         assert_eq!(two.fixes(&RULE)[0], "echo 0-1 > /proc/irq/42/smp_affinity_list");
         assert_eq!(two.undos(&RULE)[0], "echo 2 > /proc/irq/42/smp_affinity_list");
         let unknown = two.clone().put("/sys/class/net/eth0/device/numa_node", "-1");
-        table(&RULE, [(two, State::Warn), (unknown, State::Info)]);
+        table(&RULE, [(two, Severity::Warn), (unknown, Severity::Info)]);
     }
 }

@@ -72,7 +72,7 @@ mod tests {
     use ringway_host::netlink::links::{Xdp, XdpMode};
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -109,6 +109,9 @@ mod tests {
         let generic = Xdp { program: 7, mode: XdpMode::Generic };
         assert!(below(&[generic]).fixes(&RULE).is_empty());
         let balancer = off(1).profile(Profile::Balancer);
-        table(&RULE, [(off(1), State::Info), (off(2), State::Info), (balancer, State::Ok)]);
+        table(
+            &RULE,
+            [(off(1), Severity::Info), (off(2), Severity::Info), (balancer, Severity::Ok)],
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::gather::Process;
 use crate::outcome::MACHINE;
-use crate::{Facts, Fix, Looked, Outcome, Rule, State};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Severity};
 
 /// A socket is an open file.
 pub const RULE: Rule = Rule {
@@ -37,7 +37,7 @@ fn check(facts: &Facts) -> Looked {
         let id = pid.to_string();
         let set = |to| Fix::command(["prlimit", "--pid", &id, &format!("--nofile={to}:")]);
         found.push(
-            Outcome::new(State::Crit, format!("process {name} ({pid})"), said)
+            Outcome::new(Severity::Crit, format!("process {name} ({pid})"), said)
                 .saw(format!("/proc/{pid}/fd, entries"), files)
                 .saw(format!("/proc/{pid}/limits, Max open files"), limit)
                 .fix(set(limit * 2), set(limit))
@@ -69,7 +69,11 @@ mod tests {
         let machine = Machine::healthy().put("/proc/sys/fs/file-nr", "901\t0\t1000");
         table(
             &RULE,
-            [(process(950), State::Ok), (process(951), State::Crit), (machine, State::Crit)],
+            [
+                (process(950), Severity::Ok),
+                (process(951), Severity::Crit),
+                (machine, Severity::Crit),
+            ],
         );
     }
 }

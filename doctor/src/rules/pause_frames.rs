@@ -55,7 +55,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -66,6 +66,6 @@ mod tests {
             .then(path, r#"{"rx_pause_frames": 9}"#)
             .json("/ethtool/eth0/pause.json", Pause { rx: true, tx: false });
         assert_eq!(paused.undos(&RULE), ["ethtool -A eth0 rx on tx off"]);
-        table(&RULE, [(paused, State::Warn)]);
+        table(&RULE, [(paused, Severity::Warn)]);
     }
 }

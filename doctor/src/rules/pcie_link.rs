@@ -36,15 +36,15 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn half_a_slot() {
         let width = "/sys/class/net/eth0/device/current_link_width";
         let rows = [
-            (Machine::healthy().put(width, "4"), State::Warn),
-            (Machine::healthy().remove(width), State::Unknown),
+            (Machine::healthy().put(width, "4"), Severity::Warn),
+            (Machine::healthy().remove(width), Severity::Unknown),
         ];
         table(&RULE, rows);
     }

@@ -78,7 +78,7 @@ pub(super) fn dropped(facts: &Facts) -> Result<u64, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -96,12 +96,12 @@ mod tests {
                 all[0].kind = kind;
             });
             let outcomes = machine.outcomes(&RULE);
-            let one = outcomes.into_iter().find(|one| one.state == State::Warn).unwrap();
+            let one = outcomes.into_iter().find(|one| one.severity == Severity::Warn).unwrap();
             assert!(!one.found.contains("refused"), "{}", one.found);
             one.advice.unwrap()
         };
         assert!(of("pfifo_fast").contains("shape to") && !of("tbf").contains("shape to"));
         assert!(of("tbf").contains("raise its rate"));
-        table(&RULE, [(drops(10), State::Ok), (drops(11), State::Warn)]);
+        table(&RULE, [(drops(10), Severity::Ok), (drops(11), Severity::Warn)]);
     }
 }

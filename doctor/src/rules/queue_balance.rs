@@ -85,7 +85,7 @@ fn with_fix(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -108,10 +108,10 @@ mod tests {
         table(
             &RULE,
             [
-                (uneven, State::Warn),
-                (machine(1900, 1000), State::Ok),
-                (machine(100, 0), State::Ok),
-                (machine(10_000, 0), State::Warn),
+                (uneven, Severity::Warn),
+                (machine(1900, 1000), Severity::Ok),
+                (machine(100, 0), Severity::Ok),
+                (machine(10_000, 0), Severity::Warn),
             ],
         );
     }

@@ -50,7 +50,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -64,6 +64,6 @@ mod tests {
         });
         assert_eq!(few.fixes(&RULE), ["ethtool -L eth0 combined 2"]);
         // Four processors have four queues already.
-        table(&RULE, [(worn, State::Ok), (few, State::Warn)]);
+        table(&RULE, [(worn, Severity::Ok), (few, Severity::Warn)]);
     }
 }

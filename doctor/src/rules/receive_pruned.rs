@@ -38,13 +38,13 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn each_counter() {
         let rows = ["RcvPruned", "OfoPruned", "TCPOFODrop"];
-        let rows = rows.map(|name| (Machine::healthy().counts("TcpExt", name, 1), State::Warn));
+        let rows = rows.map(|name| (Machine::healthy().counts("TcpExt", name, 1), Severity::Warn));
         table(&RULE, rows);
     }
 }

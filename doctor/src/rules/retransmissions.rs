@@ -58,14 +58,14 @@ fn unanswered(facts: &Facts, seen: Outcome, syns: u64) -> Result<Outcome, Unknow
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn one_in_a_hundred() {
         let again = |by| Machine::healthy().counts("Tcp", "RetransSegs", by);
         // 100 000 are sent on a healthy machine.
-        table(&RULE, [(again(1010), State::Ok), (again(1011), State::Warn)]);
+        table(&RULE, [(again(1010), Severity::Ok), (again(1011), Severity::Warn)]);
     }
 
     #[test]

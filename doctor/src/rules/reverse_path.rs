@@ -86,7 +86,7 @@ fn elsewhere(facts: &Facts, name: &str) -> Result<Vec<String>, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -122,6 +122,6 @@ mod tests {
         assert!(said.contains("without any route"), "{said}");
         let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
         assert!(loose.fixes(&RULE).is_empty());
-        table(&RULE, [(strict, State::Warn), (alone, State::Warn), (loose, State::Warn)]);
+        table(&RULE, [(strict, Severity::Warn), (alone, Severity::Warn), (loose, Severity::Warn)]);
     }
 }

@@ -49,7 +49,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -62,6 +62,6 @@ mod tests {
             machine.put(&format!("/sys/class/net/eth0/queues/rx-{n}/rps_flow_cnt"), "8192")
         });
         let both = both.put(&format!("/proc/sys/{ENTRIES}"), "32768");
-        table(&RULE, [(queue, State::Warn), (both, State::Ok)]);
+        table(&RULE, [(queue, Severity::Warn), (both, Severity::Ok)]);
     }
 }

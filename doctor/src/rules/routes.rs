@@ -4,7 +4,7 @@ use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
 use ringway_host::netlink::routes::{Route, RouteKind};
 use ringway_host::{Interface, Network};
 
-use crate::{Facts, Fix, Looked, Outcome, Rule, State, each};
+use crate::{Facts, Fix, Looked, Outcome, Rule, Severity, each};
 
 /// What cannot be resolved cannot be sent to.
 pub const NEXT_HOP: Rule = Rule {
@@ -49,16 +49,18 @@ fn next_hops(facts: &Facts) -> Looked {
         let same = |one: &&Neighbour| one.ifindex == ifindex && one.address == address;
         let known = network.neighbours.iter().find(same).map(|one| one.state);
         match known {
-            Some(NeighbourState::Failed) => (State::Warn, "it did not answer when it was asked"),
-            Some(NeighbourState::Incomplete) => (State::Info, "it is asked, and has not answered"),
-            Some(_) => (State::Ok, "its MAC address is known"),
-            None => (State::Ok, "nothing was sent to it yet"),
+            Some(NeighbourState::Failed) => (Severity::Warn, "it did not answer when it was asked"),
+            Some(NeighbourState::Incomplete) => {
+                (Severity::Info, "it is asked, and has not answered")
+            }
+            Some(_) => (Severity::Ok, "its MAC address is known"),
+            None => (Severity::Ok, "nothing was sent to it yet"),
         }
     };
     let one = |gateway| {
         let ((severity, said), address) = (state(gateway), gateway.1);
         let outcome = Outcome::new(severity, address.to_string(), said);
-        if severity == State::Ok {
+        if severity == Severity::Ok {
             return outcome;
         }
         let by = unicast(network).find(|route| route.gateway == Some(address));
@@ -145,16 +147,16 @@ mod tests {
             neighbour.ifindex = 2;
         });
         let rows = [
-            (in_state(NeighbourState::Failed), State::Warn),
-            (in_state(NeighbourState::Incomplete), State::Info),
-            (in_state(NeighbourState::Stale), State::Ok),
-            (other, State::Ok),
+            (in_state(NeighbourState::Failed), Severity::Warn),
+            (in_state(NeighbourState::Incomplete), Severity::Info),
+            (in_state(NeighbourState::Stale), Severity::Ok),
+            (other, Severity::Ok),
         ];
         table(&NEXT_HOP, rows);
         // A neighbour that is no router may well be gone.
         let host = Machine::healthy()
             .network(|network| network.neighbours[0].state = NeighbourState::Failed);
-        table(&NEXT_HOP, [(host, State::Ok)]);
+        table(&NEXT_HOP, [(host, Severity::Ok)]);
     }
 
     #[test]
@@ -169,10 +171,10 @@ mod tests {
         };
         let managed = fixed.clone().network(|network| network.neighbours[0].managed = true);
         let rows = [
-            (fixed.clone(), State::Info),
-            (of_kind("bridge"), State::Info),
-            (of_kind("vxlan"), State::Ok),
-            (managed, State::Ok),
+            (fixed.clone(), Severity::Info),
+            (of_kind("bridge"), Severity::Info),
+            (of_kind("vxlan"), Severity::Ok),
+            (managed, Severity::Ok),
         ];
         table(&FIXED_NEIGHBOUR, rows);
     }
@@ -186,10 +188,10 @@ mod tests {
             })
         };
         let rows = [
-            (with(575), State::Warn),
-            (with(576), State::Ok),
-            (six(1279), State::Warn),
-            (six(1280), State::Ok),
+            (with(575), Severity::Warn),
+            (with(576), Severity::Ok),
+            (six(1279), Severity::Warn),
+            (six(1280), Severity::Ok),
         ];
         table(&ROUTE_MTU, rows);
     }

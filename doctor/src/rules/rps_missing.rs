@@ -44,7 +44,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -57,6 +57,6 @@ mod tests {
         let worn = worn.then("/proc/stat", stat);
         // All four have interrupts, so all four share.
         assert_eq!(worn.fixes(&RULE), ["echo f > /sys/class/net/eth0/queues/rx-0/rps_cpus"]);
-        table(&RULE, [(one, State::Ok), (worn, State::Warn)]);
+        table(&RULE, [(one, Severity::Ok), (worn, Severity::Warn)]);
     }
 }

@@ -36,7 +36,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -46,6 +46,6 @@ mod tests {
         assert_eq!(on.fixes(&RULE), [format!("echo 0 > {path}")]);
         assert_eq!(on.undos(&RULE), [format!("echo 00000000,0000000f > {path}")]);
         let elsewhere = Machine::healthy().miss("/sys/class/net", "of another namespace");
-        table(&RULE, [(on, State::Info), (elsewhere, State::Unknown)]);
+        table(&RULE, [(on, Severity::Info), (elsewhere, Severity::Unknown)]);
     }
 }

@@ -36,7 +36,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -50,9 +50,9 @@ mod tests {
         table(
             &RULE,
             [
-                (spent(10, 90), State::Ok),
-                (spent(9, 91), State::Warn),
-                (spent(0, 0), State::Unknown),
+                (spent(10, 90), Severity::Ok),
+                (spent(9, 91), Severity::Warn),
+                (spent(0, 0), Severity::Unknown),
             ],
         );
     }

@@ -45,7 +45,7 @@ fn outcome(facts: &Facts, cpu: &Softnet) -> Result<Outcome, Unknown> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     const LINE: &str =
@@ -67,15 +67,15 @@ mod tests {
                 .put(path, &line(was))
                 .then(path, &line(is))
         };
-        assert_eq!(machine("0000000a 00000001", "0000000b 00000001").worst(&RULE), State::Ok);
+        assert_eq!(machine("0000000a 00000001", "0000000b 00000001").worst(&RULE), Severity::Ok);
         let lossy = machine("0000000a 00000001", "0000000c 00000005");
         let [outcome] = lossy.outcomes(&RULE).try_into().unwrap();
         assert!(outcome.found.starts_with("4 of 6 packets"), "{outcome:?}");
-        assert_eq!((outcome.state, outcome.subject.as_str()), (State::Warn, "processor 3"));
+        assert_eq!((outcome.severity, outcome.subject.as_str()), (Severity::Warn, "processor 3"));
         assert_eq!(lossy.fixes(&RULE), ["sysctl -w net.core.netdev_max_backlog=2000"]);
         assert_eq!(
             Machine::healthy().remove("/proc/net/softnet_stat").worst(&RULE),
-            State::Unknown
+            Severity::Unknown
         );
     }
 }

@@ -1,7 +1,7 @@
 //! Rules that are settings, each on or off where all is well: a row each.
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Profile, Rule, State, each};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Severity, each};
 
 pub const NUMA_BALANCING: Rule = Rule {
     number: 33,
@@ -12,7 +12,7 @@ pub const NUMA_BALANCING: Rule = Rule {
     profiles: &[Profile::Latency, Profile::Bypass],
     check: |facts| {
         let texts = ["off", "the kernel takes pages away for a look"];
-        held(facts, &["kernel/numa_balancing"], 0, State::Info, texts)
+        held(facts, &["kernel/numa_balancing"], 0, Severity::Info, texts)
     },
 };
 
@@ -25,7 +25,7 @@ pub const SLOW_START_AFTER_IDLE: Rule = Rule {
     profiles: &[Profile::Throughput, Profile::Latency],
     check: |facts| {
         let texts = ["windows stay as they are", "connections forget their window when they pause"];
-        held(facts, &["net/ipv4/tcp_slow_start_after_idle"], 0, State::Info, texts)
+        held(facts, &["net/ipv4/tcp_slow_start_after_idle"], 0, Severity::Info, texts)
     },
 };
 
@@ -39,7 +39,7 @@ pub const TCP_OPTIONS: Rule = Rule {
     profiles: &[],
     check: |facts| {
         let keys = ["net/ipv4/tcp_sack", "net/ipv4/tcp_window_scaling", "net/ipv4/tcp_timestamps"];
-        held(facts, &keys, 1, State::Warn, ["on", "it is turned off"])
+        held(facts, &keys, 1, Severity::Warn, ["on", "it is turned off"])
     },
 };
 
@@ -48,7 +48,7 @@ fn held(
     facts: &Facts,
     keys: &[&str],
     wanted: i64,
-    severity: State,
+    severity: Severity,
     [well, found]: [&str; 2],
 ) -> Looked {
     let subject = |key: &&&str| if keys.len() == 1 { MACHINE } else { **key }.to_owned();
@@ -74,11 +74,11 @@ mod tests {
     #[test]
     fn each_row() {
         for (check, key, bad, severity) in [
-            (NUMA_BALANCING, "kernel/numa_balancing", 1, State::Info),
-            (SLOW_START_AFTER_IDLE, "net/ipv4/tcp_slow_start_after_idle", 1, State::Info),
-            (TCP_OPTIONS, "net/ipv4/tcp_sack", 0, State::Warn),
-            (TCP_OPTIONS, "net/ipv4/tcp_window_scaling", 0, State::Warn),
-            (TCP_OPTIONS, "net/ipv4/tcp_timestamps", 0, State::Warn),
+            (NUMA_BALANCING, "kernel/numa_balancing", 1, Severity::Info),
+            (SLOW_START_AFTER_IDLE, "net/ipv4/tcp_slow_start_after_idle", 1, Severity::Info),
+            (TCP_OPTIONS, "net/ipv4/tcp_sack", 0, Severity::Warn),
+            (TCP_OPTIONS, "net/ipv4/tcp_window_scaling", 0, Severity::Warn),
+            (TCP_OPTIONS, "net/ipv4/tcp_timestamps", 0, Severity::Warn),
         ] {
             let machine = Machine::healthy().put(&format!("/proc/sys/{key}"), &bad.to_string());
             let fix = format!("sysctl -w {}={}", key.replace('/', "."), 1 - bad);

@@ -56,7 +56,7 @@ mod tests {
     use ringway_host::netlink::sockets::Listener;
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -82,10 +82,10 @@ mod tests {
         table(
             &RULE,
             [
-                (cookies("1"), State::Crit),
-                (machine("TCPReqQFullDoCookies", 2), State::Warn),
-                (machine("TCPReqQFullDoCookies", 1), State::Ok),
-                (always.put("/proc/sys/net/ipv4/tcp_syncookies", "2"), State::Ok),
+                (cookies("1"), Severity::Crit),
+                (machine("TCPReqQFullDoCookies", 2), Severity::Warn),
+                (machine("TCPReqQFullDoCookies", 1), Severity::Ok),
+                (always.put("/proc/sys/net/ipv4/tcp_syncookies", "2"), Severity::Ok),
             ],
         );
     }

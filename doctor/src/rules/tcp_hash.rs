@@ -39,12 +39,12 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn shared_is_negative() {
         let shared = Machine::healthy().put(&format!("/proc/sys/{KEY}"), "-262144");
-        table(&RULE, [(shared, State::Info)]);
+        table(&RULE, [(shared, Severity::Info)]);
     }
 }

@@ -45,7 +45,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State::{Ok, Unknown, Warn};
+    use crate::Severity::{Ok, Unknown, Warn};
     use crate::testing::Machine;
 
     #[test]

@@ -55,7 +55,7 @@ fn window(facts: &Facts, key: &str, wanted: i64, road: &str) -> Result<Outcome, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::Machine;
 
     #[test]
@@ -66,18 +66,18 @@ mod tests {
         // What the kernel does not tell is unknown whatever else is well.
         let worst = |machine: &Machine| {
             let outcomes = machine.outcomes(&RULE).into_iter();
-            outcomes.filter(|one| one.subject != "SO_RCVBUF").map(|one| one.state).max().unwrap()
+            outcomes.filter(|one| one.subject != "SO_RCVBUF").map(|one| one.severity).max().unwrap()
         };
-        assert_eq!(worst(&most(12_500_000)), State::Ok);
+        assert_eq!(worst(&most(12_500_000)), Severity::Ok);
         let little = most(12_499_999);
         let fix = ["sysctl -w net.ipv4.tcp_wmem=\"4096 16384 25000000\""];
         assert_eq!(
             (worst(&little), little.fixes(&RULE)),
-            (State::Info, fix.map(Into::into).into())
+            (Severity::Info, fix.map(Into::into).into())
         );
         let near = little.edit("/netlink/sockets.json", |all: &mut Sockets| all.rtt_us = Some(900));
-        assert_eq!(worst(&near), State::Ok);
-        assert_eq!(Machine::healthy().worst(&RULE), State::Unknown);
-        assert_eq!(Machine::unknown().worst(&RULE), State::Unknown);
+        assert_eq!(worst(&near), Severity::Ok);
+        assert_eq!(Machine::healthy().worst(&RULE), Severity::Unknown);
+        assert_eq!(Machine::unknown().worst(&RULE), Severity::Unknown);
     }
 }

@@ -54,7 +54,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -72,6 +72,6 @@ mod tests {
             machine.json(crate::gather::PROCESSES, [process])
         };
         assert_eq!(thread("0-3").undos(&RULE), ["taskset -pc 0-3 9"]);
-        table(&RULE, [(thread("0-3"), State::Info), (thread("2"), State::Ok)]);
+        table(&RULE, [(thread("0-3"), Severity::Info), (thread("2"), Severity::Ok)]);
     }
 }

@@ -1,7 +1,7 @@
 //! Packets left over when the budget of a softirq was spent.
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Rule, State};
+use crate::{Facts, Looked, Outcome, Rule, Severity};
 
 /// It is polled on later: no packet is lost by that alone.
 pub const RULE: Rule = Rule {
@@ -24,11 +24,11 @@ fn check(facts: &Facts) -> Looked {
     if squeezed <= 10 {
         return Outcome::ok(MACHINE, format!("{squeezed} rounds ended early")).into();
     }
-    let state = if dropped > 0 { State::Warn } else { State::Info };
+    let severity = if dropped > 0 { Severity::Warn } else { Severity::Info };
     let said =
         format!("{squeezed} rounds ended with packets left over, {dropped} packets were dropped");
     let mut outcome =
-        Outcome::new(state, MACHINE, said).saw("/proc/net/softnet_stat, column 3", squeezed);
+        Outcome::new(severity, MACHINE, said).saw("/proc/net/softnet_stat, column 3", squeezed);
     // Seen in the first network namespace alone.
     for key in [BUDGET, MICROSECONDS] {
         if let Ok(now) = facts.sysctl(key) {
@@ -58,9 +58,9 @@ mod tests {
         table(
             &RULE,
             [
-                (machine(0, 10), State::Ok),
-                (machine(0, 11), State::Info),
-                (machine(1, 11), State::Warn),
+                (machine(0, 10), Severity::Ok),
+                (machine(0, 11), Severity::Info),
+                (machine(1, 11), Severity::Warn),
             ],
         );
     }

@@ -40,7 +40,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -55,9 +55,9 @@ mod tests {
         table(
             &RULE,
             [
-                (waiting(89), State::Ok),
-                (waiting(90), State::Warn),
-                (Machine::healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), State::Warn),
+                (waiting(89), Severity::Ok),
+                (waiting(90), Severity::Warn),
+                (Machine::healthy().counts("TcpExt", "TCPTimeWaitOverflow", 1), Severity::Warn),
             ],
         );
     }

@@ -41,7 +41,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -49,6 +49,6 @@ mod tests {
         let rule = r#"{"nftables":[{"rule":{"family":"ip"}}]}"#;
         let nft = Machine::healthy().put("/tools/nft.json", rule);
         let both = nft.clone().put("/proc/net/ip_tables_names", "filter\nnat");
-        table(&RULE, [(nft, State::Ok), (both, State::Warn)]);
+        table(&RULE, [(nft, Severity::Ok), (both, Severity::Warn)]);
     }
 }

@@ -1,7 +1,7 @@
 //! UDP datagrams that found a socket's buffer full.
 
 use crate::facts::Counter;
-use crate::{Facts, Looked, Outcome, Rule, State, Unknown};
+use crate::{Facts, Looked, Outcome, Rule, Severity, Unknown};
 
 /// Programs get no more buffer than rmem_max and wmem_max allow.
 pub const RULE: Rule = Rule {
@@ -36,10 +36,10 @@ fn one(
     if lost.delta == 0 {
         return Outcome::ok(subject, "no datagram found a buffer full");
     }
-    let state = if lost.delta > 10 { State::Warn } else { State::Info };
+    let severity = if lost.delta > 10 { Severity::Warn } else { Severity::Info };
     let said =
         format!("{} datagrams found a socket's buffer full in {:.0} s", lost.delta, facts.seconds);
-    let outcome = Outcome::new(state, subject, said)
+    let outcome = Outcome::new(severity, subject, said)
         .counted(format!("/proc/net/snmp Udp {name}"), lost.delta)
         .advice(match subject {
             SENDING => format!("have the program ask for more ({option}): {key} is but the limit"),
@@ -80,11 +80,11 @@ mod tests {
     #[test]
     fn both_ways() {
         for (machine, wanted) in [
-            (Machine::healthy(), State::Ok),
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 10), State::Info),
-            (Machine::healthy().counts("Udp", "RcvbufErrors", 11), State::Warn),
-            (Machine::healthy().counts("Udp", "SndbufErrors", 11), State::Warn),
-            (Machine::healthy().remove("/proc/net/snmp"), State::Unknown),
+            (Machine::healthy(), Severity::Ok),
+            (Machine::healthy().counts("Udp", "RcvbufErrors", 10), Severity::Info),
+            (Machine::healthy().counts("Udp", "RcvbufErrors", 11), Severity::Warn),
+            (Machine::healthy().counts("Udp", "SndbufErrors", 11), Severity::Warn),
+            (Machine::healthy().remove("/proc/net/snmp"), Severity::Unknown),
         ] {
             assert_eq!(machine.worst(&RULE), wanted, "{:?}", machine.outcomes(&RULE));
         }

@@ -76,7 +76,7 @@ mod tests {
 
     use super::*;
     use crate::testing::{Machine, table};
-    use crate::{Program, State};
+    use crate::{Program, Severity};
 
     fn pair(tx_checksum: bool, gro: bool, native: bool) -> Machine {
         Machine::healthy().network(|network| {
@@ -106,12 +106,12 @@ mod tests {
         table(
             &RULE,
             [
-                (pair(true, true, true), State::Warn),
-                (pair(false, false, true), State::Warn),
-                (pair(false, true, true), State::Ok),
-                (elsewhere.clone(), State::Unknown),
-                (polls(3), State::Warn),
-                (polls(7), State::Unknown),
+                (pair(true, true, true), Severity::Warn),
+                (pair(false, false, true), Severity::Warn),
+                (pair(false, true, true), Severity::Ok),
+                (elsewhere.clone(), Severity::Unknown),
+                (polls(3), Severity::Warn),
+                (polls(7), Severity::Unknown),
             ],
         );
     }

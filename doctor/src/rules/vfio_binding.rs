@@ -43,7 +43,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -55,6 +55,9 @@ mod tests {
             fix[0].ends_with("echo 0000:01:00.0 > /sys/bus/pci/drivers/vfio-pci/bind"),
             "{fix:?}"
         );
-        table(&RULE, [(wanted, State::Crit), (Machine::healthy().put(path, "ixgbe"), State::Ok)]);
+        table(
+            &RULE,
+            [(wanted, Severity::Crit), (Machine::healthy().put(path, "ixgbe"), Severity::Ok)],
+        );
     }
 }

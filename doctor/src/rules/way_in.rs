@@ -62,7 +62,7 @@ mod tests {
     use ringway_host::netlink::routes::{Route, RouteKind};
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -89,10 +89,10 @@ mod tests {
         table(
             &RULE,
             [
-                (only, State::Info),
-                (two.clone(), State::Ok),
-                (session, State::Info),
-                (two.remove(SESSION), State::Unknown),
+                (only, Severity::Info),
+                (two.clone(), Severity::Ok),
+                (session, Severity::Info),
+                (two.remove(SESSION), Severity::Unknown),
             ],
         );
     }

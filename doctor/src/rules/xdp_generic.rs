@@ -41,7 +41,7 @@ mod tests {
     use ringway_host::netlink::links::Xdp;
 
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -57,10 +57,10 @@ mod tests {
         table(
             &RULE,
             [
-                (attached(XdpMode::Generic), State::Warn),
-                (attached(XdpMode::Native), State::Ok),
-                (cannot, State::Ok),
-                (unknown, State::Unknown),
+                (attached(XdpMode::Generic), Severity::Warn),
+                (attached(XdpMode::Native), Severity::Ok),
+                (cannot, Severity::Ok),
+                (unknown, Severity::Unknown),
             ],
         );
     }

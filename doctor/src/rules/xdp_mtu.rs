@@ -83,14 +83,14 @@ fn tunnel(facts: &Facts, one: &Interface, bytes: u32) -> Result<Outcome, Unknown
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
     fn jumbo_frames() {
         let mtu = |mtu| Machine::healthy().network(|network| network.interfaces[1].link.mtu = mtu);
         assert_eq!(mtu(9000).fixes(&RULE), [""; 0]);
-        table(&RULE, [(mtu(3498), State::Ok), (mtu(3499), State::Info)]);
+        table(&RULE, [(mtu(3498), Severity::Ok), (mtu(3499), Severity::Info)]);
     }
 
     #[test]
@@ -107,9 +107,9 @@ mod tests {
         let large = tunnel(1451, Some(2));
         assert_eq!(large.fixes(&RULE), ["ip link set dev vx mtu 1450"]);
         let rows = [
-            (large, State::Warn),
-            (tunnel(1450, Some(2)), State::Ok),
-            (tunnel(1450, None), State::Unknown),
+            (large, Severity::Warn),
+            (tunnel(1450, Some(2)), Severity::Ok),
+            (tunnel(1450, None), Severity::Unknown),
         ];
         table(&RULE, rows);
     }

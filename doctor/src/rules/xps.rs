@@ -51,7 +51,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -59,6 +59,9 @@ mod tests {
         let path = "/sys/class/net/eth0/queues/tx-2/xps_cpus";
         let empty = Machine::healthy().put(path, "0");
         assert_eq!(empty.fixes(&RULE), [format!("echo 4 > {path}")]);
-        table(&RULE, [(empty, State::Info), (Machine::healthy().remove(path), State::Unknown)]);
+        table(
+            &RULE,
+            [(empty, Severity::Info), (Machine::healthy().remove(path), Severity::Unknown)],
+        );
     }
 }

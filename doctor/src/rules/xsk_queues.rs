@@ -56,7 +56,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -71,7 +71,11 @@ mod tests {
         assert_eq!(on(&[0]).undos(&RULE), ["ethtool -L eth0 combined 4"]);
         table(
             &RULE,
-            [(on(&[0]), State::Warn), (on(&[1]), State::Warn), (on(&[0, 1, 2, 3]), State::Ok)],
+            [
+                (on(&[0]), Severity::Warn),
+                (on(&[1]), Severity::Warn),
+                (on(&[0, 1, 2, 3]), Severity::Ok),
+            ],
         );
     }
 }

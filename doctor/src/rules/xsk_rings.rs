@@ -52,7 +52,7 @@ fn check(facts: &Facts) -> Looked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::State;
+    use crate::Severity;
     use crate::testing::{Machine, table};
 
     #[test]
@@ -74,9 +74,9 @@ mod tests {
         table(
             &RULE,
             [
-                (machine(0, 0), State::Ok),
-                (machine(1, 0), State::Warn),
-                (machine(0, 1), State::Warn),
+                (machine(0, 0), Severity::Ok),
+                (machine(1, 0), Severity::Warn),
+                (machine(0, 1), Severity::Warn),
             ],
         );
     }

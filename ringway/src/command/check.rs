@@ -8,7 +8,7 @@ use ringway_api::text::counted;
 use ringway_config::{Config, DEFAULT_PATH, Errors};
 use ringway_daemon::health;
 use ringway_daemon::preflight::{self, Finding, Report, word};
-use ringway_doctor::{Program, Rule, State, rules};
+use ringway_doctor::{Program, Rule, Severity, rules};
 use serde::Serialize;
 
 use super::doctor::{Looked, balancer, tone};
@@ -102,7 +102,7 @@ pub fn looked_at(path: &Path) -> impl Serialize {
 
 impl Subject<'_> {
     fn verdict(&self) -> Exit {
-        let fits = self.report.as_ref().is_none_or(|report| report.worst() == State::Ok);
+        let fits = self.report.as_ref().is_none_or(|report| report.worst() == Severity::Ok);
         let sound = self.host.as_ref().is_none_or(|host| host.crit == 0);
         match &self.config {
             Some(Err(_)) => Exit::Usage,
@@ -163,17 +163,17 @@ fn lines(report: &Report, colour: bool) -> String {
         table.row(vec![
             Cell::new(finding.check),
             Cell::new(&finding.subject),
-            Cell::new(word(finding.state)).tone(tone(finding.state)),
+            Cell::new(word(finding.severity)).tone(tone(finding.severity)),
             Cell::new(&finding.reason),
         ]);
     }
     let mut text = format!("\n{}", table.render(colour));
     for finding in report.findings.iter().filter(|finding| !finding.fix.is_empty()) {
-        let state = paint(word(finding.state), tone(finding.state), colour);
+        let severity = paint(word(finding.severity), tone(finding.severity), colour);
         // Writing to a String cannot fail.
         let _ = write!(
             text,
-            "\n{state}: {} {}\n  to do: {}",
+            "\n{severity}: {} {}\n  to do: {}",
             finding.check, finding.subject, finding.fix
         );
     }

@@ -18,7 +18,7 @@ use ringway_api::output_file;
 use ringway_daemon::preflight;
 use ringway_doctor::{
     Changes, Class, Collection, Earlier, Facts, Finding, Origin, Profile, Program, Report, Rule,
-    State, judge, rules, scripts,
+    Severity, judge, rules, scripts,
 };
 use serde::Serialize;
 
@@ -114,7 +114,7 @@ pub fn main(args: &DoctorArgs) -> anyhow::Result<Exit> {
             table::print(&(place + &text))?;
         }
     }
-    Ok(if report.count(State::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
+    Ok(if report.count(Severity::Crit) > 0 { Exit::Unhealthy } else { Exit::Done })
 }
 
 fn asked(args: &DoctorArgs) -> Vec<&'static Rule> {
@@ -196,11 +196,11 @@ pub fn balancer(
     let report = judge(checks, &facts);
     Looked {
         interval_seconds: facts.seconds,
-        ok: report.count(State::Ok),
-        unknown: report.count(State::Unknown),
-        info: report.count(State::Info),
-        warn: report.count(State::Warn),
-        crit: report.count(State::Crit),
+        ok: report.count(Severity::Ok),
+        unknown: report.count(Severity::Unknown),
+        info: report.count(Severity::Info),
+        warn: report.count(Severity::Warn),
+        crit: report.count(Severity::Crit),
         report,
     }
 }
@@ -314,11 +314,11 @@ fn document<'a>(
         origin,
         profile: facts.profile,
         interval_seconds: facts.seconds,
-        ok: report.count(State::Ok),
-        unknown: report.count(State::Unknown),
-        info: report.count(State::Info),
-        warn: report.count(State::Warn),
-        crit: report.count(State::Crit),
+        ok: report.count(Severity::Ok),
+        unknown: report.count(Severity::Unknown),
+        info: report.count(Severity::Info),
+        warn: report.count(Severity::Warn),
+        crit: report.count(Severity::Crit),
         findings: &report.findings,
         changes,
     }

@@ -199,7 +199,7 @@ fn diagnose(work: &WorkArgs, obtained: &[Obtained], room_bytes: u32) {
     };
     let queues: Vec<Queue> = obtained.iter().map(queue).collect();
     for (check, outcome) in rules::check(&queues) {
-        exit::say(format_args!("{}: {check}: {outcome}", outcome.state.as_str()));
+        exit::say(format_args!("{}: {check}: {outcome}", outcome.severity.as_str()));
     }
     for Obtained { interface, queue, refusals, .. } in obtained {
         for refusal in refusals {

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::backends::{self, Replies};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
-use crate::preflight::{self, Cause, Finding, Report, State};
+use crate::preflight::{self, Cause, Finding, Report, Severity};
 use crate::snapshot::StatusStore;
 
 /// What a look found.
@@ -151,7 +151,7 @@ pub fn unready(report: &Report) -> Vec<Problem> {
 
 fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
     let watched =
-        |finding: &Finding| finding.state == State::Crit && checks.contains(&finding.check);
+        |finding: &Finding| finding.severity == Severity::Crit && checks.contains(&finding.check);
     report.causes(watched).iter().map(problem).collect()
 }
 
@@ -159,21 +159,21 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
 /// backends are shown with them, and interfaces are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
     let open = |finding: &Finding| {
-        matches!(finding.state, State::Unknown | State::Warn)
+        matches!(finding.severity, Severity::Unknown | Severity::Warn)
             && !matches!(finding.check, "interface" | "neighbour" | "route")
     };
     let mut causes = report.causes(open);
-    causes.sort_by_key(|cause| cause.first.state == State::Unknown);
+    causes.sort_by_key(|cause| cause.first.severity == Severity::Unknown);
     causes.iter().map(problem).collect()
 }
 
 /// One cause, with all that it is about.
 pub fn problem(cause: &Cause<'_>) -> Problem {
-    let Finding { check, state, reason, fix, .. } = cause.first;
-    let prefix = if *state == State::Unknown { "not known: " } else { "" };
+    let Finding { check, severity, reason, fix, .. } = cause.first;
+    let prefix = if *severity == Severity::Unknown { "not known: " } else { "" };
     let trouble = match *check {
-        _ if *state == State::Unknown => ProblemKind::CheckHostUnknown,
-        _ if *state != State::Crit => ProblemKind::CheckHost,
+        _ if *severity == Severity::Unknown => ProblemKind::CheckHostUnknown,
+        _ if *severity != Severity::Crit => ProblemKind::CheckHost,
         "answers" | "nat-address" => ProblemKind::AddressUnanswered,
         "nat-ports" => ProblemKind::NatPorts,
         "forwarding" => ProblemKind::Forwarding,
@@ -214,12 +214,12 @@ mod tests {
     fn what_is_alike_is_said_once() {
         let mut report = Report::default();
         for name in ["wan", "b1"] {
-            report.push("veth-peer", name, State::Unknown, "its far end", "look there");
+            report.push("veth-peer", name, Severity::Unknown, "its far end", "look there");
         }
-        report.push("neighbour", "web", State::Unknown, "no MAC address yet", "");
-        report.push("interface", "b1", State::Warn, "it has no carrier", "");
-        report.push("mtu", "web", State::Warn, "too little room", "");
-        report.push("nat-address", "10.0.0.9", State::Crit, "nobody answers", "");
+        report.push("neighbour", "web", Severity::Unknown, "no MAC address yet", "");
+        report.push("interface", "b1", Severity::Warn, "it has no carrier", "");
+        report.push("mtu", "web", Severity::Warn, "too little room", "");
+        report.push("nat-address", "10.0.0.9", Severity::Crit, "nobody answers", "");
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
             problems.into_iter().map(|problem| problem.error).collect()

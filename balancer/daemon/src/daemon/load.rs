@@ -219,7 +219,7 @@ fn room(config: &Config, view: &View) -> Result<(), Error> {
 /// is neither a reason nor news.
 fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
     let mut report = preflight::run(new);
-    report.findings.retain(|finding| finding.state >= preflight::State::Warn);
+    report.findings.retain(|finding| finding.severity >= preflight::Severity::Warn);
     if report.findings.is_empty() {
         return Ok(Vec::new());
     }

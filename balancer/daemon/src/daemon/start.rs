@@ -114,19 +114,19 @@ pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
 
 /// Logs what preflight found: each cause in one line, each finding at level debug.
 pub fn tell_of_machine(report: &preflight::Report) {
-    for preflight::Finding { check, subject, state, reason, fix, .. } in &report.findings {
-        tracing::debug!(check, subject, fix, "{}: {reason}", state.as_str());
+    for preflight::Finding { check, subject, severity, reason, fix, .. } in &report.findings {
+        tracing::debug!(check, subject, fix, "{}: {reason}", severity.as_str());
     }
     let told = |finding: &preflight::Finding| {
-        finding.state != preflight::State::Ok || finding.check == "answers"
+        finding.severity != preflight::Severity::Ok || finding.check == "answers"
     };
     for cause in report.causes(told) {
         let (subject, preflight::Finding { check, reason, fix, .. }) = (cause.named(), cause.first);
-        match cause.first.state {
-            preflight::State::Ok => {
+        match cause.first.severity {
+            preflight::Severity::Ok => {
                 tracing::info!(service = subject, "who answers for the address: {reason}");
             }
-            preflight::State::Unknown => {
+            preflight::Severity::Unknown => {
                 tracing::info!(check, subject, fix, "not known: {reason}");
             }
             _ => tracing::warn!(check, subject, fix, "{reason}"),

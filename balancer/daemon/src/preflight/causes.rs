@@ -6,14 +6,14 @@ use ringway_api::error::{Error, Kind};
 use ringway_api::text::listed;
 use ringway_kernel::DEFAULT_BPFFS;
 
-use super::{Finding, Report, State};
+use super::{Finding, Report, Severity};
 
 /// Subjects that a line names.
 const NAMED: usize = 3;
 /// Failures with one remedy that a refusal shows.
 const SHOWN: usize = 3;
 
-/// Findings of one check and state with one remedy; without a remedy, with one reason.
+/// Findings of one check and severity with one remedy; without a remedy, with one reason.
 #[derive(Clone, Debug)]
 pub struct Cause<'r> {
     /// The first of them.
@@ -49,7 +49,7 @@ impl Report {
 
     /// Why a start, or a reload, is refused; `None` when nothing forbids it.
     pub fn refusal(&self) -> Option<Error> {
-        let causes = self.causes(|finding| finding.state == State::Crit);
+        let causes = self.causes(|finding| finding.severity == Severity::Crit);
         if causes.is_empty() {
             return None;
         }
@@ -76,7 +76,8 @@ impl Report {
 
 fn alike(a: &Finding, b: &Finding) -> bool {
     let mended_alike = if a.fix.is_empty() { a.reason == b.reason } else { a.fix == b.fix };
-    (a.check, a.state, a.fix.is_empty()) == (b.check, b.state, b.fix.is_empty()) && mended_alike
+    (a.check, a.severity, a.fix.is_empty()) == (b.check, b.severity, b.fix.is_empty())
+        && mended_alike
 }
 
 #[cfg(test)]
@@ -88,12 +89,12 @@ mod tests {
         let mut report = Report::default();
         for n in 0..36 {
             let reason = format!("room for {} bytes", 1480 - n % 4);
-            report.push("mtu", &format!("web 10.0.0.{n}:80"), State::Warn, reason, "mtu 1552");
+            report.push("mtu", &format!("web 10.0.0.{n}:80"), Severity::Warn, reason, "mtu 1552");
         }
-        report.push("mtu", "eth0", State::Warn, "room", "mtu 9000");
-        report.push("facts", "this machine", State::Warn, "one", "");
-        report.push("facts", "this machine", State::Warn, "another", "");
-        let causes = report.causes(|finding| finding.state == State::Warn);
+        report.push("mtu", "eth0", Severity::Warn, "room", "mtu 9000");
+        report.push("facts", "this machine", Severity::Warn, "one", "");
+        report.push("facts", "this machine", Severity::Warn, "another", "");
+        let causes = report.causes(|finding| finding.severity == Severity::Warn);
         let sizes: Vec<usize> = causes.iter().map(|cause| cause.all.len()).collect();
         assert_eq!(sizes, [36, 1, 1, 1]);
         let named = "web 10.0.0.0:80, web 10.0.0.1:80, web 10.0.0.2:80 and 33 more";
@@ -106,7 +107,7 @@ mod tests {
         let mut report = Report::default();
         for n in 0..9 {
             let reason = format!("10.0.0.{n} is reached by lan");
-            report.push("route", &format!("10.0.0.{n}"), State::Crit, reason, "add lan");
+            report.push("route", &format!("10.0.0.{n}"), Severity::Crit, reason, "add lan");
         }
         let refusal = report.refusal().expect("nine failures").to_string();
         assert_eq!(refusal.lines().count(), 8, "{refusal}");

@@ -7,7 +7,7 @@ use ringway_config::{Backend, Config, Forward, Service};
 use ringway_host::Mac;
 
 use super::facts::{Answerer, Facts};
-use super::{Report, State};
+use super::{Report, Severity};
 use crate::health::{Health, dsr_probe};
 
 /// Every dsr service.
@@ -29,7 +29,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
         Some(Err(error)) => {
             let reason = format!("whether a backend answers for {address} is not known: {error}");
             let fix = "run as root (sudo): asking takes CAP_NET_RAW";
-            return report.push("arp-quiet", &subject, State::Unknown, reason, fix);
+            return report.push("arp-quiet", &subject, Severity::Unknown, reason, fix);
         }
         Some(Ok(answerers)) => answerers,
     };
@@ -38,15 +38,15 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
         return report.ok("arp-quiet", &subject, reason);
     }
     for Answerer { interface, mac } in answerers {
-        let (state, who) = match backend_at(config, facts, *mac) {
-            Some(backend) => (State::Crit, format!("backend {backend} ({mac})")),
-            None => (State::Warn, format!("somebody ({mac})")),
+        let (severity, who) = match backend_at(config, facts, *mac) {
+            Some(backend) => (Severity::Crit, format!("backend {backend} ({mac})")),
+            None => (Severity::Warn, format!("somebody ({mac})")),
         };
         let reason = format!(
             "{who} answers for {address} on {interface}: neighbours there send to it, past every gateway"
         );
-        let fix = match (state, address) {
-            (State::Warn, _) => {
+        let fix = match (severity, address) {
+            (Severity::Warn, _) => {
                 "if that is no other gateway, find it by its MAC address (ip neighbour) and take the \
                  address away from it"
                     .to_owned()
@@ -59,7 +59,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
                 "on the backend: ip address del {address}/128 dev IFACE; ip address add {address}/128 dev lo"
             ),
         };
-        report.push("arp-quiet", &subject, state, reason, fix);
+        report.push("arp-quiet", &subject, severity, reason, fix);
     }
 }
 
@@ -83,13 +83,13 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     if service.check.is_none() {
         let reason = format!("whether it {what} is not known: the service has no check to tell");
         let fix = "write check = { type = \"tcp\" } (or http): it goes by the packets' own road";
-        return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
+        return report.push("dsr-backend", &subject, Severity::Unknown, reason, fix);
     }
     if !dsr_probe::is_taken(service, backend) {
         let reason =
             format!("whether it {what} is not known: its check goes straight to another address");
         let fix = "remove address from the check: then it goes by the packets' own road";
-        return report.push("dsr-backend", &subject, State::Unknown, reason, fix);
+        return report.push("dsr-backend", &subject, Severity::Unknown, reason, fix);
     }
     let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
     let found = shown
@@ -108,11 +108,17 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
         Some(found) if found.health == Health::Down => {
             let why = found.reason.as_deref().unwrap_or("its check fails");
             let reason = format!("its check, by the packets' own road, fails: {why}");
-            report.push("dsr-backend", &subject, State::Warn, reason, fix);
+            report.push("dsr-backend", &subject, Severity::Warn, reason, fix);
         }
         _ => {
             let reason = format!("whether it {what} only a running gateway's check can tell");
-            report.push("dsr-backend", &subject, State::Unknown, reason, "ringway run, then again");
+            report.push(
+                "dsr-backend",
+                &subject,
+                Severity::Unknown,
+                reason,
+                "ringway run, then again",
+            );
         }
     }
 }

@@ -4,7 +4,7 @@ use ringway_config::{Config, Service};
 use ringway_host::firewall::Rule;
 
 use super::facts::Facts;
-use super::{Report, State};
+use super::{Report, Severity};
 
 /// Every rule of the firewall, against every service.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
@@ -14,7 +14,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
         Some(Err(error)) => {
             let fix = "apt-get install nftables, and run as root (sudo): nft list ruleset";
             let reason = format!("rules that name a service could not be looked for: {error}");
-            return report.push("firewall", machine, State::Unknown, reason, fix);
+            return report.push("firewall", machine, Severity::Unknown, reason, fix);
         }
         Some(Ok(rules)) => rules,
     };
@@ -58,5 +58,5 @@ fn bypassed(service: &Service, rule: &Rule, report: &mut Report) {
         }
         _ => rule.removal.clone(),
     };
-    report.push("firewall", &service.name, State::Warn, reason, fix);
+    report.push("firewall", &service.name, Severity::Warn, reason, fix);
 }

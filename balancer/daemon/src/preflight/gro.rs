@@ -6,7 +6,7 @@ use ringway_host::netlink::links::Link;
 
 use super::facts::Facts;
 use super::interfaces::generic;
-use super::{Report, State};
+use super::{Report, Severity};
 use crate::network::next_hop::is_stacked;
 
 /// Devices upon devices that are followed: the kernel's limit (net/core/dev.c, MAX_NEST_DEV).
@@ -56,13 +56,19 @@ fn joins(facts: &Facts, nic: &Link, upper: &Link, report: &mut Report) {
                 "GRO on {nic} joins packets before Ringway sees them on {above}: those that are longer than \
                  the MTU then are refused (sent-too-big), and TCP stalls"
             );
-            report.push("gro", nic, State::Warn, reason, format!("{off}{}", or_name(nic, upper)));
+            report.push(
+                "gro",
+                nic,
+                Severity::Warn,
+                reason,
+                format!("{off}{}", or_name(nic, upper)),
+            );
         }
         None => {
             let reason = format!(
                 "whether {nic} joins packets before Ringway sees them on {above} cannot be read"
             );
-            report.push("gro", nic, State::Unknown, reason, off);
+            report.push("gro", nic, Severity::Unknown, reason, off);
         }
     }
 }

@@ -8,7 +8,7 @@ use ringway_host::{Interface, Network};
 
 use super::facts::Facts;
 use super::interfaces::generic;
-use super::{Report, State};
+use super::{Report, Severity};
 
 /// Told in the first network namespace alone: elsewhere nobody could do anything about not knowing it.
 const FIRST_ALONE: &str = "net.core.bpf_jit_harden";
@@ -25,7 +25,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
                 let news = outcomes.into_iter().filter(|one| !is_always_so(facts, check, one));
                 news.for_each(|one| line(check, one, report));
             }
-            Err(why) => report.push(check.name, "this machine", State::Unknown, why.0, ""),
+            Err(why) => report.push(check.name, "this machine", Severity::Unknown, why.0, ""),
         }
     }
 }
@@ -35,15 +35,15 @@ fn is_always_so(facts: &Facts, check: &Rule, outcome: &Outcome) -> bool {
     let subject = outcome.subject.as_str();
     let far_end =
         || check.name == FAR_END && facts.link(subject).is_some_and(|link| link.lower_elsewhere);
-    outcome.state == State::Unknown && (subject == FIRST_ALONE || far_end())
+    outcome.severity == Severity::Unknown && (subject == FIRST_ALONE || far_end())
 }
 
 fn line(check: &Rule, outcome: Outcome, report: &mut Report) {
     let fix = outcome.remedy();
-    match outcome.state {
+    match outcome.severity {
         // Worth knowing is no reason to warn at every start.
-        State::Ok | State::Info => report.ok(check.name, &outcome.subject, outcome.found),
-        state => report.push(check.name, &outcome.subject, state, outcome.found, fix),
+        Severity::Ok | Severity::Info => report.ok(check.name, &outcome.subject, outcome.found),
+        severity => report.push(check.name, &outcome.subject, severity, outcome.found, fix),
     }
 }
 

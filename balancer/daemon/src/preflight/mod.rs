@@ -29,7 +29,7 @@ use serde::{Serialize, Serializer};
 pub use causes::Cause;
 pub(crate) use facts::own_links;
 pub use facts::{Facts, compiler};
-pub use ringway_doctor::State;
+pub use ringway_doctor::Severity;
 pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
@@ -39,7 +39,7 @@ pub fn run(config: &Config) -> Report {
 
 fn with_needs(config: &Config, mut report: Report) -> Report {
     for error in crate::health::unfit(config) {
-        report.push("check-needs", "health checks", State::Crit, &error.message, "");
+        report.push("check-needs", "health checks", Severity::Crit, &error.message, "");
         let place = format!("{}:{}:{}", error.file, error.line, error.column);
         report.findings.last_mut().map(|finding| finding.place.replace(place));
     }
@@ -88,7 +88,7 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
 /// What they mean but for the host's own properties.
 fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     for error in &facts.errors {
-        report.push("facts", "this machine", State::Unknown, error, "");
+        report.push("facts", "this machine", Severity::Unknown, error, "");
     }
     report.blind = facts.blind;
     system::check(facts, &mut report);
@@ -105,12 +105,12 @@ fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
 }
 
 /// How a finding is called here: what is critical forbids a start.
-pub fn word(state: State) -> &'static str {
-    if state == State::Crit { "fail" } else { state.as_str() }
+pub fn word(severity: Severity) -> &'static str {
+    if severity == Severity::Crit { "fail" } else { severity.as_str() }
 }
 
-fn as_word<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(*state))
+fn as_word<S: Serializer>(severity: &Severity, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(word(*severity))
 }
 
 /// One thing looked at.
@@ -121,8 +121,8 @@ pub struct Finding {
     /// What was checked: an interface, an address, a file.
     pub subject: String,
     /// How it came out; nothing here is `Info`.
-    #[serde(serialize_with = "as_word")]
-    pub state: State,
+    #[serde(rename = "state", serialize_with = "as_word")]
+    pub severity: Severity,
     /// What was found, and why it matters.
     pub reason: String,
     /// What to do; empty when nothing is to be done.
@@ -157,7 +157,7 @@ pub struct Report {
 impl Report {
     /// Adds one that is as it should be.
     pub fn ok(&mut self, check: &'static str, subject: &str, reason: impl Into<String>) {
-        self.push(check, subject, State::Ok, reason, "");
+        self.push(check, subject, Severity::Ok, reason, "");
     }
 
     /// Adds one.
@@ -165,12 +165,12 @@ impl Report {
         &mut self,
         check: &'static str,
         subject: &str,
-        state: State,
+        severity: Severity,
         reason: impl Into<String>,
         fix: impl std::fmt::Display,
     ) {
         let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.to_string());
-        self.findings.push(Finding { check, subject, state, reason, fix, place: None });
+        self.findings.push(Finding { check, subject, severity, reason, fix, place: None });
     }
 
     /// Adds a failure for which a value of the configuration is to blame.
@@ -182,7 +182,7 @@ impl Report {
         reason: impl Into<String>,
         fix: impl std::fmt::Display,
     ) {
-        self.push(check, &value.to_string(), State::Crit, reason, fix);
+        self.push(check, &value.to_string(), Severity::Crit, reason, fix);
         self.place_last(config, value);
     }
 
@@ -196,11 +196,11 @@ impl Report {
 
     /// Those that forbid a start.
     pub fn failures(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.state == State::Crit)
+        self.findings.iter().filter(|finding| finding.severity == Severity::Crit)
     }
 
-    /// The worst state among them.
-    pub fn worst(&self) -> State {
-        self.findings.iter().map(|finding| finding.state).max().unwrap_or(State::Ok)
+    /// The worst severity among them.
+    pub fn worst(&self) -> Severity {
+        self.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
     }
 }

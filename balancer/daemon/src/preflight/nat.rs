@@ -7,7 +7,7 @@ use ringway_doctor::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;
-use super::{Report, State};
+use super::{Report, Severity};
 
 /// Addresses, then ports.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
@@ -63,7 +63,7 @@ fn ports(config: &Config, facts: &Facts, report: &mut Report) {
         report.push(
             "nat-ports",
             &pool.to_string(),
-            State::Unknown,
+            Severity::Unknown,
             reason,
             format!("sysctl {name}"),
         );

@@ -9,7 +9,7 @@ use ringway_host::netlink::links::Link;
 
 use super::facts::{Facts, Receiving};
 use super::interfaces::{OR_GENERIC, generic};
-use super::{Report, State};
+use super::{Report, Severity};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
@@ -126,7 +126,7 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
         let fix =
             format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
         let reason = format!("{what}; whether it does could not be read");
-        return report.push("forwarding", &link.name, State::Unknown, reason, fix);
+        return report.push("forwarding", &link.name, Severity::Unknown, reason, fix);
     };
     let wrong = wrong(receiver, *now, needs);
     if wrong.is_empty() {
@@ -138,7 +138,7 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
     report.push(
         "forwarding",
         &link.name,
-        State::Crit,
+        Severity::Crit,
         format!("{what}, but it would drop that: {}", found.join(", ")),
         format!("sysctl -w {}{}", wanted.join(" "), or_generic(way)),
     );

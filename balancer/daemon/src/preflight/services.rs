@@ -11,7 +11,7 @@ use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};
 
 use super::facts::Facts;
-use super::{Report, State};
+use super::{Report, Severity};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
@@ -50,7 +50,7 @@ fn checked(service: &Service, report: &mut Report) {
         "write port = N in check, a {asked} port that tells whether the backend is well, or a type \
          that asks by {served}"
     );
-    report.push("check", &service.name, State::Warn, reason, fix);
+    report.push("check", &service.name, Severity::Warn, reason, fix);
 }
 
 /// Who answers ARP and neighbour solicitations for the address.
@@ -69,7 +69,7 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
                           runs or has failed";
             let fix = "`ip addr` shows it as tentative or dadfailed; in the latter case another \
                        machine has it";
-            report.push("answers", &subject, State::Warn, reason, fix);
+            report.push("answers", &subject, Severity::Warn, reason, fix);
         }
         Announce::Kernel if local || owned.is_some() => {
             report.ok("answers", &subject, "kernel: the node owns the address")
@@ -104,7 +104,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
             if let Some(down) = facts.ours_down(config) {
                 let reason = format!("no route to {} while {down} is down", *backend.address);
                 let fix = format!("ip link set dev {down} up");
-                report.push("route", &subject, State::Warn, reason, fix);
+                report.push("route", &subject, Severity::Warn, reason, fix);
                 return;
             }
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
@@ -113,7 +113,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
                 None => "ROUTER (one on a link of this node)".into(),
             };
             let fix = format!("ip route add {}/{bits} via {via}", *backend.address);
-            report.push("route", &subject, State::Warn, error, fix);
+            report.push("route", &subject, Severity::Warn, error, fix);
             return;
         }
         Some(Ok(path)) => path,
@@ -211,7 +211,7 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
             let fix = format!(
                 "is it running, with this address, on the link of {out}? There: ip address; here: ping -c 3 {next_hop}"
             );
-            report.push("neighbour", subject, State::Warn, reason, fix);
+            report.push("neighbour", subject, Severity::Warn, reason, fix);
         }
         Some(Ok(answers)) => {
             let macs: Vec<String> = answers.iter().map(|answer| answer.mac.to_string()).collect();
@@ -220,12 +220,12 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
         Some(Err(_)) => {
             let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
             let fix = format!("if that does not help: ping -c 3 {next_hop}");
-            report.push("neighbour", subject, State::Unknown, reason, fix);
+            report.push("neighbour", subject, Severity::Unknown, reason, fix);
         }
         // At a start nobody has asked yet, so there is nothing to do.
         None => {
             let reason = format!("its next hop has not answered {by} yet; the gateway will ask");
-            report.push("neighbour", subject, State::Unknown, reason, "");
+            report.push("neighbour", subject, Severity::Unknown, reason, "");
         }
     }
 }
@@ -266,7 +266,7 @@ fn replies(
         report.push(
             "replies",
             &subject,
-            State::Warn,
+            Severity::Warn,
             reason,
             "on the backends: ip route show default",
         );
@@ -276,7 +276,7 @@ fn replies(
     report.push(
         "replies",
         &subject,
-        State::Unknown,
+        Severity::Unknown,
         reason,
         "on the backends: ip route get CLIENT",
     );

@@ -13,7 +13,7 @@ use ringway_host::netlink::routes::{Path, RouteKind};
 use ringway_kernel::{Probe, XdpOwner};
 
 use super::facts::{Answerer, Facts, Receiving};
-use super::{Finding, State, judge};
+use super::{Finding, Severity, judge};
 
 pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
@@ -113,13 +113,16 @@ fn nothing_fails_where_all_is_well() {
     let failures: Vec<_> = report.failures().collect();
     assert!(failures.is_empty(), "{failures:?}");
     // The neighbour has not been asked yet, and unknown is not ok.
-    assert_eq!(report.worst(), State::Unknown);
+    assert_eq!(report.worst(), Severity::Unknown);
 }
 
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!((finding.state, finding.place.as_deref()), (State::Crit, Some("ringway.toml:3:15")));
+    assert_eq!(
+        (finding.severity, finding.place.as_deref()),
+        (Severity::Crit, Some("ringway.toml:3:15"))
+    );
     assert!(finding.fix.contains("eth0, eth1"), "{finding}");
 }
 
@@ -127,15 +130,15 @@ fn an_absent_interface_is_placed_and_the_others_are_named() {
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
     let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("allow_default_route = true") && finding.place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
-    assert_eq!(find(&allowed, &needs_confirm, "default-route").state, State::Ok);
+    assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
     let elsewhere = Facts { first_namespace: Some(false), ..needs_confirm };
-    assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &elsewhere, "default-route").severity, Severity::Ok);
     let unknown = Facts { first_namespace: None, ..elsewhere };
-    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").state, State::Crit);
+    assert_eq!(find(&config(ETH0, ""), &unknown, "default-route").severity, Severity::Crit);
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
     facts.links[0].master = Some(3);
     facts.default_route_links = [3].into();
     let finding = find(&config(ETH0, ""), &facts, "default-route");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.reason.contains("eth1"), "{finding}");
 }
 
@@ -154,7 +157,7 @@ fn a_part_of_a_bond_is_refused() {
     facts.links.push(Link { kind: Some("bond".into()), ..link(4, "bond0") });
     facts.links[0].master = Some(4);
     let finding = find(&config(ETH0, ""), &facts, "interface");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("\"bond0\" instead"), "{finding}");
 }
 
@@ -163,7 +166,7 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     let mut facts = machine();
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
@@ -173,21 +176,21 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
     facts.own_links = Some([(2, XdpMode::Native)].into());
-    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok);
     facts.own_links = None;
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.state == State::Unknown && finding.fix.contains("root"), "{finding}");
+    assert!(finding.severity == Severity::Unknown && finding.fix.contains("root"), "{finding}");
 }
 
 #[test]
 fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
     let mut facts = Facts { bpffs_hidden: true, ..machine() };
-    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").state, State::Ok, "no program");
+    assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok, "no program");
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     for owner in [XdpOwner::Netlink, XdpOwner::Link(7)] {
         facts.xdp_owners = HashMap::from([(u32::MAX, owner)]);
         let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-        assert_eq!(finding.state, State::Crit);
+        assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.reason.contains("whether it is this node's cannot be seen"), "{finding}");
         let advised = ["detach", "xdp off"].iter().any(|word| finding.fix.contains(word));
         assert!(finding.fix.contains("ringway ...") && !advised, "{finding}");
@@ -210,10 +213,10 @@ fn one_virtual_router_on_an_interface_is_served() {
     assert!(found.iter().all(|finding| finding.check != "virtual-router"), "{found:?}");
     facts.links.push(router(7, [0, 0, 0x5e, 0, 1, 51]));
     facts.links.push(router(8, [0, 0, 0x5e, 0, 1, 51]));
-    assert_eq!(find(&config(ETH0, ""), &facts, "virtual-router").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &facts, "virtual-router").severity, Severity::Ok);
     facts.links.push(router(9, [0, 0, 0x5e, 0, 2, 51]));
     let finding = find(&config(ETH0, ""), &facts, "virtual-router");
-    assert_eq!(finding.state, State::Warn);
+    assert_eq!(finding.severity, Severity::Warn);
     let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
     assert!(both.iter().all(|words| finding.reason.contains(words)), "{finding}");
 }
@@ -251,14 +254,17 @@ fn in_another_namespace_only_that_is_told() {
 fn who_does_not_answer_is_told_from_who_was_not_asked() {
     let mut facts = machine();
     let neighbour = |facts: &Facts| find(&config(ETH0, ""), facts, "neighbour");
-    assert_eq!(neighbour(&facts).state, State::Unknown);
+    assert_eq!(neighbour(&facts).severity, Severity::Unknown);
     facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
     let silent = neighbour(&facts);
     assert!(silent.reason.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
-    assert!(silent.state == State::Warn && silent.fix.contains("ping -c 3 10.0.0.2"), "{silent}");
+    assert!(
+        silent.severity == Severity::Warn && silent.fix.contains("ping -c 3 10.0.0.2"),
+        "{silent}"
+    );
     let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
     facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(vec![answer]))]);
-    assert_eq!(neighbour(&facts).state, State::Ok);
+    assert_eq!(neighbour(&facts).severity, Severity::Ok);
 }
 
 #[test]
@@ -273,14 +279,20 @@ fn replies_must_come_back_to_the_nat_addresses() {
     };
     let mut facts = machine();
     let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
-    assert_eq!((finding.state, finding.place.as_deref()), (State::Crit, Some("ringway.toml:5:14")));
+    assert_eq!(
+        (finding.severity, finding.place.as_deref()),
+        (Severity::Crit, Some("ringway.toml:5:14"))
+    );
     assert!(finding.fix.starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
-    assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").state, State::Ok);
-    assert_eq!(find(&with("203.0.113.9", "routed"), &facts, "nat-address").state, State::Crit);
+    assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").severity, Severity::Ok);
+    assert_eq!(
+        find(&with("203.0.113.9", "routed"), &facts, "nat-address").severity,
+        Severity::Crit
+    );
     facts.paths.extend([path("10.0.0.77", RouteKind::Local, 1)]);
-    assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").state, State::Ok);
+    assert_eq!(find(&with("10.0.0.77", "arp"), &facts, "nat-address").severity, Severity::Ok);
 }
 
 #[test]
@@ -304,11 +316,11 @@ fn somebody_must_answer_for_the_address() {
     let mut facts = machine();
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     let finding = find(&config(ETH0, ""), &facts, "answers");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
     assert!(finding.fix.contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
-        assert_eq!(find(&config(ETH0, announce), &facts, "answers").state, State::Ok);
+        assert_eq!(find(&config(ETH0, announce), &facts, "answers").severity, Severity::Ok);
     }
     // Assigned, but not in use yet.
     let address = |unusable| Address {
@@ -319,9 +331,9 @@ fn somebody_must_answer_for_the_address() {
         unusable,
         deprecated: false,
     };
-    for (unusable, state) in [(true, State::Warn), (false, State::Ok)] {
+    for (unusable, severity) in [(true, Severity::Warn), (false, Severity::Ok)] {
         facts.addresses = vec![address(unusable)];
-        assert_eq!(find(&config(ETH0, ""), &facts, "answers").state, state);
+        assert_eq!(find(&config(ETH0, ""), &facts, "answers").severity, severity);
     }
 }
 
@@ -338,22 +350,22 @@ fn backends_must_be_reached_by_our_interfaces() {
     for (ifindex, fix) in [(5, "add \"wg0\" to [node] interfaces"), (6, "type gretap or vxlan")] {
         facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
         let finding = find(&config(ETH0, ""), &facts, "route");
-        assert_eq!(finding.state, State::Crit);
+        assert_eq!(finding.severity, Severity::Crit);
         assert!(finding.fix.contains(fix), "{finding}");
     }
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("\"eth1\""), "{finding}");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
     facts.links[0].master = Some(3);
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Ok);
 
     facts.paths.extend([path("10.0.0.2", RouteKind::Local, 1)]);
-    assert_eq!(find(&config(ETH0, ""), &facts, "route").state, State::Crit);
+    assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Crit);
     facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.state, State::Warn);
+    assert_eq!(finding.severity, Severity::Warn);
     assert!(finding.fix.starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
     // Where others are reached by one router, it is that.
     let by = |address: &str, router: &str| {
@@ -376,10 +388,10 @@ fn backends_must_be_reached_by_our_interfaces() {
 fn source_client_is_refused_where_backends_answer_past_the_node() {
     let client = config(ETH0, "source = \"client\"");
     let mut facts = machine();
-    assert_eq!(find(&client, &facts, "replies").state, State::Unknown);
+    assert_eq!(find(&client, &facts, "replies").severity, Severity::Unknown);
     facts.default_route_links = [2].into();
     facts.first_namespace = Some(false);
-    assert_eq!(find(&client, &facts, "replies").state, State::Warn);
+    assert_eq!(find(&client, &facts, "replies").severity, Severity::Warn);
     facts.addresses = vec![Address {
         ifindex: 2,
         address: ip("203.0.113.1"),
@@ -389,7 +401,7 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
         deprecated: false,
     }];
     let finding = find(&client, &facts, "replies");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.place.is_some() && finding.fix.contains("source = \"node\""), "{finding}");
 }
 
@@ -397,10 +409,10 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
 fn the_pool_must_be_clear_of_the_nodes_own_ports() {
     let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "nat-ports");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(finding.fix.contains("ip_local_port_range"));
     let facts = Facts { local_ports: None, ..facts };
-    assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").state, State::Unknown);
+    assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").severity, Severity::Unknown);
 }
 
 #[test]
@@ -420,19 +432,19 @@ fn veth_peers() {
     // The packet path finishes checksums itself.
     let offloads = Offloads { tx_checksum: true, gro: true, ..Offloads::default() };
     facts.offloads.insert("eth1".into(), offloads);
-    assert_eq!(pair(&facts).state, State::Ok);
+    assert_eq!(pair(&facts).severity, Severity::Ok);
     let offloads = Offloads { tx_checksum: true, ..Offloads::default() };
     facts.offloads.insert("eth1".into(), offloads);
     let finding = pair(&facts);
-    assert_eq!((finding.state, finding.subject.as_str()), (State::Warn, "eth1"));
+    assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Warn, "eth1"));
     assert!(finding.fix.starts_with("ethtool -K eth1 gro on; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
-    assert_eq!(pair(&facts).state, State::Ok);
+    assert_eq!(pair(&facts).severity, Severity::Ok);
     // Not known is not well.
     facts.offloads.remove("eth1");
-    assert_eq!(pair(&facts).state, State::Unknown);
+    assert_eq!(pair(&facts).severity, Severity::Unknown);
 }
 
 /// A rule of the doctor that could not be asked is a line, too.
@@ -440,7 +452,7 @@ fn veth_peers() {
 fn of_a_host_of_which_nothing_is_known() {
     let facts = Facts { files: Sample::default(), ..machine() };
     for check in ["kernel", "btf", "bpffs", "bpf-jit", "lro"] {
-        assert_eq!(find(&config(ETH0, ""), &facts, check).state, State::Unknown, "{check}");
+        assert_eq!(find(&config(ETH0, ""), &facts, check).severity, Severity::Unknown, "{check}");
     }
     assert_eq!(ringway_doctor::rules::AT_START.len(), 8);
 }
@@ -454,12 +466,12 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     let both = "interfaces = [\"eth0\", \"br0\"]";
     let interfaces = &format!("{both}\nxdp_mode = \"native\"");
     let node = config(interfaces, "");
-    assert_eq!(find(&node, &facts, "forwarding").state, State::Unknown);
+    assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Unknown);
 
     let now = Receiving { rp_filter: 1, ..Receiving::default() };
     facts.receiving = HashMap::from([("eth0".into(), now)]);
     let finding = find(&node, &facts, "forwarding");
-    assert_eq!((finding.state, finding.subject.as_str()), (State::Crit, "eth0"));
+    assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
                   net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
     assert!(finding.fix.starts_with(sysctl), "{finding}");
@@ -469,11 +481,11 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
 
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
     facts.receiving.insert("eth0".into(), well);
-    assert_eq!(find(&node, &facts, "forwarding").state, State::Ok);
+    assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Ok);
     // The frame's address would be lost, and it is all that dsr-l2 rewrites.
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
     let finding = find(&config(interfaces, dsr), &facts, "forwarding");
-    assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
+    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
     assert!(finding.fix.contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     facts.receiving.clear();
@@ -503,12 +515,12 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
     for mode in ["auto", "native", "generic"] {
         let node = &format!("{interfaces}\nxdp_mode = {mode:?}");
         let finding = find(&config(node, ""), &facts, "forwarding");
-        assert_eq!((finding.state, finding.subject.as_str()), (State::Crit, "eth0"));
+        assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
         assert_eq!(finding.fix, sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
         let finding = find(&dsr, &facts, "forwarding");
-        assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
+        assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
         assert!(finding.fix.ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &facts);
@@ -552,7 +564,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
         let finding = find(&config(ETH0, more), &machine(), "check-road");
-        assert_eq!(finding.state, State::Crit, "{more}");
+        assert_eq!(finding.severity, Severity::Crit, "{more}");
         assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
     }
 
@@ -564,7 +576,7 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
         facts.receiving = HashMap::from([("eth0".into(), now)]);
         let warned = |facts: &Facts| {
             let report = judge(&announced, facts);
-            report.findings.iter().any(|f| f.check == "check-road" && f.state == State::Warn)
+            report.findings.iter().any(|f| f.check == "check-road" && f.severity == Severity::Warn)
         };
         assert_eq!(warned(&facts), elsewhere, "rp_filter {rp_filter}, route elsewhere");
         let mut near = machine();

@@ -15,7 +15,7 @@ use ringway_plan::tables::ServiceKey;
 
 use super::facts::{Answerer, Facts};
 use super::tests::{ETH0, config, find, ip, link, machine};
-use super::{Finding, State, judge};
+use super::{Finding, Severity, judge};
 use crate::health::Health;
 
 fn card(driver: &str) -> Facts {
@@ -38,17 +38,20 @@ fn interpreted_programs() {
         facts.files.put(format!("/proc/sys/net/core/{key}"), value);
         // A line for each of the two settings.
         let lines = judge(&node, &facts).findings.into_iter();
-        let mut bad = lines.filter(|one| one.check == "bpf-jit" && one.state != State::Ok);
+        let mut bad = lines.filter(|one| one.check == "bpf-jit" && one.severity != Severity::Ok);
         bad.next().expect("a line")
     };
-    assert_eq!(find(&node, &machine(), "bpf-jit").state, State::Ok);
+    assert_eq!(find(&node, &machine(), "bpf-jit").severity, Severity::Ok);
     let finding = with("bpf_jit_enable", "0");
     assert_eq!(
-        (finding.state, finding.fix.as_str()),
-        (State::Warn, "sysctl -w net.core.bpf_jit_enable=1")
+        (finding.severity, finding.fix.as_str()),
+        (Severity::Warn, "sysctl -w net.core.bpf_jit_enable=1")
     );
     let finding = with("bpf_jit_harden", "2");
-    assert!(finding.state == State::Warn && finding.fix.ends_with("bpf_jit_harden=1"), "{finding}");
+    assert!(
+        finding.severity == Severity::Warn && finding.fix.ends_with("bpf_jit_harden=1"),
+        "{finding}"
+    );
 }
 
 #[test]
@@ -61,12 +64,12 @@ fn native_or_generic_and_why() {
     let unable = Facts { features: features(0), ..card("e1000e") };
     let finding = find(&config(ETH0, ""), &unable, "xdp-mode");
     assert!(
-        finding.state == State::Ok && finding.reason.starts_with("auto: generic, because"),
+        finding.severity == Severity::Ok && finding.reason.starts_with("auto: generic, because"),
         "{finding}"
     );
     let finding = find(&config(&native, ""), &unable, "xdp-mode");
-    assert!(finding.state == State::Crit && finding.place.is_some(), "{finding}");
-    assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").state, State::Ok);
+    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
+    assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").severity, Severity::Ok);
 }
 
 /// A program on a device upon a NIC meets what the NIC's GRO has joined.
@@ -95,10 +98,10 @@ fn gro_below_interfaces_of_ours() {
         (upon("macvlan", None), ""),
     ] {
         let finding = has(&with(upper.clone(), true), ours, "gro").expect("a line");
-        let said = (finding.state, finding.subject.as_str(), finding.fix);
-        assert_eq!(said, (State::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
+        let said = (finding.severity, finding.subject.as_str(), finding.fix);
+        assert_eq!(said, (Severity::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
         let finding = has(&with(upper.clone(), false), ours, "gro").expect("a line");
-        assert_eq!(finding.state, State::Ok);
+        assert_eq!(finding.severity, Severity::Ok);
         // The program is on the NIC itself then, and the kernel joins nothing; or nowhere above.
         let both = "interfaces = [\"eth0\", \"up0\"]";
         assert_eq!(has(&with(upper.clone(), true), both, "gro"), None);
@@ -109,25 +112,29 @@ fn gro_below_interfaces_of_ours() {
     facts.links.push(Link { lower: Some(4), vlan: tag, ..upon("vlan", tag) });
     (facts.links[3].ifindex, facts.links[3].name) = (5, "up0.5".into());
     let vlan = "interfaces = [\"up0.5\"]";
-    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Warn));
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.severity), Some(Severity::Warn));
     let generic = format!("{ours}\nxdp_mode = \"generic\"");
-    assert_eq!(has(&facts, &generic, "gro").map(|finding| finding.state), Some(State::Warn));
+    assert_eq!(has(&facts, &generic, "gro").map(|finding| finding.severity), Some(Severity::Warn));
     assert_eq!(has(&facts, ours, "gro"), None);
     facts.offloads.remove("eth0");
-    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.state), Some(State::Unknown));
+    assert_eq!(has(&facts, vlan, "gro").map(|finding| finding.severity), Some(Severity::Unknown));
 }
 
 #[test]
 fn drivers_that_stop_for_a_program() {
-    for (driver, state) in
-        [("mlx5_core", State::Warn), ("i40e", State::Warn), ("virtio_net", State::Ok)]
+    for (driver, severity) in
+        [("mlx5_core", Severity::Warn), ("i40e", Severity::Warn), ("virtio_net", Severity::Ok)]
     {
-        assert_eq!(find(&config(ETH0, ""), &card(driver), "link-reset").state, state, "{driver}");
+        assert_eq!(
+            find(&config(ETH0, ""), &card(driver), "link-reset").severity,
+            severity,
+            "{driver}"
+        );
     }
     let there = Facts { own_links: Some([(2, XdpMode::Native)].into()), ..card("mlx5_core") };
-    assert_eq!(find(&config(ETH0, ""), &there, "link-reset").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &there, "link-reset").severity, Severity::Ok);
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert_eq!(find(&generic, &card("mlx5_core"), "link-reset").state, State::Ok);
+    assert_eq!(find(&generic, &card("mlx5_core"), "link-reset").severity, Severity::Ok);
 }
 
 #[test]
@@ -144,7 +151,7 @@ fn queues_for_sending() {
     assert_eq!(fix(&with("ice", 8, 8)), "");
     // In the kernel's generic path nothing is asked of the driver.
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert_eq!(find(&generic, &with("ena", 8, 8), "driver-queues").state, State::Ok);
+    assert_eq!(find(&generic, &with("ena", 8, 8), "driver-queues").severity, Severity::Ok);
 }
 
 #[test]
@@ -152,9 +159,12 @@ fn packets_that_the_card_merges() {
     let mut facts = card("ixgbe");
     facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
     let finding = find(&config(ETH0, ""), &facts, "lro");
-    assert_eq!((finding.state, finding.fix.as_str()), (State::Warn, "ethtool -K eth0 lro off"));
+    assert_eq!(
+        (finding.severity, finding.fix.as_str()),
+        (Severity::Warn, "ethtool -K eth0 lro off")
+    );
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
-    assert_eq!(find(&generic, &facts, "lro").state, State::Ok);
+    assert_eq!(find(&generic, &facts, "lro").severity, Severity::Ok);
 }
 
 #[test]
@@ -166,14 +176,14 @@ fn bonds() {
     facts.drivers.insert("enp1s0".into(), "ixgbe".into());
     let finding = find(&config(ETH0, ""), &facts, "bond-xdp");
     assert!(
-        finding.state == State::Unknown && finding.reason.contains("enp1s0 (ixgbe)"),
+        finding.severity == Severity::Unknown && finding.reason.contains("enp1s0 (ixgbe)"),
         "{finding}"
     );
     facts.features = features(0);
     let native = config(&format!("{ETH0}\nxdp_mode = \"native\""), "");
-    assert_eq!(find(&native, &facts, "bond-xdp").state, State::Warn);
+    assert_eq!(find(&native, &facts, "bond-xdp").severity, Severity::Warn);
     facts.features = features(3);
-    assert_eq!(find(&config(ETH0, ""), &facts, "bond-xdp").state, State::Ok);
+    assert_eq!(find(&config(ETH0, ""), &facts, "bond-xdp").severity, Severity::Ok);
 }
 
 #[test]
@@ -181,11 +191,11 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
     let mut facts = card("veth");
     facts.links[0].kind = Some("veth".into());
     (facts.links[0].lower, facts.links[0].lower_elsewhere) = (Some(3), true);
-    for (bits, told) in [(3, vec![State::Warn]), (7, vec![State::Ok])] {
+    for (bits, told) in [(3, vec![Severity::Warn]), (7, vec![Severity::Ok])] {
         facts.features = features(bits);
         let findings = judge(&config(ETH0, ""), &facts).findings;
         let about = findings.iter().filter(|finding| finding.check == "veth-checksum");
-        assert_eq!(about.map(|finding| finding.state).collect::<Vec<_>>(), told);
+        assert_eq!(about.map(|finding| finding.severity).collect::<Vec<_>>(), told);
     }
 }
 
@@ -193,15 +203,15 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
 fn room_for_tunnels() {
     let of =
         |more: &str| config(ETH0, &format!("forward = \"dsr-gue\"\nannounce = \"arp\"\n{more}"));
-    let state = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").state;
+    let severity = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").severity;
     let mut facts = machine();
-    assert_eq!(state("", &facts), State::Ok);
+    assert_eq!(severity("", &facts), Severity::Ok);
     let clamped = find(&of(""), &facts, "mtu").reason;
     assert!(clamped.contains("mss_clamp bounds what backends send"), "{clamped}");
     assert!(clamped.contains("advmss 1432"), "{clamped}");
-    assert_eq!(state("mss_clamp = \"off\"", &facts), State::Warn);
+    assert_eq!(severity("mss_clamp = \"off\"", &facts), Severity::Warn);
     let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
-    assert_eq!(finding.state, State::Warn);
+    assert_eq!(finding.severity, Severity::Warn);
     assert!(finding.fix.starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
     // Clients come by eth0 with 1500 bytes, backends are behind an eth1 with room.
     facts.links[1].mtu = 1528;
@@ -210,7 +220,7 @@ fn room_for_tunnels() {
         ringway_host::netlink::routes::RouteKind::Unicast,
         3,
     )]);
-    assert_eq!(state("protocol = \"udp\"", &facts), State::Ok);
+    assert_eq!(severity("protocol = \"udp\"", &facts), Severity::Ok);
 }
 
 #[test]
@@ -224,12 +234,12 @@ fn ipv6_needs_1280_bytes_inside_a_tunnel() {
     let unicast = ringway_host::netlink::routes::RouteKind::Unicast;
     facts.paths.extend([super::tests::path("fd00::2", unicast, 2)]);
     // GUE over IPv6 takes 48.
-    for (mtu, state) in [(1300, State::Warn), (1327, State::Warn), (1328, State::Ok)] {
+    for (mtu, severity) in [(1300, Severity::Warn), (1327, Severity::Warn), (1328, Severity::Ok)] {
         facts.links[0].mtu = mtu;
         let finding = find(&config, &facts, "mtu");
-        assert_eq!(finding.state, state, "{mtu}: {finding}");
+        assert_eq!(finding.severity, severity, "{mtu}: {finding}");
         let raised = finding.fix.starts_with("ip link set dev eth0 mtu 1328 or more");
-        assert_eq!(raised, state == State::Warn, "{finding}");
+        assert_eq!(raised, severity == Severity::Warn, "{finding}");
     }
 }
 
@@ -247,7 +257,7 @@ fn firewall_rules_that_see_nothing() {
     let found =
         |rules| find(&config(ETH0, ""), &Facts { firewall: Some(rules), ..machine() }, "firewall");
     let finding = found(Ok(vec![rule("203.0.113.9", 80, None)]));
-    assert_eq!(finding.state, State::Warn);
+    assert_eq!(finding.severity, Severity::Warn);
     assert_eq!(finding.fix, "nft delete rule inet filter input handle 4");
     assert!(
         found(Ok(vec![rule("", 80, Some("Docker"))]))
@@ -255,9 +265,9 @@ fn firewall_rules_that_see_nothing() {
             .starts_with("docker ps --filter publish=80")
     );
     assert!(found(Ok(vec![rule("", 80, Some("firewalld"))])).fix.contains("--remove-port=80/tcp"));
-    assert_eq!(found(Ok(vec![rule("203.0.113.9", 81, None)])).state, State::Ok);
-    assert_eq!(found(Ok(vec![rule("203.0.113.8", 80, None)])).state, State::Ok);
-    assert_eq!(found(Err("no nft".into())).state, State::Unknown);
+    assert_eq!(found(Ok(vec![rule("203.0.113.9", 81, None)])).severity, Severity::Ok);
+    assert_eq!(found(Ok(vec![rule("203.0.113.8", 80, None)])).severity, Severity::Ok);
+    assert_eq!(found(Err("no nft".into())).severity, Severity::Unknown);
     assert!(has(&machine(), ETH0, "firewall").is_none(), "not looked at");
 }
 
@@ -266,11 +276,14 @@ fn dsr_backends_must_be_quiet() {
     let dsr = config(ETH0, "forward = \"dsr-l2\"\nannounce = \"arp\"");
     let mac = Mac([2, 0, 0, 0, 0, 9]);
     let answer = |answers| Facts { answering: [(ip("203.0.113.9"), answers)].into(), ..machine() };
-    assert_eq!(find(&dsr, &answer(Ok(vec![])), "arp-quiet").state, State::Ok);
-    assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").state, State::Unknown);
+    assert_eq!(find(&dsr, &answer(Ok(vec![])), "arp-quiet").severity, Severity::Ok);
+    assert_eq!(find(&dsr, &answer(Err("denied".into())), "arp-quiet").severity, Severity::Unknown);
     let mut facts = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
     let finding = find(&dsr, &facts, "arp-quiet");
-    assert!(finding.state == State::Warn && finding.reason.contains(&mac.to_string()), "{finding}");
+    assert!(
+        finding.severity == Severity::Warn && finding.reason.contains(&mac.to_string()),
+        "{finding}"
+    );
     facts.neighbours = vec![Neighbour {
         ifindex: 2,
         address: ip("10.0.0.2"),
@@ -279,7 +292,7 @@ fn dsr_backends_must_be_quiet() {
         managed: true,
     }];
     let finding = find(&dsr, &facts, "arp-quiet");
-    assert_eq!(finding.state, State::Crit);
+    assert_eq!(finding.severity, Severity::Crit);
     assert!(
         finding.reason.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"),
         "{finding}"
@@ -302,10 +315,10 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
         let service = Service { backends, ..Service::new("web", key, Forward::DsrL2) };
         Facts { thorough: true, health: Some(vec![service]), ..machine() }
     };
-    assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").state, State::Ok);
+    assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").severity, Severity::Ok);
     let finding = find(&checked, &with(Health::Down), "dsr-backend");
     assert!(
-        finding.state == State::Warn && finding.reason.ends_with("fails: timed out"),
+        finding.severity == Severity::Warn && finding.reason.ends_with("fails: timed out"),
         "{finding}"
     );
     assert!(
@@ -313,7 +326,10 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
         "{finding}"
     );
     let nobody = Facts { health: None, ..with(Health::Up) };
-    assert_eq!(find(&checked, &nobody, "dsr-backend").state, State::Unknown);
+    assert_eq!(find(&checked, &nobody, "dsr-backend").severity, Severity::Unknown);
     let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
-    assert!(finding.state == State::Unknown && finding.fix.starts_with("write check"), "{finding}");
+    assert!(
+        finding.severity == Severity::Unknown && finding.fix.starts_with("write check"),
+        "{finding}"
+    );
 }

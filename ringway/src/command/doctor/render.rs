@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway_doctor::{Changes, Collection, Finding, Origin, Report, State};
+use ringway_doctor::{Changes, Collection, Finding, Origin, Report, Severity};
 
 use crate::table::{Cell, Table, Tone, paint};
 
@@ -55,8 +55,9 @@ fn findings(report: &Report, all: bool, colour: bool) -> String {
 }
 
 fn symptom(finding: &Finding, colour: bool) -> String {
-    let state = paint(finding.severity.as_str(), tone(finding.severity), colour);
-    let mut text = format!("{state}: {} {}: {}\n", finding.check, finding.subject, finding.found);
+    let severity = paint(finding.severity.as_str(), tone(finding.severity), colour);
+    let mut text =
+        format!("{severity}: {} {}: {}\n", finding.check, finding.subject, finding.found);
     let mut line = |name: &str, words: &str| {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {name:<6} {words}");
@@ -81,7 +82,7 @@ fn symptom(finding: &Finding, colour: bool) -> String {
 
 fn others(report: &Report, colour: bool) -> String {
     let mut table = Table::new(&["check", "subject", "state", "found"]);
-    let rest = |finding: &&Finding| finding.severity <= State::Unknown;
+    let rest = |finding: &&Finding| finding.severity <= Severity::Unknown;
     for finding in report.findings.iter().filter(rest) {
         table.row(vec![
             Cell::new(&finding.check),
@@ -94,8 +95,8 @@ fn others(report: &Report, colour: bool) -> String {
 }
 
 fn summary(report: &Report, rest: Option<&str>) -> String {
-    let count = |state: State| format!("{} {}", report.count(state), state.as_str());
-    let states = [State::Crit, State::Warn, State::Info, State::Unknown, State::Ok];
+    let count = |severity: Severity| format!("{} {}", report.count(severity), severity.as_str());
+    let states = [Severity::Crit, Severity::Warn, Severity::Info, Severity::Unknown, Severity::Ok];
     let counts: Vec<String> = states.into_iter().map(count).collect();
     let more = rest.map_or_else(String::new, |rest| format!(" ({rest})"));
     format!("{}{more}\n", counts.join(", "))
@@ -123,11 +124,11 @@ fn since(changes: &Changes, colour: bool) -> String {
 }
 
 /// How it is painted.
-pub fn tone(state: State) -> Tone {
-    match state {
-        State::Ok => Tone::Good,
-        State::Unknown | State::Info => Tone::Dim,
-        State::Warn => Tone::Warn,
-        State::Crit => Tone::Bad,
+pub fn tone(severity: Severity) -> Tone {
+    match severity {
+        Severity::Ok => Tone::Good,
+        Severity::Unknown | Severity::Info => Tone::Dim,
+        Severity::Warn => Tone::Warn,
+        Severity::Crit => Tone::Bad,
     }
 }

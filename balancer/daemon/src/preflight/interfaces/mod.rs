@@ -10,7 +10,7 @@ use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
 use super::facts::Facts;
-use super::{Report, State};
+use super::{Report, Severity};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
@@ -74,12 +74,13 @@ fn present<'a>(
     if !link.up {
         let fix = Fix::link(&link.name, "up");
         // Where our program is on it already, the others' traffic wants a daemon.
-        let state = if attached(facts, link).is_some() { State::Warn } else { State::Crit };
-        report.push("interface", &link.name, state, "it is down", fix);
+        let severity =
+            if attached(facts, link).is_some() { Severity::Warn } else { Severity::Crit };
+        report.push("interface", &link.name, severity, "it is down", fix);
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
         let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
-        report.push("interface", &link.name, State::Warn, reason, fix);
+        report.push("interface", &link.name, Severity::Warn, reason, fix);
     } else {
         report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
     }
@@ -159,7 +160,7 @@ fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
         }
         Some(Err(error)) => {
             let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
-            report.push("on-pass", &subject, State::Crit, error, fix);
+            report.push("on-pass", &subject, Severity::Crit, error, fix);
             let at = config.error_at(path, "");
             if let Some(finding) = report.findings.last_mut() {
                 finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
@@ -188,7 +189,7 @@ fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
         link.name
     );
     let fix = "leave out use_vmac of all but one vrrp_instance on it (IPv4 and IPv6 are two)";
-    report.push("virtual-router", &link.name, State::Warn, reason, fix);
+    report.push("virtual-router", &link.name, Severity::Warn, reason, fix);
 }
 
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
@@ -206,7 +207,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         return report.push(
             "foreign-xdp",
             &link.name,
-            State::Unknown,
+            Severity::Unknown,
             reason,
             "run as root (sudo)",
         );
@@ -223,12 +224,12 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
             xdp.program
         );
         let fix = netns_hint::unhide("ringway ...");
-        return report.push("foreign-xdp", &link.name, State::Crit, reason, fix);
+        return report.push("foreign-xdp", &link.name, Severity::Crit, reason, fix);
     }
     report.push(
         "foreign-xdp",
         &link.name,
-        State::Crit,
+        Severity::Crit,
         match owner {
             XdpOwner::Node(_) | XdpOwner::Decap => {
                 format!(
@@ -273,10 +274,10 @@ pub(super) fn attached(facts: &Facts, link: &Link) -> Option<XdpMode> {
 fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
     let off = Fix::ethtool("-K", &device.name, "rxvlan off");
     let hidden = facts.offloads.get(&device.name).map(|offloads| offloads.rx_vlan);
-    let (state, reason, fix) = match hidden {
+    let (severity, reason, fix) = match hidden {
         // veth's tags are taken out of the frame by the far end, when it sends.
         Some(true) if device.kind.is_none() => (
-            State::Crit,
+            Severity::Crit,
             format!(
                 "{0} takes VLAN tags off before XDP sees them: {1}'s frames look like {0}'s own",
                 device.name, link.name
@@ -284,7 +285,7 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
             off,
         ),
         None => (
-            State::Unknown,
+            Severity::Unknown,
             format!("whether {} leaves VLAN tags for XDP to see cannot be read", device.name),
             off,
         ),
@@ -292,7 +293,7 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
             return report.ok("vlan", &link.name, format!("met on {}, with its tag", device.name));
         }
     };
-    report.push("vlan", &link.name, state, reason, fix);
+    report.push("vlan", &link.name, severity, reason, fix);
 }
 
 fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
@@ -321,7 +322,7 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
-            report.push("xdp-mode", XdpMode::Native.name(), State::Crit, reason, fix);
+            report.push("xdp-mode", XdpMode::Native.name(), Severity::Crit, reason, fix);
             return report.place_last(config, &config.node.xdp_mode);
         }
         (None, None) if drivers::has_native(facts, link) == Some(true) => {
