@@ -11,10 +11,10 @@
 //! The first sample holds counters only; the second, taken seconds later, everything.
 //!
 //! # How to write a rule
-//! A setting that is on or off where all is well is a row of `rules/switches.rs`. What has logic is a
-//! file in `rules/`: a `Rule` (what it asks, where the threshold comes from, why it matters), a
-//! function from [`Facts`] to [`Looked`], and a table test. Either gets a line in [`rules::ALL`].
-//! A bound of a setting is a row of `rules/sysctl_bounds.rs`. A fault that must be found is a row of
+//! A setting that is a path and a bound is a row of a table in `rules/sysctls.rs`. What has logic is
+//! a `Rule` (what it asks, where the threshold comes from, why it matters) and a function from
+//! [`Facts`] to [`Looked`] in the file of its part of the machine, such as `rules/tcp.rs`, with a
+//! table test; a new rule also gets a line in [`rules::ALL`]. A fault that must be found is a row of
 //! `ringway doctor --exam` (ringway/src/command/doctor/exam/corpus.rs).
 //! - Read through [`Facts`] alone, and end with `?`: what is missing comes out as [`Unknown`] with the reason,
 //!   and so never as well.

@@ -1,12 +1,236 @@
-//! Routes and neighbours that lead nowhere.
+//! Routes, next hops and neighbours, and packets that they lose.
+
+use std::net::IpAddr;
 
 use ringway_host::netlink::neighbours::{Neighbour, NeighbourState};
 use ringway_host::netlink::routes::{Route, RouteKind};
 use ringway_host::{Interface, Network};
 
-use crate::{Facts, Fix, Looked, Outcome, Rule, Severity, each};
+use crate::outcome::MACHINE;
+use crate::{Facts, Fix, Looked, Outcome, Rule, Severity, Unknown, each};
 
-/// What cannot be resolved cannot be sent to.
+/// Strict reverse path filtering wants the route to a sender to lead out where its packet came in.
+pub const REVERSE_PATH: Rule = Rule {
+    number: 55,
+    name: "reverse-path",
+    rule: "IPReversePathFilter does not grow",
+    source: "kernel documentation, networking/ip-sysctl, rp_filter (RFC 3704)",
+    why: "Packets vanish without a trace where routes are not symmetric.",
+    profiles: &[],
+    check: reverse_path,
+};
+
+fn reverse_path(facts: &Facts) -> Looked {
+    let dropped = facts.counter("TcpExt", "IPReversePathFilter")?;
+    if dropped.delta == 0 {
+        return Outcome::ok(MACHINE, "no packet was dropped").into();
+    }
+    let said = format!(
+        "{} packets came in where the way back to their sender does not lead",
+        dropped.delta
+    );
+    let mut outcome = Outcome::warn(MACHINE, said)
+        .counted("/proc/net/netstat TcpExt IPReversePathFilter", dropped.delta);
+    let names = facts.interfaces()?.into_iter().map(|one| one.link.name.clone());
+    let (mut ways, mut strict) = (Vec::new(), false);
+    let all = facts.sysctl(RP_FILTER_OF_ALL).ok();
+    if all == Some(1) {
+        outcome = outcome.saw(format!("/proc/sys/{RP_FILTER_OF_ALL}"), 1);
+    }
+    for name in names {
+        let key = format!("net/ipv4/conf/{name}/rp_filter");
+        let Ok(own) = facts.sysctl(&key) else { continue };
+        // The greater of an interface's own and that of "all" counts: 2 of its own is loose, whatever "all" says.
+        if all.map_or(own, |all| all.max(own)) != 1 {
+            continue;
+        }
+        strict = true;
+        outcome = outcome.saw(format!("/proc/sys/{key}"), own);
+        // Filtered loosely, what has a route at all passes, by whichever interface it leads.
+        let others = elsewhere(facts, &name)?;
+        if !others.is_empty() {
+            outcome = outcome.change(facts.set(&key, 2)?);
+            ways.extend(others);
+        }
+    }
+    ways.sort();
+    ways.dedup();
+    ways.truncate(NAMED);
+    let advice = match (strict, ways.as_slice()) {
+        (true, []) => "no route leads by another interface, so senders are those without any route, and filtering \
+                       loosely (2) would drop their packets as well"
+            .into(),
+        (true, ways) => format!(
+            "filtering loosely (2) helps senders to whom a route leads by another interface (such as {}), and none \
+             without a route",
+            ways.join(", ")
+        ),
+        (false, _) => "no interface filters strictly: these senders have no route at all".into(),
+    };
+    let see = "`sysctl -w net.ipv4.conf.all.log_martians=1` has the kernel name them (`dmesg`), `ip route get SENDER` \
+               shows the way back. Right as it is if they are forged; else mend the route";
+    outcome.advice(format!("{advice}; {see}")).into()
+}
+
+const RP_FILTER_OF_ALL: &str = "net/ipv4/conf/all/rp_filter";
+const NAMED: usize = 3;
+
+/// Where routes lead by other interfaces than this.
+fn elsewhere(facts: &Facts, name: &str) -> Result<Vec<String>, Unknown> {
+    let network = facts.network()?;
+    let own = network.interface(name).map(|one| one.link.ifindex);
+    let leads_back = |route: &&Route| {
+        route.destination.is_ipv4() && route.kind == RouteKind::Unicast && route.ifindex.is_some()
+    };
+    let other = |route: &&Route| route.ifindex != own;
+    let routes = network.routes.iter().filter(leads_back).filter(other);
+    Ok(routes.map(|route| format!("{}/{}", route.destination, route.prefix)).collect())
+}
+
+pub const NO_ROUTE: Rule = Rule {
+    number: 56,
+    name: "no-route",
+    rule: "InAddrErrors, InNoRoutes and OutNoRoutes do not grow",
+    source: "RFC 4293, ipSystemStatsInAddrErrors, InNoRoutes and OutNoRoutes",
+    why: "Packets come in for addresses that are not this host's, or programs send where no route leads: they are dropped.",
+    profiles: &[],
+    check: no_route,
+};
+
+pub const CLOSED_PORTS: Rule = Rule {
+    number: 88,
+    name: "closed-ports",
+    rule: "fewer than 10 datagrams a second come for UDP ports that nobody listens on",
+    source: "heuristic of Ringway; RFC 4113, udpNoPorts",
+    why: "A program that should listen is gone, or listens on another address; or somebody scans ports.",
+    profiles: &[],
+    check: closed_ports,
+};
+
+const FORWARD: &str = "net/ipv4/ip_forward";
+
+fn no_route(facts: &Facts) -> Looked {
+    Ok(vec![incoming(facts)?, outgoing(facts)?])
+}
+
+fn incoming(facts: &Facts) -> Result<Outcome, Unknown> {
+    let address = facts.counter("Ip", "InAddrErrors")?;
+    let route = facts.counter("IpExt", "InNoRoutes")?;
+    let lost = address.delta + route.delta;
+    if lost == 0 {
+        return Ok(Outcome::ok(MACHINE, "no packet was without a way"));
+    }
+    let forwards = facts.sysctl(FORWARD)?;
+    let outcome = Outcome::warn(
+        MACHINE,
+        format!("{lost} packets were dropped: no way leads where they want"),
+    )
+    .counted("/proc/net/snmp Ip InAddrErrors", address.delta)
+    .counted("/proc/net/netstat IpExt InNoRoutes", route.delta)
+    .saw(format!("/proc/sys/{FORWARD}"), forwards);
+    if forwards == 0 {
+        let outcome =
+            outcome.advice("if this host shall not pass packets on, find out who sends them here");
+        return Ok(outcome.change(facts.set(FORWARD, 1)?));
+    }
+    Ok(outcome.advice("`ip route get ADDRESS` says which is missing; then: ip route add ..."))
+}
+
+fn outgoing(facts: &Facts) -> Result<Outcome, Unknown> {
+    let lost = facts.counter("Ip", "OutNoRoutes")?.delta;
+    if lost == 0 {
+        return Ok(Outcome::ok(SENDING, "each packet of this host had a route"));
+    }
+    let said = format!("{lost} packets of this host's own programs had no route");
+    Ok(Outcome::warn(SENDING, said).counted("/proc/net/snmp Ip OutNoRoutes", lost).advice(
+        "the program gets ENETUNREACH, which its log should name with the address; `ip route get \
+         ADDRESS`, then: ip route add ...",
+    ))
+}
+
+const SENDING: &str = "sending";
+
+fn closed_ports(facts: &Facts) -> Looked {
+    let lost = facts.counter("Udp", "NoPorts")?.delta;
+    if lost as f64 <= facts.seconds * 10.0 {
+        return Outcome::ok(MACHINE, format!("{lost} datagrams for closed ports")).into();
+    }
+    let said =
+        format!("{lost} datagrams in {:.0} s for ports that nobody listens on", facts.seconds);
+    Outcome::info(MACHINE, said)
+        .counted("/proc/net/snmp Udp NoPorts", lost)
+        .advice("`tcpdump -ni any 'icmp[0:2] = 0x0303'` shows the answers with ports and senders")
+        .into()
+}
+
+pub const NEIGHBOUR_TABLE: Rule = Rule {
+    number: 57,
+    name: "neighbour-table",
+    rule: "neighbours are fewer than 80 % of gc_thresh3, and none is refused",
+    source: "kernel documentation, networking/ip-sysctl, neigh/default/gc_thresh3",
+    why: "What finds the table full cannot be sent at all: no buffer space available.",
+    profiles: &[],
+    check: neighbour_table,
+};
+
+fn neighbour_table(facts: &Facts) -> Looked {
+    let neighbours = &facts.network()?.neighbours;
+    let count = |v4: bool| {
+        neighbours.iter().filter(|one| matches!(one.address, IpAddr::V4(_)) == v4).count()
+    };
+    let tables = [("ipv4", "arp_cache", count(true)), ("ipv6", "ndisc_cache", count(false))];
+    // A machine without IPv6 has but one.
+    let has_v6 = facts.text("/proc/sys/net/ipv6/neigh/default/gc_thresh3").is_ok();
+    let tables = tables.into_iter().filter(|(family, ..)| *family == "ipv4" || has_v6);
+    Ok(each(
+        tables,
+        |(family, ..)| (*family).to_owned(),
+        |(family, cache, here)| {
+            let fulls = table_fulls(facts, cache)?;
+            let key = format!("net/{family}/neigh/default/gc_thresh3");
+            // Of the first network namespace alone.
+            let most = facts.sysctl(&key);
+            let near = most.as_ref().is_ok_and(|most| *here as f64 > *most as f64 * 0.8);
+            let severity = match (fulls > 0, near) {
+                (true, _) => Severity::Crit,
+                (false, true) => Severity::Warn,
+                (false, false) => {
+                    return most.map(|most| Outcome::ok(*family, format!("{here} of {most}")));
+                }
+            };
+            let said =
+                format!("{here} neighbours in this namespace, {fulls} refused for want of room");
+            let outcome = Outcome::new(severity, *family, said)
+                .saw(format!("/proc/net/stat/{cache} table_fulls"), fulls)
+                .saw("ip neighbour, entries", here);
+            match most {
+                Ok(most) => Ok(outcome
+                    .saw(format!("/proc/sys/{key}"), most)
+                    .change(facts.set(&key, most * 4)?)),
+                Err(_) => Ok(outcome.advice(format!(
+                    "in the machine's first network namespace: raise {}",
+                    key.replace('/', ".")
+                ))),
+            }
+        },
+    ))
+}
+
+/// Names on the first line, a line for each processor in hexadecimal.
+fn table_fulls(facts: &Facts, cache: &str) -> Result<u64, Unknown> {
+    let path = format!("/proc/net/stat/{cache}");
+    let (before, after) = facts.texts(&path)?;
+    let sum = |text: &str| {
+        let mut lines = text.lines();
+        let at = lines.next()?.split_ascii_whitespace().position(|name| name == "table_fulls")?;
+        let value =
+            |line: &str| u64::from_str_radix(line.split_ascii_whitespace().nth(at)?, 16).ok();
+        Some(lines.filter_map(value).fold(0, u64::saturating_add))
+    };
+    let strange = || crate::facts::strange(&path, after);
+    Ok(sum(after).ok_or_else(strange)?.saturating_sub(sum(before).ok_or_else(strange)?))
+}
+
 pub const NEXT_HOP: Rule = Rule {
     number: 85,
     name: "next-hop",
@@ -17,7 +241,6 @@ pub const NEXT_HOP: Rule = Rule {
     check: next_hops,
 };
 
-/// An entry that was set by hand is never asked for again.
 pub const FIXED_NEIGHBOUR: Rule = Rule {
     number: 86,
     name: "fixed-neighbour",
@@ -28,7 +251,6 @@ pub const FIXED_NEIGHBOUR: Rule = Rule {
     check: fixed_neighbours,
 };
 
-/// An MTU on a route wins over the interface's, and over what path MTU discovery finds.
 pub const ROUTE_MTU: Rule = Rule {
     number: 87,
     name: "route-mtu",
@@ -124,6 +346,87 @@ fn route_mtus(facts: &Facts) -> Looked {
 mod tests {
     use super::*;
     use crate::testing::{Machine, table};
+
+    #[test]
+    fn strict_ones_are_loosened() {
+        let strict = Machine::healthy()
+            .counts("TcpExt", "IPReversePathFilter", 1)
+            .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "1")
+            .put("/proc/sys/net/ipv4/conf/eth0/rp_filter", "2");
+        let strict = strict.network(|network| {
+            let mut other = network.routes[0].clone();
+            (other.destination, other.ifindex) = ([192, 0, 2, 0].into(), Some(2));
+            network.routes.push(other);
+        });
+        assert_eq!(strict.fixes(&REVERSE_PATH), ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"]);
+        // The interface's own is enough, be it strict by itself or by all.
+        for own in ["0", "1"] {
+            let both = strict
+                .clone()
+                .put("/proc/sys/net/ipv4/conf/all/rp_filter", "1")
+                .put("/proc/sys/net/ipv4/conf/veth0/rp_filter", own);
+            assert_eq!(
+                both.fixes(&REVERSE_PATH),
+                ["sysctl -w net.ipv4.conf.veth0.rp_filter=2"],
+                "{own}"
+            );
+            let undo = format!("sysctl -w net.ipv4.conf.veth0.rp_filter={own}");
+            assert_eq!(both.undos(&REVERSE_PATH), [undo]);
+        }
+        let loosened = strict.clone().put("/proc/sys/net/ipv4/conf/all/rp_filter", "2");
+        assert!(loosened.fixes(&REVERSE_PATH).is_empty());
+        // Nobody can be reached by another interface: loose is no better.
+        let alone = strict.clone().network(|network| {
+            network.routes.retain(|route| route.ifindex == Some(3));
+        });
+        assert!(alone.fixes(&REVERSE_PATH).is_empty());
+        let said = alone.outcomes(&REVERSE_PATH)[0].advice.clone().unwrap();
+        assert!(said.contains("without any route"), "{said}");
+        let loose = strict.clone().put("/proc/sys/net/ipv4/conf/veth0/rp_filter", "2");
+        assert!(loose.fixes(&REVERSE_PATH).is_empty());
+        table(
+            &REVERSE_PATH,
+            [(strict, Severity::Warn), (alone, Severity::Warn), (loose, Severity::Warn)],
+        );
+    }
+
+    #[test]
+    fn a_host_that_should_forward() {
+        let forwards = |text: &str| {
+            let machine = Machine::healthy().put(&format!("/proc/sys/{FORWARD}"), text);
+            machine.counts("Ip", "InAddrErrors", 3)
+        };
+        assert_eq!(forwards("0").fixes(&NO_ROUTE), ["sysctl -w net.ipv4.ip_forward=1"]);
+        assert!(forwards("1").fixes(&NO_ROUTE).is_empty());
+        let route = Machine::healthy().counts("IpExt", "InNoRoutes", 1);
+        let own = Machine::healthy().counts("Ip", "OutNoRoutes", 1);
+        let rows =
+            [(forwards("0"), Severity::Warn), (route, Severity::Warn), (own, Severity::Warn)];
+        table(&NO_ROUTE, rows);
+    }
+
+    #[test]
+    fn datagrams_for_nobody() {
+        // In two seconds.
+        let machine = |count| Machine::healthy().counts("Udp", "NoPorts", count);
+        table(&CLOSED_PORTS, [(machine(20), Severity::Ok), (machine(21), Severity::Info)]);
+    }
+
+    #[test]
+    fn nearly_full_and_refused() {
+        let key = "/proc/sys/net/ipv4/neigh/default/gc_thresh3";
+        // There is one neighbour.
+        let full = Machine::healthy().put(key, "1");
+        assert_eq!(full.fixes(&NEIGHBOUR_TABLE), ["sysctl -w net.ipv4.neigh.default.gc_thresh3=4"]);
+        let stat = |n: &str| format!("entries table_fulls\n00000001 0000000{n}\n00000001 00000000");
+        let path = "/proc/net/stat/arp_cache";
+        let refused = Machine::healthy().put(path, &stat("0")).then(path, &stat("a"));
+        let elsewhere = Machine::healthy().remove(key);
+        table(
+            &NEIGHBOUR_TABLE,
+            [(full, Severity::Warn), (refused, Severity::Crit), (elsewhere, Severity::Unknown)],
+        );
+    }
 
     /// A route by 10.9.0.2, which is a neighbour on veth0.
     fn by_a_neighbour(change: impl FnOnce(&mut Route, &mut Neighbour)) -> Machine {

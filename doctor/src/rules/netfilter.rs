@@ -1,7 +1,9 @@
-//! The table of tracked connections: room, lists, and whether it is wanted.
+//! Connection tracking, and packet filters that get in the way of each other.
+
+use serde_json::Value;
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Looked, Outcome, Profile, Rule, Severity};
+use crate::{Facts, Looked, Outcome, Profile, Rule, Severity, each};
 
 pub const CONNTRACK_FULL: Rule = Rule {
     number: 49,
@@ -112,6 +114,76 @@ fn conntrack_forwarder(facts: &Facts) -> Looked {
         .into()
 }
 
+pub const TWO_FIREWALLS: Rule = Rule {
+    number: 54,
+    name: "two-firewalls",
+    rule: "rules are in nftables or in iptables-legacy, not in both",
+    source: "heuristic of Ringway; manual page xtables-nft(8)",
+    why: "A packet passes through both, and who lists the rules of one does not see why the other drops it.",
+    profiles: &[],
+    check: two_firewalls,
+};
+
+fn two_firewalls(facts: &Facts) -> Looked {
+    let tables =
+        |path| facts.text(path).map(|text| text.split_ascii_whitespace().collect::<Vec<_>>());
+    // Where the modules are not loaded, or this is not root, the files are not there.
+    let legacy =
+        [tables("/proc/net/ip_tables_names")?, tables("/proc/net/ip6_tables_names")?].concat();
+    let document: Value = facts.json("/tools/nft.json")?;
+    let objects = document["nftables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rules = objects.iter().filter(|object| object["rule"].is_object()).count();
+    if legacy.is_empty() || rules == 0 {
+        return Outcome::ok(MACHINE, "one of them at most").into();
+    }
+    Outcome::warn(
+        MACHINE,
+        format!("nftables has {rules} rules, and iptables-legacy has tables, too"),
+    )
+    .saw("/proc/net/ip_tables_names", legacy.join(" "))
+    .saw("nft list ruleset, rules", rules)
+    .advice("iptables-legacy-save | iptables-nft-restore, then empty the old tables")
+    .into()
+}
+
+pub const BRIDGE_FILTER: Rule = Rule {
+    number: 58,
+    name: "bridge-filter",
+    rule: "net.bridge.bridge-nf-call-iptables is 0 where a bridge forwards",
+    source: "kernel documentation, networking/bridge, br_netfilter",
+    why: "Frames between two ports of a bridge walk all rules and are tracked as connections. Docker and Kubernetes need it.",
+    profiles: &[],
+    check: bridge_filter,
+};
+
+fn bridge_filter(facts: &Facts) -> Looked {
+    let bridges = facts.of_kind("bridge")?;
+    if bridges.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys = ["net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"];
+    // Without the module there is nothing to turn off.
+    let there = keys.into_iter().filter(|key| facts.text(&format!("/proc/sys/{key}")).is_ok());
+    Ok(each(
+        there,
+        |key| (*key).to_owned(),
+        |key| {
+            if facts.sysctl(key)? == 0 {
+                return Ok(Outcome::ok(*key, "bridges are left alone"));
+            }
+            let names: Vec<&str> = bridges.iter().map(|bridge| bridge.link.name.as_str()).collect();
+            let seen = Outcome::info(
+                *key,
+                format!("what {} forwards passes through iptables", names.join(", ")),
+            );
+            let seen = seen
+                .saw(format!("/proc/sys/{key}"), 1)
+                .advice("not where Docker or Kubernetes run");
+            Ok(seen.change(facts.set(key, 0)?))
+        },
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,5 +253,32 @@ mod tests {
             (machine("0", "1000"), Severity::Ok),
         ];
         table(&CONNTRACK_FORWARDER, rows);
+    }
+
+    #[test]
+    fn both_at_once() {
+        let rule = r#"{"nftables":[{"rule":{"family":"ip"}}]}"#;
+        let nft = Machine::healthy().put("/tools/nft.json", rule);
+        let both = nft.clone().put("/proc/net/ip_tables_names", "filter\nnat");
+        table(&TWO_FIREWALLS, [(nft, Severity::Ok), (both, Severity::Warn)]);
+    }
+
+    #[test]
+    fn only_where_there_is_a_bridge() {
+        let key = "/proc/sys/net/bridge/bridge-nf-call-iptables";
+        let on = Machine::healthy().put(key, "1");
+        let bridge = |machine: Machine| {
+            machine.network(|network| network.interfaces[2].link.kind = Some("bridge".into()))
+        };
+        assert_eq!(
+            bridge(on.clone()).fixes(&BRIDGE_FILTER),
+            ["sysctl -w net.bridge.bridge-nf-call-iptables=0"]
+        );
+        let off =
+            on.clone().put(key, "0").put("/proc/sys/net/bridge/bridge-nf-call-ip6tables", "0");
+        table(
+            &BRIDGE_FILTER,
+            [(on.clone(), Severity::Ok), (bridge(on), Severity::Info), (bridge(off), Severity::Ok)],
+        );
     }
 }
