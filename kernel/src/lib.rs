@@ -30,6 +30,7 @@ pub use link::attach::{Attached, NativeRefused};
 pub use link::attach_state::{AttachState, AttachStateQuery};
 pub use link::xdp_owner::{XdpOwner, program_name, xdp_owner};
 pub use load::shape::Shape;
+pub use maps::WhenFull;
 pub use objects::objects;
 pub use pins::covered::{bpffs_is_covered, give_nodes, hold_nodes, require_reachable};
 pub use pins::{DEFAULT_BPFFS, Pins};

@@ -2,8 +2,8 @@
 
 use ringway_api::client::node_selector::{self, NodeSelector};
 use ringway_api::error::Error;
-use ringway_kernel::MapMemory;
-use serde::Serialize;
+use ringway_kernel::{MapMemory, WhenFull};
+use serde::{Serialize, Serializer};
 
 /// Name and version of the schema.
 pub const SCHEMA: &str = "ringway.memory/1";
@@ -36,7 +36,12 @@ pub struct Map {
     /// Bytes that the kernel accounts for it; absent: it does not tell.
     pub bytes: Option<u64>,
     /// What happens when it is full.
-    pub when_full: &'static str,
+    #[serde(serialize_with = "as_text")]
+    pub when_full: WhenFull,
+}
+
+fn as_text<S: Serializer>(when_full: &WhenFull, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(when_full.text())
 }
 
 impl From<MapMemory> for Map {

@@ -10,14 +10,35 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use ringway_abi::{FromBytes, IntoBytes};
 use zerocopy::Immutable;
 
+use self::WhenFull::{Never, Then};
 use crate::objects::gateway::GatewayMaps;
 use crate::pins::Pins;
 use crate::{Error, Result};
 
+/// What happens when a map is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Nothing: it cannot be.
+    Never(&'static str),
+    /// This.
+    Then(&'static str),
+}
+
+impl WhenFull {
+    /// In words.
+    pub fn text(self) -> &'static str {
+        let (Never(text) | Then(text)) = self;
+        text
+    }
+}
+
+/// A map's name, what it is for, and what happens when it is full.
+pub(crate) type MapText = (&'static str, &'static str, WhenFull);
+
 /// One structure with a field per map, so that a missing map is found when it is built. Behind the name of one whose
 /// contents a start makes anew or compares: from what, and what of them stays all the same.
 macro_rules! maps {
-    ($($name:ident: $purpose:literal, $full:literal $(, rebuilt $rebuilt:literal)?;)*) => {
+    ($($name:ident: $purpose:literal, $full:expr $(, rebuilt $rebuilt:literal)?;)*) => {
         /// Every shared map of the packet path (bpf/common/stage.bpf.h, bpf/gateway/maps.bpf.h).
         #[derive(Debug)]
         pub(crate) struct Maps {
@@ -37,7 +58,7 @@ macro_rules! maps {
             }
 
             /// Name, what it is for, and what happens when it is full.
-            pub(crate) const TEXTS: &[(&str, &str, &str)] =
+            pub(crate) const TEXTS: &[MapText] =
                 &[$((stringify!($name), $purpose, $full)),*];
 
             /// Those of a gateway that was loaded.
@@ -71,148 +92,152 @@ macro_rules! maps {
 maps! {
     settings:
         "layout, timeouts, nat pool, keys of the hashes",
-        "cannot be: one entry",
+        Never("cannot be: one entry"),
         rebuilt "from the configuration; the keys of hashes stay";
     slots:
         "the programs of the stages",
-        "cannot be: a place for each",
+        Never("cannot be: a place for each"),
         rebuilt "with the new programs";
     ledger:
         "packets by verdict and reason, per interface",
-        "cannot be: a place for each interface";
+        Never("cannot be: a place for each interface");
     roots:
         "which programs are this node's, to count what the kernel drops",
-        "the start is refused",
+        Then("the start is refused"),
         rebuilt "with the new programs";
     scratch:
         "what a stage has learnt about one packet",
-        "cannot be: one entry";
+        Never("cannot be: one entry");
     ifaces:
         "interfaces: device, MAC addresses, MTU",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration and this machine";
     devices:
         "where packets are redirected to",
-        "cannot be: a place for each interface",
+        Never("cannot be: a place for each interface"),
         rebuilt "from the configuration and this machine";
     vlans:
         "VLAN devices, by device and tags",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration and this machine";
     services:
         "what clients connect to: addresses and blocks of ports",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
     service_info:
         "services as their clients see them",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration; services keep their numbers";
     backends:
         "backends: address, way there, whether they are up",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration, overrides and health; the numbers by which flows name backends stay";
     nat_addrs:
         "source addresses of nat",
-        "the configuration is refused",
+        Then("the configuration is refused"),
         rebuilt "from the configuration; addresses keep their numbers";
     labels:
         "names of services",
-        "cannot be: a place for each service",
+        Never("cannot be: a place for each service"),
         rebuilt "from the configuration";
     members:
         "backends of each service",
-        "the change is refused, what was in force stays",
+        Then("the change is refused, what was in force stays"),
         rebuilt "from the configuration";
     rings:
         "which member of a service has a slot, a map for each ring",
-        "the change is refused, what was in force stays",
+        Then("the change is refused, what was in force stays"),
         rebuilt "from the configuration; slots of dsr services keep their owners";
     pairs:
         "current and former owners of slots, for rings that are changing",
-        "cannot be: a place for each ring";
+        Never("cannot be: a place for each ring");
     tracked:
         "flows of dsr services in slots that have changed",
-        "those on probation give way; else to the former owner, or dropped (track-full)";
+        Then("those on probation give way; else to the former owner, or dropped (track-full)");
     track_quotas:
         "records that each source prefix has opened in this second",
-        "two prefixes may share one quota";
+        Then("two prefixes may share one quota");
     untracked:
         "when a flow of a service could not be tracked last",
-        "cannot be: a place for each service";
+        Never("cannot be: a place for each service");
     tracking:
         "what became of tracked flows",
-        "cannot be: counters";
+        Never("cannot be: counters");
     flows:
         "flows of nat services",
-        "those on probation give way; else the packet is dropped (flow-table-full, nat-exhausted)";
+        Then("those on probation give way; else the packet is dropped (flow-table-full, nat-exhausted)");
     flow_index:
         "the way from a client to its flow",
-        "the packet is dropped (flow-table-full)";
+        Then("the packet is dropped (flow-table-full)");
     port_hands:
         "where the next nat port towards each backend is looked for",
-        "cannot be: a place for each backend";
+        Never("cannot be: a place for each backend");
     kept_flows:
         "how many flows of each source prefix are kept, by backend",
-        "two prefixes may share one count";
+        Then("two prefixes may share one count");
     vain_searches:
         "how many searches for a nat port were in vain for a backend in this second",
-        "the older one is forgotten, and searched in full";
+        Then("the older one is forgotten, and searched in full");
     fragments:
         "ports of datagrams in fragments, for 30 s",
-        "the oldest is forgotten, the rest of it dropped (fragment-early)";
+        Then("the oldest is forgotten, the rest of it dropped (fragment-early)");
     traffic:
         "packets, bytes and flows of each backend",
-        "cannot be: a place for each backend";
+        Never("cannot be: a place for each backend");
     daemon:
         "who looks after the node, and when it was alive last",
-        "cannot be: one entry",
+        Never("cannot be: one entry"),
         rebuilt "once a second";
 }
 
 /// Maps that a program has for itself, of which nothing is pinned: part of the name, what it is for,
 /// and what happens when it is full.
-pub(crate) const PRIVATE: &[(&str, &str, &str)] = &[
-    ("icmp_rooms", "room to build one ICMP error in", "cannot be: one entry"),
-    ("csum_rooms", "room to sum up one packet in", "cannot be: one entry"),
-    ("claims", "how far the search for one nat port is", "cannot be: one entry"),
+pub(crate) const PRIVATE: &[MapText] = &[
+    ("icmp_rooms", "room to build one ICMP error in", Never("cannot be: one entry")),
+    ("csum_rooms", "room to sum up one packet in", Never("cannot be: one entry")),
+    ("claims", "how far the search for one nat port is", Never("cannot be: one entry")),
     (
         "answer_budget",
         "when the next answer of a kind to a prefix would be in time",
-        "two prefixes may share one budget",
+        Then("two prefixes may share one budget"),
     ),
     (
         "other_senders",
         "who else than a flow's client has sent for it lately",
-        "the older one is forgotten: a flow whose client moved follows later",
+        Then("the older one is forgotten: a flow whose client moved follows later"),
     ),
     (
         "services_met",
         "services that each CPU has met last",
-        "the one met longest ago is looked up again",
+        Then("the one met longest ago is looked up again"),
     ),
-    ("captures", "captures under way", "the thirteenth is refused"),
-    ("capture_counts", "packets of each capture", "cannot be: counters"),
-    ("capture_linked", "captures that packets meet the filters of", "cannot be: one entry"),
-    ("capture_packet", "room to copy one packet for captures", "cannot be: a place for each CPU"),
+    ("captures", "captures under way", Then("the thirteenth is refused")),
+    ("capture_counts", "packets of each capture", Never("cannot be: counters")),
+    ("capture_linked", "captures that packets meet the filters of", Never("cannot be: one entry")),
+    (
+        "capture_packet",
+        "room to copy one packet for captures",
+        Never("cannot be: a place for each CPU"),
+    ),
     (
         "capture_rings",
         "packets that captures have not read yet, a ring for each",
-        "the packet is forwarded, not captured, and counted as lost",
+        Then("the packet is forwarded, not captured, and counted as lost"),
     ),
-    ("capture_state", "what captures want of the packet at hand", "cannot be: one entry"),
+    ("capture_state", "what captures want of the packet at hand", Never("cannot be: one entry")),
     (
         "capture_chain",
         "the way through the captures' filters",
-        "cannot be: a place for each capture",
+        Never("cannot be: a place for each capture"),
     ),
     (
         "capture_slots",
         "programs of the gateway that captures look into",
-        "cannot be: a place for each",
+        Never("cannot be: a place for each"),
     ),
-    (".rodata", "constants of a program", "cannot be"),
-    (".data", "variables of a program", "cannot be"),
-    (".bss", "variables of a program", "cannot be"),
+    (".rodata", "constants of a program", Never("cannot be")),
+    (".data", "variables of a program", Never("cannot be")),
+    (".bss", "variables of a program", Never("cannot be")),
 ];
 
 /// Entries that go into one system call.

@@ -10,7 +10,7 @@ use ringway_abi::raw::{RW_CAPTURES, RW_INDEX_ENTRIES, rw_iface};
 use ringway_abi::{FromBytes, IntoBytes, Slot, track_capacity};
 
 use crate::link::{info_of, open_link};
-use crate::maps::{self, Maps, PRIVATE};
+use crate::maps::{self, Maps, PRIVATE, WhenFull};
 use crate::tables::rows::Rows;
 use crate::{Result, View};
 
@@ -25,7 +25,7 @@ pub struct MapMemory {
     /// What it is for.
     pub purpose: &'static str,
     /// What happens when it is full.
-    pub when_full: &'static str,
+    pub when_full: WhenFull,
     /// Pinned, and so shared with the next daemon; else a program's own.
     pub pinned: bool,
     /// Entries there is room for.
@@ -66,7 +66,7 @@ impl View {
             all.push(MapMemory {
                 name: (*name).to_owned(),
                 purpose,
-                when_full,
+                when_full: *when_full,
                 pinned: true,
                 max_entries: self.room(name, map)?,
                 used_entries: self.used(name, map, &rows)?.or(inner.maps),
@@ -120,7 +120,7 @@ impl View {
         let maps = ids.into_iter().filter_map(|id| MapHandle::from_map_id(id).ok());
         let shown = maps.map(|map| {
             let name = map.name().to_string_lossy().into_owned();
-            let (purpose, when_full) = private_text(&name).unwrap_or(("", ""));
+            let (purpose, when_full) = private_text(&name).unwrap_or(("", WhenFull::Then("")));
             MapMemory {
                 purpose,
                 when_full,
@@ -206,7 +206,7 @@ fn inner(outer: &MapHandle, key: u32) -> Option<MapHandle> {
     MapHandle::from_map_id(u32::read_from_bytes(&id).ok()?).ok()
 }
 
-fn private_text(name: &str) -> Option<(&'static str, &'static str)> {
+fn private_text(name: &str) -> Option<(&'static str, WhenFull)> {
     // The kernel keeps 15 bytes of a name.
     let known = |part: &str| match part.strip_prefix('.') {
         // gateway.rodata, gatewa.rodata.dry
@@ -256,7 +256,7 @@ mod tests {
             }
         }
         for (name, purpose, full) in Maps::TEXTS.iter().chain(PRIVATE) {
-            assert!(!purpose.is_empty() && !full.is_empty(), "{name}");
+            assert!(!purpose.is_empty() && !full.text().is_empty(), "{name}");
         }
         assert_eq!(Maps::TEXTS.len(), Maps::NAMES.len());
         assert_eq!(private_text("sockets"), None);

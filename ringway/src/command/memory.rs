@@ -1,6 +1,7 @@
 //! `ringway status --memory`: every map, and what happens when it is full.
 
 use ringway_inspect::memory::{self, Map, Memory};
+use ringway_kernel::WhenFull;
 
 use crate::cli::{Output, StatusArgs};
 use crate::exit::Exit;
@@ -26,7 +27,7 @@ fn render(memory: &Memory, colour: bool) -> String {
             Cell::number(units::count(map.used_entries)).tone(tone(map)),
             Cell::number(map.bytes.map_or_else(|| "-".to_owned(), units::bytes)),
             Cell::new(map.purpose),
-            Cell::new(map.when_full).tone(Tone::Dim),
+            Cell::new(map.when_full.text()).tone(Tone::Dim),
         ]);
     }
     let sum = units::bytes(memory.sum_bytes);
@@ -35,9 +36,8 @@ fn render(memory: &Memory, colour: bool) -> String {
 
 /// Nine tenths full, or more, of what can be full.
 fn tone(map: &Map) -> Tone {
-    let bounded = !map.when_full.starts_with("cannot be");
-    match map.used_entries {
-        Some(used) if bounded && used * 10 >= map.max_entries * 9 => Tone::Warn,
+    match (map.when_full, map.used_entries) {
+        (WhenFull::Then(_), Some(used)) if used * 10 >= map.max_entries * 9 => Tone::Warn,
         _ => Tone::Plain,
     }
 }
@@ -55,7 +55,7 @@ mod tests {
             max_entries: 10,
             used_entries,
             bytes,
-            when_full: "dropped",
+            when_full: WhenFull::Then("dropped"),
         };
         let maps = vec![map("flows", true, Some(9), Some(1536)), map("rooms", false, None, None)];
         let memory = Memory { schema: memory::SCHEMA, node: "gw1".into(), sum_bytes: 1536, maps };
