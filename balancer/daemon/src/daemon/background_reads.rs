@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use crate::backends::{self, Replies};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
-use crate::preflight::{self, Cause, Finding, Report, Severity};
+use crate::preflight::{self, Cause, Finding, Report, Severity, names};
 use crate::snapshot::StatusStore;
 
 /// What a look found.
@@ -141,12 +141,12 @@ impl BackgroundReads {
 
 /// What has become wrong since the start; the daemon watches the rest itself.
 pub fn problems(report: &Report) -> Vec<Problem> {
-    failed(report, &["answers", "forwarding", "nat-address", "nat-ports"])
+    failed(report, &[names::ANSWERS, names::FORWARDING, names::NAT_ADDRESS, names::NAT_PORTS])
 }
 
 /// Those of them that are the whole node's.
 pub fn unready(report: &Report) -> Vec<Problem> {
-    failed(report, &["forwarding", "nat-address", "nat-ports"])
+    failed(report, &[names::FORWARDING, names::NAT_ADDRESS, names::NAT_PORTS])
 }
 
 fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
@@ -160,7 +160,7 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
 pub fn findings(report: &Report) -> Vec<Problem> {
     let open = |finding: &Finding| {
         matches!(finding.severity, Severity::Unknown | Severity::Warn)
-            && !matches!(finding.check, "interface" | "neighbour" | "route")
+            && !matches!(finding.check, names::INTERFACE | names::NEIGHBOUR | names::ROUTE)
     };
     let mut causes = report.causes(open);
     causes.sort_by_key(|cause| cause.first.severity == Severity::Unknown);
@@ -174,9 +174,9 @@ pub fn problem(cause: &Cause<'_>) -> Problem {
     let trouble = match *check {
         _ if *severity == Severity::Unknown => ProblemKind::CheckHostUnknown,
         _ if *severity != Severity::Crit => ProblemKind::CheckHost,
-        "answers" | "nat-address" => ProblemKind::AddressUnanswered,
-        "nat-ports" => ProblemKind::NatPorts,
-        "forwarding" => ProblemKind::Forwarding,
+        names::ANSWERS | names::NAT_ADDRESS => ProblemKind::AddressUnanswered,
+        names::NAT_PORTS => ProblemKind::NatPorts,
+        names::FORWARDING => ProblemKind::Forwarding,
         _ => ProblemKind::CheckHost,
     };
     let subjects = cause.subjects();
@@ -216,10 +216,10 @@ mod tests {
         for name in ["wan", "b1"] {
             report.push("veth-peer", name, Severity::Unknown, "its far end", "look there");
         }
-        report.push("neighbour", "web", Severity::Unknown, "no MAC address yet", "");
-        report.push("interface", "b1", Severity::Warn, "it has no carrier", "");
+        report.push(names::NEIGHBOUR, "web", Severity::Unknown, "no MAC address yet", "");
+        report.push(names::INTERFACE, "b1", Severity::Warn, "it has no carrier", "");
         report.push("mtu", "web", Severity::Warn, "too little room", "");
-        report.push("nat-address", "10.0.0.9", Severity::Crit, "nobody answers", "");
+        report.push(names::NAT_ADDRESS, "10.0.0.9", Severity::Crit, "nobody answers", "");
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
             problems.into_iter().map(|problem| problem.error).collect()

@@ -118,7 +118,7 @@ pub fn tell_of_machine(report: &preflight::Report) {
         tracing::debug!(check, subject, fix, "{}: {reason}", severity.as_str());
     }
     let told = |finding: &preflight::Finding| {
-        finding.severity != preflight::Severity::Ok || finding.check == "answers"
+        finding.severity != preflight::Severity::Ok || finding.check == preflight::names::ANSWERS
     };
     for cause in report.causes(told) {
         let (subject, preflight::Finding { check, reason, fix, .. }) = (cause.named(), cause.first);

@@ -6,7 +6,7 @@ use ringway_api::error::{Error, Kind};
 use ringway_api::text::listed;
 use ringway_kernel::DEFAULT_BPFFS;
 
-use super::{Finding, Report, Severity};
+use super::{Finding, Report, Severity, names};
 
 /// Subjects that a line names.
 const NAMED: usize = 3;
@@ -62,7 +62,7 @@ impl Report {
                 ));
             }
         }
-        if self.failures().any(|finding| finding.check == "foreign-xdp") {
+        if self.failures().any(|finding| finding.check == names::FOREIGN_XDP) {
             // It may be our own.
             let below = ringway_kernel::require_reachable(Path::new(DEFAULT_BPFFS));
             lines.extend(below.err().map(|error| error.to_string()));
@@ -107,7 +107,7 @@ mod tests {
         let mut report = Report::default();
         for n in 0..9 {
             let reason = format!("10.0.0.{n} is reached by lan");
-            report.push("route", &format!("10.0.0.{n}"), Severity::Crit, reason, "add lan");
+            report.push(names::ROUTE, &format!("10.0.0.{n}"), Severity::Crit, reason, "add lan");
         }
         let refusal = report.refusal().expect("nine failures").to_string();
         assert_eq!(refusal.lines().count(), 8, "{refusal}");

@@ -11,6 +11,7 @@ mod gro;
 mod host;
 mod interfaces;
 mod mtu;
+pub(crate) mod names;
 mod nat;
 mod passing;
 mod services;

@@ -7,7 +7,7 @@ use ringway_doctor::Fix;
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;
-use super::{Report, Severity};
+use super::{Report, Severity, names};
 
 /// Addresses, then ports.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
@@ -23,12 +23,12 @@ fn answers(config: &Config, facts: &Facts, address: &Located<IpAddr>, report: &m
     let routed_here = facts.paths.get(&**address);
     let local = matches!(routed_here, Some(Ok(path)) if path.kind == RouteKind::Local);
     if local || facts.addresses.iter().any(|own| own.address == **address) {
-        return report.ok("nat-address", &subject, "kernel: the node owns the address");
+        return report.ok(names::NAT_ADDRESS, &subject, "kernel: the node owns the address");
     }
     let service = config.services.iter().find(|service| *service.address == **address);
     if service.is_some_and(|service| service.announce == Announce::Arp) {
         let reason = "arp: a service's address, for which Ringway answers";
-        return report.ok("nat-address", &subject, reason);
+        return report.ok(names::NAT_ADDRESS, &subject, reason);
     }
     let reason = format!(
         "nobody answers for {subject}: it is not an address of this node, so no backend's reply would \
@@ -40,7 +40,7 @@ fn answers(config: &Config, facts: &Facts, address: &Located<IpAddr>, report: &m
          address towards each backend is used",
         towards_backends(config, facts, **address)
     );
-    report.fail_at(config, address, "nat-address", reason, fix);
+    report.fail_at(config, address, names::NAT_ADDRESS, reason, fix);
 }
 
 /// The interface that leads to the backends of this family.
@@ -61,7 +61,7 @@ fn ports(config: &Config, facts: &Facts, report: &mut Report) {
     let Some((first, last)) = facts.local_ports else {
         let reason = format!("{name} cannot be read");
         report.push(
-            "nat-ports",
+            names::NAT_PORTS,
             &pool.to_string(),
             Severity::Unknown,
             reason,
@@ -71,13 +71,13 @@ fn ports(config: &Config, facts: &Facts, report: &mut Report) {
     };
     if last < pool.first || pool.last < first {
         let reason = format!("clear of the node's own ports, {first}-{last}");
-        report.ok("nat-ports", &pool.to_string(), reason);
+        report.ok(names::NAT_PORTS, &pool.to_string(), reason);
         return;
     }
     report.fail_at(
         config,
         pool,
-        "nat-ports",
+        names::NAT_PORTS,
         format!("[nat] ports {} overlap the node's own, {name} = {first} {last}", **pool),
         apart((pool.first, pool.last), (first, last)),
     );

@@ -9,7 +9,7 @@ use ringway_host::netlink::links::Link;
 
 use super::facts::{Facts, Receiving};
 use super::interfaces::{OR_GENERIC, generic};
-use super::{Report, Severity};
+use super::{Report, Severity, names};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
@@ -70,7 +70,7 @@ fn frames(config: &Config, facts: &Facts, way: &Link, report: &mut Report) {
             );
             let fix =
                 format!("write forward = \"nat\", \"dsr-ipip\" or \"dsr-gue\"{}", or_generic(way));
-            report.fail_at(config, &backend.address, "forwarding", reason, fix);
+            report.fail_at(config, &backend.address, names::FORWARDING, reason, fix);
         }
     }
 }
@@ -126,17 +126,17 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
         let fix =
             format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
         let reason = format!("{what}; whether it does could not be read");
-        return report.push("forwarding", &link.name, Severity::Unknown, reason, fix);
+        return report.push(names::FORWARDING, &link.name, Severity::Unknown, reason, fix);
     };
     let wrong = wrong(receiver, *now, needs);
     if wrong.is_empty() {
         let reason = format!("{what}, which it does, unless a firewall's forward chain objects");
-        return report.ok("forwarding", &link.name, reason);
+        return report.ok(names::FORWARDING, &link.name, reason);
     }
     let found: Vec<String> = wrong.iter().map(|s| format!("{} = {}", s.key, s.found)).collect();
     let wanted: Vec<String> = wrong.iter().map(|s| format!("{}={}", s.key, s.wanted)).collect();
     report.push(
-        "forwarding",
+        names::FORWARDING,
         &link.name,
         Severity::Crit,
         format!("{what}, but it would drop that: {}", found.join(", ")),

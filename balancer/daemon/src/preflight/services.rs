@@ -6,12 +6,13 @@ use std::net::IpAddr;
 use ringway_config::{
     Announce, Backend, Check, Config, Faces, Forward, Located, Protocol, Service, SourceMode,
 };
+use ringway_doctor::Fix;
 use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};
 
 use super::facts::Facts;
-use super::{Report, Severity};
+use super::{Report, Severity, names};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
@@ -69,10 +70,10 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
                           runs or has failed";
             let fix = "`ip addr` shows it as tentative or dadfailed; in the latter case another \
                        machine has it";
-            report.push("answers", &subject, Severity::Warn, reason, fix);
+            report.push(names::ANSWERS, &subject, Severity::Warn, reason, fix);
         }
         Announce::Kernel if local || owned.is_some() => {
-            report.ok("answers", &subject, "kernel: the node owns the address")
+            report.ok(names::ANSWERS, &subject, "kernel: the node owns the address")
         }
         Announce::Kernel => {
             let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -87,11 +88,11 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
                 "{own}write announce = \"arp\" (Ringway answers) \
                  or \"routed\" (a router sends it here)"
             );
-            report.fail_at(config, address, "answers", reason, fix);
+            report.fail_at(config, address, names::ANSWERS, reason, fix);
         }
-        Announce::Arp => report.ok("answers", &subject, "arp: Ringway answers ARP and ND"),
+        Announce::Arp => report.ok(names::ANSWERS, &subject, "arp: Ringway answers ARP and ND"),
         Announce::Routed => {
-            report.ok("answers", &subject, "routed: declared to be routed to this node")
+            report.ok(names::ANSWERS, &subject, "routed: declared to be routed to this node")
         }
     }
 }
@@ -103,8 +104,8 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         Some(Err(error)) => {
             if let Some(down) = facts.ours_down(config) {
                 let reason = format!("no route to {} while {down} is down", *backend.address);
-                let fix = format!("ip link set dev {down} up");
-                report.push("route", &subject, Severity::Warn, reason, fix);
+                let fix = Fix::link(down, "up");
+                report.push(names::ROUTE, &subject, Severity::Warn, reason, fix);
                 return;
             }
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
@@ -113,7 +114,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
                 None => "ROUTER (one on a link of this node)".into(),
             };
             let fix = format!("ip route add {}/{bits} via {via}", *backend.address);
-            report.push("route", &subject, Severity::Warn, error, fix);
+            report.push(names::ROUTE, &subject, Severity::Warn, error, fix);
             return;
         }
         Some(Ok(path)) => path,
@@ -124,7 +125,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
             *backend.address
         );
         let fix = "give the address of another machine, or of a namespace with a veth pair";
-        report.fail_at(config, &backend.address, "route", reason, fix);
+        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
         return;
     }
     let out = facts.link_name(path.ifindex);
@@ -153,7 +154,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
             );
             (why, fix)
         };
-        report.fail_at(config, &backend.address, "route", reason, fix);
+        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
         return;
     }
     if config.node.faces(&out) == Faces::Clients {
@@ -163,11 +164,11 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         );
         let fix =
             format!("write \"{out}\" alone in [node] interfaces, or route the backend by another");
-        report.fail_at(config, &backend.address, "route", reason, fix);
+        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
         return;
     }
     let via = path.gateway.map_or_else(|| "directly".to_owned(), |router| format!("via {router}"));
-    report.ok("route", &subject, format!("by way of {out}, {via}"));
+    report.ok(names::ROUTE, &subject, format!("by way of {out}, {via}"));
     neighbour(facts, path, &subject, report);
     if service.forward == Forward::DsrL2
         && let Some(router) = path.gateway
@@ -178,7 +179,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
         );
         let fix = "write forward = \"dsr-ipip\" or \"dsr-gue\", or give the node an address on the \
                    backend's link";
-        report.fail_at(config, &backend.address, "route", reason, fix);
+        report.fail_at(config, &backend.address, names::ROUTE, reason, fix);
         return;
     }
     if service.forward == Forward::Nat && service.source == SourceMode::Client {
@@ -198,10 +199,10 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
     let next_hop = path.next_hop();
     let out = facts.links.iter().find(|link| link.ifindex == path.ifindex);
     if let Some(out) = out.filter(|link| link.is_layer3()) {
-        return report.ok("neighbour", subject, format!("{} needs none", out.name));
+        return report.ok(names::NEIGHBOUR, subject, format!("{} needs none", out.name));
     }
     if let Some(mac) = facts.next_hop(path) {
-        return report.ok("neighbour", subject, format!("{next_hop} is at {mac}"));
+        return report.ok(names::NEIGHBOUR, subject, format!("{next_hop} is at {mac}"));
     }
     let (out, by) = (facts.link_name(path.ifindex), asked_by(next_hop));
     match facts.answering.get(&next_hop) {
@@ -211,21 +212,25 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
             let fix = format!(
                 "is it running, with this address, on the link of {out}? There: ip address; here: ping -c 3 {next_hop}"
             );
-            report.push("neighbour", subject, Severity::Warn, reason, fix);
+            report.push(names::NEIGHBOUR, subject, Severity::Warn, reason, fix);
         }
         Some(Ok(answers)) => {
             let macs: Vec<String> = answers.iter().map(|answer| answer.mac.to_string()).collect();
-            report.ok("neighbour", subject, format!("{next_hop} is at {}", macs.join(" and ")));
+            report.ok(
+                names::NEIGHBOUR,
+                subject,
+                format!("{next_hop} is at {}", macs.join(" and ")),
+            );
         }
         Some(Err(_)) => {
             let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
             let fix = format!("if that does not help: ping -c 3 {next_hop}");
-            report.push("neighbour", subject, Severity::Unknown, reason, fix);
+            report.push(names::NEIGHBOUR, subject, Severity::Unknown, reason, fix);
         }
         // At a start nobody has asked yet, so there is nothing to do.
         None => {
             let reason = format!("its next hop has not answered {by} yet; the gateway will ask");
-            report.push("neighbour", subject, Severity::Unknown, reason, "");
+            report.push(names::NEIGHBOUR, subject, Severity::Unknown, reason, "");
         }
     }
 }

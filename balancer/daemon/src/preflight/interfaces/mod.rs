@@ -10,7 +10,7 @@ use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
 use super::facts::Facts;
-use super::{Report, Severity};
+use super::{Report, Severity, names};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
@@ -52,7 +52,7 @@ fn present<'a>(
                 known()
             ),
         };
-        report.fail_at(config, name, "interface", reason, fix);
+        report.fail_at(config, name, names::INTERFACE, reason, fix);
         return None;
     };
     if !is_usable(link) {
@@ -60,7 +60,7 @@ fn present<'a>(
             "{} is neither Ethernet nor a device of bare IP packets (WireGuard)",
             link.name
         );
-        report.fail_at(config, name, "interface", reason, format!("name one of: {}", known()));
+        report.fail_at(config, name, names::INTERFACE, reason, format!("name one of: {}", known()));
         return None;
     }
     if let Some(bond) = part_of(facts, link) {
@@ -68,7 +68,7 @@ fn present<'a>(
             format!("{} is a part of {bond}, which is where its packets belong", link.name);
         let fix =
             format!("write \"{bond}\" instead: native XDP runs on it if all of its parts have it");
-        report.fail_at(config, name, "interface", reason, fix);
+        report.fail_at(config, name, names::INTERFACE, reason, fix);
         return None;
     }
     if !link.up {
@@ -76,13 +76,13 @@ fn present<'a>(
         // Where our program is on it already, the others' traffic wants a daemon.
         let severity =
             if attached(facts, link).is_some() { Severity::Warn } else { Severity::Crit };
-        report.push("interface", &link.name, severity, "it is down", fix);
+        report.push(names::INTERFACE, &link.name, severity, "it is down", fix);
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
         let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
-        report.push("interface", &link.name, Severity::Warn, reason, fix);
+        report.push(names::INTERFACE, &link.name, Severity::Warn, reason, fix);
     } else {
-        report.ok("interface", &link.name, format!("up, mtu {} bytes", link.mtu));
+        report.ok(names::INTERFACE, &link.name, format!("up, mtu {} bytes", link.mtu));
     }
     Some(link)
 }
@@ -197,7 +197,7 @@ const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/
 
 fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
     let Some(xdp) = link.xdp.first() else {
-        return report.ok("foreign-xdp", &link.name, "no XDP program");
+        return report.ok(names::FOREIGN_XDP, &link.name, "no XDP program");
     };
     let Some(own) = &facts.own_links else {
         let reason = format!(
@@ -205,7 +205,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
             xdp.program
         );
         return report.push(
-            "foreign-xdp",
+            names::FOREIGN_XDP,
             &link.name,
             Severity::Unknown,
             reason,
@@ -213,7 +213,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         );
     };
     if own.contains_key(&link.ifindex) {
-        return report.ok("foreign-xdp", &link.name, "our own program from before");
+        return report.ok(names::FOREIGN_XDP, &link.name, "our own program from before");
     }
     let name = ringway_kernel::program_name(xdp.program).unwrap_or_else(|| "unknown".into());
     let owner = facts.xdp_owners.get(&xdp.program).unwrap_or(&XdpOwner::Netlink);
@@ -224,10 +224,10 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
             xdp.program
         );
         let fix = netns_hint::unhide("ringway ...");
-        return report.push("foreign-xdp", &link.name, Severity::Crit, reason, fix);
+        return report.push(names::FOREIGN_XDP, &link.name, Severity::Crit, reason, fix);
     }
     report.push(
-        "foreign-xdp",
+        names::FOREIGN_XDP,
         &link.name,
         Severity::Crit,
         match owner {
