@@ -43,7 +43,7 @@ impl ConfigDiff<'_> {
         for (was, is) in self.pairs() {
             let (service, change) = match (was, is) {
                 (Some(was), Some(is)) => {
-                    let keys = keys(was, is);
+                    let (names, keys): (Vec<_>, Vec<_>) = keys(was, is).into_iter().unzip();
                     let before = changes.backends.len();
                     backends(was, is, &mut changes.backends);
                     if changes.backends.len() > before {
@@ -57,6 +57,7 @@ impl ConfigDiff<'_> {
                         service: is.name.to_string(),
                         change: What::Changed,
                         keys,
+                        names,
                         backends: 0,
                     });
                     continue;
@@ -68,8 +69,8 @@ impl ConfigDiff<'_> {
             changes.services.push(ServiceChange {
                 service: service.name.to_string(),
                 change,
-                keys: Vec::new(),
                 backends: service.backends.len() as u64,
+                ..ServiceChange::default()
             });
         }
         changes.lost_endpoints = self.lost();
@@ -255,13 +256,13 @@ pub fn flows_of(view: &View, service: &str, at: SocketAddr) -> ringway_kernel::R
     Ok(found)
 }
 
-/// Keys of a service that say something else; names of values where they are short.
-fn keys(was: &Service, is: &Service) -> Vec<String> {
+/// Keys of a service that say something else, by name and in words: with the values where they are short.
+fn keys(was: &Service, is: &Service) -> Vec<(&'static str, String)> {
     let mut keys = Vec::new();
-    let mut push = |key: &str, was: &dyn Display, is: &dyn Display| {
+    let mut push = |key, was: &dyn Display, is: &dyn Display| {
         let (was, is) = (was.to_string(), is.to_string());
         if was != is {
-            keys.push(format!("{key} {was} becomes {is}"));
+            keys.push((key, format!("{key} {was} becomes {is}")));
         }
     };
     let protocols = |service: &Service| {
@@ -286,7 +287,7 @@ fn keys(was: &Service, is: &Service) -> Vec<String> {
         ("check", was.check != is.check || asked_elsewhere(was, is)),
     ] {
         if differs {
-            keys.push(key.into());
+            keys.push((key, key.into()));
         }
     }
     keys

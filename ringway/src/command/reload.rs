@@ -219,7 +219,7 @@ mod tests {
             service: name.into(),
             change,
             keys: keys.iter().map(|key| (*key).to_owned()).collect(),
-            backends: 0,
+            ..ServiceChange::default()
         };
         let changes = Changes {
             node: "gw1".into(),

@@ -93,6 +93,9 @@ pub struct ServiceChange {
     pub change: What,
     /// Which keys change, and how.
     pub keys: Vec<String>,
+    /// The names of these keys alone, for the process that compared them.
+    #[serde(skip)]
+    pub names: Vec<&'static str>,
     /// How many backends come or go with it; 0 where it stays.
     #[serde(default)]
     pub backends: u64,

@@ -425,9 +425,8 @@ fn summary(changes: &Changes) -> String {
     let changed = changes.services.iter().filter(|service| service.change == What::Changed);
     let changed: Vec<_> = changed.collect();
     if !changed.is_empty() {
-        // A key may come with its values: "port 80 becomes 81".
-        let keys = changed.iter().flat_map(|service| &service.keys);
-        let keys: BTreeSet<&str> = keys.filter_map(|key| key.split(' ').next()).collect();
+        let keys: BTreeSet<&str> =
+            changed.iter().flat_map(|service| &service.names).copied().collect();
         let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
         parts.push(format!("{} changed ({keys})", counted(changed.len(), "service")));
     }
@@ -455,11 +454,12 @@ mod tests {
     fn a_reload_is_counted_as_it_is() {
         use ringway_api::documents::changes::{BackendChange, ServiceChange};
 
-        let service = |change, backends, keys: &[&str]| ServiceChange {
+        let service = |change, backends, names: &[&'static str]| ServiceChange {
             service: "web".into(),
             change,
-            keys: keys.iter().map(|key| (*key).to_owned()).collect(),
+            names: names.to_vec(),
             backends,
+            ..ServiceChange::default()
         };
         let said = |services: Vec<ServiceChange>, backends: Vec<BackendChange>| {
             let file = "gw.toml".to_owned();
@@ -470,7 +470,7 @@ mod tests {
             "configuration gw.toml in force: 8 services with 8 backends added"
         );
         assert_eq!(
-            said(vec![service(What::Changed, 0, &["check", "port 80 becomes 81"]); 48], vec![]),
+            said(vec![service(What::Changed, 0, &["port", "check"]); 48], vec![]),
             "configuration gw.toml in force: 48 services changed (check, port)"
         );
         let gone = BackendChange {
