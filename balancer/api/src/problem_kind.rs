@@ -127,7 +127,7 @@ pub struct Problem {
     pub error: String,
     /// What to do about it.
     pub remedy: String,
-    /// What it is about, where `error` begins with a list of names: the same names.
+    /// What it is about, for people: where `error` begins with a list of names, the same names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub subjects: Vec<String>,
 }
@@ -156,6 +156,17 @@ impl ProblemKind {
         Problem { kind: self, error, remedy, ..Problem::default() }
     }
 
+    /// One that is about something of the node.
+    pub fn about(
+        self,
+        subject: Subject,
+        error: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> Problem {
+        let subjects = vec![subject.to_string()];
+        Problem { subject, subjects, ..self.problem(error, remedy) }
+    }
+
     /// One that is about an interface.
     pub fn of_interface(
         self,
@@ -163,7 +174,7 @@ impl ProblemKind {
         error: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Problem {
-        Problem { subject: Subject::Interface(name.into()), ..self.problem(error, remedy) }
+        self.about(Subject::Interface(name.into()), error, remedy)
     }
 
     /// One that is about a service.
@@ -173,7 +184,7 @@ impl ProblemKind {
         error: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Problem {
-        Problem { subject: Subject::Service(name.into()), ..self.problem(error, remedy) }
+        self.about(Subject::Service(name.into()), error, remedy)
     }
 
     /// An error that makes one.

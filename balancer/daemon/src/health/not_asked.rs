@@ -117,8 +117,7 @@ impl Unasked {
                 counted(targets, "backend"),
                 counted(checks, "check")
             );
-            let problem = ProblemKind::ChecksNotMade.problem(error, remedy(lack));
-            Problem { subject: Subject::Checks(lack), ..problem }
+            ProblemKind::ChecksNotMade.about(Subject::Checks(lack), error, remedy(lack))
         });
         shown.collect()
     }

@@ -59,13 +59,16 @@ pub fn render(word: &str, tone: Tone, all: &[&Problem], extent: Extent, colour: 
 fn sentence(cause: &[&Problem], extent: Extent) -> String {
     let first = cause[0];
     let own = if extent == Extent::Short { first.short() } else { first.error.clone() };
-    let others: Vec<&str> = cause[1..].iter().map(|problem| subject(problem)).collect();
+    let others: Vec<String> = cause[1..].iter().flat_map(|problem| subjects(problem)).collect();
     if others.is_empty() { own } else { format!("{own}; also {}", listed(&others, NAMED)) }
 }
 
-/// What a line begins with: "service web: ...".
-fn subject(problem: &Problem) -> &str {
-    problem.error.split_once(": ").map_or(problem.error.as_str(), |(subject, _)| subject)
+/// What it is about: "service web"; else all of it.
+fn subjects(problem: &Problem) -> Vec<String> {
+    if problem.subjects.is_empty() {
+        return vec![problem.error.clone()];
+    }
+    problem.subjects.clone()
 }
 
 #[cfg(test)]
@@ -82,7 +85,7 @@ mod tests {
     fn one_remedy_is_one_line_however_many_have_it() {
         let silent = |n: u32| {
             let error = format!("service s{n}: requests go out, nothing comes back: {n} flows");
-            ProblemKind::NoReplies.problem(error, "ringway check --host")
+            ProblemKind::NoReplies.of_service(&format!("s{n}"), error, "ringway check --host")
         };
         let all: Vec<Problem> = (0..12).map(silent).collect();
         let want = [

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ringway_api::documents::status::Problem;
 use ringway_api::error::Error;
 use ringway_api::problem_kind::ProblemKind;
+use ringway_doctor::Fix;
 use ringway_kernel::{AttachState, Attached, Interface, XdpMode};
 use tracing::Level;
 
@@ -214,7 +215,7 @@ impl Attachment {
                 return Some(ProblemKind::InterfaceDown.of_interface(
                     name,
                     format!("interface {name} is down: no packet comes in or goes out by it"),
-                    format!("ip link set dev {name} up"),
+                    Fix::link(name, "up").to_string(),
                 ));
             }
             if self.existing.no_carrier.contains(name) {
