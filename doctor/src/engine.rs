@@ -203,7 +203,7 @@ fn busy_poll(facts: &Facts, name: &str) -> Outcome {
             let said = "whether interrupts wait for the program's calls cannot be read";
             let [defer, flush] = paths;
             let set = Fix::Sequence(vec![Fix::write(defer, 2), Fix::write(flush, 200_000)]);
-            Outcome::new(Severity::Unknown, name, said).advice(set.to_string())
+            Outcome::new(Severity::Unknown, name, said).advice(set)
         }
     }
 }

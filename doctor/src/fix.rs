@@ -1,10 +1,10 @@
-//! What to change, as types; what a shell takes, rendered in one place.
+//! What to do, as types; what a shell takes, rendered in one place.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Serialize, Serializer};
 
-/// One change to the machine. It is shown, in JSON too, as a line for sh.
+/// What to do. It is shown, in JSON too, as a line: for sh, unless it is advice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fix {
     /// `sysctl -w`
@@ -40,6 +40,8 @@ pub enum Fix {
     Command(Vec<String>),
     /// One after another, whether or not the first succeeds.
     Sequence(Vec<Fix>),
+    /// What no command can do, in words.
+    Advice(String),
 }
 
 impl Fix {
@@ -107,7 +109,20 @@ impl Display for Fix {
                 let lines: Vec<String> = fixes.iter().map(Fix::to_string).collect();
                 f.write_str(&lines.join("; "))
             }
+            Self::Advice(words) => f.write_str(words),
         }
+    }
+}
+
+impl From<String> for Fix {
+    fn from(advice: String) -> Self {
+        Self::Advice(advice)
+    }
+}
+
+impl From<&str> for Fix {
+    fn from(advice: &str) -> Self {
+        Self::Advice(advice.to_owned())
     }
 }
 

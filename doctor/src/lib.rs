@@ -22,7 +22,8 @@
 //!   a list, where one unknown leaves the others alone. Nothing to look at (no bond here) is an empty list.
 //! - What counts is compared between the two samples ([`Facts::counter`], [`Facts::pair`]).
 //! - A change is two [`Fix`]es: what to do, and what takes it back, which holds the value that was read
-//!   ([`Facts::set`] makes both for a sysctl). What no command can do is `.advice(...)`.
+//!   ([`Facts::set`] makes both for a sysctl). What has no way back is `.advice(...)`:
+//!   words, or a command.
 //! - Tests start from [`testing::healthy`], a captured machine on which every rule is content, and change one file.
 //!   `rules::tests` runs every rule on it and on a machine of which nothing is known: there all are unknown.
 #![forbid(unsafe_code)]
@@ -52,7 +53,7 @@ pub use contents::{CLASSES, Class};
 pub use facts::{Facts, FarEnd, Profile, Program};
 pub use fix::{Change, Fix};
 pub use gather::{Namespace, Origin, complete, gather, gather_at_once, gather_counters};
-pub use outcome::{Evidence, Looked, Outcome, Severity, Unknown, each, each_interface};
+pub use outcome::{Evidence, Looked, MACHINE, Outcome, Severity, Unknown, each, each_interface};
 pub use report::{Finding, Report, judge};
 pub use rules::Rule;
 pub use sample::Sample;

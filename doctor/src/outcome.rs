@@ -14,6 +14,18 @@ pub type Looked = Result<Vec<Outcome>, Unknown>;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unknown(pub String);
 
+impl From<String> for Unknown {
+    fn from(why: String) -> Self {
+        Self(why)
+    }
+}
+
+impl From<&str> for Unknown {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
 /// How something came out. Not knowing is never the same as all being well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -65,10 +77,12 @@ pub struct Outcome {
     pub evidence: Vec<Evidence>,
     /// What to change.
     pub changes: Vec<Change>,
-    /// What to do that is no command.
-    pub advice: Option<String>,
+    /// What to do that has no way back: advice, or a command.
+    pub advice: Option<Fix>,
     /// The check that tells of the cause, where it finds that.
     pub part_of: Option<&'static str>,
+    /// Unknown to every start on such a machine, and no news there.
+    pub lasting: bool,
 }
 
 /// The subject of what is about no single thing.
@@ -79,7 +93,8 @@ impl Outcome {
     pub fn new(severity: Severity, subject: impl Into<String>, found: impl Into<String>) -> Self {
         let (subject, found) = (subject.into(), found.into());
         let (evidence, changes, advice) = (Vec::new(), Vec::new(), None);
-        Self { subject, severity, found, evidence, changes, advice, part_of: None }
+        let (part_of, lasting) = (None, false);
+        Self { subject, severity, found, evidence, changes, advice, part_of, lasting }
     }
 
     /// As it should be.
@@ -103,8 +118,8 @@ impl Outcome {
     }
 
     /// Not known.
-    pub fn unknown(subject: impl Into<String>, why: Unknown) -> Self {
-        Self::new(Severity::Unknown, subject, why.0)
+    pub fn unknown(subject: impl Into<String>, why: impl Into<Unknown>) -> Self {
+        Self::new(Severity::Unknown, subject, why.into().0)
     }
 
     /// Adds what was read.
@@ -145,8 +160,8 @@ impl Outcome {
         self.fix(Fix::ethtool(option, device, to), Fix::ethtool(option, device, now))
     }
 
-    /// Says what to do that is no command.
-    pub fn advice(mut self, advice: impl Into<String>) -> Self {
+    /// Says what to do that has no way back.
+    pub fn advice(mut self, advice: impl Into<Fix>) -> Self {
         self.advice = Some(advice.into());
         self
     }
@@ -154,7 +169,7 @@ impl Outcome {
     /// What to do, in one line: commands, then advice. Empty: nothing.
     pub fn remedy(&self) -> String {
         let commands = self.changes.iter().map(|change| change.fix.to_string());
-        commands.chain(self.advice.clone()).collect::<Vec<_>>().join("; ")
+        commands.chain(self.advice.iter().map(Fix::to_string)).collect::<Vec<_>>().join("; ")
     }
 
     /// Comes of what another check tells: where that finds it, this is told there.

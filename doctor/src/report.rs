@@ -153,7 +153,7 @@ fn finding(check: &Rule, outcome: Outcome) -> Finding {
         source: check.source.into(),
         why: check.why.into(),
         changes: outcome.changes,
-        advice: outcome.advice,
+        advice: outcome.advice.map(|advice| advice.to_string()),
         also: Vec::new(),
         part_of: outcome.part_of,
     }

@@ -1,7 +1,7 @@
 //! What BPF programs need of the kernel.
 
 use crate::outcome::MACHINE;
-use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Severity, Unknown, each};
+use crate::{Facts, Fix, Looked, Outcome, Profile, Rule, Severity, Unknown};
 
 pub const BPF_JIT: Rule = Rule {
     number: 72,
@@ -18,13 +18,13 @@ const ENABLE: &str = "net/core/bpf_jit_enable";
 const HARDEN: &str = "net/core/bpf_jit_harden";
 
 fn bpf_jit(facts: &Facts) -> Looked {
-    Ok(each(
-        [ENABLE, HARDEN],
-        |key| key.replace('/', "."),
-        |key| {
-            if *key == ENABLE { compiled(facts) } else { blinded(facts) }
-        },
-    ))
+    let unknown = |key: &str, why| Outcome::unknown(key.replace('/', "."), why);
+    // There, and readable for root alone, and in the first network namespace.
+    let hidden = |why| Outcome { lasting: true, ..unknown(HARDEN, why) };
+    Ok(vec![
+        compiled(facts).unwrap_or_else(|why| unknown(ENABLE, why)),
+        blinded(facts).unwrap_or_else(hidden),
+    ])
 }
 
 /// Seen in the first network namespace alone.
@@ -38,7 +38,6 @@ fn compiled(facts: &Facts) -> Result<Outcome, Unknown> {
     Ok(seen.saw(format!("/proc/sys/{ENABLE}"), 0).change(facts.set(ENABLE, 1)?))
 }
 
-/// There, and readable for root alone.
 fn blinded(facts: &Facts) -> Result<Outcome, Unknown> {
     let subject = HARDEN.replace('/', ".");
     if facts.sysctl(HARDEN)? != 2 {
@@ -182,7 +181,7 @@ mod tests {
         });
         let named = elsewhere.clone().json("/tools/origin.json", named);
         assert!(named.fixes(&BPFFS).is_empty());
-        let advice = named.outcomes(&BPFFS)[0].advice.clone().unwrap();
+        let advice = named.outcomes(&BPFFS)[0].remedy();
         assert!(advice.contains("nsenter --net=/run/netns/blue"), "{advice}");
         let none = of("42 27 0:39 / /sys rw,relatime - sysfs sysfs rw");
         table(

@@ -178,7 +178,7 @@ fn syn_queue(facts: &Facts) -> Looked {
     let least = listeners.iter().map(|one| one.limit).min();
     let smallest: Vec<_> = listeners.iter().filter(|one| Some(one.limit) == least).collect();
     let outcome = with_remedy(facts, outcome, &smallest)?;
-    let advice = outcome.advice.clone().unwrap_or_default();
+    let advice = outcome.advice.as_ref().map(ToString::to_string).unwrap_or_default();
     outcome.advice(format!("if it is no flood: {advice}")).into()
 }
 
@@ -239,7 +239,7 @@ mod tests {
         };
         // The program asked for no more than that.
         assert!(outcome(&[5, 127]).changes.is_empty() && outcome(&[]).changes.is_empty());
-        assert!(outcome(&[5]).advice.unwrap().contains("its own is the limit"));
+        assert!(outcome(&[5]).remedy().contains("its own is the limit"));
         assert_eq!(
             outcome(&[5, 128]).changes[0].fix.to_string(),
             "sysctl -w net.core.somaxconn=4096"

@@ -117,7 +117,7 @@ fn veth_checksum(facts: &Facts) -> Looked {
 fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
     let (name, far) = (&one.link.name, facts.far_end(one)?);
     let FarEnd { name: Some(peer), native, unfinished, .. } = &far else {
-        return elsewhere(facts, name, &far);
+        return Ok(elsewhere(facts, one, &far));
     };
     let mut outcome =
         Outcome::warn(peer, format!("{name}, its other end, has native XDP")).advice(OR);
@@ -137,23 +137,25 @@ fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
 }
 
 /// Of what is in another namespace, the kernel tells in this one only whether it polls.
-fn elsewhere(facts: &Facts, name: &str, far: &FarEnd) -> Result<Outcome, Unknown> {
+fn elsewhere(facts: &Facts, one: &Interface, far: &FarEnd) -> Outcome {
+    let name = &one.link.name;
     let far_end = format!("the far end of {name}, in another network namespace,");
     if far.polls == Some(false) {
         let lost =
             format!("{far_end} has neither GRO nor native XDP: what is sent into it is lost");
         let there = format!("there: ethtool -K IFACE gro on; {OR}");
-        return Ok(Outcome::warn(name, lost)
+        return Outcome::warn(name, lost)
             .saw(format!("netlink netdev, xdp-features of {name}, ndo-xmit"), "off")
-            .advice(there));
+            .advice(there);
     }
     if far.polls.is_some() && facts.finishes_checksums() {
-        return Ok(Outcome::ok(name, format!("{far_end} polls")));
+        return Outcome::ok(name, format!("{far_end} polls"));
     }
     let polls = if far.polls.is_some() { "polls, but" } else { "may not poll, and" };
-    Err(Unknown(format!(
+    let why = format!(
         "{far_end} {polls} whether it leaves checksums unfinished cannot be seen; run it there, too (ethtool -k IFACE)"
-    )))
+    );
+    Outcome { lasting: one.link.lower_elsewhere, ..Outcome::unknown(name, why) }
 }
 
 #[cfg(test)]

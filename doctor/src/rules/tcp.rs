@@ -362,7 +362,7 @@ mod tests {
         };
         let said = |machine: &Machine| {
             let one = machine.outcomes(&RETRANSMISSIONS).remove(0);
-            format!("{} {}", one.found, one.advice.unwrap())
+            format!("{} {}", one.found, one.remedy())
         };
         let (few, many) = (said(&machine(1000)), said(&machine(1001)));
         assert!(few.contains("2000 of 102000") && few.contains("mtr"), "{few}");

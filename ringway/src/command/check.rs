@@ -162,20 +162,19 @@ fn lines(report: &Report, colour: bool) -> String {
     for finding in &report.findings {
         table.row(vec![
             Cell::new(finding.check),
-            Cell::new(&finding.subject),
-            Cell::new(word(finding.severity)).tone(tone(finding.severity)),
-            Cell::new(&finding.reason),
+            Cell::new(&finding.outcome.subject),
+            Cell::new(word(finding.outcome.severity)).tone(tone(finding.outcome.severity)),
+            Cell::new(&finding.outcome.found),
         ]);
     }
     let mut text = format!("\n{}", table.render(colour));
-    for finding in report.findings.iter().filter(|finding| !finding.fix.is_empty()) {
-        let severity = paint(word(finding.severity), tone(finding.severity), colour);
-        // Writing to a String cannot fail.
-        let _ = write!(
-            text,
-            "\n{severity}: {} {}\n  to do: {}",
-            finding.check, finding.subject, finding.fix
-        );
+    for Finding { check, outcome, .. } in &report.findings {
+        let (remedy, severity) = (outcome.remedy(), outcome.severity);
+        if !remedy.is_empty() {
+            let severity = paint(word(severity), tone(severity), colour);
+            // Writing to a String cannot fail.
+            let _ = write!(text, "\n{severity}: {check} {}\n  to do: {remedy}", outcome.subject);
+        }
     }
     if text.ends_with('\n') { text } else { text + "\n" }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ringway_api::documents::status::{FlowTable, Problem, Tracked};
 use ringway_api::problem_kind::ProblemKind;
 use ringway_config::Config;
+use ringway_doctor::{Outcome, Severity};
 use ringway_host::netlink::counters;
 use ringway_kernel::View;
 use tokio::sync::mpsc;
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::backends::{self, Replies};
 use crate::monitor::counter_watch::{Counts, Sample};
 use crate::monitor::no_reply_watch;
-use crate::preflight::{self, Cause, Finding, Report, Severity, names};
+use crate::preflight::{self, Cause, Finding, Report, names};
 use crate::snapshot::StatusStore;
 
 /// What a look found.
@@ -150,8 +151,9 @@ pub fn unready(report: &Report) -> Vec<Problem> {
 }
 
 fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
-    let watched =
-        |finding: &Finding| finding.severity == Severity::Crit && checks.contains(&finding.check);
+    let watched = |finding: &Finding| {
+        finding.outcome.severity == Severity::Crit && checks.contains(&finding.check)
+    };
     report.causes(watched).iter().map(problem).collect()
 }
 
@@ -159,17 +161,18 @@ fn failed(report: &Report, checks: &[&str]) -> Vec<Problem> {
 /// backends are shown with them, and interfaces are watched by the daemon itself.
 pub fn findings(report: &Report) -> Vec<Problem> {
     let open = |finding: &Finding| {
-        matches!(finding.severity, Severity::Unknown | Severity::Warn)
+        matches!(finding.outcome.severity, Severity::Unknown | Severity::Warn)
             && !matches!(finding.check, names::INTERFACE | names::NEIGHBOUR | names::ROUTE)
     };
     let mut causes = report.causes(open);
-    causes.sort_by_key(|cause| cause.first.severity == Severity::Unknown);
+    causes.sort_by_key(|cause| cause.first.outcome.severity == Severity::Unknown);
     causes.iter().map(problem).collect()
 }
 
 /// One cause, with all that it is about.
 pub fn problem(cause: &Cause<'_>) -> Problem {
-    let Finding { check, severity, reason, fix, .. } = cause.first;
+    let Finding { check, outcome, .. } = cause.first;
+    let Outcome { severity, found, .. } = outcome;
     let prefix = if *severity == Severity::Unknown { "not known: " } else { "" };
     let trouble = match *check {
         _ if *severity == Severity::Unknown => ProblemKind::CheckHostUnknown,
@@ -180,8 +183,8 @@ pub fn problem(cause: &Cause<'_>) -> Problem {
         _ => ProblemKind::CheckHost,
     };
     let subjects = cause.subjects();
-    let error = format!("{}: {prefix}{reason}", subjects.join(", "));
-    Problem { subjects, ..trouble.problem(error, fix.clone()) }
+    let error = format!("{}: {prefix}{found}", subjects.join(", "));
+    Problem { subjects, ..trouble.problem(error, outcome.remedy()) }
 }
 
 #[cfg(test)]
@@ -214,12 +217,12 @@ mod tests {
     fn what_is_alike_is_said_once() {
         let mut report = Report::default();
         for name in ["wan", "b1"] {
-            report.push("veth-peer", name, Severity::Unknown, "its far end", "look there");
+            report.push("veth-peer", Outcome::unknown(name, "its far end").advice("look there"));
         }
-        report.push(names::NEIGHBOUR, "web", Severity::Unknown, "no MAC address yet", "");
-        report.push(names::INTERFACE, "b1", Severity::Warn, "it has no carrier", "");
-        report.push("mtu", "web", Severity::Warn, "too little room", "");
-        report.push(names::NAT_ADDRESS, "10.0.0.9", Severity::Crit, "nobody answers", "");
+        report.push(names::NEIGHBOUR, Outcome::unknown("web", "no MAC address yet"));
+        report.push(names::INTERFACE, Outcome::warn("b1", "it has no carrier"));
+        report.push("mtu", Outcome::warn("web", "too little room"));
+        report.push(names::NAT_ADDRESS, Outcome::crit("10.0.0.9", "nobody answers"));
         report.ok("btf", "kernel", "there");
         let said = |problems: Vec<Problem>| -> Vec<String> {
             problems.into_iter().map(|problem| problem.error).collect()

@@ -12,6 +12,7 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir::State;
 use ringway_config::Config;
+use ringway_doctor::Severity;
 use ringway_kernel::View;
 
 use crate::backends::BackendSet;
@@ -219,11 +220,13 @@ fn room(config: &Config, view: &View) -> Result<(), Error> {
 /// is neither a reason nor news.
 fn preflight(old: &Config, new: &Config) -> Result<Vec<Problem>, Error> {
     let mut report = preflight::run(new);
-    report.findings.retain(|finding| finding.severity >= preflight::Severity::Warn);
+    report.findings.retain(|finding| finding.outcome.severity >= Severity::Warn);
     if report.findings.is_empty() {
         return Ok(Vec::new());
     }
-    let what = |finding: &Finding| (finding.check, finding.subject.clone(), finding.reason.clone());
+    let what = |Finding { check, outcome, .. }: &Finding| {
+        (*check, outcome.subject.clone(), outcome.found.clone())
+    };
     let before: HashSet<_> = preflight::run(old).findings.iter().map(what).collect();
     report.findings.retain(|finding| !before.contains(&what(finding)));
     match report.refusal() {

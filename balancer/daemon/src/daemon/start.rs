@@ -9,6 +9,7 @@ use ringway_api::error::Error;
 use ringway_api::overrides::{self, Overrides};
 use ringway_api::state_dir;
 use ringway_config::Config;
+use ringway_doctor::{Outcome, Severity};
 use ringway_host::netlink::links::{self, Link};
 use ringway_kernel::{BackendState, DEFAULT_BPFFS, Opened, OrphanCause};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -31,9 +32,10 @@ use crate::health::{Checks, Keeper};
 use crate::network::next_hop;
 use crate::network::solicitations::Solicitations;
 use crate::notify::Notifier;
+use crate::preflight::{self, Finding};
 use crate::server::control::{self, Command};
 use crate::snapshot::StatusStore;
-use crate::{commit_confirm, metrics, preflight, server};
+use crate::{commit_confirm, metrics, server};
 
 /// Open files below which no start is tried: programs, tables and sockets of a small node take about a hundred.
 const FEWEST_FILES: u64 = 512;
@@ -114,22 +116,25 @@ pub fn preflight(config: &Config) -> Result<preflight::Report, Error> {
 
 /// Logs what preflight found: each cause in one line, each finding at level debug.
 pub fn tell_of_machine(report: &preflight::Report) {
-    for preflight::Finding { check, subject, severity, reason, fix, .. } in &report.findings {
-        tracing::debug!(check, subject, fix, "{}: {reason}", severity.as_str());
+    for Finding { check, outcome, .. } in &report.findings {
+        let Outcome { subject, severity, found, .. } = outcome;
+        let fix = outcome.remedy();
+        tracing::debug!(check, subject, fix, "{}: {found}", severity.as_str());
     }
-    let told = |finding: &preflight::Finding| {
-        finding.severity != preflight::Severity::Ok || finding.check == preflight::names::ANSWERS
+    let told = |finding: &Finding| {
+        finding.outcome.severity != Severity::Ok || finding.check == preflight::names::ANSWERS
     };
     for cause in report.causes(told) {
-        let (subject, preflight::Finding { check, reason, fix, .. }) = (cause.named(), cause.first);
-        match cause.first.severity {
-            preflight::Severity::Ok => {
-                tracing::info!(service = subject, "who answers for the address: {reason}");
+        let (subject, Finding { check, outcome, .. }) = (cause.named(), cause.first);
+        let (found, fix) = (&outcome.found, outcome.remedy());
+        match outcome.severity {
+            Severity::Ok => {
+                tracing::info!(service = subject, "who answers for the address: {found}");
             }
-            preflight::Severity::Unknown => {
-                tracing::info!(check, subject, fix, "not known: {reason}");
+            Severity::Unknown => {
+                tracing::info!(check, subject, fix, "not known: {found}");
             }
-            _ => tracing::warn!(check, subject, fix, "{reason}"),
+            _ => tracing::warn!(check, subject, fix, "{found}"),
         }
     }
 }

@@ -4,9 +4,10 @@ use std::path::Path;
 
 use ringway_api::error::{Error, Kind};
 use ringway_api::text::listed;
+use ringway_doctor::Severity;
 use ringway_kernel::DEFAULT_BPFFS;
 
-use super::{Finding, Report, Severity, names};
+use super::{Finding, Report, names};
 
 /// Subjects that a line names.
 const NAMED: usize = 3;
@@ -25,7 +26,7 @@ pub struct Cause<'r> {
 impl Cause<'_> {
     /// What they are about.
     pub fn subjects(&self) -> Vec<String> {
-        self.all.iter().map(|finding| finding.subject.clone()).collect()
+        self.all.iter().map(|finding| finding.outcome.subject.clone()).collect()
     }
 
     /// The same in short.
@@ -49,7 +50,7 @@ impl Report {
 
     /// Why a start, or a reload, is refused; `None` when nothing forbids it.
     pub fn refusal(&self) -> Option<Error> {
-        let causes = self.causes(|finding| finding.severity == Severity::Crit);
+        let causes = self.causes(|finding| finding.outcome.severity == Severity::Crit);
         if causes.is_empty() {
             return None;
         }
@@ -75,13 +76,17 @@ impl Report {
 }
 
 fn alike(a: &Finding, b: &Finding) -> bool {
-    let mended_alike = if a.fix.is_empty() { a.reason == b.reason } else { a.fix == b.fix };
-    (a.check, a.severity, a.fix.is_empty()) == (b.check, b.severity, b.fix.is_empty())
-        && mended_alike
+    let (mends, found) = (a.outcome.remedy(), &a.outcome.found);
+    a.check == b.check
+        && a.outcome.severity == b.outcome.severity
+        && mends == b.outcome.remedy()
+        && (!mends.is_empty() || *found == b.outcome.found)
 }
 
 #[cfg(test)]
 mod tests {
+    use ringway_doctor::{MACHINE, Outcome};
+
     use super::*;
 
     #[test]
@@ -89,12 +94,15 @@ mod tests {
         let mut report = Report::default();
         for n in 0..36 {
             let reason = format!("room for {} bytes", 1480 - n % 4);
-            report.push("mtu", &format!("web 10.0.0.{n}:80"), Severity::Warn, reason, "mtu 1552");
+            report.push(
+                "mtu",
+                Outcome::warn(format!("web 10.0.0.{n}:80"), reason).advice("mtu 1552"),
+            );
         }
-        report.push("mtu", "eth0", Severity::Warn, "room", "mtu 9000");
-        report.push("facts", "this machine", Severity::Warn, "one", "");
-        report.push("facts", "this machine", Severity::Warn, "another", "");
-        let causes = report.causes(|finding| finding.severity == Severity::Warn);
+        report.push("mtu", Outcome::warn("eth0", "room").advice("mtu 9000"));
+        report.push("facts", Outcome::warn(MACHINE, "one"));
+        report.push("facts", Outcome::warn(MACHINE, "another"));
+        let causes = report.causes(|finding| finding.outcome.severity == Severity::Warn);
         let sizes: Vec<usize> = causes.iter().map(|cause| cause.all.len()).collect();
         assert_eq!(sizes, [36, 1, 1, 1]);
         let named = "web 10.0.0.0:80, web 10.0.0.1:80, web 10.0.0.2:80 and 33 more";
@@ -107,7 +115,8 @@ mod tests {
         let mut report = Report::default();
         for n in 0..9 {
             let reason = format!("10.0.0.{n} is reached by lan");
-            report.push(names::ROUTE, &format!("10.0.0.{n}"), Severity::Crit, reason, "add lan");
+            report
+                .push(names::ROUTE, Outcome::crit(format!("10.0.0.{n}"), reason).advice("add lan"));
         }
         let refusal = report.refusal().expect("nine failures").to_string();
         assert_eq!(refusal.lines().count(), 8, "{refusal}");

@@ -2,11 +2,11 @@
 //! replies come straight from it.
 
 use ringway_config::{Backend, Config, Service};
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome};
 use ringway_host::netlink::routes::RouteKind;
 
+use super::Report;
 use super::facts::Facts;
-use super::{Report, Severity};
 use crate::health::dsr_probe;
 
 /// Every dsr service.
@@ -71,5 +71,5 @@ fn replies(facts: &Facts, service: &Service, backend: &Backend, report: &mut Rep
     let want = if back.is_some() { 2 } else { 0 };
     let set = Fix::sysctl(format!("net/ipv4/conf/{name}/rp_filter"), want);
     let fix = format!("{set} (and of \"all\")");
-    report.push("check-road", &subject, Severity::Warn, reason, fix);
+    report.push("check-road", Outcome::warn(&subject, reason).advice(fix));
 }

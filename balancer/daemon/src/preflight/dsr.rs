@@ -4,10 +4,11 @@
 use std::net::IpAddr;
 
 use ringway_config::{Backend, Config, Forward, Service};
+use ringway_doctor::{Outcome, Severity};
 use ringway_host::Mac;
 
+use super::Report;
 use super::facts::{Answerer, Facts};
-use super::{Report, Severity};
 use crate::health::{Health, dsr_probe};
 
 /// Every dsr service.
@@ -29,7 +30,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
         Some(Err(error)) => {
             let reason = format!("whether a backend answers for {address} is not known: {error}");
             let fix = "run as root (sudo): asking takes CAP_NET_RAW";
-            return report.push("arp-quiet", &subject, Severity::Unknown, reason, fix);
+            return report.push("arp-quiet", Outcome::unknown(&subject, reason).advice(fix));
         }
         Some(Ok(answerers)) => answerers,
     };
@@ -59,7 +60,7 @@ fn quiet(config: &Config, facts: &Facts, service: &Service, report: &mut Report)
                 "on the backend: ip address del {address}/128 dev IFACE; ip address add {address}/128 dev lo"
             ),
         };
-        report.push("arp-quiet", &subject, severity, reason, fix);
+        report.push("arp-quiet", Outcome::new(severity, &subject, reason).advice(fix));
     }
 }
 
@@ -83,13 +84,13 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
     if service.check.is_none() {
         let reason = format!("whether it {what} is not known: the service has no check to tell");
         let fix = "write check = { type = \"tcp\" } (or http): it goes by the packets' own road";
-        return report.push("dsr-backend", &subject, Severity::Unknown, reason, fix);
+        return report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(fix));
     }
     if !dsr_probe::is_taken(service, backend) {
         let reason =
             format!("whether it {what} is not known: its check goes straight to another address");
         let fix = "remove address from the check: then it goes by the packets' own road";
-        return report.push("dsr-backend", &subject, Severity::Unknown, reason, fix);
+        return report.push("dsr-backend", Outcome::unknown(&subject, reason).advice(fix));
     }
     let shown = facts.health.iter().flatten().filter(|shown| shown.name == *service.name.as_str());
     let found = shown
@@ -108,16 +109,13 @@ fn takes(facts: &Facts, service: &Service, backend: &Backend, report: &mut Repor
         Some(found) if found.health == Health::Down => {
             let why = found.reason.as_deref().unwrap_or("its check fails");
             let reason = format!("its check, by the packets' own road, fails: {why}");
-            report.push("dsr-backend", &subject, Severity::Warn, reason, fix);
+            report.push("dsr-backend", Outcome::warn(&subject, reason).advice(fix));
         }
         _ => {
             let reason = format!("whether it {what} only a running gateway's check can tell");
             report.push(
                 "dsr-backend",
-                &subject,
-                Severity::Unknown,
-                reason,
-                "ringway run, then again",
+                Outcome::unknown(&subject, reason).advice("ringway run, then again"),
             );
         }
     }

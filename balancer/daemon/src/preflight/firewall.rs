@@ -1,20 +1,20 @@
 //! Rules of the firewall that name a service, and that its packets no longer meet.
 
 use ringway_config::{Config, Service};
+use ringway_doctor::{MACHINE, Outcome};
 use ringway_host::firewall::Rule;
 
+use super::Report;
 use super::facts::Facts;
-use super::{Report, Severity};
 
 /// Every rule of the firewall, against every service.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
-    let machine = "this machine";
     let rules = match &facts.firewall {
         None => return,
         Some(Err(error)) => {
             let fix = "apt-get install nftables, and run as root (sudo): nft list ruleset";
             let reason = format!("rules that name a service could not be looked for: {error}");
-            return report.push("firewall", machine, Severity::Unknown, reason, fix);
+            return report.push("firewall", Outcome::unknown(MACHINE, reason).advice(fix));
         }
         Some(Ok(rules)) => rules,
     };
@@ -28,7 +28,7 @@ pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
     if !named {
         let reason =
             format!("none of its {} rules about destinations names a service", rules.len());
-        report.ok("firewall", machine, reason);
+        report.ok("firewall", MACHINE, reason);
     }
 }
 
@@ -58,5 +58,5 @@ fn bypassed(service: &Service, rule: &Rule, report: &mut Report) {
         }
         _ => rule.removal.clone(),
     };
-    report.push("firewall", &service.name, Severity::Warn, reason, fix);
+    report.push("firewall", Outcome::warn(service.name.as_str(), reason).advice(fix));
 }

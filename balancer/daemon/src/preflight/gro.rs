@@ -1,12 +1,12 @@
 //! Rules about NICs below interfaces of `[node] interfaces`: what they join comes joined.
 
 use ringway_config::Config;
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome};
 use ringway_host::netlink::links::Link;
 
+use super::Report;
 use super::facts::Facts;
 use super::interfaces::generic;
-use super::{Report, Severity};
 use crate::network::next_hop::is_stacked;
 
 /// Devices upon devices that are followed: the kernel's limit (net/core/dev.c, MAX_NEST_DEV).
@@ -58,17 +58,14 @@ fn joins(facts: &Facts, nic: &Link, upper: &Link, report: &mut Report) {
             );
             report.push(
                 "gro",
-                nic,
-                Severity::Warn,
-                reason,
-                format!("{off}{}", or_name(nic, upper)),
+                Outcome::warn(nic, reason).advice(format!("{off}{}", or_name(nic, upper))),
             );
         }
         None => {
             let reason = format!(
                 "whether {nic} joins packets before Ringway sees them on {above} cannot be read"
             );
-            report.push("gro", nic, Severity::Unknown, reason, off);
+            report.push("gro", Outcome::unknown(nic, reason).advice(off));
         }
     }
 }

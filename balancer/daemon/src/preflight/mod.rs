@@ -24,13 +24,13 @@ mod tests_all;
 use std::collections::BTreeSet;
 
 use ringway_config::{Config, Located};
-use ringway_doctor::Program;
+use ringway_doctor::{Fix, MACHINE, Outcome, Program, Severity};
+use serde::ser::SerializeStruct as _;
 use serde::{Serialize, Serializer};
 
 pub use causes::Cause;
 pub(crate) use facts::own_links;
 pub use facts::{Facts, compiler};
-pub use ringway_doctor::Severity;
 pub(crate) use services::covers;
 
 /// Looks at this machine, in the calling thread's network namespace. Changes nothing.
@@ -40,7 +40,7 @@ pub fn run(config: &Config) -> Report {
 
 fn with_needs(config: &Config, mut report: Report) -> Report {
     for error in crate::health::unfit(config) {
-        report.push("check-needs", "health checks", Severity::Crit, &error.message, "");
+        report.push("check-needs", Outcome::crit("health checks", &error.message));
         let place = format!("{}:{}:{}", error.file, error.line, error.column);
         report.findings.last_mut().map(|finding| finding.place.replace(place));
     }
@@ -89,7 +89,7 @@ pub fn judge(config: &Config, facts: &Facts) -> Report {
 /// What they mean but for the host's own properties.
 fn about(config: &Config, facts: &Facts, mut report: Report) -> Report {
     for error in &facts.errors {
-        report.push("facts", "this machine", Severity::Unknown, error, "");
+        report.push("facts", Outcome::unknown(MACHINE, error.as_str()));
     }
     report.blind = facts.blind;
     system::check(facts, &mut report);
@@ -110,26 +110,29 @@ pub fn word(severity: Severity) -> &'static str {
     if severity == Severity::Crit { "fail" } else { severity.as_str() }
 }
 
-fn as_word<S: Serializer>(severity: &Severity, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(word(*severity))
-}
-
 /// One thing looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// What kind of check, such as `xdp-mode`.
     pub check: &'static str,
-    /// What was checked: an interface, an address, a file.
-    pub subject: String,
     /// How it came out; nothing here is `Info`.
-    #[serde(rename = "state", serialize_with = "as_word")]
-    pub severity: Severity,
-    /// What was found, and why it matters.
-    pub reason: String,
-    /// What to do; empty when nothing is to be done.
-    pub fix: String,
+    pub outcome: Outcome,
     /// `FILE:LINE:COLUMN` in the configuration, when that is at fault.
     pub place: Option<String>,
+}
+
+impl Serialize for Finding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Outcome { subject, severity, found, .. } = &self.outcome;
+        let mut fields = serializer.serialize_struct("Finding", 6)?;
+        fields.serialize_field("check", self.check)?;
+        fields.serialize_field("subject", subject)?;
+        fields.serialize_field("state", word(*severity))?;
+        fields.serialize_field("reason", found)?;
+        fields.serialize_field("fix", &self.outcome.remedy())?;
+        fields.serialize_field("place", &self.place)?;
+        fields.end()
+    }
 }
 
 impl std::fmt::Display for Finding {
@@ -137,12 +140,7 @@ impl std::fmt::Display for Finding {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
-        // Many reasons name their subject themselves.
-        if !self.reason.contains(&self.subject) {
-            write!(f, "{}: ", self.subject)?;
-        }
-        f.write_str(&self.reason)?;
-        if self.fix.is_empty() { Ok(()) } else { write!(f, "\n  to do: {}", self.fix) }
+        self.outcome.fmt(f)
     }
 }
 
@@ -157,21 +155,13 @@ pub struct Report {
 
 impl Report {
     /// Adds one that is as it should be.
-    pub fn ok(&mut self, check: &'static str, subject: &str, reason: impl Into<String>) {
-        self.push(check, subject, Severity::Ok, reason, "");
+    pub fn ok(&mut self, check: &'static str, subject: &str, found: impl Into<String>) {
+        self.push(check, Outcome::ok(subject, found));
     }
 
     /// Adds one.
-    pub fn push(
-        &mut self,
-        check: &'static str,
-        subject: &str,
-        severity: Severity,
-        reason: impl Into<String>,
-        fix: impl std::fmt::Display,
-    ) {
-        let (subject, reason, fix) = (subject.to_owned(), reason.into(), fix.to_string());
-        self.findings.push(Finding { check, subject, severity, reason, fix, place: None });
+    pub fn push(&mut self, check: &'static str, outcome: Outcome) {
+        self.findings.push(Finding { check, outcome, place: None });
     }
 
     /// Adds a failure for which a value of the configuration is to blame.
@@ -180,10 +170,10 @@ impl Report {
         config: &Config,
         value: &Located<T>,
         check: &'static str,
-        reason: impl Into<String>,
-        fix: impl std::fmt::Display,
+        found: impl Into<String>,
+        fix: impl Into<Fix>,
     ) {
-        self.push(check, &value.to_string(), Severity::Crit, reason, fix);
+        self.push(check, Outcome::crit(value.to_string(), found).advice(fix));
         self.place_last(config, value);
     }
 
@@ -197,11 +187,11 @@ impl Report {
 
     /// Those that forbid a start.
     pub fn failures(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.severity == Severity::Crit)
+        self.findings.iter().filter(|finding| finding.outcome.severity == Severity::Crit)
     }
 
     /// The worst severity among them.
     pub fn worst(&self) -> Severity {
-        self.findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok)
+        self.findings.iter().map(|finding| finding.outcome.severity).max().unwrap_or(Severity::Ok)
     }
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use ringway_config::{Backend, Config, Forward, MssClamp, Protocol, Service};
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome};
 use ringway_host::netlink::routes::RouteKind;
 
+use super::Report;
 use super::facts::Facts;
-use super::{Report, Severity};
 
 /// IPv4 and TCP without options: what a segment has besides its data. IPv6: 20 more.
 const HEADERS: u32 = 40;
@@ -83,7 +83,7 @@ fn room(
         );
         let set = Fix::link(&way, format!("mtu {}", IPV6_MIN + header));
         let fix = format!("{set} or more (also at the switch and the backends)");
-        return report.push("mtu", &subject, Severity::Warn, reason, fix);
+        return report.push("mtu", Outcome::warn(&subject, reason).advice(fix));
     }
     let udp = service.protocols.contains(&Protocol::Udp);
     if clamped && !udp {
@@ -105,5 +105,5 @@ fn room(
         Fix::link(&way, format!("mtu {wanted}")),
         if clamped { "" } else { "; or leave mss_clamp out of the service" }
     );
-    report.push("mtu", &subject, Severity::Warn, reason, fix);
+    report.push("mtu", Outcome::warn(&subject, reason).advice(fix));
 }

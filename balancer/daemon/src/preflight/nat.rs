@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use ringway_config::{Announce, Config, Located};
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome};
 use ringway_host::netlink::routes::RouteKind;
 
 use super::facts::Facts;
-use super::{Report, Severity, names};
+use super::{Report, names};
 
 /// Addresses, then ports.
 pub fn check(config: &Config, facts: &Facts, report: &mut Report) {
@@ -62,10 +62,7 @@ fn ports(config: &Config, facts: &Facts, report: &mut Report) {
         let reason = format!("{name} cannot be read");
         report.push(
             names::NAT_PORTS,
-            &pool.to_string(),
-            Severity::Unknown,
-            reason,
-            format!("sysctl {name}"),
+            Outcome::unknown(pool.to_string(), reason).advice(format!("sysctl {name}")),
         );
         return;
     };

@@ -5,11 +5,12 @@
 use std::net::IpAddr;
 
 use ringway_config::{Announce, Config, Forward, SourceMode};
+use ringway_doctor::Outcome;
 use ringway_host::netlink::links::Link;
 
 use super::facts::{Facts, Receiving};
 use super::interfaces::{OR_GENERIC, generic};
-use super::{Report, Severity, names};
+use super::{Report, names};
 use crate::network::next_hop::is_stacked;
 
 /// Every interface, for every way that it cannot redirect into.
@@ -126,7 +127,7 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
         let fix =
             format!("sysctl net.ipv4.conf.{receiver}.forwarding net.ipv6.conf.all.forwarding");
         let reason = format!("{what}; whether it does could not be read");
-        return report.push(names::FORWARDING, &link.name, Severity::Unknown, reason, fix);
+        return report.push(names::FORWARDING, Outcome::unknown(&link.name, reason).advice(fix));
     };
     let wrong = wrong(receiver, *now, needs);
     if wrong.is_empty() {
@@ -137,10 +138,8 @@ fn passes(facts: &Facts, link: &Link, way: &Link, needs: Needs, report: &mut Rep
     let wanted: Vec<String> = wrong.iter().map(|s| format!("{}={}", s.key, s.wanted)).collect();
     report.push(
         names::FORWARDING,
-        &link.name,
-        Severity::Crit,
-        format!("{what}, but it would drop that: {}", found.join(", ")),
-        format!("sysctl -w {}{}", wanted.join(" "), or_generic(way)),
+        Outcome::crit(&link.name, format!("{what}, but it would drop that: {}", found.join(", ")))
+            .advice(format!("sysctl -w {}{}", wanted.join(" "), or_generic(way))),
     );
 }
 

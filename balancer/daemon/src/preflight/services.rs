@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use ringway_config::{
     Announce, Backend, Check, Config, Faces, Forward, Located, Protocol, Service, SourceMode,
 };
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome};
 use ringway_host::netlink::addresses::Address;
 use ringway_host::netlink::links::Link;
 use ringway_host::netlink::routes::{Path, RouteKind};
 
 use super::facts::Facts;
-use super::{Report, Severity, names};
+use super::{Report, names};
 use crate::network::next_hop::asked_by;
 
 /// Every rule, service by service.
@@ -51,7 +51,7 @@ fn checked(service: &Service, report: &mut Report) {
         "write port = N in check, a {asked} port that tells whether the backend is well, or a type \
          that asks by {served}"
     );
-    report.push("check", &service.name, Severity::Warn, reason, fix);
+    report.push("check", Outcome::warn(service.name.as_str(), reason).advice(fix));
 }
 
 /// Who answers ARP and neighbour solicitations for the address.
@@ -70,7 +70,7 @@ fn answers(config: &Config, facts: &Facts, service: &Service, report: &mut Repor
                           runs or has failed";
             let fix = "`ip addr` shows it as tentative or dadfailed; in the latter case another \
                        machine has it";
-            report.push(names::ANSWERS, &subject, Severity::Warn, reason, fix);
+            report.push(names::ANSWERS, Outcome::warn(&subject, reason).advice(fix));
         }
         Announce::Kernel if local || owned.is_some() => {
             report.ok(names::ANSWERS, &subject, "kernel: the node owns the address")
@@ -105,7 +105,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
             if let Some(down) = facts.ours_down(config) {
                 let reason = format!("no route to {} while {down} is down", *backend.address);
                 let fix = Fix::link(down, "up");
-                report.push(names::ROUTE, &subject, Severity::Warn, reason, fix);
+                report.push(names::ROUTE, Outcome::warn(&subject, reason).advice(fix));
                 return;
             }
             let bits = if backend.address.is_ipv4() { 32 } else { 128 };
@@ -114,7 +114,7 @@ fn way(config: &Config, facts: &Facts, service: &Service, backend: &Backend, rep
                 None => "ROUTER (one on a link of this node)".into(),
             };
             let fix = format!("ip route add {}/{bits} via {via}", *backend.address);
-            report.push(names::ROUTE, &subject, Severity::Warn, error, fix);
+            report.push(names::ROUTE, Outcome::warn(&subject, error).advice(fix));
             return;
         }
         Some(Ok(path)) => path,
@@ -212,7 +212,7 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
             let fix = format!(
                 "is it running, with this address, on the link of {out}? There: ip address; here: ping -c 3 {next_hop}"
             );
-            report.push(names::NEIGHBOUR, subject, Severity::Warn, reason, fix);
+            report.push(names::NEIGHBOUR, Outcome::warn(subject, reason).advice(fix));
         }
         Some(Ok(answers)) => {
             let macs: Vec<String> = answers.iter().map(|answer| answer.mac.to_string()).collect();
@@ -225,12 +225,12 @@ fn neighbour(facts: &Facts, path: &Path, subject: &str, report: &mut Report) {
         Some(Err(_)) => {
             let reason = format!("{next_hop} has not answered {by} yet; the gateway will ask");
             let fix = format!("if that does not help: ping -c 3 {next_hop}");
-            report.push(names::NEIGHBOUR, subject, Severity::Unknown, reason, fix);
+            report.push(names::NEIGHBOUR, Outcome::unknown(subject, reason).advice(fix));
         }
         // At a start nobody has asked yet, so there is nothing to do.
         None => {
             let reason = format!("its next hop has not answered {by} yet; the gateway will ask");
-            report.push(names::NEIGHBOUR, subject, Severity::Unknown, reason, "");
+            report.push(names::NEIGHBOUR, Outcome::unknown(subject, reason));
         }
     }
 }
@@ -270,20 +270,14 @@ fn replies(
         );
         report.push(
             "replies",
-            &subject,
-            Severity::Warn,
-            reason,
-            "on the backends: ip route show default",
+            Outcome::warn(&subject, reason).advice("on the backends: ip route show default"),
         );
         return;
     }
     let reason = "the backends' route to the clients must lead to this node; not visible from here";
     report.push(
         "replies",
-        &subject,
-        Severity::Unknown,
-        reason,
-        "on the backends: ip route get CLIENT",
+        Outcome::unknown(&subject, reason).advice("on the backends: ip route get CLIENT"),
     );
 }
 

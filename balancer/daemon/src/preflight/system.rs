@@ -1,13 +1,15 @@
 //! Rules about this process.
 
+use ringway_doctor::Outcome;
+
+use super::Report;
 use super::facts::Facts;
-use super::{Report, Severity};
 
 /// Privileges.
 pub fn check(facts: &Facts, report: &mut Report) {
     let missing = match &facts.probe {
         Err(error) => {
-            return report.push("privileges", "this process", Severity::Unknown, error, "");
+            return report.push("privileges", Outcome::unknown("this process", error.as_str()));
         }
         Ok(probe) if probe.missing_capabilities.is_empty() => {
             return report.ok("privileges", "this process", "sufficient");
@@ -15,5 +17,8 @@ pub fn check(facts: &Facts, report: &mut Report) {
         Ok(probe) => probe.missing_capabilities.join(", "),
     };
     let fix = "run as root, or grant these capabilities";
-    report.push("privileges", "this process", Severity::Crit, format!("missing {missing}"), fix);
+    report.push(
+        "privileges",
+        Outcome::crit("this process", format!("missing {missing}")).advice(fix),
+    );
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use ringway_config::Config;
-use ringway_doctor::Sample;
+use ringway_doctor::{Outcome, Sample, Severity};
 use ringway_host::Mac;
 use ringway_host::ethtool::Offloads;
 use ringway_host::netlink::addresses::Address;
@@ -13,7 +13,7 @@ use ringway_host::netlink::routes::{Path, RouteKind};
 use ringway_kernel::{Probe, XdpOwner};
 
 use super::facts::{Answerer, Facts, Receiving};
-use super::{Finding, Severity, judge};
+use super::{Finding, judge};
 
 pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().expect("address")
@@ -99,10 +99,15 @@ pub(super) fn machine() -> Facts {
     }
 }
 
-pub(super) fn find(config: &Config, facts: &Facts, check: &str) -> Finding {
+pub(super) fn placed(config: &Config, facts: &Facts, check: &str) -> (Outcome, Option<String>) {
     let report = judge(config, facts);
     let found = report.findings.into_iter().find(|finding| finding.check == check);
-    found.unwrap_or_else(|| panic!("no finding {check}"))
+    let Finding { outcome, place, .. } = found.unwrap_or_else(|| panic!("no finding {check}"));
+    (outcome, place)
+}
+
+pub(super) fn find(config: &Config, facts: &Facts, check: &str) -> Outcome {
+    placed(config, facts, check).0
 }
 
 pub(super) const ETH0: &str = "interfaces = [\"eth0\"]";
@@ -118,20 +123,17 @@ fn nothing_fails_where_all_is_well() {
 
 #[test]
 fn an_absent_interface_is_placed_and_the_others_are_named() {
-    let finding = find(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:3:15"))
-    );
-    assert!(finding.fix.contains("eth0, eth1"), "{finding}");
+    let (finding, place) = placed(&config("interfaces = [\"eth9\"]", ""), &machine(), "interface");
+    assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:3:15")));
+    assert!(finding.remedy().contains("eth0, eth1"), "{finding}");
 }
 
 #[test]
 fn the_default_route_is_guarded_in_the_first_namespace_only() {
     let needs_confirm = Facts { default_route_links: [2].into(), ..machine() };
-    let finding = find(&config(ETH0, ""), &needs_confirm, "default-route");
+    let (finding, place) = placed(&config(ETH0, ""), &needs_confirm, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("allow_default_route = true") && finding.place.is_some());
+    assert!(finding.remedy().contains("allow_default_route = true") && place.is_some());
 
     let allowed = config(&format!("{ETH0}\nallow_default_route = true"), "");
     assert_eq!(find(&allowed, &needs_confirm, "default-route").severity, Severity::Ok);
@@ -148,7 +150,7 @@ fn a_port_of_a_bridge_with_the_default_route_is_guarded_too() {
     facts.default_route_links = [3].into();
     let finding = find(&config(ETH0, ""), &facts, "default-route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.reason.contains("eth1"), "{finding}");
+    assert!(finding.found.contains("eth1"), "{finding}");
 }
 
 #[test]
@@ -158,7 +160,7 @@ fn a_part_of_a_bond_is_refused() {
     facts.links[0].master = Some(4);
     let finding = find(&config(ETH0, ""), &facts, "interface");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("\"bond0\" instead"), "{finding}");
+    assert!(finding.remedy().contains("\"bond0\" instead"), "{finding}");
 }
 
 #[test]
@@ -167,19 +169,22 @@ fn foreign_programs_are_refused_and_our_own_are_not() {
     facts.links[0].xdp = vec![Xdp { program: u32::MAX, mode: XdpMode::Native }];
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("ip link set dev eth0 xdp off"));
+    assert!(finding.remedy().contains("ip link set dev eth0 xdp off"));
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Node("gw2".into()))]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.fix.contains("ringway detach --node gw2"), "{finding}");
-    assert!(finding.reason.ends_with("and belongs to Ringway node gw2"), "{finding}");
+    assert!(finding.remedy().contains("ringway detach --node gw2"), "{finding}");
+    assert!(finding.found.ends_with("and belongs to Ringway node gw2"), "{finding}");
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
+    assert!(finding.remedy().contains("ringway decap -i eth0 --detach"), "{finding}");
     facts.own_links = Some([(2, XdpMode::Native)].into());
     assert_eq!(find(&config(ETH0, ""), &facts, "foreign-xdp").severity, Severity::Ok);
     facts.own_links = None;
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.severity == Severity::Unknown && finding.fix.contains("root"), "{finding}");
+    assert!(
+        finding.severity == Severity::Unknown && finding.remedy().contains("root"),
+        "{finding}"
+    );
 }
 
 #[test]
@@ -191,13 +196,13 @@ fn a_program_whose_pins_cannot_be_seen_is_not_called_foreign() {
         facts.xdp_owners = HashMap::from([(u32::MAX, owner)]);
         let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
         assert_eq!(finding.severity, Severity::Crit);
-        assert!(finding.reason.contains("whether it is this node's cannot be seen"), "{finding}");
-        let advised = ["detach", "xdp off"].iter().any(|word| finding.fix.contains(word));
-        assert!(finding.fix.contains("ringway ...") && !advised, "{finding}");
+        assert!(finding.found.contains("whether it is this node's cannot be seen"), "{finding}");
+        let advised = ["detach", "xdp off"].iter().any(|word| finding.remedy().contains(word));
+        assert!(finding.remedy().contains("ringway ...") && !advised, "{finding}");
     }
     facts.xdp_owners = HashMap::from([(u32::MAX, XdpOwner::Decap)]);
     let finding = find(&config(ETH0, ""), &facts, "foreign-xdp");
-    assert!(finding.fix.contains("ringway decap -i eth0 --detach"), "{finding}");
+    assert!(finding.remedy().contains("ringway decap -i eth0 --detach"), "{finding}");
 }
 
 #[test]
@@ -218,7 +223,7 @@ fn one_virtual_router_on_an_interface_is_served() {
     let finding = find(&config(ETH0, ""), &facts, "virtual-router");
     assert_eq!(finding.severity, Severity::Warn);
     let both = ["to 00:00:5e:00:01:33 are served", "to 00:00:5e:00:02:33 are not"];
-    assert!(both.iter().all(|words| finding.reason.contains(words)), "{finding}");
+    assert!(both.iter().all(|words| finding.found.contains(words)), "{finding}");
 }
 
 #[test]
@@ -231,10 +236,13 @@ fn only_interfaces_that_would_do_are_suggested() {
     // A device of ours, for checks of dsr backends.
     facts.links.push(link(5, "rwprobe0"));
     let finding = find(&config("interfaces = [\"eth9\"]", ""), &facts, "interface");
-    assert!(finding.fix.ends_with("name some of: eth0, eth1"), "{finding}");
+    assert!(finding.remedy().ends_with("name some of: eth0, eth1"), "{finding}");
     let finding = find(&config("interfaces = [\"eth9\", \"eth0\"]", ""), &facts, "interface");
-    assert!(finding.fix.ends_with("; or name one of: eth0, eth1"), "{finding}");
-    assert!(finding.fix.contains("under systemd, one that comes later is waited for"), "{finding}");
+    assert!(finding.remedy().ends_with("; or name one of: eth0, eth1"), "{finding}");
+    assert!(
+        finding.remedy().contains("under systemd, one that comes later is waited for"),
+        "{finding}"
+    );
 }
 
 #[test]
@@ -244,7 +252,7 @@ fn in_another_namespace_only_that_is_told() {
     assert_eq!(failures.len(), 2, "{failures:?}");
     for finding in failures {
         assert!(
-            finding.check == "interface" && finding.fix.contains("network namespace?"),
+            finding.check == "interface" && finding.outcome.remedy().contains("network namespace?"),
             "{finding}"
         );
     }
@@ -257,9 +265,9 @@ fn who_does_not_answer_is_told_from_who_was_not_asked() {
     assert_eq!(neighbour(&facts).severity, Severity::Unknown);
     facts.answering = HashMap::from([(ip("10.0.0.2"), Ok(Vec::new()))]);
     let silent = neighbour(&facts);
-    assert!(silent.reason.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
+    assert!(silent.found.contains("10.0.0.2 does not answer ARP on eth0"), "{silent}");
     assert!(
-        silent.severity == Severity::Warn && silent.fix.contains("ping -c 3 10.0.0.2"),
+        silent.severity == Severity::Warn && silent.remedy().contains("ping -c 3 10.0.0.2"),
         "{silent}"
     );
     let answer = Answerer { interface: "eth0".into(), mac: Mac([2, 0, 0, 0, 0, 9]) };
@@ -278,12 +286,9 @@ fn replies_must_come_back_to_the_nat_addresses() {
         ringway_config::parse(&text, "ringway.toml").expect("valid")
     };
     let mut facts = machine();
-    let finding = find(&with("10.0.0.77", "arp"), &facts, "nat-address");
-    assert_eq!(
-        (finding.severity, finding.place.as_deref()),
-        (Severity::Crit, Some("ringway.toml:5:14"))
-    );
-    assert!(finding.fix.starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
+    let (finding, place) = placed(&with("10.0.0.77", "arp"), &facts, "nat-address");
+    assert_eq!((finding.severity, place.as_deref()), (Severity::Crit, Some("ringway.toml:5:14")));
+    assert!(finding.remedy().starts_with("ip addr add 10.0.0.77/32 dev eth0"), "{finding}");
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     // A service's address: Ringway answers for it, or nobody does.
     assert_eq!(find(&with("203.0.113.9", "arp"), &facts, "nat-address").severity, Severity::Ok);
@@ -308,7 +313,7 @@ fn a_tcp_check_of_a_udp_service_is_warned_of() {
 fn auto_keeps_the_mode_it_finds() {
     let facts = Facts { own_links: Some([(2, XdpMode::Generic)].into()), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "xdp-mode");
-    assert!(finding.reason.starts_with("generic now"), "{finding}");
+    assert!(finding.found.starts_with("generic now"), "{finding}");
 }
 
 #[test]
@@ -317,8 +322,8 @@ fn somebody_must_answer_for_the_address() {
     facts.paths.extend([path("203.0.113.9", RouteKind::Unicast, 2)]);
     let finding = find(&config(ETH0, ""), &facts, "answers");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
-    assert!(finding.fix.contains("announce = \"arp\""), "{finding}");
+    assert!(finding.remedy().contains("ip addr add 203.0.113.9/32 dev eth0"), "{finding}");
+    assert!(finding.remedy().contains("announce = \"arp\""), "{finding}");
     for announce in ["announce = \"arp\"", "announce = \"routed\""] {
         assert_eq!(find(&config(ETH0, announce), &facts, "answers").severity, Severity::Ok);
     }
@@ -351,12 +356,12 @@ fn backends_must_be_reached_by_our_interfaces() {
         facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, ifindex)]);
         let finding = find(&config(ETH0, ""), &facts, "route");
         assert_eq!(finding.severity, Severity::Crit);
-        assert!(finding.fix.contains(fix), "{finding}");
+        assert!(finding.remedy().contains(fix), "{finding}");
     }
     facts.paths.extend([path("10.0.0.2", RouteKind::Unicast, 3)]);
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("\"eth1\""), "{finding}");
+    assert!(finding.remedy().contains("\"eth1\""), "{finding}");
     // eth1 as the bridge that eth0 is a port of: packets leave by the port.
     facts.links[0].master = Some(3);
     assert_eq!(find(&config(ETH0, ""), &facts, "route").severity, Severity::Ok);
@@ -366,7 +371,7 @@ fn backends_must_be_reached_by_our_interfaces() {
     facts.paths.insert(ip("10.0.0.2"), Err("no route to 10.0.0.2".into()));
     let finding = find(&config(ETH0, ""), &facts, "route");
     assert_eq!(finding.severity, Severity::Warn);
-    assert!(finding.fix.starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
+    assert!(finding.remedy().starts_with("ip route add 10.0.0.2/32 via ROUTER ("), "{finding}");
     // Where others are reached by one router, it is that.
     let by = |address: &str, router: &str| {
         let (address, path) = path(address, RouteKind::Unicast, 2);
@@ -374,14 +379,14 @@ fn backends_must_be_reached_by_our_interfaces() {
     };
     facts.paths.extend([by("10.9.0.1", "10.0.0.254"), by("fd09::1", "fe80::1")]);
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.fix, "ip route add 10.0.0.2/32 via 10.0.0.254");
+    assert_eq!(finding.remedy(), "ip route add 10.0.0.2/32 via 10.0.0.254");
     facts.paths.extend([by("10.9.0.2", "10.0.0.253")]);
-    assert!(find(&config(ETH0, ""), &facts, "route").fix.contains("ROUTER"));
+    assert!(find(&config(ETH0, ""), &facts, "route").remedy().contains("ROUTER"));
     // Its route has gone with the link.
     facts.links[0].up = false;
     let finding = find(&config(ETH0, ""), &facts, "route");
-    assert_eq!(finding.fix, "ip link set dev eth0 up", "{finding}");
-    assert_eq!(finding.reason, "no route to 10.0.0.2 while eth0 is down");
+    assert_eq!(finding.remedy(), "ip link set dev eth0 up", "{finding}");
+    assert_eq!(finding.found, "no route to 10.0.0.2 while eth0 is down");
 }
 
 #[test]
@@ -400,9 +405,9 @@ fn source_client_is_refused_where_backends_answer_past_the_node() {
         unusable: false,
         deprecated: false,
     }];
-    let finding = find(&client, &facts, "replies");
+    let (finding, place) = placed(&client, &facts, "replies");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.place.is_some() && finding.fix.contains("source = \"node\""), "{finding}");
+    assert!(place.is_some() && finding.remedy().contains("source = \"node\""), "{finding}");
 }
 
 #[test]
@@ -410,7 +415,7 @@ fn the_pool_must_be_clear_of_the_nodes_own_ports() {
     let facts = Facts { local_ports: Some((20000, 60999)), ..machine() };
     let finding = find(&config(ETH0, ""), &facts, "nat-ports");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(finding.fix.contains("ip_local_port_range"));
+    assert!(finding.remedy().contains("ip_local_port_range"));
     let facts = Facts { local_ports: None, ..facts };
     assert_eq!(find(&config(ETH0, ""), &facts, "nat-ports").severity, Severity::Unknown);
 }
@@ -437,7 +442,7 @@ fn veth_peers() {
     facts.offloads.insert("eth1".into(), offloads);
     let finding = pair(&facts);
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Warn, "eth1"));
-    assert!(finding.fix.starts_with("ethtool -K eth1 gro on; or "), "{finding}");
+    assert!(finding.remedy().starts_with("ethtool -K eth1 gro on; or "), "{finding}");
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
     assert!(judge(&generic, &facts).findings.iter().all(|one| one.check != "veth-checksum"));
     facts.links[1].xdp = vec![Xdp { program: 7, mode: XdpMode::Native }];
@@ -474,26 +479,29 @@ fn the_kernel_must_forward_where_a_redirect_cannot_enter() {
     assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
     let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1 \
                   net.ipv4.conf.eth0.rp_filter=2; or write xdp_mode";
-    assert!(finding.fix.starts_with(sysctl), "{finding}");
+    assert!(finding.remedy().starts_with(sysctl), "{finding}");
     // The client's own address is none of ours.
     let finding = find(&config(interfaces, "source = \"client\""), &facts, "forwarding");
-    assert!(finding.fix.starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"), "{finding}");
+    assert!(
+        finding.remedy().starts_with("sysctl -w net.ipv4.conf.eth0.forwarding=1; or"),
+        "{finding}"
+    );
 
     let well = Receiving { forwards_v4: true, accepts_local: true, rp_filter: 2, ..now };
     facts.receiving.insert("eth0".into(), well);
     assert_eq!(find(&node, &facts, "forwarding").severity, Severity::Ok);
     // The frame's address would be lost, and it is all that dsr-l2 rewrites.
     let dsr = "forward = \"dsr-l2\"\nannounce = \"arp\"";
-    let finding = find(&config(interfaces, dsr), &facts, "forwarding");
-    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
-    assert!(finding.fix.contains("dsr-ipip"), "{finding}");
+    let (finding, place) = placed(&config(interfaces, dsr), &facts, "forwarding");
+    assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
+    assert!(finding.remedy().contains("dsr-ipip"), "{finding}");
     // Generic everywhere: a redirect enters anything with an Ethernet header.
     facts.receiving.clear();
     for mode in ["", "\nxdp_mode = \"auto\"", "\nxdp_mode = \"generic\""] {
         let report = judge(&config(&format!("{both}{mode}"), ""), &facts);
         assert!(report.findings.iter().all(|finding| finding.check != "forwarding"));
         let mode = report.findings.iter().find(|finding| finding.check == "xdp-mode");
-        assert!(mode.is_some_and(|finding| finding.reason.contains("generic")), "{mode:?}");
+        assert!(mode.is_some_and(|finding| finding.outcome.found.contains("generic")), "{mode:?}");
     }
 }
 
@@ -517,16 +525,16 @@ fn into_a_device_without_ethernet_header_the_kernel_must_forward_always() {
         let finding = find(&config(node, ""), &facts, "forwarding");
         assert_eq!((finding.severity, finding.subject.as_str()), (Severity::Crit, "eth0"));
         let sysctl = "sysctl -w net.ipv4.conf.eth0.forwarding=1 net.ipv4.conf.eth0.accept_local=1";
-        assert_eq!(finding.fix, sysctl);
+        assert_eq!(finding.remedy(), sysctl);
         let dsr = config(node, "forward = \"dsr-l2\"\nannounce = \"arp\"");
-        let finding = find(&dsr, &facts, "forwarding");
-        assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
-        assert!(finding.fix.ends_with("\"dsr-gue\""), "{finding}");
+        let (finding, place) = placed(&dsr, &facts, "forwarding");
+        assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
+        assert!(finding.remedy().ends_with("\"dsr-gue\""), "{finding}");
     }
     let report = judge(&config(interfaces, ""), &facts);
     let of = |check| report.findings.iter().filter(move |finding| finding.check == check);
-    assert!(of("neighbour").all(|finding| finding.reason == "wg0 needs none"));
-    let modes: Vec<&str> = of("xdp-mode").map(|finding| finding.reason.as_str()).collect();
+    assert!(of("neighbour").all(|finding| finding.outcome.found == "wg0 needs none"));
+    let modes: Vec<&str> = of("xdp-mode").map(|finding| finding.outcome.found.as_str()).collect();
     assert!(modes[0].starts_with("auto: native where") && modes[1].starts_with("generic: "));
 }
 
@@ -539,7 +547,7 @@ fn answers_into_a_device_without_ethernet_header() {
     facts.receiving = HashMap::from([("eth0".into(), strict)]);
     let fix = |announce: &str| {
         let node = config("interfaces = [\"wg0\", \"eth0\"]", announce);
-        find(&node, &facts, "forwarding").fix
+        find(&node, &facts, "forwarding").remedy()
     };
     let forwarding = "sysctl -w net.ipv4.conf.eth0.forwarding=1";
     let rp_filter = "net.ipv4.conf.eth0.rp_filter=2";
@@ -563,9 +571,9 @@ fn an_unfit_kernel_forbids_a_start() {
 fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
     let more = "forward = \"dsr-ipip\"\ncheck = { type = \"tcp\" }";
     for more in [more, "forward = \"dsr-l2\"", "forward = \"dsr-gue\"\nannounce = \"arp\""] {
-        let finding = find(&config(ETH0, more), &machine(), "check-road");
+        let (finding, place) = placed(&config(ETH0, more), &machine(), "check-road");
         assert_eq!(finding.severity, Severity::Crit, "{more}");
-        assert!(finding.place.is_some() && finding.fix.contains("announce"), "{finding}");
+        assert!(place.is_some() && finding.remedy().contains("announce"), "{finding}");
     }
 
     let announced = config(ETH0, &format!("{more}\nannounce = \"arp\""));
@@ -576,7 +584,10 @@ fn checks_of_dsr_backends_need_an_address_that_is_elsewhere() {
         facts.receiving = HashMap::from([("eth0".into(), now)]);
         let warned = |facts: &Facts| {
             let report = judge(&announced, facts);
-            report.findings.iter().any(|f| f.check == "check-road" && f.severity == Severity::Warn)
+            report
+                .findings
+                .iter()
+                .any(|f| f.check == "check-road" && f.outcome.severity == Severity::Warn)
         };
         assert_eq!(warned(&facts), elsewhere, "rp_filter {rp_filter}, route elsewhere");
         let mut near = machine();

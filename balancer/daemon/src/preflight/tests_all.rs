@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use ringway_api::documents::status::{Backend, Service};
 use ringway_config::{Forward, Protocol};
+use ringway_doctor::{Outcome, Severity};
 use ringway_host::Mac;
 use ringway_host::ethtool::{Channels, Offloads};
 use ringway_host::firewall::Rule;
@@ -14,8 +15,8 @@ use ringway_kernel::XdpMode;
 use ringway_plan::tables::ServiceKey;
 
 use super::facts::{Answerer, Facts};
-use super::tests::{ETH0, config, find, ip, link, machine};
-use super::{Finding, Severity, judge};
+use super::judge;
+use super::tests::{ETH0, config, find, ip, link, machine, placed};
 use crate::health::Health;
 
 fn card(driver: &str) -> Facts {
@@ -26,8 +27,9 @@ fn features(bits: u64) -> HashMap<String, XdpFeatures> {
     [("eth0".into(), XdpFeatures(bits))].into()
 }
 
-fn has(facts: &Facts, node: &str, check: &str) -> Option<Finding> {
-    judge(&config(node, ""), facts).findings.into_iter().find(|finding| finding.check == check)
+fn has(facts: &Facts, node: &str, check: &str) -> Option<Outcome> {
+    let findings = judge(&config(node, ""), facts).findings;
+    findings.into_iter().find(|finding| finding.check == check).map(|finding| finding.outcome)
 }
 
 #[test]
@@ -38,18 +40,19 @@ fn interpreted_programs() {
         facts.files.put(format!("/proc/sys/net/core/{key}"), value);
         // A line for each of the two settings.
         let lines = judge(&node, &facts).findings.into_iter();
-        let mut bad = lines.filter(|one| one.check == "bpf-jit" && one.severity != Severity::Ok);
-        bad.next().expect("a line")
+        let mut bad =
+            lines.filter(|one| one.check == "bpf-jit" && one.outcome.severity != Severity::Ok);
+        bad.next().expect("a line").outcome
     };
     assert_eq!(find(&node, &machine(), "bpf-jit").severity, Severity::Ok);
     let finding = with("bpf_jit_enable", "0");
     assert_eq!(
-        (finding.severity, finding.fix.as_str()),
+        (finding.severity, finding.remedy().as_str()),
         (Severity::Warn, "sysctl -w net.core.bpf_jit_enable=1")
     );
     let finding = with("bpf_jit_harden", "2");
     assert!(
-        finding.severity == Severity::Warn && finding.fix.ends_with("bpf_jit_harden=1"),
+        finding.severity == Severity::Warn && finding.remedy().ends_with("bpf_jit_harden=1"),
         "{finding}"
     );
 }
@@ -59,16 +62,16 @@ fn native_or_generic_and_why() {
     let native = format!("{ETH0}\nxdp_mode = \"native\"");
     let able = Facts { features: features(7), ..card("ice") };
     assert!(
-        find(&config(ETH0, ""), &able, "xdp-mode").reason.starts_with("auto: native, driver ice")
+        find(&config(ETH0, ""), &able, "xdp-mode").found.starts_with("auto: native, driver ice")
     );
     let unable = Facts { features: features(0), ..card("e1000e") };
     let finding = find(&config(ETH0, ""), &unable, "xdp-mode");
     assert!(
-        finding.severity == Severity::Ok && finding.reason.starts_with("auto: generic, because"),
+        finding.severity == Severity::Ok && finding.found.starts_with("auto: generic, because"),
         "{finding}"
     );
-    let finding = find(&config(&native, ""), &unable, "xdp-mode");
-    assert!(finding.severity == Severity::Crit && finding.place.is_some(), "{finding}");
+    let (finding, place) = placed(&config(&native, ""), &unable, "xdp-mode");
+    assert!(finding.severity == Severity::Crit && place.is_some(), "{finding}");
     assert_eq!(find(&config(&native, ""), &card("e1000e"), "xdp-mode").severity, Severity::Ok);
 }
 
@@ -98,7 +101,7 @@ fn gro_below_interfaces_of_ours() {
         (upon("macvlan", None), ""),
     ] {
         let finding = has(&with(upper.clone(), true), ours, "gro").expect("a line");
-        let said = (finding.severity, finding.subject.as_str(), finding.fix);
+        let said = (finding.severity, finding.subject.as_str(), finding.remedy());
         assert_eq!(said, (Severity::Warn, "eth0", format!("ethtool -K eth0 gro off{fix}")));
         let finding = has(&with(upper.clone(), false), ours, "gro").expect("a line");
         assert_eq!(finding.severity, Severity::Ok);
@@ -143,7 +146,7 @@ fn queues_for_sending() {
         let channels = Channels { rx, tx: rx, max_rx: max, max_tx: max, apart: false };
         Facts { channels: [("eth0".into(), channels)].into(), ..card(driver) }
     };
-    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").fix;
+    let fix = |facts: &Facts| find(&config(ETH0, ""), facts, "driver-queues").remedy();
     assert_eq!(fix(&with("virtio_net", 8, 8)), "ethtool -L eth0 combined 4");
     assert!(fix(&with("virtio_net", 2, 2)).starts_with("give the machine more queues"));
     assert_eq!(fix(&with("virtio_net", 4, 8)), "");
@@ -160,7 +163,7 @@ fn packets_that_the_card_merges() {
     facts.offloads.insert("eth0".into(), Offloads { lro: true, ..Offloads::default() });
     let finding = find(&config(ETH0, ""), &facts, "lro");
     assert_eq!(
-        (finding.severity, finding.fix.as_str()),
+        (finding.severity, finding.remedy().as_str()),
         (Severity::Warn, "ethtool -K eth0 lro off")
     );
     let generic = config(&format!("{ETH0}\nxdp_mode = \"generic\""), "");
@@ -176,7 +179,7 @@ fn bonds() {
     facts.drivers.insert("enp1s0".into(), "ixgbe".into());
     let finding = find(&config(ETH0, ""), &facts, "bond-xdp");
     assert!(
-        finding.severity == Severity::Unknown && finding.reason.contains("enp1s0 (ixgbe)"),
+        finding.severity == Severity::Unknown && finding.found.contains("enp1s0 (ixgbe)"),
         "{finding}"
     );
     facts.features = features(0);
@@ -195,7 +198,7 @@ fn a_far_end_in_another_namespace_shows_by_what_the_kernel_redirects() {
         facts.features = features(bits);
         let findings = judge(&config(ETH0, ""), &facts).findings;
         let about = findings.iter().filter(|finding| finding.check == "veth-checksum");
-        assert_eq!(about.map(|finding| finding.severity).collect::<Vec<_>>(), told);
+        assert_eq!(about.map(|finding| finding.outcome.severity).collect::<Vec<_>>(), told);
     }
 }
 
@@ -206,13 +209,13 @@ fn room_for_tunnels() {
     let severity = |more: &str, facts: &Facts| find(&of(more), facts, "mtu").severity;
     let mut facts = machine();
     assert_eq!(severity("", &facts), Severity::Ok);
-    let clamped = find(&of(""), &facts, "mtu").reason;
+    let clamped = find(&of(""), &facts, "mtu").found;
     assert!(clamped.contains("mss_clamp bounds what backends send"), "{clamped}");
     assert!(clamped.contains("advmss 1432"), "{clamped}");
     assert_eq!(severity("mss_clamp = \"off\"", &facts), Severity::Warn);
     let finding = find(&of("protocol = \"udp\""), &facts, "mtu");
     assert_eq!(finding.severity, Severity::Warn);
-    assert!(finding.fix.starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
+    assert!(finding.remedy().starts_with("ip link set dev eth0 mtu 1528"), "{finding}");
     // Clients come by eth0 with 1500 bytes, backends are behind an eth1 with room.
     facts.links[1].mtu = 1528;
     facts.paths.extend([super::tests::path(
@@ -238,7 +241,7 @@ fn ipv6_needs_1280_bytes_inside_a_tunnel() {
         facts.links[0].mtu = mtu;
         let finding = find(&config, &facts, "mtu");
         assert_eq!(finding.severity, severity, "{mtu}: {finding}");
-        let raised = finding.fix.starts_with("ip link set dev eth0 mtu 1328 or more");
+        let raised = finding.remedy().starts_with("ip link set dev eth0 mtu 1328 or more");
         assert_eq!(raised, severity == Severity::Warn, "{finding}");
     }
 }
@@ -258,13 +261,15 @@ fn firewall_rules_that_see_nothing() {
         |rules| find(&config(ETH0, ""), &Facts { firewall: Some(rules), ..machine() }, "firewall");
     let finding = found(Ok(vec![rule("203.0.113.9", 80, None)]));
     assert_eq!(finding.severity, Severity::Warn);
-    assert_eq!(finding.fix, "nft delete rule inet filter input handle 4");
+    assert_eq!(finding.remedy(), "nft delete rule inet filter input handle 4");
     assert!(
         found(Ok(vec![rule("", 80, Some("Docker"))]))
-            .fix
+            .remedy()
             .starts_with("docker ps --filter publish=80")
     );
-    assert!(found(Ok(vec![rule("", 80, Some("firewalld"))])).fix.contains("--remove-port=80/tcp"));
+    assert!(
+        found(Ok(vec![rule("", 80, Some("firewalld"))])).remedy().contains("--remove-port=80/tcp")
+    );
     assert_eq!(found(Ok(vec![rule("203.0.113.9", 81, None)])).severity, Severity::Ok);
     assert_eq!(found(Ok(vec![rule("203.0.113.8", 80, None)])).severity, Severity::Ok);
     assert_eq!(found(Err("no nft".into())).severity, Severity::Unknown);
@@ -281,7 +286,7 @@ fn dsr_backends_must_be_quiet() {
     let mut facts = answer(Ok(vec![Answerer { interface: "eth0".into(), mac }]));
     let finding = find(&dsr, &facts, "arp-quiet");
     assert!(
-        finding.severity == Severity::Warn && finding.reason.contains(&mac.to_string()),
+        finding.severity == Severity::Warn && finding.found.contains(&mac.to_string()),
         "{finding}"
     );
     facts.neighbours = vec![Neighbour {
@@ -293,11 +298,8 @@ fn dsr_backends_must_be_quiet() {
     }];
     let finding = find(&dsr, &facts, "arp-quiet");
     assert_eq!(finding.severity, Severity::Crit);
-    assert!(
-        finding.reason.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"),
-        "{finding}"
-    );
-    assert!(finding.fix.contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
+    assert!(finding.found.starts_with("backend 10.0.0.2 (02:00:00:00:00:09) answers"), "{finding}");
+    assert!(finding.remedy().contains("net.ipv4.conf.all.arp_ignore=1"), "{finding}");
 }
 
 #[test]
@@ -318,18 +320,18 @@ fn whether_dsr_backends_take_packets_their_checks_tell() {
     assert_eq!(find(&checked, &with(Health::Up), "dsr-backend").severity, Severity::Ok);
     let finding = find(&checked, &with(Health::Down), "dsr-backend");
     assert!(
-        finding.severity == Severity::Warn && finding.reason.ends_with("fails: timed out"),
+        finding.severity == Severity::Warn && finding.found.ends_with("fails: timed out"),
         "{finding}"
     );
     assert!(
-        finding.fix.contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
+        finding.remedy().contains("ip address add 203.0.113.9/32 dev lo; ringway decap"),
         "{finding}"
     );
     let nobody = Facts { health: None, ..with(Health::Up) };
     assert_eq!(find(&checked, &nobody, "dsr-backend").severity, Severity::Unknown);
     let finding = find(&config(ETH0, text), &with(Health::Unchecked), "dsr-backend");
     assert!(
-        finding.severity == Severity::Unknown && finding.fix.starts_with("write check"),
+        finding.severity == Severity::Unknown && finding.remedy().starts_with("write check"),
         "{finding}"
     );
 }

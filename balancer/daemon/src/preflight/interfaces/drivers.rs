@@ -1,12 +1,13 @@
 //! Rules about what drivers do when a program comes: whether they take it at all, and at what cost.
 
 use ringway_config::Config;
+use ringway_doctor::Outcome;
 use ringway_host::netlink::links::Link;
 
 use crate::network::next_hop::is_stacked;
+use crate::preflight::Report;
 use crate::preflight::facts::Facts;
 use crate::preflight::interfaces::{attached, generic};
-use crate::preflight::{Report, Severity};
 
 /// Drivers with native XDP that make their queues anew when the first program comes and when the last
 /// one goes, most of them with the link down meanwhile. That a program is swapped they do not notice.
@@ -61,5 +62,5 @@ fn reset(facts: &Facts, link: &Link, driver: &str, report: &mut Report) {
     );
     let fix = "start (and `ringway detach`) when that does no harm; a restart of the daemon swaps the \
                program and does none; or write xdp_mode = \"generic\" under [node]";
-    report.push("link-reset", &link.name, Severity::Warn, reason, fix);
+    report.push("link-reset", Outcome::warn(&link.name, reason).advice(fix));
 }

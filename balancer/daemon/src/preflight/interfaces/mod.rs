@@ -4,13 +4,13 @@ pub(crate) mod drivers;
 
 use ringway_api::node::{leftovers, netns_hint};
 use ringway_config::{Config, Located};
-use ringway_doctor::Fix;
+use ringway_doctor::{Fix, Outcome, Severity};
 use ringway_host::Mac;
 use ringway_host::netlink::links::Link;
 use ringway_kernel::{DEFAULT_BPFFS, XdpMode, XdpOwner};
 
 use super::facts::Facts;
-use super::{Report, Severity, names};
+use super::{Report, names};
 use crate::network::next_hop::{is_stacked, is_vrrp};
 
 /// Every rule, interface by interface.
@@ -76,11 +76,11 @@ fn present<'a>(
         // Where our program is on it already, the others' traffic wants a daemon.
         let severity =
             if attached(facts, link).is_some() { Severity::Warn } else { Severity::Crit };
-        report.push(names::INTERFACE, &link.name, severity, "it is down", fix);
+        report.push(names::INTERFACE, Outcome::new(severity, &link.name, "it is down").advice(fix));
     } else if !link.carrier {
         let reason = "it has no carrier: no packet will come or go";
         let fix = "check its cable and switch port; of a veth pair, at the far end: ip link set dev IFACE up";
-        report.push(names::INTERFACE, &link.name, Severity::Warn, reason, fix);
+        report.push(names::INTERFACE, Outcome::warn(&link.name, reason).advice(fix));
     } else {
         report.ok(names::INTERFACE, &link.name, format!("up, mtu {} bytes", link.mtu));
     }
@@ -160,7 +160,7 @@ fn on_pass(config: &Config, facts: &Facts, report: &mut Report) {
         }
         Some(Err(error)) => {
             let fix = "bpftool prog load FILE.o PATH; or leave on_pass out";
-            report.push("on-pass", &subject, Severity::Crit, error, fix);
+            report.push("on-pass", Outcome::crit(&subject, error).advice(fix));
             let at = config.error_at(path, "");
             if let Some(finding) = report.findings.last_mut() {
                 finding.place = Some(format!("{}:{}:{}", at.file, at.line, at.column));
@@ -189,7 +189,7 @@ fn virtual_routers(facts: &Facts, link: &Link, report: &mut Report) {
         link.name
     );
     let fix = "leave out use_vmac of all but one vrrp_instance on it (IPv4 and IPv6 are two)";
-    report.push("virtual-router", &link.name, Severity::Warn, reason, fix);
+    report.push("virtual-router", Outcome::warn(&link.name, reason).advice(fix));
 }
 
 const OR_ON_PASS: &str = "or pin that program and write on_pass = \"/sys/fs/bpf/NAME\" under [node]: then it gets what Ringway \
@@ -206,10 +206,7 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         );
         return report.push(
             names::FOREIGN_XDP,
-            &link.name,
-            Severity::Unknown,
-            reason,
-            "run as root (sudo)",
+            Outcome::unknown(&link.name, reason).advice("run as root (sudo)"),
         );
     };
     if own.contains_key(&link.ifindex) {
@@ -224,29 +221,30 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
             xdp.program
         );
         let fix = netns_hint::unhide("ringway ...");
-        return report.push(names::FOREIGN_XDP, &link.name, Severity::Crit, reason, fix);
+        return report.push(names::FOREIGN_XDP, Outcome::crit(&link.name, reason).advice(fix));
     }
     report.push(
         names::FOREIGN_XDP,
-        &link.name,
-        Severity::Crit,
-        match owner {
-            XdpOwner::Node(_) | XdpOwner::Decap => {
-                format!(
-                    "XDP program {name:?} (id {}) is attached and {}",
-                    xdp.program,
-                    owner.owner()
-                )
-            }
-            _ => format!(
-                "XDP program {name:?} (id {}) is attached and is not this node's",
-                xdp.program
-            ),
-        },
-        match owner {
+        Outcome::crit(
+            &link.name,
+            match owner {
+                XdpOwner::Node(_) | XdpOwner::Decap => {
+                    format!(
+                        "XDP program {name:?} (id {}) is attached and {}",
+                        xdp.program,
+                        owner.owner()
+                    )
+                }
+                _ => format!(
+                    "XDP program {name:?} (id {}) is attached and is not this node's",
+                    xdp.program
+                ),
+            },
+        )
+        .advice(match owner {
             XdpOwner::Node(_) | XdpOwner::Decap => owner.remedy(&link.name),
             _ => format!("{}; {OR_ON_PASS}", owner.remedy(&link.name)),
-        },
+        }),
     );
 }
 
@@ -293,7 +291,7 @@ fn tagged(facts: &Facts, link: &Link, device: &Link, report: &mut Report) {
             return report.ok("vlan", &link.name, format!("met on {}, with its tag", device.name));
         }
     };
-    report.push("vlan", &link.name, severity, reason, fix);
+    report.push("vlan", Outcome::new(severity, &link.name, reason).advice(fix));
 }
 
 fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
@@ -322,7 +320,7 @@ fn mode(config: &Config, facts: &Facts, link: &Link, report: &mut Report) {
         (Some(XdpMode::Native), None) if drivers::has_native(facts, link) == Some(false) => {
             let reason = format!("native, as configured, but driver {driver} has no native XDP");
             let fix = "write xdp_mode = \"auto\" or \"generic\" under [node]";
-            report.push("xdp-mode", XdpMode::Native.name(), Severity::Crit, reason, fix);
+            report.push("xdp-mode", Outcome::crit(XdpMode::Native.name(), reason).advice(fix));
             return report.place_last(config, &config.node.xdp_mode);
         }
         (None, None) if drivers::has_native(facts, link) == Some(true) => {
