@@ -102,22 +102,20 @@ fn same_file(meant: &Path, own: &Path) -> Result<(), Error> {
     ))
 }
 
-/// The same file with other overrides, which have to be kept before they are in force.
+/// The same file with other overrides, which have to be kept before they are in force. `known`: what is kept, if that
+/// has been read.
 ///
 /// # Errors
 /// There is no such backend, or what is kept cannot be read.
 pub fn overridden(
     now: &Now,
     file: &Config,
-    known: Overrides,
+    known: Option<Overrides>,
     change: &overrides::Change,
     state: &State,
 ) -> Result<Loaded, Error> {
     // What could not be read at start must not be overwritten.
-    let known = match state.trouble(overrides::DOCUMENT) {
-        true => Overrides::load(state)?,
-        false => known,
-    };
+    let known = known.map_or_else(|| Overrides::load(state), Ok)?;
     let overrides = known.with(change, file, clock::rfc3339(SystemTime::now()))?;
     let config = overrides.apply(file);
     let before = known.overrides.len();

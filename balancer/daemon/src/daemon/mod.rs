@@ -287,7 +287,9 @@ impl Daemon {
             backend_set: self.state.tables.backend_set.clone(),
             view: self.datapath.view.clone(),
         };
-        let (file, known) = (self.state.reload.file.clone(), self.state.reload.overrides.clone());
+        let reload = &self.state.reload;
+        let (file, known, recalled) =
+            (reload.file.clone(), reload.overrides.clone(), reload.recalled);
         let (state_dir, status_store) = (self.state_dir.clone(), self.status_store.clone());
         Box::new(move || match judge {
             Judge::File(meant) => {
@@ -297,6 +299,7 @@ impl Daemon {
                 loaded
             }
             Judge::Overridden(change) => {
+                let known = recalled.then_some(known);
                 load::overridden(&now, &file, known, &change, &state_dir).map_err(Refusal::Wrong)
             }
             Judge::Recalled => load::recalled(&now, &file, &state_dir).map_err(Refusal::Wrong),
@@ -308,7 +311,8 @@ impl Daemon {
             lost_authorities: self.checks.lost_authorities(),
             not_made: self.checks.not_made(),
             network_unknown: self.watch.failed() || self.watch.is_asking(),
-            overrides_unknown: self.state_dir.trouble(overrides::DOCUMENT)
+            overrides_unknown: (self.state_dir.trouble(overrides::DOCUMENT)
+                || !self.state.reload.recalled)
                 && self.loader.running() == 0
                 && !self.writer.is_busy(),
         }

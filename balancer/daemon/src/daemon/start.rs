@@ -292,7 +292,8 @@ impl Parts {
         let solicitations = Solicitations::inherit(&datapath.view);
         let (interfaces, patience) = (self.interfaces, commit_confirm::patience_now());
         let at = Moment::now();
-        let reload = Reload::new(config, file, overrides, at.wall);
+        let recalled = !state_dir.trouble(overrides::DOCUMENT);
+        let reload = Reload::new(config, file, overrides, recalled, at.wall);
         let daemon = Daemon {
             state: State::new(reload, interfaces, backend_set, patience, at),
             commands: self.commands,

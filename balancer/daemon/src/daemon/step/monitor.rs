@@ -9,6 +9,7 @@ use ringway_api::problem_kind::ProblemKind;
 
 use super::State;
 use super::effect::{Effect, LogLine};
+use super::reload::NONE;
 use crate::daemon::background_reads::Seen;
 use crate::daemon::datapath_thread::DatapathCommand;
 use crate::daemon::log_transitions::beside;
@@ -50,7 +51,7 @@ pub struct Survey {
     pub not_made: BTreeMap<Lack, u64>,
     /// The last look at the network came to nothing, or the kernel asks for MAC addresses.
     pub network_unknown: bool,
-    /// Overrides could not be used, and nobody tries.
+    /// Overrides could not be read or written, and nobody tries.
     pub overrides_unknown: bool,
 }
 
@@ -131,7 +132,11 @@ impl State {
         let attached = self.attachment.is_done();
         if self.takes_commands() && ticks.is_multiple_of(LOOK_AT_STATE) && survey.overrides_unknown
         {
-            self.begin(Command::Recall);
+            match self.reload.recalled {
+                // The disk may have what was refused meanwhile.
+                true => self.effects.push(Effect::Keep(NONE, self.reload.overrides.clone())),
+                false => self.begin(Command::Recall),
+            }
         }
         if attached && ticks.is_multiple_of(every(no_reply_watch::PERIOD)) {
             self.effects.push(Effect::ReadTraffic);

@@ -31,7 +31,7 @@ use crate::server::control::{Asker, Command, Reply};
 /// A configuration must be read and judged within this, what is kept beside it included.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// No change has this number.
-const NONE: u64 = 0;
+pub(super) const NONE: u64 = 0;
 
 /// The configuration in force, and what is to follow it.
 #[derive(Debug)]
@@ -40,6 +40,8 @@ pub struct Reload {
     pub config: Arc<Config>,
     pub file: Arc<Config>,
     pub overrides: Overrides,
+    /// What is kept has been read: from then on it is `overrides` that must be kept.
+    pub recalled: bool,
     /// When the file in force was read.
     read_at: SystemTime,
     /// The change that is on its way.
@@ -57,11 +59,23 @@ impl Reload {
         config: Arc<Config>,
         file: Arc<Config>,
         overrides: Overrides,
+        recalled: bool,
         read_at: SystemTime,
     ) -> Reload {
         let (last, counts) = (None, status::Reloads::default());
         let (change, changes, hung_up) = (None, 0, false);
-        Reload { config, file, overrides, read_at, change, changes, hung_up, last, counts }
+        Reload {
+            config,
+            file,
+            overrides,
+            recalled,
+            read_at,
+            change,
+            changes,
+            hung_up,
+            last,
+            counts,
+        }
     }
 
     /// What may follow, and its backends; once it has been judged.
@@ -218,7 +232,7 @@ impl State {
             return;
         };
         if let Err(error) = outcome {
-            // What is kept is as it was.
+            // What is in force is written again as soon as that can be.
             change.next = None;
             return self.refuse(error);
         }
@@ -284,8 +298,10 @@ impl State {
         self.effects.push(Effect::ReceiveSolicitations);
         self.effects.push(Effect::Announce(new, self.attachment.interfaces.clone()));
         self.look_up_ways();
-        if self.reload.change.as_ref().is_some_and(|change| change.kind == Kind::Reload) {
-            self.reload.read_at = self.at.wall;
+        match self.reload.change.as_ref().map(|change| change.kind) {
+            Some(Kind::Override | Kind::Recall) => self.reload.recalled = true,
+            Some(Kind::Reload) => self.reload.read_at = self.at.wall,
+            _ => {}
         }
         self.effects.push(Effect::Recount);
         let unserved = self.tables.backend_set.unserved();

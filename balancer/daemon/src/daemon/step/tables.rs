@@ -70,11 +70,11 @@ impl Tables {
         self.error = None;
     }
 
-    /// Orders that are written now, up to this number.
-    fn take_written(&mut self, number: Option<u64>) {
-        let written = |(ordered, _): &&(u64, BackendSet)| number >= Some(*ordered);
-        let count = self.ordered.iter().take_while(written).count();
-        if let Some((_, backend_set)) = self.ordered.drain(..count).next_back() {
+    /// Orders up to this number are carried out; `good`: the tables have them now.
+    fn take_orders(&mut self, number: Option<u64>, good: bool) {
+        let done = |(ordered, _): &&(u64, BackendSet)| number >= Some(*ordered);
+        let count = self.ordered.iter().take_while(done).count();
+        if let Some((_, backend_set)) = self.ordered.drain(..count).next_back().filter(|_| good) {
             self.written = backend_set;
         }
     }
@@ -158,7 +158,7 @@ impl State {
 
     /// The tables were written, or not; with the number of the newest order, if there was one.
     pub(super) fn applied(&mut self, number: Option<u64>, outcome: Result<(), Error>) {
-        self.tables.take_written(number);
+        self.tables.take_orders(number, outcome.is_ok());
         let error = outcome.err();
         // It is tried again every second; once is enough to tell.
         if let Some(error) = error.as_ref().filter(|e| Some(*e) != self.tables.error.as_ref()) {

@@ -45,6 +45,8 @@ enum Happening {
     Late(usize),
     /// The process is killed after so many effects.
     Crash(usize),
+    /// The next one cannot read the state directory at first.
+    Unreadable,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -70,6 +72,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => good().prop_map(Happening::Lead),
         1 => (0..5usize).prop_map(Happening::Late),
         1 => (0..12usize).prop_map(Happening::Crash),
+        1 => Just(Happening::Unreadable),
     ]
 }
 
@@ -82,8 +85,7 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Reload { dry_run } => world.ask(None, *dry_run),
         Happening::HangUp => world.event(Event::HungUp),
         Happening::Drain(n) => {
-            let (service, backend) = ("web".into(), format!("10.0.0.{n}"));
-            world.ask(Some(Change::Drain { service, backend }), false);
+            world.ask(Some(drain(*n)), false);
         }
         Happening::Clear => {
             world.ask(Some(Change::Clear { service: None, backend: None }), false);
@@ -105,7 +107,12 @@ fn happen(world: &mut World, happening: &Happening) {
         Happening::Lead(good) => world.lead(*good),
         Happening::Late(which) => late(world, *which),
         Happening::Crash(effects) => world.fuse = Some(*effects),
+        Happening::Unreadable => world.unreadable = true,
     }
+}
+
+fn drain(n: u8) -> Change {
+    Change::Drain { service: "web".into(), backend: format!("10.0.0.{n}") }
 }
 
 fn late(world: &mut World, which: usize) {
@@ -166,11 +173,10 @@ fn who_was_not_confirmed_in_time_is_given_up() {
 #[test]
 fn a_change_that_hangs_is_refused_and_leaves_nothing() {
     let mut world = running();
-    let drain = Change::Drain { service: "web".into(), backend: "10.0.0.1".into() };
-    world.ask(Some(drain), false);
+    world.ask(Some(drain(1)), false);
     world.read(true);
     world.wait(Duration::from_secs(30));
-    let refused = world.asked.last_mut().and_then(|asked| asked.try_recv().ok());
+    let refused = world.asked.last_mut().and_then(|(_, asked)| asked.try_recv().ok());
     let refused = refused.expect("an answer").expect_err("refused");
     assert!(refused.what.contains("within 30 s"), "{refused}");
     world.asked.clear();
@@ -178,4 +184,31 @@ fn a_change_that_hangs_is_refused_and_leaves_nothing() {
     world.settle();
     world.audit();
     assert!(world.disk.overrides.is_empty());
+}
+
+#[test]
+fn what_was_refused_does_not_stay_on_the_disk() {
+    let mut world = running();
+    world.ask(Some(drain(1)), false);
+    world.read(true);
+    world.wait(Duration::from_secs(30));
+    // The first one is written after all, in place of what was kept before the second.
+    world.ask(Some(drain(2)), false);
+    world.read(true);
+    world.write(true);
+    world.write(false);
+    world.settle();
+    world.audit();
+    assert!(world.disk.overrides.is_empty());
+}
+
+#[test]
+fn status_shows_what_was_written() {
+    let mut world = running();
+    world.check(0, false);
+    world.wait(Duration::from_millis(10));
+    world.work(false);
+    assert_eq!(world.state.tables.written.serving(), (2, 2));
+    world.settle();
+    assert_eq!(world.state.tables.written.serving(), (1, 2));
 }

@@ -32,6 +32,8 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// Slots of the interfaces; the first carries the default route.
 pub(super) const SLOTS: [u32; 2] = [0, 1];
 
+type Answer = oneshot::Receiver<Result<Changes, Error>>;
+
 fn name(slot: u32) -> String {
     format!("eth{slot}")
 }
@@ -75,6 +77,7 @@ struct Reading {
     judge: Judge,
     file: Arc<Config>,
     known: Overrides,
+    recalled: bool,
 }
 
 pub(super) struct World {
@@ -86,6 +89,8 @@ pub(super) struct World {
     /// What the state directory has, and whether it was last unusable.
     pub(super) disk: Overrides,
     pub(super) trouble: bool,
+    /// The next process cannot read it at first.
+    pub(super) unreadable: bool,
     orders: VecDeque<DatapathCommand>,
     /// The configuration that the thread has, and the one that the tables were written from.
     config: Arc<Config>,
@@ -99,7 +104,10 @@ pub(super) struct World {
     pub(super) on: BTreeSet<u32>,
     pub(super) provisional: BTreeSet<u32>,
     pub(super) reloading: bool,
-    pub(super) asked: Vec<oneshot::Receiver<Result<Changes, Error>>>,
+    /// Who asked, and for which backend's override.
+    pub(super) asked: Vec<(Option<String>, Answer)>,
+    /// Backends that were on the disk when the process began.
+    inherited: Vec<String>,
     pub(super) confirming: bool,
     /// The newest change, and the newest order to write the tables.
     numbers: (u64, u64),
@@ -111,12 +119,13 @@ impl World {
     pub(super) fn new() -> World {
         let (config, now) = (file(2), Instant::now());
         let mut world = World {
-            state: begin(&config, &Overrides::default(), now),
+            state: begin(&config, &Overrides::default(), true, now),
             started: now,
             now,
             file: 2,
             disk: Overrides::default(),
             trouble: false,
+            unreadable: false,
             orders: VecDeque::new(),
             config,
             tables: None,
@@ -129,6 +138,7 @@ impl World {
             provisional: BTreeSet::new(),
             reloading: false,
             asked: Vec::new(),
+            inherited: Vec::new(),
             confirming: false,
             numbers: (0, 0),
             fuse: None,
@@ -142,7 +152,7 @@ impl World {
         self.on.retain(|slot| !self.provisional.contains(slot));
         self.provisional.clear();
         self.file = self.file.max(1);
-        (self.trouble, self.leading, self.looking) = (false, false, false);
+        (self.leading, self.looking) = (false, false);
         (self.reloading, self.confirming, self.fuse) = (false, false, None);
         (self.orders, self.readings, self.writes) = Default::default();
         self.asked.clear();
@@ -151,7 +161,10 @@ impl World {
 
     fn start(&mut self) {
         self.there = SLOTS.into();
-        self.state = begin(&file(self.file), &self.disk, self.now);
+        self.inherited = of(&self.disk).collect();
+        self.trouble = std::mem::take(&mut self.unreadable);
+        let known = if self.trouble { &Overrides::default() } else { &self.disk };
+        self.state = begin(&file(self.file), known, !self.trouble, self.now);
         (self.started, self.numbers) = (self.now, (0, 0));
         self.config = self.state.reload.config.clone();
         self.network();
@@ -175,10 +188,14 @@ impl World {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
             let (before, what) = (self.shown(), format!("{event:?}"));
+            let written = self.state.tables.written.serving();
+            let unwritten = matches!(event, Event::Datapath(DatapathEvent::Applied(_, Err(_))));
             let at = Moment { now: self.now, wall: SystemTime::UNIX_EPOCH };
             let effects = self.state.step(at, event);
             let posts = effects.iter().filter(|effect| matches!(effect, Effect::Post)).count();
             let after = self.shown();
+            let shown = self.state.tables.written.serving();
+            assert!(!unwritten || shown == written, "status shows what was not written");
             assert!(posts == 1 || before == after, "not posted: {what}\n{before}\n{after}");
             for effect in effects {
                 if self.fuse.is_some_and(|left| left == 0) {
@@ -201,12 +218,13 @@ impl World {
             Effect::Load(number, judge) => {
                 assert!(number > self.numbers.0, "each change has a number of its own");
                 self.numbers.0 = number;
-                let (file, known) =
-                    (self.state.reload.file.clone(), self.state.reload.overrides.clone());
+                let reload = &self.state.reload;
+                let (file, known, recalled) =
+                    (reload.file.clone(), reload.overrides.clone(), reload.recalled);
                 if self.readings.len() >= 4 {
                     return Some(Event::Judged(Box::new((number, Err(refused().into())))));
                 }
-                self.readings.push_back(Reading { number, judge, file, known });
+                self.readings.push_back(Reading { number, judge, file, known, recalled });
             }
             Effect::Keep(number, overrides) => {
                 // What is being written is the first; of those that wait the newest alone is written.
@@ -216,7 +234,8 @@ impl World {
             Effect::LookUpWays(..) => self.looking = true,
             Effect::Survey => {
                 let idle = self.readings.is_empty() && self.writes.is_empty();
-                let overrides_unknown = self.trouble && idle;
+                let unknown = self.trouble || !self.state.reload.recalled;
+                let overrides_unknown = unknown && idle;
                 return Some(Event::Surveyed(Survey { overrides_unknown, ..Survey::default() }));
             }
             Effect::Reloading => assert!(!std::mem::replace(&mut self.reloading, true)),
@@ -338,16 +357,14 @@ impl World {
 
     /// A change was read and judged.
     pub(super) fn read(&mut self, good: bool) {
-        let Some(Reading { number, judge, file: in_force, known }) = self.readings.pop_front()
-        else {
-            return;
-        };
+        let Some(reading) = self.readings.pop_front() else { return };
+        let Reading { number, judge, file: in_force, known, recalled } = reading;
         let readable = good && self.file > 0;
         let loaded = match judge {
             Judge::File(_) if readable => Ok((file(self.file), known.clone(), known)),
             Judge::File(_) => Err(refused()),
             Judge::Overridden(change) => {
-                let known = if self.trouble { self.disk.clone() } else { known };
+                let known = if recalled { known } else { self.disk.clone() };
                 let with = known.with(&change, &in_force, String::new());
                 with.map(|overrides| (in_force, overrides, known))
             }
@@ -421,7 +438,11 @@ impl World {
             return;
         }
         let (reply, answer) = oneshot::channel();
-        self.asked.push(answer);
+        let backend = match &change {
+            Some(overrides::Change::Drain { backend, .. }) => Some(backend.clone()),
+            _ => None,
+        };
+        self.asked.push((backend, answer));
         self.event(Event::Command(match change {
             Some(change) => Command::Override { change, by: Asker { user: None }, reply },
             None => Command::Reload { dry_run, file: None, reply: Some(reply) },
@@ -447,9 +468,8 @@ impl World {
     pub(super) fn settle(&mut self) {
         self.file = self.file.max(1);
         for _ in 0..100 {
-            while !self.orders.is_empty() {
-                self.work(true);
-            }
+            self.wait(Duration::from_millis(500));
+            self.event(Event::Tick);
             self.read(true);
             while !self.writes.is_empty() {
                 self.write(true);
@@ -458,8 +478,9 @@ impl World {
             if self.looking {
                 self.network();
             }
-            self.wait(Duration::from_millis(500));
-            self.event(Event::Tick);
+            while !self.orders.is_empty() {
+                self.work(true);
+            }
         }
     }
 
@@ -467,9 +488,12 @@ impl World {
     pub(super) fn audit(&mut self) {
         let State { reload, attachment, tables, confirm, .. } = &self.state;
         assert!(reload.change.is_none() && !self.reloading && !self.confirming);
-        for asked in &mut self.asked {
-            assert!(asked.try_recv().is_ok(), "somebody waits for an answer");
+        let mut granted = self.inherited.clone();
+        for (backend, asked) in &mut self.asked {
+            let answer = asked.try_recv().expect("somebody waits for an answer");
+            granted.extend(backend.take().filter(|_| answer.is_ok()));
         }
+        assert!(of(&reload.overrides).all(|one| granted.contains(&one)), "in force, but refused");
         assert_eq!(attachment.stage, Stage::Attached);
         let written = self.tables.as_ref().expect("tables");
         assert!(Arc::ptr_eq(written, &reload.config), "the tables have another configuration");
@@ -486,11 +510,16 @@ impl World {
     }
 }
 
-fn begin(file: &Arc<Config>, overrides: &Overrides, now: Instant) -> State {
+/// Backends that these are about.
+fn of(overrides: &Overrides) -> impl Iterator<Item = String> {
+    overrides.overrides.iter().map(|one| one.address.to_string())
+}
+
+fn begin(file: &Arc<Config>, overrides: &Overrides, recalled: bool, now: Instant) -> State {
     let config = Arc::new(overrides.apply(file));
     let mut backend_set = BackendSet::new(&config);
     backend_set.mark(file, overrides);
     let at = Moment { now, wall: SystemTime::UNIX_EPOCH };
-    let reload = Reload::new(config, file.clone(), overrides.clone(), at.wall);
+    let reload = Reload::new(config, file.clone(), overrides.clone(), recalled, at.wall);
     State::new(reload, SLOTS.map(interface).into(), backend_set, PATIENCE, at)
 }
