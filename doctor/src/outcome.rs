@@ -139,6 +139,14 @@ impl Outcome {
         self
     }
 
+    /// Adds a change of a kernel setting, and as evidence what it is now.
+    pub fn sets(mut self, change: Change) -> Self {
+        if let Some((key, now)) = change.undo.setting() {
+            self = self.saw(format!("/proc/sys/{key}"), now);
+        }
+        self.change(change)
+    }
+
     /// Adds a change, and what takes it back.
     pub fn fix(self, fix: Fix, undo: Fix) -> Self {
         self.change(Change { fix, undo })
@@ -200,9 +208,9 @@ impl From<Outcome> for Looked {
 /// Looks at each interface; what is unknown of one is no matter of the others.
 pub fn each_interface<'a>(
     cards: impl IntoIterator<Item = &'a Interface>,
-    check: impl Fn(&&'a Interface) -> Result<Outcome, Unknown>,
+    check: impl Fn(&'a Interface, &'a str) -> Result<Outcome, Unknown>,
 ) -> Vec<Outcome> {
-    each(cards, |card| card.link.name.clone(), check)
+    each(cards, |card| card.link.name.clone(), |card| check(card, &card.link.name))
 }
 
 /// Looks at each thing of a list; what is unknown of one is no matter of the others.

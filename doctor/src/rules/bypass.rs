@@ -162,8 +162,7 @@ fn way_in(facts: &Facts) -> Looked {
     let (network, cards) = (facts.network()?, facts.cards()?);
     // With another card beside it there is one to give away.
     let spare = cards.len() > 1;
-    let one = |card: &&Interface| {
-        let name = &card.link.name;
+    let one = |card: &Interface, name: &str| {
         let of = |address: &IpAddr| {
             network.addresses_of(card.link.ifindex).any(|own| own.address == *address)
         };

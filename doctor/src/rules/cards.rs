@@ -17,9 +17,7 @@ pub const NIC_RINGS: Rule = Rule {
 };
 
 fn nic_rings(facts: &Facts) -> Looked {
-    let cards = facts.cards()?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(facts.cards()?, |_, name| {
         let lost = facts.missed(name)?;
         let rings: Rings = match facts.ethtool(name, "rings") {
             // Then it is no matter.
@@ -55,9 +53,7 @@ pub const NIC_MISSED: Rule = Rule {
 };
 
 fn nic_missed(facts: &Facts) -> Looked {
-    let cards = facts.cards()?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(facts.cards()?, |_, name| {
         let lost = facts.missed(name)?;
         let packets = facts.device_counter(name, |stats| stats.rx_packets)?;
         if lost.delta == 0 {
@@ -83,9 +79,7 @@ pub const FRAME_ERRORS: Rule = Rule {
 };
 
 fn frame_errors(facts: &Facts) -> Looked {
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |_, name| {
         let (before, after) = facts.device(name)?;
         let mut outcome = Outcome::warn(name, "frames arrive damaged");
         for (what, count) in [
@@ -116,8 +110,7 @@ pub const LINK_MODE: Rule = Rule {
 
 fn link_mode(facts: &Facts) -> Looked {
     let cards = facts.cards()?.into_iter().filter(|card| card.link.up && card.link.carrier);
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let mode: LinkMode = facts.ethtool(name, "link_mode")?;
         if mode.speed_mbit.is_none() && mode.full_duplex.is_none() {
             return Err(crate::Unknown(format!(
@@ -163,8 +156,7 @@ fn pcie_link(facts: &Facts) -> Looked {
     let of_pci =
         |one: &&ringway_host::Interface| one.driver.as_ref().is_some_and(|driver| pci(&driver.bus));
     let cards = facts.cards()?.into_iter().filter(of_pci);
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let read = |key: &str| facts.text(&format!("/sys/class/net/{name}/device/{key}"));
         let (width, widest) = (read("current_link_width")?, read("max_link_width")?);
         let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
@@ -191,9 +183,7 @@ pub const PAUSE_FRAMES: Rule = Rule {
 type Counters = BTreeMap<String, u64>;
 
 fn pause_frames(facts: &Facts) -> Looked {
-    let cards = facts.cards()?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(facts.cards()?, |_, name| {
         let (before, after): (Counters, Counters) =
             facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
         let of_pause = |name: &str| name.contains("pause") || name.contains("flow_control");
@@ -235,8 +225,7 @@ pub const LINK_FLAPS: Rule = Rule {
 
 fn link_flaps(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
-    let mut found = each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    let mut found = each_interface(interfaces, |_, name| {
         let directory = format!("/sys/class/net/{name}");
         let changes = facts.counted(&format!("{directory}/carrier_changes"))?;
         let queues = facts.tx_queues(name)?;

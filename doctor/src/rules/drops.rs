@@ -21,9 +21,7 @@ pub const DROPPED: Rule = Rule {
 const MANY: u64 = 10_000;
 
 fn device_drops(facts: &Facts) -> Looked {
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |_, name| {
         let delta = |of: fn(&Stats) -> u64| Ok::<_, Unknown>(facts.device_counter(name, of)?.delta);
         let rx = (delta(|stats| stats.rx_packets)?, delta(|stats| stats.rx_dropped)?);
         let tx = (delta(|stats| stats.tx_packets)?, delta(|stats| stats.tx_dropped)?);
@@ -80,9 +78,7 @@ const MEANINGS: [(&str, &str); 7] = [
 type Counters = BTreeMap<String, u64>;
 
 fn driver_counters(facts: &Facts) -> Looked {
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |_, name| {
         let path = format!("/ethtool/{name}/statistics.json");
         let (before, after): (Counters, Counters) = facts.pair(&path)?;
         let mut outcome = Outcome::warn(name, "its driver counts losses");
@@ -117,9 +113,7 @@ pub const QDISC_DROPS: Rule = Rule {
 
 fn qdisc_drops(facts: &Facts) -> Looked {
     let (before, after): (Vec<Qdisc>, Vec<Qdisc>) = facts.pair("/netlink/qdiscs.json")?;
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |one, name| {
         let sum = |all: &[Qdisc], of: fn(&Qdisc) -> u32| {
             let own = all.iter().filter(|qdisc| qdisc.ifindex == one.link.ifindex);
             own.map(|qdisc| u64::from(of(qdisc))).sum::<u64>()

@@ -46,7 +46,7 @@ fn quiet(facts: &Facts, address: &IpAddr) -> Result<Outcome, Unknown> {
         };
         let quiet = now >= wanted || facts.interfaces()?.iter().all(own);
         if !quiet {
-            outcome = outcome.saw(format!("/proc/sys/{key}"), now).change(facts.set(&key, wanted)?);
+            outcome = outcome.sets(facts.set(&key, wanted)?);
         }
     }
     if outcome.changes.is_empty() {
@@ -79,7 +79,7 @@ fn opens(facts: &Facts, network: &Network) -> Result<Outcome, Unknown> {
         return Ok(Outcome::ok(name, "it opens tunnels, and takes clients' addresses"));
     }
     let said = "it opens tunnels, and drops what is in them: clients do not live behind it";
-    Ok(Outcome::warn(name, said).saw(format!("/proc/sys/{key}"), own).change(facts.set(&key, 2)?))
+    Ok(Outcome::warn(name, said).sets(facts.set(&key, 2)?))
 }
 
 #[cfg(test)]

@@ -30,8 +30,7 @@ fn numa_node(facts: &Facts) -> Looked {
     if nodes == 1 {
         return Ok(Vec::new());
     }
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let path = format!("/sys/class/net/{name}/device/numa_node");
         let node = facts.number(&path)?;
         if node < 0 {
@@ -74,8 +73,7 @@ fn irq_sharing(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let irqs = facts.irqs(name)?;
         let mut by_cpu: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for irq in irqs.iter().filter(|irq| irq.cpus.len() == 1) {
@@ -114,8 +112,7 @@ fn irq_on_first(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     facts.texts("/proc/interrupts")?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let irqs = facts.irqs(name)?;
         if cpus.len() < 2 || irqs.iter().any(|irq| irq.cpus != [0]) {
             return Ok(Outcome::ok(name, format!("{} queues interrupt", irqs.len())));
@@ -196,9 +193,7 @@ pub const THREADED_NAPI: Rule = Rule {
 };
 
 fn threaded_napi(facts: &Facts) -> Looked {
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |_, name| {
         let path = format!("/sys/class/net/{name}/threaded");
         if facts.number(&path)? == 0 {
             return Ok(Outcome::ok(name, "polled in softirqs"));
@@ -243,9 +238,7 @@ pub const COALESCING: Rule = Rule {
 };
 
 fn coalescing(facts: &Facts) -> Looked {
-    let cards = facts.cards()?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(facts.cards()?, |_, name| {
         let coalescing: Coalescing = facts.ethtool(name, "coalescing")?;
         let rate = facts.irqs(name)?.iter().map(|irq| irq.delta).sum::<u64>() as f64
             / facts.seconds.max(0.001);
@@ -290,9 +283,7 @@ pub const NAPI_DEFER: Rule = Rule {
 };
 
 fn napi_defer(facts: &Facts) -> Looked {
-    let interfaces = facts.interfaces()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.interfaces()?, |_, name| {
         let flush = format!("/sys/class/net/{name}/gro_flush_timeout");
         let defer = format!("/sys/class/net/{name}/napi_defer_hard_irqs");
         let (timeout, count) = (facts.number(&flush)?, facts.number(&defer)?);

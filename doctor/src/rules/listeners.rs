@@ -170,9 +170,7 @@ fn syn_queue(facts: &Facts) -> Looked {
     // three quarters of it, counts without cookies alone.
     let now = facts.sysctl(SYN_BACKLOG)?;
     if setting == 0 && now < 4096 {
-        outcome = outcome
-            .saw(format!("/proc/sys/{SYN_BACKLOG}"), now)
-            .change(facts.set(SYN_BACKLOG, 4096)?);
+        outcome = outcome.sets(facts.set(SYN_BACKLOG, 4096)?);
     }
     let Sockets { listeners, .. } = facts.json("/netlink/sockets.json")?;
     let least = listeners.iter().map(|one| one.limit).min();
@@ -197,18 +195,14 @@ const SYNCOOKIES: &str = "net/ipv4/tcp_syncookies";
 
 fn tcp_syncookies(facts: &Facts) -> Looked {
     let cookies = facts.sysctl(SYNCOOKIES)?;
-    if cookies == 0 {
-        let said = "a full SYN queue would refuse clients: SYN cookies are off";
-        let seen = Outcome::warn(MACHINE, said).saw(format!("/proc/sys/{SYNCOOKIES}"), cookies);
-        return seen.change(facts.set(SYNCOOKIES, 1)?).into();
+    let off = "a full SYN queue would refuse clients: SYN cookies are off";
+    let always = "every connection begins with a SYN cookie: that is for tests";
+    for (value, said) in [(0, off), (2, always)] {
+        if cookies == value {
+            return Outcome::warn(MACHINE, said).sets(facts.set(SYNCOOKIES, 1)?).into();
+        }
     }
     let sent = facts.counter("TcpExt", "SyncookiesSent")?;
-    // 2 sends them always, which is for tests.
-    if cookies == 2 {
-        let said = "every connection begins with a SYN cookie: that is for tests";
-        let seen = Outcome::warn(MACHINE, said).saw(format!("/proc/sys/{SYNCOOKIES}"), cookies);
-        return seen.change(facts.set(SYNCOOKIES, 1)?).into();
-    }
     if sent.delta > 1 {
         let said =
             format!("{} SYN cookies in {:.0} s: the SYN queue is full", sent.delta, facts.seconds);

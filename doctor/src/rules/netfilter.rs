@@ -26,12 +26,11 @@ fn conntrack_full(facts: &Facts) -> Looked {
         share if most > 0 && share > 0.9 => Severity::Warn,
         _ => return Outcome::ok(MACHINE, format!("{count} of {most} connections")).into(),
     };
-    let outcome =
-        Outcome::new(severity, MACHINE, format!("{count} of {most} connections are tracked"))
-            .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
-            .saw(format!("/proc/sys/{MAX}"), most)
-            .advice("about 320 bytes each; check conntrack-buckets afterwards");
-    outcome.change(facts.set(MAX, (most * 2).max(262_144))?).into()
+    Outcome::new(severity, MACHINE, format!("{count} of {most} connections are tracked"))
+        .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
+        .sets(facts.set(MAX, (most * 2).max(262_144))?)
+        .advice("about 320 bytes each; check conntrack-buckets afterwards")
+        .into()
 }
 
 pub const CONNTRACK_BUCKETS: Rule = Rule {
@@ -54,11 +53,11 @@ fn conntrack_buckets(facts: &Facts) -> Looked {
     }
     let per = 2.0 * count as f64 / buckets as f64;
     let said = format!("{count} connections are {per:.1} entries for each of {buckets} buckets");
-    let outcome = Outcome::warn(MACHINE, said)
+    Outcome::warn(MACHINE, said)
         .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
-        .saw(format!("/proc/sys/{BUCKETS}"), buckets)
-        .advice("in the machine's first network namespace, of which it is");
-    outcome.change(facts.set(BUCKETS, (count as u64).next_power_of_two())?).into()
+        .sets(facts.set(BUCKETS, (count as u64).next_power_of_two())?)
+        .advice("in the machine's first network namespace, of which it is")
+        .into()
 }
 
 pub const CONNTRACK_TIMEOUT: Rule = Rule {
@@ -84,9 +83,8 @@ fn conntrack_timeout(facts: &Facts) -> Looked {
     let said =
         format!("{count} of {most} connections are tracked, and idle ones stay for {timeout} s");
     Outcome::warn(MACHINE, said)
-        .saw(format!("/proc/sys/{TIMEOUT}"), timeout)
+        .sets(facts.set(TIMEOUT, 3600)?)
         .saw("/proc/sys/net/netfilter/nf_conntrack_count", count)
-        .change(facts.set(TIMEOUT, 3600)?)
         .advice("an hour is shorter than many keep-alives: connections that pause longer are then new ones to the firewall")
         .into()
 }
@@ -172,14 +170,9 @@ fn bridge_filter(facts: &Facts) -> Looked {
                 return Ok(Outcome::ok(*key, "bridges are left alone"));
             }
             let names: Vec<&str> = bridges.iter().map(|bridge| bridge.link.name.as_str()).collect();
-            let seen = Outcome::info(
-                *key,
-                format!("what {} forwards passes through iptables", names.join(", ")),
-            );
-            let seen = seen
-                .saw(format!("/proc/sys/{key}"), 1)
-                .advice("not where Docker or Kubernetes run");
-            Ok(seen.change(facts.set(key, 0)?))
+            let said = format!("what {} forwards passes through iptables", names.join(", "));
+            let seen = Outcome::info(*key, said).sets(facts.set(key, 0)?);
+            Ok(seen.advice("not where Docker or Kubernetes run"))
         },
     ))
 }

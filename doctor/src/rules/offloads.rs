@@ -22,8 +22,7 @@ fn offloads(facts: &Facts) -> Looked {
     }
     let interfaces = facts.interfaces()?;
     let network = facts.network()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(interfaces, |one, name| {
         let card = one.link.kind.is_none();
         let veth = one.link.kind.as_deref() == Some("veth");
         if !card && !veth {
@@ -80,8 +79,7 @@ pub const LRO: Rule = Rule {
 fn lro(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let forwards = facts.sysctl("net/ipv4/ip_forward")? != 0;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(interfaces, |one, name| {
         let passes_on =
             forwards || facts.native(one) || !one.link.xdp.is_empty() || one.link.master.is_some();
         if !one.offloads.lro || !passes_on {
@@ -111,7 +109,7 @@ const OR: &str = "or attach it in generic mode (of Ringway: xdp_mode = \"generic
 fn veth_checksum(facts: &Facts) -> Looked {
     let native: Vec<&Interface> =
         facts.of_kind("veth")?.into_iter().filter(|one| facts.native(one)).collect();
-    Ok(each_interface(native, |one| pair(facts, one)))
+    Ok(each_interface(native, |one, _| pair(facts, one)))
 }
 
 fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {

@@ -27,8 +27,7 @@ fn flow_limit(facts: &Facts) -> Looked {
     let mask = super::steering::cpu_mask(&facts.cpus()?);
     Outcome::info(MACHINE, format!("{dropped} packets found a backlog full, of whichever flow"))
         .saw("/proc/net/softnet_stat, column 2", dropped)
-        .saw(format!("/proc/sys/{FLOW_LIMIT_CPUS}"), bitmap)
-        .change(facts.set(FLOW_LIMIT_CPUS, mask)?)
+        .sets(facts.set(FLOW_LIMIT_CPUS, mask)?)
         .into()
 }
 
@@ -61,9 +60,7 @@ fn lossy_processor(facts: &Facts, cpu: &Softnet) -> Result<Outcome, Unknown> {
         .saw("/proc/net/softnet_stat, column 2", dropped);
     // Seen in the first network namespace alone.
     match facts.sysctl(BACKLOG) {
-        Ok(now) => Ok(outcome
-            .saw(format!("/proc/sys/{BACKLOG}"), now)
-            .change(facts.set(BACKLOG, now * 2)?)),
+        Ok(now) => Ok(outcome.sets(facts.set(BACKLOG, now * 2)?)),
         Err(_) => Ok(outcome
             .advice("in the machine's first network namespace: raise net.core.netdev_max_backlog")),
     }
@@ -98,7 +95,7 @@ fn time_squeeze(facts: &Facts) -> Looked {
     // Seen in the first network namespace alone.
     for key in [BUDGET, MICROSECONDS] {
         if let Ok(now) = facts.sysctl(key) {
-            outcome = outcome.saw(format!("/proc/sys/{key}"), now).change(facts.set(key, now * 2)?);
+            outcome = outcome.sets(facts.set(key, now * 2)?);
         }
     }
     outcome.into()

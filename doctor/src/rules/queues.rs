@@ -22,8 +22,7 @@ fn queue_count(facts: &Facts) -> Looked {
     let busy = facts.busy()?;
     let cpus = facts.cpus()?.len() as u32;
     let worn: Vec<u32> = busy.iter().filter(|one| one.softirq > 90.0).map(|one| one.cpu).collect();
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |card, name| {
         let Some(channels) = card.channels else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
         };
@@ -63,9 +62,7 @@ pub const QUEUE_BALANCE: Rule = Rule {
 type Counters = BTreeMap<String, u64>;
 
 fn queue_balance(facts: &Facts) -> Looked {
-    let interfaces = facts.cards()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(facts.cards()?, |one, name| {
         let (before, after): (Counters, Counters) =
             facts.pair(&format!("/ethtool/{name}/statistics.json"))?;
         let delta = |counter: &String| Some(after[counter].saturating_sub(*before.get(counter)?));
@@ -152,9 +149,7 @@ fn entries(table: &Indirection, queues: usize) -> Result<Vec<usize>, Unknown> {
 }
 
 fn indirection(facts: &Facts) -> Looked {
-    let cards = facts.cards()?;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(facts.cards()?, |card, name| {
         let Some(channels) = card.channels.filter(|channels| channels.rx > 1) else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));
         };

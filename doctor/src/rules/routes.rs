@@ -204,9 +204,7 @@ fn neighbour_table(facts: &Facts) -> Looked {
                 .saw(format!("/proc/net/stat/{cache} table_fulls"), fulls)
                 .saw("ip neighbour, entries", here);
             match most {
-                Ok(most) => Ok(outcome
-                    .saw(format!("/proc/sys/{key}"), most)
-                    .change(facts.set(&key, most * 4)?)),
+                Ok(most) => Ok(outcome.sets(facts.set(&key, most * 4)?)),
                 Err(_) => Ok(outcome.advice(format!(
                     "in the machine's first network namespace: raise {}",
                     key.replace('/', ".")

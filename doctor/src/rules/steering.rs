@@ -65,8 +65,7 @@ fn rps_missing(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?;
     let worn = facts.busy()?.iter().any(|one| one.softirq > 90.0);
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |_, name| {
         let queues = receive_queues(facts, name)?;
         let spread = queues.iter().any(Queue::is_on);
         if spread || !worn || queues.len() >= cpus.len() {
@@ -101,8 +100,7 @@ pub const RPS_NEEDLESS: Rule = Rule {
 fn rps_needless(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?.len();
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(interfaces, |_, name| {
         let queues = receive_queues(facts, name)?;
         let on: Vec<&Queue> = queues.iter().filter(|queue| queue.is_on()).collect();
         if on.is_empty() || queues.len() < cpus || cpus < 2 {
@@ -133,8 +131,7 @@ fn rfs(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     // Seen in the first network namespace alone, where it is set for all.
     let entries = facts.sysctl(ENTRIES)?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(interfaces, |_, name| {
         let queues = receive_queues(facts, name)?;
         let set = queues.iter().filter(|queue| queue.flows > 0).count();
         if set == 0 || set == queues.len() && entries > 0 {
@@ -172,8 +169,7 @@ pub const XPS: Rule = Rule {
 fn xps(facts: &Facts) -> Looked {
     let interfaces = facts.interfaces()?;
     let cpus = facts.cpus()?;
-    Ok(each_interface(interfaces, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(interfaces, |one, name| {
         let directory = format!("/sys/class/net/{name}/queues");
         // There may be more than are in use.
         let mut queues = facts.tx_queues(name)?;

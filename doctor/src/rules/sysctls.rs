@@ -61,7 +61,7 @@ fn held(
                 return Ok(Outcome::ok(subject(key), well));
             }
             let seen = Outcome::new(severity, subject(key), found);
-            Ok(seen.saw(format!("/proc/sys/{key}"), now).change(facts.set(key, wanted)?))
+            Ok(seen.sets(facts.set(key, wanted)?))
         },
     ))
 }
@@ -133,9 +133,7 @@ fn ports(facts: &Facts) -> Result<Outcome, Unknown> {
     }
     let said =
         format!("connections of this host have {ports} ports, and the kernel starts with 28232");
-    let seen =
-        Outcome::warn(PORTS, said).saw(format!("/proc/sys/{PORTS}"), format!("{first} {last}"));
-    Ok(seen.change(facts.set(PORTS, "32768 60999")?))
+    Ok(Outcome::warn(PORTS, said).sets(facts.set(PORTS, "32768 60999")?))
 }
 
 /// The kernel's own default is within each bound.
@@ -307,8 +305,7 @@ fn bounded(facts: &Facts, row: &Row, key: &str) -> Result<Outcome, Unknown> {
         return Ok(Outcome::ok(key, value));
     }
     let said = format!("it is {value}: {} ({})", row.means, row.because);
-    let outcome = Outcome::new(row.severity, key, said).saw(path, value);
-    Ok(outcome.change(facts.set(key, row.set)?))
+    Ok(Outcome::new(row.severity, key, said).sets(facts.set(key, row.set)?))
 }
 
 #[cfg(test)]

@@ -34,8 +34,7 @@ fn time_wait(facts: &Facts) -> Looked {
     Outcome::warn(MACHINE, said)
         .saw("/proc/net/sockstat TCP tw", waiting)
         .counted("/proc/net/netstat TcpExt TCPTimeWaitOverflow", overflow.delta)
-        .saw(format!("/proc/sys/{TW_BUCKETS}"), most)
-        .change(facts.set(TW_BUCKETS, (most * 2).max(131_072))?)
+        .sets(facts.set(TW_BUCKETS, (most * 2).max(131_072))?)
         .into()
 }
 
@@ -63,8 +62,7 @@ fn tcp_memory(facts: &Facts) -> Looked {
         format!("TCP uses {used} pages: pressure begins at {pressure}, the limit is {limit}");
     Outcome::new(severity, MACHINE, said)
         .saw("/proc/net/sockstat TCP mem", used)
-        .saw(format!("/proc/sys/{MEMORY}"), format!("{low} {pressure} {limit}"))
-        .change(facts.set(MEMORY, format!("{} {} {}", low * 2, pressure * 2, limit * 2))?)
+        .sets(facts.set(MEMORY, format!("{} {} {}", low * 2, pressure * 2, limit * 2))?)
         .advice("if memory is short, smaller buffers instead: tcp_rmem and tcp_wmem")
         .into()
 }
@@ -91,8 +89,7 @@ fn orphans(facts: &Facts) -> Looked {
     };
     Outcome::new(severity, MACHINE, format!("{orphans} orphaned connections, {most} may be"))
         .saw("/proc/net/sockstat TCP orphan", orphans)
-        .saw(format!("/proc/sys/{MAX_ORPHANS}"), most)
-        .change(facts.set(MAX_ORPHANS, most * 2)?)
+        .sets(facts.set(MAX_ORPHANS, most * 2)?)
         .advice("each costs up to 64 KiB; a lower net.ipv4.tcp_fin_timeout ends them sooner")
         .into()
 }
@@ -197,10 +194,7 @@ fn receive_pruned(facts: &Facts) -> Looked {
     }
     let [least, first, most] = facts.sysctls(RMEM)?;
     let wanted = (most * 2).max(6_291_456);
-    outcome
-        .saw(format!("/proc/sys/{RMEM}"), format!("{least} {first} {most}"))
-        .change(facts.set(RMEM, format!("{least} {first} {wanted}"))?)
-        .into()
+    outcome.sets(facts.set(RMEM, format!("{least} {first} {wanted}"))?).into()
 }
 
 pub const TCP_WINDOW: Rule = Rule {

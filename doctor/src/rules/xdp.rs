@@ -23,8 +23,7 @@ fn xdp_generic(facts: &Facts) -> Looked {
     let interfaces = &facts.network()?.interfaces;
     let generic =
         interfaces.iter().filter(|one| one.link.xdp.iter().any(|xdp| xdp.mode == XdpMode::Generic));
-    Ok(each_interface(generic, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(generic, |one, name| {
         let features: BTreeMap<u32, XdpFeatures> = facts.json("/netlink/xdp_features.json")?;
         if !features.get(&one.link.ifindex).is_some_and(|features| features.native()) {
             return Ok(Outcome::ok(name, "generic, as its driver knows no other"));
@@ -51,8 +50,7 @@ pub const BOND_XDP: Rule = Rule {
 fn bond_xdp(facts: &Facts) -> Looked {
     let bonds = facts.of_kind("bond")?;
     let network = facts.network()?;
-    Ok(each_interface(bonds, |bond| {
-        let name = &bond.link.name;
+    Ok(each_interface(bonds, |bond, name| {
         let parts: Vec<_> = network
             .interfaces
             .iter()
@@ -117,8 +115,7 @@ pub const DRIVER_QUEUES: Rule = Rule {
 fn driver_queues(facts: &Facts) -> Looked {
     let cards = facts.cards()?;
     let cpus = facts.cpus()?.len() as u32;
-    Ok(each_interface(cards, |card| {
-        let name = &card.link.name;
+    Ok(each_interface(cards, |card, name| {
         let driver = card.driver.as_ref().map_or("", |driver| driver.name.as_str());
         let Some(Channels { rx, max_tx, .. }) = card.channels else {
             return Ok(Outcome::ok(name, "it has one queue, as far as its driver tells"));

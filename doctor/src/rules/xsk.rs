@@ -63,8 +63,7 @@ fn xsk_queues(facts: &Facts) -> Looked {
     let interfaces = facts.network()?.interfaces.iter();
     let bound =
         interfaces.filter(|one| sockets.iter().any(|socket| socket.ifindex == one.link.ifindex));
-    Ok(each_interface(bound, |one| {
-        let name = &one.link.name;
+    Ok(each_interface(bound, |one, name| {
         let queues = one.channels.map_or(one.link.rx_queues, |channels| channels.rx);
         let mut with: Vec<u32> = sockets
             .iter()
