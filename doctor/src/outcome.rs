@@ -152,9 +152,10 @@ impl Outcome {
         self.change(Change { fix, undo })
     }
 
-    /// Adds writing a line into a file that now holds another.
+    /// Adds writing a line into a file, and as evidence what it holds now.
     pub fn write(self, path: &str, to: impl ToString, now: impl ToString) -> Self {
-        self.fix(Fix::write(path, to), Fix::write(path, now))
+        let now = now.to_string();
+        self.saw(path, &now).fix(Fix::write(path, to), Fix::write(path, now))
     }
 
     /// Adds settings of a device for ethtool, as in `("-K", "eth0", "lro off", "lro on")`.
@@ -178,6 +179,11 @@ impl Outcome {
     pub fn remedy(&self) -> String {
         let commands = self.changes.iter().map(|change| change.fix.to_string());
         commands.chain(self.advice.iter().map(Fix::to_string)).collect::<Vec<_>>().join("; ")
+    }
+
+    /// As it should be, unless something was seen.
+    pub fn or_ok(self, found: impl Into<String>) -> Self {
+        if self.evidence.is_empty() { Self::ok(self.subject, found) } else { self }
     }
 
     /// Comes of what another check tells: where that finds it, this is told there.

@@ -83,7 +83,7 @@ impl Facts {
     pub fn moved(&self, outcome: Outcome, irq: u32, to: &str) -> Result<Outcome, Unknown> {
         let path = format!("/proc/irq/{irq}/smp_affinity_list");
         let now = self.text(&path)?;
-        Ok(outcome.saw(&path, now).write(&path, to, now).advice(
+        Ok(outcome.write(&path, to, now).advice(
             "read it back afterwards: some drivers refuse in silence, irqbalance changes it again",
         ))
     }

@@ -55,7 +55,6 @@ fn of_node(facts: &Facts, node: i64) -> Result<Outcome, Unknown> {
     let now = facts.number(&path)?;
     // One GiB is what most examples of DPDK ask for.
     Ok(Outcome::warn(MACHINE, format!("no huge page is free on node {node}"))
-        .saw(&path, now)
         .write(&path, now + 512, now)
         .advice("for good, and for pages of 1 GiB: hugepagesz=1G hugepages=N on the kernel's command line"))
 }
@@ -141,7 +140,6 @@ fn noiommu(facts: &Facts) -> Looked {
     match facts.text(UNSAFE_NOIOMMU)? {
         "N" | "0" => Outcome::ok(MACHINE, "off").into(),
         on => Outcome::warn(MACHINE, "devices can be given away without an IOMMU")
-            .saw(UNSAFE_NOIOMMU, on)
             .write(UNSAFE_NOIOMMU, "N", on)
             .into(),
     }
@@ -220,7 +218,6 @@ fn bifurcated(facts: &Facts) -> Looked {
                 device,
                 format!("{driver} serves DPDK as it is, and the next boot binds vfio-pci"),
             )
-            .saw(format!("{directory}/driver_override"), "vfio-pci")
             .write(&format!("{directory}/driver_override"), "", "vfio-pci"));
         }
         Ok(Outcome::ok(

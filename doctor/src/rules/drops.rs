@@ -35,13 +35,9 @@ fn device_drops(facts: &Facts) -> Looked {
                 );
             }
         }
-        if outcome.evidence.is_empty() {
-            return Ok(Outcome::ok(
-                name,
-                format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0),
-            ));
-        }
-        Ok(outcome.advice("`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too"))
+        let advice = "`perf trace -e skb:kfree_skb` or dropwatch names the reason; an XDP program that drops is one, too";
+        let well = format!("{} of {} received, {} of {} sent", rx.1, rx.0, tx.1, tx.0);
+        Ok(outcome.advice(advice).or_ok(well))
     }))
 }
 
@@ -94,10 +90,7 @@ fn driver_counters(facts: &Facts) -> Looked {
                 outcome = outcome.advice(*meaning);
             }
         }
-        if outcome.evidence.is_empty() {
-            return Ok(Outcome::ok(name, format!("{} counters, no loss", after.len())));
-        }
-        Ok(outcome)
+        Ok(outcome.or_ok(format!("{} counters, no loss", after.len())))
     }))
 }
 

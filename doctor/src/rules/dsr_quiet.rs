@@ -49,11 +49,8 @@ fn quiet(facts: &Facts, address: &IpAddr) -> Result<Outcome, Unknown> {
             outcome = outcome.sets(facts.set(&key, wanted)?);
         }
     }
-    if outcome.changes.is_empty() {
-        return Ok(Outcome::ok(address.to_string(), "on lo, and quiet"));
-    }
-    Ok(outcome
-        .advice("if the address is no service of a balancer but this host's own, all is well"))
+    let advice = "if the address is no service of a balancer but this host's own, all is well";
+    Ok(outcome.advice(advice).or_ok("on lo, and quiet"))
 }
 
 /// Whether packets that come by a tunnel are opened here, and pass.

@@ -291,8 +291,8 @@ fn napi_defer(facts: &Facts) -> Looked {
             .saw(&flush, timeout)
             .saw(&defer, count);
         match (timeout, count) {
-            (0, 1..) => Ok(outcome.write(&flush, 20_000, 0)),
-            (1.., 0) => Ok(outcome.write(&defer, 2, 0)),
+            (0, 1..) => Ok(outcome.fix(Fix::write(&flush, 20_000), Fix::write(&flush, 0))),
+            (1.., 0) => Ok(outcome.fix(Fix::write(&defer, 2), Fix::write(&defer, 0))),
             _ => Ok(Outcome::ok(name, format!("{timeout} ns, {count} times"))),
         }
     }))

@@ -127,11 +127,8 @@ fn pair(facts: &Facts, one: &Interface) -> Result<Outcome, Unknown> {
         let seen = format!("ethtool -k {peer}, generic-receive-offload");
         outcome = outcome.saw(seen, "off").ethtool("-K", peer, "gro on", "gro off");
     }
-    if outcome.changes.is_empty() {
-        let by = if *native == Some(true) { "native XDP" } else { "GRO" };
-        return Ok(Outcome::ok(peer, format!("checksums are finished, and it polls: it has {by}")));
-    }
-    Ok(outcome)
+    let by = if *native == Some(true) { "native XDP" } else { "GRO" };
+    Ok(outcome.or_ok(format!("checksums are finished, and it polls: it has {by}")))
 }
 
 /// Of what is in another namespace, the kernel tells in this one only whether it polls.

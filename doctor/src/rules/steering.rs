@@ -80,9 +80,8 @@ fn rps_missing(facts: &Facts) -> Looked {
         let taken: Vec<u32> = facts.irqs(name)?.iter().flat_map(|irq| irq.cpus.clone()).collect();
         let free: Vec<u32> = cpus.iter().copied().filter(|cpu| !taken.contains(cpu)).collect();
         let mask = cpu_mask(if free.is_empty() { &cpus } else { &free });
-        let change = |outcome: Outcome, queue: &Queue| {
-            outcome.saw(&queue.path, &queue.mask).write(&queue.path, &mask, &queue.mask)
-        };
+        let change =
+            |outcome: Outcome, queue: &Queue| outcome.write(&queue.path, &mask, &queue.mask);
         Ok(queues.iter().fold(seen, change))
     }))
 }
@@ -108,9 +107,7 @@ fn rps_needless(facts: &Facts) -> Looked {
         }
         let said =
             format!("{} queues for {cpus} processors, and RPS spreads them again", queues.len());
-        let change = |outcome: Outcome, queue: &&Queue| {
-            outcome.saw(&queue.path, &queue.mask).write(&queue.path, 0, &queue.mask)
-        };
+        let change = |outcome: Outcome, queue: &&Queue| outcome.write(&queue.path, 0, &queue.mask);
         Ok(on.iter().fold(Outcome::info(name, said), change))
     }))
 }
@@ -150,7 +147,7 @@ fn rfs(facts: &Facts) -> Looked {
         }
         for queue in queues.iter().filter(|queue| queue.flows == 0) {
             let wanted = 32_768 / queues.len();
-            outcome = outcome.saw(&queue.flows_path, 0).write(&queue.flows_path, wanted, 0);
+            outcome = outcome.write(&queue.flows_path, wanted, 0);
         }
         Ok(outcome)
     }))
@@ -189,14 +186,10 @@ fn xps(facts: &Facts) -> Looked {
             let own: Vec<u32> = cpus.iter().copied().skip(number).step_by(queues.len()).collect();
             if !own.is_empty() {
                 let wanted = cpu_mask(&own);
-                outcome = outcome.saw(&path, mask).write(&path, wanted, mask);
+                outcome = outcome.write(&path, wanted, mask);
             }
         }
-        Ok(if outcome.changes.is_empty() {
-            Outcome::ok(name, "each has its processors")
-        } else {
-            outcome
-        })
+        Ok(outcome.or_ok("each has its processors"))
     }))
 }
 

@@ -223,29 +223,13 @@ fn foreign(facts: &Facts, link: &Link, report: &mut Report) {
         let fix = netns_hint::unhide("ringway ...");
         return report.push(names::FOREIGN_XDP, Outcome::crit(&link.name, reason).advice(fix));
     }
-    report.push(
-        names::FOREIGN_XDP,
-        Outcome::crit(
-            &link.name,
-            match owner {
-                XdpOwner::Node(_) | XdpOwner::Decap => {
-                    format!(
-                        "XDP program {name:?} (id {}) is attached and {}",
-                        xdp.program,
-                        owner.owner()
-                    )
-                }
-                _ => format!(
-                    "XDP program {name:?} (id {}) is attached and is not this node's",
-                    xdp.program
-                ),
-            },
-        )
-        .advice(match owner {
-            XdpOwner::Node(_) | XdpOwner::Decap => owner.remedy(&link.name),
-            _ => format!("{}; {OR_ON_PASS}", owner.remedy(&link.name)),
-        }),
-    );
+    let fix = owner.remedy(&link.name);
+    let (whose, fix) = match owner {
+        XdpOwner::Node(_) | XdpOwner::Decap => (owner.owner(), fix),
+        _ => ("is not this node's".into(), format!("{fix}; {OR_ON_PASS}")),
+    };
+    let reason = format!("XDP program {name:?} (id {}) is attached and {whose}", xdp.program);
+    report.push(names::FOREIGN_XDP, Outcome::crit(&link.name, reason).advice(fix));
 }
 
 /// Whether our program is, or will be, in the kernel's generic path for certain.
